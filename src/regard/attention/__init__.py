@@ -1,0 +1,1 @@
+"""The core: score, mask, softmax, mix."""

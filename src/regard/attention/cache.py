@@ -1,0 +1,55 @@
+"""Keys and values of the tokens already read, in memory allocated ahead."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class Cache:
+    """One layer's keys (B, G, S, K) and values (B, G, S, J), of which the first `length` positions are filled.
+
+    All rows are filled to the same position; a row that began later leaves its first positions unused (the state's `starts`).
+    """
+
+    def __init__(self, room: int = 32):
+        self.room, self.length = room, 0
+        self.keys: Tensor | None = None
+        self.values: Tensor | None = None
+
+    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Store what is new; return everything so far."""
+        end = self.length + keys.size(2)
+        if self.keys is None or self.values is None:
+            self.room = max(self.room, end)
+            self.keys, self.values = self.allocate(keys), self.allocate(values)
+        elif end > self.room:
+            more = max(end, 2 * self.room) - self.room
+            self.keys, self.values = F.pad(self.keys, (0, 0, 0, more)), F.pad(self.values, (0, 0, 0, more))
+            self.room += more
+        self.keys[:, :, self.length:end] = keys
+        self.values[:, :, self.length:end] = values
+        self.length = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def allocate(self, like: Tensor) -> Tensor:
+        return like.new_zeros(like.size(0), like.size(1), self.room, like.size(3))
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row i becomes what row rows[i] was; rows may be repeated or left out."""
+        if self.keys is not None and self.values is not None:
+            self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
+
+    @staticmethod
+    def join(caches: "list[Cache]") -> "Cache":
+        """One cache of all rows, each moved right so that all end at the same position."""
+        joined = Cache(max(cache.room for cache in caches))
+        joined.length = max(cache.length for cache in caches)
+        if joined.length:
+            joined.keys = torch.cat([shift(cache.keys, cache.length, joined) for cache in caches])
+            joined.values = torch.cat([shift(cache.values, cache.length, joined) for cache in caches])
+        return joined
+
+
+def shift(filled: Tensor | None, length: int, into: Cache) -> Tensor:
+    assert filled is not None, "a cache that was started has keys and values"
+    return F.pad(filled[:, :, :length], (0, 0, into.length - length, into.room - into.length))

@@ -1,0 +1,84 @@
+"""Score, mask, softmax, mix: the one mechanism of this package (Bahdanau et al. 2015; Vaswani et al. 2017, eq. 1).
+
+B batch, T queries, S keys, H heads, K key width, J value width. Keys and values may have fewer heads than the queries;
+each then serves a group of them (Ainslie et al. 2023).
+"""
+
+import math
+from collections.abc import Callable
+from typing import Literal, overload
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.attention.masks import NO_MASK, Mask
+
+Score = Callable[[Tensor, Tensor], Tensor]
+
+
+@overload
+def attend(q: Tensor, k: Tensor, v: Tensor, *, score: Score | None = None, mask: Mask | None = None, bias: Tensor | None = None,
+           scale: float | None = None, dropout: float = 0.0, weights: Literal[False] = False) -> Tensor: ...
+@overload
+def attend(q: Tensor, k: Tensor, v: Tensor, *, score: Score | None = None, mask: Mask | None = None, bias: Tensor | None = None,
+           scale: float | None = None, dropout: float = 0.0, weights: Literal[True]) -> tuple[Tensor, Tensor]: ...
+def attend(q, k, v, *, score=None, mask=None, bias=None, scale=None, dropout=0.0, weights=False):
+    """softmax(score(q, k) + bias) v, over the keys that `mask` allows: (B, H, T, K), (B, G, S, K), (B, G, S, J) -> (B, H, T, J).
+
+    `score(q, k) -> (B, H, T, S)`; None is the scaled dot product q·k / √K, the only one that may run in a fused kernel.
+    A query that may look nowhere gives zeros, in value and gradient. With `weights=True` the weights (B, H, T, S) come too,
+    from the written-out path.
+    """
+    if score is None and not weights:
+        return fused(q, k, v, mask or NO_MASK, bias, scale, dropout)
+    w = attention_weights(q, k, score=score, mask=mask, bias=bias, scale=scale)
+    mixed = mix(F.dropout(w, dropout) if dropout else w, v)
+    return (mixed, w) if weights else mixed
+
+
+def attention_weights(q: Tensor, k: Tensor, *, score: Score | None = None, mask: Mask | None = None, bias: Tensor | None = None,
+                      scale: float | None = None) -> Tensor:
+    """The softmax over keys, written out once: (B, H, T, S), at least in float32."""
+    scores = (score or dot(scale))(q, k)                                          # (B, H, T, S)
+    scores = scores.float() if scores.dtype in (torch.bfloat16, torch.float16) else scores
+    if bias is not None:
+        scores = scores + bias
+    allowed = (mask or NO_MASK).dense(q.size(-2), k.size(-2), q.device)
+    if allowed is None:
+        return scores.softmax(-1)
+    blind = ~allowed.any(-1, keepdim=True)            # softmax over nothing is NaN: let the blind see, then blank what they saw
+    return scores.masked_fill(~(allowed | blind), -math.inf).softmax(-1).masked_fill(blind, 0.0)
+
+
+def dot(scale: float | None = None) -> Score:
+    """q·k · scale; None is 1/√K, which keeps the variance of the scores at that of one component (sec. 3.2.1)."""
+    def score(q: Tensor, k: Tensor) -> Tensor:
+        factor = q.size(-1) ** -0.5 if scale is None else scale
+        return (q * factor) @ share(k, q.size(1)).transpose(-2, -1)
+    return score
+
+
+def mix(weights: Tensor, v: Tensor) -> Tensor:
+    """The mean of the values under the weights: (B, H, T, S), (B, G, S, J) -> (B, H, T, J)."""
+    return weights.to(v.dtype) @ share(v, weights.size(1))
+
+
+def share(x: Tensor, heads: int) -> Tensor:
+    """Repeat grouped keys or values for the query heads that share them: (B, G, S, K) -> (B, H, S, K)."""
+    return x if x.size(1) == heads else x.repeat_interleave(heads // x.size(1), dim=1)
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float | None, dropout: float) -> Tensor:
+    """The dot product in torch's fused kernels; the mask's structure decides whether they need booleans at all."""
+    T, S = q.size(-2), k.size(-2)
+    causal = mask.structure == {"causal"} and bias is None
+    if causal and (T == S or T == 1):                 # the last query sees everything
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=T > 1, scale=scale, enable_gqa=k.size(1) != q.size(1))
+    allowed = mask.dense(T, S, q.device)
+    if bias is not None:
+        bias = bias.to(q.dtype)
+        allowed = bias if allowed is None else torch.where(allowed, bias, -math.inf)
+    if allowed is not None:
+        allowed = allowed.expand(*allowed.shape[:-2], T, S)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, dropout_p=dropout, scale=scale, enable_gqa=k.size(1) != q.size(1))

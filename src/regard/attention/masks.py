@@ -1,0 +1,97 @@
+"""Which keys each query may look at: a small value object that knows its structure. True = may look.
+
+Queries are the last T of the S positions, so that the same mask serves a whole sequence and one new token after a cache.
+"""
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Mask:
+    """All conditions hold together; the empty mask lets every query look everywhere."""
+
+    causal: bool = False
+    """No query looks at a later position."""
+    lengths: Tensor | None = None
+    """(B,) keys from here on are padding."""
+    starts: Tensor | None = None
+    """(B,) keys before this are padding."""
+    documents: Tensor | None = None
+    """(B, S) the document each position belongs to; nothing looks across documents (packing)."""
+    window: int | None = None
+    """Keys at a distance of this or more are out of sight."""
+    prefix: Tensor | None = None
+    """(B,) keys before this are seen by all queries, even earlier ones (prefix language model)."""
+    allowed: Tensor | None = None
+    """Dense booleans that broadcast to (B, H, T, S)."""
+
+    def __and__(self, other: "Mask") -> "Mask":
+        """Both conditions. Structure that only one side has is kept; what both have is combined."""
+        both = {f.name: join(f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self)}
+        return Mask(**both)
+
+    @property
+    def structure(self) -> frozenset[str]:
+        """The names of the conditions that are set."""
+        return frozenset(f.name for f in fields(self) if getattr(self, f.name) is not f.default)
+
+    def rows(self, chosen: Tensor) -> "Mask":
+        """The same mask for a selection of the batch."""
+        def pick(name: str) -> Tensor | None:
+            value = getattr(self, name)
+            return None if value is None else value if name == "allowed" and value.size(0) == 1 else value[chosen]
+
+        return Mask(self.causal, *(pick(n) for n in ("lengths", "starts", "documents")), self.window, pick("prefix"), pick("allowed"))
+
+    def dense(self, queries: int, keys: int, device: torch.device | None = None) -> Tensor | None:
+        """Booleans that broadcast to (B, H, T, S), or None where everything may be seen."""
+        key = torch.arange(keys, device=device)                                   # (S,)
+        query = torch.arange(keys - queries, keys, device=device)[:, None]        # (T, 1)
+        conditions = []
+        if self.causal:
+            seen = key <= query                                                   # (T, S)
+            conditions.append(seen if self.prefix is None else seen | (key < column(self.prefix)))
+        if self.lengths is not None:
+            conditions.append(key < column(self.lengths))                         # (B, 1, 1, S)
+        if self.starts is not None:
+            conditions.append(key >= column(self.starts))
+        if self.window is not None:
+            conditions.append((key - query).abs() < self.window)
+        if self.documents is not None:
+            mine = self.documents[:, -queries:]
+            conditions.append((mine[:, :, None] == self.documents[:, None, :])[:, None])      # (B, 1, T, S)
+        if self.allowed is not None:
+            conditions.append(self.allowed)
+        if not conditions:
+            return None
+        combined = conditions[0]
+        for condition in conditions[1:]:
+            combined = combined & condition
+        return combined[(None,) * (4 - combined.dim())]
+
+
+def column(per_row: Tensor) -> Tensor:
+    return per_row[:, None, None, None]                                           # (B, 1, 1, 1)
+
+
+def join(name, mine, other):
+    if mine is None or other is None:
+        return other if mine is None else mine
+    if name == "causal":
+        return mine or other
+    if name == "starts":
+        return torch.maximum(mine, other)
+    if name in ("lengths", "prefix"):
+        return torch.minimum(mine, other)
+    if name == "window":
+        return min(mine, other)
+    if name == "allowed":
+        return mine & other
+    raise ValueError("two document masks cannot be combined; number the documents once")
+
+
+NO_MASK = Mask()
+CAUSAL = Mask(causal=True)

@@ -1,0 +1,54 @@
+"""Multi-head attention (Vaswani et al. 2017, sec. 3.2.2)."""
+
+from torch import Tensor, nn
+
+from regard.attention.core import attend
+from regard.attention.masks import Mask
+from regard.attention.positions import Rotation, rotate
+
+
+class Attend(nn.Module):
+    """`attend` as a module: a named place where `watch` can look and `edit` can change what is seen."""
+
+    def __init__(self, dropout: float = 0.0, scale: float | None = None):
+        super().__init__()
+        self.dropout, self.scale = dropout, scale
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None) -> Tensor:
+        return attend(q, k, v, mask=mask, bias=bias, scale=self.scale, dropout=self.dropout * self.training)
+
+
+class MultiHead(nn.Module):
+    """Queries (B, T, D) over keys and values prepared from any source -> (B, T, D).
+
+    Heads are as many and as wide as one likes: H·K and H·J need not be D.
+    """
+
+    def __init__(self, width: int, heads: int, *, key_width: int | None = None, value_width: int | None = None,
+                 key_value_heads: int | None = None, source_width: int | None = None, out_width: int | None = None, dropout: float = 0.0):
+        super().__init__()
+        key_width = key_width or width // heads
+        value_width = value_width or key_width
+        groups = key_value_heads or heads
+        source_width = source_width or width
+        self.heads, self.groups = heads, groups
+        self.to_q = nn.Linear(width, heads * key_width)
+        self.to_k = nn.Linear(source_width, groups * key_width)
+        self.to_v = nn.Linear(source_width, groups * value_width)
+        self.attend = Attend(dropout)
+        self.to_out = nn.Linear(heads * value_width, out_width or width)
+
+    def keys_values(self, source: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, Tensor]:
+        """Project a source once: a sentence for cross-attention, each new token for self-attention."""
+        keys = rotate(split(self.to_k(source), self.groups), rotation)
+        return keys, split(self.to_v(source), self.groups)                        # (B, G, S, K), (B, G, S, J)
+
+    def forward(self, x: Tensor, keys: Tensor, values: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None,
+                rotation: Rotation | None = None) -> Tensor:
+        q = rotate(split(self.to_q(x), self.heads), rotation)                     # (B, H, T, K)
+        mixed = self.attend(q, keys, values, mask=mask, bias=bias)                # (B, H, T, J)
+        return self.to_out(mixed.transpose(1, 2).flatten(2))                      # (B, T, D)
+
+
+def split(x: Tensor, heads: int) -> Tensor:
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)                           # (B, T, H·K) -> (B, H, T, K)

@@ -1,0 +1,148 @@
+"""How a model knows the order of its tokens. Each kind overrides one of three places where order can enter:
+
+    embed     added to the embeddings    sinusoidal (Vaswani et al. 2017, sec. 3.5), learned
+    rotation  turns queries and keys     rotary (Su et al. 2021)
+    bias      added to the scores        ALiBi (Press et al. 2022), relative buckets (T5, Raffel et al. 2020)
+
+`at` holds positions: (T,) for a plain batch, (B, T) where sequences begin at different places.
+"""
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from regard.recipe import Positions as Settings
+
+Rotation = tuple[Tensor, Tensor]
+
+
+class Positions(nn.Module):
+    """No positions at all: a bag of tokens."""
+
+    def embed(self, x: Tensor, at: Tensor) -> Tensor:
+        return x
+
+    def rotation(self, at: Tensor) -> Rotation | None:
+        return None
+
+    def bias(self, query_at: Tensor, key_at: Tensor) -> Tensor | None:
+        return None
+
+
+def sinusoids(at: Tensor, width: int, base: float = 10_000.0) -> Tensor:
+    """PE(p, 2i) = sin(p / base^(2i/D)), PE(p, 2i+1) = cos of the same: (…,) -> (…, D)."""
+    pair = torch.arange(0, width, 2, device=at.device, dtype=torch.float64)
+    angle = at[..., None] / base ** (pair / width)                                # (…, ⌈D/2⌉)
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)[..., :width]
+
+
+class Sinusoidal(Positions):
+    def __init__(self, width: int, base: float, max_length: int):
+        super().__init__()
+        self.width, self.base = width, base
+        self.table: Tensor
+        self.register_buffer("table", sinusoids(torch.arange(max_length), width, base).float(), persistent=False)
+
+    def embed(self, x, at):
+        if self.table.dtype == x.dtype:
+            return x + self.table[at]
+        return x + sinusoids(at, self.width, self.base).to(x.dtype)               # exact where the model is wider than float32
+
+
+class Learned(Positions):
+    def __init__(self, width: int, max_length: int):
+        super().__init__()
+        self.table = nn.Embedding(max_length, width)
+
+    def embed(self, x, at):
+        return x + self.table(at)
+
+
+class Rotary(Positions):
+    """Pair i of a head's components is turned by p / base^(2i/K): scores depend on distance alone."""
+
+    def __init__(self, key_width: int, base: float):
+        super().__init__()
+        self.key_width, self.base = key_width, base
+
+    def rotation(self, at):
+        pair = torch.arange(0, self.key_width, 2, device=at.device, dtype=torch.float64)
+        angle = at[..., None] / self.base ** (pair / self.key_width)              # (…, T, K/2)
+        angle = torch.cat([angle, angle], dim=-1)
+        angle = angle if angle.dim() == 2 else angle[:, None]                     # (T, K) or (B, 1, T, K)
+        return angle.cos(), angle.sin()
+
+
+def rotate(x: Tensor, rotation: Rotation | None) -> Tensor:
+    """Turn the halves of every head's vector against each other: (B, H, T, K) -> (B, H, T, K)."""
+    if rotation is None:
+        return x
+    cos, sin = (part.to(x.dtype) for part in rotation)
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat([-second, first], dim=-1) * sin
+
+
+class Alibi(Positions):
+    """Each head h pays slope_h · distance; slopes are a geometric sequence of the heads."""
+
+    def __init__(self, heads: int):
+        super().__init__()
+        self.slopes: Tensor
+        self.register_buffer("slopes", torch.tensor(alibi_slopes(heads)), persistent=False)
+
+    def bias(self, query_at, key_at):
+        distance = (key_at[..., None, :] - query_at[..., :, None]).abs()          # (T, S) or (B, T, S)
+        return -self.slopes[:, None, None] * distance[..., None, :, :]            # (H, T, S) or (B, H, T, S)
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """2^(-8/n), 2^(-16/n) … for a power of two; between powers, every other slope of the next one fills up (the authors' rule)."""
+    power = 2 ** math.floor(math.log2(heads))
+    slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    return slopes + [2 ** (-4 * (i + 1) / power) for i in range(0, 2 * (heads - power), 2)]
+
+
+class Relative(Positions):
+    """A learned bias for each head and bucket of distances; one table for the whole stack."""
+
+    def __init__(self, heads: int, buckets: int, max_distance: int, *, causal: bool):
+        super().__init__()
+        self.buckets, self.max_distance, self.causal = buckets, max_distance, causal
+        self.table = nn.Embedding(buckets, heads)
+
+    def bias(self, query_at, key_at):
+        distance = key_at[..., None, :] - query_at[..., :, None]                  # (T, S) or (B, T, S)
+        bucket = distance_bucket(distance, self.buckets, self.max_distance, self.causal)
+        return self.table(bucket).movedim(-1, -3)                                 # (H, T, S) or (B, H, T, S)
+
+
+def distance_bucket(distance: Tensor, buckets: int, max_distance: int, causal: bool) -> Tensor:
+    """Half the buckets for small distances one each, half for larger ones logarithmically (Raffel et al. 2020, sec. 2.1)."""
+    if causal:
+        offset, behind = torch.zeros_like(distance), (-distance).clamp(min=0)
+    else:
+        buckets //= 2
+        offset, behind = (distance > 0).long() * buckets, distance.abs()
+    exact = buckets // 2
+    ratio = torch.log(behind.clamp(min=1).float() / exact) / math.log(max_distance / exact)
+    far = (exact + (ratio * (buckets - exact)).long()).clamp(max=buckets - 1)
+    return offset + torch.where(behind < exact, behind, far)
+
+
+def build_positions(settings: "Settings", *, width: int, heads: int, key_width: int, max_length: int, causal: bool) -> Positions:
+    match settings.kind:
+        case "sinusoidal":
+            return Sinusoidal(width, settings.base, max_length)
+        case "learned":
+            return Learned(width, max_length)
+        case "rotary":
+            return Rotary(key_width, settings.base)
+        case "alibi":
+            return Alibi(heads)
+        case "relative":
+            return Relative(heads, settings.buckets, settings.max_distance, causal=causal)
+        case "none":
+            return Positions()

@@ -1,0 +1,63 @@
+"""Rows of different lengths in one flat array."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+
+
+@dataclass
+class Ragged:
+    """Row i is `flat[offsets[i]:offsets[i + 1]]`; both arrays may be memory-mapped."""
+
+    flat: np.ndarray
+    offsets: np.ndarray
+
+    @staticmethod
+    def of(rows: Sequence[Sequence[int]], dtype: type = np.int32) -> "Ragged":
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum([len(row) for row in rows], out=offsets[1:])
+        return Ragged(np.fromiter(chain.from_iterable(rows), dtype, count=int(offsets[-1])), offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return np.diff(self.offsets)
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        return self.flat[self.offsets[row]:self.offsets[row + 1]]
+
+    def positions(self, rows: np.ndarray) -> "Ragged":
+        """Where the entries of the chosen rows lie in `flat`, as rows of their own."""
+        starts, lengths = self.offsets[rows], self.offsets[rows + 1] - self.offsets[rows]
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        return Ragged(np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths), offsets)
+
+    def take(self, rows: np.ndarray) -> "Ragged":
+        where = self.positions(rows)
+        return Ragged(self.flat[where.flat], where.offsets)
+
+    def truncated(self, most: int) -> "Ragged":
+        """The first `most` entries of every row."""
+        lengths = self.lengths
+        if lengths.max(initial=0) <= most:
+            return self
+        kept = np.minimum(lengths, most)
+        within = np.arange(len(self.flat)) - np.repeat(self.offsets[:-1], lengths) < most
+        return Ragged(self.flat[within], np.concatenate([[0], np.cumsum(kept)]))
+
+    def padded(self, *, pad: int, before: Iterable[int] = (), after: Iterable[int] = ()) -> np.ndarray:
+        """A rectangle (rows, longest) with the given ids put before and after every row."""
+        before, after = list(before), list(after)
+        lengths = self.lengths
+        rectangle = np.full((len(self), len(before) + int(lengths.max(initial=0)) + len(after)), pad, np.int64)
+        rectangle[:, :len(before)] = before
+        row = np.repeat(np.arange(len(self)), lengths)
+        rectangle[row, len(before) + np.arange(len(self.flat)) - np.repeat(self.offsets[:-1], lengths)] = self.flat
+        for i, token in enumerate(after):
+            rectangle[np.arange(len(self)), len(before) + lengths + i] = token
+        return rectangle

@@ -1,0 +1,115 @@
+"""Beam search over the state protocol, all sentences and hypotheses at once.
+
+N hypotheses a sentence are kept alive; an ended one that ranks among the N best candidates of its step joins the sentence's
+N best finished ones. A sentence is done when nothing alive can still beat what is finished, whatever comes: the score of a
+hypothesis of log-probability l that ends at length n is l / penalty(n), and l only falls.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.decoding.protocol import BOS, EOS, PAD, Decodes, Hypothesis, length_penalty, next_log_probabilities
+
+
+@dataclass
+class Beams:
+    """The search of B sentences: N alive and N finished hypotheses each."""
+
+    rows: Tensor                                                                  # (B,) which sentence of the batch
+    limits: Tensor                                                                # (B,) most tokens, end included
+    alive: Tensor                                                                 # (B, N) log-probabilities
+    tokens: Tensor                                                                # (B, N, L)
+    finished: Tensor                                                              # (B, N) scores, best first
+    finished_log_p: Tensor                                                        # (B, N)
+    finished_tokens: Tensor                                                       # (B, N, L)
+
+    @staticmethod
+    def begin(limits: Tensor, beam: int) -> "Beams":
+        B, L, device = len(limits), int(limits.max()), limits.device
+        nothing = torch.full((B, beam), -torch.inf, device=device)
+        alive = nothing.clone()
+        alive[:, 0] = 0                                                           # the empty hypothesis
+        blank = torch.full((B, beam, L), PAD, device=device)
+        return Beams(torch.arange(B, device=device), limits, alive, blank, nothing, nothing, blank)
+
+    def keep(self, which: Tensor) -> "Beams":
+        return Beams(*(part[which] for part in (self.rows, self.limits, self.alive, self.tokens, self.finished, self.finished_log_p,
+                                                self.finished_tokens)))
+
+
+@torch.no_grad()
+def beam_search(model: Decodes, inputs: Any, limits: Tensor, *, beam: int, alpha: float = 0.0, number: int = 1,
+                stop_early: bool = True) -> list[list[Hypothesis]]:
+    """The `number` best hypotheses of each sentence, best first."""
+    longest, device = int(limits.max()), limits.device
+    beams = Beams.begin(limits, beam)
+    results: list[list[Hypothesis]] = [[] for _ in limits]
+    state = model.start(inputs, room=longest)
+    logits, state = model.step(torch.full((len(limits), 1), BOS, device=device), state)
+    state = state.reorder(torch.arange(len(limits), device=device).repeat_interleave(beam))
+    logits = logits.repeat_interleave(beam, dim=0)
+    for step in range(longest):
+        log_p = next_log_probabilities(logits, (beams.limits == step + 1).repeat_interleave(beam))
+        origin = advance(beams, log_p, step, alpha)
+        done = is_done(beams, step + 1, alpha, number, stop_early)
+        if done.any():
+            collect(beams.keep(done), number, results)
+            going = (~done).nonzero()[:, 0]
+            if len(going) == 0:
+                break
+            beams, origin, state = beams.keep(going), origin[going], state.keep(going)
+        state = state.reorder((torch.arange(len(origin), device=device)[:, None] * beam + origin).flatten())
+        logits, state = model.step(beams.tokens[:, :, step].reshape(-1, 1), state)
+    return results
+
+
+def advance(beams: Beams, log_p: Tensor, step: int, alpha: float) -> Tensor:
+    """Extend every alive hypothesis by one token; returns which hypothesis each new one goes on from (B, N)."""
+    B, N = beams.alive.shape
+    V = log_p.size(-1)
+    candidates = (beams.alive[..., None] + log_p.view(B, N, V)).flatten(1)        # (B, N·V)
+    best, flat = candidates.topk(min(2 * N, N * V), dim=1)                        # at most N of these end
+    origin, token = flat // V, flat % V
+    ends = token == EOS
+
+    ending = torch.where(ends, best, -torch.inf)[:, :N]
+    finish(beams, ending, take(beams.tokens, origin[:, :N]), step, alpha)
+
+    beams.alive, chosen = torch.where(ends, -torch.inf, best).topk(N, dim=1)
+    origin, token = origin.gather(1, chosen), token.gather(1, chosen)
+    beams.tokens = take(beams.tokens, origin)
+    beams.tokens[:, :, step] = torch.where(beams.alive > -torch.inf, token, PAD)
+    return origin
+
+
+def finish(beams: Beams, ending: Tensor, tokens: Tensor, step: int, alpha: float) -> None:
+    """Let newly ended hypotheses (B, N) compete with the finished ones."""
+    tokens[:, :, step] = EOS
+    scores = torch.cat([beams.finished, ending / length_penalty(step + 1, alpha)], dim=1)
+    beams.finished, chosen = scores.topk(beams.finished.size(1), dim=1)
+    beams.finished_log_p = torch.cat([beams.finished_log_p, ending], dim=1).gather(1, chosen)
+    beams.finished_tokens = take(torch.cat([beams.finished_tokens, tokens], dim=1), chosen)
+
+
+def is_done(beams: Beams, length: int, alpha: float, number: int, stop_early: bool) -> Tensor:
+    """(B,) whether a sentence's `number` best are settled."""
+    at_limit = beams.limits <= length
+    if not stop_early:
+        return at_limit
+    hope = beams.alive[:, 0]                                                      # log p of the best one alive
+    soon, late = length_penalty(length + 1, alpha), length_penalty(beams.limits.to(hope.dtype), alpha)
+    return at_limit | (beams.finished[:, number - 1] >= torch.maximum(hope / soon, hope / late))
+
+
+def collect(beams: Beams, number: int, results: list[list[Hypothesis]]) -> None:
+    finished = zip(beams.rows.tolist(), beams.finished_tokens.tolist(), beams.finished_log_p.tolist(), beams.finished.tolist())
+    for row, tokens, log_p, scores in finished:
+        results[row] = [Hypothesis(said[:said.index(EOS)], log_probability, score)
+                        for said, log_probability, score in zip(tokens, log_p, scores) if score > -torch.inf][:number]
+
+
+def take(tokens: Tensor, which: Tensor) -> Tensor:
+    return tokens.gather(1, which[..., None].expand(-1, -1, tokens.size(-1)))     # (B, N, L), (B, M) -> (B, M, L)

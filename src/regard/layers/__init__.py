@@ -1,0 +1,1 @@
+"""The parts every model is assembled from."""

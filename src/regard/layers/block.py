@@ -1,0 +1,77 @@
+"""One block for every Transformer: self-attention, cross-attention where there is a source, feed-forward; each with its residual.
+
+The encoder, the decoder, and later BERT, GPT, T5 and ViT are this block with other settings.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from regard.attention.cache import Cache
+from regard.attention.masks import Mask
+from regard.attention.multihead import MultiHead
+from regard.attention.positions import Rotation
+from regard.layers.feed_forward import FeedForward
+from regard.layers.norm import Residual
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a block needs to know."""
+
+    width: int
+    heads: int
+    feed_forward: int
+    key_width: int | None = None
+    value_width: int | None = None
+    key_value_heads: int | None = None
+    activation: str = "relu"
+    norm: str = "layer"
+    norm_first: bool = False
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    activation_dropout: float = 0.0
+
+
+@dataclass
+class Source:
+    """A source sentence as one block's cross-attention sees it, projected once."""
+
+    keys: Tensor                                                                  # (B, G, S, K)
+    values: Tensor                                                                # (B, G, S, J)
+    mask: Mask | None = None
+
+
+class Block(nn.Module):
+    """(B, T, width) -> (B, T, out width); `source_width` adds attention over a source of that width."""
+
+    def __init__(self, shape: Shape, *, source_width: int | None = None, out_width: int | None = None):
+        super().__init__()
+        width, out = shape.width, out_width or shape.width
+        heads = dict(key_width=shape.key_width, value_width=shape.value_width, key_value_heads=shape.key_value_heads)
+        residual = dict(norm=shape.norm, norm_first=shape.norm_first, dropout=shape.dropout)
+        self.self_attention = MultiHead(width, shape.heads, **heads, out_width=out, dropout=shape.attention_dropout)
+        self.around_self = Residual(width, out, **residual)
+        if source_width is not None:
+            self.cross_attention = MultiHead(out, shape.heads, **heads, source_width=source_width, dropout=shape.attention_dropout)
+            self.around_cross = Residual(out, out, **residual)
+        self.feed_forward = FeedForward(out, shape.feed_forward, shape.activation, shape.activation_dropout)
+        self.around_feed_forward = Residual(out, out, **residual)
+
+    def forward(self, x: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None, rotation: Rotation | None = None,
+                cache: Cache | None = None, source: Source | None = None) -> Tensor:
+        def look_around(y: Tensor) -> Tensor:
+            keys, values = self.self_attention.keys_values(y, rotation)
+            if cache is not None:
+                keys, values = cache.append(keys, values)
+            return self.self_attention(y, keys, values, mask=mask, bias=bias, rotation=rotation)
+
+        def look_at_source(y: Tensor) -> Tensor:
+            assert source is not None
+            shared = y.reshape(source.keys.size(0), -1, y.size(-1))     # hypotheses of one sentence ask the same keys together
+            return self.cross_attention(shared, source.keys, source.values, mask=source.mask).reshape(y.shape)
+
+        x = self.around_self(x, look_around)
+        if source is not None:
+            x = self.around_cross(x, look_at_source)
+        return self.around_feed_forward(x, self.feed_forward)

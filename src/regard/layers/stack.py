@@ -1,0 +1,46 @@
+"""Blocks one after another, with the positions they share: an encoder or a decoder."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.cache import Cache
+from regard.attention.masks import NO_MASK, Mask
+from regard.attention.positions import Positions
+from regard.layers.block import Block, Shape, Source
+from regard.layers.norm import build_norm
+
+
+class Stack(nn.Module):
+    """Embeddings (B, T, D) -> contextual vectors (B, T, D of the last layer)."""
+
+    def __init__(self, shape: Shape, layers: int, positions: Positions, *, source_width: int | None = None,
+                 widths: Sequence[int] | None = None, embedding_dropout: float = 0.0):
+        super().__init__()
+        widths = [shape.width, *(widths or [shape.width] * layers)]
+        self.positions = positions
+        self.dropout = nn.Dropout(embedding_dropout)
+        self.blocks = nn.ModuleList(Block(replace(shape, width=width), source_width=source_width, out_width=out)
+                                    for width, out in zip(widths, widths[1:]))
+        self.width = widths[-1]
+        self.norm = build_norm(shape.norm, self.width) if shape.norm_first else nn.Identity()
+
+    def forward(self, x: Tensor, *, mask: Mask = NO_MASK, caches: Sequence[Cache] | None = None,
+                sources: Sequence[Source] | None = None) -> Tensor:
+        past = caches[0].length if caches else 0
+        key_at = positions_of(past + x.size(1), mask.starts, x.device)            # (S,) or (B, S)
+        at = key_at[..., past:]                                                   # (T,) or (B, T)
+        rotation = self.positions.rotation(at)
+        bias = self.positions.bias(at, key_at)
+        x = self.dropout(self.positions.embed(x, at))
+        for i, block in enumerate(self.blocks):
+            x = block(x, mask=mask, bias=bias, rotation=rotation, cache=caches[i] if caches else None, source=sources[i] if sources else None)
+        return self.norm(x)
+
+
+def positions_of(length: int, starts: Tensor | None, device: torch.device) -> Tensor:
+    """0, 1, 2 …, counted from where each row begins."""
+    at = torch.arange(length, device=device)
+    return at if starts is None else (at - starts[:, None]).clamp(min=0)

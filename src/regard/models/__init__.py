@@ -1,0 +1,1 @@
+"""One thin file per paper: embeddings, stack, head."""

@@ -1,0 +1,79 @@
+"""The encoder–decoder Transformer (Vaswani et al. 2017, "Attention is all you need").
+
+Deviations: biases in the query, key, value and output projections (as in the authors' later code and torch.nn); dropout on
+attention weights and inside the feed-forward layer are settings, off by default.
+"""
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from regard.attention.cache import Cache
+from regard.attention.masks import Mask
+from regard.attention.positions import build_positions
+from regard.layers.block import Shape, Source
+from regard.layers.embedding import Embedding
+from regard.layers.stack import Stack
+from regard.layers.state import State
+
+if TYPE_CHECKING:
+    from regard.recipe import Model, Regularize
+
+
+class Transformer(nn.Module):
+    def __init__(self, settings: "Model", source_vocabulary: int, target_vocabulary: int, regularize: "Regularize | None" = None):
+        super().__init__()
+        self.settings = settings
+        shape = block_shape(settings, regularize)
+        dropout = 0.0 if regularize is None else regularize.dropout if regularize.embedding_dropout is None else regularize.embedding_dropout
+        key_width = settings.key_width or settings.width // settings.heads
+
+        def positions(causal: bool):
+            return build_positions(settings.positions, width=settings.width, heads=settings.heads, key_width=key_width,
+                                   max_length=settings.max_length + 1, causal=causal)
+
+        self.source_embedding = Embedding(source_vocabulary, settings.width)
+        self.target_embedding = self.source_embedding if settings.tie == "all" else Embedding(target_vocabulary, settings.width)
+        self.encoder = Stack(shape, settings.encoder_layers, positions(False), widths=settings.encoder_widths, embedding_dropout=dropout)
+        self.decoder = Stack(shape, settings.decoder_layers, positions(True), source_width=self.encoder.width, embedding_dropout=dropout)
+        self.output = nn.Linear(settings.width, target_vocabulary, bias=False)
+        initialise(self)
+        if settings.tie != "none":
+            self.output.weight = self.target_embedding.table.weight
+
+    def encode(self, source: Tensor, lengths: Tensor) -> list[Source]:
+        """Read source ids (B, S), each row valid up to its length; what each decoder layer will look at."""
+        mask = Mask(lengths=lengths)
+        memory = self.encoder(self.source_embedding(source), mask=mask)           # (B, S, D)
+        return [Source(*block.cross_attention.keys_values(memory), mask) for block in self.decoder.blocks]
+
+    def forward(self, source: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
+        """The logits (B, T, V) of the word after each target position, given all before it."""
+        x = self.decoder(self.target_embedding(target), mask=Mask(causal=True), sources=self.encode(source, lengths))
+        return self.output(x)
+
+    def start(self, inputs: tuple[Tensor, Tensor], room: int = 32) -> State:
+        """Read the sources (ids, lengths); nothing is written yet."""
+        return State(self.encode(*inputs), [Cache(room) for _ in self.decoder.blocks])
+
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """Read the next target tokens (hypotheses, T); the logits (hypotheses, T, V) after each of them."""
+        mask = Mask(causal=True, starts=state.starts)
+        x = self.decoder(self.target_embedding(tokens), mask=mask, caches=state.caches, sources=state.sources)
+        return self.output(x), state
+
+
+def block_shape(settings: "Model", regularize: "Regularize | None") -> Shape:
+    rates = {} if regularize is None else dict(dropout=regularize.dropout, attention_dropout=regularize.attention_dropout,
+                                               activation_dropout=regularize.activation_dropout)
+    return Shape(settings.width, settings.heads, settings.feed_forward, settings.key_width, settings.value_width, settings.key_value_heads,
+                 settings.activation, settings.norm, settings.norm_first, **rates)
+
+
+def initialise(model: nn.Module) -> None:
+    """Glorot's uniform matrices and zero biases, as the authors' code does."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)

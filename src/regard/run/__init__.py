@@ -1,0 +1,1 @@
+"""A run folder opened, and everything one can do with it: the only part of the package that the command line and the server call."""

@@ -1,0 +1,76 @@
+"""What a run runs on: versions, device, threads, git state."""
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+from typing import Any
+
+import torch
+
+from regard.errors import Mistake
+
+PACKAGES = ["regard", "torch", "tokenizers", "safetensors", "sacrebleu", "pydantic", "typer", "rich", "matplotlib", "pillow", "numpy"]
+EXTRAS = {"serve": ["fastapi", "uvicorn"], "hub": ["huggingface_hub"], "board": ["tensorboard"], "export": ["ctranslate2", "onnx", "onnxruntime"]}
+
+
+def version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def choose_device(name: str = "auto") -> torch.device:
+    if name != "auto":
+        try:
+            device = torch.device(name)
+            torch.empty(0, device=device)
+            return device
+        except (RuntimeError, AssertionError) as error:
+            raise Mistake(f"--device {name}: {str(error).splitlines()[0]}; use auto or cpu") from None
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("cpu")
+
+
+def hardware(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{processor()}, {torch.get_num_threads()} threads"
+
+
+def processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+        return names[0]
+    except (OSError, IndexError):
+        return platform.processor() or platform.machine()
+
+
+def describe(device: torch.device) -> dict[str, Any]:
+    """The contents of environment.json."""
+    return {
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "packages": {name: version(name) for name in PACKAGES},
+        "device": str(device),
+        "hardware": hardware(device),
+        "threads": torch.get_num_threads(),
+        "git": git_state(),
+    }
+
+
+def git_state() -> dict[str, Any] | None:
+    """Commit and cleanliness of the folder one stands in; None outside a repository or without git."""
+    if shutil.which("git") is None:
+        return None
+
+    def ask(*words: str) -> str | None:
+        found = subprocess.run(["git", *words], capture_output=True, text=True, check=False, env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"})
+        return found.stdout.strip() if found.returncode == 0 else None
+
+    commit = ask("rev-parse", "HEAD")
+    return None if commit is None else {"commit": commit, "changed": bool(ask("status", "--porcelain"))}

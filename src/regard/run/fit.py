@@ -1,0 +1,146 @@
+"""Train a recipe into a run folder."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard import recipe as recipes
+from regard.batches.batches import Batches, in_order
+from regard.batches.lengths import evaluation_store, training_store
+from regard.batches.store import Store
+from regard.corpus.dataset import Dataset, read_dataset
+from regard.errors import Mistake
+from regard.recipe import Recipe
+from regard.run import environment
+from regard.run.opened import Run, build_model, load, load_tokenizers
+from regard.scoring.translation import translation_scores
+from regard.tokens.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
+from regard.training import checkpoint
+from regard.training.log import Log
+from regard.training.loop import Trainer
+from regard.training.objectives import Translation, label_count, sentence_log_probabilities
+
+EVALUATE_TOKENS = 8192
+
+
+def train(recipe: Recipe | dict[str, Any] | str | Path, out: str | Path | None = None, *, overrides: Sequence[str] = (), device: str = "auto",
+          resume: bool = False, board: bool = False) -> Run:
+    """Train a recipe (settings, a TOML file, or with `resume` a run folder) and return the finished run."""
+    if resume:
+        folder, settings = open_unfinished(Path(out or str(recipe)), overrides)
+    else:
+        settings = as_recipe(recipe, overrides)
+        folder = begin(settings, Path(out) if out else Path("runs", default_name(recipe, settings)))
+    return fit(settings, folder, environment.choose_device(device), board)
+
+
+def as_recipe(recipe: Recipe | dict[str, Any] | str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    if isinstance(recipe, Recipe | dict):
+        plain = recipe.model_dump(mode="json", exclude_none=True) if isinstance(recipe, Recipe) else recipe
+        for change in overrides:
+            recipes.apply_override(plain, change)
+        return recipes.build(plain)
+    return recipes.read(recipe, list(overrides))
+
+
+def default_name(recipe: Recipe | dict[str, Any] | str | Path, settings: Recipe) -> str:
+    stem = Path(recipe).stem if isinstance(recipe, str | Path) else settings.task
+    return f"{stem}-{settings.digest()[:6]}"
+
+
+def begin(settings: Recipe, folder: Path) -> Path:
+    """Make the run folder; one that holds a run already is left alone."""
+    if (folder / "recipe.toml").exists():
+        raise Mistake(f"{folder} already holds a run; go on with: regard train {folder} --resume, or choose another --out")
+    absolute = settings.model_copy(update={"data": settings.data.model_copy(update={"root": str(Path(settings.data.root).resolve())})})
+    read_dataset(absolute.data)                       # what is wrong with the data is said before anything is written
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "recipe.toml").write_text(absolute.to_toml(), encoding="utf-8")
+    except OSError as error:
+        raise Mistake(f"cannot write the run folder {folder}: {error.strerror}") from None
+    return folder
+
+
+def open_unfinished(folder: Path, overrides: Sequence[str]) -> tuple[Path, Recipe]:
+    if not (folder / "recipe.toml").is_file():
+        raise Mistake(f"{folder} is not a run folder (it has no recipe.toml); start with: regard train RECIPE --out {folder}")
+    settings = recipes.read(folder / "recipe.toml", list(overrides))
+    (folder / "recipe.toml").write_text(settings.to_toml(), encoding="utf-8")
+    return folder, settings
+
+
+def fit(settings: Recipe, folder: Path, device: torch.device, board: bool) -> Run:
+    with Log(folder / "log.jsonl", steps=settings.train.steps, board=folder / "board" if board else None) as log:
+        log.note("reading the data")
+        data = read_dataset(settings.data)
+        tokenizers = prepare_tokenizers(settings, data, folder)
+        store, long = training_store(data.train, tokenizers, max_length=settings.model.max_length, too_long=settings.data.too_long,
+                                     bpe_dropout=settings.train.regularize.bpe_dropout, seed=settings.seed)
+        valid = evaluation_store(data.valid, tokenizers, max_length=settings.model.max_length, too_long=settings.data.too_long)
+        for pairs in data.tests.values():
+            evaluation_store(pairs, tokenizers, max_length=settings.model.max_length, too_long=settings.data.too_long)
+        batches = Batches(store, settings.train.tokens_per_batch, settings.seed)
+        torch.manual_seed(settings.seed)
+        run = Run(folder, settings, tokenizers, build_model(settings, tokenizers), device)
+        trainer = Trainer(run.model, Translation(settings.train.regularize), batches, settings.train, seed=settings.seed,
+                          folder=folder / "checkpoints", log=log, evaluate=lambda _: evaluation(run, data, valid))
+        describe(run, log, data, long, batches)
+        pick_up(trainer, folder, log)
+        weights = trainer.train()
+        checkpoint.write_weights(folder / "model.safetensors", weights)
+    return load(folder, device=str(device))
+
+
+def prepare_tokenizers(settings: Recipe, data: Dataset, folder: Path) -> tuple[Tokenizer, Tokenizer]:
+    """The run's tokenizers: found in its folder, loaded from the recipe's file, or trained on the training data."""
+    names = ["tokenizer.json"] if settings.tokens.joint else ["tokenizer.source.json", "tokenizer.target.json"]
+    if not all((folder / name).exists() for name in names):
+        texts = [[*data.train.source, *data.train.target]] if settings.tokens.joint else [data.train.source, data.train.target]
+        for name, lines in zip(names, texts):
+            made = load_tokenizer(Path(settings.data.root, settings.tokens.file)) if settings.tokens.file else train_tokenizer(settings.tokens, lines)
+            (folder / name).write_text(made.to_json(), encoding="utf-8")
+    return load_tokenizers(folder, settings)
+
+
+def describe(run: Run, log: Log, data: Dataset, long: int, batches: Batches) -> None:
+    """Say what is about to be trained, and write config.json and environment.json."""
+    parameters = sum(p.numel() for p in run.model.parameters())
+    padding = batches.padding_share()
+    config = {"model_type": "regard", "architectures": ["Transformer"], **run.recipe.model.model_dump(mode="json", exclude_none=True),
+              "source_vocabulary": run.tokenizers[0].size, "target_vocabulary": run.tokenizers[1].size, "parameters": parameters}
+    (run.folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    (run.folder / "environment.json").write_text(json.dumps(environment.describe(run.device), indent=1) + "\n", encoding="utf-8")
+    log.note(f"{len(data.train):,} pairs to learn from, {len(data.valid):,} to check; {parameters:,} parameters; "
+             f"{len(batches.plan(0)):,} batches an epoch, {padding:.1%} padding; on {environment.hardware(run.device)}")
+    if long:
+        log.note(f"{long:,} pairs longer than model.max_length = {run.recipe.model.max_length} tokens were "
+                 f"{'dropped' if run.recipe.data.too_long == 'drop' else 'cut'}")
+    log.record(event="begin", parameters=parameters, padding_share=round(padding, 4), too_long=long)
+
+
+def pick_up(trainer: Trainer, folder: Path, log: Log) -> None:
+    """Go on from the newest good checkpoint, if there is one."""
+    path, notes = checkpoint.newest_good(folder / "checkpoints")
+    for note in notes:
+        log.note(note)
+    if path is not None:
+        trainer.resume(path)
+        log.note(f"going on from step {trainer.progress.step:,}")
+        log.record(event="resume", step=trainer.progress.step)
+
+
+def evaluation(run: Run, data: Dataset, valid: Store) -> dict[str, float]:
+    """Validation loss a token, and greedy BLEU where the recipe asks for it."""
+    total, count = 0.0, 0
+    for batch in in_order(valid, EVALUATE_TOKENS):
+        total -= float(sentence_log_probabilities(run.model, batch.to(run.device)).sum())
+        count += label_count(batch.labels)
+    scores = {"valid_loss": total / count}
+    if number := run.recipe.train.evaluate_sentences:
+        said = [translation.text for translation in run.best(data.valid.source[:number], beam=1)]
+        scores["valid_bleu"] = translation_scores(said, data.valid.target[:number], metrics=("bleu",), samples=2)["bleu"].score
+    return scores

@@ -1,0 +1,31 @@
+"""Scores that can be trusted: every one comes with the signature of how it was made and a 95% interval."""
+
+from regard.scoring.alignment import (
+    alignment_error,
+    best_head,
+    format_moses,
+    links,
+    merge_words,
+    parse_moses,
+    uniform_error,
+)
+from regard.scoring.likelihood import accuracy, perplexity
+from regard.scoring.score import Score, bootstrap
+from regard.scoring.translation import compare, score_by_length, translation_scores
+
+__all__ = [
+    "Score",
+    "accuracy",
+    "alignment_error",
+    "best_head",
+    "bootstrap",
+    "compare",
+    "format_moses",
+    "links",
+    "merge_words",
+    "parse_moses",
+    "perplexity",
+    "score_by_length",
+    "translation_scores",
+    "uniform_error",
+]

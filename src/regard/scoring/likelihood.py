@@ -1,0 +1,68 @@
+"""Perplexity of a language model and accuracy of a classifier."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from regard.errors import Mistake
+from regard.scoring.score import SAMPLES, SEED, Score, bootstrapped, sign
+
+Z95 = 1.959963984540054  # the 97.5% quantile of the normal distribution
+
+
+def perplexity(
+    log_probabilities: Sequence[float] | np.ndarray,
+    token_counts: Sequence[int] | np.ndarray,
+    *,
+    samples: int = SAMPLES,
+    seed: int = SEED,
+) -> Score:
+    """exp(-Σ log p / Σ tokens) over the whole corpus, with a bootstrap interval over sentences.
+
+    log_probabilities: (N,) natural logarithms, summed over the tokens of each sentence; token_counts: (N,). A sentence
+    without tokens (nothing was masked in it) says nothing and is left out. Perplexity depends on the tokenizer: compare
+    only models that share one.
+    """
+    sums = np.asarray(log_probabilities, dtype=np.float64)
+    counts = np.asarray(token_counts, dtype=np.float64)
+    if sums.shape != counts.shape:
+        raise Mistake(f"{sums.size} log-probabilities but {counts.size} token counts: give one of each per sentence")
+    wrong = np.flatnonzero(~np.isfinite(sums) | (sums > 1e-3) | (counts < 0))
+    if wrong.size:
+        first = wrong[0]
+        raise Mistake(
+            f"sentence {first + 1} has log-probability {sums[first]:g} over {counts[first]:g} tokens: "
+            "it must be finite and at most 0 (give the sum of log p, not the loss)"
+        )
+    kept = counts > 0
+    if not kept.any():
+        raise Mistake("no tokens to take the perplexity of: the set is empty")
+    signature = sign("perplexity", base="e", bs=samples, seed=seed, units="tokens")
+    return bootstrapped(
+        "perplexity", np.stack([sums[kept], counts[kept]], axis=1), _perplexity, signature, samples=samples, seed=seed
+    )
+
+
+def _perplexity(total: np.ndarray) -> float:
+    return math.exp(min(-total[0] / total[1], 700.0))  # beyond e^700 a float overflows; JSON has no infinity
+
+
+def accuracy(right: Sequence[bool] | np.ndarray, name: str = "accuracy") -> Score:
+    """The percentage of items that are right, with the score interval of Wilson (1927).
+
+    With p of n right, the interval is (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n). Unlike a bootstrap it
+    does not shrink to a point when all are right. Items count as independent: for tags, give whole sentences or read the
+    interval as too narrow.
+    """
+    hits = np.asarray(right, dtype=bool).ravel()
+    if hits.size == 0:
+        raise Mistake(f"no items to take the {name} of: the set is empty")
+    n, p = hits.size, float(hits.mean())
+    centre = p + Z95**2 / (2 * n)
+    spread = Z95 * math.sqrt(p * (1 - p) / n + Z95**2 / (4 * n**2))
+    low, high = ((centre + side * spread) / (1 + Z95**2 / n) for side in (-1, 1))
+    signature = sign(name, ci="wilson", n=n, units="percent")
+    return Score(name, 100 * p, 100 * max(0.0, min(low, p)), 100 * min(1.0, max(high, p)), signature)

@@ -1,0 +1,82 @@
+"""A score with its interval and signature, and the bootstrap over sentences (Koehn 2004)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+import numpy as np
+
+from regard.errors import Mistake
+
+SAMPLES = 1000
+SEED = 12345  # sacreBLEU's own default
+
+
+@dataclass(frozen=True)
+class Score:
+    """A number, the 95% interval [low, high] around it, and the signature that says how both were computed."""
+
+    metric: str
+    score: float
+    low: float
+    high: float
+    signature: str
+
+    def to_json(self) -> dict[str, float | str]:
+        """The entry of `scores.json`: plain floats to four decimals."""
+        numbers = {name: round(float(getattr(self, name)), 4) for name in ("score", "low", "high")}
+        return {**numbers, "signature": self.signature}
+
+    def __str__(self) -> str:
+        decimals = 1 if self.high >= 10 else 2 if self.high >= 1 else 3
+        return f"{self.metric} {self.score:.{decimals}f} [{self.low:.{decimals}f}, {self.high:.{decimals}f}]"
+
+
+def bootstrap(
+    statistics: np.ndarray, metric: Callable[[np.ndarray], float], *, samples: int = SAMPLES, seed: int = SEED
+) -> tuple[float, float]:
+    """The 95% percentile interval of a corpus metric whose sentences add up.
+
+    statistics: (N, ...), what each sentence contributes; `metric` turns their sum (...) into the score. Each of the
+    `samples` corpora is N sentences drawn with replacement; the interval leaves out 2.5% of their scores on either side.
+    A draw is kept as how often each sentence occurs (N), so memory does not grow with `samples`.
+    """
+    statistics = np.asarray(statistics, dtype=np.float64)
+    if samples < 2:
+        raise Mistake(f"samples = {samples}: an interval needs at least 2 resamples (1000 is usual)")
+    assert len(statistics) > 0, "nothing to resample"
+    flat = statistics.reshape(len(statistics), -1)
+    generator = np.random.default_rng(seed)
+    scores = np.empty(samples)
+    for i in range(samples):
+        drawn = generator.integers(len(flat), size=len(flat))
+        times = np.bincount(drawn, minlength=len(flat)).astype(np.float64)                 # (N,)
+        scores[i] = metric((times @ flat).reshape(statistics.shape[1:]))
+    low, high = np.percentile(scores, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def bootstrapped(
+    name: str,
+    statistics: np.ndarray,
+    metric: Callable[[np.ndarray], float],
+    signature: str,
+    *,
+    samples: int = SAMPLES,
+    seed: int = SEED,
+) -> Score:
+    """The metric of all sentences, with its bootstrap interval (widened, if need be, to hold the score itself)."""
+    score = float(metric(np.asarray(statistics, dtype=np.float64).sum(axis=0)))
+    low, high = bootstrap(statistics, metric, samples=samples, seed=seed)
+    return Score(name, score, min(low, score), max(high, score), signature)
+
+
+def sign(metric: str, **fields: object) -> str:
+    """A signature in sacreBLEU's form (Post 2018), for the metrics that are ours: `metric:aer|bs:1000|…|regard:0.1.0`."""
+    try:
+        ours = version("regard")
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        ours = "source"
+    return "|".join(f"{key}:{value}" for key, value in {"metric": metric, **fields, "regard": ours}.items())

@@ -1,0 +1,213 @@
+"""BLEU (Papineni et al. 2002), chrF (Popović 2015) and TER (Snover et al. 2006) through sacreBLEU (Post 2018).
+
+The score, its signature and the resampling are sacreBLEU's own (`corpus_score`, `PairedTest`). It reports the mean
+over resamples ± half the distance between their 2.5% and 97.5% percentiles; low and high are that mean minus and plus that
+half, kept within the metric's range and widened, if need be, to hold the score itself. The seed is sacreBLEU's (12345, or
+the SACREBLEU_SEED of the environment) and stands in the signature. References are one list of sentences, or several lists
+of equal length (not a list per sentence).
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.significance import PairedTest
+
+from regard.errors import Mistake
+from regard.scoring.score import SAMPLES, Score
+
+References = Sequence[str] | Sequence[Sequence[str]]
+
+DRAWS = 10_000_000  # sentences drawn in all; sacreBLEU holds about 100 bytes for each at once
+
+
+class PlainCHRF(CHRF):
+    """chrF in Python floats. sacreBLEU resamples in float32 but returns a float 0 where nothing matches, and then cannot
+    take the mean of both (TypeError in 2.6). Should another version not call this method, nothing else changes."""
+
+    def _compute_score_from_stats(self, stats: Any) -> Any:
+        plain: Any = [float(x) for x in stats]
+        return super()._compute_score_from_stats(plain)
+
+
+class PlainTER(TER):
+    """TER in Python floats, for the same reason: its float is the 0 or 100 of an empty reference."""
+
+    def _compute_score_from_stats(self, stats: Any) -> Any:
+        plain: Any = [float(x) for x in stats]
+        return super()._compute_score_from_stats(plain)
+
+
+METRICS: dict[str, Callable[[], Any]] = {
+    "bleu": BLEU,
+    "chrf": PlainCHRF,
+    "chrf++": lambda: PlainCHRF(word_order=2),
+    "ter": PlainTER,
+}
+TESTS = {"bootstrap": "bs", "randomization": "ar"}
+
+
+def translation_scores(
+    hypotheses: Sequence[str],
+    references: References,
+    *,
+    metrics: Sequence[str] = ("bleu", "chrf", "ter"),
+    samples: int = SAMPLES,
+) -> dict[str, Score]:
+    """Corpus scores of translations, by the name of the metric.
+
+    BLEU has sacreBLEU's defaults (13a tokens, exponential smoothing, orders 1 to 4 whatever the length), so a set in
+    which no sentence has four words scores 0.
+    """
+    streams = _streams(hypotheses, references)
+    samples = _affordable(samples, len(hypotheses))
+    return {name: _score(_metric(name), hypotheses, streams, samples) for name in metrics}
+
+
+def _score(metric: Any, hypotheses: Sequence[str], streams: list[list[str]], samples: int) -> Score:
+    result = metric.corpus_score(list(hypotheses), streams, n_bootstrap=samples)
+    signature = str(metric.get_signature())
+    told = json.loads(result.format(width=6, is_json=True, signature=signature))
+    mean = told.get("confidence_mean", 0.0)  # left out when every resample scored 0
+    half = told.get("confidence_var", 0.0)
+    best = float("inf") if isinstance(metric, TER) else 100.0
+    low, high = max(0.0, mean - half), min(best, mean + half)
+    return Score(result.name, float(result.score), min(low, result.score), max(high, result.score), signature)
+
+
+def score_by_length(
+    sources: Sequence[str],
+    hypotheses: Sequence[str],
+    references: References,
+    bins: int = 5,
+    *,
+    least: int = 30,
+    samples: int = SAMPLES,
+) -> list[dict[str, Any]]:
+    """BLEU by the length of the source in words (Bahdanau et al. 2015, fig. 2).
+
+    At most `bins` bins of about equally many sentences, each of at least `least` (one bin when there are fewer in all).
+    A bin reaches from `low` to `high` words, both included. Short bins may hold no 4-grams, so the orders counted are those
+    that occur (`eff:yes` in the signature).
+    """
+    streams = _streams(hypotheses, references)
+    if len(sources) != len(hypotheses):
+        raise Mistake(f"{len(sources)} sources but {len(hypotheses)} hypotheses: give one line of each per sentence")
+    samples = _affordable(samples, len(hypotheses))
+    lengths = [len(source.split()) for source in sources]
+    rows = []
+    for low, high in _bins(lengths, bins, least):
+        chosen = [i for i, length in enumerate(lengths) if low <= length <= high]
+        metric = BLEU(effective_order=True, force=True)
+        score = _score(metric, [hypotheses[i] for i in chosen], [[s[i] for i in chosen] for s in streams], samples)
+        numbers = {"score": score.score, "ci_low": score.low, "ci_high": score.high, "signature": score.signature}
+        rows.append({"low": low, "high": high, "count": len(chosen), **numbers})
+    return rows
+
+
+def _bins(lengths: list[int], bins: int, least: int) -> list[tuple[int, int]]:
+    """Quantile bins over whole lengths: close one when it has its share of the rest and the rest can still fill another."""
+    if bins < 1:
+        raise Mistake(f"bins = {bins}: at least 1 is needed")
+    found: list[tuple[int, int]] = []
+    ordered = sorted(lengths)
+    start = 0
+    while start < len(ordered):
+        left = len(ordered) - start
+        share = max(least, left / max(1, bins - len(found)))
+        end = start
+        while end < len(ordered) and (end - start < share or ordered[end] == ordered[end - 1]):
+            end += 1
+        if len(ordered) - end < least or len(found) == bins - 1:
+            end = len(ordered)
+        found.append((ordered[start], ordered[end - 1]))
+        start = end
+    return found
+
+
+def compare(
+    hypotheses: Mapping[str, Sequence[str]],
+    references: References,
+    *,
+    metrics: Sequence[str] = ("bleu", "chrf"),
+    test: str = "bootstrap",
+    samples: int = SAMPLES,
+) -> list[dict[str, Any]]:
+    """Is each system different from the first? Paired bootstrap (Koehn 2004) or randomization (Riezler & Maxwell 2005).
+
+    One row per system and metric: the score, sacreBLEU's mean ± ci over resamples, and the two-sided p-value (None for the
+    first). One deviation from sacreBLEU, which counts only resamples that *exceed* the difference and so calls a system
+    different from itself (p = 1/1001): equal scores get p = 1, and a randomization over m sentences that differ gets at least
+    2^(1-m), for that share of all swaps reaches the difference by construction.
+    """
+    if test not in TESTS:
+        raise Mistake(f"no test {test!r}; choose one of {', '.join(TESTS)}")
+    if len(hypotheses) < 2:
+        raise Mistake(f"{len(hypotheses)} system to compare: give at least 2")
+    for system, outputs in hypotheses.items():
+        streams = _streams(outputs, references, system)
+    systems: list[tuple[str, Sequence[str]]] = [(name, list(outputs)) for name, outputs in hypotheses.items()]
+    samples = _affordable(samples, len(streams[0]))
+    chosen = {name: _metric(name) for name in metrics}
+    confidence = samples if test == "randomization" else -1
+    paired = PairedTest(systems, chosen, streams, TESTS[test], samples, n_ar_confidence=confidence)
+    signatures, results = paired()
+    return _rows(systems, dict(zip(chosen, signatures)), signatures, results, test)    # both in the order of `metrics`
+
+
+def _rows(systems: list, theirs: dict[str, str], signatures: Mapping, results: Mapping, test: str) -> list[dict[str, Any]]:
+    """What PairedTest found, one row per system and metric; `theirs` has sacreBLEU's name for each of our metrics."""
+    rows = []
+    for i, (system, outputs) in enumerate(systems):
+        differing = sum(a != b for a, b in zip(outputs, systems[0][1]))
+        for name, key in theirs.items():
+            first, result = results[key][0], results[key][i]
+            row = {"system": system, "metric": name, "score": float(result.score), "mean": float(result.mean)}
+            p = _p_value(result, first, differing, test) if i else None
+            rows.append({**row, "ci": float(result.ci), "p_value": p, "signature": str(signatures[key])})
+    return rows
+
+
+def _p_value(result: Any, first: Any, differing: int, test: str) -> float:
+    if result.score == first.score:
+        return 1.0
+    floor = 2.0 ** (1 - differing) if test == "randomization" else 0.0
+    return float(max(result.p_value, floor))
+
+
+def _metric(name: str) -> Any:
+    if name not in METRICS:
+        close = get_close_matches(name, METRICS, n=1)
+        cure = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(METRICS)}"
+        raise Mistake(f"no metric {name!r}; {cure}")
+    return METRICS[name]()
+
+
+def _streams(hypotheses: Sequence[str], references: References, name: str = "") -> list[list[str]]:
+    """The references as sacreBLEU takes them, one list per translator, once their lengths are known to agree."""
+    single = not references or isinstance(references[0], str)
+    given: Any = [references] if single else references
+    streams = [list(stream) for stream in given]
+    whose = f" of {name}" if name else ""
+    for number, stream in enumerate(streams, start=1):
+        if len(stream) != len(hypotheses):
+            which = "references" if single else f"references in list {number}"
+            raise Mistake(f"{len(hypotheses)} hypotheses{whose} but {len(stream)} {which}: give one line of each per sentence")
+    if not hypotheses:
+        raise Mistake(f"no hypotheses{whose} to score: the set is empty")
+    return streams
+
+
+def _affordable(samples: int, sentences: int) -> int:
+    """Fewer resamples for a very large set, whose interval is narrow anyway; the signature's `bs` says how many were drawn."""
+    if samples < 2:
+        raise Mistake(f"samples = {samples}: an interval needs at least 2 resamples (1000 is usual)")
+    fewer = min(samples, max(100, DRAWS // sentences))
+    if fewer < samples:
+        warnings.warn(f"{sentences} sentences: {fewer} resamples instead of {samples}, to save memory", stacklevel=3)
+    return fewer

@@ -1,0 +1,1 @@
+"""Examples to ids, over the `tokenizers` library."""

@@ -1,0 +1,62 @@
+"""What is told while training: log.jsonl always, a live line on a terminal, TensorBoard where it is installed and asked for."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class Log:
+    """Records go to `path`, one JSON object a line; `note` prints a sentence."""
+
+    def __init__(self, path: Path, *, steps: int, board: Path | None = None):
+        self.path, self.steps = path, steps
+        self.console = Console(stderr=True, highlight=False)
+        self.file = path.open("a", encoding="utf-8")
+        self.board = open_board(board) if board else None
+        self.progress = Progress(TextColumn("{task.fields[text]}"), BarColumn(bar_width=20), TimeRemainingColumn(), console=self.console,
+                                 transient=True, disable=not sys.stderr.isatty())
+        self.task = self.progress.add_task("", total=steps, text="starting")
+
+    def __enter__(self) -> "Log":
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+        self.file.close()
+        if self.board is not None:
+            self.board.close()
+
+    def record(self, **values: Any) -> None:
+        self.file.write(json.dumps({"time": round(time.time(), 3), **values}) + "\n")
+        self.file.flush()
+        if self.board is not None:
+            for name, value in values.items():
+                if isinstance(value, int | float) and name != "step":
+                    self.board.add_scalar(name, value, values.get("step", 0))
+
+    def training(self, step: int, loss: float, rate: float, tokens_per_second: float, **more: Any) -> None:
+        self.record(step=step, loss=round(loss, 5), learning_rate=rate, tokens_per_second=round(tokens_per_second), **more)
+        self.progress.update(self.task, completed=step, text=f"step {step:,}/{self.steps:,}  loss {loss:.3f}  "
+                             f"{tokens_per_second / 1000:.1f}k tokens/s  rate {rate:.1e}")
+
+    def evaluation(self, step: int, scores: dict[str, float], best: bool) -> None:
+        self.record(step=step, **scores, best=best)
+        self.note(f"step {step:,}: " + ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in scores.items()) + (" *" if best else ""))
+
+    def note(self, text: str) -> None:
+        self.console.print(text, markup=False)
+
+
+def open_board(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        Console(stderr=True).print("TensorBoard is not installed; log.jsonl has the same figures (pip install regard[board])", markup=False)
+        return None
+    return SummaryWriter(str(folder))

@@ -1,0 +1,72 @@
+"""Adam (Kingma & Ba 2015), AdamW (Loshchilov & Hutter 2019) and Muon (Jordan et al. 2024), from torch.optim.
+
+A step whose gradients are not finite is not applied: the fused kernels look at a flag on the device, so nothing waits for it.
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from regard.recipe import Optimizer as Settings
+
+
+class Optimizer:
+    def __init__(self, model: nn.Module, settings: "Settings"):
+        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        hidden = [(name, p) for name, p in named if settings.kind == "muon" and p.dim() == 2 and is_hidden(name)]
+        rest = [(name, p) for name, p in named if not any(p is q for _, q in hidden)]
+        self.parts: list[torch.optim.Optimizer] = [build_adam(rest, settings)]
+        self.peaks = [settings.learning_rate]
+        if hidden:
+            self.parts.append(torch.optim.Muon([p for _, p in hidden], lr=settings.muon_learning_rate, weight_decay=settings.weight_decay))
+            self.peaks.append(settings.muon_learning_rate)
+        self.names = {p: name for name, p in named}
+
+    def set_rate(self, share: float) -> None:
+        for part, peak in zip(self.parts, self.peaks):
+            for group in part.param_groups:
+                group["lr"] = peak * share
+
+    def step(self, skip: Tensor) -> None:
+        """Apply the gradients unless `skip` (a 0-d float on the device) is 1."""
+        adam, *others = self.parts
+        adam.grad_scale, adam.found_inf = None, skip  # type: ignore[attr-defined]
+        adam.step()
+        if others and not skip.item():
+            for part in others:
+                part.step()
+
+    def zero_grad(self) -> None:
+        for part in self.parts:
+            part.zero_grad(set_to_none=True)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The whole state by parameter name, for a checkpoint."""
+        return {f"{self.names[p]}/{key}": value for part in self.parts for p, state in part.state.items() for key, value in state.items()}
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        by_name: dict[str, dict[str, Tensor]] = {}
+        for key, value in tensors.items():
+            name, _, slot = key.rpartition("/")
+            by_name.setdefault(name, {})[slot] = value
+        for part in self.parts:
+            for group in part.param_groups:
+                for p in group["params"]:
+                    if self.names[p] in by_name:
+                        part.state[p] = {slot: value.to(p.device) for slot, value in by_name[self.names[p]].items()}
+
+
+def is_hidden(name: str) -> bool:
+    """Matrices between embeddings and output, which Muon is for."""
+    return ".blocks." in name
+
+
+def build_adam(named: list[tuple[str, nn.Parameter]], settings: "Settings") -> torch.optim.Optimizer:
+    matrices = [p for _, p in named if p.dim() >= 2]
+    vectors = [p for _, p in named if p.dim() < 2]
+    groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    kind = torch.optim.Adam if settings.kind == "adam" else torch.optim.AdamW
+    return kind([g for g in groups if g["params"]], lr=settings.learning_rate, betas=(settings.beta1, settings.beta2),
+                eps=settings.epsilon, fused=True)

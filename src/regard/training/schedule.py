@@ -1,0 +1,25 @@
+"""The learning rate as a share of its peak: a pure function of the step."""
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from regard.recipe import Schedule
+
+
+def rate(step: int, steps: int, schedule: "Schedule") -> float:
+    """The share of the peak at a step counted from 1."""
+    warmup = schedule.warmup_steps
+    if step < warmup:
+        return step / warmup
+    match schedule.kind:
+        case "constant":
+            return 1.0
+        case "inverse-sqrt":                          # sec. 5.3, eq. 3, divided by its peak
+            return math.sqrt(max(1, warmup) / step)
+        case "cosine":
+            done = min(1.0, (step - warmup) / max(1, steps - warmup))
+            return schedule.final + (1 - schedule.final) * (1 + math.cos(math.pi * done)) / 2
+        case "trapezoid":
+            falling = min(1.0, (steps - step) / max(1, round(steps * schedule.cooldown)))
+            return schedule.final + (1 - schedule.final) * max(0.0, falling)

@@ -1,0 +1,1 @@
+"""Embedded data whose truth is known."""
