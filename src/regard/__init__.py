@@ -1,0 +1,33 @@
+"""Train, use and see through attention models.
+
+    run = regard.load("runs/demo")            open a run folder
+    run.best(["The dog sleeps."])             translate
+    with regard.watch(run.model) as seen: …   see what it attends to
+    regard.train("recipe.toml")               make a run
+"""
+
+from importlib import import_module
+from typing import Any
+
+from regard.errors import Mistake
+
+PUBLIC = {
+    "Mask": "regard.attention.masks",
+    "Recipe": "regard.recipe",
+    "Run": "regard.run.opened",
+    "attend": "regard.attention.core",
+    "edit": "regard.attention.watch",
+    "load": "regard.run.opened",
+    "train": "regard.run.fit",
+    "watch": "regard.attention.watch",
+}
+
+__version__ = "0.1.0"
+__all__ = ["Mask", "Mistake", "Recipe", "Run", "__version__", "attend", "edit", "load", "train", "watch"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for, when it is asked for: `import regard` itself stays instant."""
+    if name in PUBLIC:
+        return getattr(import_module(PUBLIC[name]), name)
+    raise AttributeError(f"module 'regard' has no attribute {name!r}")

@@ -1,5 +1,13 @@
-"""What the user got wrong, said in one line. Everything may import this module; it imports nothing."""
+"""What ends a verb early: the user's mistakes, said in one line, and interruptions. Everything may import this module; it imports nothing."""
 
 
 class Mistake(Exception):
     """A mistake of the user's: names the file:line or setting, the value, and the cure. The CLI prints it and exits 2."""
+
+
+class Interrupted(Exception):
+    """A signal ended the run after a good checkpoint. The CLI exits with 128 + its number."""
+
+    def __init__(self, number: int):
+        super().__init__(f"interrupted by signal {number}")
+        self.number = number

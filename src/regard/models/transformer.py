@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from regard.attention.cache import Cache
 from regard.attention.masks import Mask
-from regard.attention.positions import build_positions
+from regard.attention.positions import Positions, build_positions
 from regard.layers.block import Shape, Source
 from regard.layers.embedding import Embedding
 from regard.layers.stack import Stack
@@ -26,10 +26,10 @@ class Transformer(nn.Module):
         self.settings = settings
         shape = block_shape(settings, regularize)
         dropout = 0.0 if regularize is None else regularize.dropout if regularize.embedding_dropout is None else regularize.embedding_dropout
-        key_width = settings.key_width or settings.width // settings.heads
 
-        def positions(causal: bool):
-            return build_positions(settings.positions, width=settings.width, heads=settings.heads, key_width=key_width,
+        def positions(causal: bool) -> Positions:
+            assert shape.key_width is not None
+            return build_positions(settings.positions, width=settings.width, heads=settings.heads, key_width=shape.key_width,
                                    max_length=settings.max_length + 1, causal=causal)
 
         self.source_embedding = Embedding(source_vocabulary, settings.width)
@@ -66,7 +66,8 @@ class Transformer(nn.Module):
 def block_shape(settings: "Model", regularize: "Regularize | None") -> Shape:
     rates = {} if regularize is None else dict(dropout=regularize.dropout, attention_dropout=regularize.attention_dropout,
                                                activation_dropout=regularize.activation_dropout)
-    return Shape(settings.width, settings.heads, settings.feed_forward, settings.key_width, settings.value_width, settings.key_value_heads,
+    key_width = settings.key_width or settings.width // settings.heads            # the same in layers of another width
+    return Shape(settings.width, settings.heads, settings.feed_forward, key_width, settings.value_width, settings.key_value_heads,
                  settings.activation, settings.norm, settings.norm_first, **rates)
 
 

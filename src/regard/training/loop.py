@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.batches.batches import Batch, Batches
-from regard.errors import Mistake
+from regard.errors import Interrupted, Mistake
 from regard.recipe import Train
 from regard.training import checkpoint
 from regard.training.average import MovingAverage, mean_weights
@@ -23,13 +23,6 @@ from regard.training.schedule import rate
 Objective = Callable[[nn.Module, Batch], Tensor]
 Evaluate = Callable[[nn.Module], dict[str, float]]
 NOT_FINITE_IN_A_ROW = 25
-
-
-class Interrupted(Exception):
-    """A signal ended the run after a good checkpoint."""
-
-    def __init__(self, number: int):
-        self.number = number
 
 
 @dataclass

@@ -16,7 +16,7 @@ from regard.worlds.phrases import UNCOUNTED, Words
 from regard.worlds.riddles import Riddler, Solution
 
 LEVELS = (1, 2, 3)
-SPLITS = ("train", "valid", "test")
+SPLITS = {"train": 14, "valid": 1, "test": 1}      # of sixteen sentences
 SHARE = 0.32                  # of the sentences have an "it"
 GENDER = {"er": "m", "ihn": "m", "sie": "f", "es": "n"}      # German words that stand for "it" and, here, for nothing else
 PATIENCE = 2000               # draws in a row without a new sentence before a level counts as used up
@@ -68,7 +68,7 @@ def generate(number: int, seed: int, *, level: int = 3, split: str = "train") ->
         raise Mistake(f"level = {level!r}: the levels are 1, 2 and 3")
     if split not in SPLITS:
         raise Mistake(f"split = {split!r}: the splits are {', '.join(SPLITS)}")
-    promised = size(level) // (1 if split == "train" else 16)
+    promised = size(level) * SPLITS[split] // 16
     if number > promised:
         raise Mistake(f"number = {number}: level {level} promises {promised} {split} sentences; ask for fewer, or a higher level")
     pairs: list[Pair] = []
@@ -110,8 +110,9 @@ def written(words: Words) -> str:
 
 
 def split_of(text: str) -> str:
-    """By the English sentence alone, so that no seed puts a test sentence into train: of sixteen, one valid and one test."""
-    return {0: "valid", 1: "test"}.get(hashlib.blake2b(text.encode(), digest_size=1).digest()[0] & 15, "train")
+    """By the English sentence alone, so that no seed and no number puts a test sentence into train."""
+    drawn = hashlib.blake2b(text.encode(), digest_size=1).digest()[0] % 16
+    return {0: "valid", 1: "test"}.get(drawn, "train")
 
 
 def pair(text: str, ours: Words, theirs: Words, solution: Solution | None) -> Pair:

@@ -1,14 +1,14 @@
 """The sentences without "it": simple ones, relative and subordinate clauses, indirect speech and pairs of clauses."""
 
 from regard.worlds.german import RELATIVE, Verb
-from regard.worlds.lexicon import Adjective
+from regard.worlds.lexicon import Adjective, Time
 from regard.worlds.phrases import Clause, Phrase, Speaker, Words, comma, english_clause, final_clause, main_clause
 
 TENSES = ("present",) * 5 + ("past",) * 5 + ("perfect",) * 2 + ("future", "can", "must", "want", "wanted")
 MODALS = frozenset({"can", "must", "want"})
 VAGUE = frozenset({"every", "all", "many", "some"})          # "every man does not sleep" means two things
 DEFINITE = frozenset({"the", "this", "these", "my", "our", "his", "her"})
-DEGREES = {True: (("very", "sehr"), ("too", "zu"), ("still", "noch")), False: (("still", "noch"), ("really", "wirklich"))}
+DEGREES = {True: (("very", "sehr"), ("too", "zu"), ("still", "noch")), False: (("already", "schon"), ("really", "wirklich"))}
 INSTEAD = {"present": "perfect", "past": "perfect"}
 
 Sentence = tuple[Words, Words]
@@ -100,7 +100,7 @@ class Grammar(Speaker):
             return self.alone(subject, tense, timed)
         return self.placed(subject, tense, timed)
 
-    def times(self, tense: str) -> tuple:
+    def times(self, tense: str) -> tuple[Time, ...]:
         return self.words.times.get("modal" if tense in MODALS else "past" if tense == "wanted" else tense, ())
 
     def when_within(self, tense: str, timed: bool) -> tuple[Words, Words]:

@@ -195,6 +195,5 @@ class Speaker:
 
     def where(self, place: Place, case: str, moving: bool) -> Phrase:
         """A place: at rest in the dative, in motion in the accusative."""
-        kinds = [kind for kind in place.kinds if kind != "container"]      # nobody sits in a bottle
-        phrase = self.some(self.pick(kinds), case, plain=True)
+        phrase = self.some(self.pick(place.kinds), case, plain=True)
         return self.prepositional(place.motion if moving else place.rest, place.german, phrase)

@@ -1,8 +1,8 @@
 """The sentences with "it": two or three nouns of three genders, and a second clause that fits one of them alone.
 
-"The fox dragged the coat behind the church because it was hungry": only the fox can be hungry, and so German says "weil er
-hungrig war". That the coat is knitted or the church dilapidated would make it "er" or "sie" again. Nothing in the first clause
-tells which: each of its nouns is the antecedent about equally often, and each has each gender equally often.
+"The fox dragged the jacket behind the castle because it was hungry": only the fox (der Fuchs) can be hungry, and so German says
+"weil er hungrig war". Were it knitted, it would be the jacket (sie), and dilapidated, the castle (es). Nothing in the first
+clause tells which: each of its nouns is the antecedent about equally often, and has each gender equally often.
 """
 
 from collections.abc import Iterator
@@ -14,11 +14,11 @@ from regard.worlds.grammar import Grammar, Sentence
 from regard.worlds.lexicon import GROUPS, Adjective, Lexicon, Place, lexicon
 from regard.worlds.phrases import Clause, Phrase, Words, comma, english_clause, final_clause, main_clause
 
-DEGREES = (("still", "noch"), ("really", "wirklich"))
+DEGREES = (("already", "schon"), ("really", "wirklich"))
 CONNECTIVES = (("because", "weil"), ("because", "weil"), ("although", "obwohl"), ("but", "aber"))
 BETWEEN = ("animal", *(kind for kind in GROUPS["thing"] if kind not in {"part", "room"}))
 # How often each place among the candidates holds the antecedent; the middle of three is neither nearest nor subject.
-PLACES = {2: (0, 1), 3: (0, 0, 0, 1, 1, 1, 1, 2, 2, 2)}
+POSITIONS = {2: (0, 1), 3: (0, 0, 0, 1, 1, 1, 1, 2, 2, 2)}
 ORDERS = ("mfn", "mnf", "fmn", "fnm", "nmf", "nfm")
 
 
@@ -53,11 +53,6 @@ def fits(predicate: Adjective | Verb) -> tuple[str, ...]:
     return predicate.kinds if isinstance(predicate, Adjective) else predicate.subjects
 
 
-def outside(place: Place) -> tuple[str, ...]:
-    """The places an animal finds room in."""
-    return tuple(kind for kind in place.kinds if kind != "container" or place.german != "in")
-
-
 def frames(words: Lexicon) -> Iterator[Frame]:
     known = tuple(kind for kind in BETWEEN if words.nouns[kind])
     for verb in words.verbs["handling"]:
@@ -69,7 +64,7 @@ def frames(words: Lexicon) -> Iterator[Frame]:
                 yield Frame(verb, True, None, (verb.objects, known, known))
     for verb in words.verbs["resting"]:
         if "animal" in verb.subjects:
-            yield from (Frame(verb, False, place, (("animal",), outside(place))) for place in words.places)
+            yield from (Frame(verb, False, place, (("animal",), place.kinds)) for place in words.places)
             yield Frame(verb, False, None, (("animal",), known, known))
 
 
@@ -100,7 +95,7 @@ class Riddler(Grammar):
 
     def riddle(self) -> tuple[Sentence, Solution]:
         number = 3 if self.chance(0.7) else 2
-        riddle = self.pick(self.riddles[number, self.pick(PLACES[number])])
+        riddle = self.pick(self.riddles[number, self.pick(POSITIONS[number])])
         tense = self.pick(("present", "past"))
         genders = self.pick(ORDERS)[:number]
         first, candidates = self.first_clause(riddle, tense, genders)
@@ -118,14 +113,13 @@ class Riddler(Grammar):
         frame = riddle.frame
         moving = frame.verb.place in {"into", "put"}
         case = "accusative" if moving else "dative"
-        subject_is_candidate = not frame.agent
         spots = [] if frame.agent else ["nominative"]
         spots += ["accusative"] if frame.verb.objects else []
         spots += [case] * (len(genders) - len(spots))
         nouns = [self.pick(self.words.gendered[self.pick(kinds), gender]) for kinds, gender in zip(riddle.slots, genders)]
         phrases = [self.noun_phrase(noun, spot, plain=True) for noun, spot in zip(nouns, spots)]
         heads = tuple(phrase.head for phrase in phrases)
-        subject = phrases.pop(0) if subject_is_candidate else self.some("person", "nominative", plain=True)
+        subject = self.some("person", "nominative", plain=True) if frame.agent else phrases.pop(0)
         thing = phrases.pop(0) if frame.verb.objects else Phrase([], [])
         where = self.between(phrases) if frame.place is None else self.at(frame, phrases[0])
         group = self.verb_group(frame.verb, tense, subject.plural)

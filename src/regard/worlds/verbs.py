@@ -121,7 +121,7 @@ HANDLING = """
 1 carry into = tragen trägt trug hat getragen = person animal = food drink garment text tool
 1 drag/dragged/dragged into = schleppen schleppt schleppte hat geschleppt = person animal = food garment text tool container
 1 find/found/found at = finden findet fand hat gefunden = person animal = food drink garment text tool container device
-1 see/saw/seen at = sehen sieht sah hat gesehen = person animal = food garment text tool vehicle plant animal instrument device
+1 see/saw/seen at = sehen sieht sah hat gesehen = person animal = food drink garment text tool plant animal instrument device
 2 hide/hid/hidden at = verstecken versteckt versteckte hat versteckt = person animal = food garment text tool device
 2 lay/laid/laid put = legen legt legte hat gelegt = person = garment text tool
 2 place put = stellen stellt stellte hat gestellt = person = container device instrument

@@ -172,7 +172,7 @@ MANNERS = """
 
 # The two-way prepositions: English at rest, English in motion, German, and the classes of place.
 PLACES = """
-1 in = into = in = building vehicle room container
+1 in = into = in = building vehicle room
 1 on = onto = auf = furniture
 1 under = under = unter = furniture
 1 behind = behind = hinter = building vehicle furniture plant

@@ -1,0 +1,242 @@
+"""The command line: one verb per function. Imports stand inside the verbs, so that --help is instant."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from regard.errors import Interrupted, Mistake
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
+                  help="Train, use and see through attention models.", context_settings={"help_option_names": ["-h", "--help"]})
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+Texts = Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="What to work on; standard input, one item a line, when not given.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Beam = Annotated[int | None, typer.Option("--beam", "--num-beams", min=1, help="Hypotheses kept a sentence; the recipe's when not given.")]
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="PART.SETTING=VALUE", help="Override a setting of the recipe; may be repeated.")]
+Source = Annotated[Path | None, typer.Option(help="Text to translate, one sentence a line.")]
+Reference = Annotated[Path | None, typer.Option(help="Its translation, line by line.")]
+
+
+@app.command()
+def demo(out: Annotated[Path, typer.Option(help="Folder for the run; made anew.")] = Path("runs/demo"), device: Device = "auto",
+         set_: Set = None) -> None:
+    """Train the 2017 Transformer on the embedded world, score it, translate, and draw what it attends to."""
+    from regard.run.demo import demonstrate
+
+    demonstrate(out, device=device, overrides=set_ or [])
+
+
+@app.command()
+def new(task: Annotated[str, typer.Argument(help="What to train for: translate.")], source: Source = None,
+        target: Annotated[Path | None, typer.Option(help="Its translation, line by line.")] = None,
+        pairs: Annotated[Path | None, typer.Option(help="Or both in one .tsv or .jsonl file.")] = None) -> None:
+    """Write a starter recipe for one's own data to standard output."""
+    from regard.run.starter import starter_recipe
+
+    print(starter_recipe(task, [path for path in (source, target, pairs) if path is not None]), end="")
+
+
+@app.command()
+def world(kind: Annotated[str, typer.Argument(help="Which world: bilingual.")],
+          out: Annotated[Path, typer.Option(help="Folder to write.")], number: Annotated[int, typer.Option(help="Training sentences.")] = 10_000,
+          seed: int = 1, level: Annotated[int, typer.Option(help="Difficulty, 1 to 3.")] = 3) -> None:
+    """Write an embedded world as plain files: text, gold word alignments, antecedents."""
+    if kind != "bilingual":
+        raise Mistake(f"no world {kind!r}; there is: bilingual")
+    from regard.worlds import bilingual
+
+    bilingual.write(out, number, seed, level)
+    print(f"wrote {out}: {', '.join(sorted(path.name for path in out.iterdir()))}", file=sys.stderr)
+
+
+@app.command()
+def train(recipe: Annotated[Path, typer.Argument(metavar="RECIPE|RUN", help="A recipe, or with --resume a run folder.")], set_: Set = None,
+          out: Annotated[Path | None, typer.Option(help="The run folder to make.")] = None, device: Device = "auto",
+          resume: Annotated[bool, typer.Option(help="Go on from the newest good checkpoint.")] = False,
+          board: Annotated[bool, typer.Option(help="Write TensorBoard files too.")] = False,
+          evaluate: Annotated[bool, typer.Option(help="Score the test sets at the end.")] = True) -> None:
+    """Train a recipe into a run folder."""
+    from regard.run.card import write_card
+    from regard.run.evaluate import evaluate as score
+    from regard.run.fit import train as fit
+
+    run = fit(recipe, out, overrides=set_ or [], device=device, resume=resume, board=board)
+    results = score(run) if evaluate else []
+    write_card(run)
+    print_results(results)
+    print(f"done: {run.folder}", file=sys.stderr)
+
+
+@app.command()
+def evaluate(run: RunFolder, source: Source = None, reference: Reference = None, device: Device = "auto", as_json: AsJson = False) -> None:
+    """Score a run on its recipe's test sets, or on given files; with intervals and signatures."""
+    from regard.run.card import write_card
+    from regard.run.evaluate import evaluate as score
+    from regard.run.opened import load
+
+    opened = load(run, device=device)
+    results = score(opened, source=source, reference=reference)
+    write_card(opened)
+    if as_json:
+        for result in results:
+            for metric, value in result.scores.items():
+                print_json(set=result.name, metric=metric, **value.to_json())
+    else:
+        print_results(results)
+
+
+@app.command()
+def compare(runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="The baseline first.")], source: Source = None,
+            reference: Reference = None, device: Device = "auto", as_json: AsJson = False) -> None:
+    """Is one run better than another? Paired significance tests."""
+    from regard.run.evaluate import compare_runs
+    from regard.run.opened import load
+
+    if len(runs) < 2:
+        raise Mistake("compare needs at least two run folders, the baseline first")
+    for name, rows in compare_runs([load(run, device=device) for run in runs], source=source, reference=reference).items():
+        if as_json:
+            for row in rows:
+                print_json(set=name, **row)
+        else:
+            print_table(name, ["system", "metric", "score", "±", "p"],
+                        [[row["system"], row["metric"], f"{row['score']:.1f}", f"{row['ci']:.1f}",
+                          "baseline" if row["p_value"] is None else f"{row['p_value']:.3f}"] for row in rows])
+
+
+@app.command()
+def translate(run: RunFolder, texts: Texts = None, beam: Beam = None, greedy: Annotated[bool, typer.Option("--greedy", help="As --beam 1.")] = False,
+              length_penalty: Annotated[float | None, typer.Option(help="α of the length penalty.")] = None,
+              max_tokens: Annotated[int | None, typer.Option("--max-tokens", "--max-new-tokens", min=1)] = None,
+              number: Annotated[int, typer.Option("--number", "-n", min=1, help="Print the n best.")] = 1,
+              temperature: Annotated[float | None, typer.Option(min=1e-6, help="Sample at this temperature.")] = None,
+              top_k: Annotated[int, typer.Option(min=0)] = 0, top_p: Annotated[float, typer.Option(min=1e-6, max=1.0)] = 1.0, seed: int = 0,
+              device: Device = "auto", as_json: AsJson = False) -> None:
+    """Translate texts, or standard input line by line."""
+    from regard.run.opened import load
+
+    opened = load(run, device=device)
+    for lines in portions(texts):
+        found = opened.translate(lines, beam=1 if greedy else beam, length_penalty=length_penalty, max_tokens=max_tokens, number=number,
+                                 temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+        for best in found:
+            for translation in best:
+                if as_json:
+                    print_json(text=translation.text, score=round(translation.score, 6))
+                else:
+                    print(translation.text)
+        sys.stdout.flush()
+
+
+@app.command()
+def show(run: RunFolder, text: Annotated[str, typer.Argument(help="A sentence to translate.")],
+         out: Annotated[Path | None, typer.Option(help="Picture to write: .svg, .png or .pdf.")] = None,
+         terminal: Annotated[bool, typer.Option("--terminal", help="Draw in the terminal.")] = False,
+         layer: Annotated[int | None, typer.Option(min=1, help="Decoder layer, counted from 1.")] = None,
+         head: Annotated[int | None, typer.Option(min=1, help="Head of that layer, counted from 1.")] = None,
+         heads: Annotated[bool, typer.Option("--heads", help="All heads of the layer, side by side.")] = False, device: Device = "auto") -> None:
+    """Draw what a translation attended to, word by word."""
+    from regard.run.opened import load
+    from regard.run.show import show_alignment
+
+    if out is None and not terminal:
+        raise Mistake("say where the picture goes: --out a.svg (or .png, .pdf), or --terminal")
+    said = show_alignment(load(run, device=device), text, out=out, terminal=terminal, layer=layer, head=head, all_heads=heads)
+    print(said)
+
+
+@app.command()
+def plan(recipe: Annotated[str | None, typer.Argument(metavar="RECIPE|PRESET")] = None, set_: Set = None,
+         costs: Annotated[bool, typer.Option("--costs", help="The published training costs, beside one's own runs.")] = False,
+         runs: Annotated[list[Path] | None, typer.Option("--run", help="A run folder to put into the cost table; may be repeated.")] = None,
+         as_json: AsJson = False) -> None:
+    """Parameters, FLOPs, memory and time of a recipe or preset, before it runs."""
+    raise NotImplementedError
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Versions, device, threads, and what is missing."""
+    from regard.run.environment import EXTRAS, choose_device, describe, version
+
+    found = describe(choose_device())
+    extras = {name: {package: version(package) for package in packages} for name, packages in EXTRAS.items()}
+    if as_json:
+        print_json(**found, extras=extras)
+        return
+    for name in ("python", "system", "device", "hardware", "threads"):
+        print(f"{name:<12}{found[name]}")
+    for package, number in found["packages"].items():
+        print(f"{package:<12}{number or 'MISSING: pip install ' + package}")
+    for name, packages in extras.items():
+        missing = [package for package, number in packages.items() if number is None]
+        print(f"[{name}]".ljust(12) + (f"not installed ({', '.join(missing)}): pip install 'regard[{name}]'" if missing else "installed"))
+
+
+def portions(texts: list[str] | None, size: int = 2000) -> Iterator[list[str]]:
+    """The given texts, or standard input in portions, so that a long file streams through."""
+    if texts:
+        yield texts
+        return
+    portion: list[str] = []
+    for number, raw in enumerate(sys.stdin.buffer, start=1):
+        try:
+            portion.append(raw.decode("utf-8").rstrip("\r\n"))
+        except UnicodeDecodeError:
+            raise Mistake(f"standard input, line {number} is not UTF-8; convert it first") from None
+        if len(portion) == size:
+            yield portion
+            portion = []
+    if portion:
+        yield portion
+
+
+def print_json(**values: Any) -> None:
+    print(json.dumps(values, ensure_ascii=False))
+
+
+def print_results(results: list[Any]) -> None:
+    for result in results:
+        rows = [[metric.replace("_", " "), f"{score.score:.3f}" if score.score < 10 and metric != "ter" else f"{score.score:.1f}",
+                 f"{score.low:.3f} – {score.high:.3f}" if score.score < 10 and metric != "ter" else f"{score.low:.1f} – {score.high:.1f}",
+                 score.signature.partition("|beam:")[0]] for metric, score in result.scores.items()]
+        print_table(f"{result.name} ({len(result.pairs):,} sentences)", ["metric", "score", "95% interval", "signature"], rows)
+        for note in result.notes:
+            print(note)
+
+
+def print_table(title: str, header: list[str], rows: list[list[str]]) -> None:
+    """A plain table, the same on a terminal and in a pipe."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    print(f"\n{title}")
+    for row in [header, *rows]:
+        print("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+
+
+def main() -> None:
+    """Run a verb; what the user got wrong is one line and status 2."""
+    from click import exceptions
+
+    try:
+        app(standalone_mode=False)
+    except Mistake as mistake:
+        print(f"regard: {mistake}", file=sys.stderr)
+        sys.exit(2)
+    except Interrupted as interruption:
+        print("regard: interrupted; everything is saved, go on with: regard train RUN --resume", file=sys.stderr)
+        sys.exit(128 + interruption.number)
+    except exceptions.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (exceptions.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except BrokenPipeError:                           # the reader went away: `regard translate … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)

@@ -1,0 +1,102 @@
+"""What a model is made of and what each part costs, read off the real modules.
+
+Modules are built on torch's meta device: they have shapes but no memory, so that the biggest model is counted in an instant.
+
+The work is that of the matrix products, in multiplications (each goes with one addition: FLOPs = 2 × multiplications):
+
+    a Linear        rows · in · out
+    the scores      H · K for every pair of a query and a key, masked or not
+    the mixing      H · J for every such pair
+
+Left out, as is usual, is what is done once for each number: softmax, norms, biases, activations, dropout, the look-up of embeddings, the optimiser.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from torch import nn
+
+from regard.attention.multihead import MultiHead
+
+STEPS = {"to_q": "queries", "to_k": "keys", "to_v": "values", "to_out": "output", "inner": "inner", "gate": "gate", "outer": "outer"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in a model something is counted: the decoder's layer 3, its cross-attention, the projection to keys."""
+
+    stack: str
+    layer: int | None = None
+    kind: str = ""
+    step: str = ""
+
+
+@dataclass(frozen=True)
+class Part:
+    """The parameters at a place, and the multiplications of one forward pass of a sentence pair through it."""
+
+    place: Place
+    parameters: int = 0
+    multiplications: int = 0
+    rows: int = 1
+    """Positions the stack works on, by which the multiplications a token are reckoned."""
+
+
+def parts(model: nn.Module, source: int, target: int, prefix: str = "") -> list[Part]:
+    """Everything in `model` for a source and a target of these lengths; tied weights count once, where they are first."""
+    parameters: Counter[Place] = Counter()
+    multiplications: Counter[Place] = Counter()
+    for name, parameter in model.named_parameters():
+        parameters[place_of(prefix + name)] += parameter.numel()
+    for name, module in model.named_modules():
+        for place, count in work(module, prefix + name, source, target):
+            multiplications[place] += count
+    places = dict.fromkeys([*parameters, *multiplications])
+    return [Part(place, parameters[place], multiplications[place], rows_of(place.stack, source, target)) for place in places]
+
+
+def rows_of(name: str, source: int, target: int) -> int:
+    """The encoder works on the source; the decoder and the output on the target."""
+    return source if name.startswith(("encoder", "source")) else target
+
+
+def work(module: nn.Module, name: str, source: int, target: int) -> Iterator[tuple[Place, int]]:
+    """The multiplications of one module's own matrix products."""
+    rows = rows_of(name, source, target)
+    if isinstance(module, nn.Linear):
+        projects_source = name.endswith(("cross_attention.to_k", "cross_attention.to_v"))
+        yield place_of(f"{name}.weight"), (source if projects_source else rows) * module.in_features * module.out_features
+    elif isinstance(module, MultiHead):
+        pairs = rows * (source if name.endswith("cross_attention") else rows)
+        yield place_of(f"{name}.scores"), pairs * module.to_q.out_features         # H·K
+        yield place_of(f"{name}.mixing"), pairs * module.to_out.in_features        # H·J
+
+
+def place_of(name: str) -> Place:
+    """The place that a parameter's name, such as `encoder.blocks.0.self_attention.to_q.bias`, stands for."""
+    match name.split("."):
+        case [stack, "blocks", layer, around, "norm", *_] if around.startswith("around_"):
+            return Place(stack, int(layer), "norms")
+        case [stack, "blocks", layer, around, "skip", *_] if around.startswith("around_"):
+            return Place(stack, int(layer), "residual projection")
+        case [stack, "blocks", layer, kind, step, *_]:
+            return Place(stack, int(layer), kind.replace("_", "-"), STEPS.get(step, step))
+        case ["encoder" | "decoder" as stack, kind, *_]:
+            return Place(stack, None, "norms" if kind == "norm" else kind)
+        case [stack, *_]:
+            return Place(stack.replace("_", " "))
+    raise AssertionError(name)
+
+
+@dataclass(frozen=True)
+class Total:
+    parameters: int
+    multiplications: int
+    multiplications_a_token: float
+
+
+def total(of: Iterable[Part]) -> Total:
+    """The sum of some parts. A token's share is reckoned by the positions of its own side."""
+    of = list(of)
+    return Total(sum(p.parameters for p in of), sum(p.multiplications for p in of), sum(p.multiplications / p.rows for p in of))

@@ -1,0 +1,195 @@
+"""A recipe or a preset, planned: what it has, what it computes, what it takes.
+
+    forward         the matrix products of one sentence pair (parts.py)
+    training        3 × forward: the backward pass makes two products for each one
+    a step          tokens_per_batch / longer side sentence pairs; × gradient_accumulation_steps; × 2 with R-Drop
+    rule of thumb   6 · N · tokens (Kaplan et al. 2020): N parameters, each used once a token; tokens of one side,
+                    since every parameter sees either the source or the target
+"""
+
+import copy
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard import recipe as recipes
+from regard.errors import Mistake
+from regard.models.transformer import Transformer
+from regard.plan.block import BlockPlan, plan_block
+from regard.plan.clock import DEVICES, Device, measure_device, training_flops
+from regard.plan.memory import training_memory
+from regard.plan.parts import Part, Total, parts, total
+from regard.recipe import PRESETS, Recipe
+
+TYPICAL_LENGTH = 30
+"""Tokens of a sentence where no data say better; WMT sentences have about as many."""
+
+PRESET_SETTINGS: dict[str, dict[str, Any]] = {
+    "tiny": {"tokens": {"size": 8_000}},
+    "small": {"tokens": {"size": 8_000}},
+    "base": {"tokens": {"size": 37_000}, "train": {"steps": 100_000, "tokens_per_batch": 25_000, "optimizer": {"kind": "adam"}}},
+    "big": {"tokens": {"size": 37_000}, "train": {"steps": 300_000, "tokens_per_batch": 25_000, "optimizer": {"kind": "adam"}}},
+}
+"""What a preset is planned with when there is no recipe: for base and big as published (Vaswani et al. 2017, sec. 5)."""
+
+PAPER_HOURS = {"base": 12.0, "big": 84.0}
+"""Training times on 8 P100 (Vaswani et al. 2017, sec. 5.2)."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    name: str
+    recipe: Recipe
+    vocabulary: tuple[int, int]
+    lengths: tuple[int, int]
+    parts: list[Part]
+    memory: dict[str, dict[str, int]]
+    """Bytes by purpose, for each precision the recipe may run in."""
+    devices: list[Device]
+    notes: list[str]
+
+    @property
+    def total(self) -> Total:
+        return total(self.parts)
+
+    @property
+    def parameters(self) -> int:
+        return self.total.parameters
+
+    @property
+    def flops_a_token(self) -> float:
+        """Forward FLOPs of one source and one target token."""
+        return 2 * self.total.multiplications_a_token
+
+    @property
+    def tokens_a_step(self) -> int:
+        """Positions of the longer side."""
+        return self.recipe.train.tokens_per_batch * self.recipe.train.gradient_accumulation_steps
+
+    @property
+    def flops_a_step(self) -> float:
+        passes = 2 if self.recipe.train.regularize.r_drop else 1
+        return 3 * passes * 2 * self.total.multiplications * self.tokens_a_step / max(self.lengths)
+
+    @property
+    def flops(self) -> float:
+        return self.flops_a_step * self.recipe.train.steps
+
+    @property
+    def rule_of_thumb(self) -> float:
+        return 6.0 * self.parameters * self.tokens_a_step * self.recipe.train.steps
+
+    @property
+    def published_hours(self) -> float | None:
+        """How long the paper trained this model, where it is one of the paper's two and trained as long."""
+        for preset, hours in PAPER_HOURS.items():
+            same_shape = all(getattr(self.recipe.model, name) == value for name, value in PRESETS[preset].items())
+            published = PRESET_SETTINGS[preset]["train"]
+            if same_shape and (self.recipe.train.steps, self.tokens_a_step) == (published["steps"], published["tokens_per_batch"]):
+                return hours
+        return None
+
+    @property
+    def published_flops(self) -> float | None:
+        """The paper's figure for that training."""
+        return None if self.published_hours is None else training_flops(hours=self.published_hours)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name, "vocabulary": list(self.vocabulary), "lengths": list(self.lengths), "parameters": self.parameters,
+            "parts": [{**asdict(part.place), "parameters": part.parameters, "forward_flops": 2 * part.multiplications,
+                       "forward_flops_a_token": 2 * part.multiplications / part.rows} for part in self.parts],
+            "forward_flops_a_token": self.flops_a_token, "steps": self.recipe.train.steps, "tokens_a_step": self.tokens_a_step,
+            "flops_a_step": self.flops_a_step, "flops": self.flops, "rule_of_thumb_flops": self.rule_of_thumb,
+            "published_flops": self.published_flops,
+            "memory": {precision: {**sizes, "total": sum(sizes.values())} for precision, sizes in self.memory.items()},
+            "time": [{**asdict(device), "seconds": device.seconds(self.flops)} for device in self.devices],
+            "notes": self.notes,
+        }
+
+
+def plan(what: str | Path | Recipe, overrides: Sequence[str] = (), *, vocabulary: int | tuple[int, int] | None = None,
+         source_length: int = TYPICAL_LENGTH, target_length: int = TYPICAL_LENGTH, measure: bool = False) -> Plan | BlockPlan:
+    """Plan a recipe (its file, a run folder, settings), a preset by name, or `block`, the deck's encoder block.
+
+    `overrides` are `a.b=c`, as everywhere. `vocabulary` replaces the recipe's tokens.size, `measure` times this machine.
+    """
+    if what == "block":
+        return plan_block()
+    name, recipe, found, notes = open_recipe(what, overrides)
+    if min(source_length, target_length) < 1:
+        raise Mistake(f"lengths {source_length} and {target_length}: a sentence has at least 1 token")
+    if vocabulary is not None:
+        found = (vocabulary, vocabulary) if isinstance(vocabulary, int) else vocabulary
+        notes = [f"vocabulary {both(found)}, as asked for", *(note for note in notes if not note.startswith("vocabulary"))]
+    devices = [measure_device(), *DEVICES] if measure else DEVICES
+    return plan_recipe(name, recipe, found, (source_length, target_length), devices, notes)
+
+
+def plan_recipe(name: str, recipe: Recipe, vocabulary: tuple[int, int], lengths: tuple[int, int] = (TYPICAL_LENGTH, TYPICAL_LENGTH),
+                devices: Sequence[Device] = DEVICES, notes: Sequence[str] = ()) -> Plan:
+    if recipe.model.tie == "all" and vocabulary[0] != vocabulary[1]:
+        raise Mistake(f"vocabularies {both(vocabulary)} differ, but model.tie = 'all' shares one: set model.tie = 'target'")
+    with torch.device("meta"):
+        model = Transformer(recipe.model, *vocabulary, recipe.train.regularize)
+    precisions = ["bf16", "fp32"] if recipe.train.precision == "auto" else [recipe.train.precision]
+    memory = {precision: training_memory(model, recipe.train, precision, *lengths) for precision in precisions}
+    told = [*notes, f"sentences of {lengths[0]} source and {lengths[1]} target tokens assumed"]
+    return Plan(name, recipe, vocabulary, lengths, parts(model, *lengths), memory, list(devices), told)
+
+
+def open_recipe(what: str | Path | Recipe, overrides: Sequence[str]) -> tuple[str, Recipe, tuple[int, int], list[str]]:
+    """Name, settings and vocabulary sizes of anything that can be planned, and what was assumed for it."""
+    if isinstance(what, Recipe):
+        recipe = recipes.build(changed(what.model_dump(mode="json", exclude_none=True), overrides))
+        return "recipe", recipe, aimed_at(recipe), aim(recipe)
+    if str(what) in PRESETS:
+        settings = {"data": {"world": {}}, "model": {"preset": str(what)}, **copy.deepcopy(PRESET_SETTINGS[str(what)])}
+        recipe = recipes.build(changed(settings, overrides), name=f"preset {what}")
+        why = "as published" if str(what) in PAPER_HOURS and not overrides else "unless a recipe says otherwise"
+        return f"{what} (preset)", recipe, aimed_at(recipe), [
+            f"vocabulary {both(aimed_at(recipe))} joint, {why}",
+            f"{recipe.train.steps:,} steps of {recipe.train.tokens_per_batch:,} tokens, {why}"]
+    path = Path(what)
+    if (path / "recipe.toml").is_file():
+        return str(path), recipes.read(path / "recipe.toml", list(overrides)), *run_vocabulary(path)
+    if not path.exists() and not path.suffix:
+        raise Mistake(f"{str(what)!r} is no recipe, run folder or preset; presets: {', '.join(PRESETS)}, and block for one encoder block")
+    recipe = recipes.read(path, list(overrides))
+    return path.name, recipe, aimed_at(recipe), aim(recipe)
+
+
+def changed(settings: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    for override in overrides:
+        recipes.apply_override(settings, override)
+    return settings
+
+
+def run_vocabulary(folder: Path) -> tuple[tuple[int, int], list[str]]:
+    """The sizes in a run's config.json, or what its recipe aims at before there is one."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        found = int(config["source_vocabulary"]), int(config["target_vocabulary"])
+    except FileNotFoundError:
+        recipe = recipes.read(folder / "recipe.toml")
+        return aimed_at(recipe), aim(recipe)
+    except (ValueError, KeyError, TypeError) as error:
+        raise Mistake(f"{folder / 'config.json'} is damaged ({type(error).__name__}: {error}); train the run again") from None
+    return found, [f"vocabulary {both(found)}, as in the run"]
+
+
+def aimed_at(recipe: Recipe) -> tuple[int, int]:
+    return recipe.tokens.size, recipe.tokens.size
+
+
+def aim(recipe: Recipe) -> list[str]:
+    kind = "joint" if recipe.tokens.joint else "for each language"
+    return [f"vocabulary {recipe.tokens.size:,} {kind}: the size aimed at (tokens.size); small data may give fewer"]
+
+
+def both(sizes: tuple[int, int]) -> str:
+    return f"{sizes[0]:,}" if sizes[0] == sizes[1] else f"{sizes[0]:,} and {sizes[1]:,}"

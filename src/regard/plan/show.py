@@ -1,0 +1,200 @@
+"""Plans and costs as tables for a terminal; plain text when piped."""
+
+import io
+from collections.abc import Iterable
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from regard.plan.block import BlockPlan
+from regard.plan.parts import Part, total
+from regard.plan.planned import Plan
+from regard.plan.published import Costs
+
+NONE = "–"
+SUPERSCRIPT = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+
+
+def text(shown: Plan | BlockPlan | Costs, *, layers: bool = False, width: int = 100) -> str:
+    """The tables as plain text."""
+    console = Console(file=io.StringIO(), width=width, color_system=None, highlight=False)
+    console.print(*render(shown, layers=layers), sep="\n")
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
+
+
+def render(shown: Plan | BlockPlan | Costs, *, layers: bool = False) -> list[RenderableType]:
+    """The same for a rich console; `layers` lists every layer of a plan by itself."""
+    match shown:
+        case Plan():
+            about = [*shown.notes, "memory: activations are an estimate; an allocator's reserve and the kernels' workspace come on top"]
+            return [heading(shown.name, about), parts_table(shown, layers), flops_table(shown), memory_table(shown), time_table(shown)]
+        case BlockPlan():
+            return block_page(shown)
+        case Costs():
+            return [published_table(shown), *([own_table(shown)] if shown.own else []), *map(remark, shown.notes)]
+
+
+def parts_table(plan: Plan, layers: bool) -> Table:
+    table = new_table("part", "parameters", "share", "FLOPs a token, forward", "share")
+    whole = plan.total
+
+    def row(name: str, of: Iterable[Part], style: str = "", parameters: str | None = None) -> None:
+        mine = total(of)
+        flops = 2 * mine.multiplications_a_token
+        table.add_row(name, parameters or number(mine.parameters), share(mine.parameters, whole.parameters), number(round(flops)),
+                      share(flops, plan.flops_a_token), style=style)
+
+    tie = plan.recipe.model.tie
+    names = {("source embedding", "all"): "embedding, shared", ("target embedding", "target"): "target embedding, shared"}
+    for stack in ("source embedding", "target embedding", "encoder", "decoder", "output"):
+        inside = [part for part in plan.parts if part.place.stack == stack]
+        if stack not in ("encoder", "decoder"):
+            if inside:
+                row(names.get((stack, tie), stack), inside, parameters="(shared)" if stack == "output" and tie != "none" else None)
+            continue
+        depth = len({part.place.layer for part in inside} - {None})
+        row(f"{stack}, {depth} layers" if depth > 1 else f"{stack}, 1 layer", inside, style="bold")
+        for name, group in grouped(inside, layers):
+            row(f"  {name}", group)
+    table.add_section()
+    row("total", plan.parts, style="bold")
+    return table
+
+
+def grouped(parts: list[Part], layers: bool) -> Iterable[tuple[str, list[Part]]]:
+    """Parts by kind, or by layer and kind, in the order a token meets them."""
+    order = ["positions", "self-attention", "cross-attention", "feed-forward", "residual projection", "norms"]
+    numbers = sorted({part.place.layer for part in parts if part.place.layer is not None}) if layers else []
+    for layer in [*numbers, None]:
+        for kind in order:
+            group = [part for part in parts if part.place.kind == kind and (part.place.layer == layer or not layers)]
+            if group:
+                yield (f"{layer + 1} {kind}" if layer is not None else "last norm" if layers and kind == "norms" else kind), group
+
+
+def flops_table(plan: Plan) -> Table:
+    train = plan.recipe.train
+    passes = "2 (R-Drop) × 3" if train.regularize.r_drop else "3"
+    table = new_table("training", "FLOPs", "")
+    table.columns[2].justify = "left"
+    table.add_row("a step", scientific(plan.flops_a_step), f"{passes} × forward (backward is twice), {plan.tokens_a_step:,} positions")
+    table.add_row(f"all {train.steps:,} steps", scientific(plan.flops), "matrix products only", style="bold")
+    table.add_row("rule of thumb", scientific(plan.rule_of_thumb),
+                  f"6 · parameters · positions of one side; ours is {plan.flops / plan.rule_of_thumb:.2f} of it")
+    if plan.published_hours is not None and plan.published_flops is not None:
+        table.add_row("as published", scientific(plan.published_flops), f"8 P100 × 9.5 TFLOP/s sustained × {plan.published_hours:g} h; "
+                      f"ours is {plan.flops / plan.published_flops:.2f} of it")
+    return table
+
+
+def memory_table(plan: Plan) -> Table:
+    table = new_table(f"memory, {plan.recipe.train.tokens_per_batch:,} tokens a batch", *plan.memory)
+    for name in dict.fromkeys(name for sizes in plan.memory.values() for name in sizes):
+        estimate = ", estimated" if name == "activations" else ""
+        table.add_row(f"{name}{estimate}", *(size(sizes[name]) if name in sizes else NONE for sizes in plan.memory.values()))
+    table.add_section()
+    table.add_row("total", *(size(sum(sizes.values())) for sizes in plan.memory.values()), style="bold")
+    return table
+
+
+def time_table(plan: Plan) -> Table:
+    table = new_table("time on", "TFLOP/s", "used", "training", "where from")
+    table.columns[4].justify = "left"
+    for device in plan.devices:
+        table.add_row(device.name, f"{device.speed / 1e12:,.3g}", f"{device.utilisation:.0%}", duration(device.seconds(plan.flops)), device.basis)
+    return table
+
+
+def block_page(plan: BlockPlan) -> list[RenderableType]:
+    table = new_table("part", "parameters", "multiplications a position", f"a sequence of {plan.tokens:,}")
+
+    def row(name: str, of: Iterable[Part], style: str = "") -> None:
+        mine = total(of)
+        table.add_row(name, number(mine.parameters), number(mine.multiplications // plan.tokens), number(mine.multiplications), style=style)
+
+    for kind in ("self-attention", "feed-forward", "norms"):
+        inside = [part for part in plan.parts if part.place.kind == kind]
+        row(kind, inside, style="bold")
+        for step in ("queries", "keys", "values", "scores", "mixing", "output", "inner", "gate", "outer"):
+            if mine := [part for part in inside if part.place.step == step]:
+                row(f"  {step}", mine)
+    table.add_section()
+    row("total", plan.parts, style="bold")
+    table.add_section()
+    shape, width = plan.shape, plan.shape.width
+    table.add_row(f"the deck: {width}·{width}·{plan.tokens}", NONE, number(plan.deck_a_position), number(plan.deck_a_sequence))
+    about = (f"width {width}, {shape.heads} heads of key width {shape.key_width or width // shape.heads}, "
+             f"feed-forward {shape.feed_forward}, {plan.tokens:,} tokens")
+    return [heading("one encoder block", [about]), table, Text("  About the deck's count", style="bold"), *map(remark, plan.left_out())]
+
+
+def published_table(shown: Costs) -> Table:
+    table = new_table("system", "BLEU en-de", "en-fr", "FLOPs en-de", "en-fr", title="Published (Vaswani et al. 2017, table 2)")
+    for row in shown.published:
+        table.add_row(row.name, row.bleu_de or NONE, row.bleu_fr or NONE, scientific(row.flops_de), scientific(row.flops_fr),
+                      style="bold" if row.name.startswith("Transformer") else "")
+    return table
+
+
+def own_table(shown: Costs) -> Table:
+    table = new_table("run", "test set", "BLEU", "95% interval", "steps", "FLOPs", title="Your own runs")
+    table.columns[1].justify = "left"
+    for row in shown.own:
+        interval = NONE if row.low is None or row.high is None else f"{row.low:.1f} to {row.high:.1f}"
+        score = NONE if row.bleu is None else f"{row.bleu:.2f}"
+        table.add_row(row.name, row.test or "not evaluated", score, interval, number(row.steps), scientific(row.flops))
+    return table
+
+
+def new_table(first: str, *others: str, title: str | None = None) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", header_style="dim")
+    table.add_column(first, no_wrap=True)
+    for name in others:
+        table.add_column(name, justify="right")
+    return table
+
+
+def heading(name: str, notes: list[str]) -> RenderableType:
+    return Padding(Text.assemble((name, "bold"), *(("\n" + note, "dim") for note in notes)), (0, 2))
+
+
+def remark(sentence: str) -> RenderableType:
+    return Padding(Text(sentence), (0, 2, 1, 2))
+
+
+def number(value: int) -> str:
+    return f"{value:,}" if value else NONE
+
+
+def share(value: float, whole: float) -> str:
+    return f"{value / whole:.1%}" if value else ""
+
+
+def scientific(value: float | None) -> str:
+    """3.3e18 -> 3.3·10¹⁸."""
+    if not value:
+        return NONE
+    mantissa, _, exponent = f"{value:.1e}".partition("e")
+    return f"{mantissa}·10{str(int(exponent)).translate(SUPERSCRIPT)}"
+
+
+def size(count: float) -> str:
+    unit = "KiB"
+    count /= 1024
+    for larger in ("MiB", "GiB", "TiB"):
+        if count < 1000:
+            break
+        count, unit = count / 1024, larger
+    return f"{count:,.1f} {unit}"
+
+
+def duration(seconds: float) -> str:
+    for unit, length in (("years", 365 * 86400), ("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length or (unit == "h" and seconds >= length):
+            return f"{seconds / length:,.1f} {unit}"
+    return f"{seconds:,.1f} s"

@@ -1,0 +1,125 @@
+"""Laws of decoding, for any model that follows the state protocol."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.decoding.batched import batches_by_length, decode_all
+from regard.decoding.beam import beam_search
+from regard.decoding.protocol import BOS, EOS, PAD, length_penalty
+from regard.decoding.walk import greedy, sampler, walk
+from regard.models.transformer import Transformer
+from regard.recipe import Model, Positions
+
+V = 11
+
+
+@st.composite
+def problems(draw, vocabulary=V, most=9):
+    torch.manual_seed(draw(st.integers(0, 10_000)))
+    kind = draw(st.sampled_from(["sinusoidal", "rotary", "relative"]))
+    model = Transformer(Model(preset="tiny", width=8, heads=2, feed_forward=16, max_length=40, tie="none", positions=Positions(kind=kind)),
+                        vocabulary, vocabulary).double().eval()
+    with torch.no_grad():
+        model.output.weight *= draw(st.sampled_from([1.0, 4.0]))                  # flat and peaked distributions
+        model.output.weight[EOS] += 0.1
+    B, S = draw(st.integers(1, 4)), draw(st.integers(1, 6))
+    lengths = torch.tensor([draw(st.integers(1, S)) for _ in range(B)])
+    limits = torch.tensor([draw(st.integers(1, most)) for _ in range(B)])
+    return model, (torch.randint(4, vocabulary, (B, S)), lengths), limits
+
+
+def rescore(model, inputs, row, tokens):
+    """log p of the output, its end included, by one forward pass."""
+    source, lengths = inputs[0][row:row + 1], inputs[1][row:row + 1]
+    with torch.no_grad():
+        log_p = model(source, lengths, torch.tensor([[BOS, *tokens]])).log_softmax(-1)[0]
+    return sum(float(log_p[i, token]) for i, token in enumerate([*tokens, EOS]))
+
+
+@given(problems(), st.integers(1, 4), st.sampled_from([0.0, 0.6, 1.5, -0.5]))
+def test_the_decoders_score_is_the_rescored_output(problem, beam, alpha):
+    model, inputs, limits = problem
+    for row, found in enumerate(beam_search(model, inputs, limits, beam=beam, alpha=alpha, number=beam)):
+        assert found and found == sorted(found, key=lambda h: -h.score)
+        assert len({tuple(h.tokens) for h in found}) == len(found)
+        for h in found:
+            assert len(h.tokens) + 1 <= limits[row] and not {PAD, BOS, EOS} & set(h.tokens)
+            assert h.log_probability == pytest.approx(rescore(model, inputs, row, h.tokens), abs=1e-5)
+            assert h.score == pytest.approx(h.log_probability / length_penalty(len(h.tokens) + 1, alpha), abs=1e-5)
+
+
+@given(problems())
+def test_beam_one_is_greedy(problem):
+    model, inputs, limits = problem
+    walked = walk(model, inputs, limits, greedy, alpha=0.6)
+    beamed = beam_search(model, inputs, limits, beam=1, alpha=0.6)
+    for row, (one, (other,)) in enumerate(zip(walked, beamed)):
+        assert one.tokens == other.tokens
+        assert one.log_probability == pytest.approx(other.log_probability, abs=1e-5)
+        assert one.log_probability == pytest.approx(rescore(model, inputs, row, one.tokens), abs=1e-5)
+
+
+@given(problems(), st.integers(1, 4), st.sampled_from([0.0, 0.6, 1.5, -0.5]))
+def test_stopping_early_never_changes_the_best(problem, beam, alpha):
+    model, inputs, limits = problem
+    for number in {1, beam}:
+        early = beam_search(model, inputs, limits, beam=beam, alpha=alpha, number=number)
+        late = beam_search(model, inputs, limits, beam=beam, alpha=alpha, number=number, stop_early=False)
+        assert [[h.tokens for h in found] for found in early] == [[h.tokens for h in found] for found in late]
+
+
+@given(problems(), st.integers(1, 4))
+def test_batched_equals_one_by_one(problem, beam):
+    model, inputs, limits = problem
+    together = beam_search(model, inputs, limits, beam=beam, alpha=0.6, number=beam)
+    for row, length in enumerate(inputs[1].tolist()):
+        alone = beam_search(model, (inputs[0][row:row + 1, :length], inputs[1][row:row + 1]), limits[row:row + 1], beam=beam, alpha=0.6, number=beam)
+        assert [h.tokens for h in alone[0]] == [h.tokens for h in together[row]]
+
+
+@given(problems(vocabulary=6, most=4))
+def test_a_beam_wide_enough_finds_the_best_of_all_outputs(problem):
+    model, inputs, limits = problem
+    found = beam_search(model, inputs, limits, beam=30, alpha=0.6)
+    for row, (best, *_) in enumerate(found):
+        outputs = [tokens for n in range(int(limits[row])) for tokens in itertools.product([3, 4, 5], repeat=n)]
+        scores = {tokens: rescore(model, inputs, row, tokens) / length_penalty(len(tokens) + 1, 0.6) for tokens in outputs}
+        assert best.score == pytest.approx(max(scores.values()), abs=1e-5)
+
+
+@given(problems(), st.integers(0, 100))
+def test_a_sample_does_not_depend_on_its_batch(problem, seed):
+    model, inputs, limits = problem
+    together = walk(model, inputs, limits, sampler(seed=seed, numbers=np.arange(len(limits))))
+    for row, length in enumerate(inputs[1].tolist()):
+        alone = walk(model, (inputs[0][row:row + 1, :length], inputs[1][row:row + 1]), limits[row:row + 1], sampler(seed=seed, numbers=np.array([row])))
+        assert alone[0].tokens == together[row].tokens
+
+
+def test_samples_follow_the_distribution_and_its_truncations():
+    p = torch.tensor([0.5, 0.3, 0.15, 0.05])
+    rows = torch.arange(20_000)
+    log_p = p.log().expand(len(rows), -1)
+    def shares(**settings):
+        drawn = sampler(seed=3, **settings)(log_p, rows, 0)
+        return torch.bincount(drawn, minlength=4) / len(rows)
+    torch.testing.assert_close(shares(), p, atol=0.015, rtol=0)
+    torch.testing.assert_close(shares(temperature=0.5), p.square() / p.square().sum(), atol=0.015, rtol=0)
+    torch.testing.assert_close(shares(top_k=2), torch.tensor([0.625, 0.375, 0, 0]), atol=0.015, rtol=0)
+    torch.testing.assert_close(shares(top_p=0.6), torch.tensor([0.625, 0.375, 0, 0]), atol=0.015, rtol=0)
+    torch.testing.assert_close(shares(top_p=0.01), torch.tensor([1.0, 0, 0, 0]), atol=0.0, rtol=0)
+
+
+@given(st.lists(st.integers(1, 12), max_size=30), st.integers(1, 40))
+def test_results_come_back_in_order_from_batches_within_budget(lengths, budget):
+    sources = [[4 + i] * length for i, length in enumerate(lengths)]
+    def search(inputs, limits, numbers):
+        assert inputs[0].numel() <= max(budget, inputs[0].size(1))
+        return [row[:length - 1].tolist() for row, length in zip(inputs[0], inputs[1])]
+    assert decode_all(sources, search, batch_tokens=budget, device=torch.device("cpu"), most=50) == sources
+    assert sorted(itertools.chain(*batches_by_length([len(s) for s in sources], budget))) == list(range(len(sources)))

@@ -1,0 +1,278 @@
+"""The plan's laws: what is counted on the modules equals closed formulas, torch's own counter, and what was published."""
+
+import json
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from regard import recipe as recipes
+from regard.errors import Mistake
+from regard.models.transformer import Transformer
+from regard.plan import PUBLISHED, Device, OwnRun, Plan, costs, measure_device, own_costs, plan, plan_block, text, training_flops
+from regard.plan.memory import activations
+from regard.recipe import Model
+
+RECIPES = sorted(Path(__file__).parents[1].joinpath("recipes").glob("wmt14-*.toml"))
+WORLD = {"data": {"world": {}}}
+
+
+def planned(what, overrides=(), **arguments) -> Plan:
+    found = plan(what, overrides, **arguments)
+    assert isinstance(found, Plan)
+    return found
+
+
+# one block
+
+def test_the_decks_block_has_10656_parameters():
+    assert plan_block(width=32, heads=2, key_width=32, feed_forward=32).parameters == 10_656
+
+
+def test_the_decks_multiplications_are_printed_beside_our_own():
+    block = plan("block")
+    assert (block.deck_a_position, block.deck_a_sequence) == (614_400, 368_640_000)
+    pairs, projections, feed_forward = 2 * (2 * 32) * 600, 4 * 32 * 64, 2 * 32 * 32
+    assert block.total.multiplications == 600 * (pairs + projections + feed_forward)
+    page = text(block)
+    for figure in ("10,656", "614,400", "368,640,000", "87,040", "52,224,000"):
+        assert figure in page
+    for omitted in ("heads", "mixing", "projections", "feed-forward", "exponentials", "norms", "backward"):
+        assert omitted in page.split("leaves out")[1]
+
+
+# parameters
+
+shapes = st.fixed_dictionaries({
+    "encoder_layers": st.integers(1, 3), "decoder_layers": st.integers(1, 3), "width": st.integers(1, 6).map(lambda n: 4 * n),
+    "heads": st.sampled_from([2, 4]), "key_width": st.sampled_from([None, 2, 6]), "value_width": st.sampled_from([None, 3]),
+    "key_value_heads": st.sampled_from([None, 1, 2]), "feed_forward": st.integers(1, 40),
+    "activation": st.sampled_from(["relu", "gelu", "swiglu"]), "norm": st.sampled_from(["layer", "rms"]), "norm_first": st.booleans(),
+    "tie": st.sampled_from(["all", "target", "none"]), "positions": st.sampled_from([{"kind": "sinusoidal"}, {"kind": "learned"}]),
+})
+
+
+def formula(m: Model, source: int, target: int) -> int:
+    """The number of parameters on paper."""
+    K = m.key_width or m.width // m.heads
+    J, G, D, F = m.value_width or K, m.key_value_heads or m.heads, m.width, m.feed_forward
+    attention = (D + 1) * (m.heads * K + G * K + G * J) + (m.heads * J + 1) * D
+    feed_forward = (D + 1) * F * (2 if m.activation == "swiglu" else 1) + (F + 1) * D
+    norm = D if m.norm == "rms" else 2 * D
+    encoder = m.encoder_layers * (attention + feed_forward + 2 * norm)
+    decoder = m.decoder_layers * (2 * attention + feed_forward + 3 * norm)
+    last = 2 * norm if m.norm_first else 0
+    tables = {"all": source, "target": source + target, "none": source + 2 * target}[m.tie] * D
+    places = 2 * (m.max_length + 1) * D if m.positions.kind == "learned" else 0
+    return encoder + decoder + last + tables + places
+
+
+@settings(deadline=None, max_examples=30)
+@given(shape=shapes, source=st.integers(5, 50), target=st.integers(5, 50))
+def test_counted_parameters_equal_the_closed_formula(shape, source, target):
+    target = source if shape["tie"] == "all" else target
+    recipe = recipes.build({**WORLD, "model": shape})
+    assert planned(recipe, vocabulary=(source, target)).parameters == formula(recipe.model, source, target)
+
+
+@pytest.mark.parametrize("preset, millions", [("base", 65), ("big", 213)])
+def test_presets_have_the_published_size(preset, millions):
+    assert planned(preset, vocabulary=37_000).parameters == pytest.approx(millions * 1e6, rel=0.04)
+
+
+def test_every_parameter_is_in_one_part():
+    found = planned("tiny", ["model.encoder_widths=[96, 64]", "model.norm_first=true", "model.positions.kind=relative"])
+    model = Transformer(found.recipe.model, *found.vocabulary)
+    assert sum(part.parameters for part in found.parts) == sum(p.numel() for p in model.parameters())
+    assert {part.place.kind for part in found.parts if part.place.stack == "encoder"} == {
+        "self-attention", "feed-forward", "norms", "residual projection", "positions"}
+
+
+# FLOPs
+
+@settings(deadline=None, max_examples=10)
+@given(shape=shapes, source=st.integers(1, 9), target=st.integers(1, 9))
+def test_forward_flops_equal_torchs_counter(shape, source, target):
+    """Exactly: with attention written out, torch counts the same matrix products; grouped keys are repeated before them."""
+    found = planned(recipes.build({**WORLD, "model": shape}), vocabulary=20, source_length=source, target_length=target)
+    model = Transformer(found.recipe.model, 20, 20).eval()
+    ids = torch.ones(1, source, dtype=torch.long), torch.tensor([source]), torch.ones(1, target, dtype=torch.long)
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(*ids)
+    assert 2 * found.total.multiplications == counter.get_total_flops()
+
+
+def test_training_costs_three_forward_passes_a_position():
+    found = planned("tiny", ["train.steps=10", "train.tokens_per_batch=300", "train.gradient_accumulation_steps=2"])
+    assert found.flops == pytest.approx(10 * 600 * 3 * found.flops_a_token)
+    assert planned("tiny", ["train.regularize.r_drop=1.0"]).flops == pytest.approx(2 * planned("tiny").flops)
+
+
+def test_only_attention_grows_with_the_length():
+    short, long = (planned("tiny", source_length=n, target_length=n) for n in (10, 20))
+    layers, width = 2, 128
+    more = 2 * 2 * width * 10 * (layers + 2 * layers)        # scores and mixing, encoder and twice decoder, ten more keys a query
+    assert long.flops_a_token - short.flops_a_token == pytest.approx(more)
+
+
+def test_the_rule_of_thumb_is_near_for_short_sentences():
+    found = planned("base")
+    assert found.flops == pytest.approx(found.rule_of_thumb, rel=0.02)
+
+
+def test_published_costs():
+    assert f"{training_flops(devices=8, sustained=9.5e12, hours=12):.1e}" == "3.3e+18"
+    assert f"{training_flops(devices=8, sustained=9.5e12, hours=3.5 * 24):.1e}" == "2.3e+19"
+    assert "3.3·10¹⁸" in text(planned("base")) and "2.3·10¹⁹" in text(planned("big"))
+    assert planned("base", ["train.steps=7"]).published_flops is None
+
+
+def test_shares_of_the_published_cost_are_as_the_note_says():
+    for preset, share in (("base", "29%"), ("big", "42%")):
+        found = planned(preset)
+        assert found.published_flops is not None
+        assert f"{found.flops / found.published_flops:.0%}" == share and share in costs().notes[1]
+
+
+# memory and time
+
+def test_memory_of_weights_is_exact():
+    found = planned("tiny", ["train.precision=fp32", "train.ema=0.99"])
+    memory = found.memory["fp32"]
+    assert [memory[name] / found.parameters for name in ("parameters", "gradients", "optimiser", "moving average")] == [4, 4, 8, 4]
+
+
+def test_muon_keeps_one_moment_of_the_hidden_matrices():
+    adam, muon = (planned("tiny", [f"train.optimizer.kind={kind}"]) for kind in ("adamw", "muon"))
+    model = Transformer(adam.recipe.model, *adam.vocabulary)
+    hidden = sum(p.numel() for block in [*model.encoder.blocks, *model.decoder.blocks] for p in block.parameters() if p.dim() == 2)
+    assert adam.memory["fp32"]["optimiser"] - muon.memory["fp32"]["optimiser"] == 4 * hidden
+
+
+def kept_by_autograd(model: Transformer, source: int, target: int, bf16: bool) -> float:
+    """Bytes a sentence pair that the forward pass saves, weights and their copies apart."""
+    sentences, vocabulary = 8, model.output.out_features
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes(), tensor
+        return tensor
+
+    ids = (torch.randint(vocabulary, (sentences, length)) for length in (source, target))
+    precision = torch.autocast("cpu", torch.bfloat16) if bf16 else nullcontext()
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), precision:
+        model(next(ids), torch.full((sentences,), source), next(ids))
+    copies = 2 * sum(module.weight.numel() for module in model.modules() if isinstance(module, torch.nn.Linear)) if bf16 else 0
+    return (sum(size for size, _ in kept.values()) - copies) / sentences
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("shape", [{}, {"activation": "gelu", "norm_first": True}, {"activation": "swiglu", "key_value_heads": 2},
+                                   {"positions": {"kind": "alibi"}}, {"encoder_layers": 1, "decoder_layers": 4}])
+def test_activations_are_within_4_percent_of_what_autograd_keeps(shape, bf16):
+    model = Transformer(Model(preset="tiny", **shape), 50, 50)
+    assert activations(model, 40, 30, bf16) == pytest.approx(kept_by_autograd(model, 40, 30, bf16), rel=0.04)
+
+
+def test_time_is_flops_over_speed_and_use():
+    assert Device("a", 1e12, 0.5, "", count=4).seconds(1e13) == 5
+    mine = measure_device(seconds=0.05, size=128)
+    assert 1e8 < mine.speed < 1e16 and "assumed" in mine.basis
+
+
+# published table, recipes, runs
+
+def test_the_published_table():
+    rows = {row.name: row[1:] for row in PUBLISHED}
+    assert len(PUBLISHED) == len(rows) == 10
+    assert rows["ByteNet"] == ("23.75", None, None, None)
+    assert rows["GNMT + RL ensemble"] == ("26.30", "41.16", 1.8e20, 1.1e21)
+    assert rows["Deep-Att + PosUnk"] == (None, "39.2", None, 1.0e20)
+    assert rows["Transformer big"] == ("28.4", "41.8", 2.3e19, 2.3e19)
+    page = text(costs())
+    assert "26.30" in page and "8.0·10²⁰" in page and "not comparable" in page
+    assert json.loads(json.dumps(costs().to_json()))["published"][8]["bleu_de"] == 27.3
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_wmt14_recipes_are_the_papers(path):
+    found = planned(path)
+    recipe, big = found.recipe, "big" in path.stem
+    assert recipe.tokens.size == (37_000 if "de" in path.stem.split("-") else 32_000)
+    assert recipe.train.optimizer.learning_rate == pytest.approx((recipe.model.width * 4000) ** -0.5, rel=1e-6)
+    assert recipe.train.regularize.dropout == (0.3 if path.stem == "wmt14-en-de-big" else 0.1)
+    assert found.published_flops == training_flops(hours=84 if big else 12)
+    assert "Not run here" in path.read_text(encoding="utf-8")
+
+
+def test_all_four_wmt14_recipes_are_there():
+    assert [path.stem for path in RECIPES] == [f"wmt14-en-{language}-{size}" for language in ("de", "fr") for size in ("base", "big")]
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = tmp_path / "toy"
+    folder.mkdir()
+    (folder / "recipe.toml").write_text(recipes.build({**WORLD, "model": {"preset": "tiny"}, "train": {"steps": 500}}).to_toml())
+    (folder / "config.json").write_text(json.dumps({"source_vocabulary": 600, "target_vocabulary": 600}))
+    records = [{"event": "begin"}, {"step": 20, "loss": 3.0, "tokens_per_second": 9}, {"step": 40, "loss": 2.0}, {"step": 60, "valid_loss": 2.0}]
+    (folder / "log.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records) + '{"step": 80, "lo')
+    bleu = {"score": 31.25, "low": 30.0, "high": 32.5, "signature": "nrefs:1"}
+    (folder / "scores.json").write_text(json.dumps({"test": {"bleu": bleu, "chrf": bleu}, "other": {"chrf": bleu}}))
+    return folder
+
+
+def test_own_runs_cost_the_steps_they_did(run):
+    [row] = own_costs([run])
+    assert row == OwnRun("toy", "test", 31.25, 30.0, 32.5, "nrefs:1", 40, pytest.approx(40 * planned(run).flops_a_step))
+    assert planned(run).vocabulary == (600, 600)
+    page = text(costs([row]))
+    assert "31.25" in page and "toy" in page and "27.3" in page
+
+
+def test_a_run_not_yet_evaluated_has_a_row_without_bleu(run):
+    (run / "scores.json").unlink()
+    (run / "log.jsonl").unlink()
+    [row] = own_costs([run])
+    assert (row.bleu, row.steps, row.flops) == (None, 0, 0) and "not evaluated" in text(costs([row]))
+
+
+@pytest.mark.parametrize("file, content", [("scores.json", "[1]"), ("scores.json", '{"test": {"bleu": {}}}'), ("config.json", "{}"),
+                                           ("log.jsonl", "nonsense\n"), ("log.jsonl", '{"loss": 1}\n'), ("recipe.toml", "steps = ")])
+def test_damaged_run_files_are_named(run, file, content):
+    (run / file).write_text(content)
+    with pytest.raises(Mistake, match=file.replace(".", r"\.")):
+        own_costs([run])
+
+
+def test_mistakes(tmp_path):
+    with pytest.raises(Mistake, match=r"not a run folder"):
+        own_costs([tmp_path])
+    with pytest.raises(Mistake, match=r"presets: tiny, small, base, big"):
+        plan("huge")
+    with pytest.raises(Mistake, match=r"no recipe at"):
+        plan(tmp_path / "none.toml")
+    with pytest.raises(Mistake, match=r"did you mean 'heads'"):
+        plan("base", ["model.head=3"])
+    with pytest.raises(Mistake, match=r"at least 1 token"):
+        plan("tiny", source_length=0)
+    with pytest.raises(Mistake, match=r"model\.tie"):
+        plan("tiny", vocabulary=(10, 20))
+    with pytest.raises(Mistake, match=r"heads = 0"):
+        plan_block(heads=0)
+
+
+@pytest.mark.parametrize("what", ["tiny", "block"])
+def test_plans_are_json_and_text(what):
+    found = plan(what)
+    assert json.loads(json.dumps(found.to_json()))["parameters"] == found.parameters
+    page = text(found, layers=True)
+    assert f"{found.parameters:,}" in page and max(map(len, page.splitlines())) <= 100
