@@ -153,12 +153,25 @@ def show(run: RunFolder, text: Annotated[str, typer.Argument(help="A sentence to
 
 
 @app.command()
-def plan(recipe: Annotated[str | None, typer.Argument(metavar="RECIPE|PRESET")] = None, set_: Set = None,
+def plan(what: Annotated[str | None, typer.Argument(metavar="RECIPE|PRESET|RUN|block", help="A recipe, tiny, small, base, big, a run "
+                         "folder, or `block` for the lecture's one encoder block.")] = None, set_: Set = None,
+         layers: Annotated[bool, typer.Option("--layers", help="Every part of every layer.")] = False,
          costs: Annotated[bool, typer.Option("--costs", help="The published training costs, beside one's own runs.")] = False,
-         runs: Annotated[list[Path] | None, typer.Option("--run", help="A run folder to put into the cost table; may be repeated.")] = None,
-         as_json: AsJson = False) -> None:
+         run: Annotated[list[Path] | None, typer.Option(help="A run folder for the cost table; all in runs/ when not given.")] = None,
+         measure: Annotated[bool, typer.Option("--measure", help="Time this machine for a second.")] = False, as_json: AsJson = False) -> None:
     """Parameters, FLOPs, memory and time of a recipe or preset, before it runs."""
-    raise NotImplementedError
+    from rich.console import Console
+
+    from regard import plan as planning
+
+    if what is None and not costs:
+        raise Mistake("say what to plan: a recipe, a preset (tiny, small, base, big), `block`, or --costs")
+    found: Any = planning.costs(planning.own_costs(run or sorted(path.parent for path in Path("runs").glob("*/recipe.toml")))) if costs \
+        else planning.plan(str(what), set_ or [], measure=measure)
+    if as_json:
+        print_json(**found.to_json())
+    else:
+        Console(highlight=False, width=None if sys.stdout.isatty() else 110).print(*planning.render(found, layers=layers))
 
 
 @app.command()

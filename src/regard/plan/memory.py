@@ -41,7 +41,7 @@ def training_memory(model: Transformer, train: Train, precision: str, source: in
         "gradients": 4 * count,
         "optimiser": 4 * (2 * (count - muon) + muon),                             # Adam two moments, Muon one
         "moving average": 4 * count if train.ema else 0,
-        "bf16 weights": 2 * sum(p.numel() for p in parameters.values() if p.dim() == 2) if bf16 else 0,
+        "bf16 weights": 2 * sum(m.weight.numel() for m in model.modules() if isinstance(m, nn.Linear)) if bf16 else 0,
         "activations": round(sentences * activations(model, source, target, bf16)),
         "logits": round(sentences * target * logits(model.output.out_features, bf16, r_drop=passes == 2)),
     }

@@ -8,7 +8,8 @@ The work is that of the matrix products, in multiplications (each goes with one 
     the scores      H · K for every pair of a query and a key, masked or not
     the mixing      H · J for every such pair
 
-Left out, as is usual, is what is done once for each number: softmax, norms, biases, activations, dropout, the look-up of embeddings, the optimiser.
+Left out, as is usual, is what is done once for each number: softmax, norms, biases, activations, dropout, the look-up of
+embeddings, the optimiser.
 """
 
 from collections import Counter

@@ -31,7 +31,7 @@ def render(shown: Plan | BlockPlan | Costs, *, layers: bool = False) -> list[Ren
     """The same for a rich console; `layers` lists every layer of a plan by itself."""
     match shown:
         case Plan():
-            about = [*shown.notes, "memory: activations are an estimate; an allocator's reserve and the kernels' workspace come on top"]
+            about = [*shown.notes, "memory without the allocator's reserve and the kernels' workspace"]
             return [heading(shown.name, about), parts_table(shown, layers), flops_table(shown), memory_table(shown), time_table(shown)]
         case BlockPlan():
             return block_page(shown)

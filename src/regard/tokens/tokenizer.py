@@ -20,6 +20,7 @@ LARGEST_ALPHABET = 1000
 class Tokenizer:
     def __init__(self, library: Library):
         self.library = library
+        library.encode_special_tokens = True          # "<pad>" in somebody's text is text
 
     @property
     def size(self) -> int:

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
@@ -15,7 +14,15 @@ PAD = 0
 
 def next_word_loss(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
     """Cross-entropy summed over all labels that are not padding: (B, T, V), (B, T) -> ()."""
-    return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=PAD, reduction="sum", label_smoothing=smoothing)
+    return smoothed_loss(logits.float().log_softmax(-1), labels, smoothing)
+
+
+def smoothed_loss(log_p: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    """(1 - ε) of the label's surprise and ε of the mean one (Szegedy et al. 2016), where there is a label."""
+    surprise = -log_p.gather(-1, labels[..., None])[..., 0]                       # (B, T)
+    if smoothing:
+        surprise = (1 - smoothing) * surprise - smoothing * log_p.mean(-1)
+    return torch.where(labels != PAD, surprise, 0.0).sum()
 
 
 def label_count(labels: Tensor) -> int:
@@ -32,16 +39,15 @@ class Translation:
         if not self.r_drop:
             return next_word_loss(model(batch.source, batch.lengths, batch.target), batch.labels, self.smoothing)
         source, lengths, target, labels = (x.repeat(2, *[1] * (x.dim() - 1)) for x in (batch.source, batch.lengths, batch.target, batch.labels))
-        logits = model(source, lengths, target)
-        spoken = labels != PAD
-        return (next_word_loss(logits, labels, self.smoothing) + self.r_drop * divergence(logits, spoken)) / 2
+        log_p = model(source, lengths, target).float().log_softmax(-1)            # (2B, T, V)
+        return (smoothed_loss(log_p, labels, self.smoothing) + self.r_drop * divergence(log_p, batch.labels != PAD)) / 2
 
 
-def divergence(logits: Tensor, spoken: Tensor) -> Tensor:
+def divergence(log_p: Tensor, spoken: Tensor) -> Tensor:
     """½ (KL(p‖q) + KL(q‖p)) between the two halves of a batch, summed over spoken positions (Liang et al. 2021, eq. 2)."""
-    p, q = logits.float().log_softmax(-1).chunk(2)                                # (B, T, V) each
+    p, q = log_p.chunk(2)                                                         # (B, T, V) each
     symmetric = ((p.exp() - q.exp()) * (p - q)).sum(-1) / 2                       # (B, T)
-    return torch.where(spoken[:len(p)], symmetric, 0.0).sum()
+    return torch.where(spoken, symmetric, 0.0).sum()
 
 
 @torch.no_grad()

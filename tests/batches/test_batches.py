@@ -1,0 +1,155 @@
+"""Every pair once an epoch, within budget, little padding, and a pure function of (seed, epoch, step)."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard import chance
+from regard.batches.batches import Batches, fill, in_order
+from regard.batches.lengths import evaluation_store, training_store
+from regard.batches.ragged import Ragged
+from regard.batches.store import cache_folder, encode, open_store
+from regard.corpus.pairs import Pairs
+from regard.errors import Mistake
+from regard.recipe import Tokens
+from regard.tokens.tokenizer import BOS, EOS, PAD, train_tokenizer
+from regard.worlds import bilingual
+
+GOLD = bilingual.generate(3000, 7, level=2)
+PAIRS = Pairs([pair.source for pair in GOLD], [pair.target for pair in GOLD], "world")
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    tokenizer = train_tokenizer(Tokens(size=800), PAIRS.source + PAIRS.target)
+    return tokenizer, tokenizer
+
+
+@pytest.fixture(params=[0.0, 0.1], ids=["plain", "bpe-dropout"])
+def store(request, tokenizers):
+    return open_store(PAIRS, tokenizers, bpe_dropout=request.param, seed=3)
+
+
+ROWS = st.lists(st.lists(st.integers(4, 99), max_size=6), min_size=1, max_size=8)
+
+
+@given(ROWS, st.data())
+def test_ragged_rows_are_rows(rows, data):
+    ragged = Ragged.of(rows)
+    chosen = np.array(data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=6)), dtype=np.int64)
+    assert [list(row) for row in (ragged.take(chosen)[i] for i in range(len(chosen)))] == [rows[i] for i in chosen]
+    most = data.draw(st.integers(0, 6))
+    cut = ragged.truncated(most)
+    assert [list(cut[i]) for i in range(len(rows))] == [row[:most] for row in rows]
+    rectangle = ragged.padded(pad=0, before=[1], after=[2])
+    assert [[x for x in row if x] for row in rectangle.tolist()] == [[1, *row, 2] for row in rows]
+
+
+@given(st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=200), st.integers(30, 200))
+def test_batches_hold_every_pair_once_within_budget(lengths, budget):
+    source, target = np.array(lengths).T
+    batches = fill(source, target, budget, np.random.default_rng(0).permutation(len(source)))
+    assert sorted(np.concatenate(batches).tolist()) == list(range(len(source)))
+    assert all(len(rows) * max(source[rows].max(), target[rows].max()) <= budget for rows in batches)
+
+
+def test_an_epoch_reads_every_sentence_once_and_as_it_is(store, tokenizers):
+    batches = Batches(store, 512, seed=1)
+    seen = {}
+    for i in range(len(batches.plan(2))):
+        batch = batches.batch(2, i)
+        for row, source, length, target, labels in zip(batch.rows, batch.source, batch.lengths, batch.target, batch.labels):
+            assert row not in seen
+            assert source[length - 1] == EOS and target[0] == BOS and (source[length:] == PAD).all()
+            end = labels.tolist().index(EOS)
+            assert target[1:end + 1].tolist() == labels[:end].tolist()
+            seen[row] = tokenizers[0].decode([source[:length - 1].tolist()])[0], tokenizers[1].decode([labels[:end].tolist()])[0]
+    assert [seen[i] for i in range(len(PAIRS))] == list(zip(PAIRS.source, PAIRS.target))
+
+
+def test_a_batch_is_a_pure_function_of_seed_epoch_and_step(store):
+    one, other = Batches(store, 512, seed=1), Batches(store, 512, seed=1)
+    other.batch(4, 3)                                 # having been elsewhere changes nothing
+    for epoch, index in ((0, 0), (3, 5), (1, 2)):
+        assert torch.equal(one.batch(epoch, index).source, other.batch(epoch, index).source)
+    orders = [np.concatenate(Batches(store, 512, seed=seed).plan(epoch)).tolist() for seed, epoch in ((1, 0), (1, 1), (2, 0))]
+    assert orders[0] != orders[1] != orders[2] != orders[0]
+
+
+def test_dropout_segments_anew_each_epoch(tokenizers):
+    store = open_store(PAIRS, tokenizers, bpe_dropout=0.3, seed=3)
+    rows = np.arange(50)
+    first, second = store.source.take(rows, 1, 0), store.source.take(rows, 1, 1)
+    assert first.flat.tolist() != second.flat.tolist()
+    assert first.lengths.tolist() == store.source.lengths(1, 0)[:50].tolist()
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_number_of_workers_and_the_place_to_begin_change_nothing(store, workers):
+    batches = Batches(store, 2048, seed=1)
+    alone = list(islice(batches.run(0, 0, workers=0), len(batches.plan(0)) + 5))
+    helped = list(islice(Batches(store, 2048, seed=1).run(0, 0, workers=workers), len(alone)))
+    later = list(islice(Batches(store, 2048, seed=1).run(*alone[7][:2], workers=workers), len(alone) - 7))
+    for (e, i, a), (f, j, b) in zip(alone + alone[7:], helped + later):
+        assert (e, i) == (f, j) and torch.equal(a.source, b.source) and torch.equal(a.labels, b.labels)
+
+
+def test_ranks_share_each_batch(store):
+    whole, first, second = (Batches(store, 512, seed=1, rank=r, ranks=n) for r, n in ((0, 1), (0, 2), (1, 2)))
+    for i in range(5):
+        both = np.concatenate([first.batch(0, i).rows, second.batch(0, i).rows])
+        assert sorted(both) == sorted(whole.batch(0, i).rows)
+
+
+def test_little_padding(store):
+    assert Batches(store, 2048, seed=1).padding_share() < 0.08
+
+
+def test_evaluation_reads_each_pair_once_without_dropout(store, tokenizers):
+    rows = np.concatenate([batch.rows for batch in in_order(store, 512)])
+    assert sorted(rows.tolist()) == list(range(len(PAIRS)))
+    batch = next(in_order(store, 512))
+    assert batch.source[0, :batch.lengths[0] - 1].tolist() == tokenizers[0].encode([PAIRS.source[batch.rows[0]]])[0]
+
+
+def test_a_store_is_built_once_and_found_by_its_content(tokenizers, monkeypatch):
+    first = open_store(PAIRS, tokenizers)
+    assert isinstance(first.source.ids.flat, np.memmap)
+    monkeypatch.setattr("regard.batches.store.encode", lambda *_, **__: pytest.fail("built again"))
+    open_store(PAIRS, tokenizers)
+    with pytest.raises(pytest.fail.Exception):
+        open_store(PAIRS.choose(range(10)), tokenizers)
+    assert not list(cache_folder().glob(".building-*"))
+
+
+def test_lines_too_long_are_refused_dropped_or_cut(tokenizers):
+    pairs = Pairs([*PAIRS.source[:20], "the dog " * 100], [*PAIRS.target[:20], "der Hund"], "a.en", list(range(1, 22)))
+    options = dict(max_length=60, bpe_dropout=0.0, seed=0)
+    with pytest.raises(Mistake, match=r"a.en:21 is \d+ tokens long, more than model.max_length = 60"):
+        training_store(pairs, tokenizers, too_long="error", **options)
+    dropped, number = training_store(pairs, tokenizers, too_long="drop", **options)
+    assert (len(dropped), number) == (20, 1)
+    cut, number = training_store(pairs, tokenizers, too_long="truncate", **options)
+    assert (len(cut), number) == (21, 1) and cut.source.lengths(0, 0).max() == 59
+    with pytest.raises(Mistake, match="a.en:21"):
+        evaluation_store(pairs, tokenizers, max_length=60, too_long="error")
+
+
+def test_dropped_merges_never_make_a_sentence_longer_than_the_model_allows(tokenizers):
+    longest = int(encode(PAIRS, tokenizers).source.ids.lengths.max()) + 1
+    store, _ = training_store(PAIRS, tokenizers, max_length=longest, too_long="drop", bpe_dropout=0.5, seed=0)
+    batches = Batches(store, 4096, seed=0)
+    assert max(batches.batch(0, i).source.size(1) for i in range(len(batches.plan(0)))) <= longest
+
+
+@given(st.integers(0, 2**40), st.integers(0, 1000))
+def test_chance_is_even_and_stateless(seed, epoch):
+    numbers = chance.uniform(seed, epoch, np.arange(4000))
+    assert np.array_equal(numbers, chance.uniform(seed, epoch, np.arange(4000)))
+    assert 0 <= numbers.min() and numbers.max() < 1 and abs(numbers.mean() - 0.5) < 0.03
+    assert abs(np.corrcoef(numbers[1:], numbers[:-1])[0, 1]) < 0.1
+    assert abs(np.corrcoef(numbers, chance.uniform(seed, epoch + 1, np.arange(4000)))[0, 1]) < 0.1

@@ -1,0 +1,67 @@
+"""Parallel text in its three forms, and held-out sentences."""
+
+import json
+
+import pytest
+
+from regard.corpus.dataset import hold_out, read_dataset
+from regard.corpus.pairs import Pairs, read_pairs
+from regard.errors import Mistake
+from regard.recipe import Data
+
+ROWS = [("one dog", "ein Hund"), ("two dogs", "zwei Hunde"), ("three", "drei")]
+
+
+def write(path, *lines):
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_the_three_forms_hold_the_same_pairs(tmp_path):
+    two = read_pairs([write(tmp_path / "a.en", *(s for s, _ in ROWS)), write(tmp_path / "a.de", *(t for _, t in ROWS))])
+    tsv = read_pairs([write(tmp_path / "a.tsv", *(f"id\t{t}\t{s}" for s, t in ROWS))], columns=(2, 1))
+    jsonl = read_pairs([write(tmp_path / "a.jsonl", *(json.dumps({"en": s, "de": t}) for s, t in ROWS))], fields=("en", "de"))
+    for pairs in (two, tsv, jsonl):
+        assert list(zip(pairs.source, pairs.target)) == ROWS and pairs.lines == [1, 2, 3]
+
+
+def test_pairs_empty_on_both_sides_are_left_out_and_lines_still_known(tmp_path):
+    pairs = read_pairs([write(tmp_path / "a.en", "one", "", "three"), write(tmp_path / "a.de", "eins", " ", "drei")])
+    assert pairs.source == ["one", "three"] and pairs.where(1).endswith("a.en:3")
+
+
+@pytest.mark.parametrize("files, said", [
+    ({"a.en": "x\ny\nz\n", "a.de": "x\n"}, r"a.en has 3 lines but .*a.de has 1"),
+    ({"a.en": "x\n\n", "a.de": "x\ny\n"}, r"a.en:2 has an empty source side"),
+    ({"a.tsv": "x\ty\nx\n"}, r"a.tsv:2 has 1 columns"),
+    ({"a.jsonl": '{"source": "x"}\n'}, r"a.jsonl:1 lacks a text field"),
+    ({"a.jsonl": "{\n"}, r"a.jsonl:1 is not JSON"),
+    ({"a.jsonl": "[" * 100_000 + "\n"}, r"a.jsonl:1 is not JSON"),
+    ({"a.txt": "x\n"}, "give two aligned files"),
+    ({"a.en": "\n\n", "a.de": "\n\n"}, "has no sentence pairs"),
+])
+def test_what_is_not_parallel_is_refused(tmp_path, files, said):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(Mistake, match=said):
+        read_pairs([tmp_path / name for name in files])
+
+
+def test_held_out_sentences_share_no_source_and_do_not_depend_on_order():
+    source = [f"sentence {i % 40}" for i in range(200)]
+    pairs = Pairs(source, [f"Satz {i}" for i in range(200)], lines=list(range(1, 201)))
+    train, valid, test = hold_out(pairs, 5)
+    assert len(set(valid.source)) == len(set(test.source)) == 5
+    assert not set(train.source) & set(valid.source) and not set(train.source) & set(test.source) and not set(valid.source) & set(test.source)
+    assert sorted(train.target + valid.target + test.target) == sorted(pairs.target)
+    _, again, _ = hold_out(pairs.choose(list(reversed(range(200)))), 5)
+    assert set(again.source) == set(valid.source)
+    with pytest.raises(Mistake, match="set at most 10"):
+        hold_out(pairs, 11)
+
+
+def test_a_world_is_a_dataset_with_its_truth():
+    data = read_dataset(Data(world={"number": 50, "held_out": 20}))
+    assert len(data.train) == 50 and len(data.valid) == len(data.tests["test"]) == 20
+    assert data.valid.gold is not None and data.valid.gold[3].source == data.valid.source[3]
+    assert not set(data.train.source) & set(data.tests["test"].source)

@@ -1,0 +1,59 @@
+"""The rules for text files: what just works, and what is refused by file and line."""
+
+import gzip
+import lzma
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from regard.corpus.text import read_lines
+from regard.errors import Mistake
+
+LINES = st.lists(st.text(st.characters(blacklist_characters="\n\r\0", blacklist_categories=["Cs"]), max_size=12), min_size=1, max_size=8)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(lines=LINES, bom=st.booleans(), crlf=st.booleans(), last=st.booleans(), suffix=st.sampled_from(["", ".gz", ".xz"]))
+def test_any_text_comes_back_line_by_line(tmp_path, lines, bom, crlf, last, suffix):
+    """BOM, CRLF, a missing last newline and U+2028 change nothing."""
+    end = "\r\n" if crlf else "\n"
+    last = last or lines[-1] == ""                    # a file that ends in an empty line must end in a newline to show it
+    lines = [line.lstrip("\ufeff") if i == 0 else line for i, line in enumerate(lines)]
+    data = (b"\xef\xbb\xbf" if bom else b"") + (end.join(lines) + (end if last else "")).encode()
+    opener = {"": open, ".gz": gzip.open, ".xz": lzma.open}[suffix]
+    path = tmp_path / f"text{suffix}"
+    with opener(path, "wb") as file:
+        file.write(data)
+    if not data.removeprefix(b"\xef\xbb\xbf"):
+        return
+    assert read_lines(path) == lines
+
+
+def test_line_separators_of_unicode_are_ordinary_characters(tmp_path):
+    (tmp_path / "a").write_bytes("one\u2028still one\u0085 and one\nand two".encode())
+    assert read_lines(tmp_path / "a") == ["one\u2028still one\u0085 and one", "and two"]
+
+
+@pytest.mark.parametrize("data, said", [
+    (b"fine\nbad \xff\n", r"a:2 is not UTF-8 \(byte 5\)"),
+    ("text".encode("utf-16"), "a:1 is UTF-16"),
+    ("text\n".encode("utf-16-le"), "a:1 has a NUL byte"),
+    (b"fine\nn\0l\n", "a:2 has a NUL byte"),
+    (b"", "a is empty"),
+])
+def test_what_is_not_text_is_refused_by_file_and_line(tmp_path, data, said):
+    (tmp_path / "a").write_bytes(data)
+    with pytest.raises(Mistake, match=said):
+        read_lines(tmp_path / "a")
+
+
+def test_missing_files_folders_and_broken_archives_are_refused(tmp_path):
+    for name, said in [("nothing", "no file"), (".", "is a folder")]:
+        with pytest.raises(Mistake, match=said):
+            read_lines(tmp_path / name)
+    whole = gzip.compress(b"a line\n" * 1000)
+    for name, data in [("cut.gz", whole[:-20]), ("plain.gz", b"not gzip"), ("plain.xz", b"not xz")]:
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(Mistake, match="is not a whole"):
+            read_lines(tmp_path / name)

@@ -1,0 +1,84 @@
+"""Text survives tokenisation; words are found again; BPE-dropout is the library's BPE with merges skipped."""
+
+import random
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.errors import Mistake
+from regard.recipe import Tokens
+from regard.tokens.bpe_dropout import Segmenter, split_words
+from regard.tokens.tokenizer import SPECIALS, UNK, load_tokenizer, train_tokenizer
+from regard.worlds import bilingual
+
+PAIRS = bilingual.generate(600, 5, level=1)
+TEXTS = [pair.source for pair in PAIRS] + [pair.target for pair in PAIRS]
+KINDS = ["bpe", "wordpiece", "unigram", "characters"]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def tokenizer(request):
+    return train_tokenizer(Tokens(kind=request.param, size=400), TEXTS)
+
+
+def test_decoding_undoes_encoding(tokenizer):
+    assert tokenizer.decode(tokenizer.encode(TEXTS)) == TEXTS
+    assert tokenizer.size <= 400
+    assert [tokenizer.library.id_to_token(i) for i in range(4)] == SPECIALS
+
+
+def test_spaces_are_normalised_and_specials_in_text_are_only_text(tokenizer):
+    assert tokenizer.decode(tokenizer.encode(["  The   dog \t sleeps. "])) == ["The dog sleeps."]
+    assert not {0, 1, 2} & set(tokenizer.encode(["the <pad> and </s> dog"])[0])
+
+
+def test_every_token_belongs_to_its_word(tokenizer):
+    for text in TEXTS[:200]:
+        ids = tokenizer.encode([text])[0]
+        words, pieces = tokenizer.words(ids), tokenizer.pieces(ids)
+        glued = ["".join(piece for piece, w in zip(pieces, words) if w == word).strip() for word in range(max(words) + 1)]
+        assert glued == text.split()
+
+
+def test_unknown_characters_are_unknown(tokenizer):
+    assert UNK in tokenizer.encode(["☃ ☃"])[0]
+
+
+def test_saved_and_loaded_is_the_same(tokenizer, tmp_path):
+    (tmp_path / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
+    assert load_tokenizer(tmp_path / "tokenizer.json").encode(TEXTS) == tokenizer.encode(TEXTS)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "not json", '{"model": {"type": "BPE", "vocab": {}, "merges": [["a"]]}}'])
+def test_a_file_that_is_no_tokenizer_is_one_line(tmp_path, text):
+    (tmp_path / "tokenizer.json").write_text(text)
+    with pytest.raises(Mistake, match=re.escape("tokenizer.json")):
+        load_tokenizer(tmp_path / "tokenizer.json")
+
+
+@pytest.fixture(scope="module")
+def bpe():
+    return train_tokenizer(Tokens(kind="bpe", size=400), TEXTS)
+
+
+def test_without_dropout_the_segmenter_is_the_library(bpe):
+    segmenter, chance = Segmenter.of(bpe), random.Random(0)
+    for ids, words in zip(bpe.encode(TEXTS), split_words(bpe, TEXTS)):
+        assert [i for word in words for i in segmenter.segment(word, chance, 0.0)] == ids
+
+
+@given(st.sampled_from(TEXTS), st.integers(0, 1000), st.floats(0.05, 0.95))
+def test_dropout_changes_the_pieces_and_never_the_text(bpe, text, seed, dropout):
+    segmenter, chance = Segmenter.of(bpe), random.Random(seed)
+    ids = [i for word in split_words(bpe, [text])[0] for i in segmenter.segment(word, chance, dropout)]
+    assert bpe.decode([ids]) == [text]
+    assert len(ids) >= len(bpe.encode([text])[0])
+
+
+def test_variants_are_a_function_of_the_seed_and_the_word(bpe):
+    segmenter = Segmenter.of(bpe)
+    assert segmenter.variants("▁Schmetterling", 20, 1, 0.3) == segmenter.variants("▁Schmetterling", 20, 1, 0.3)
+    assert segmenter.variants("▁Schmetterling", 20, 1, 0.3) != segmenter.variants("▁Schmetterling", 20, 2, 0.3)
+    assert len({tuple(ids) for ids in segmenter.variants("▁Schmetterling", 20, 1, 0.3)}) > 3

@@ -1,0 +1,89 @@
+"""A checkpoint is whole or not there; damage is found; the old one goes last."""
+
+import errno
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard.errors import Mistake
+from regard.training import checkpoint
+from regard.training.checkpoint import Checkpoint
+
+
+@pytest.fixture
+def saved(tmp_path):
+    tensors = {"model": {"a": torch.randn(3, 4), "b": torch.arange(5)}, "optimizer": {"a/exp_avg": torch.randn(3, 4)}}
+    return checkpoint.save(tmp_path, 7, Checkpoint(tensors, {"step": 7, "best": 0.5})), tensors
+
+
+def test_what_was_saved_is_loaded_bit_for_bit(saved):
+    path, tensors = saved
+    found = checkpoint.load(path)
+    assert found.state == {"step": 7, "best": 0.5}
+    for file, named in tensors.items():
+        for name, tensor in named.items():
+            assert torch.equal(found.tensors[file][name], tensor) and found.tensors[file][name].dtype == tensor.dtype
+    assert not list(path.parent.glob(".writing*"))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json", "hashes.json"])
+@pytest.mark.parametrize("harm", ["flip", "cut", "empty", "missing"])
+def test_any_damage_is_found_and_the_one_before_is_taken(saved, name, harm):
+    path, tensors = saved
+    newer = checkpoint.save(path.parent, 9, Checkpoint(tensors, {"step": 9}))
+    victim = newer / name
+    data = bytearray(victim.read_bytes())
+    if harm == "missing":
+        victim.unlink()
+    else:
+        data[len(data) // 2] ^= 1
+        victim.write_bytes({"flip": bytes(data), "cut": bytes(data[:-1]), "empty": b""}[harm])
+    with pytest.raises(Mistake, match="damaged"):
+        checkpoint.load(newer)
+    good, notes = checkpoint.newest_good(path.parent)
+    assert good == path and len(notes) == 1 and str(newer) in notes[0]
+
+
+def test_a_full_disk_leaves_the_old_checkpoint_and_no_litter(saved, monkeypatch):
+    path, tensors = saved
+    def full(target: Path, data: bytes) -> None:
+        target.write_bytes(data[:10])
+        raise OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(checkpoint, "write_durably", full)
+    with pytest.raises(Mistake, match=r"disk is full \([\d,]+ bytes needed, [\d,]+ free\)"):
+        checkpoint.save(path.parent, 8, Checkpoint(tensors, {}))
+    assert [p.name for p in path.parent.iterdir()] == [path.name] and checkpoint.damage(path) is None
+
+
+def test_too_little_space_is_seen_before_writing(saved, monkeypatch):
+    path, tensors = saved
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 90, 10))
+    with pytest.raises(Mistake, match="disk is full"):
+        checkpoint.save(path.parent, 8, Checkpoint(tensors, {}))
+
+
+def test_retention_keeps_the_newest_and_the_protected(tmp_path):
+    for step in range(1, 7):
+        checkpoint.save(tmp_path, step, Checkpoint({"model": {"a": torch.ones(1)}}, {}))
+    checkpoint.retain(tmp_path, 2, [3])
+    assert [int(path.name[5:]) for path in checkpoint.all_steps(tmp_path)] == [3, 5, 6]
+
+
+def test_weights_that_do_not_fit_are_named(tmp_path):
+    model = torch.nn.Linear(3, 2)
+    good = checkpoint.weights_of(model)
+    for weights, said in [({"weight": good["weight"]}, "lacks the tensor bias"),
+                          ({**good, "bias": torch.ones(5)}, r"bias has shape \[5\], the model wants \[2\]"),
+                          ({**good, "more": torch.ones(1)}, "no place for: more")]:
+        with torch.no_grad(), pytest.raises(Mistake, match=said):
+            checkpoint.load_weights(model, weights)
+    (tmp_path / "x.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{}")
+    with pytest.raises(Mistake, match="damaged"):
+        checkpoint.read_weights(tmp_path / "x.safetensors")
+
+
+def test_state_is_json(saved):
+    assert json.loads((saved[0] / "state.json").read_text())["step"] == 7

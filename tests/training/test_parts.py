@@ -1,0 +1,154 @@
+"""Schedules, objectives, averages and the optimiser's refusal of what is not finite."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from regard.recipe import Optimizer as OptimizerSettings
+from regard.recipe import Regularize, Schedule
+from regard.training.average import MovingAverage, mean_weights
+from regard.training.objectives import Translation, divergence, next_word_loss
+from regard.training.optimizer import Optimizer
+from regard.training.schedule import rate
+
+KINDS = ["inverse-sqrt", "cosine", "trapezoid", "constant"]
+
+
+@given(step=st.integers(1, 100_000), warmup=st.integers(1, 8000), width=st.sampled_from([512, 1024]))
+def test_inverse_sqrt_is_the_papers_formula(step, warmup, width):
+    """width^-0.5 · min(step^-0.5, step · warmup^-1.5), with the peak (width · warmup)^-0.5 (sec. 5.3, eq. 3)."""
+    peak = (width * warmup) ** -0.5
+    published = width ** -0.5 * min(step ** -0.5, step * warmup ** -1.5)
+    assert math.isclose(peak * rate(step, 100_000, Schedule(kind="inverse-sqrt", warmup_steps=warmup)), published, rel_tol=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(warmup=st.integers(0, 100), steps=st.integers(101, 1000), final=st.floats(0, 0.5))
+def test_rates_rise_to_one_and_end_where_they_should(kind, warmup, steps, final):
+    schedule = Schedule(kind=kind, warmup_steps=warmup, final=final)
+    rates = [rate(step, steps, schedule) for step in range(1, steps + 1)]
+    assert all(0 <= r <= 1 + 1e-12 for r in rates)
+    assert rates[:warmup] == sorted(rates[:warmup])
+    assert rates[warmup:] == sorted(rates[warmup:], reverse=True)
+    if kind in ("cosine", "trapezoid"):
+        assert rates[-1] == pytest.approx(final, abs=1e-9)
+
+
+class Says(nn.Module):
+    """A "model" whose logits are given, with dropout on them if wanted."""
+
+    def __init__(self, logits, dropout=0.0):
+        super().__init__()
+        self.logits, self.dropout = logits, nn.Dropout(dropout)
+
+    def forward(self, source, lengths, target):
+        return self.dropout(self.logits.repeat(len(source) // len(self.logits), 1, 1))
+
+
+class Pairs:
+    source, lengths, target = torch.zeros(2, 3, dtype=torch.long), torch.tensor([3, 3]), torch.zeros(2, 3, dtype=torch.long)
+    labels = torch.tensor([[5, 6, 2], [7, 2, 0]])
+
+
+def test_the_loss_is_a_sum_over_words_that_are_not_padding():
+    logits = torch.randn(2, 3, 9, dtype=torch.float64)
+    log_p = logits.log_softmax(-1)
+    expected = -sum(log_p[b, t, Pairs.labels[b, t]] for b in range(2) for t in range(3) if Pairs.labels[b, t])
+    torch.testing.assert_close(next_word_loss(logits, Pairs.labels).double(), expected, atol=1e-5, rtol=0)
+    smoothed = 0.9 * expected - 0.1 * sum(log_p[b, t].mean() for b in range(2) for t in range(3) if Pairs.labels[b, t])
+    torch.testing.assert_close(next_word_loss(logits, Pairs.labels, 0.1).double(), smoothed, atol=1e-5, rtol=0)
+
+
+def test_r_drop_adds_nothing_where_both_passes_agree_and_something_where_not():
+    logits = torch.randn(2, 3, 9)
+    plain = Translation(Regularize(label_smoothing=0.1))(Says(logits), Pairs)
+    torch.testing.assert_close(Translation(Regularize(label_smoothing=0.1, r_drop=4.0))(Says(logits), Pairs), plain)
+    unsteady = Says(logits, dropout=0.5).train()
+    torch.manual_seed(1)
+    without = Translation(Regularize(r_drop=1e-9))(unsteady, Pairs)
+    torch.manual_seed(1)
+    assert Translation(Regularize(r_drop=4.0))(unsteady, Pairs) > without + 0.1
+
+
+def test_divergence_is_the_mean_of_both_kullback_leibler_divergences():
+    log_p = torch.randn(4, 3, 9).log_softmax(-1)
+    p, q = log_p.chunk(2)
+    spoken = torch.ones(2, 3, dtype=torch.bool)
+    kl = nn.functional.kl_div
+    expected = (kl(p, q, log_target=True, reduction="sum") + kl(q, p, log_target=True, reduction="sum")) / 2
+    torch.testing.assert_close(divergence(log_p, spoken), expected)
+    assert divergence(log_p, ~spoken) == 0
+
+
+class Tiny(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(4, 4)])
+        self.table = nn.Embedding(5, 4)
+
+    def forward(self, x):
+        return self.blocks[0](self.table(x))
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw", "muon"])
+def test_gradients_that_are_not_finite_leave_every_bit_as_it_was(kind):
+    model = nn.ModuleDict({"stack": Tiny()})
+    optimizer = Optimizer(model, OptimizerSettings(kind=kind))
+    def step(skip, poison=0.0):
+        (model["stack"](torch.arange(5)).square().sum() + poison * model["stack"].table.weight.sum()).backward()
+        optimizer.step(skip=torch.tensor(skip))
+        optimizer.zero_grad()
+    step(0.0)
+    weights = {name: p.clone() for name, p in model.named_parameters()}
+    state = {name: t.clone() for name, t in optimizer.tensors().items()}
+    step(1.0, poison=float("nan"))
+    assert all(torch.equal(p, weights[name]) for name, p in model.named_parameters())
+    assert all(torch.equal(t, state[name]) for name, t in optimizer.tensors().items())
+    step(0.0)
+    assert not any(torch.equal(p, weights[name]) for name, p in model.named_parameters())
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw", "muon"])
+def test_an_optimiser_loaded_goes_on_to_the_same_bits(kind):
+    torch.manual_seed(0)
+    one = nn.ModuleDict({"stack": Tiny()})
+    first = Optimizer(one, OptimizerSettings(kind=kind, weight_decay=0.1))
+    def step(model, optimizer):
+        model["stack"](torch.arange(5)).square().sum().backward()
+        optimizer.step(skip=torch.zeros(()))
+        optimizer.zero_grad()
+    for _ in range(3):
+        step(one, first)
+    two = nn.ModuleDict({"stack": Tiny()})
+    two.load_state_dict(one.state_dict())
+    second = Optimizer(two, OptimizerSettings(kind=kind, weight_decay=0.1))
+    second.load({name: t.clone() for name, t in first.tensors().items()})
+    for _ in range(2):
+        step(one, first)
+        step(two, second)
+    assert all(torch.equal(p, q) for p, q in zip(one.parameters(), two.parameters()))
+
+
+def test_moving_average_forgets_its_beginning_and_swaps_back():
+    model = nn.Linear(3, 1)
+    average = MovingAverage(model, 0.9)
+    with torch.no_grad():
+        model.weight.fill_(1.0)
+    for _ in range(200):
+        average.update()
+    torch.testing.assert_close(average.tensors()["weight"], torch.ones(1, 3))
+    with torch.no_grad():
+        model.weight.fill_(5.0)
+    average.swap()
+    assert model.weight[0, 0].item() == pytest.approx(1.0)
+    average.swap()
+    assert model.weight[0, 0] == 5.0
+
+
+def test_the_mean_of_weights_is_their_mean():
+    several = [{"w": torch.full((2,), float(i))} for i in (1, 2, 6)]
+    assert mean_weights(several)["w"].tolist() == [3.0, 3.0]
