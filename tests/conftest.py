@@ -1,5 +1,7 @@
 """Shared by all tests: one thread setting, a private cache, hypothesis without deadlines."""
 
+import copy
+
 import hypothesis
 import pytest
 import torch
@@ -18,3 +20,31 @@ def private_cache(tmp_path_factory, monkeypatch):
 @pytest.fixture(autouse=True)
 def same_chance():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def tiny_settings():
+    """The recipe of `tiny_run`."""
+    return copy.deepcopy(TINY)
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory):
+    """A run folder of a small model after a few steps on the world: what it says is poor, how it is used is not."""
+    from regard.run.evaluate import evaluate
+    from regard.run.fit import train
+
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    run = train(TINY, folder, device="cpu")
+    evaluate(run)
+    return run
+
+
+TINY = {
+    "data": {"world": {"number": 800, "held_out": 40}},
+    "tokens": {"size": 500},
+    "model": {"preset": "tiny", "width": 32, "heads": 2, "feed_forward": 64, "max_length": 48, "norm_first": True},
+    "train": {"steps": 60, "tokens_per_batch": 1024, "evaluate_every": 30, "evaluate_sentences": 10, "save_every": 30, "log_every": 10,
+              "optimizer": {"learning_rate": 5e-3}, "schedule": {"warmup_steps": 10}, "regularize": {"dropout": 0.0}},
+    "decode": {"beam": 2},
+}

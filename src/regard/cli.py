@@ -1,7 +1,7 @@
 """The command line: one verb per function. Imports stand inside the verbs, so that --help is instant."""
 
 import json
-import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,6 +122,7 @@ def translate(run: RunFolder, texts: Texts = None, beam: Beam = None, greedy: An
     """Translate texts, or standard input line by line."""
     from regard.run.opened import load
 
+    end_with_the_reader()
     opened = load(run, device=device)
     for lines in portions(texts):
         found = opened.translate(lines, beam=1 if greedy else beam, length_penalty=length_penalty, max_tokens=max_tokens, number=number,
@@ -233,23 +234,19 @@ def print_table(title: str, header: list[str], rows: list[list[str]]) -> None:
         print("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
 
 
+def end_with_the_reader() -> None:
+    """Let `regard translate … | head` end quietly, as other filters do."""
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+
+
 def main() -> None:
     """Run a verb; what the user got wrong is one line and status 2."""
-    from click import exceptions
-
     try:
-        app(standalone_mode=False)
+        app()
     except Mistake as mistake:
         print(f"regard: {mistake}", file=sys.stderr)
         sys.exit(2)
     except Interrupted as interruption:
         print("regard: interrupted; everything is saved, go on with: regard train RUN --resume", file=sys.stderr)
         sys.exit(128 + interruption.number)
-    except exceptions.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except (exceptions.Abort, KeyboardInterrupt):
-        sys.exit(130)
-    except BrokenPipeError:                           # the reader went away: `regard translate … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)

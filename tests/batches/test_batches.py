@@ -16,7 +16,8 @@ from regard.batches.store import cache_folder, encode, open_store
 from regard.corpus.pairs import Pairs
 from regard.errors import Mistake
 from regard.recipe import Tokens
-from regard.tokens.tokenizer import BOS, EOS, PAD, train_tokenizer
+from regard.tokens.special import BOS, EOS, PAD
+from regard.tokens.tokenizer import train_tokenizer
 from regard.worlds import bilingual
 
 GOLD = bilingual.generate(3000, 7, level=2)

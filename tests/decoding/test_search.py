@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from regard.decoding.batched import batches_by_length, decode_all
 from regard.decoding.beam import beam_search
-from regard.decoding.protocol import BOS, EOS, PAD, length_penalty
+from regard.decoding.protocol import length_penalty
 from regard.decoding.walk import greedy, sampler, walk
 from regard.models.transformer import Transformer
 from regard.recipe import Model, Positions
+from regard.tokens.special import BOS, EOS, PAD
 
 V = 11
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from regard.errors import Mistake
 from regard.recipe import Tokens
 from regard.tokens.bpe_dropout import Segmenter, split_words
-from regard.tokens.tokenizer import SPECIALS, UNK, load_tokenizer, train_tokenizer
+from regard.tokens.special import SPECIALS, UNK
+from regard.tokens.tokenizer import load_tokenizer, train_tokenizer
 from regard.worlds import bilingual
 
 PAIRS = bilingual.generate(600, 5, level=1)

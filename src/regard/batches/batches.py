@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.batches.store import Store
-from regard.tokens.tokenizer import BOS, EOS, PAD
+from regard.tokens.special import BOS, EOS, PAD
 
 SHUFFLE = 1
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.decoding.protocol import EOS, PAD
+from regard.tokens.special import EOS, PAD
 
 Result = TypeVar("Result")
 Search = Callable[[tuple[Tensor, Tensor], Tensor, np.ndarray], list[Result]]

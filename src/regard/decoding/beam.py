@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.decoding.protocol import BOS, EOS, PAD, Decodes, Hypothesis, length_penalty, next_log_probabilities
+from regard.decoding.protocol import Decodes, Hypothesis, length_penalty, next_log_probabilities
+from regard.tokens.special import BOS, EOS, PAD
 
 
 @dataclass

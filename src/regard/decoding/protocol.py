@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-PAD, BOS, EOS = 0, 1, 2
+from regard.tokens.special import BOS, EOS, PAD
 
 
 class State(Protocol):

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from regard import chance
-from regard.decoding.protocol import BOS, EOS, PAD, Decodes, Hypothesis, length_penalty, next_log_probabilities
+from regard.decoding.protocol import Decodes, Hypothesis, length_penalty, next_log_probabilities
+from regard.tokens.special import BOS, EOS, PAD
 
 Choose = Callable[[Tensor, Tensor, int], Tensor]
 

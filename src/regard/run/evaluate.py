@@ -14,6 +14,7 @@ from regard.corpus.pairs import Pairs, read_pairs
 from regard.errors import Mistake
 from regard.run.opened import Alignment, Run
 from regard.scoring import Score, accuracy, alignment_error, best_head, compare, links, perplexity, score_by_length, translation_scores, uniform_error
+from regard.tokens.special import PAD
 from regard.training.objectives import sentence_log_probabilities
 from regard.worlds import bilingual
 
@@ -64,7 +65,7 @@ def sentence_perplexity(run: Run, pairs: Pairs) -> Score:
     log_p, counts = np.zeros(len(pairs)), np.zeros(len(pairs))
     for batch in in_order(store, run.recipe.decode.batch_tokens):
         log_p[batch.rows] = sentence_log_probabilities(run.model, batch.to(run.device)).cpu()
-        counts[batch.rows] = (batch.labels != 0).sum(1)
+        counts[batch.rows] = (batch.labels != PAD).sum(1)
     return perplexity(log_p, counts)
 
 
@@ -109,7 +110,8 @@ def write_scores(run: Run, results: Sequence[Result]) -> None:
 
 def compare_runs(runs: Sequence[Run], *, source: Path | None = None, reference: Path | None = None) -> dict[str, list[dict[str, Any]]]:
     """Paired tests of each run against the first, on the first one's test sets or on given files."""
-    names = [run.folder.name if [r.folder.name for r in runs].count(run.folder.name) == 1 else str(run.folder) for run in runs]
+    folders = [run.folder.name for run in runs]
+    names = [name if folders.count(name) == 1 else f"{number} {name}" for number, name in enumerate(folders, start=1)]
     sets = {source.name.split(".")[0]: read_pairs([source, reference])} if source and reference else runs[0].data.tests
     if not sets:
         raise Mistake(f"{runs[0].folder} names no test sets; give --source and --reference")

@@ -47,19 +47,17 @@ class Alignment:
     target: list[str]
     weights: np.ndarray
 
+    def sharpest(self) -> int:
+        """The layer whose heads, taken together, look with the lowest entropy."""
+        mean = self.weights.mean(1)                                               # (L, T, S)
+        return int(-(mean * np.log(np.maximum(mean, 1e-12))).sum(-1).mean(-1).argmin())
+
     def view(self, layer: int | None = None, head: int | None = None) -> tuple[np.ndarray, str]:
         """One matrix and its name: a head, the mean of a layer's heads, or of the layer that looks most sharply."""
-        layers = self.weights.mean(1)                                             # (L, T, S)
-        chosen = sharpest(layers) if layer is None else layer
+        chosen = self.sharpest() if layer is None else layer
         if head is None:
-            return layers[chosen], f"layer {chosen + 1}, mean of {self.weights.shape[1]} heads"
+            return self.weights[chosen].mean(0), f"layer {chosen + 1}, mean of {self.weights.shape[1]} heads"
         return self.weights[chosen, head], f"layer {chosen + 1}, head {head + 1}"
-
-
-def sharpest(layers: np.ndarray) -> int:
-    """The layer whose rows have the lowest entropy."""
-    entropy = -(layers * np.log(np.maximum(layers, 1e-12))).sum(-1).mean(-1)
-    return int(entropy.argmin())
 
 
 class Run:

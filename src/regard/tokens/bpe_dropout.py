@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from regard.errors import Mistake
-from regard.tokens.tokenizer import UNK, Tokenizer
+from regard.tokens.special import UNK
+from regard.tokens.tokenizer import Tokenizer
 
 MOST_VARIANTS = 16
 

@@ -11,9 +11,8 @@ from tokenizers import Tokenizer as Library
 
 from regard.errors import Mistake
 from regard.recipe import Tokens
+from regard.tokens.special import SPECIALS
 
-PAD, BOS, EOS, UNK = 0, 1, 2, 3
-SPECIALS = ["<pad>", "<s>", "</s>", "<unk>"]
 LARGEST_ALPHABET = 1000
 
 

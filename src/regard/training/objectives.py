@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from regard.tokens.special import PAD
+
 if TYPE_CHECKING:
     from regard.batches.batches import Batch
     from regard.recipe import Regularize
-
-PAD = 0
 
 
 def next_word_loss(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:

@@ -1,0 +1,1 @@
+"""Pictures worth printing: deterministic, vector where it can be, words as words."""

@@ -1,0 +1,56 @@
+"""Curves: how training went, and how the score holds over sentence length."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from regard.pictures.style import FAINT, SERIES, look
+
+
+def training(records: Sequence[Mapping[str, Any]]) -> Figure:
+    """Loss and validation score over the steps, from the records of log.jsonl."""
+    losses = [(record["step"], record["loss"]) for record in records if "loss" in record]
+    checks = [(record["step"], record["valid_loss"]) for record in records if "valid_loss" in record]
+    scores = [(record["step"], record["valid_bleu"]) for record in records if "valid_bleu" in record]
+    with look():
+        figure = Figure(figsize=(5.6, 2.8), layout="constrained")
+        axes = figure.add_subplot()
+        axes.plot(*zip(*losses), linewidth=1.2, label="training loss (smoothed labels)") if losses else None
+        axes.plot(*zip(*checks), marker="o", markersize=3, linewidth=1.2, label="validation loss") if checks else None
+        axes.set_xlabel("step")
+        axes.set_ylabel("loss a token")
+        axes.grid(axis="y", color=FAINT, linewidth=0.5)
+        axes.set_ylim(bottom=0)
+        handles, labels = axes.get_legend_handles_labels()
+        if scores:
+            right = axes.twinx()
+            right.plot(*zip(*scores), marker="s", markersize=3, linewidth=1.2, color=SERIES[2], label="validation BLEU (greedy)")
+            right.set_ylabel("BLEU")
+            right.set_ylim(0, 100)
+            handles, labels = handles + right.get_legend_handles_labels()[0], labels + right.get_legend_handles_labels()[1]
+        axes.legend(handles, labels, loc="center right")
+    return figure
+
+
+def score_by_length(series: Mapping[str, Sequence[Mapping[str, Any]]], metric: str = "BLEU") -> Figure:
+    """The score in bins of source length, with intervals; the numbers of sentences stand below."""
+    with look():
+        figure = Figure(figsize=(5.6, 2.8), layout="constrained")
+        axes = figure.add_subplot()
+        for name, bins in series.items():
+            centres = [(found["low"] + found["high"]) / 2 for found in bins]
+            scores = [found["score"] for found in bins]
+            below = [found["score"] - found["ci_low"] for found in bins]
+            above = [found["ci_high"] - found["score"] for found in bins]
+            axes.errorbar(centres, scores, yerr=[below, above], marker="o", markersize=4, linewidth=1.2, capsize=3, label=name)
+        bins = next(iter(series.values()))
+        axes.set_xticks([(found["low"] + found["high"]) / 2 for found in bins],
+                        [f"{found['low']}–{found['high']}\n({found['count']:,})" for found in bins])
+        axes.set_xlabel("words of the source (sentences)")
+        axes.set_ylabel(metric)
+        axes.set_ylim(bottom=0)
+        axes.grid(axis="y", color=FAINT, linewidth=0.5)
+        if len(series) > 1:
+            axes.legend()
+    return figure

@@ -1,0 +1,117 @@
+"""The main job on the embedded world: train, score, translate, picture."""
+
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from rich.console import Console
+
+from regard import recipe as recipes
+from regard.pictures.alignment import alignment
+from regard.pictures.curves import score_by_length, training
+from regard.pictures.report import Report, page
+from regard.pictures.style import save, svg_text
+from regard.recipe import Recipe
+from regard.run import environment
+from regard.run.card import write_card
+from regard.run.evaluate import Result, align_gold, alignment_head, evaluate
+from regard.run.fit import train
+from regard.run.opened import Run
+
+EXAMPLES = 5
+
+
+def demonstrate(out: Path, *, device: str = "auto", overrides: Sequence[str] = ()) -> Path:
+    """Make the demonstration's run folder anew; returns its report."""
+    console, begun = Console(highlight=False), time.perf_counter()
+    recipe = recipes.parse(files("regard.run").joinpath("demo.toml").read_text(encoding="utf-8"), list(overrides), name="the demo's recipe")
+    clear(out, recipe)
+    console.print("A Transformer learns to translate English into German, from nothing, on sentences of an embedded world.\n", markup=False)
+    run = train(recipe, out, device=device)
+    result = evaluate(run)[0]
+    tell(console, result)
+    write_card(run)
+    report = write_report(run, result, time.perf_counter() - begun)
+    console.print(f"\n{time.perf_counter() - begun:.0f} seconds in all. Look at {report} in a browser, then try:", markup=False)
+    for command in commands(run, result):
+        console.print(f"  {command}", markup=False, soft_wrap=True)
+    return report
+
+
+def clear(out: Path, recipe: Recipe) -> None:
+    """Remove an earlier demonstration, and nothing else."""
+    if (out / "recipe.toml").is_file() and (out / "report.html").is_file() and recipes.read(out / "recipe.toml").data.world is not None:
+        shutil.rmtree(out)
+
+
+def tell(console: Console, result: Result) -> None:
+    console.print()
+    for metric, score in result.scores.items():
+        console.print(f"{metric.replace('_', ' '):<16} {score.score:7.3f}   [{score.low:.3f}, {score.high:.3f}]", markup=False)
+    for note in result.notes:
+        console.print(note, markup=False)
+    console.print()
+    for source, hypothesis, reference in examples(result):
+        console.print(f"  {source}\n  {hypothesis}" + ("" if hypothesis == reference else f"\n  (reference: {reference})") + "\n", markup=False, soft_wrap=True)
+
+
+def examples(result: Result) -> list[tuple[str, str, str]]:
+    """Held-out sentences: the first with an "it", and the first without."""
+    gold = result.pairs.gold or []
+    riddles = [i for i, pair in enumerate(gold) if pair.pronouns][:EXAMPLES - 2]
+    plain = [i for i, pair in enumerate(gold) if not pair.pronouns][:EXAMPLES - len(riddles)]
+    return [(result.pairs.source[i], result.hypotheses[i], result.pairs.target[i]) for i in (*riddles, *plain)]
+
+
+def commands(run: Run, result: Result) -> list[str]:
+    sentence = next(pair.source for pair in result.pairs.gold or [] if pair.pronouns)
+    return [f'regard translate {run.folder} "{sentence}"', f'regard show {run.folder} "{sentence}" --terminal',
+            f'regard show {run.folder} "{sentence}" --heads --out heads.svg', "regard new translate --source your.en --target your.de"]
+
+
+def write_report(run: Run, result: Result, seconds: float) -> Path:
+    """report.html and the pictures it shows."""
+    figures = draw(run, result)
+    for name, (_, figure) in figures.items():
+        save(figure, run.folder / f"{name}.svg")
+    report = Report(
+        title="A Transformer, seen through",
+        summary=f"Trained from nothing in {seconds:.0f} seconds on sentences of an embedded English–German world, "
+                "then tested on sentences it has never seen.",
+        facts=facts(run),
+        scores=[(result.name, metric.replace("_", " "), f"{score.score:.3f}", f"{score.low:.3f} – {score.high:.3f}", score.signature)
+                for metric, score in result.scores.items()],
+        notes=result.notes,
+        examples=examples(result),
+        figures=[(caption, svg_text(figure, name)) for name, (caption, figure) in figures.items()],
+        commands=commands(run, result))
+    path = run.folder / "report.html"
+    path.write_text(page(report), encoding="utf-8")
+    return path
+
+
+def facts(run: Run) -> list[tuple[str, str]]:
+    model, world = run.recipe.model, run.recipe.data.world
+    parameters = sum(p.numel() for p in run.model.parameters())
+    return [("model", f"{model.encoder_layers}+{model.decoder_layers} layers of {model.width}, {model.heads} heads, {parameters:,} parameters"),
+            ("data", f"{world.number:,} pairs of level {world.level}" if world else ""), ("hardware", environment.hardware(run.device)),
+            ("recipe", run.recipe.digest())]
+
+
+def draw(run: Run, result: Result):
+    """The pictures by name: (caption, figure)."""
+    gold = next(pair for pair in result.pairs.gold or [] if pair.pronouns)
+    layer, head = alignment_head(run)
+    weights, name = next(align_gold(run, [gold])).view(layer, head)
+    records = [json.loads(line) for line in (run.folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    it = gold.pronouns[0]
+    caption = (f"What each German word looked at while the reference was read ({name}, the best aligner on validation sentences). “it” "
+               f"means “{gold.source.split()[it.antecedent_source].strip('.,')}”, hence “{it.form}”.")
+    return {
+        "attention": (caption, alignment(weights, gold.source.split(), gold.target.split(), gold=gold.alignment)),
+        "training": ("The loss and the validation score while training.", training(records)),
+        "length": ("BLEU by sentence length, with 95% intervals.", score_by_length({run.folder.name: result.by_length})),
+    }

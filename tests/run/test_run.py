@@ -1,0 +1,151 @@
+"""A run folder holds everything; its verbs keep the promises."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+import regard
+from regard.batches.batches import build_batch
+from regard.batches.ragged import Ragged
+from regard.batches.store import Side, Store
+from regard.corpus.pairs import read_pairs
+from regard.errors import Mistake
+from regard.run.card import card, write_card
+from regard.run.evaluate import compare_runs, evaluate
+from regard.run.fit import train
+from regard.run.starter import starter_recipe
+from regard.training.objectives import sentence_log_probabilities
+
+
+def test_the_folder_holds_everything_that_follows_from_the_recipe(tiny_run):
+    names = {path.name for path in tiny_run.folder.iterdir()}
+    assert {"recipe.toml", "tokenizer.json", "config.json", "model.safetensors", "checkpoints", "log.jsonl", "scores.json", "environment.json"} <= names
+    config = json.loads((tiny_run.folder / "config.json").read_text())
+    assert config["parameters"] == sum(p.numel() for p in tiny_run.model.parameters())
+    environment = json.loads((tiny_run.folder / "environment.json").read_text())
+    assert environment["packages"]["torch"] == torch.__version__.split("+")[0] or environment["packages"]["torch"] == torch.__version__
+
+
+def test_loaded_is_what_was_saved(tiny_run):
+    again = regard.load(tiny_run.folder, device="cpu")
+    texts = tiny_run.data.valid.source[:8]
+    assert again.best(texts) == tiny_run.best(texts)
+
+
+def test_the_order_and_company_of_texts_change_nothing(tiny_run):
+    texts = tiny_run.data.valid.source[:12]
+    together = tiny_run.best(texts)
+    assert [t.text for t in tiny_run.best(texts[::-1])][::-1] == [t.text for t in together]
+    assert [tiny_run.best([text])[0].text for text in texts[:4]] == [t.text for t in together[:4]]
+    assert tiny_run.best(["", texts[0], "  "])[0].text == "" == tiny_run.best(["", texts[0], "  "])[2].text
+
+
+def test_the_score_is_the_rescored_text(tiny_run):
+    texts = tiny_run.data.valid.source[:10]
+    for text, found in zip(texts, tiny_run.best(texts, length_penalty=0.0)):
+        store = Store(Side(Ragged.of(tiny_run.tokenizers[0].encode([text]))), Side(Ragged.of([found.tokens])))
+        rescored = float(sentence_log_probabilities(tiny_run.model, build_batch(store, np.array([0]), 0, 0))[0])
+        assert found.score == pytest.approx(rescored, abs=1e-3)
+
+
+def test_n_best_are_distinct_and_in_order(tiny_run):
+    for found in tiny_run.translate(tiny_run.data.valid.source[:5], beam=4, number=4):
+        assert len({tuple(t.tokens) for t in found}) == len(found) > 1
+        assert [t.score for t in found] == sorted((t.score for t in found), reverse=True)
+    with pytest.raises(Mistake, match="set --beam 3"):
+        tiny_run.translate(["x"], beam=2, number=3)
+
+
+def test_samples_follow_their_seed(tiny_run):
+    texts = tiny_run.data.valid.source[:5]
+    def sample(seed):
+        return [t.text for t in tiny_run.best(texts, temperature=1.5, seed=seed)]
+    assert sample(1) == sample(1) != sample(2)
+
+
+def test_alignments_are_over_the_words_that_were_said(tiny_run):
+    texts = tiny_run.data.valid.source[:3]
+    for text, found, said in zip(texts, tiny_run.align(texts), tiny_run.best(texts)):
+        assert found.source == text.split() and found.target == said.text.split()
+        assert found.weights.shape == (2, 2, len(found.target), len(found.source))
+        sums = found.weights.sum(-1)
+        assert np.all((np.abs(sums - 1) < 1e-5) | (sums == 0))
+
+
+def test_a_text_longer_than_the_model_allows_is_refused(tiny_run):
+    with pytest.raises(Mistake, match=r"line 2 is \d+ tokens long, the model takes 48"):
+        tiny_run.best(["The dog sleeps.", "The dog sleeps. " * 40])
+
+
+def test_scores_have_intervals_and_signatures(tiny_run):
+    scores = json.loads((tiny_run.folder / "scores.json").read_text())["test"]
+    assert {"bleu", "chrf", "ter", "perplexity", "pronouns", "alignment_error"} == set(scores)
+    for score in scores.values():
+        assert score["low"] <= score["score"] <= score["high"]
+        assert f"recipe:{tiny_run.recipe.digest()}" in score["signature"] and "engine:regard" in score["signature"]
+    assert "case:mixed" in scores["bleu"]["signature"]
+
+
+def test_other_files_can_be_scored(tiny_run, tmp_path):
+    valid = tiny_run.data.valid
+    (tmp_path / "mine.en").write_text("\n".join(valid.source) + "\n")
+    (tmp_path / "mine.de").write_text("\n".join(valid.target) + "\n")
+    (result,) = evaluate(tiny_run, source=tmp_path / "mine.en", reference=tmp_path / "mine.de", save=False)
+    assert result.name == "mine" and result.scores["chrf"].score > 0
+
+
+def test_a_run_is_not_better_than_itself(tiny_run):
+    for rows in compare_runs([tiny_run, tiny_run]).values():
+        assert all(row["p_value"] is None or row["p_value"] > 0.5 for row in rows)
+
+
+def test_the_card_says_what_it_is_for_and_what_not(tiny_run):
+    write_card(tiny_run)
+    text = card(tiny_run)
+    assert (tiny_run.folder / "README.md").read_text() == text
+    for heading in ("Scores", "Intended use", "Misuse", "Limits"):
+        assert f"## {heading}" in text
+    assert "bilingual world" in text and "| test | bleu |" in text
+
+
+def test_a_run_interrupted_and_resumed_ends_in_the_same_bits(tiny_run, tiny_settings, tmp_path):
+    """Whole runs through the public door: 60 steps at once, and 30 + 30."""
+    half = train(tiny_settings, tmp_path / "half", device="cpu")
+    for name in ("model.safetensors", "checkpoints/step-00000060"):
+        path = half.folder / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    again = train(half.folder, resume=True, device="cpu")
+    log = [json.loads(line) for line in (half.folder / "log.jsonl").read_text().splitlines()]
+    assert any(record.get("event") == "resume" and record["step"] == 30 for record in log)
+    assert (again.folder / "model.safetensors").read_bytes() == (tiny_run.folder / "model.safetensors").read_bytes()
+
+
+def test_a_folder_with_a_run_is_not_overwritten(tiny_run, tiny_settings):
+    before = (tiny_run.folder / "recipe.toml").read_bytes()
+    with pytest.raises(Mistake, match="already holds a run"):
+        train(tiny_settings, tiny_run.folder)
+    assert (tiny_run.folder / "recipe.toml").read_bytes() == before
+
+
+def test_separate_vocabularies(tiny_settings, tmp_path):
+    settings = {**tiny_settings, "tokens": {"size": 300, "joint": False}, "model": {**tiny_settings["model"], "tie": "target"},
+                "train": {**tiny_settings["train"], "steps": 2, "evaluate_every": 2, "save_every": 2}}
+    run = train(settings, tmp_path / "two", device="cpu")
+    assert run.tokenizers[0].to_json() != run.tokenizers[1].to_json()
+    assert regard.load(run.folder, device="cpu").best(["The dog sleeps."]) == run.best(["The dog sleeps."])
+
+
+def test_a_starter_recipe_fits_the_files_and_trains(tmp_path):
+    from regard import recipe as recipes
+    from regard.worlds import bilingual
+
+    bilingual.write(tmp_path / "world", 300, 1, 1)
+    text = starter_recipe("translate", [tmp_path / "world" / "train.en", tmp_path / "world" / "train.de"])
+    recipe = recipes.parse(text)
+    assert recipe.model.preset == "tiny" and recipe.data.held_out == len(set(read_pairs([tmp_path / "world" / "train.en"] * 2).source)) // 20
+    quick = ["train.steps=2", "train.evaluate_every=2", "train.save_every=2", "train.evaluate_sentences=2", "tokens.size=200", "model.width=16"]
+    run = train(recipes.parse(text, quick), tmp_path / "run", device="cpu")
+    assert run.best(["The dog sleeps."])

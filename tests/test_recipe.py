@@ -1,0 +1,86 @@
+"""Recipes: what is checked, what is said, and that every recipe shipped is valid."""
+
+from pathlib import Path
+
+import pytest
+import tomllib
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.errors import Mistake
+from regard.recipe import PRESETS, Recipe, build, parse, read
+
+ROOT = Path(__file__).parent.parent
+WORLD = "[data.world]\n"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.toml")), ids=lambda path: path.stem)
+def test_every_recipe_shipped_is_valid_and_says_its_launch_line(path):
+    recipe = read(path)
+    assert parse(recipe.to_toml()) == recipe, "resolved settings are a recipe again"
+    assert path.read_text().startswith("#")
+
+
+@pytest.mark.parametrize("text, overrides, said", [
+    (WORLD + "[model]\nhead = 3", [], r"no setting 'head' in model; did you mean 'heads'\?"),
+    (WORLD, ["train.optimizer.lr=1"], r"no setting 'lr' in train.optimizer; there are: kind, learning_rate"),
+    (WORLD, ["modle.width=8"], r"no setting 'modle'; did you mean 'model'\?"),
+    (WORLD + "[model]\nwidth = 100\nheads = 8", [], r"width 100 is not divisible by heads 8: use 10 heads, or set model.key_width"),
+    (WORLD + "[model]\npreset = 'smal'", [], r"model.preset = 'smal': input should be 'tiny', 'small', 'base' or 'big'"),
+    (WORLD, ["train.steps=many"], r"train.steps = 'many': input should be a valid integer"),
+    (WORLD, ["train.steps=0"], r"train.steps = 0: input should be greater than or equal to 1"),
+    (WORLD, ["train.regularize.dropout=nan"], r"train.regularize.dropout = nan: input should be a finite number"),
+    (WORLD, ["train.steps"], r"is not of the form part.setting=value"),
+    (WORLD, ["seed.x=1"], r"seed"),
+    ("", [], r"setting data is missing"),
+    ("[data]\ntrain = ['a', 'b']", [], r"no validation set"),
+    ("[data]\ntrain = ['a', 'b']\nheld_out = 5\n[data.world]", [], r"either data.train \(files\) or data.world"),
+    ("data = [", [], r"is not valid TOML"),
+    ("data = 3", [], r"data = 3"),
+    (WORLD + "[tokens]\njoint = false", [], r"model.tie = 'all' needs one vocabulary"),
+    (WORLD + "[tokens]\nkind = 'unigram'\n[train.regularize]\nbpe_dropout = 0.1", [], r"needs tokens.kind = 'bpe', not 'unigram'"),
+])
+def test_mistakes_name_the_setting_the_value_and_the_cure(text, overrides, said):
+    with pytest.raises(Mistake, match=said) as caught:
+        parse(text, overrides, name="r.toml")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_preset_is_filled_in_and_any_field_overridden():
+    recipe = parse(WORLD + "[model]\npreset = 'base'\nheads = 16")
+    assert (recipe.model.width, recipe.model.heads) == (PRESETS["base"]["width"], 16)
+
+
+def test_overrides_are_toml_or_plain_words():
+    recipe = parse(WORLD, ["train.steps=7", "data.origin=my own", "model.norm_first=true", "model.preset=tiny"])
+    assert (recipe.train.steps, recipe.data.origin, recipe.model.norm_first, recipe.model.width) == (7, "my own", True, 128)
+
+
+def test_the_digest_follows_the_settings_and_not_the_place_of_the_data():
+    one = build({"data": {"root": "a", "train": ["x", "y"], "held_out": 3}})
+    assert one.digest() == build({"data": {"root": "b", "train": ["x", "y"], "held_out": 3}}).digest()
+    assert one.digest() != build({"data": {"root": "a", "train": ["x", "y"], "held_out": 4}}).digest()
+
+
+def test_settings_are_frozen():
+    with pytest.raises(ValueError):
+        parse(WORLD).train.steps = 3
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*Recipe.model_fields, "kind", "x"]), inner, max_size=4)))
+def test_whatever_is_in_a_recipe_is_accepted_or_a_mistake_in_one_line(settings):
+    try:
+        build(settings if isinstance(settings, dict) else {"data": settings})
+    except Mistake as mistake:
+        assert "\n" not in str(mistake)
+
+
+def test_a_missing_recipe_and_a_folder_are_mistakes(tmp_path):
+    for path, said in [(tmp_path / "no.toml", "no recipe at"), (tmp_path, "is a folder")]:
+        with pytest.raises(Mistake, match=said):
+            read(path)
+
+
+def test_toml_written_is_toml():
+    assert tomllib.loads(parse(WORLD).to_toml())["data"]["world"]["level"] == 1
