@@ -70,7 +70,7 @@ def test_bad_input_is_one_line_and_status_2_before_the_first_step(regard, mine, 
 
     spoil, said = SPOIL[name]
     spoil(mine)
-    status, out, err = regard("train", mine / "r.toml", "--out", mine / "run", "--device", "cpu")
+    status, _, err = regard("train", mine / "r.toml", "--out", mine / "run", "--device", "cpu")
     lines = [line for line in err.splitlines() if line.startswith("regard: ")]
     assert status == 2 and len(lines) == 1 and re.search(said, lines[0]), err
     assert "Traceback" not in err and err.splitlines()[-1] == lines[0]
@@ -118,7 +118,7 @@ def test_bom_crlf_and_a_missing_last_newline_just_work(regard, mine):
 def test_translate_reads_lines_and_writes_lines(regard, tiny_run):
     texts = tiny_run.data.valid.source[:4]
     data = ("\r\n".join([*texts, "", texts[0]])).encode()
-    status, out, err = regard("translate", tiny_run.folder, "--device", "cpu", stdin=data)
+    status, out, _ = regard("translate", tiny_run.folder, "--device", "cpu", stdin=data)
     assert status == 0 and out.splitlines() == [*(t.text for t in tiny_run.best(texts)), "", tiny_run.best(texts[:1])[0].text]
     status, out, _ = regard("translate", tiny_run.folder, texts[0], "--json", "--device", "cpu")
     assert json.loads(out) == {"text": tiny_run.best(texts)[0].text, "score": pytest.approx(tiny_run.best(texts)[0].score, abs=1e-5)}

@@ -1,9 +1,9 @@
 """Recipes: what is checked, what is said, and that every recipe shipped is valid."""
 
+import tomllib
 from pathlib import Path
 
 import pytest
-import tomllib
 from hypothesis import given
 from hypothesis import strategies as st
 

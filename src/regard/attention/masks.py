@@ -3,7 +3,7 @@
 Queries are the last T of the S positions, so that the same mask serves a whole sequence and one new token after a cache.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -44,7 +44,8 @@ class Mask:
             value = getattr(self, name)
             return None if value is None else value if name == "allowed" and value.size(0) == 1 else value[chosen]
 
-        return Mask(self.causal, *(pick(n) for n in ("lengths", "starts", "documents")), self.window, pick("prefix"), pick("allowed"))
+        return replace(self, lengths=pick("lengths"), starts=pick("starts"), documents=pick("documents"), prefix=pick("prefix"),
+                       allowed=pick("allowed"))
 
     def dense(self, queries: int, keys: int, device: torch.device | None = None) -> Tensor | None:
         """Booleans that broadcast to (B, H, T, S), or None where everything may be seen."""

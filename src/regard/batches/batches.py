@@ -26,10 +26,7 @@ class Batch:
     rows: np.ndarray                                                              # (B,) which pairs of the store
 
     def to(self, device: torch.device) -> "Batch":
-        def move(x: Tensor) -> Tensor:
-            return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x
-
-        return Batch(move(self.source), move(self.lengths), move(self.target), move(self.labels), self.rows)
+        return Batch(self.source.to(device), self.lengths.to(device), self.target.to(device), self.labels.to(device), self.rows)
 
 
 class Batches:

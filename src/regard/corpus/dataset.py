@@ -39,7 +39,7 @@ def hold_out(pairs: Pairs, number: int) -> tuple[Pairs, Pairs, Pairs]:
         raise Mistake(f"{pairs.name} has {len(hashes):,} distinct source sentences; data.held_out = {number} takes twice as many: "
                       f"set at most {len(hashes) // 4}")
     ranked = sorted(hashes, key=lambda source: hashes[source])
-    aside = {source: "valid" for source in ranked[:number]} | {source: "test" for source in ranked[number:2 * number]}
+    aside = dict.fromkeys(ranked[:number], "valid") | dict.fromkeys(ranked[number:2 * number], "test")
     split: dict[str, list[int]] = {"train": [], "valid": [], "test": []}
     for index, source in enumerate(pairs.source):
         split[aside.get(source, "train")].append(index)

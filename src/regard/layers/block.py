@@ -4,6 +4,7 @@ The encoder, the decoder, and later BERT, GPT, T5 and ViT are this block with ot
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor, nn
 
@@ -48,15 +49,20 @@ class Block(nn.Module):
     def __init__(self, shape: Shape, *, source_width: int | None = None, out_width: int | None = None):
         super().__init__()
         width, out = shape.width, out_width or shape.width
-        heads = dict(key_width=shape.key_width, value_width=shape.value_width, key_value_heads=shape.key_value_heads)
-        residual = dict(norm=shape.norm, norm_first=shape.norm_first, dropout=shape.dropout)
-        self.self_attention = MultiHead(width, shape.heads, **heads, out_width=out, dropout=shape.attention_dropout)
-        self.around_self = Residual(width, out, **residual)
+        heads = partial(MultiHead, heads=shape.heads, key_width=shape.key_width, value_width=shape.value_width,
+                        key_value_heads=shape.key_value_heads, dropout=shape.attention_dropout)
+        residual = partial(Residual, norm=shape.norm, norm_first=shape.norm_first, dropout=shape.dropout)
+        self.self_attention = heads(width, out_width=out)
+        self.around_self = residual(width, out)
         if source_width is not None:
-            self.cross_attention = MultiHead(out, shape.heads, **heads, source_width=source_width, dropout=shape.attention_dropout)
-            self.around_cross = Residual(out, out, **residual)
+            self.cross_attention = heads(out, source_width=source_width)
+            self.around_cross = residual(out, out)
         self.feed_forward = FeedForward(out, shape.feed_forward, shape.activation, shape.activation_dropout)
-        self.around_feed_forward = Residual(out, out, **residual)
+        self.around_feed_forward = residual(out, out)
+
+    def look_at(self, source: Tensor, mask: Mask | None = None) -> Source:
+        """Project a source (B, S, source width) once for this block's cross-attention."""
+        return Source(*self.cross_attention.keys_values(source), mask)
 
     def forward(self, x: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None, rotation: Rotation | None = None,
                 cache: Cache | None = None, source: Source | None = None) -> Tensor:

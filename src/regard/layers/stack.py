@@ -1,7 +1,9 @@
 """Blocks one after another, with the positions they share: an encoder or a decoder."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +25,12 @@ class Stack(nn.Module):
         self.positions = positions
         self.dropout = nn.Dropout(embedding_dropout)
         self.blocks = nn.ModuleList(Block(replace(shape, width=width), source_width=source_width, out_width=out)
-                                    for width, out in zip(widths, widths[1:]))
+                                    for width, out in pairwise(widths))
         self.width = widths[-1]
         self.norm = build_norm(shape.norm, self.width) if shape.norm_first else nn.Identity()
+
+    def layers(self) -> Iterator[Block]:
+        return cast(Iterator[Block], iter(self.blocks))
 
     def forward(self, x: Tensor, *, mask: Mask = NO_MASK, caches: Sequence[Cache] | None = None,
                 sources: Sequence[Source] | None = None) -> Tensor:
@@ -35,7 +40,7 @@ class Stack(nn.Module):
         rotation = self.positions.rotation(at)
         bias = self.positions.bias(at, key_at)
         x = self.dropout(self.positions.embed(x, at))
-        for i, block in enumerate(self.blocks):
+        for i, block in enumerate(self.layers()):
             x = block(x, mask=mask, bias=bias, rotation=rotation, cache=caches[i] if caches else None, source=sources[i] if sources else None)
         return self.norm(x)
 

@@ -45,7 +45,7 @@ class Transformer(nn.Module):
         """Read source ids (B, S), each row valid up to its length; what each decoder layer will look at."""
         mask = Mask(lengths=lengths)
         memory = self.encoder(self.source_embedding(source), mask=mask)           # (B, S, D)
-        return [Source(*block.cross_attention.keys_values(memory), mask) for block in self.decoder.blocks]
+        return [block.look_at(memory, mask) for block in self.decoder.layers()]
 
     def forward(self, source: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
         """The logits (B, T, V) of the word after each target position, given all before it."""

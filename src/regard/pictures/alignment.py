@@ -29,7 +29,7 @@ def alignment(weights: np.ndarray, source: Sequence[str], target: Sequence[str],
             axes.legend(handles=[Patch(fill=False, edgecolor=SERIES[1], label="gold alignment")], loc="upper left", bbox_to_anchor=(0, -0.02))
         bar = figure.colorbar(image, ax=axes, shrink=0.6, aspect=18, pad=0.03)
         bar.set_label("attention weight")
-        bar.outline.set_visible(False)  # type: ignore[operator]
+        bar.outline.set_visible(False)
         bar.ax.tick_params(length=0)
         if title:
             axes.set_title(title, loc="left", pad=10)

@@ -1,11 +1,14 @@
 """The house look, and how a figure becomes a file: the same bytes every time, text as text."""
 
 import io
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import matplotlib
+from cycler import cycler
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
@@ -17,10 +20,10 @@ SERIES = ["#1f4e79", "#c8553d", "#4b7f52", "#8e6c8a", "#b8860b", "#5f6b7a"]
 WEIGHTS = LinearSegmentedColormap.from_list("weights", ["#ffffff", "#dbe7f1", "#9dbfd9", "#4f86b0", "#1f4e79", "#0f2942"])
 """From paper to ink, evenly darker, so that it prints in grey."""
 
-LOOK = {
+LOOK: Any = {
     "font.family": ["DejaVu Sans"], "font.size": 9.0, "text.color": INK, "axes.edgecolor": INK, "axes.labelcolor": INK, "axes.titlecolor": INK,
     "xtick.color": INK, "ytick.color": INK, "axes.linewidth": 0.6, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 9.5,
-    "axes.prop_cycle": matplotlib.cycler(color=SERIES), "figure.facecolor": "white", "svg.fonttype": "none", "svg.hashsalt": "regard",
+    "axes.prop_cycle": cycler(color=SERIES), "figure.facecolor": "white", "svg.fonttype": "none", "svg.hashsalt": "regard",
     "pdf.fonttype": 42, "text.parse_math": False, "legend.frameon": False,
 }
 FORMATS = {".svg": "svg", ".png": "png", ".pdf": "pdf"}
@@ -48,7 +51,9 @@ def save(figure: Figure, path: Path) -> None:
 
 def rendered(figure: Figure, kind: str) -> bytes:
     buffer = io.BytesIO()
-    with look():
+    with look(), warnings.catch_warnings():
+        if kind == "svg":                             # its text is text: whoever opens it has the fonts for it
+            warnings.filterwarnings("ignore", message="Glyph .* missing")
         figure.savefig(buffer, format=kind, metadata=NO_DATE[kind], bbox_inches="tight", pad_inches=0.08, dpi=200)
     return buffer.getvalue()
 

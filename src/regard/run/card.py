@@ -1,7 +1,6 @@
 """The card of a run: README.md in its folder, made from what the folder holds."""
 
 import json
-import os
 from typing import Any
 
 from regard.run.opened import Run
@@ -16,7 +15,7 @@ Text unlike its training data, sentences longer than `model.max_length` tokens a
 def write_card(run: Run) -> None:
     aside = run.folder / ".README.md.writing"
     aside.write_text(card(run), encoding="utf-8")
-    os.replace(aside, run.folder / "README.md")
+    aside.replace(run.folder / "README.md")
 
 
 def card(run: Run) -> str:

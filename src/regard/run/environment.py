@@ -5,6 +5,7 @@ import os
 import platform
 import shutil
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -43,10 +44,9 @@ def hardware(device: torch.device) -> str:
 
 def processor() -> str:
     try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
-        return names[0]
-    except (OSError, IndexError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
         return platform.processor() or platform.machine()
 
 

@@ -29,7 +29,7 @@ def starter_recipe(task: str, files: Sequence[Path]) -> str:
     longest = longest_words(pairs)
     preset, size, steps, tokens, rate, dropout, r_drop, bpe_dropout = next(row[1:] for row in SIZES if len(pairs) <= row[0])
     names = ", ".join(f'"{path.name if same_folder(files) else path.resolve()}"' for path in files)
-    root = files[0].parent if same_folder(files) else Path(".")
+    root = files[0].parent if same_folder(files) else Path()
     return f"""\
 # Translation, from {len(pairs):,} sentence pairs of your own. Train it with:  regard train THIS_FILE --out runs/mine
 # Every setting is explained in docs/settings.md; what is not written here has a default.

@@ -8,6 +8,7 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from regard.errors import Mistake
 from regard.tokens.special import UNK
@@ -34,7 +35,7 @@ class Segmenter:
         """Merge the best-ranked neighbours first; each possible merge of a round is skipped with probability `dropout`."""
         pieces = list(word)
         while len(pieces) > 1:
-            ranked = [(self.ranks[pair], i) for i, pair in enumerate(zip(pieces, pieces[1:]))
+            ranked = [(self.ranks[pair], i) for i, pair in enumerate(pairwise(pieces))
                       if pair in self.ranks and not (dropout and chance.random() < dropout)]
             if not ranked:
                 break

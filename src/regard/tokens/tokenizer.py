@@ -5,6 +5,7 @@ A space travels with the word after it ("▁"), punctuation stands apart, so tha
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Library
@@ -53,16 +54,17 @@ class Tokenizer:
 
 def train_tokenizer(settings: Tokens, texts: Iterable[str]) -> Tokenizer:
     library = untrained(settings)
-    specials = dict(special_tokens=SPECIALS, show_progress=False)
+    options: dict[str, Any] = dict(vocab_size=settings.size, special_tokens=SPECIALS, show_progress=False)
+    trainer: Any
     match settings.kind:
         case "bpe":
-            trainer = trainers.BpeTrainer(vocab_size=settings.size, limit_alphabet=LARGEST_ALPHABET, min_frequency=2, **specials)
+            trainer = trainers.BpeTrainer(limit_alphabet=LARGEST_ALPHABET, min_frequency=2, **options)
         case "wordpiece":
-            trainer = trainers.WordPieceTrainer(vocab_size=settings.size, limit_alphabet=LARGEST_ALPHABET, min_frequency=2, **specials)
+            trainer = trainers.WordPieceTrainer(limit_alphabet=LARGEST_ALPHABET, min_frequency=2, **options)
         case "unigram":
-            trainer = trainers.UnigramTrainer(vocab_size=settings.size, unk_token="<unk>", **specials)
+            trainer = trainers.UnigramTrainer(unk_token="<unk>", **options)
         case "characters":
-            trainer = trainers.WordLevelTrainer(vocab_size=LARGEST_ALPHABET, **specials)
+            trainer = trainers.WordLevelTrainer(**{**options, "vocab_size": LARGEST_ALPHABET})
     library.train_from_iterator(texts, trainer)
     return Tokenizer(library)
 

@@ -60,7 +60,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 def write_weights(path: Path, weights: dict[str, Tensor]) -> None:
     """Replace a file of weights in one move."""
-    data = serialize({name: tensor for name, tensor in weights.items()})
+    data = serialize(weights)
     require_space(path.parent, len(data))
     aside = path.with_name(f".{path.name}.writing")
     try:
@@ -127,7 +127,7 @@ def all_steps(folder: Path) -> list[Path]:
 
 def newest_good(folder: Path) -> tuple[Path | None, list[str]]:
     """The newest checkpoint that verifies, and a line about each newer one that does not."""
-    notes = []
+    notes: list[str] = []
     for path in reversed(all_steps(folder)):
         problem = damage(path)
         if problem is None:

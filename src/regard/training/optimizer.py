@@ -22,7 +22,7 @@ class Optimizer:
         if hidden:
             self.parts.append(torch.optim.Muon([p for _, p in hidden], lr=settings.muon_learning_rate, weight_decay=settings.weight_decay))
             self.peaks.append(settings.muon_learning_rate)
-        self.names = {p: name for name, p in named}
+        self.names: dict[Tensor, str] = {p: name for name, p in named}
 
     def set_rate(self, share: float) -> None:
         for part, peak in zip(self.parts, self.peaks):

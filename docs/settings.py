@@ -1,0 +1,64 @@
+"""Write docs/settings.md from the recipe's types: `python docs/settings.py`. A test checks that it is not stale."""
+
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from regard.recipe import PRESETS, Part, Recipe
+
+PAGE = Path(__file__).with_name("settings.md")
+
+
+def settings_page() -> str:
+    lines = ["# Settings", "", "Every setting of a recipe, generated from its types by `python docs/settings.py`.",
+             "Override any of them on the command line: `regard train recipe.toml --set train.steps=2000`.", "", *part("", Recipe)]
+    lines += ["", "## Presets of `model`", "", "| preset | " + " | ".join(PRESETS["base"]) + " |", "|---|" + "---|" * len(PRESETS["base"])]
+    lines += [f"| `{name}` | " + " | ".join(str(value) for value in fields.values()) + " |" for name, fields in PRESETS.items()]
+    return "\n".join(lines) + "\n"
+
+
+def part(path: str, kind: type[Part]) -> list[str]:
+    lines = [f"## `[{path}]`" if path else "## The recipe itself", ""]
+    lines += [kind.__doc__.strip(), ""] if kind.__doc__ else []
+    lines += ["| setting | kind | default | |", "|---|---|---|---|"]
+    nested = []
+    for name, field in kind.model_fields.items():
+        options = [field.annotation, *getattr(field.annotation, "__args__", ())]
+        inner = next((option for option in options if isinstance(option, type) and issubclass(option, Part)), None)
+        if inner is not None:
+            nested.append((f"{path}.{name}".lstrip("."), inner))
+            continue
+        default = "required" if field.is_required() else f"`{shown(field.default)}`"
+        words = " ".join((field.description or "").split())
+        lines.append(f"| `{name}` | {kind_of(field.annotation)} | {default} | {words} |")
+    for inner_path, inner in nested:
+        lines += ["", *part(inner_path, inner)]
+    return lines
+
+
+def kind_of(annotation: Any) -> str:
+    """A type in words."""
+    origin, inside = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return " or ".join(f"`{value}`" for value in inside)
+    if origin in (Union, UnionType):
+        return " or ".join(kind_of(option) for option in inside)
+    if origin is Annotated:
+        return kind_of(inside[0])
+    if origin is list:
+        return f"list of {kind_of(inside[0])}"
+    if origin is tuple:
+        return f"two of {kind_of(inside[0])}"
+    if origin is dict:
+        return f"names, each with a {kind_of(inside[1])}"
+    return {int: "whole number", float: "number", str: "text", bool: "true or false", NoneType: "not set"}[annotation]
+
+
+def shown(default: Any) -> str:
+    if default is None:
+        return "not set"
+    return str(default).lower() if isinstance(default, bool) else repr(default).replace("'", '"')
+
+
+if __name__ == "__main__":
+    PAGE.write_text(settings_page(), encoding="utf-8")

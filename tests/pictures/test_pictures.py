@@ -1,0 +1,117 @@
+"""Pictures: the same bytes every time, words as words, nothing from outside."""
+
+import re
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from regard.errors import Mistake
+from regard.pictures.alignment import alignment, heads
+from regard.pictures.curves import score_by_length, training
+from regard.pictures.report import Report, page
+from regard.pictures.style import rendered, save, svg_text
+from regard.pictures.terminal import alignment_text
+
+NASTY = ["<img src=x onerror=alert(1)>", "$x^2$", "&amp;", "Straße", "犬", "_under_", "\\frac", "\u202eevil", "", "a" * 80]
+
+
+def matrix(T, S, seed=0):
+    return np.random.default_rng(seed).dirichlet(np.ones(S), T)
+
+
+def words_of(svg):
+    return ["".join(node.itertext()).strip() for node in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+
+
+FIGURES = {
+    "alignment": lambda: alignment(matrix(4, 5), list("abcde"), list("wxyz"), title="title", gold=[(0, 0), (1, 3)]),
+    "heads": lambda: heads(np.stack([matrix(4, 5, h) for h in range(6)]), list("abcde"), list("wxyz"), title="layer 1"),
+    "training": lambda: training([{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0}, {"step": 2, "valid_loss": 2.5, "valid_bleu": 10.0}]),
+    "length": lambda: score_by_length({"one": [dict(low=1, high=5, count=9, score=50.0, ci_low=40.0, ci_high=55.0)],
+                                       "two": [dict(low=1, high=5, count=9, score=60.0, ci_low=50.0, ci_high=65.0)]}),
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("kind", ["svg", "png", "pdf"])
+def test_the_same_picture_is_the_same_bytes(name, kind):
+    assert rendered(FIGURES[name](), kind) == rendered(FIGURES[name](), kind)
+
+
+def test_words_are_text_in_the_picture():
+    said = words_of(rendered(FIGURES["alignment"](), "svg"))
+    for word in [*"abcde", *"wxyz", "title", "attention weight", "gold alignment"]:
+        assert word in said
+
+
+def test_nasty_words_stay_words():
+    """Markup, formulas and other scripts neither break the picture nor turn into something else."""
+    svg = rendered(alignment(matrix(len(NASTY), len(NASTY)), NASTY, NASTY), "svg")
+    said = words_of(svg)
+    assert "$x^2$" in said and "Straße" in said and any(word.startswith("<img src=x onerror") for word in said)
+    assert b"<img" not in svg
+
+
+def test_the_darkest_cell_is_the_largest_weight(tmp_path):
+    from PIL import Image
+
+    weights = np.zeros((3, 4))
+    weights[1, 2] = 1.0
+    axes = alignment(weights, list("abcd"), list("xyz")).axes[0]
+    assert np.array_equal(axes.images[0].get_array(), weights)
+    assert axes.images[0].get_clim() == (0, 1)
+    save(alignment(weights, list("abcd"), list("xyz")), tmp_path / "a.png")
+    grey = np.asarray(Image.open(tmp_path / "a.png").convert("L"))
+    assert grey.min() < 60 and (grey > 240).mean() > 0.5
+
+
+@pytest.mark.parametrize("T, S", [(1, 1), (1, 60), (70, 90)])
+def test_any_number_of_words_fits(T, S):
+    figure = alignment(matrix(T, S), [f"word{i}" for i in range(S)], [f"Wort{i}" for i in range(T)])
+    assert max(figure.get_size_inches()) < 20
+    assert f"word{S - 1}" in words_of(rendered(figure, "svg"))
+
+
+def test_unknown_endings_and_bad_places_are_mistakes(tmp_path):
+    figure = FIGURES["training"]()
+    with pytest.raises(Mistake, match=r"\.gif is not a format; use \.svg, \.png or \.pdf"):
+        save(figure, tmp_path / "a.gif")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Mistake, match="cannot write the picture"):
+        save(figure, tmp_path / "file" / "a.svg")
+
+
+class Tags(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.ids, self.open = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.ids += [value for name, value in attributes if name == "id"]
+
+
+def test_the_report_is_one_page_without_anything_from_outside():
+    nasty = "<script>alert(1)</script>"
+    text = page(Report(title=nasty, summary=nasty, facts=[(nasty, nasty)], scores=[(nasty, nasty, "1", "0 – 2", nasty)], notes=[nasty],
+                       examples=[(nasty, nasty, nasty + "!")], commands=[nasty],
+                       figures=[(nasty, svg_text(FIGURES["training"](), "one")), ("again", svg_text(FIGURES["training"](), "two"))]))
+    found = Tags(text)
+    assert "script" not in found.tags and "link" not in found.tags and "img" not in found.tags
+    assert text.count("&lt;script&gt;") >= 10
+    assert len(found.ids) == len(set(found.ids)) and found.tags.count("svg") == 2
+    assert not re.search(r'(?:src|href)="(?!#)', text) and not re.findall(r"url\((?!#)", text)
+    for reference in re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', text):
+        assert (reference[0] or reference[1]) in found.ids
+
+
+def test_the_terminal_has_a_matrix_where_it_fits_and_a_list_where_not():
+    weights = np.array([[1.0, 0.0], [0.25, 0.75]])
+    drawn = alignment_text(weights, ["ab", "cde"], ["Wort", "x"]).splitlines()
+    assert [line.strip() for line in drawn[:3]] == ["c", "a d", "b e"]
+    assert drawn[3] == " Wort █" and drawn[4].startswith("    x ") and "▓" in drawn[4]
+    listed = alignment_text(weights, ["ab", "cde"], ["Wort", "x"], width=5).splitlines()
+    assert listed == ["Wort ← ab 1.00", "   x ← cde 0.75, ab 0.25"]
