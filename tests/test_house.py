@@ -45,7 +45,7 @@ def imports(path: Path) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {name.name.split(".")[1] for name in node.names if name.name.startswith("regard.")}
         elif isinstance(node, ast.ImportFrom) and node.module == "regard":
-            found |= {name.name for name in node.names}
+            found |= {name.name for name in node.names} - {"__version__"}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("regard."):
             found.add(str(node.module).split(".")[1])
     return found

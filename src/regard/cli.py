@@ -156,7 +156,7 @@ def show(run: RunFolder, text: Annotated[str, typer.Argument(help="A sentence to
 @app.command()
 def plan(what: Annotated[str | None, typer.Argument(metavar="RECIPE|PRESET|RUN|block", help="A recipe, tiny, small, base, big, a run "
                          "folder, or `block` for the lecture's one encoder block.")] = None, set_: Set = None,
-         layers: Annotated[bool, typer.Option("--layers", help="Every part of every layer.")] = False,
+         parts: Annotated[bool, typer.Option("--parts", help="Every part of every layer.")] = False,
          costs: Annotated[bool, typer.Option("--costs", help="The published training costs, beside one's own runs.")] = False,
          run: Annotated[list[Path] | None, typer.Option(help="A run folder for the cost table; all in runs/ when not given.")] = None,
          measure: Annotated[bool, typer.Option("--measure", help="Time this machine for a second.")] = False, as_json: AsJson = False) -> None:
@@ -172,7 +172,7 @@ def plan(what: Annotated[str | None, typer.Argument(metavar="RECIPE|PRESET|RUN|b
     if as_json:
         print_json(**found.to_json())
     else:
-        Console(highlight=False, width=None if sys.stdout.isatty() else 110).print(*planning.render(found, layers=layers))
+        Console(highlight=False, width=None if sys.stdout.isatty() else 110).print(*planning.render(found, layers=parts))
 
 
 @app.command()

@@ -42,6 +42,8 @@ class World(Part):
     """Training pairs."""
     held_out: Count = 1_000
     """Pairs in each of the validation and test sets."""
+    share: float = Field(0.32, ge=0, le=1)
+    """The part of the sentences that have an "it"."""
     seed: int = 1
 
 

@@ -34,11 +34,11 @@ def problems(draw, vocabulary=V, most=9):
     return model, (torch.randint(4, vocabulary, (B, S)), lengths), limits
 
 
-def rescore(model, inputs, row, tokens):
-    """log p of the output, its end included, by one forward pass."""
+def rescore(model, inputs, row, tokens, prefix=(BOS,)):
+    """log p of the output after its prefix, its end included, by one forward pass."""
     source, lengths = inputs[0][row:row + 1], inputs[1][row:row + 1]
     with torch.no_grad():
-        log_p = model(source, lengths, torch.tensor([[BOS, *tokens]])).log_softmax(-1)[0]
+        log_p = model(source, lengths, torch.tensor([[*prefix, *tokens]])).log_softmax(-1)[0, len(prefix) - 1:]
     return sum(float(log_p[i, token]) for i, token in enumerate([*tokens, EOS]))
 
 
@@ -81,6 +81,21 @@ def test_batched_equals_one_by_one(problem, beam):
     for row, length in enumerate(inputs[1].tolist()):
         alone = beam_search(model, (inputs[0][row:row + 1, :length], inputs[1][row:row + 1]), limits[row:row + 1], beam=beam, alpha=0.6, number=beam)
         assert [h.tokens for h in alone[0]] == [h.tokens for h in together[row]]
+
+
+@given(problems(), st.integers(1, 3), st.data())
+def test_outputs_go_on_from_prefixes_of_different_lengths(problem, beam, data):
+    model, inputs, limits = problem
+    prefixes = [[BOS, *data.draw(st.lists(st.integers(4, V - 1), max_size=3))] for _ in limits]
+    padded = torch.tensor([[PAD] * (max(map(len, prefixes)) - len(prefix)) + prefix for prefix in prefixes])
+    found = beam_search(model, inputs, limits, beam=beam, alpha=0.6, prefix=padded)
+    walked = walk(model, inputs, limits, greedy, prefix=padded)
+    for row, prefix in enumerate(prefixes):
+        for hypothesis in (found[row][0], walked[row]):
+            assert hypothesis.log_probability == pytest.approx(rescore(model, inputs, row, hypothesis.tokens, prefix), abs=1e-5)
+        alone = beam_search(model, (inputs[0][row:row + 1], inputs[1][row:row + 1]), limits[row:row + 1], beam=beam, alpha=0.6,
+                            prefix=torch.tensor([prefix]))
+        assert alone[0][0].tokens == found[row][0].tokens
 
 
 @given(problems(vocabulary=6, most=4))

@@ -115,3 +115,4 @@ def test_the_terminal_has_a_matrix_where_it_fits_and_a_list_where_not():
     assert drawn[3] == " Wort █" and drawn[4].startswith("    x ") and "▓" in drawn[4]
     listed = alignment_text(weights, ["ab", "cde"], ["Wort", "x"], width=5).splitlines()
     assert listed == ["Wort ← ab 1.00", "   x ← cde 0.75, ab 0.25"]
+    assert "\x1b" not in alignment_text(weights, ["\x1b[31mred", "b"], ["犬犬", "\ud800"])

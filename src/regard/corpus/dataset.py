@@ -48,7 +48,7 @@ def hold_out(pairs: Pairs, number: int) -> tuple[Pairs, Pairs, Pairs]:
 
 def world_dataset(world: World, train: bool = True) -> Dataset:
     def pairs(number: int, split: str) -> Pairs:
-        gold = bilingual.generate(number, world.seed, level=world.level, split=split)
+        gold = bilingual.generate(number, world.seed, level=world.level, split=split, share=world.share)
         return Pairs([pair.source for pair in gold], [pair.target for pair in gold], f"world {world.kind} {split}", gold=gold)
 
     return Dataset(pairs(world.number, "train") if train else Pairs([], []), pairs(world.held_out, "valid"),

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.decoding.protocol import Decodes, Hypothesis, length_penalty, next_log_probabilities
-from regard.tokens.special import BOS, EOS, PAD
+from regard.decoding.protocol import Decodes, Hypothesis, begin, length_penalty, next_log_probabilities
+from regard.tokens.special import EOS, PAD
 
 
 @dataclass
@@ -43,13 +43,13 @@ class Beams:
 
 @torch.no_grad()
 def beam_search(model: Decodes, inputs: Any, limits: Tensor, *, beam: int, alpha: float = 0.0, number: int = 1,
-                stop_early: bool = True) -> list[list[Hypothesis]]:
-    """The `number` best hypotheses of each sentence, best first."""
+                stop_early: bool = True, prefix: Tensor | None = None) -> list[list[Hypothesis]]:
+    """The `number` best hypotheses of each sentence, best first; of what follows its prefix, where there is one."""
     longest, device = int(limits.max()), limits.device
     beams = Beams.begin(limits, beam)
     results: list[list[Hypothesis]] = [[] for _ in limits]
-    state = model.start(inputs, room=longest)
-    logits, state = model.step(torch.full((len(limits), 1), BOS, device=device), state)
+    last, state = begin(model, inputs, limits, prefix)
+    logits, state = model.step(last, state)
     state = state.reorder(torch.arange(len(limits), device=device).repeat_interleave(beam))
     logits = logits.repeat_interleave(beam, dim=0)
     for step in range(longest):

@@ -17,7 +17,7 @@ class State(Protocol):
 class Decodes(Protocol):
     """Anything that writes one token after another, recurrent or not."""
 
-    def start(self, inputs: Any, room: int = 32) -> State: ...
+    def start(self, inputs: Any, prefix: Tensor | None = None, room: int = 32) -> State: ...
     def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, State]: ...
 
 
@@ -34,6 +34,14 @@ class Hypothesis:
 def length_penalty(length: Tensor | float, alpha: float) -> Tensor | float:
     """((5 + length) / 6)^α (Wu et al. 2016, eq. 14); the end mark counts."""
     return ((5 + length) / 6) ** alpha
+
+
+def begin(model: Decodes, inputs: Any, limits: Tensor, prefix: Tensor | None) -> tuple[Tensor, State]:
+    """The token to go on from (B, 1), and the state after what comes before it. `prefix` (B, P) is what every output begins with,
+    short ones padded on the left and each opened by the begin mark."""
+    if prefix is None:
+        prefix = torch.full((len(limits), 1), BOS, device=limits.device)
+    return prefix[:, -1:], model.start(inputs, prefix[:, :-1], room=prefix.size(1) + int(limits.max()))
 
 
 def next_log_probabilities(logits: Tensor, ends_now: Tensor) -> Tensor:

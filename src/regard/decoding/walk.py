@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from regard import chance
-from regard.decoding.protocol import Decodes, Hypothesis, length_penalty, next_log_probabilities
-from regard.tokens.special import BOS, EOS, PAD
+from regard.decoding.protocol import Decodes, Hypothesis, begin, length_penalty, next_log_probabilities
+from regard.tokens.special import EOS, PAD
 
 Choose = Callable[[Tensor, Tensor, int], Tensor]
 
@@ -40,14 +40,14 @@ def sampler(*, seed: int, temperature: float = 1.0, top_k: int = 0, top_p: float
 
 
 @torch.no_grad()
-def walk(model: Decodes, inputs: Any, limits: Tensor, choose: Choose = greedy, alpha: float = 0.0) -> list[Hypothesis]:
-    """Write until every sentence has ended; sentence i has at most limits[i] tokens, its end mark included."""
+def walk(model: Decodes, inputs: Any, limits: Tensor, choose: Choose = greedy, alpha: float = 0.0,
+         prefix: Tensor | None = None) -> list[Hypothesis]:
+    """Write until every sentence has ended; sentence i has at most limits[i] tokens after its prefix, its end mark included."""
     device, longest = limits.device, int(limits.max())
-    state = model.start(inputs, room=longest)
     rows = torch.arange(len(limits), device=device)                               # the sentences still being written
     said = torch.full((len(limits), longest), PAD, device=device)
     total = torch.zeros(len(limits), device=device, dtype=torch.float64)
-    last = torch.full((len(limits), 1), BOS, device=device)
+    last, state = begin(model, inputs, limits, prefix)
     for step in range(longest):
         logits, state = model.step(last, state)
         log_p = next_log_probabilities(logits, limits[rows] == step + 1)

@@ -4,6 +4,7 @@ Deviations: biases in the query, key, value and output projections (as in the au
 attention weights and inside the feed-forward layer are settings, off by default.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
@@ -15,6 +16,8 @@ from regard.layers.block import Shape, Source
 from regard.layers.embedding import Embedding
 from regard.layers.stack import Stack
 from regard.layers.state import State
+
+PAD = 0
 
 if TYPE_CHECKING:
     from regard.recipe import Model, Regularize
@@ -52,15 +55,24 @@ class Transformer(nn.Module):
         x = self.decoder(self.target_embedding(target), mask=Mask(causal=True), sources=self.encode(source, lengths))
         return self.output(x)
 
-    def start(self, inputs: tuple[Tensor, Tensor], room: int = 32) -> State:
-        """Read the sources (ids, lengths); nothing is written yet."""
-        return State(self.encode(*inputs), [Cache(room) for _ in self.decoder.blocks])
+    def start(self, inputs: tuple[Tensor, Tensor], prefix: Tensor | None = None, room: int = 32) -> State:
+        """Read the sources (ids, lengths), and target tokens (B, P) already written, short ones padded on the left."""
+        state = State(self.encode(*inputs), [Cache(room) for _ in self.decoder.blocks])
+        if prefix is None or prefix.size(1) == 0:
+            return state
+        _, state = self.step(prefix, replace(state, starts=leading(prefix, PAD)))
+        return state
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Read the next target tokens (hypotheses, T); the logits (hypotheses, T, V) after each of them."""
         mask = Mask(causal=True, starts=state.starts)
         x = self.decoder(self.target_embedding(tokens), mask=mask, caches=state.caches, sources=state.sources)
         return self.output(x), state
+
+
+def leading(tokens: Tensor, pad: int) -> Tensor:
+    """How many tokens at the beginning of each row are padding: (B, P) -> (B,)."""
+    return (tokens == pad).long().cumprod(1).sum(1)
 
 
 def block_shape(settings: "Model", regularize: "Regularize | None") -> Shape:

@@ -18,7 +18,7 @@ table { border-collapse: collapse; width: 100%; font: .88rem/1.5 ui-sans-serif, 
 th, td { text-align: left; padding: .32rem .9rem .32rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 th { font-weight: 600; color: var(--soft); }
 td.number { white-space: nowrap; }
-td.small, p.small { font-size: .74rem; color: var(--soft); overflow-wrap: anywhere; }
+td.small { font-size: .74rem; color: var(--soft); overflow-wrap: anywhere; min-width: 16rem; }
 figure { margin: 1.2rem 0; }
 figure .card { background: var(--card); border: 1px solid var(--line); border-radius: 4px; padding: .8rem; overflow-x: auto; }
 figure svg { max-width: 100%; height: auto; display: block; margin: 0 auto; }

@@ -4,25 +4,28 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from regard.pictures.words import columns, label
+
 SHADES = " ·░▒▓█"
 
 
 def alignment_text(weights: np.ndarray, source: Sequence[str], target: Sequence[str], width: int = 100) -> str:
     """Shaded cells under upright source words; where that is too wide, a list of what each word looked at."""
-    margin = max(map(len, target), default=0) + 2
+    source, target = [label(word) for word in source], [label(word) for word in target]
+    margin = max(map(columns, target), default=0) + 2
     if margin + 2 * len(source) > width:
         return looked_at(weights, source, target)
     tall = max(map(len, source), default=0)
     lines = [" " * margin + " ".join(word.rjust(tall)[row] for word in source) for row in range(tall)]
     for word, row in zip(target, weights):
-        lines.append(word.rjust(margin - 1) + " " + " ".join(SHADES[min(len(SHADES) - 1, round(float(x) * (len(SHADES) - 1)))] for x in row))
+        lines.append(" " * (margin - 1 - columns(word)) + word + " " + " ".join(SHADES[min(len(SHADES) - 1, round(float(x) * (len(SHADES) - 1)))] for x in row))
     return "\n".join(line.rstrip() for line in lines)
 
 
 def looked_at(weights: np.ndarray, source: Sequence[str], target: Sequence[str], most: int = 3) -> str:
-    margin = max(map(len, target), default=0)
+    margin = max(map(columns, target), default=0)
     lines = []
     for word, row in zip(target, weights):
         best = np.argsort(-row, kind="stable")[:most]
-        lines.append(f"{word.rjust(margin)} ← " + ", ".join(f"{source[i]} {row[i]:.2f}" for i in best if row[i] >= 0.05))
+        lines.append(f"{' ' * (margin - columns(word))}{word} ← " + ", ".join(f"{source[i]} {row[i]:.2f}" for i in best if row[i] >= 0.05))
     return "\n".join(lines)

@@ -76,7 +76,7 @@ def write_report(run: Run, result: Result, seconds: float) -> Path:
     """report.html and the pictures it shows."""
     figures = draw(run, result)
     for name, (_, figure) in figures.items():
-        save(figure, run.folder / f"{name}.svg")
+        save(figure, run.folder / "pictures" / f"{name}.svg")
     report = Report(
         title="A Transformer, seen through",
         summary=f"Trained from nothing in {seconds:.0f} seconds on sentences of an embedded English–German world, "

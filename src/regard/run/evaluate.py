@@ -13,7 +13,18 @@ from regard.batches.lengths import evaluation_store
 from regard.corpus.pairs import Pairs, read_pairs
 from regard.errors import Mistake
 from regard.run.opened import Alignment, Run
-from regard.scoring import Score, accuracy, alignment_error, best_head, compare, links, perplexity, score_by_length, translation_scores, uniform_error
+from regard.scoring import (
+    Score,
+    accuracy,
+    alignment_error,
+    best_head,
+    compare,
+    links,
+    perplexity,
+    score_by_length,
+    translation_scores,
+    uniform_error,
+)
 from regard.tokens.special import PAD
 from regard.training.objectives import sentence_log_probabilities
 from regard.worlds import bilingual
@@ -98,7 +109,7 @@ def alignment_head(run: Run) -> tuple[int, int]:
 
 
 def write_scores(run: Run, results: Sequence[Result]) -> None:
-    """scores.json: {set: {metric: {score, low, high, signature}}}, and the translations themselves."""
+    """scores.json: {set: {metric: {score, low, high, signature}}}; the translations; BLEU by sentence length as a picture."""
     path = run.folder / "scores.json"
     known = json.loads(path.read_text()) if path.exists() else {}
     known |= {result.name: {metric: score.to_json() for metric, score in result.scores.items()} for result in results}
@@ -106,6 +117,14 @@ def write_scores(run: Run, results: Sequence[Result]) -> None:
     (run.folder / "translations").mkdir(exist_ok=True)
     for result in results:
         (run.folder / "translations" / f"{result.name}.txt").write_text("\n".join(result.hypotheses) + "\n", encoding="utf-8")
+        draw_by_length({run.folder.name: result.by_length}, run.folder / "pictures" / f"bleu-by-length-{result.name}.svg")
+
+
+def draw_by_length(series: dict[str, list[dict[str, Any]]], path: Path) -> None:
+    from regard.pictures.curves import score_by_length as picture
+    from regard.pictures.style import save
+
+    save(picture(series), path)
 
 
 def compare_runs(runs: Sequence[Run], *, source: Path | None = None, reference: Path | None = None) -> dict[str, list[dict[str, Any]]]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from regard import __version__
 from regard import recipe as recipes
 from regard.attention.watch import watch
 from regard.batches.batches import build_batch
@@ -139,7 +140,7 @@ class Run:
     def signature(self) -> str:
         """What every score of this run carries besides its metric's own signature."""
         decode = self.recipe.decode
-        return (f"beam:{decode.beam}|alpha:{decode.length_penalty}|recipe:{self.recipe.digest()}|engine:regard-{environment.version('regard')}"
+        return (f"beam:{decode.beam}|alpha:{decode.length_penalty}|recipe:{self.recipe.digest()}|engine:regard-{__version__}"
                 f"|hardware:{environment.hardware(self.device)}")
 
 

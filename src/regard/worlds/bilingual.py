@@ -17,7 +17,7 @@ from regard.worlds.riddles import Riddler, Solution
 
 LEVELS = (1, 2, 3)
 SPLITS = {"train": 14, "valid": 1, "test": 1}      # of sixteen sentences
-SHARE = 0.32                  # of the sentences have an "it"
+SHARE = 0.32                  # of the sentences have an "it", unless asked otherwise
 GENDER = {"er": "m", "ihn": "m", "sie": "f", "es": "n"}      # German words that stand for "it" and, here, for nothing else
 PATIENCE = 2000               # draws in a row without a new sentence before a level counts as used up
 HEADER = "line\tsource\ttarget\tantecedent_source\tantecedent_target\tform\tcandidates\tgenders"
@@ -60,8 +60,8 @@ class Pair:
     pronouns: tuple[Pronoun, ...]
 
 
-def generate(number: int, seed: int, *, level: int = 3, split: str = "train") -> list[Pair]:
-    """The first `number` distinct sentences of a seed; fewer are always the beginning of more."""
+def generate(number: int, seed: int, *, level: int = 3, split: str = "train", share: float = SHARE) -> list[Pair]:
+    """The first `number` distinct sentences of a seed, `share` of them with an "it"; fewer are always the beginning of more."""
     if number <= 0:
         raise Mistake(f"number = {number}: ask for at least one sentence")
     if level not in LEVELS:
@@ -74,7 +74,7 @@ def generate(number: int, seed: int, *, level: int = 3, split: str = "train") ->
     pairs: list[Pair] = []
     seen: set[str] = set()
     idle = 0
-    for ours, theirs, solution in talk(level, seed):
+    for ours, theirs, solution in talk(level, seed, share):
         text = written(ours)
         if split_of(text) != split:
             continue
@@ -91,12 +91,12 @@ def generate(number: int, seed: int, *, level: int = 3, split: str = "train") ->
     return pairs
 
 
-def talk(level: int, seed: int) -> Iterator[tuple[Words, Words, Solution | None]]:
+def talk(level: int, seed: int, share: float = SHARE) -> Iterator[tuple[Words, Words, Solution | None]]:
     """Sentences without end."""
     speaker = Riddler(level, seed)
     while True:
         speaker.meanings = 0
-        if speaker.chance(SHARE):
+        if speaker.chance(share):
             sentence, solution = speaker.riddle()
             yield *sentence, solution
         else:

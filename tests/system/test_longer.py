@@ -1,0 +1,78 @@
+"""Longer trainings: other settings learn too; compiled training agrees with eager; a killed run goes on to the same bits."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from regard.run.evaluate import evaluate
+from regard.run.fit import train
+
+pytestmark = pytest.mark.system
+
+WORLD = {
+    "data": {"world": {"number": 20_000, "held_out": 200}},
+    "tokens": {"size": 1000},
+    "model": {"preset": "tiny", "max_length": 64},
+    "train": {"steps": 250, "tokens_per_batch": 2048, "evaluate_every": 250, "save_every": 250, "optimizer": {"learning_rate": 3e-3},
+              "schedule": {"warmup_steps": 50}, "regularize": {"dropout": 0.0}},
+}
+VARIANTS = {
+    "as published": {"train": {"optimizer": {"kind": "adam", "learning_rate": 2e-3}, "schedule": {"kind": "inverse-sqrt", "warmup_steps": 100}}},
+    "rotary, RMS, SwiGLU, grouped heads": {"model": {"positions": {"kind": "rotary"}, "norm": "rms", "norm_first": True, "activation": "swiglu",
+                                                     "key_value_heads": 2}},
+    "relative bias, muon, trapezoid": {"model": {"positions": {"kind": "relative"}, "norm_first": True},
+                                       "train": {"optimizer": {"kind": "muon"}, "schedule": {"kind": "trapezoid"}}},
+    "ALiBi, learned widths, unigram": {"model": {"positions": {"kind": "alibi"}, "encoder_widths": [96, 128], "norm_first": True},
+                                       "tokens": {"kind": "unigram"}},
+    "separate vocabularies, R-Drop, BPE-dropout, EMA": {
+        "model": {"positions": {"kind": "learned"}, "tie": "target", "norm_first": True}, "tokens": {"joint": False, "size": 600},
+        "train": {"ema": 0.98, "regularize": {"dropout": 0.05, "r_drop": 1.0, "bpe_dropout": 0.05}}},
+}
+
+
+def merged(base, change):
+    return {**base, **{key: merged(base.get(key, {}), value) if isinstance(value, dict) else value for key, value in change.items()}}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_kind_of_transformer_learns(name, tmp_path):
+    torch.set_num_threads(os.cpu_count() or 1)
+    run = train(merged(WORLD, VARIANTS[name]), tmp_path / "run", device="cpu")
+    (result,) = evaluate(run, save=False)
+    print(name, result.scores["bleu"])
+    assert result.scores["bleu"].score > 35
+
+
+def test_compiled_training_agrees_with_eager(tmp_path):
+    short = merged(WORLD, {"train": {"steps": 20, "evaluate_every": 20, "save_every": 20, "log_every": 1}})
+    curves = []
+    for compiled in (False, True):
+        run = train(merged(short, {"train": {"compile": compiled}}), tmp_path / str(compiled), device="cpu")
+        curves.append([json.loads(line)["loss"] for line in (run.folder / "log.jsonl").read_text().splitlines() if '"loss"' in line])
+    assert len(curves[0]) == 20
+    torch.testing.assert_close(torch.tensor(curves[0]), torch.tensor(curves[1]), atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_run_ended_from_outside_goes_on_to_the_same_bits(number, tmp_path):
+    settings = merged(WORLD, {"data": {"world": {"number": 2000, "held_out": 50}}, "train": {"steps": 60, "save_every": 5, "evaluate_every": 20}})
+    whole = train(settings, tmp_path / "whole", device="cpu")
+    folder = tmp_path / "ended"
+    words = [sys.executable, "-m", "regard", "train", "--device", "cpu"]
+    (tmp_path / "recipe.toml").write_text((whole.folder / "recipe.toml").read_text())
+    child = subprocess.Popen([*words, str(tmp_path / "recipe.toml"), "--out", str(folder)], stderr=subprocess.PIPE)
+    while not list((folder / "checkpoints").glob("step-*")):
+        time.sleep(0.05)
+        assert child.poll() is None
+    time.sleep(0.5)
+    child.send_signal(number)
+    status = child.wait(60)
+    assert status == (143 if number == signal.SIGTERM else -signal.SIGKILL)
+    assert subprocess.run([*words, str(folder), "--resume"], stderr=subprocess.PIPE).returncode == 0
+    assert (folder / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()
