@@ -4,29 +4,31 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from regard.recipe import PRESETS, Part, Recipe
+from regard.recipe import PRESETS, Part, Recipe, kinds_of, parts_in
 
 PAGE = Path(__file__).with_name("settings.md")
 
 
 def settings_page() -> str:
     lines = ["# Settings", "", "Every setting of a recipe, generated from its types by `python docs/settings.py`.",
-             "Override any of them on the command line: `regard train recipe.toml --set train.steps=2000`.", "", *part("", Recipe)]
-    lines += ["", "## Presets of `model`", "", "| preset | " + " | ".join(PRESETS["base"]) + " |", "|---|" + "---|" * len(PRESETS["base"])]
+             "Override any of them on the command line: `regard train recipe.toml --set train.steps=2000`.", "",
+             *part("", Recipe)]
+    lines += ["", "## Presets of `model`", "",
+              "| preset | " + " | ".join(PRESETS["base"]) + " |", "|---|" + "---|" * len(PRESETS["base"])]
     lines += [f"| `{name}` | " + " | ".join(str(value) for value in fields.values()) + " |" for name, fields in PRESETS.items()]
     return "\n".join(lines) + "\n"
 
 
 def part(path: str, kind: type[Part]) -> list[str]:
-    lines = [f"## `[{path}]`" if path else "## The recipe itself", ""]
+    kinds = f' with `kind = "{kinds_of(kind)[0]}"`' if path == "model" else ""
+    lines = [f"## `[{path}]`{kinds}" if path else "## The recipe itself", ""]
     lines += [kind.__doc__.strip(), ""] if kind.__doc__ else []
     lines += ["| setting | kind | default | |", "|---|---|---|---|"]
     nested = []
     for name, field in kind.model_fields.items():
-        options = [field.annotation, *getattr(field.annotation, "__args__", ())]
-        inner = next((option for option in options if isinstance(option, type) and issubclass(option, Part)), None)
-        if inner is not None:
-            nested.append((f"{path}.{name}".lstrip("."), inner))
+        inner = parts_in(field.annotation)
+        nested += [(f"{path}.{name}".lstrip("."), option) for option in inner]
+        if inner:
             continue
         default = "required" if field.is_required() else f"`{shown(field.default)}`"
         words = " ".join((field.description or "").split())

@@ -44,7 +44,8 @@ TINY = {
     "data": {"world": {"number": 800, "held_out": 40}},
     "tokens": {"size": 500},
     "model": {"preset": "tiny", "width": 32, "heads": 2, "feed_forward": 64, "max_length": 48, "norm_first": True},
-    "train": {"steps": 60, "tokens_per_batch": 1024, "evaluate_every": 30, "evaluate_sentences": 10, "save_every": 30, "log_every": 10,
-              "optimizer": {"learning_rate": 5e-3}, "schedule": {"warmup_steps": 10}, "regularize": {"dropout": 0.0}},
+    "train": {"steps": 60, "tokens_per_batch": 1024, "evaluate_every": 30, "evaluate_sentences": 10, "save_every": 30,
+              "log_every": 10, "optimizer": {"learning_rate": 5e-3}, "schedule": {"warmup_steps": 10},
+              "regularize": {"dropout": 0.0}},
     "decode": {"beam": 2},
 }

@@ -45,7 +45,8 @@ steps = 2
 @pytest.fixture
 def mine(tmp_path):
     """A recipe with good files, to be spoilt."""
-    for name, text in {"a.en": "one two three\n" * 20, "a.de": "eins zwei drei\n" * 20, "v.en": "two\n", "v.de": "zwei\n"}.items():
+    for name, text in {"a.en": "one two three\n" * 20, "a.de": "eins zwei drei\n" * 20,
+                       "v.en": "two\n", "v.de": "zwei\n"}.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "r.toml").write_text(RECIPE.format(root=tmp_path))
     return tmp_path
@@ -57,10 +58,13 @@ SPOIL = {
     "not utf-8": (lambda p: (p / "a.en").write_bytes(b"one\n" * 10 + b"\xff\n" + b"one\n" * 9), r"a.en:11 is not UTF-8"),
     "missing": (lambda p: (p / "v.de").unlink(), "no file"),
     "folder": (lambda p: ((p / "v.de").unlink(), (p / "v.de").mkdir()), "is a folder"),
-    "unknown setting": (lambda p: (p / "r.toml").write_text((p / "r.toml").read_text() + "step = 3\n"), r"no setting 'step' in train; did you mean 'steps'\?"),
-    "indivisible": (lambda p: (p / "r.toml").write_text((p / "r.toml").read_text().replace("max_length", "heads = 3\nmax_length")),
+    "unknown setting": (lambda p: (p / "r.toml").write_text((p / "r.toml").read_text() + "step = 3\n"),
+                        r"no setting 'step' in train; did you mean 'steps'\?"),
+    "indivisible": (lambda p: (p / "r.toml").write_text((p / "r.toml").read_text()
+                                                        .replace("max_length", "heads = 3\nmax_length")),
                     "width 128 is not divisible by heads 3"),
-    "too long": (lambda p: ((p / "a.en").write_text("one\n" * 4 + "one " * 60 + "\n" + "one\n" * 15)), r"a.en:5 is \d+ tokens long"),
+    "too long": (lambda p: ((p / "a.en").write_text("one\n" * 4 + "one " * 60 + "\n" + "one\n" * 15)),
+                 r"a.en:5 is \d+ tokens long"),
 }
 
 
@@ -121,7 +125,8 @@ def test_translate_reads_lines_and_writes_lines(regard, tiny_run):
     status, out, _ = regard("translate", tiny_run.folder, "--device", "cpu", stdin=data)
     assert status == 0 and out.splitlines() == [*(t.text for t in tiny_run.best(texts)), "", tiny_run.best(texts[:1])[0].text]
     status, out, _ = regard("translate", tiny_run.folder, texts[0], "--json", "--device", "cpu")
-    assert json.loads(out) == {"text": tiny_run.best(texts)[0].text, "score": pytest.approx(tiny_run.best(texts)[0].score, abs=1e-5)}
+    best = tiny_run.best(texts)[0]
+    assert json.loads(out) == {"text": best.text, "score": pytest.approx(best.score, abs=1e-5)}
     status, out, _ = regard("translate", tiny_run.folder, texts[0], "-n", "2", "--beam", "3")
     assert len(out.splitlines()) == 2
     assert regard("translate", tiny_run.folder, stdin=b"fine\n\xff\n")[0] == 2
@@ -129,7 +134,9 @@ def test_translate_reads_lines_and_writes_lines(regard, tiny_run):
 
 def test_greedy_is_beam_one(regard, tiny_run):
     text = tiny_run.data.valid.source[0]
-    assert regard("translate", tiny_run.folder, text, "--greedy")[1] == regard("translate", tiny_run.folder, text, "--beam", "1")[1]
+    _, greedy, _ = regard("translate", tiny_run.folder, text, "--greedy")
+    _, beam_one, _ = regard("translate", tiny_run.folder, text, "--beam", "1")
+    assert greedy == beam_one
 
 
 def test_evaluate_prints_scores_and_json(regard, tiny_run):

@@ -23,7 +23,8 @@ def test_one_version_everywhere():
 
 
 def test_every_dependency_is_pinned():
-    pinned = {re.split(r"[=<>]", line)[0].lower().replace("_", "-") for line in (ROOT / "constraints.txt").read_text().splitlines()}
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {re.split(r"[=<>]", line)[0].lower().replace("_", "-") for line in lines}
     block = re.search(r"dependencies = \[(.*?)\]", (ROOT / "pyproject.toml").read_text(), re.S).group(1)
     for name in re.findall(r'"([A-Za-z0-9_-]+)', block):
         assert name.lower().replace("_", "-") in pinned, name

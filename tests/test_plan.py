@@ -16,7 +16,7 @@ from regard.errors import Mistake
 from regard.models.transformer import Transformer
 from regard.plan import PUBLISHED, Device, OwnRun, Plan, costs, measure_device, own_costs, plan, plan_block, text, training_flops
 from regard.plan.memory import activations
-from regard.recipe import Model
+from regard.recipe import TransformerModel
 
 RECIPES = sorted(Path(__file__).parents[1].joinpath("recipes").glob("wmt14-*.toml"))
 WORLD = {"data": {"world": {}}}
@@ -52,12 +52,13 @@ shapes = st.fixed_dictionaries({
     "encoder_layers": st.integers(1, 3), "decoder_layers": st.integers(1, 3), "width": st.integers(1, 6).map(lambda n: 4 * n),
     "heads": st.sampled_from([2, 4]), "key_width": st.sampled_from([None, 2, 6]), "value_width": st.sampled_from([None, 3]),
     "key_value_heads": st.sampled_from([None, 1, 2]), "feed_forward": st.integers(1, 40),
-    "activation": st.sampled_from(["relu", "gelu", "swiglu"]), "norm": st.sampled_from(["layer", "rms"]), "norm_first": st.booleans(),
-    "tie": st.sampled_from(["all", "target", "none"]), "positions": st.sampled_from([{"kind": "sinusoidal"}, {"kind": "learned"}]),
+    "activation": st.sampled_from(["relu", "gelu", "swiglu"]), "norm": st.sampled_from(["layer", "rms"]),
+    "norm_first": st.booleans(), "tie": st.sampled_from(["all", "target", "none"]),
+    "positions": st.sampled_from([{"kind": "sinusoidal"}, {"kind": "learned"}]),
 })
 
 
-def formula(m: Model, source: int, target: int) -> int:
+def formula(m: TransformerModel, source: int, target: int) -> int:
     """The number of parameters on paper."""
     K = m.key_width or m.width // m.heads
     J, G, D, F = m.value_width or K, m.key_value_heads or m.heads, m.width, m.feed_forward
@@ -144,13 +145,15 @@ def test_shares_of_the_published_cost_are_as_the_note_says():
 def test_memory_of_weights_is_exact():
     found = planned("tiny", ["train.precision=fp32", "train.ema=0.99"])
     memory = found.memory["fp32"]
-    assert [memory[name] / found.parameters for name in ("parameters", "gradients", "optimiser", "moving average")] == [4, 4, 8, 4]
+    names = ("parameters", "gradients", "optimiser", "moving average")
+    assert [memory[name] / found.parameters for name in names] == [4, 4, 8, 4]
 
 
 def test_muon_keeps_one_moment_of_the_hidden_matrices():
     adam, muon = (planned("tiny", [f"train.optimizer.kind={kind}"]) for kind in ("adamw", "muon"))
     model = Transformer(adam.recipe.model, *adam.vocabulary)
-    hidden = sum(p.numel() for block in [*model.encoder.blocks, *model.decoder.blocks] for p in block.parameters() if p.dim() == 2)
+    blocks = [*model.encoder.blocks, *model.decoder.blocks]
+    hidden = sum(p.numel() for block in blocks for p in block.parameters() if p.dim() == 2)
     assert adam.memory["fp32"]["optimiser"] - muon.memory["fp32"]["optimiser"] == 4 * hidden
 
 
@@ -178,7 +181,7 @@ def kept_by_autograd(model: Transformer, source: int, target: int, bf16: bool) -
 @pytest.mark.parametrize("shape", [{}, {"activation": "gelu", "norm_first": True}, {"activation": "swiglu", "key_value_heads": 2},
                                    {"positions": {"kind": "alibi"}}, {"encoder_layers": 1, "decoder_layers": 4}])
 def test_activations_are_within_4_percent_of_what_autograd_keeps(shape, bf16):
-    model = Transformer(Model(preset="tiny", **shape), 50, 50)
+    model = Transformer(TransformerModel(preset="tiny", **shape), 50, 50)
     assert activations(model, 40, 30, bf16) == pytest.approx(kept_by_autograd(model, 40, 30, bf16), rel=0.04)
 
 
@@ -214,7 +217,8 @@ def test_wmt14_recipes_are_the_papers(path):
 
 
 def test_all_four_wmt14_recipes_are_there():
-    assert [path.stem for path in RECIPES] == [f"wmt14-en-{language}-{size}" for language in ("de", "fr") for size in ("base", "big")]
+    expected = [f"wmt14-en-{language}-{size}" for language in ("de", "fr") for size in ("base", "big")]
+    assert [path.stem for path in RECIPES] == expected
 
 
 @pytest.fixture
@@ -223,7 +227,8 @@ def run(tmp_path):
     folder.mkdir()
     (folder / "recipe.toml").write_text(recipes.build({**WORLD, "model": {"preset": "tiny"}, "train": {"steps": 500}}).to_toml())
     (folder / "config.json").write_text(json.dumps({"source_vocabulary": 600, "target_vocabulary": 600}))
-    records = [{"event": "begin"}, {"step": 20, "loss": 3.0, "tokens_per_second": 9}, {"step": 40, "loss": 2.0}, {"step": 60, "valid_loss": 2.0}]
+    records = [{"event": "begin"}, {"step": 20, "loss": 3.0, "tokens_per_second": 9}, {"step": 40, "loss": 2.0},
+               {"step": 60, "valid_loss": 2.0}]
     (folder / "log.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records) + '{"step": 80, "lo')
     bleu = {"score": 31.25, "low": 30.0, "high": 32.5, "signature": "nrefs:1"}
     (folder / "scores.json").write_text(json.dumps({"test": {"bleu": bleu, "chrf": bleu}, "other": {"chrf": bleu}}))
@@ -245,8 +250,9 @@ def test_a_run_not_yet_evaluated_has_a_row_without_bleu(run):
     assert (row.bleu, row.steps, row.flops) == (None, 0, 0) and "not evaluated" in text(costs([row]))
 
 
-@pytest.mark.parametrize("file, content", [("scores.json", "[1]"), ("scores.json", '{"test": {"bleu": {}}}'), ("config.json", "{}"),
-                                           ("log.jsonl", "nonsense\n"), ("log.jsonl", '{"loss": 1}\n'), ("recipe.toml", "steps = ")])
+@pytest.mark.parametrize("file, content", [("scores.json", "[1]"), ("scores.json", '{"test": {"bleu": {}}}'),
+                                           ("config.json", "{}"), ("log.jsonl", "nonsense\n"),
+                                           ("log.jsonl", '{"loss": 1}\n'), ("recipe.toml", "steps = ")])
 def test_damaged_run_files_are_named(run, file, content):
     (run / file).write_text(content)
     with pytest.raises(Mistake, match=file.replace(".", r"\.")):

@@ -25,7 +25,8 @@ def test_every_recipe_shipped_is_valid_and_says_its_launch_line(path):
     (WORLD + "[model]\nhead = 3", [], r"no setting 'head' in model; did you mean 'heads'\?"),
     (WORLD, ["train.optimizer.lr=1"], r"no setting 'lr' in train.optimizer; there are: kind, learning_rate"),
     (WORLD, ["modle.width=8"], r"no setting 'modle'; did you mean 'model'\?"),
-    (WORLD + "[model]\nwidth = 100\nheads = 8", [], r"width 100 is not divisible by heads 8: use 10 heads, or set model.key_width"),
+    (WORLD + "[model]\nwidth = 100\nheads = 8", [],
+     r"width 100 is not divisible by heads 8: use 10 heads, or set model.key_width"),
     (WORLD + "[model]\npreset = 'smal'", [], r"model.preset = 'smal': input should be 'tiny', 'small', 'base' or 'big'"),
     (WORLD, ["train.steps=many"], r"train.steps = 'many': input should be a valid integer"),
     (WORLD, ["train.steps=0"], r"train.steps = 0: input should be greater than or equal to 1"),
@@ -38,7 +39,8 @@ def test_every_recipe_shipped_is_valid_and_says_its_launch_line(path):
     ("data = [", [], r"is not valid TOML"),
     ("data = 3", [], r"data = 3"),
     (WORLD + "[tokens]\njoint = false", [], r"model.tie = 'all' needs one vocabulary"),
-    (WORLD + "[tokens]\nkind = 'unigram'\n[train.regularize]\nbpe_dropout = 0.1", [], r"needs tokens.kind = 'bpe', not 'unigram'"),
+    (WORLD + "[tokens]\nkind = 'unigram'\n[train.regularize]\nbpe_dropout = 0.1", [],
+     r"needs tokens.kind = 'bpe', not 'unigram'"),
 ])
 def test_mistakes_name_the_setting_the_value_and_the_cure(text, overrides, said):
     with pytest.raises(Mistake, match=said) as caught:
@@ -67,8 +69,11 @@ def test_settings_are_frozen():
         parse(WORLD).train.steps = 3
 
 
+NAMES = st.sampled_from([*Recipe.model_fields, "kind", "x"])
+
+
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*Recipe.model_fields, "kind", "x"]), inner, max_size=4)))
+                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4)))
 def test_whatever_is_in_a_recipe_is_accepted_or_a_mistake_in_one_line(settings):
     try:
         build(settings if isinstance(settings, dict) else {"data": settings})

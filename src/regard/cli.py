@@ -15,11 +15,14 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
                   help="Train, use and see through attention models.", context_settings={"help_option_names": ["-h", "--help"]})
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
-Texts = Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="What to work on; standard input, one item a line, when not given.")]
+Texts = Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="What to work on; standard input, one item a line, "
+                                                   "when not given.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Beam = Annotated[int | None, typer.Option("--beam", "--num-beams", min=1, help="Hypotheses kept a sentence; the recipe's when not given.")]
-Set = Annotated[list[str] | None, typer.Option("--set", metavar="PART.SETTING=VALUE", help="Override a setting of the recipe; may be repeated.")]
+Beam = Annotated[int | None, typer.Option("--beam", "--num-beams", min=1,
+                                          help="Hypotheses kept a sentence; the recipe's when not given.")]
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="PART.SETTING=VALUE",
+                                               help="Override a setting of the recipe; may be repeated.")]
 Source = Annotated[Path | None, typer.Option(help="Text to translate, one sentence a line.")]
 Reference = Annotated[Path | None, typer.Option(help="Its translation, line by line.")]
 
@@ -45,8 +48,9 @@ def new(task: Annotated[str, typer.Argument(help="What to train for: translate."
 
 @app.command()
 def world(kind: Annotated[str, typer.Argument(help="Which world: bilingual.")],
-          out: Annotated[Path, typer.Option(help="Folder to write.")], number: Annotated[int, typer.Option(help="Training sentences.")] = 10_000,
-          seed: int = 1, level: Annotated[int, typer.Option(help="Difficulty, 1 to 3.")] = 3) -> None:
+          out: Annotated[Path, typer.Option(help="Folder to write.")],
+          number: Annotated[int, typer.Option(help="Training sentences.")] = 10_000, seed: int = 1,
+          level: Annotated[int, typer.Option(help="Difficulty, 1 to 3.")] = 3) -> None:
     """Write an embedded world as plain files: text, gold word alignments, antecedents."""
     if kind != "bilingual":
         raise Mistake(f"no world {kind!r}; there is: bilingual")
@@ -57,8 +61,9 @@ def world(kind: Annotated[str, typer.Argument(help="Which world: bilingual.")],
 
 
 @app.command()
-def train(recipe: Annotated[Path, typer.Argument(metavar="RECIPE|RUN", help="A recipe, or with --resume a run folder.")], set_: Set = None,
-          out: Annotated[Path | None, typer.Option(help="The run folder to make.")] = None, device: Device = "auto",
+def train(recipe: Annotated[Path, typer.Argument(metavar="RECIPE|RUN", help="A recipe, or with --resume a run folder.")],
+          set_: Set = None, out: Annotated[Path | None, typer.Option(help="The run folder to make.")] = None,
+          device: Device = "auto",
           resume: Annotated[bool, typer.Option(help="Go on from the newest good checkpoint.")] = False,
           board: Annotated[bool, typer.Option(help="Write TensorBoard files too.")] = False,
           evaluate: Annotated[bool, typer.Option(help="Score the test sets at the end.")] = True) -> None:
@@ -75,7 +80,8 @@ def train(recipe: Annotated[Path, typer.Argument(metavar="RECIPE|RUN", help="A r
 
 
 @app.command()
-def evaluate(run: RunFolder, source: Source = None, reference: Reference = None, device: Device = "auto", as_json: AsJson = False) -> None:
+def evaluate(run: RunFolder, source: Source = None, reference: Reference = None, device: Device = "auto",
+             as_json: AsJson = False) -> None:
     """Score a run on its recipe's test sets, or on given files; with intervals and signatures."""
     from regard.run.card import write_card
     from regard.run.evaluate import evaluate as score
@@ -112,21 +118,22 @@ def compare(runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", hel
 
 
 @app.command()
-def translate(run: RunFolder, texts: Texts = None, beam: Beam = None, greedy: Annotated[bool, typer.Option("--greedy", help="As --beam 1.")] = False,
+def translate(run: RunFolder, texts: Texts = None, beam: Beam = None,
+              greedy: Annotated[bool, typer.Option("--greedy", help="As --beam 1.")] = False,
               length_penalty: Annotated[float | None, typer.Option(help="α of the length penalty.")] = None,
               max_tokens: Annotated[int | None, typer.Option("--max-tokens", "--max-new-tokens", min=1)] = None,
               number: Annotated[int, typer.Option("--number", "-n", min=1, help="Print the n best.")] = 1,
               temperature: Annotated[float | None, typer.Option(min=1e-6, help="Sample at this temperature.")] = None,
-              top_k: Annotated[int, typer.Option(min=0)] = 0, top_p: Annotated[float, typer.Option(min=1e-6, max=1.0)] = 1.0, seed: int = 0,
-              device: Device = "auto", as_json: AsJson = False) -> None:
+              top_k: Annotated[int, typer.Option(min=0)] = 0, top_p: Annotated[float, typer.Option(min=1e-6, max=1.0)] = 1.0,
+              seed: int = 0, device: Device = "auto", as_json: AsJson = False) -> None:
     """Translate texts, or standard input line by line."""
     from regard.run.opened import load
 
     end_with_the_reader()
     opened = load(run, device=device)
     for lines in portions(texts):
-        found = opened.translate(lines, beam=1 if greedy else beam, length_penalty=length_penalty, max_tokens=max_tokens, number=number,
-                                 temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+        found = opened.translate(lines, beam=1 if greedy else beam, length_penalty=length_penalty, max_tokens=max_tokens,
+                                 number=number, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
         for best in found:
             for translation in best:
                 if as_json:
@@ -142,7 +149,8 @@ def show(run: RunFolder, text: Annotated[str, typer.Argument(help="A sentence to
          terminal: Annotated[bool, typer.Option("--terminal", help="Draw in the terminal.")] = False,
          layer: Annotated[int | None, typer.Option(min=1, help="Decoder layer, counted from 1.")] = None,
          head: Annotated[int | None, typer.Option(min=1, help="Head of that layer, counted from 1.")] = None,
-         heads: Annotated[bool, typer.Option("--heads", help="All heads of the layer, side by side.")] = False, device: Device = "auto") -> None:
+         heads: Annotated[bool, typer.Option("--heads", help="All heads of the layer, side by side.")] = False,
+         device: Device = "auto") -> None:
     """Draw what a translation attended to, word by word."""
     from regard.run.opened import load
     from regard.run.show import show_alignment
@@ -154,12 +162,14 @@ def show(run: RunFolder, text: Annotated[str, typer.Argument(help="A sentence to
 
 
 @app.command()
-def plan(what: Annotated[str | None, typer.Argument(metavar="RECIPE|PRESET|RUN|block", help="A recipe, tiny, small, base, big, a run "
-                         "folder, or `block` for the lecture's one encoder block.")] = None, set_: Set = None,
+def plan(what: Annotated[str | None, typer.Argument(metavar="RECIPE|PRESET|RUN|block", help="A recipe, tiny, small, base, big, "
+                         "a run folder, or `block` for the lecture's one encoder block.")] = None, set_: Set = None,
          parts: Annotated[bool, typer.Option("--parts", help="Every part of every layer.")] = False,
          costs: Annotated[bool, typer.Option("--costs", help="The published training costs, beside one's own runs.")] = False,
-         run: Annotated[list[Path] | None, typer.Option(help="A run folder for the cost table; all in runs/ when not given.")] = None,
-         measure: Annotated[bool, typer.Option("--measure", help="Time this machine for a second.")] = False, as_json: AsJson = False) -> None:
+         run: Annotated[list[Path] | None, typer.Option(help="A run folder for the cost table; "
+                                                        "all in runs/ when not given.")] = None,
+         measure: Annotated[bool, typer.Option("--measure", help="Time this machine for a second.")] = False,
+         as_json: AsJson = False) -> None:
     """Parameters, FLOPs, memory and time of a recipe or preset, before it runs."""
     from rich.console import Console
 
@@ -167,8 +177,11 @@ def plan(what: Annotated[str | None, typer.Argument(metavar="RECIPE|PRESET|RUN|b
 
     if what is None and not costs:
         raise Mistake("say what to plan: a recipe, a preset (tiny, small, base, big), `block`, or --costs")
-    found: Any = planning.costs(planning.own_costs(run or sorted(path.parent for path in Path("runs").glob("*/recipe.toml")))) if costs \
-        else planning.plan(str(what), set_ or [], measure=measure)
+    found: Any
+    if costs:
+        found = planning.costs(planning.own_costs(run or sorted(path.parent for path in Path("runs").glob("*/recipe.toml"))))
+    else:
+        found = planning.plan(str(what), set_ or [], measure=measure)
     if as_json:
         print_json(**found.to_json())
     else:
@@ -191,7 +204,8 @@ def doctor(as_json: AsJson = False) -> None:
         print(f"{package:<12}{number or 'MISSING: pip install ' + package}")
     for name, packages in extras.items():
         missing = [package for package, number in packages.items() if number is None]
-        print(f"[{name}]".ljust(12) + (f"not installed ({', '.join(missing)}): pip install 'regard[{name}]'" if missing else "installed"))
+        state = f"not installed ({', '.join(missing)}): pip install 'regard[{name}]'" if missing else "installed"
+        print(f"[{name}]".ljust(12) + state)
 
 
 def portions(texts: list[str] | None, size: int = 2000) -> Iterator[list[str]]:
@@ -218,9 +232,11 @@ def print_json(**values: Any) -> None:
 
 def print_results(results: list[Any]) -> None:
     for result in results:
-        rows = [[metric.replace("_", " "), f"{score.score:.3f}" if score.score < 10 and metric != "ter" else f"{score.score:.1f}",
-                 f"{score.low:.3f} – {score.high:.3f}" if score.score < 10 and metric != "ter" else f"{score.low:.1f} – {score.high:.1f}",
-                 score.signature.partition("|beam:")[0]] for metric, score in result.scores.items()]
+        rows = []
+        for metric, score in result.scores.items():
+            digits = 3 if score.score < 10 and metric != "ter" else 1
+            rows.append([metric.replace("_", " "), f"{score.score:.{digits}f}",
+                         f"{score.low:.{digits}f} – {score.high:.{digits}f}", score.signature.partition("|beam:")[0]])
         print_table(f"{result.name} ({len(result.pairs):,} sentences)", ["metric", "score", "95% interval", "signature"], rows)
         for note in result.notes:
             print(note)

@@ -1,4 +1,7 @@
-"""What ends a verb early: the user's mistakes, said in one line, and interruptions. Everything may import this module; it imports nothing."""
+"""What ends a verb early: the user's mistakes, said in one line, and interruptions.
+
+Everything may import this module; it imports nothing.
+"""
 
 
 class Mistake(Exception):

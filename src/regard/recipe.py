@@ -8,11 +8,12 @@ import difflib
 import hashlib
 import json
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
 from regard.errors import Mistake
 
@@ -77,7 +78,8 @@ class Data(Part):
         if bool(self.train) == bool(self.world):
             raise ValueError("give either data.train (files) or data.world")
         if self.train and not self.valid and not self.held_out:
-            raise ValueError("no validation set: give data.valid, or data.held_out = 1000 to set lines of the training data aside")
+            raise ValueError("no validation set: give data.valid, "
+                             "or data.held_out = 1000 to set lines of the training data aside")
         if self.valid and self.held_out:
             raise ValueError("give data.valid or data.held_out, not both")
         return self
@@ -108,9 +110,10 @@ class Positions(Part):
     """Distance from which on all relative positions share a bucket (T5)."""
 
 
-class Model(Part):
-    """The shape of the Transformer. Any field of a preset may be overridden."""
+class TransformerModel(Part):
+    """The Transformer (Vaswani et al. 2017). Any field of a preset may be overridden."""
 
+    kind: Literal["transformer"] = "transformer"
     preset: Literal["tiny", "small", "base", "big"] | None = None
     """`tiny` 2+2 layers of 128; `small` 3+3 of 256; `base` 6+6 of 512 and `big` 6+6 of 1024, as published."""
     encoder_layers: int = Field(6, ge=1)
@@ -144,10 +147,11 @@ class Model(Part):
         return given
 
     @model_validator(mode="after")
-    def fits(self) -> "Model":
+    def fits(self) -> "TransformerModel":
         if self.key_width is None and self.width % self.heads:
             near = nearest_divisor(self.width, self.heads)
-            raise ValueError(f"width {self.width} is not divisible by heads {self.heads}: use {near} heads, or set model.key_width")
+            raise ValueError(f"width {self.width} is not divisible by heads {self.heads}: "
+                             f"use {near} heads, or set model.key_width")
         if self.key_value_heads and self.heads % self.key_value_heads:
             raise ValueError(f"heads {self.heads} is not a multiple of key_value_heads {self.key_value_heads}")
         if self.encoder_widths is not None and len(self.encoder_widths) != self.encoder_layers:
@@ -155,6 +159,53 @@ class Model(Part):
         if self.positions.kind == "rotary" and (self.key_width or self.width // self.heads) % 2:
             raise ValueError("rotary positions need an even key width")
         return self
+
+
+class RecurrentModel(Part):
+    """Sequence to sequence with recurrent cells, with attention or without (Sutskever et al. 2014; Bahdanau et al. 2015;
+    Luong et al. 2015)."""
+
+    kind: Literal["recurrent"]
+    cell: Literal["rnn", "lstm", "gru"] = "gru"
+    encoder_layers: Count = 1
+    decoder_layers: Count = 1
+    width: Count = 256
+    """Of the states; two directions share it."""
+    embedding_width: Count | None = None
+    """As `width` when not given."""
+    bidirectional: bool = True
+    """Read the source in both directions."""
+    attention: Literal["none", "dot", "scaled", "general", "additive", "cosine"] = "additive"
+    """The score; `none` passes the whole source through one vector."""
+    decoder: Literal["bahdanau", "luong"] = "bahdanau"
+    """Look before each step, from the state before it (Bahdanau), or after it (Luong)."""
+    input_feeding: bool = True
+    """Luong's: what was seen for one word is read with the next."""
+    attention_width: Count | None = None
+    """Of the additive score; as `width` when not given."""
+    tie: Literal["all", "target", "none"] = "none"
+    """Share embedding weights, as in the Transformer; needs embedding_width = width."""
+    max_length: int = Field(256, ge=2)
+    """Longest sentence in tokens."""
+
+    @model_validator(mode="after")
+    def fits(self) -> "RecurrentModel":
+        if self.bidirectional and self.width % 2:
+            raise ValueError(f"width {self.width} is not even: two directions share it; "
+                             f"use {self.width + 1}, or bidirectional = false")
+        if self.tie != "none" and self.embedding_width not in (None, self.width):
+            raise ValueError(f"model.tie = {self.tie!r} needs embedding_width = width = {self.width}")
+        return self
+
+
+def model_kind(given: Any) -> str:
+    return given.get("kind", "transformer") if isinstance(given, dict) else getattr(given, "kind", "transformer")
+
+
+Model = Annotated[
+    Annotated[TransformerModel, Tag("transformer")] | Annotated[RecurrentModel, Tag("recurrent")],
+    Discriminator(model_kind, custom_error_type="kind", custom_error_message="kind should be 'transformer' or 'recurrent'"),
+]
 
 
 class Optimizer(Part):
@@ -248,7 +299,7 @@ class Recipe(Part):
     seed: int = Field(1, ge=0)
     data: Data
     tokens: Tokens = Tokens()
-    model: Model = Model()
+    model: Model = TransformerModel()
     train: Train = Train()
     decode: Decode = Decode()
 
@@ -324,10 +375,10 @@ def apply_override(settings: dict[str, Any], override: str) -> None:
 def explain(error: ValidationError) -> str:
     """The first problem of a validation error in one line, with the nearest setting where a name is unknown."""
     problem = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
-    place = [str(key) for key in problem["loc"]]
+    place, part = settings_place(problem["loc"])
     dotted = ".".join(place)
     if problem["type"] == "extra_forbidden":
-        known = list(part_at(place[:-1]).model_fields)
+        known = list(part.model_fields)
         near = difflib.get_close_matches(place[-1], known, n=1, cutoff=0.5)
         cure = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
         where = f" in {'.'.join(place[:-1])}" if place[:-1] else ""
@@ -340,10 +391,31 @@ def explain(error: ValidationError) -> str:
     return f"{dotted} = {problem['input']!r}: {message[0].lower()}{message[1:]}"
 
 
-def part_at(path: list[str]) -> type[Part]:
+def settings_place(location: Sequence[int | str]) -> tuple[list[str], type[Part]]:
+    """The setting that an error's location names, and the part it is in.
+
+    Kinds of a union stand in the location but not in a recipe.
+    """
+    place: list[str] = []
     part: type[Part] = Recipe
-    for key in path:
-        annotation = part.model_fields[key].annotation
-        options = [annotation, *getattr(annotation, "__args__", ())]
-        part = next(option for option in options if isinstance(option, type) and issubclass(option, Part))
-    return part
+    options: list[type[Part]] = [Recipe]
+    for key in location:
+        if tagged := [option for option in options if option.model_fields.get("kind") and key in kinds_of(option)]:
+            part = tagged[0]
+            continue
+        place.append(str(key))
+        field = part.model_fields.get(str(key))
+        options = parts_in(field.annotation) if field else []
+        part = options[0] if options else part
+    return place, part
+
+
+def kinds_of(part: type[Part]) -> tuple[str, ...]:
+    return get_args(part.model_fields["kind"].annotation)
+
+
+def parts_in(annotation: Any) -> list[type[Part]]:
+    """The parts among the options of a type."""
+    if isinstance(annotation, type):
+        return [annotation] if issubclass(annotation, Part) else []
+    return [part for option in get_args(annotation) for part in parts_in(option)]

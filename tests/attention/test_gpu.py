@@ -17,12 +17,13 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 def test_fused_kernels_equal_the_written_out_equation(dtype, heads, structure):
     q, k, v = (torch.randn(3, h, 37, 64, device="cuda", dtype=dtype, requires_grad=True) for h in (heads[0], heads[1], heads[1]))
     lengths = torch.tensor([37, 20, 1], device="cuda")
-    mask = {"none": Mask(), "causal": Mask(causal=True), "lengths": Mask(lengths=lengths), "both": Mask(causal=True, lengths=lengths),
-            "window": Mask(causal=True, window=5)}[structure]
+    mask = {"none": Mask(), "causal": Mask(causal=True), "lengths": Mask(lengths=lengths),
+            "both": Mask(causal=True, lengths=lengths), "window": Mask(causal=True, window=5)}[structure]
     fused, plain = attend(q, k, v, mask=mask), attend(q, k, v, mask=mask, weights=True)[0]
     tolerance = 2e-2 if dtype != torch.float32 else 2e-3
     torch.testing.assert_close(fused, plain, atol=tolerance, rtol=tolerance)
-    for one, other in zip(torch.autograd.grad(fused.float().sum(), (q, k, v)), torch.autograd.grad(plain.float().sum(), (q, k, v))):
+    gradients = [torch.autograd.grad(out.float().sum(), (q, k, v)) for out in (fused, plain)]
+    for one, other in zip(*gradients):
         torch.testing.assert_close(one, other, atol=4 * tolerance, rtol=4 * tolerance)
 
 

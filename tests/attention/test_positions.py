@@ -48,7 +48,8 @@ def test_relative_buckets_are_those_of_t5(causal):
     t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
     distance = torch.arange(-400, 401)
     for buckets, most in ((32, 128), (8, 20)):
-        theirs = t5.T5Attention._relative_position_bucket(distance, bidirectional=not causal, num_buckets=buckets, max_distance=most)
+        theirs = t5.T5Attention._relative_position_bucket(distance, bidirectional=not causal, num_buckets=buckets,
+                                                          max_distance=most)
         assert torch.equal(distance_bucket(distance, buckets, most, causal), theirs)
 
 

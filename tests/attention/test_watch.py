@@ -6,13 +6,14 @@ import torch
 from regard.attention.core import attention_weights
 from regard.attention.watch import edit, places, watch
 from regard.models.transformer import Transformer
-from regard.recipe import Model, Positions
+from regard.recipe import Positions, TransformerModel
 
 KINDS = ["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
 
 
 def tiny(kind="sinusoidal", **settings):
-    return Transformer(Model(preset="tiny", width=16, heads=2, feed_forward=32, positions=Positions(kind=kind), **settings), 30, 30).eval()
+    model = TransformerModel(preset="tiny", width=16, heads=2, feed_forward=32, positions=Positions(kind=kind), **settings)
+    return Transformer(model, 30, 30).eval()
 
 
 @pytest.fixture

@@ -52,7 +52,9 @@ def test_held_out_sentences_share_no_source_and_do_not_depend_on_order():
     pairs = Pairs(source, [f"Satz {i}" for i in range(200)], lines=list(range(1, 201)))
     train, valid, test = hold_out(pairs, 5)
     assert len(set(valid.source)) == len(set(test.source)) == 5
-    assert not set(train.source) & set(valid.source) and not set(train.source) & set(test.source) and not set(valid.source) & set(test.source)
+    assert not set(train.source) & set(valid.source)
+    assert not set(train.source) & set(test.source)
+    assert not set(valid.source) & set(test.source)
     assert sorted(train.target + valid.target + test.target) == sorted(pairs.target)
     _, again, _ = hold_out(pairs.choose(list(reversed(range(200)))), 5)
     assert set(again.source) == set(valid.source)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from regard.corpus.text import read_lines
 from regard.errors import Mistake
 
-LINES = st.lists(st.text(st.characters(blacklist_characters="\n\r\0", blacklist_categories=["Cs"]), max_size=12), min_size=1, max_size=8)
+CHARACTERS = st.characters(blacklist_characters="\n\r\0", blacklist_categories=["Cs"])
+LINES = st.lists(st.text(CHARACTERS, max_size=12), min_size=1, max_size=8)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)

@@ -13,7 +13,7 @@ from regard.decoding.beam import beam_search
 from regard.decoding.protocol import length_penalty
 from regard.decoding.walk import greedy, sampler, walk
 from regard.models.transformer import Transformer
-from regard.recipe import Model, Positions
+from regard.recipe import Positions, TransformerModel
 from regard.tokens.special import BOS, EOS, PAD
 
 V = 11
@@ -23,8 +23,9 @@ V = 11
 def problems(draw, vocabulary=V, most=9):
     torch.manual_seed(draw(st.integers(0, 10_000)))
     kind = draw(st.sampled_from(["sinusoidal", "rotary", "relative"]))
-    model = Transformer(Model(preset="tiny", width=8, heads=2, feed_forward=16, max_length=40, tie="none", positions=Positions(kind=kind)),
-                        vocabulary, vocabulary).double().eval()
+    settings = TransformerModel(preset="tiny", width=8, heads=2, feed_forward=16, max_length=40, tie="none",
+                                positions=Positions(kind=kind))
+    model = Transformer(settings, vocabulary, vocabulary).double().eval()
     with torch.no_grad():
         model.output.weight *= draw(st.sampled_from([1.0, 4.0]))                  # flat and peaked distributions
         model.output.weight[EOS] += 0.1
@@ -79,7 +80,8 @@ def test_batched_equals_one_by_one(problem, beam):
     model, inputs, limits = problem
     together = beam_search(model, inputs, limits, beam=beam, alpha=0.6, number=beam)
     for row, length in enumerate(inputs[1].tolist()):
-        alone = beam_search(model, (inputs[0][row:row + 1, :length], inputs[1][row:row + 1]), limits[row:row + 1], beam=beam, alpha=0.6, number=beam)
+        sentence = inputs[0][row:row + 1, :length], inputs[1][row:row + 1]
+        alone = beam_search(model, sentence, limits[row:row + 1], beam=beam, alpha=0.6, number=beam)
         assert [h.tokens for h in alone[0]] == [h.tokens for h in together[row]]
 
 
@@ -113,7 +115,8 @@ def test_a_sample_does_not_depend_on_its_batch(problem, seed):
     model, inputs, limits = problem
     together = walk(model, inputs, limits, sampler(seed=seed, numbers=np.arange(len(limits))))
     for row, length in enumerate(inputs[1].tolist()):
-        alone = walk(model, (inputs[0][row:row + 1, :length], inputs[1][row:row + 1]), limits[row:row + 1], sampler(seed=seed, numbers=np.array([row])))
+        sentence = inputs[0][row:row + 1, :length], inputs[1][row:row + 1]
+        alone = walk(model, sentence, limits[row:row + 1], sampler(seed=seed, numbers=np.array([row])))
         assert alone[0].tokens == together[row].tokens
 
 

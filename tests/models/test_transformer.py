@@ -8,7 +8,7 @@ from torch import nn
 
 from regard.layers.block import Block, Shape
 from regard.models.transformer import Transformer
-from regard.recipe import Model, Positions
+from regard.recipe import Positions, TransformerModel
 
 V = 23
 KINDS = ["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
@@ -20,13 +20,14 @@ def models(draw, kinds=KINDS):
     shape = dict(
         encoder_layers=draw(st.integers(1, 2)), decoder_layers=draw(st.integers(1, 2)), width=8 * heads, heads=heads,
         key_width=draw(st.sampled_from([None, 6])), value_width=draw(st.sampled_from([None, 5])),
-        key_value_heads=draw(st.sampled_from([None, 1])), feed_forward=16, activation=draw(st.sampled_from(["relu", "gelu", "swiglu"])),
-        norm=draw(st.sampled_from(["layer", "rms"])), norm_first=draw(st.booleans()), tie=draw(st.sampled_from(["all", "target", "none"])),
+        key_value_heads=draw(st.sampled_from([None, 1])), feed_forward=16,
+        activation=draw(st.sampled_from(["relu", "gelu", "swiglu"])), norm=draw(st.sampled_from(["layer", "rms"])),
+        norm_first=draw(st.booleans()), tie=draw(st.sampled_from(["all", "target", "none"])),
         positions=Positions(kind=draw(st.sampled_from(kinds))), max_length=32)
     if draw(st.booleans()):
         shape["encoder_widths"] = [12] * shape["encoder_layers"]
     torch.manual_seed(draw(st.integers(0, 1000)))
-    return Transformer(Model(**shape), V, V).double().eval()
+    return Transformer(TransformerModel(**shape), V, V).double().eval()
 
 
 def sentences(B=3, S=7, T=6):
@@ -74,7 +75,7 @@ def test_without_positions_the_encoder_is_permutation_equivariant(model):
 
 
 def test_with_positions_order_matters():
-    model = Transformer(Model(preset="tiny", width=16, heads=2), V, V).eval()
+    model = Transformer(TransformerModel(preset="tiny", width=16, heads=2), V, V).eval()
     source, lengths, target = sentences()
     lengths[:] = source.size(1)
     assert (model(source, lengths, target) - model(source.flip(1), lengths, target)).abs().max() > 1e-3
@@ -89,7 +90,8 @@ def test_reorder_keep_and_join_are_what_they_say(model, data):
     state = state.reorder(torch.tensor([0, 0, 1, 1]))                             # two hypotheses each
     a, b = torch.randint(4, V, (4, 1)), torch.randint(4, V, (4, 1))
     _, state = model.step(a, state)
-    rows = torch.tensor([data.draw(st.integers(0, 1)), data.draw(st.integers(0, 1)), *(data.draw(st.integers(2, 3)) for _ in range(2))])
+    rows = torch.tensor([data.draw(st.integers(0, 1)), data.draw(st.integers(0, 1)),
+                         *(data.draw(st.integers(2, 3)) for _ in range(2))])
     state = state.reorder(rows)
     kept = data.draw(st.sampled_from([[0], [1], [0, 1], [1, 0]]))
     state = state.keep(torch.tensor(kept))
@@ -140,10 +142,12 @@ def copy_layer(ours, theirs):
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_outputs_and_gradients_agree_with_torch_nn_transformer(norm_first, activation):
     """The same settings and copied weights: float32, 1e-5."""
-    ours = Transformer(Model(encoder_layers=3, decoder_layers=2, width=32, heads=4, feed_forward=64, norm_first=norm_first,
-                             activation=activation), V, V)
-    options = dict(d_model=32, nhead=4, dim_feedforward=64, dropout=0.0, activation=activation, batch_first=True, norm_first=norm_first)
-    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(**options), 3, nn.LayerNorm(32) if norm_first else None, enable_nested_tensor=False)
+    ours = Transformer(TransformerModel(encoder_layers=3, decoder_layers=2, width=32, heads=4, feed_forward=64,
+                                        norm_first=norm_first, activation=activation), V, V)
+    options = dict(d_model=32, nhead=4, dim_feedforward=64, dropout=0.0, activation=activation, batch_first=True,
+                   norm_first=norm_first)
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(**options), 3, nn.LayerNorm(32) if norm_first else None,
+                                    enable_nested_tensor=False)
     decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(**options), 2, nn.LayerNorm(32) if norm_first else None)
     for stack, theirs in ((ours.encoder, encoder), (ours.decoder, decoder)):
         for block, layer in zip(stack.blocks, theirs.layers):
@@ -153,18 +157,21 @@ def test_outputs_and_gradients_agree_with_torch_nn_transformer(norm_first, activ
     y = ours.decoder.positions.embed(ours.target_embedding(target), torch.arange(6)).detach()
     hidden = torch.arange(7) >= lengths[:, None]
     later = nn.Transformer.generate_square_subsequent_mask(6)
-    expected = decoder(y, encoder(x, src_key_padding_mask=hidden), tgt_mask=later, memory_key_padding_mask=hidden, tgt_is_causal=True) \
-        @ ours.output.weight.T
+    memory = encoder(x, src_key_padding_mask=hidden)
+    decoded = decoder(y, memory, tgt_mask=later, memory_key_padding_mask=hidden, tgt_is_causal=True)
+    expected = decoded @ ours.output.weight.T
     torch.testing.assert_close(ours(source, lengths, target), expected, atol=1e-5, rtol=1e-5)
 
     ours(source, lengths, target).square().mean().backward()
     expected.square().mean().backward()
     for block, layer in zip(ours.encoder.blocks, encoder.layers):
         torch.testing.assert_close(block.feed_forward.inner.weight.grad, layer.linear1.weight.grad, atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(block.self_attention.to_q.weight.grad, layer.self_attn.in_proj_weight.grad[:32], atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(block.self_attention.to_out.weight.grad, layer.self_attn.out_proj.weight.grad, atol=1e-5, rtol=1e-5)
+        mine, theirs = block.self_attention, layer.self_attn
+        torch.testing.assert_close(mine.to_q.weight.grad, theirs.in_proj_weight.grad[:32], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(mine.to_out.weight.grad, theirs.out_proj.weight.grad, atol=1e-5, rtol=1e-5)
     for block, layer in zip(ours.decoder.blocks, decoder.layers):
-        torch.testing.assert_close(block.cross_attention.to_v.weight.grad, layer.multihead_attn.in_proj_weight.grad[64:], atol=1e-5, rtol=1e-5)
+        mine, theirs = block.cross_attention, layer.multihead_attn
+        torch.testing.assert_close(mine.to_v.weight.grad, theirs.in_proj_weight.grad[64:], atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(block.around_cross.norm.weight.grad, layer.norm2.weight.grad, atol=1e-5, rtol=1e-5)
 
 
@@ -177,9 +184,9 @@ def test_a_block_may_change_the_width(norm_first, norm):
 
 
 def test_tied_weights_are_one_tensor():
-    shared = Transformer(Model(preset="tiny"), V, V)
+    shared = Transformer(TransformerModel(preset="tiny"), V, V)
     assert shared.output.weight is shared.source_embedding.table.weight is shared.target_embedding.table.weight
-    target = Transformer(Model(preset="tiny", tie="target"), V, V)
+    target = Transformer(TransformerModel(preset="tiny", tie="target"), V, V)
     assert target.output.weight is target.target_embedding.table.weight is not target.source_embedding.table.weight
-    free = Transformer(Model(preset="tiny", tie="none"), V, V)
+    free = Transformer(TransformerModel(preset="tiny", tie="none"), V, V)
     assert free.output.weight is not free.target_embedding.table.weight

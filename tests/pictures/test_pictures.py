@@ -28,7 +28,8 @@ def words_of(svg):
 FIGURES = {
     "alignment": lambda: alignment(matrix(4, 5), list("abcde"), list("wxyz"), title="title", gold=[(0, 0), (1, 3)]),
     "heads": lambda: heads(np.stack([matrix(4, 5, h) for h in range(6)]), list("abcde"), list("wxyz"), title="layer 1"),
-    "training": lambda: training([{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0}, {"step": 2, "valid_loss": 2.5, "valid_bleu": 10.0}]),
+    "training": lambda: training([{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0},
+                                  {"step": 2, "valid_loss": 2.5, "valid_bleu": 10.0}]),
     "length": lambda: score_by_length({"one": [dict(low=1, high=5, count=9, score=50.0, ci_low=40.0, ci_high=55.0)],
                                        "two": [dict(low=1, high=5, count=9, score=60.0, ci_low=50.0, ci_high=65.0)]}),
 }
@@ -96,9 +97,10 @@ class Tags(HTMLParser):
 
 def test_the_report_is_one_page_without_anything_from_outside():
     nasty = "<script>alert(1)</script>"
-    text = page(Report(title=nasty, summary=nasty, facts=[(nasty, nasty)], scores=[(nasty, nasty, "1", "0 – 2", nasty)], notes=[nasty],
-                       examples=[(nasty, nasty, nasty + "!")], commands=[nasty],
-                       figures=[(nasty, svg_text(FIGURES["training"](), "one")), ("again", svg_text(FIGURES["training"](), "two"))]))
+    text = page(Report(title=nasty, summary=nasty, facts=[(nasty, nasty)], scores=[(nasty, nasty, "1", "0 – 2", nasty)],
+                       notes=[nasty], examples=[(nasty, nasty, nasty + "!")], commands=[nasty],
+                       figures=[(nasty, svg_text(FIGURES["training"](), "one")),
+                                ("again", svg_text(FIGURES["training"](), "two"))]))
     found = Tags(text)
     assert "script" not in found.tags and "link" not in found.tags and "img" not in found.tags
     assert text.count("&lt;script&gt;") >= 10

@@ -1,6 +1,7 @@
 """The look: colours that mean what they show, labels of any string, figures that share a page."""
 
 import re
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import numpy as np
@@ -48,7 +49,7 @@ def test_no_word_leaves_the_figure_or_meets_its_neighbour(T, S):
     rows = [label.get_window_extent() for label in figure.axes[0].get_yticklabels()]
     for box in rows + [label.get_window_extent() for label in figure.axes[0].get_xticklabels()]:
         assert whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0 and box.y1 <= whole.y1
-    assert all(upper.y0 >= lower.y1 - 1 for upper, lower in zip(rows, rows[1:]))
+    assert all(upper.y0 >= lower.y1 - 1 for upper, lower in pairwise(rows))
 
 
 def test_wrong_shapes_are_our_own_fault():

@@ -19,13 +19,14 @@ WORLD = {
     "data": {"world": {"number": 20_000, "held_out": 200}},
     "tokens": {"size": 1000},
     "model": {"preset": "tiny", "max_length": 64},
-    "train": {"steps": 250, "tokens_per_batch": 2048, "evaluate_every": 250, "save_every": 250, "optimizer": {"learning_rate": 3e-3},
-              "schedule": {"warmup_steps": 50}, "regularize": {"dropout": 0.0}},
+    "train": {"steps": 250, "tokens_per_batch": 2048, "evaluate_every": 250, "save_every": 250,
+              "optimizer": {"learning_rate": 3e-3}, "schedule": {"warmup_steps": 50}, "regularize": {"dropout": 0.0}},
 }
 VARIANTS = {
-    "as published": {"train": {"optimizer": {"kind": "adam", "learning_rate": 2e-3}, "schedule": {"kind": "inverse-sqrt", "warmup_steps": 100}}},
-    "rotary, RMS, SwiGLU, grouped heads": {"model": {"positions": {"kind": "rotary"}, "norm": "rms", "norm_first": True, "activation": "swiglu",
-                                                     "key_value_heads": 2}},
+    "as published": {"train": {"optimizer": {"kind": "adam", "learning_rate": 2e-3},
+                               "schedule": {"kind": "inverse-sqrt", "warmup_steps": 100}}},
+    "rotary, RMS, SwiGLU, grouped heads": {"model": {"positions": {"kind": "rotary"}, "norm": "rms", "norm_first": True,
+                                                     "activation": "swiglu", "key_value_heads": 2}},
     "relative bias, muon, trapezoid": {"model": {"positions": {"kind": "relative"}, "norm_first": True},
                                        "train": {"optimizer": {"kind": "muon"}, "schedule": {"kind": "trapezoid"}}},
     "ALiBi, learned widths, unigram": {"model": {"positions": {"kind": "alibi"}, "encoder_widths": [96, 128], "norm_first": True},
@@ -37,7 +38,8 @@ VARIANTS = {
 
 
 def merged(base, change):
-    return {**base, **{key: merged(base.get(key, {}), value) if isinstance(value, dict) else value for key, value in change.items()}}
+    return {**base, **{key: merged(base.get(key, {}), value) if isinstance(value, dict) else value
+                       for key, value in change.items()}}
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -54,14 +56,16 @@ def test_compiled_training_agrees_with_eager(tmp_path):
     curves = []
     for compiled in (False, True):
         run = train(merged(short, {"train": {"compile": compiled}}), tmp_path / str(compiled), device="cpu")
-        curves.append([json.loads(line)["loss"] for line in (run.folder / "log.jsonl").read_text().splitlines() if '"loss"' in line])
+        lines = (run.folder / "log.jsonl").read_text().splitlines()
+        curves.append([json.loads(line)["loss"] for line in lines if '"loss"' in line])
     assert len(curves[0]) == 20
     torch.testing.assert_close(torch.tensor(curves[0]), torch.tensor(curves[1]), atol=2e-3, rtol=2e-3)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_run_ended_from_outside_goes_on_to_the_same_bits(number, tmp_path):
-    settings = merged(WORLD, {"data": {"world": {"number": 2000, "held_out": 50}}, "train": {"steps": 60, "save_every": 5, "evaluate_every": 20}})
+    settings = merged(WORLD, {"data": {"world": {"number": 2000, "held_out": 50}},
+                              "train": {"steps": 60, "save_every": 5, "evaluate_every": 20}})
     whole = train(settings, tmp_path / "whole", device="cpu")
     folder = tmp_path / "ended"
     words = [sys.executable, "-m", "regard", "train", "--device", "cpu"]

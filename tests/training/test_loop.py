@@ -11,7 +11,7 @@ from regard.batches.store import encode
 from regard.corpus.pairs import Pairs
 from regard.errors import Interrupted, Mistake
 from regard.models.transformer import Transformer
-from regard.recipe import Model, Regularize, Tokens, Train
+from regard.recipe import Regularize, Tokens, Train, TransformerModel
 from regard.tokens.tokenizer import train_tokenizer
 from regard.training import checkpoint
 from regard.training.log import Log
@@ -30,10 +30,11 @@ def store():
 
 
 def trainer(store, folder, objective=None, evaluate=lambda model: {"valid_loss": 1.0}, dropout=0.2, width=16, **settings):
-    settings = Train(**{"steps": 8, "tokens_per_batch": 256, "log_every": 2, "evaluate_every": 4, "save_every": 2, "keep": 10, **settings})
+    settings = Train(**{"steps": 8, "tokens_per_batch": 256, "log_every": 2, "evaluate_every": 4, "save_every": 2, "keep": 10,
+                        **settings})
     torch.manual_seed(5)
     regularize = Regularize(dropout=dropout)
-    model = Transformer(Model(preset="tiny", width=width, heads=2, feed_forward=2 * width), 300, 300, regularize)
+    model = Transformer(TransformerModel(preset="tiny", width=width, heads=2, feed_forward=2 * width), 300, 300, regularize)
     folder.mkdir(exist_ok=True)
     log = Log(folder / "log.jsonl", steps=settings.steps)
     return Trainer(model, objective or Translation(regularize), Batches(store, settings.tokens_per_batch, 1), settings, seed=1,
@@ -103,7 +104,10 @@ def test_a_loss_that_is_not_finite_is_not_applied_but_counted(store, tmp_path):
 
 
 def test_losses_that_stay_not_finite_end_the_run_with_a_cure(store, tmp_path):
-    run = trainer(store, tmp_path, lambda model, batch: model(batch.source, batch.lengths, batch.target).sum() * float("inf"), steps=50, log_every=5)
+    def infinite(model, batch):
+        return model(batch.source, batch.lengths, batch.target).sum() * float("inf")
+
+    run = trainer(store, tmp_path, infinite, steps=50, log_every=5)
     before = {name: p.clone() for name, p in checkpoint.weights_of(run.model).items()}
     with pytest.raises(Mistake, match=r"not finite 5 times in a row up to step 5 .*lower train.optimizer.learning_rate"):
         run.train()
@@ -159,8 +163,9 @@ def test_the_log_has_every_figure(store, tmp_path):
 
 def test_a_toy_task_is_learned(store, tmp_path):
     """300 sentences by heart."""
-    run = trainer(store, tmp_path, Translation(Regularize(label_smoothing=0.0)), dropout=0.0, width=64, steps=250, evaluate_every=250,
-                  save_every=250, log_every=10, tokens_per_batch=1024, optimizer={"learning_rate": 0.004}, schedule={"warmup_steps": 50})
+    run = trainer(store, tmp_path, Translation(Regularize(label_smoothing=0.0)), dropout=0.0, width=64, steps=250,
+                  evaluate_every=250, save_every=250, log_every=10, tokens_per_batch=1024, optimizer={"learning_rate": 0.004},
+                  schedule={"warmup_steps": 50})
     run.train()
     losses = [json.loads(line)["loss"] for line in (tmp_path / "log.jsonl").read_text().splitlines() if '"loss"' in line]
     assert losses[0] > 3 and losses[-1] < 0.3

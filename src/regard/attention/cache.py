@@ -16,6 +16,10 @@ class Cache:
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
 
+    @property
+    def rows(self) -> int:
+        return 0 if self.keys is None else self.keys.size(0)
+
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store what is new; return everything so far."""
         end = self.length + keys.size(2)

@@ -74,14 +74,16 @@ def fused(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scal
     T, S = q.size(-2), k.size(-2)
     causal = mask.structure == {"causal"} and bias is None
     if causal and (T == S or T == 1):                 # the last query sees everything
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=T > 1, scale=scale, enable_gqa=k.size(1) != q.size(1))
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=T > 1, scale=scale,
+                                              enable_gqa=k.size(1) != q.size(1))
     allowed = visible = mask.dense(T, S, q.device)
     if bias is not None:
         bias = bias.to(q.dtype)
         visible = bias if allowed is None else torch.where(allowed, bias, -math.inf)
     if visible is not None:
         visible = visible.expand(*visible.shape[:-2], T, S)
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=dropout, scale=scale, enable_gqa=k.size(1) != q.size(1))
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=dropout, scale=scale,
+                                         enable_gqa=k.size(1) != q.size(1))
     if allowed is None or not q.is_cuda:              # the kernels on the CPU give the blind zeros; those on the GPU not always
         return out
     return out.masked_fill(~allowed.any(-1, keepdim=True), 0.0)

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from regard.attention.core import attend
+from regard.attention.core import Score, attend
 from regard.attention.masks import Mask
 from regard.attention.positions import Rotation, rotate
 
@@ -10,12 +10,12 @@ from regard.attention.positions import Rotation, rotate
 class Attend(nn.Module):
     """`attend` as a module: a named place where `watch` can look and `edit` can change what is seen."""
 
-    def __init__(self, dropout: float = 0.0, scale: float | None = None):
+    def __init__(self, dropout: float = 0.0, scale: float | None = None, score: Score | None = None):
         super().__init__()
-        self.dropout, self.scale = dropout, scale
+        self.dropout, self.scale, self.score = dropout, scale, score
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None) -> Tensor:
-        return attend(q, k, v, mask=mask, bias=bias, scale=self.scale, dropout=self.dropout * self.training)
+        return attend(q, k, v, score=self.score, mask=mask, bias=bias, scale=self.scale, dropout=self.dropout * self.training)
 
 
 class MultiHead(nn.Module):
@@ -25,7 +25,8 @@ class MultiHead(nn.Module):
     """
 
     def __init__(self, width: int, heads: int, *, key_width: int | None = None, value_width: int | None = None,
-                 key_value_heads: int | None = None, source_width: int | None = None, out_width: int | None = None, dropout: float = 0.0):
+                 key_value_heads: int | None = None, source_width: int | None = None, out_width: int | None = None,
+                 dropout: float = 0.0):
         super().__init__()
         key_width = key_width or width // heads
         value_width = value_width or key_width

@@ -99,7 +99,10 @@ class Alibi(Positions):
 
 
 def alibi_slopes(heads: int) -> list[float]:
-    """2^(-8/n), 2^(-16/n) … for a power of two; between powers, every other slope of the next one fills up (the authors' rule)."""
+    """2^(-8/n), 2^(-16/n) … for a power of two; between powers, every other slope of the next one fills up.
+
+    This is the authors' rule.
+    """
     power = 2 ** math.floor(math.log2(heads))
     slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
     return slopes + [2 ** (-4 * (i + 1) / power) for i in range(0, 2 * (heads - power), 2)]

@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention.core import attention_weights, mix
+from regard.attention.core import Score, attention_weights, mix
 from regard.attention.masks import NO_MASK, Mask
 from regard.attention.multihead import Attend
 
@@ -26,14 +27,15 @@ class Seen:
     calls: dict[str, list[Tensor]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Tensor:
-        """The weights of the last call at a place."""
-        return self.calls[name][-1]
+        """The weights at a place, the queries of all its calls one after another: a recurrent decoder calls once a word."""
+        longest = max(weights.size(-1) for weights in self.calls[name])
+        return torch.cat([F.pad(weights, (0, longest - weights.size(-1))) for weights in self.calls[name]], dim=2)
 
     def places(self) -> list[str]:
         return list(self.calls)
 
     def stack(self, pattern: str = "") -> Tensor:
-        """The last call of every place whose name matches, one layer after another: (L, B, H, T, S)."""
+        """The weights at every place whose name matches, one layer after another: (L, B, H, T, S)."""
         return torch.stack([self[name] for name in self.calls if re.search(pattern, name)])
 
 
@@ -66,10 +68,12 @@ def watch(model: nn.Module, *, layers: Sequence[int] | None = None, heads: Seque
         def hook(module: Attend, args: tuple, options: dict, output: Tensor) -> None:
             q, k, _ = args
             with torch.no_grad():
-                seen.calls.setdefault(name, []).append(weights_in_chunks(q, k, heads=heads, scale=module.scale, **options))
+                seen.calls.setdefault(name, []).append(weights_in_chunks(q, k, heads=heads, score=module.score,
+                                                                                  scale=module.scale, **options))
         return hook
 
-    handles = [place.register_forward_hook(record(name), with_kwargs=True) for name, place in places(model, layers, kinds).items()]
+    handles = [place.register_forward_hook(record(name), with_kwargs=True)
+               for name, place in places(model, layers, kinds).items()]
     try:
         yield seen
     finally:
@@ -84,10 +88,11 @@ def edit(model: nn.Module, change: Callable[[str, Tensor], Tensor], *, layers: S
     def replace(name: str):
         def hook(module: Attend, args: tuple, options: dict, output: Tensor) -> Tensor:
             q, k, v = args
-            return mix(change(name, attention_weights(q, k, scale=module.scale, **options)), v)
+            return mix(change(name, attention_weights(q, k, score=module.score, scale=module.scale, **options)), v)
         return hook
 
-    handles = [place.register_forward_hook(replace(name), with_kwargs=True) for name, place in places(model, layers, kinds).items()]
+    handles = [place.register_forward_hook(replace(name), with_kwargs=True)
+               for name, place in places(model, layers, kinds).items()]
     try:
         yield
     finally:
@@ -95,8 +100,8 @@ def edit(model: nn.Module, change: Callable[[str, Tensor], Tensor], *, layers: S
             handle.remove()
 
 
-def weights_in_chunks(q: Tensor, k: Tensor, *, heads: Sequence[int] | None = None, mask: Mask | None = None, bias: Tensor | None = None,
-                      scale: float | None = None) -> Tensor:
+def weights_in_chunks(q: Tensor, k: Tensor, *, heads: Sequence[int] | None = None, score: Score | None = None,
+                      mask: Mask | None = None, bias: Tensor | None = None, scale: float | None = None) -> Tensor:
     """The written-out weights, a few query rows at a time, so that only the record itself takes memory."""
     T, S = q.size(-2), k.size(-2)
     allowed = (mask or NO_MASK).dense(T, S, q.device)
@@ -105,6 +110,7 @@ def weights_in_chunks(q: Tensor, k: Tensor, *, heads: Sequence[int] | None = Non
     for start in range(0, T, ROWS_AT_ONCE):
         rows = slice(start, start + ROWS_AT_ONCE)
         part = None if allowed is None else Mask(allowed=allowed.expand(-1, -1, T, -1)[:, :, rows])
-        w = attention_weights(q[:, :, rows], k, mask=part, bias=None if bias is None else bias[..., rows, :], scale=scale)
+        added = None if bias is None else bias[..., rows, :]
+        w = attention_weights(q[:, :, rows], k, score=score, mask=part, bias=added, scale=scale)
         chunks.append(w if heads is None else w[:, list(heads)])
     return torch.cat(chunks, dim=2)

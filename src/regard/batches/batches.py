@@ -105,7 +105,8 @@ def fill(source: np.ndarray, target: np.ndarray, budget: int, order: np.ndarray)
 def build_batch(store: Store, rows: np.ndarray, seed: int, epoch: int) -> Batch:
     source, target = store.source.take(rows, seed, epoch), store.target.take(rows, seed, epoch)
     return Batch(torch.from_numpy(source.padded(pad=PAD, after=[EOS])), torch.from_numpy(source.lengths + 1),
-                 torch.from_numpy(target.padded(pad=PAD, before=[BOS])), torch.from_numpy(target.padded(pad=PAD, after=[EOS])), rows)
+                 torch.from_numpy(target.padded(pad=PAD, before=[BOS])), torch.from_numpy(target.padded(pad=PAD, after=[EOS])),
+                 rows)
 
 
 def in_order(store: Store, budget: int) -> Iterator[Batch]:

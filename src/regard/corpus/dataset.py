@@ -36,8 +36,8 @@ def hold_out(pairs: Pairs, number: int) -> tuple[Pairs, Pairs, Pairs]:
     """Training, validation and test pairs that share no source sentence: the sentences with the smallest hashes are set aside."""
     hashes = {source: hashlib.sha256(source.encode()).digest() for source in pairs.source}
     if len(hashes) < 4 * number:
-        raise Mistake(f"{pairs.name} has {len(hashes):,} distinct source sentences; data.held_out = {number} takes twice as many: "
-                      f"set at most {len(hashes) // 4}")
+        raise Mistake(f"{pairs.name} has {len(hashes):,} distinct source sentences; "
+                      f"data.held_out = {number} takes twice as many: set at most {len(hashes) // 4}")
     ranked = sorted(hashes, key=lambda source: hashes[source])
     aside = dict.fromkeys(ranked[:number], "valid") | dict.fromkeys(ranked[number:2 * number], "test")
     split: dict[str, list[int]] = {"train": [], "valid": [], "test": []}

@@ -36,7 +36,8 @@ class Pairs:
                      None if self.gold is None else pick(self.gold))
 
 
-def read_pairs(files: Sequence[Path], *, columns: tuple[int, int] = (0, 1), fields: tuple[str, str] = ("source", "target")) -> Pairs:
+def read_pairs(files: Sequence[Path], *, columns: tuple[int, int] = (0, 1),
+               fields: tuple[str, str] = ("source", "target")) -> Pairs:
     """Pairs from two aligned files (source, target) or one .tsv or .jsonl file. Pairs empty on both sides are left out."""
     if len(files) == 2:
         rows = aligned_rows(*files)
@@ -45,7 +46,8 @@ def read_pairs(files: Sequence[Path], *, columns: tuple[int, int] = (0, 1), fiel
     elif len(files) == 1 and kind_of(files[0]) == ".tsv":
         rows = tsv_rows(files[0], columns)
     else:
-        raise Mistake(f"{', '.join(map(str, files))}: give two aligned files (source, target), or one .tsv or .jsonl (.gz and .xz too)")
+        raise Mistake(f"{', '.join(map(str, files))}: give two aligned files (source, target), "
+                      "or one .tsv or .jsonl (.gz and .xz too)")
     return collect(rows, files)
 
 
@@ -72,7 +74,8 @@ def collect(rows: Iterable[tuple[int, str, str]], files: Sequence[Path]) -> Pair
 def aligned_rows(source: Path, target: Path) -> Iterator[tuple[int, str, str]]:
     sources, targets = read_lines(source), read_lines(target)
     if len(sources) != len(targets):
-        raise Mistake(f"{source} has {len(sources):,} lines but {target} has {len(targets):,}; line n of one must translate line n of the other")
+        raise Mistake(f"{source} has {len(sources):,} lines but {target} has {len(targets):,}; "
+                      "line n of one must translate line n of the other")
     return zip(range(1, len(sources) + 1), sources, targets)
 
 

@@ -37,8 +37,8 @@ class Beams:
         return Beams(torch.arange(B, device=device), limits, alive, blank, nothing, nothing, blank)
 
     def keep(self, which: Tensor) -> "Beams":
-        return Beams(*(part[which] for part in (self.rows, self.limits, self.alive, self.tokens, self.finished, self.finished_log_p,
-                                                self.finished_tokens)))
+        return Beams(*(part[which] for part in (self.rows, self.limits, self.alive, self.tokens, self.finished,
+                                                self.finished_log_p, self.finished_tokens)))
 
 
 @torch.no_grad()

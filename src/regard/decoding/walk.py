@@ -18,7 +18,8 @@ def greedy(log_p: Tensor, rows: Tensor, step: int) -> Tensor:
     return log_p.argmax(-1)
 
 
-def sampler(*, seed: int, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, numbers: np.ndarray | None = None) -> Choose:
+def sampler(*, seed: int, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0,
+            numbers: np.ndarray | None = None) -> Choose:
     """Draw by inverting the cumulative distribution at one uniform number a row.
 
     The number is a pure function of (seed, sentence, step), so a text does not depend on the batch it was drawn in; `numbers`

@@ -41,7 +41,8 @@ class Stack(nn.Module):
         bias = self.positions.bias(at, key_at)
         x = self.dropout(self.positions.embed(x, at))
         for i, block in enumerate(self.layers()):
-            x = block(x, mask=mask, bias=bias, rotation=rotation, cache=caches[i] if caches else None, source=sources[i] if sources else None)
+            x = block(x, mask=mask, bias=bias, rotation=rotation, cache=caches[i] if caches else None,
+                      source=sources[i] if sources else None)
         return self.norm(x)
 
 

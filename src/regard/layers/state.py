@@ -6,6 +6,7 @@ one sentence lie next to each other and are equally many for all.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -16,42 +17,60 @@ from regard.attention.masks import Mask
 from regard.layers.block import Source
 
 
+class Memory(Protocol):
+    """What one layer keeps of the hypotheses: a cache of keys and values, or the state of recurrent cells."""
+
+    @property
+    def rows(self) -> int: ...
+    def reorder(self, rows: Tensor) -> None: ...
+    @staticmethod
+    def join(memories: Any) -> "Memory": ...
+
+
 @dataclass
 class State:
+    number: int
+    """Source sentences."""
     sources: list[Source]
-    """Each layer's view of the source sentences."""
-    caches: list[Cache]
-    """Each layer's keys and values of the hypotheses so far."""
+    """Each layer's view of them; none where the decoder does not look back."""
+    memories: list[Any]
+    """Each layer's memory of the hypotheses so far."""
     starts: Tensor | None = None
-    """(hypotheses,) where each began, when not all at 0."""
+    """(hypotheses,) where each began in the caches, when not all at 0."""
 
     def reorder(self, rows: Tensor) -> "State":
         """Hypothesis i goes on from what hypothesis rows[i] was. Rows stay with their source sentence."""
-        for cache in self.caches:
-            cache.reorder(rows)
+        for memory in self.memories:
+            memory.reorder(rows)
         return replace(self, starts=None if self.starts is None else self.starts[rows])
 
     def keep(self, rows: Tensor) -> "State":
         """Go on with these source sentences only, each with all its hypotheses."""
-        before = self.sources[0].keys.size(0)
-        cached = self.caches[0].keys
-        each = 1 if cached is None else cached.size(0) // before
+        each = max(1, self.memories[0].rows // self.number)
         hypotheses = (rows[:, None] * each + torch.arange(each, device=rows.device)).flatten()
         sources = [Source(s.keys[rows], s.values[rows], None if s.mask is None else s.mask.rows(rows)) for s in self.sources]
-        return replace(self.reorder(hypotheses), sources=sources)
+        return replace(self.reorder(hypotheses), number=len(rows), sources=sources)
 
     @staticmethod
     def join(states: "Sequence[State]") -> "State":
         """One state of all the sentences in several; sources are padded to the longest, hypotheses end together."""
-        length = max(state.caches[0].length for state in states)
-        starts = []
-        for state in states:
-            rows = state.sources[0].keys.size(0) if state.caches[0].keys is None else state.caches[0].keys.size(0)
-            begun = state.starts if state.starts is not None else torch.zeros(rows, dtype=torch.long, device=state.sources[0].keys.device)
-            starts.append(begun + length - state.caches[0].length)
         sources = [join_sources(layer) for layer in zip(*(state.sources for state in states))]
-        caches = [Cache.join(list(layer)) for layer in zip(*(state.caches for state in states))]
-        return State(sources, caches, torch.cat(starts))
+        memories = [type(layer[0]).join(list(layer)) for layer in zip(*(state.memories for state in states))]
+        return State(sum(state.number for state in states), sources, memories, join_starts(states))
+
+
+def join_starts(states: Sequence[State]) -> Tensor | None:
+    """Caches are moved right so that all end together; what has no positions has no starts either."""
+    if not isinstance(states[0].memories[0], Cache):
+        return None
+    length = max(state.memories[0].length for state in states)
+    starts = []
+    for state in states:
+        cache = state.memories[0]
+        begun = torch.zeros(cache.rows or state.number, dtype=torch.long, device=state.sources[0].keys.device) \
+            if state.starts is None else state.starts
+        starts.append(begun + length - cache.length)
+    return torch.cat(starts)
 
 
 def join_sources(sources: Sequence[Source]) -> Source:
@@ -62,4 +81,5 @@ def join_sources(sources: Sequence[Source]) -> Source:
 
     lengths = [source.mask.lengths if source.mask is not None and source.mask.lengths is not None
                else torch.full((source.keys.size(0),), source.keys.size(2), device=source.keys.device) for source in sources]
-    return Source(torch.cat([pad(s.keys) for s in sources]), torch.cat([pad(s.values) for s in sources]), Mask(lengths=torch.cat(lengths)))
+    return Source(torch.cat([pad(s.keys) for s in sources]), torch.cat([pad(s.values) for s in sources]),
+                  Mask(lengths=torch.cat(lengths)))

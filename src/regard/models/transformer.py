@@ -20,15 +20,18 @@ from regard.layers.state import State
 PAD = 0
 
 if TYPE_CHECKING:
-    from regard.recipe import Model, Regularize
+    from regard.recipe import Regularize, TransformerModel
 
 
 class Transformer(nn.Module):
-    def __init__(self, settings: "Model", source_vocabulary: int, target_vocabulary: int, regularize: "Regularize | None" = None):
+    def __init__(self, settings: "TransformerModel", source_vocabulary: int, target_vocabulary: int,
+                 regularize: "Regularize | None" = None):
         super().__init__()
         self.settings = settings
         shape = block_shape(settings, regularize)
-        dropout = 0.0 if regularize is None else regularize.dropout if regularize.embedding_dropout is None else regularize.embedding_dropout
+        dropout = 0.0
+        if regularize is not None:
+            dropout = regularize.dropout if regularize.embedding_dropout is None else regularize.embedding_dropout
 
         def positions(causal: bool) -> Positions:
             assert shape.key_width is not None
@@ -37,8 +40,10 @@ class Transformer(nn.Module):
 
         self.source_embedding = Embedding(source_vocabulary, settings.width)
         self.target_embedding = self.source_embedding if settings.tie == "all" else Embedding(target_vocabulary, settings.width)
-        self.encoder = Stack(shape, settings.encoder_layers, positions(False), widths=settings.encoder_widths, embedding_dropout=dropout)
-        self.decoder = Stack(shape, settings.decoder_layers, positions(True), source_width=self.encoder.width, embedding_dropout=dropout)
+        self.encoder = Stack(shape, settings.encoder_layers, positions(False), widths=settings.encoder_widths,
+                             embedding_dropout=dropout)
+        self.decoder = Stack(shape, settings.decoder_layers, positions(True), source_width=self.encoder.width,
+                             embedding_dropout=dropout)
         self.output = nn.Linear(settings.width, target_vocabulary, bias=False)
         initialise(self)
         if settings.tie != "none":
@@ -57,7 +62,7 @@ class Transformer(nn.Module):
 
     def start(self, inputs: tuple[Tensor, Tensor], prefix: Tensor | None = None, room: int = 32) -> State:
         """Read the sources (ids, lengths), and target tokens (B, P) already written, short ones padded on the left."""
-        state = State(self.encode(*inputs), [Cache(room) for _ in self.decoder.blocks])
+        state = State(len(inputs[0]), self.encode(*inputs), [Cache(room) for _ in self.decoder.blocks])
         if prefix is None or prefix.size(1) == 0:
             return state
         _, state = self.step(prefix, replace(state, starts=leading(prefix, PAD)))
@@ -66,7 +71,7 @@ class Transformer(nn.Module):
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Read the next target tokens (hypotheses, T); the logits (hypotheses, T, V) after each of them."""
         mask = Mask(causal=True, starts=state.starts)
-        x = self.decoder(self.target_embedding(tokens), mask=mask, caches=state.caches, sources=state.sources)
+        x = self.decoder(self.target_embedding(tokens), mask=mask, caches=state.memories, sources=state.sources)
         return self.output(x), state
 
 
@@ -75,7 +80,7 @@ def leading(tokens: Tensor, pad: int) -> Tensor:
     return (tokens == pad).long().cumprod(1).sum(1)
 
 
-def block_shape(settings: "Model", regularize: "Regularize | None") -> Shape:
+def block_shape(settings: "TransformerModel", regularize: "Regularize | None") -> Shape:
     rates = {} if regularize is None else dict(dropout=regularize.dropout, attention_dropout=regularize.attention_dropout,
                                                activation_dropout=regularize.activation_dropout)
     key_width = settings.key_width or settings.width // settings.heads            # the same in layers of another width

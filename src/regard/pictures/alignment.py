@@ -1,4 +1,6 @@
-"""Who looked at whom: attention weights as a matrix, target words down the side, source words along the top (Bahdanau et al. 2015, fig. 3).
+"""Who looked at whom: attention weights as a matrix, target words down the side, source words along the top.
+
+After Bahdanau et al. 2015, fig. 3.
 
 One colour scale, 0 to 1, in every picture, so that two pictures may be compared by eye.
 """
@@ -62,8 +64,8 @@ def alignment(weights: np.ndarray, source: Sequence[str], target: Sequence[str],
         if gold is not None:
             outline(figure, axes, gold, size)
         if lines:
-            figure.text(MARGIN / width, 1 - MARGIN / height, lines, fontsize=style.TITLE, fontweight="bold", va="top", linespacing=1.25,
-                        parse_math=False)
+            figure.text(MARGIN / width, 1 - MARGIN / height, lines, fontsize=style.TITLE, fontweight="bold", va="top",
+                        linespacing=1.25, parse_math=False)
     return figure
 
 
@@ -115,13 +117,15 @@ def outline(figure: Figure, axes: Axes, gold: Iterable[tuple[int, int]], size: S
     """Outlined cells for the links that are known to be true, and their legend under the matrix."""
     links = sorted(set(gold))
     (_, cols), (rows, _) = axes.get_xlim(), axes.get_ylim()
-    assert all(0 <= s < cols and 0 <= t < rows for s, t in links), f"a gold link lies outside the {rows:.0f} by {cols:.0f} words: {links}"
+    inside = all(0 <= s < cols and 0 <= t < rows for s, t in links)
+    assert inside, f"a gold link lies outside the {rows:.0f} by {cols:.0f} words: {links}"
     frames = [Rectangle((s + 0.05, t + 0.05), 0.9, 0.9) for s, t in links]
     line = max(1.2, size.cell * 6)
     axes.add_collection(PatchCollection(frames, facecolor="none", edgecolor=style.GOLD, linewidth=line, zorder=3))
     width, height = figure.get_size_inches()
     figure.legend([Patch(facecolor="none", edgecolor=style.GOLD, linewidth=1.6)], ["gold alignment"], loc="lower left",
-                  bbox_to_anchor=(MARGIN / width, MARGIN / height), borderpad=0, borderaxespad=0, handlelength=0.9, handleheight=0.9, handletextpad=0.6)
+                  bbox_to_anchor=(MARGIN / width, MARGIN / height), borderpad=0, borderaxespad=0,
+                  handlelength=0.9, handleheight=0.9, handletextpad=0.6)
 
 
 def heads(weights: np.ndarray, source: Sequence[str], target: Sequence[str], *, title: str | None = None) -> Figure:
@@ -129,12 +133,14 @@ def heads(weights: np.ndarray, source: Sequence[str], target: Sequence[str], *, 
     return grid(weights, source, target, [f"head {head + 1}" for head in range(len(weights))], title=title)
 
 
-def grid(weights: np.ndarray, source: Sequence[str], target: Sequence[str], names: Sequence[str], *, title: str | None = None) -> Figure:
+def grid(weights: np.ndarray, source: Sequence[str], target: Sequence[str], names: Sequence[str], *,
+         title: str | None = None) -> Figure:
     """Several views (H, T, S) side by side: words at the outer edges only, each view named under its panel."""
     weights = checked(weights, (len(names), len(target), len(source)))
     number, rows, cols = weights.shape
     source, target = [label(word, 20) for word in source], [label(word, 20) for word in target]
-    size = Sizes(0.17, 8, 90) if max(rows, cols) <= 16 else Sizes(0.135, 7, 90) if max(rows, cols) <= 32 else Sizes(0.112, 6.5, 90)
+    longest = max(rows, cols)
+    size = Sizes(0.17, 8, 90) if longest <= 16 else Sizes(0.135, 7, 90) if longest <= 32 else Sizes(0.112, 6.5, 90)
     across, down = panels(number, cols * size.cell)
     wide, high, between, under = cols * size.cell, rows * size.cell, 0.2, 0.4
     with style.look():
@@ -154,8 +160,8 @@ def grid(weights: np.ndarray, source: Sequence[str], target: Sequence[str], name
             axes.set_xlabel(label(name), fontsize=style.SMALL, color=style.MUTED, labelpad=4, parse_math=False)
         colour_bar(figure, place(figure, left + across * (wide + between), top, BAR, bar_height))
         if lines:
-            figure.text(MARGIN / width, 1 - MARGIN / height, lines, fontsize=style.TITLE, fontweight="bold", va="top", linespacing=1.25,
-                        parse_math=False)
+            figure.text(MARGIN / width, 1 - MARGIN / height, lines, fontsize=style.TITLE, fontweight="bold", va="top",
+                        linespacing=1.25, parse_math=False)
     return figure
 
 

@@ -164,4 +164,5 @@ def save(figure: Figure, path: str | Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(drawn)
     except OSError as error:
-        raise Mistake(f"{path}: cannot write the picture ({(error.strerror or str(error)).lower()}); choose another path") from error
+        reason = (error.strerror or str(error)).lower()
+        raise Mistake(f"{path}: cannot write the picture ({reason}); choose another path") from error

@@ -17,8 +17,10 @@ def alignment_text(weights: np.ndarray, source: Sequence[str], target: Sequence[
         return looked_at(weights, source, target)
     tall = max(map(len, source), default=0)
     lines = [" " * margin + " ".join(word.rjust(tall)[row] for word in source) for row in range(tall)]
+    darkest = len(SHADES) - 1
     for word, row in zip(target, weights):
-        lines.append(" " * (margin - 1 - columns(word)) + word + " " + " ".join(SHADES[min(len(SHADES) - 1, round(float(x) * (len(SHADES) - 1)))] for x in row))
+        shades = " ".join(SHADES[min(darkest, round(float(x) * darkest))] for x in row)
+        lines.append(" " * (margin - 1 - columns(word)) + word + " " + shades)
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -27,5 +29,6 @@ def looked_at(weights: np.ndarray, source: Sequence[str], target: Sequence[str],
     lines = []
     for word, row in zip(target, weights):
         best = np.argsort(-row, kind="stable")[:most]
-        lines.append(f"{' ' * (margin - columns(word))}{word} ← " + ", ".join(f"{source[i]} {row[i]:.2f}" for i in best if row[i] >= 0.05))
+        found = ", ".join(f"{source[i]} {row[i]:.2f}" for i in best if row[i] >= 0.05)
+        lines.append(f"{' ' * (margin - columns(word))}{word} ← {found}")
     return "\n".join(lines)

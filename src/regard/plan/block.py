@@ -46,13 +46,15 @@ class BlockPlan:
         key_width = self.shape.key_width or width // heads
         mine = self.total.multiplications // n
         return [
-            f"It charges {width}·{width} multiplications for each of the {n:,} positions looked at, as if a {width} × {width} matrix were "
-            f"applied anew for every pair. Keys are projected once; a pair then costs {key_width} a head: "
+            f"It charges {width}·{width} multiplications for each of the {n:,} positions looked at, as if a {width} × {width} "
+            f"matrix were applied anew for every pair. Keys are projected once; a pair then costs {key_width} a head: "
             f"{heads}·{key_width}·{n:,} = {self.count('scores'):,} a position for the scores.",
             f"It leaves out: that there {'is 1 head' if heads == 1 else f'are {heads} heads'}; the mixing of the values "
             f"({self.count('mixing'):,}); the projections to queries, keys, values and output "
-            f"({self.count('queries', 'keys', 'values', 'output'):,}); the feed-forward layer ({self.count('inner', 'gate', 'outer'):,}); "
-            f"the {heads * n:,} exponentials of the softmax; additions, biases, scaling, norms; and the backward pass, twice the forward one.",
+            f"({self.count('queries', 'keys', 'values', 'output'):,}); "
+            f"the feed-forward layer ({self.count('inner', 'gate', 'outer'):,}); "
+            f"the {heads * n:,} exponentials of the softmax; additions, biases, scaling, norms; "
+            "and the backward pass, twice the forward one.",
             f"Counted on the block itself: {mine:,} multiplications a position, {self.total.multiplications:,} a sequence: "
             f"{times(self.deck_a_position, mine)}. Its lesson holds: the cost of a sequence grows with the square of its length.",
         ]
@@ -62,7 +64,8 @@ class BlockPlan:
             "shape": asdict(self.shape), "tokens": self.tokens, "parameters": self.parameters,
             "parts": [{**asdict(part.place), "parameters": part.parameters, "multiplications": part.multiplications}
                       for part in self.parts],
-            "multiplications": self.total.multiplications, "multiplications_a_position": self.total.multiplications // self.tokens,
+            "multiplications": self.total.multiplications,
+            "multiplications_a_position": self.total.multiplications // self.tokens,
             "deck": {"a_position": self.deck_a_position, "a_sequence": self.deck_a_sequence, "left_out": self.left_out()},
         }
 
@@ -74,7 +77,8 @@ def times(deck: int, mine: int) -> str:
 def plan_block(*, width: int = 32, heads: int = 2, key_width: int | None = 32, feed_forward: int = 32, tokens: int = 600,
                activation: str = "relu", norm: str = "layer") -> BlockPlan:
     """One encoder block on a sequence of `tokens`; the defaults are the deck's."""
-    for name, value in (("width", width), ("heads", heads), ("key_width", key_width), ("feed_forward", feed_forward), ("tokens", tokens)):
+    for name, value in (("width", width), ("heads", heads), ("key_width", key_width), ("feed_forward", feed_forward),
+                        ("tokens", tokens)):
         if value is not None and value < 1:
             raise Mistake(f"{name} = {value}: a block needs at least 1")
     if key_width is None and width % heads:

@@ -20,7 +20,8 @@ from torch import nn
 
 from regard.attention.multihead import MultiHead
 
-STEPS = {"to_q": "queries", "to_k": "keys", "to_v": "values", "to_out": "output", "inner": "inner", "gate": "gate", "outer": "outer"}
+STEPS = {"to_q": "queries", "to_k": "keys", "to_v": "values", "to_out": "output",
+         "inner": "inner", "gate": "gate", "outer": "outer"}
 
 
 @dataclass(frozen=True)

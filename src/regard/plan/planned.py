@@ -89,7 +89,8 @@ class Plan:
         for preset, hours in PAPER_HOURS.items():
             same_shape = all(getattr(self.recipe.model, name) == value for name, value in PRESETS[preset].items())
             published = PRESET_SETTINGS[preset]["train"]
-            if same_shape and (self.recipe.train.steps, self.tokens_a_step) == (published["steps"], published["tokens_per_batch"]):
+            same_training = (self.recipe.train.steps, self.tokens_a_step) == (published["steps"], published["tokens_per_batch"])
+            if same_shape and same_training:
                 return hours
         return None
 
@@ -130,10 +131,13 @@ def plan(what: str | Path | Recipe, overrides: Sequence[str] = (), *, vocabulary
     return plan_recipe(name, recipe, found, (source_length, target_length), devices, notes)
 
 
-def plan_recipe(name: str, recipe: Recipe, vocabulary: tuple[int, int], lengths: tuple[int, int] = (TYPICAL_LENGTH, TYPICAL_LENGTH),
-                devices: Sequence[Device] = DEVICES, notes: Sequence[str] = ()) -> Plan:
+def plan_recipe(name: str, recipe: Recipe, vocabulary: tuple[int, int],
+                lengths: tuple[int, int] = (TYPICAL_LENGTH, TYPICAL_LENGTH), devices: Sequence[Device] = DEVICES,
+                notes: Sequence[str] = ()) -> Plan:
     if recipe.model.tie == "all" and vocabulary[0] != vocabulary[1]:
         raise Mistake(f"vocabularies {both(vocabulary)} differ, but model.tie = 'all' shares one: set model.tie = 'target'")
+    if recipe.model.kind != "transformer":
+        raise Mistake(f"plan counts Transformers so far; this recipe has model.kind = {recipe.model.kind!r}")
     with torch.device("meta"):
         model = Transformer(recipe.model, *vocabulary, recipe.train.regularize)
     precisions = ["bf16", "fp32"] if recipe.train.precision == "auto" else [recipe.train.precision]
@@ -158,7 +162,8 @@ def open_recipe(what: str | Path | Recipe, overrides: Sequence[str]) -> tuple[st
     if (path / "recipe.toml").is_file():
         return str(path), recipes.read(path / "recipe.toml", list(overrides)), *run_vocabulary(path)
     if not path.exists() and not path.suffix:
-        raise Mistake(f"{str(what)!r} is no recipe, run folder or preset; presets: {', '.join(PRESETS)}, and block for one encoder block")
+        raise Mistake(f"{str(what)!r} is no recipe, run folder or preset; presets: {', '.join(PRESETS)}, "
+                      "and block for one encoder block")
     recipe = recipes.read(path, list(overrides))
     return path.name, recipe, aimed_at(recipe), aim(recipe)
 

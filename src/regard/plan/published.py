@@ -35,9 +35,10 @@ PUBLISHED = [
 ]
 
 NOTES = [
-    "Published BLEU is on tokenised text, German compounds split; ours is cased sacreBLEU (13a): the two are not comparable, even on "
-    "the same test set.",
-    "Published FLOPs are what the devices could have done in the time: for the Transformer, 8 P100 × 9.5 TFLOP/s × 12 h = 3.3·10¹⁸ (base) "
+    "Published BLEU is on tokenised text, German compounds split; ours is cased sacreBLEU (13a): the two are not comparable, "
+    "even on the same test set.",
+    "Published FLOPs are what the devices could have done in the time: for the Transformer, "
+    "8 P100 × 9.5 TFLOP/s × 12 h = 3.3·10¹⁸ (base) "
     "and × 3.5 days = 2.3·10¹⁹ (big). Ours are the matrix products of the steps done, full batches and sentences of "
     f"{TYPICAL_LENGTH} tokens assumed: counted so, base comes to 29% of its published figure and big to 42%.",
 ]
@@ -67,7 +68,8 @@ class Costs:
 
 
 def plain(row: System) -> dict[str, Any]:
-    scores = {name: None if score is None else float(score) for name, score in (("bleu_de", row.bleu_de), ("bleu_fr", row.bleu_fr))}
+    scores = {name: None if score is None else float(score)
+              for name, score in (("bleu_de", row.bleu_de), ("bleu_fr", row.bleu_fr))}
     return {**row._asdict(), **scores}
 
 
@@ -97,7 +99,8 @@ def own_run(folder: Path) -> list[OwnRun]:
         rows = [OwnRun(folder.name, test, float(bleu["score"]), float(bleu["low"]), float(bleu["high"]), str(bleu["signature"]),
                        steps, flops) for test, bleu in found.items()]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Mistake(f"{path} is damaged ({type(error).__name__}: {error}); write it again with: regard evaluate {folder}") from None
+        raise Mistake(f"{path} is damaged ({type(error).__name__}: {error}); "
+                      f"write it again with: regard evaluate {folder}") from None
     return rows or [OwnRun(folder.name, "", None, None, None, "", steps, flops)]
 
 
@@ -111,5 +114,6 @@ def steps_done(log: Path) -> int:
             record = json.loads(line)
             done = max(done, int(record["step"]) if "loss" in record else 0)
         except (ValueError, KeyError, TypeError) as error:
-            raise Mistake(f"{log}:{number} is not a record of training ({type(error).__name__}: {error}); remove the line") from None
+            raise Mistake(f"{log}:{number} is not a record of training ({type(error).__name__}: {error}); "
+                          "remove the line") from None
     return done

@@ -32,7 +32,8 @@ def render(shown: Plan | BlockPlan | Costs, *, layers: bool = False) -> list[Ren
     match shown:
         case Plan():
             about = [*shown.notes, "memory without the allocator's reserve and the kernels' workspace"]
-            return [heading(shown.name, about), parts_table(shown, layers), flops_table(shown), memory_table(shown), time_table(shown)]
+            return [heading(shown.name, about), parts_table(shown, layers), flops_table(shown), memory_table(shown),
+                    time_table(shown)]
         case BlockPlan():
             return block_page(shown)
         case Costs():
@@ -55,7 +56,8 @@ def parts_table(plan: Plan, layers: bool) -> Table:
         inside = [part for part in plan.parts if part.place.stack == stack]
         if stack not in ("encoder", "decoder"):
             if inside:
-                row(names.get((stack, tie), stack), inside, parameters="(shared)" if stack == "output" and tie != "none" else None)
+                shared = stack == "output" and tie != "none"
+                row(names.get((stack, tie), stack), inside, parameters="(shared)" if shared else None)
             continue
         depth = len({part.place.layer for part in inside} - {None})
         row(f"{stack}, {depth} layers" if depth > 1 else f"{stack}, 1 layer", inside, style="bold")
@@ -82,12 +84,14 @@ def flops_table(plan: Plan) -> Table:
     passes = "2 (R-Drop) × 3" if train.regularize.r_drop else "3"
     table = new_table("training", "FLOPs", "")
     table.columns[2].justify = "left"
-    table.add_row("a step", scientific(plan.flops_a_step), f"{passes} × forward (backward is twice), {plan.tokens_a_step:,} positions")
+    table.add_row("a step", scientific(plan.flops_a_step),
+                  f"{passes} × forward (backward is twice), {plan.tokens_a_step:,} positions")
     table.add_row(f"all {train.steps:,} steps", scientific(plan.flops), "matrix products only", style="bold")
     table.add_row("rule of thumb", scientific(plan.rule_of_thumb),
                   f"6 · parameters · positions of one side; ours is {plan.flops / plan.rule_of_thumb:.2f} of it")
     if plan.published_hours is not None and plan.published_flops is not None:
-        table.add_row("as published", scientific(plan.published_flops), f"8 P100 × 9.5 TFLOP/s sustained × {plan.published_hours:g} h; "
+        table.add_row("as published", scientific(plan.published_flops),
+                      f"8 P100 × 9.5 TFLOP/s sustained × {plan.published_hours:g} h; "
                       f"ours is {plan.flops / plan.published_flops:.2f} of it")
     return table
 
@@ -106,7 +110,8 @@ def time_table(plan: Plan) -> Table:
     table = new_table("time on", "TFLOP/s", "used", "training", "where from")
     table.columns[4].justify = "left"
     for device in plan.devices:
-        table.add_row(device.name, f"{device.speed / 1e12:,.3g}", f"{device.utilisation:.0%}", duration(device.seconds(plan.flops)), device.basis)
+        table.add_row(device.name, f"{device.speed / 1e12:,.3g}", f"{device.utilisation:.0%}",
+                      duration(device.seconds(plan.flops)), device.basis)
     return table
 
 
@@ -115,7 +120,8 @@ def block_page(plan: BlockPlan) -> list[RenderableType]:
 
     def row(name: str, of: Iterable[Part], style: str = "") -> None:
         mine = total(of)
-        table.add_row(name, number(mine.parameters), number(mine.multiplications // plan.tokens), number(mine.multiplications), style=style)
+        table.add_row(name, number(mine.parameters), number(mine.multiplications // plan.tokens), number(mine.multiplications),
+                      style=style)
 
     for kind in ("self-attention", "feed-forward", "norms"):
         inside = [part for part in plan.parts if part.place.kind == kind]
@@ -130,7 +136,8 @@ def block_page(plan: BlockPlan) -> list[RenderableType]:
     table.add_row(f"the deck: {width}·{width}·{plan.tokens}", NONE, number(plan.deck_a_position), number(plan.deck_a_sequence))
     about = (f"width {width}, {shape.heads} heads of key width {shape.key_width or width // shape.heads}, "
              f"feed-forward {shape.feed_forward}, {plan.tokens:,} tokens")
-    return [heading("one encoder block", [about]), table, Text("  About the deck's count", style="bold"), *map(remark, plan.left_out())]
+    return [heading("one encoder block", [about]), table, Text("  About the deck's count", style="bold"),
+            *map(remark, plan.left_out())]
 
 
 def published_table(shown: Costs) -> Table:

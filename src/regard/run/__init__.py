@@ -1,1 +1,4 @@
-"""A run folder opened, and everything one can do with it: the only part of the package that the command line and the server call."""
+"""A run folder opened, and everything one can do with it.
+
+The only part of the package that the command line and the server call.
+"""

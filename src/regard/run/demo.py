@@ -27,9 +27,11 @@ EXAMPLES = 5
 def demonstrate(out: Path, *, device: str = "auto", overrides: Sequence[str] = ()) -> Path:
     """Make the demonstration's run folder anew; returns its report."""
     console, begun = Console(highlight=False), time.perf_counter()
-    recipe = recipes.parse(files("regard.run").joinpath("demo.toml").read_text(encoding="utf-8"), list(overrides), name="the demo's recipe")
+    text = files("regard.run").joinpath("demo.toml").read_text(encoding="utf-8")
+    recipe = recipes.parse(text, list(overrides), name="the demo's recipe")
     clear(out, recipe)
-    console.print("A Transformer learns to translate English into German, from nothing, on sentences of an embedded world.\n", markup=False)
+    console.print("A Transformer learns to translate English into German, from nothing, on sentences of an embedded world.\n",
+                  markup=False)
     run = train(recipe, out, device=device)
     result = evaluate(run)[0]
     tell(console, result)
@@ -43,7 +45,8 @@ def demonstrate(out: Path, *, device: str = "auto", overrides: Sequence[str] = (
 
 def clear(out: Path, recipe: Recipe) -> None:
     """Remove an earlier demonstration, and nothing else."""
-    if (out / "recipe.toml").is_file() and (out / "report.html").is_file() and recipes.read(out / "recipe.toml").data.world is not None:
+    recipe_file, report_file = out / "recipe.toml", out / "report.html"
+    if recipe_file.is_file() and report_file.is_file() and recipes.read(recipe_file).data.world is not None:
         shutil.rmtree(out)
 
 
@@ -55,7 +58,8 @@ def tell(console: Console, result: Result) -> None:
         console.print(note, markup=False)
     console.print()
     for source, hypothesis, reference in examples(result):
-        console.print(f"  {source}\n  {hypothesis}" + ("" if hypothesis == reference else f"\n  (reference: {reference})") + "\n", markup=False, soft_wrap=True)
+        wanted = "" if hypothesis == reference else f"\n  (reference: {reference})"
+        console.print(f"  {source}\n  {hypothesis}{wanted}\n", markup=False, soft_wrap=True)
 
 
 def examples(result: Result) -> list[tuple[str, str, str]]:
@@ -69,7 +73,8 @@ def examples(result: Result) -> list[tuple[str, str, str]]:
 def commands(run: Run, result: Result) -> list[str]:
     sentence = next(pair.source for pair in result.pairs.gold or [] if pair.pronouns)
     return [f'regard translate {run.folder} "{sentence}"', f'regard show {run.folder} "{sentence}" --terminal',
-            f'regard show {run.folder} "{sentence}" --heads --out heads.svg', "regard new translate --source your.en --target your.de"]
+            f'regard show {run.folder} "{sentence}" --heads --out heads.svg',
+            "regard new translate --source your.en --target your.de"]
 
 
 def write_report(run: Run, result: Result, seconds: float) -> Path:
@@ -82,7 +87,8 @@ def write_report(run: Run, result: Result, seconds: float) -> Path:
         summary=f"Trained from nothing in {seconds:.0f} seconds on sentences of an embedded English–German world, "
                 "then tested on sentences it has never seen.",
         facts=facts(run),
-        scores=[(result.name, metric.replace("_", " "), f"{score.score:.3f}", f"{score.low:.3f} – {score.high:.3f}", score.signature)
+        scores=[(result.name, metric.replace("_", " "), f"{score.score:.3f}", f"{score.low:.3f} – {score.high:.3f}",
+                 score.signature)
                 for metric, score in result.scores.items()],
         notes=result.notes,
         examples=examples(result),
@@ -96,9 +102,10 @@ def write_report(run: Run, result: Result, seconds: float) -> Path:
 def facts(run: Run) -> list[tuple[str, str]]:
     model, world = run.recipe.model, run.recipe.data.world
     parameters = sum(p.numel() for p in run.model.parameters())
-    return [("model", f"{model.encoder_layers}+{model.decoder_layers} layers of {model.width}, {model.heads} heads, {parameters:,} parameters"),
-            ("data", f"{world.number:,} pairs of level {world.level}" if world else ""), ("hardware", environment.hardware(run.device)),
-            ("recipe", run.recipe.digest())]
+    layers = f"{model.encoder_layers}+{model.decoder_layers} layers"
+    return [("model", f"{layers} of {model.width}, {model.heads} heads, {parameters:,} parameters"),
+            ("data", f"{world.number:,} pairs of level {world.level}" if world else ""),
+            ("hardware", environment.hardware(run.device)), ("recipe", run.recipe.digest())]
 
 
 def draw(run: Run, result: Result):
@@ -108,8 +115,9 @@ def draw(run: Run, result: Result):
     weights, name = next(align_gold(run, [gold])).view(layer, head)
     records = [json.loads(line) for line in (run.folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     it = gold.pronouns[0]
-    caption = (f"What each German word looked at while the reference was read ({name}, the best aligner on validation sentences). “it” "
-               f"means “{gold.source.split()[it.antecedent_source].strip('.,')}”, hence “{it.form}”.")
+    caption = ("What each German word looked at while the reference was read "
+               f"({name}, the best aligner on validation sentences). "
+               f"“it” means “{gold.source.split()[it.antecedent_source].strip('.,')}”, hence “{it.form}”.")
     return {
         "attention": (caption, alignment(weights, gold.source.split(), gold.target.split(), gold=gold.alignment)),
         "training": ("The loss and the validation score while training.", training(records)),

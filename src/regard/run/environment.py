@@ -12,8 +12,10 @@ import torch
 
 from regard.errors import Mistake
 
-PACKAGES = ["regard", "torch", "tokenizers", "safetensors", "sacrebleu", "pydantic", "typer", "rich", "matplotlib", "pillow", "numpy"]
-EXTRAS = {"serve": ["fastapi", "uvicorn"], "hub": ["huggingface_hub"], "board": ["tensorboard"], "export": ["ctranslate2", "onnx", "onnxruntime"]}
+PACKAGES = ["regard", "torch", "tokenizers", "safetensors", "sacrebleu", "pydantic", "typer", "rich", "matplotlib", "pillow",
+            "numpy"]
+EXTRAS = {"serve": ["fastapi", "uvicorn"], "hub": ["huggingface_hub"], "board": ["tensorboard"],
+          "export": ["ctranslate2", "onnx", "onnxruntime"]}
 
 
 def version(package: str) -> str | None:
@@ -69,7 +71,8 @@ def git_state() -> dict[str, Any] | None:
         return None
 
     def ask(*words: str) -> str | None:
-        found = subprocess.run(["git", *words], capture_output=True, text=True, check=False, env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"})
+        found = subprocess.run(["git", *words], capture_output=True, text=True, check=False,
+                               env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"})
         return found.stdout.strip() if found.returncode == 0 else None
 
     commit = ask("rev-parse", "HEAD")

@@ -86,12 +86,15 @@ def score_against_truth(run: Run, result: Result, gold: list[bilingual.Pair]) ->
     result.scores["pronouns"] = accuracy([bilingual.pronouns_right(pair, said) for pair, said in riddles], "pronouns")
     guesses = ", ".join(f"{name} {share:.1%}" for name, share in bilingual.baselines(gold).items())
     result.notes.append(f"pronouns: guessing by {guesses}")
+    if not run.attends:
+        return
     layer, head = alignment_head(run)
     aligned = list(align_gold(run, gold))
     truth = [set(pair.alignment) for pair in gold]
     result.scores["alignment_error"] = alignment_error([links(found.weights[layer, head]) for found in aligned], truth)
     diagonal = uniform_error([found.weights[0, 0].shape for found in aligned], truth)
-    result.notes.append(f"alignment: layer {layer + 1}, head {head + 1} (chosen on validation sentences); the diagonal has error {diagonal.score:.3f}")
+    result.notes.append(f"alignment: layer {layer + 1}, head {head + 1} (chosen on validation sentences); "
+                        f"the diagonal has error {diagonal.score:.3f}")
 
 
 def align_gold(run: Run, gold: Sequence[bilingual.Pair]) -> Iterator[Alignment]:
@@ -127,7 +130,8 @@ def draw_by_length(series: dict[str, list[dict[str, Any]]], path: Path) -> None:
     save(picture(series), path)
 
 
-def compare_runs(runs: Sequence[Run], *, source: Path | None = None, reference: Path | None = None) -> dict[str, list[dict[str, Any]]]:
+def compare_runs(runs: Sequence[Run], *, source: Path | None = None,
+                 reference: Path | None = None) -> dict[str, list[dict[str, Any]]]:
     """Paired tests of each run against the first, on the first one's test sets or on given files."""
     folders = [run.folder.name for run in runs]
     names = [name if folders.count(name) == 1 else f"{number} {name}" for number, name in enumerate(folders, start=1)]

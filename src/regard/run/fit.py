@@ -26,8 +26,8 @@ from regard.training.objectives import Translation, label_count, sentence_log_pr
 EVALUATE_TOKENS = 8192
 
 
-def train(recipe: Recipe | dict[str, Any] | str | Path, out: str | Path | None = None, *, overrides: Sequence[str] = (), device: str = "auto",
-          resume: bool = False, board: bool = False) -> Run:
+def train(recipe: Recipe | dict[str, Any] | str | Path, out: str | Path | None = None, *, overrides: Sequence[str] = (),
+          device: str = "auto", resume: bool = False, board: bool = False) -> Run:
     """Train a recipe (settings, a TOML file, or with `resume` a run folder) and return the finished run."""
     if resume:
         folder, settings = open_unfinished(Path(out or str(recipe)), overrides)
@@ -55,7 +55,8 @@ def begin(settings: Recipe, folder: Path) -> Path:
     """Make the run folder; one that holds a run already is left alone."""
     if (folder / "recipe.toml").exists():
         raise Mistake(f"{folder} already holds a run; go on with: regard train {folder} --resume, or choose another --out")
-    absolute = settings.model_copy(update={"data": settings.data.model_copy(update={"root": str(Path(settings.data.root).resolve())})})
+    root = str(Path(settings.data.root).resolve())
+    absolute = settings.model_copy(update={"data": settings.data.model_copy(update={"root": root})})
     read_dataset(absolute.data)                       # what is wrong with the data is said before anything is written
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -78,8 +79,9 @@ def fit(settings: Recipe, folder: Path, device: torch.device, board: bool) -> Ru
         log.note("reading the data")
         data = read_dataset(settings.data)
         tokenizers = prepare_tokenizers(settings, data, folder)
-        store, long = training_store(data.train, tokenizers, max_length=settings.model.max_length, too_long=settings.data.too_long,
-                                     bpe_dropout=settings.train.regularize.bpe_dropout, seed=settings.seed)
+        store, long = training_store(data.train, tokenizers, max_length=settings.model.max_length,
+                                     too_long=settings.data.too_long, bpe_dropout=settings.train.regularize.bpe_dropout,
+                                     seed=settings.seed)
         valid = evaluation_store(data.valid, tokenizers, max_length=settings.model.max_length, too_long=settings.data.too_long)
         for pairs in data.tests.values():
             evaluation_store(pairs, tokenizers, max_length=settings.model.max_length, too_long=settings.data.too_long)
@@ -101,7 +103,8 @@ def prepare_tokenizers(settings: Recipe, data: Dataset, folder: Path) -> tuple[T
     if not all((folder / name).exists() for name in names):
         texts = [[*data.train.source, *data.train.target]] if settings.tokens.joint else [data.train.source, data.train.target]
         for name, lines in zip(names, texts):
-            made = load_tokenizer(Path(settings.data.root, settings.tokens.file)) if settings.tokens.file else train_tokenizer(settings.tokens, lines)
+            made = load_tokenizer(Path(settings.data.root, settings.tokens.file)) if settings.tokens.file \
+                else train_tokenizer(settings.tokens, lines)
             (folder / name).write_text(made.to_json(), encoding="utf-8")
     return load_tokenizers(folder, settings)
 
@@ -110,7 +113,8 @@ def describe(run: Run, log: Log, data: Dataset, long: int, batches: Batches) -> 
     """Say what is about to be trained, and write config.json and environment.json."""
     parameters = sum(p.numel() for p in run.model.parameters())
     padding = batches.padding_share()
-    config = {"model_type": "regard", "architectures": ["Transformer"], **run.recipe.model.model_dump(mode="json", exclude_none=True),
+    config = {"model_type": "regard", "architectures": [type(run.model).__name__],
+              **run.recipe.model.model_dump(mode="json", exclude_none=True),
               "source_vocabulary": run.tokenizers[0].size, "target_vocabulary": run.tokenizers[1].size, "parameters": parameters}
     (run.folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     (run.folder / "environment.json").write_text(json.dumps(environment.describe(run.device), indent=1) + "\n", encoding="utf-8")

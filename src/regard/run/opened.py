@@ -11,7 +11,7 @@ import torch
 
 from regard import __version__
 from regard import recipe as recipes
-from regard.attention.watch import watch
+from regard.attention.watch import places, watch
 from regard.batches.batches import build_batch
 from regard.batches.ragged import Ragged
 from regard.batches.store import Side, Store
@@ -21,7 +21,7 @@ from regard.decoding.beam import beam_search
 from regard.decoding.protocol import Hypothesis
 from regard.decoding.walk import greedy, sampler, walk
 from regard.errors import Mistake
-from regard.models.transformer import Transformer
+from regard.models.zoo import build_translator
 from regard.recipe import Decode, Recipe
 from regard.run import environment
 from regard.scoring.alignment import merge_words
@@ -64,18 +64,23 @@ class Alignment:
 class Run:
     """A trained model with its recipe and tokenizers."""
 
-    def __init__(self, folder: Path, recipe: Recipe, tokenizers: tuple[Tokenizer, Tokenizer], model: Transformer, device: torch.device):
+    def __init__(self, folder: Path, recipe: Recipe, tokenizers: tuple[Tokenizer, Tokenizer], model: Any, device: torch.device):
         self.folder, self.recipe, self.tokenizers, self.device = folder, recipe, tokenizers, device
         self.model = model.to(device).eval()
+
+    @property
+    def attends(self) -> bool:
+        """Whether its decoder looks at the source."""
+        return bool(places(self.model, kinds="cross"))
 
     @cached_property
     def data(self) -> Dataset:
         """The validation and test sets of the recipe."""
         return read_dataset(self.recipe.data, train=False)
 
-    def translate(self, texts: Sequence[str], *, beam: int | None = None, length_penalty: float | None = None, max_tokens: int | None = None,
-                  number: int = 1, temperature: float | None = None, top_k: int = 0, top_p: float = 1.0,
-                  seed: int = 0) -> list[list[Translation]]:
+    def translate(self, texts: Sequence[str], *, beam: int | None = None, length_penalty: float | None = None,
+                  max_tokens: int | None = None, number: int = 1, temperature: float | None = None, top_k: int = 0,
+                  top_p: float = 1.0, seed: int = 0) -> list[list[Translation]]:
         """The `number` best translations of each text, best first. A `temperature` samples one instead."""
         settings = override(self.recipe.decode, beam=beam, length_penalty=length_penalty, max_tokens=max_tokens)
         if number > settings.beam and temperature is None:
@@ -114,6 +119,8 @@ class Run:
         """What each word of a translation (the model's own, unless its ids are given) looked at in its source."""
         sources = self.encode_sources(texts)
         said = [translation.tokens for translation in self.best(texts)] if targets is None else list(targets)
+        if not self.attends:
+            raise Mistake(f"{self.folder}: a model without attention has nothing to show (model.attention = 'none')")
         if not all(sources) or not all(said):
             raise Mistake("there is nothing to show of an empty sentence")
         store = Store(Side(Ragged.of(sources)), Side(Ragged.of(said)))
@@ -173,5 +180,5 @@ def load_tokenizers(folder: Path, recipe: Recipe) -> tuple[Tokenizer, Tokenizer]
     return load_tokenizer(folder / "tokenizer.source.json"), load_tokenizer(folder / "tokenizer.target.json")
 
 
-def build_model(recipe: Recipe, tokenizers: tuple[Tokenizer, Tokenizer]) -> Transformer:
-    return Transformer(recipe.model, tokenizers[0].size, tokenizers[1].size, recipe.train.regularize)
+def build_model(recipe: Recipe, tokenizers: tuple[Tokenizer, Tokenizer]) -> torch.nn.Module:
+    return build_translator(recipe.model, tokenizers[0].size, tokenizers[1].size, recipe.train.regularize)

@@ -10,11 +10,11 @@ from regard.pictures.terminal import alignment_text
 from regard.run.opened import Alignment, Run
 
 
-def show_alignment(run: Run, text: str, *, out: Path | None = None, terminal: bool = False, layer: int | None = None, head: int | None = None,
-                   all_heads: bool = False) -> str:
+def show_alignment(run: Run, text: str, *, out: Path | None = None, terminal: bool = False, layer: int | None = None,
+                   head: int | None = None, all_heads: bool = False) -> str:
     """Translate a text and draw its cross-attention; layers and heads count from 1. What was said, and where the picture is."""
-    check_choice(run, layer, head)
     found = next(run.align([text]))
+    check_choice(found, layer, head)
     weights, name = found.view(None if layer is None else layer - 1, None if head is None else head - 1)
     said = [" ".join(found.target)]
     if terminal:
@@ -32,8 +32,8 @@ def picture(found: Alignment, layer: int | None, head: int | None, all_heads: bo
     return alignment(weights, found.source, found.target, title=f"cross-attention, {name}")
 
 
-def check_choice(run: Run, layer: int | None, head: int | None) -> None:
-    layers, number = run.recipe.model.decoder_layers, run.recipe.model.heads
+def check_choice(found: Alignment, layer: int | None, head: int | None) -> None:
+    layers, number = found.weights.shape[:2]
     if layer is not None and not 1 <= layer <= layers:
         raise Mistake(f"--layer {layer}: the decoder has layers 1 to {layers}")
     if head is not None and not 1 <= head <= number:

@@ -28,7 +28,8 @@ class Segmenter:
     def of(tokenizer: Tokenizer) -> "Segmenter":
         model = json.loads(tokenizer.to_json())["model"]
         if model["type"] != "BPE" or model.get("byte_fallback") or model.get("continuing_subword_prefix"):
-            raise Mistake("train.regularize.bpe_dropout needs a plain BPE tokenizer; set it to 0 or train one with tokens.kind = 'bpe'")
+            raise Mistake("train.regularize.bpe_dropout needs a plain BPE tokenizer; "
+                          "set it to 0 or train one with tokens.kind = 'bpe'")
         return Segmenter(model["vocab"], {tuple(pair): rank for rank, pair in enumerate(model["merges"])})
 
     def segment(self, word: str, chance: random.Random, dropout: float) -> list[int]:

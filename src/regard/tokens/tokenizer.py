@@ -79,7 +79,8 @@ def untrained(settings: Tokens) -> Library:
         library.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
         library.decoder = decoders.Fuse()
     else:
-        library.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), pre_tokenizers.Split(Regex(r"[^\w\s▁]|_"), "isolated")])
+        library.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(),
+                                                         pre_tokenizers.Split(Regex(r"[^\w\s▁]|_"), "isolated")])
         unmark = [decoders.Replace("##", "")] if settings.kind == "wordpiece" else []
         library.decoder = decoders.Sequence([*unmark, decoders.Metaspace()])
     return library
@@ -94,7 +95,8 @@ def load_tokenizer(path: Path) -> Tokenizer:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
             raise
-        raise Mistake(f"{path} is not a usable tokenizer.json: {str(error).splitlines()[0] if str(error) else type(error).__name__}") from None
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise Mistake(f"{path} is not a usable tokenizer.json: {reason}") from None
     if [library.id_to_token(i) for i in range(len(SPECIALS))] != SPECIALS:
         raise Mistake(f"{path}: the first tokens must be {' '.join(SPECIALS)}")
     return Tokenizer(library)

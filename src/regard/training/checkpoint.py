@@ -179,5 +179,6 @@ def disk_mistake(path: Path, needed: int, error: OSError) -> Mistake:
             free = f"{shutil.disk_usage(path.parent).free:,}"
         except OSError:
             free = "unknown"
-        return Mistake(f"cannot write {path}: the disk is full ({needed:,} bytes needed, {free} free); make room and resume, nothing is lost")
+        return Mistake(f"cannot write {path}: the disk is full ({needed:,} bytes needed, {free} free); "
+                       "make room and resume, nothing is lost")
     return Mistake(f"cannot write {path}: {error.strerror or error}")

@@ -18,8 +18,8 @@ class Log:
         self.console = Console(stderr=True, highlight=False)
         self.file = path.open("a", encoding="utf-8")
         self.board = open_board(board) if board else None
-        self.progress = Progress(TextColumn("{task.fields[text]}"), BarColumn(bar_width=20), TimeRemainingColumn(), console=self.console,
-                                 transient=True, disable=not sys.stderr.isatty())
+        self.progress = Progress(TextColumn("{task.fields[text]}"), BarColumn(bar_width=20), TimeRemainingColumn(),
+                                 console=self.console, transient=True, disable=not sys.stderr.isatty())
         self.task = self.progress.add_task("", total=steps, text="starting")
 
     def __enter__(self) -> "Log":
@@ -47,7 +47,8 @@ class Log:
 
     def evaluation(self, step: int, scores: dict[str, float], best: bool) -> None:
         self.record(step=step, **scores, best=best)
-        self.note(f"step {step:,}: " + ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in scores.items()) + (" *" if best else ""))
+        said = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in scores.items())
+        self.note(f"step {step:,}: {said}" + (" *" if best else ""))
 
     def note(self, text: str) -> None:
         self.console.print(text, markup=False)
@@ -57,6 +58,7 @@ def open_board(folder: Path) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        Console(stderr=True).print("TensorBoard is not installed; log.jsonl has the same figures (pip install regard[board])", markup=False)
+        Console(stderr=True).print("TensorBoard is not installed; log.jsonl has the same figures (pip install regard[board])",
+                                   markup=False)
         return None
     return SummaryWriter(str(folder))

@@ -46,8 +46,8 @@ class Progress:
 class Trainer:
     """A model on its way through a recipe's `[train]`; its checkpoints lie in `folder`."""
 
-    def __init__(self, model: nn.Module, objective: Objective, batches: Batches, settings: Train, *, seed: int, folder: Path, log: Log,
-                 evaluate: Evaluate):
+    def __init__(self, model: nn.Module, objective: Objective, batches: Batches, settings: Train, *, seed: int, folder: Path,
+                 log: Log, evaluate: Evaluate):
         self.model, self.objective, self.batches, self.settings = model, objective, batches, settings
         self.seed, self.folder, self.log, self.evaluate = seed, folder, log, evaluate
         self.device = next(model.parameters()).device
@@ -121,10 +121,12 @@ class Trainer:
         self.progress.seconds += seconds
         settings, skipped = self.settings, int(self.not_finite.item())
         learning_rate = settings.optimizer.learning_rate * rate(self.progress.step, settings.steps, settings.schedule)
-        self.log.training(self.progress.step, loss, learning_rate, speed, epoch=self.progress.epoch, **({"not_finite": skipped} if skipped else {}))
+        self.log.training(self.progress.step, loss, learning_rate, speed, epoch=self.progress.epoch,
+                          **({"not_finite": skipped} if skipped else {}))
         if self.in_a_row.item() >= min(NOT_FINITE_IN_A_ROW, settings.log_every):
-            raise Mistake(f"the loss or gradient was not finite {int(self.in_a_row.item())} times in a row up to step {self.progress.step} "
-                          f"(epoch {self.progress.epoch}, batch {self.progress.index - 1}); none of it was applied: lower train.optimizer.learning_rate "
+            raise Mistake(f"the loss or gradient was not finite {int(self.in_a_row.item())} times in a row "
+                          f"up to step {self.progress.step} (epoch {self.progress.epoch}, batch {self.progress.index - 1}); "
+                          "none of it was applied: lower train.optimizer.learning_rate "
                           "or use train.precision = 'fp32', then resume")
 
     def judge(self, meter: "Meter") -> None:
@@ -175,7 +177,8 @@ class Trainer:
         """The mean of the last checkpoints if asked for, else the best evaluated weights."""
         name = "ema" if self.ema is not None else "model"
         if self.settings.average:
-            chosen = [path for path in checkpoint.all_steps(self.folder) if int(path.name[5:]) <= self.progress.step][-self.settings.average:]
+            reached = [path for path in checkpoint.all_steps(self.folder) if int(path.name[5:]) <= self.progress.step]
+            chosen = reached[-self.settings.average:]
         else:
             chosen = [self.folder / f"step-{self.progress.best_step:08d}"]
         return mean_weights([checkpoint.load(path).tensors[name] for path in chosen])

@@ -38,7 +38,8 @@ class Translation:
     def __call__(self, model: nn.Module, batch: "Batch") -> Tensor:
         if not self.r_drop:
             return next_word_loss(model(batch.source, batch.lengths, batch.target), batch.labels, self.smoothing)
-        source, lengths, target, labels = (x.repeat(2, *[1] * (x.dim() - 1)) for x in (batch.source, batch.lengths, batch.target, batch.labels))
+        source, lengths, target, labels = (x.repeat(2, *[1] * (x.dim() - 1))
+                                           for x in (batch.source, batch.lengths, batch.target, batch.labels))
         log_p = model(source, lengths, target).float().log_softmax(-1)            # (2B, T, V)
         return (smoothed_loss(log_p, labels, self.smoothing) + self.r_drop * divergence(log_p, batch.labels != PAD)) / 2
 

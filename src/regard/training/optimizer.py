@@ -20,7 +20,8 @@ class Optimizer:
         self.parts: list[torch.optim.Optimizer] = [build_adam(rest, settings)]
         self.peaks = [settings.learning_rate]
         if hidden:
-            self.parts.append(torch.optim.Muon([p for _, p in hidden], lr=settings.muon_learning_rate, weight_decay=settings.weight_decay))
+            self.parts.append(torch.optim.Muon([p for _, p in hidden], lr=settings.muon_learning_rate,
+                                               weight_decay=settings.weight_decay))
             self.peaks.append(settings.muon_learning_rate)
         self.names: dict[Tensor, str] = {p: name for name, p in named}
 
@@ -44,7 +45,8 @@ class Optimizer:
 
     def tensors(self) -> dict[str, Tensor]:
         """The whole state by parameter name, for a checkpoint."""
-        return {f"{self.names[p]}/{key}": value for part in self.parts for p, state in part.state.items() for key, value in state.items()}
+        return {f"{self.names[p]}/{key}": value
+                for part in self.parts for p, state in part.state.items() for key, value in state.items()}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         by_name: dict[str, dict[str, Tensor]] = {}

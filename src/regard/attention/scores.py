@@ -1,0 +1,69 @@
+"""How well a query fits a key: the scores that attention was invented with.
+
+    dot         s·h                     Luong et al. 2015
+    scaled      s·h / √K                Vaswani et al. 2017
+    general     s·W h                   Luong et al. 2015
+    additive    v·tanh(W s + U h)       Bahdanau et al. 2015
+    cosine      s·h / (|s| |h|)         Graves et al. 2014
+
+A score takes projected queries (B, H, T, K) and keys (B, H, S, K) and gives (B, H, T, S). What depends on the key alone (W h,
+U h) is its projection, computed once for a source.
+"""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard.attention.core import Score, dot
+from regard.attention.masks import Mask
+from regard.attention.multihead import Attend
+
+KINDS = ("dot", "scaled", "general", "additive", "cosine")
+
+
+def cosine(q: Tensor, k: Tensor) -> Tensor:
+    return F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).transpose(-2, -1)
+
+
+class Additive(nn.Module):
+    """v·tanh(q + k), for queries W s and keys U h."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.v = nn.Parameter(nn.init.xavier_uniform_(nn.Linear(width, 1).weight.new_empty(1, width))[0])
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        return (q[..., :, None, :] + k[..., None, :, :]).tanh() @ self.v          # (B, H, T, S, K) -> (B, H, T, S)
+
+
+class Scored(nn.Module):
+    """One head with a score of one's choice; the values are the source itself: (B, T, query width) -> (B, T, source width)."""
+
+    def __init__(self, kind: str, query_width: int, source_width: int, width: int | None = None):
+        super().__init__()
+        assert kind in ("general", "additive") or query_width == source_width, \
+            f"{kind} needs equal widths, got {query_width}, {source_width}"
+        width = width or query_width
+        self.to_q: nn.Module = nn.Linear(query_width, width, bias=False) if kind == "additive" else nn.Identity()
+        self.to_k: nn.Module = nn.Identity()
+        if kind in ("general", "additive"):
+            self.to_k = nn.Linear(source_width, query_width if kind == "general" else width, bias=False)
+        self.attend = Attend(score=build_score(kind, width))
+
+    def keys_values(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """Project a source (B, S, D) once: (B, 1, S, K), (B, 1, S, D)."""
+        return self.to_k(source)[:, None], source[:, None]
+
+    def forward(self, x: Tensor, keys: Tensor, values: Tensor, *, mask: Mask | None = None) -> Tensor:
+        return self.attend(self.to_q(x)[:, None], keys, values, mask=mask)[:, 0]
+
+
+def build_score(kind: str, width: int) -> Score | None:
+    match kind:
+        case "dot" | "general":
+            return dot(scale=1.0)
+        case "additive":
+            return Additive(width)
+        case "cosine":
+            return cosine
+        case _:
+            return None                               # the scaled dot product, in a fused kernel where there is one

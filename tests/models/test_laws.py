@@ -1,0 +1,129 @@
+"""The laws that every translator owes, whatever it is made of."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.attention.watch import places, watch
+from regard.decoding.beam import beam_search
+from regard.decoding.walk import greedy, walk
+from regard.models.zoo import TRANSLATORS, build_translator
+from regard.recipe import RecurrentModel, TransformerModel
+from regard.tokens.special import BOS, EOS, PAD
+
+V = 13
+
+
+@st.composite
+def recurrent(draw):
+    return RecurrentModel(
+        kind="recurrent", cell=draw(st.sampled_from(["rnn", "lstm", "gru"])), encoder_layers=draw(st.integers(1, 2)),
+        decoder_layers=draw(st.integers(1, 2)), width=8, bidirectional=draw(st.booleans()),
+        attention=draw(st.sampled_from(["none", "dot", "scaled", "general", "additive", "cosine"])),
+        decoder=draw(st.sampled_from(["bahdanau", "luong"])), input_feeding=draw(st.booleans()), attention_width=draw(st.sampled_from([None, 5])),
+        tie=draw(st.sampled_from(["all", "target", "none"])), max_length=32)
+
+
+def transformers():
+    return st.builds(lambda first: TransformerModel(preset="tiny", width=8, heads=2, feed_forward=16, norm_first=first, max_length=32), st.booleans())
+
+
+@st.composite
+def models(draw):
+    settings = draw(st.one_of(recurrent(), transformers()))
+    torch.manual_seed(draw(st.integers(0, 1000)))
+    return build_translator(settings, V, V).double().eval()
+
+
+def sentences(B=3, S=6, T=5):
+    lengths = torch.tensor([S, *torch.randint(1, S + 1, (B - 1,)).tolist()])
+    return torch.randint(4, V, (B, S)), lengths, torch.randint(4, V, (B, T))
+
+
+def close(one, other):
+    torch.testing.assert_close(one, other, atol=1e-10, rtol=0)
+
+
+def test_every_kind_is_under_these_laws():
+    assert set(TRANSLATORS) == {"recurrent", "transformer"}
+
+
+@given(models())
+def test_cached_equals_uncached(model):
+    source, lengths, target = sentences()
+    state, parts = model.start((source, lengths)), []
+    for start, end in ((0, 1), (1, 3), (3, 5)):
+        logits, state = model.step(target[:, start:end], state)
+        parts.append(logits)
+    close(torch.cat(parts, 1), model(source, lengths, target))
+
+
+@given(models())
+def test_padding_changes_nothing_and_batched_equals_one_by_one(model):
+    source, lengths, target = sentences()
+    together = model(source, lengths, target)
+    for b, length in enumerate(lengths.tolist()):
+        close(together[b], model(source[b:b + 1, :length], lengths[b:b + 1], target[b:b + 1])[0])
+
+
+@given(models(), st.integers(1, 4))
+def test_later_words_cannot_change_earlier_logits(model, place):
+    source, lengths, target = sentences()
+    changed = target.clone()
+    changed[:, place:] = torch.randint(4, V, changed[:, place:].shape)
+    close(model(source, lengths, target)[:, :place], model(source, lengths, changed)[:, :place])
+
+
+def rescore(model, source, lengths, row, tokens, prefix=(BOS,)):
+    with torch.no_grad():
+        log_p = model(source[row:row + 1], lengths[row:row + 1], torch.tensor([[*prefix, *tokens]])).log_softmax(-1)[0, len(prefix) - 1:]
+    return sum(float(log_p[i, token]) for i, token in enumerate([*tokens, EOS]))
+
+
+@given(models(), st.integers(2, 4))
+def test_beam_one_is_greedy_and_scores_are_rescored_outputs(model, beam):
+    source, lengths, _ = sentences()
+    limits = torch.tensor([6, 4, 5])
+    walked = walk(model, (source, lengths), limits, greedy)
+    narrow = beam_search(model, (source, lengths), limits, beam=1)
+    wide = beam_search(model, (source, lengths), limits, beam=beam, alpha=0.6, number=2)
+    for row in range(3):
+        assert walked[row].tokens == narrow[row][0].tokens
+        for h in wide[row]:
+            assert h.log_probability == pytest.approx(rescore(model, source, lengths, row, h.tokens), abs=1e-5)
+
+
+@given(models())
+def test_prefixes_of_different_lengths_go_on_as_if_alone(model):
+    source, lengths, _ = sentences()
+    prefixes = [[BOS], [BOS, 5, 6], [BOS, 7]]
+    padded = torch.tensor([[PAD] * (3 - len(prefix)) + prefix for prefix in prefixes])
+    found = walk(model, (source, lengths), torch.tensor([5, 5, 5]), greedy, prefix=padded)
+    for row, prefix in enumerate(prefixes):
+        assert found[row].log_probability == pytest.approx(rescore(model, source, lengths, row, found[row].tokens, prefix), abs=1e-5)
+
+
+@given(models())
+def test_joined_states_go_on_as_if_alone(model):
+    source, lengths, target = sentences()
+    parts = [(source[:2], lengths[:2], target[:2, :3]), (source[2:, :4], lengths[2:].clamp(max=4), target[2:, :1])]
+    states = [model.step(written, model.start((ids, lens)))[1] for ids, lens, written in parts]
+    joined = type(states[0]).join(states)
+    new = torch.randint(4, V, (3, 1))
+    logits, _ = model.step(new, joined)
+    alone = [model(ids, lens, torch.cat([written, rows], 1))[:, -1] for (ids, lens, written), rows in zip(parts, (new[:2], new[2:]))]
+    close(logits[:, -1], torch.cat(alone))
+
+
+@given(models())
+def test_watched_is_unwatched_and_sees_each_word_once(model):
+    inputs = sentences()
+    plain = model(*inputs)
+    with watch(model, kinds="cross") as seen:
+        assert torch.equal(model(*inputs), plain)
+    if places(model, kinds="cross"):
+        weights = seen.stack()                                                    # (L, B, H, T, S)
+        assert weights.shape[1] == 3 and weights.shape[3:] == (5, 6)
+        torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights.sum(-1)))
+        assert weights[:, 1, :, :, inputs[1][1]:].eq(0).all()

@@ -1,0 +1,110 @@
+"""The recurrent models against the equations they are named for."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from regard.attention.masks import Mask
+from regard.attention.plain import context_attention, key_value_attention, self_attention
+from regard.attention.scores import Scored
+from regard.layers.recurrent import Carry, Recurrent
+from regard.models.recurrent import RecurrentTranslator
+from regard.recipe import RecurrentModel
+
+
+@pytest.mark.parametrize("cell, theirs", [("rnn", nn.RNNCell), ("lstm", nn.LSTMCell), ("gru", nn.GRUCell)])
+def test_the_fused_cells_are_torchs_cells_one_step_at_a_time(cell, theirs):
+    ours = Recurrent(cell, 5, 8)
+    single = theirs(5, 8)
+    single.load_state_dict({name.removesuffix("_l0"): p for name, p in ours.fused.state_dict().items()})
+    x = torch.randn(3, 6, 5)
+    lengths = torch.tensor([6, 4, 1])
+    states, last = ours.read(x, lengths)
+    h, c = torch.zeros(3, 8), torch.zeros(3, 8)
+    for t in range(6):
+        h, c = single(x[:, t], (h, c)) if cell == "lstm" else (single(x[:, t], h), c)
+        for row in range(3):
+            if t < lengths[row]:
+                torch.testing.assert_close(states[row, t], h[row])
+            if t == lengths[row] - 1:
+                torch.testing.assert_close(last.hidden[row, 0], h[row])
+    stepped, _ = ours(x, Carry(torch.zeros(3, 1, 8), torch.zeros(3, 1, 8) if cell == "lstm" else None))
+    torch.testing.assert_close(stepped[0], states[0])
+
+
+def scores_by_hand(attention, kind, s, h):
+    """The equations of the lectures, one pair of a state and an annotation at a time."""
+    match kind:
+        case "dot":
+            return s @ h
+        case "scaled":
+            return s @ h / len(s) ** 0.5
+        case "general":
+            return s @ (attention.to_k.weight @ h)
+        case "additive":
+            return attention.attend.score.v @ torch.tanh(attention.to_q.weight @ s + attention.to_k.weight @ h)
+        case "cosine":
+            return s @ h / (s.norm() * h.norm())
+
+
+@pytest.mark.parametrize("kind", ["dot", "scaled", "general", "additive", "cosine"])
+def test_each_score_is_its_equation(kind):
+    attention = Scored(kind, 6, 6, width=4).double()
+    states, annotations = torch.randn(2, 3, 6).double(), torch.randn(2, 5, 6).double()
+    keys, values = attention.keys_values(annotations)
+    mask = Mask(lengths=torch.tensor([5, 3]))
+    seen = attention(states, keys, values, mask=mask)
+    for b, length in enumerate((5, 3)):
+        for t in range(3):
+            e = torch.stack([scores_by_hand(attention, kind, states[b, t], annotations[b, j]) for j in range(length)])
+            torch.testing.assert_close(seen[b, t], e.softmax(0) @ annotations[b, :length])
+
+
+def test_bahdanaus_decoder_is_his_equations():
+    """c_i from s_{i-1}; s_i = f(s_{i-1}, y_{i-1}, c_i); the output from y_{i-1}, s_i, c_i."""
+    model = RecurrentTranslator(RecurrentModel(kind="recurrent", width=6, embedding_width=4), 11, 11).double().eval()
+    source, lengths, target = torch.randint(4, 11, (1, 5)), torch.tensor([5]), torch.randint(4, 11, (1, 3))
+    annotations, _ = model.encoder.fused(model.source_embedding(source))
+    cell = nn.GRUCell(10, 6).double()
+    cell.load_state_dict({name.removesuffix("_l0"): p for name, p in model.decoder.cells.fused.state_dict().items()})
+    s = torch.tanh(model.bridge(annotations[:, 0, 3:]))                           # the backward direction has read everything at the first word
+    attention = model.decoder.cross_attention
+    for i in range(3):
+        y = model.target_embedding(target[:, i])
+        e = torch.stack([scores_by_hand(attention, "additive", s[0], h) for h in annotations[0]])
+        c = (e.softmax(0) @ annotations[0])[None]
+        s = cell(torch.cat([y, c], -1), s)
+        t = model.decoder.deep(torch.cat([s, y, c], -1)).view(1, 4, 2).max(-1).values
+        torch.testing.assert_close(model(source, lengths, target)[:, i], model.output(t))
+
+
+def test_without_attention_the_source_is_one_vector():
+    """Two sources that leave the encoder in the same state cannot be told apart; with attention they can."""
+    for attention, alike in (("none", True), ("dot", False)):
+        model = RecurrentTranslator(RecurrentModel(kind="recurrent", width=8, attention=attention, decoder="luong"), 11, 11).eval()
+        model.bridge.weight.data.zero_()
+        one, other = (model(torch.randint(4, 11, (1, 5)), torch.tensor([5]), torch.full((1, 3), 4)) for _ in range(2))
+        assert torch.allclose(one, other) == alike
+
+
+@given(st.integers(1, 5), st.integers(1, 6), st.integers(1, 4))
+def test_plain_functions_are_the_board_equations(T, S, D):
+    x, context = torch.randn(2, T, D), torch.randn(2, S, D)
+    torch.testing.assert_close(self_attention(x), (x @ x.mT).softmax(-1) @ x)
+    torch.testing.assert_close(context_attention(x, context), (x @ context.mT).softmax(-1) @ context)
+    k, v = torch.randn(2, S, D), torch.randn(2, S, D + 2)
+    mixed, weights = key_value_attention(x, k, v, weights=True)
+    torch.testing.assert_close(weights, (x @ k.mT / D ** 0.5).softmax(-1))
+    torch.testing.assert_close(mixed, weights @ v)
+    wide = torch.randn(D, D + 3)
+    mixed = key_value_attention(x, torch.randn(2, S, D + 3), v, score=lambda q, k: q @ wide @ k.mT)
+    assert mixed.shape == (2, T, D + 2)
+
+
+def test_self_attention_without_positions_does_not_know_the_order():
+    x = torch.randn(1, 6, 4)
+    order = torch.randperm(6)
+    torch.testing.assert_close(self_attention(x)[:, order], self_attention(x[:, order]))
+    torch.testing.assert_close(self_attention(x, mask=Mask(causal=True))[:, 0], x[:, 0])
