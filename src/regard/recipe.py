@@ -198,13 +198,35 @@ class RecurrentModel(Part):
         return self
 
 
+class UniversalModel(TransformerModel):
+    """The Universal Transformer (Dehghani et al. 2019): one block applied again and again. `encoder_layers` and `decoder_layers`
+    are the most steps; everything else is as in the Transformer."""
+
+    kind: Literal["universal"]  # type: ignore[assignment]
+    halting: Literal["none", "act"] = "act"
+    """Take all steps, or let each token decide when it has thought enough (Graves 2016)."""
+    ponder: float = Field(0.01, ge=0)
+    """What a step costs in the loss, in nats a token."""
+    threshold: float = Field(0.99, gt=0, lt=1)
+    """A token halts when its halting probabilities add up to this."""
+
+    @model_validator(mode="after")
+    def one_width(self) -> "UniversalModel":
+        if self.encoder_widths is not None:
+            raise ValueError("model.encoder_widths: a universal Transformer applies one block again and again, at one width")
+        return self
+
+
 def model_kind(given: Any) -> str:
     return given.get("kind", "transformer") if isinstance(given, dict) else getattr(given, "kind", "transformer")
 
 
 Model = Annotated[
-    Annotated[TransformerModel, Tag("transformer")] | Annotated[RecurrentModel, Tag("recurrent")],
-    Discriminator(model_kind, custom_error_type="kind", custom_error_message="kind should be 'transformer' or 'recurrent'"),
+    Annotated[TransformerModel, Tag("transformer")]
+    | Annotated[RecurrentModel, Tag("recurrent")]
+    | Annotated[UniversalModel, Tag("universal")],
+    Discriminator(model_kind, custom_error_type="kind",
+                  custom_error_message="kind should be transformer, recurrent or universal"),
 ]
 
 

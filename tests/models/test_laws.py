@@ -9,7 +9,7 @@ from regard.attention.watch import places, watch
 from regard.decoding.beam import beam_search
 from regard.decoding.walk import greedy, walk
 from regard.models.zoo import TRANSLATORS, build_translator
-from regard.recipe import RecurrentModel, TransformerModel
+from regard.recipe import Positions, RecurrentModel, TransformerModel, UniversalModel
 from regard.tokens.special import BOS, EOS, PAD
 
 V = 13
@@ -21,17 +21,30 @@ def recurrent(draw):
         kind="recurrent", cell=draw(st.sampled_from(["rnn", "lstm", "gru"])), encoder_layers=draw(st.integers(1, 2)),
         decoder_layers=draw(st.integers(1, 2)), width=8, bidirectional=draw(st.booleans()),
         attention=draw(st.sampled_from(["none", "dot", "scaled", "general", "additive", "cosine"])),
-        decoder=draw(st.sampled_from(["bahdanau", "luong"])), input_feeding=draw(st.booleans()), attention_width=draw(st.sampled_from([None, 5])),
+        decoder=draw(st.sampled_from(["bahdanau", "luong"])), input_feeding=draw(st.booleans()),
+        attention_width=draw(st.sampled_from([None, 5])),
         tie=draw(st.sampled_from(["all", "target", "none"])), max_length=32)
 
 
-def transformers():
-    return st.builds(lambda first: TransformerModel(preset="tiny", width=8, heads=2, feed_forward=16, norm_first=first, max_length=32), st.booleans())
+SMALL = dict(width=8, heads=2, feed_forward=16, max_length=32)
+
+
+@st.composite
+def transformers(draw):
+    return TransformerModel(encoder_layers=2, decoder_layers=2, norm_first=draw(st.booleans()), **SMALL)
+
+
+@st.composite
+def universal(draw):
+    kind = draw(st.sampled_from(["sinusoidal", "rotary", "relative"]))
+    return UniversalModel(kind="universal", encoder_layers=draw(st.integers(1, 4)), decoder_layers=draw(st.integers(1, 4)),
+                          norm_first=draw(st.booleans()), halting=draw(st.sampled_from(["none", "act"])),
+                          positions=Positions(kind=kind), threshold=draw(st.sampled_from([0.5, 0.99])), **SMALL)
 
 
 @st.composite
 def models(draw):
-    settings = draw(st.one_of(recurrent(), transformers()))
+    settings = draw(st.one_of(recurrent(), transformers(), universal()))
     torch.manual_seed(draw(st.integers(0, 1000)))
     return build_translator(settings, V, V).double().eval()
 
@@ -46,7 +59,7 @@ def close(one, other):
 
 
 def test_every_kind_is_under_these_laws():
-    assert set(TRANSLATORS) == {"recurrent", "transformer"}
+    assert set(TRANSLATORS) == {"recurrent", "transformer", "universal"}
 
 
 @given(models())
@@ -77,7 +90,8 @@ def test_later_words_cannot_change_earlier_logits(model, place):
 
 def rescore(model, source, lengths, row, tokens, prefix=(BOS,)):
     with torch.no_grad():
-        log_p = model(source[row:row + 1], lengths[row:row + 1], torch.tensor([[*prefix, *tokens]])).log_softmax(-1)[0, len(prefix) - 1:]
+        logits = model(source[row:row + 1], lengths[row:row + 1], torch.tensor([[*prefix, *tokens]]))
+        log_p = logits.log_softmax(-1)[0, len(prefix) - 1:]
     return sum(float(log_p[i, token]) for i, token in enumerate([*tokens, EOS]))
 
 
@@ -101,7 +115,8 @@ def test_prefixes_of_different_lengths_go_on_as_if_alone(model):
     padded = torch.tensor([[PAD] * (3 - len(prefix)) + prefix for prefix in prefixes])
     found = walk(model, (source, lengths), torch.tensor([5, 5, 5]), greedy, prefix=padded)
     for row, prefix in enumerate(prefixes):
-        assert found[row].log_probability == pytest.approx(rescore(model, source, lengths, row, found[row].tokens, prefix), abs=1e-5)
+        expected = rescore(model, source, lengths, row, found[row].tokens, prefix)
+        assert found[row].log_probability == pytest.approx(expected, abs=1e-5)
 
 
 @given(models())
@@ -112,7 +127,8 @@ def test_joined_states_go_on_as_if_alone(model):
     joined = type(states[0]).join(states)
     new = torch.randint(4, V, (3, 1))
     logits, _ = model.step(new, joined)
-    alone = [model(ids, lens, torch.cat([written, rows], 1))[:, -1] for (ids, lens, written), rows in zip(parts, (new[:2], new[2:]))]
+    alone = [model(ids, lens, torch.cat([written, rows], 1))[:, -1]
+             for (ids, lens, written), rows in zip(parts, (new[:2], new[2:]))]
     close(logits[:, -1], torch.cat(alone))
 
 

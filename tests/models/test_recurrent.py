@@ -69,7 +69,7 @@ def test_bahdanaus_decoder_is_his_equations():
     annotations, _ = model.encoder.fused(model.source_embedding(source))
     cell = nn.GRUCell(10, 6).double()
     cell.load_state_dict({name.removesuffix("_l0"): p for name, p in model.decoder.cells.fused.state_dict().items()})
-    s = torch.tanh(model.bridge(annotations[:, 0, 3:]))                           # the backward direction has read everything at the first word
+    s = torch.tanh(model.bridge(annotations[:, 0, 3:]))    # the backward direction has read everything at the first word
     attention = model.decoder.cross_attention
     for i in range(3):
         y = model.target_embedding(target[:, i])
@@ -83,7 +83,8 @@ def test_bahdanaus_decoder_is_his_equations():
 def test_without_attention_the_source_is_one_vector():
     """Two sources that leave the encoder in the same state cannot be told apart; with attention they can."""
     for attention, alike in (("none", True), ("dot", False)):
-        model = RecurrentTranslator(RecurrentModel(kind="recurrent", width=8, attention=attention, decoder="luong"), 11, 11).eval()
+        settings = RecurrentModel(kind="recurrent", width=8, attention=attention, decoder="luong")
+        model = RecurrentTranslator(settings, 11, 11).eval()
         model.bridge.weight.data.zero_()
         one, other = (model(torch.randint(4, 11, (1, 5)), torch.tensor([5]), torch.full((1, 3), 4)) for _ in range(2))
         assert torch.allclose(one, other) == alike

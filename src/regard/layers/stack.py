@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -34,16 +34,22 @@ class Stack(nn.Module):
 
     def forward(self, x: Tensor, *, mask: Mask = NO_MASK, caches: Sequence[Cache] | None = None,
                 sources: Sequence[Source] | None = None) -> Tensor:
+        at, options = self.prepare(x, mask, caches, sources)
+        x = self.dropout(self.positions.embed(x, at))
+        for block, given in zip(self.layers(), options):
+            x = block(x, mask=mask, **given)
+        return self.norm(x)
+
+    def prepare(self, x: Tensor, mask: Mask, caches: Sequence[Cache] | None,
+                sources: Sequence[Source] | None) -> tuple[Tensor, list[dict[str, Any]]]:
+        """The positions of what is read (T,) or (B, T), and what each block is given besides it."""
         past = caches[0].length if caches else 0
         key_at = positions_of(past + x.size(1), mask.starts, x.device)            # (S,) or (B, S)
-        at = key_at[..., past:]                                                   # (T,) or (B, T)
-        rotation = self.positions.rotation(at)
-        bias = self.positions.bias(at, key_at)
-        x = self.dropout(self.positions.embed(x, at))
-        for i, block in enumerate(self.layers()):
-            x = block(x, mask=mask, bias=bias, rotation=rotation, cache=caches[i] if caches else None,
-                      source=sources[i] if sources else None)
-        return self.norm(x)
+        at = key_at[..., past:]
+        rotation, bias = self.positions.rotation(at), self.positions.bias(at, key_at)
+        nothing = [None] * len(self.blocks)
+        return at, [{"rotation": rotation, "bias": bias, "cache": cache, "source": source}
+                    for cache, source in zip(caches or nothing, sources or nothing)]
 
 
 def positions_of(length: int, starts: Tensor | None, device: torch.device) -> Tensor:

@@ -5,7 +5,7 @@ attention weights and inside the feed-forward layer are settings, off by default
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -17,10 +17,10 @@ from regard.layers.embedding import Embedding
 from regard.layers.stack import Stack
 from regard.layers.state import State
 
-PAD = 0
-
 if TYPE_CHECKING:
     from regard.recipe import Regularize, TransformerModel
+
+PAD = 0
 
 
 class Transformer(nn.Module):
@@ -40,14 +40,17 @@ class Transformer(nn.Module):
 
         self.source_embedding = Embedding(source_vocabulary, settings.width)
         self.target_embedding = self.source_embedding if settings.tie == "all" else Embedding(target_vocabulary, settings.width)
-        self.encoder = Stack(shape, settings.encoder_layers, positions(False), widths=settings.encoder_widths,
-                             embedding_dropout=dropout)
-        self.decoder = Stack(shape, settings.decoder_layers, positions(True), source_width=self.encoder.width,
-                             embedding_dropout=dropout)
+        self.encoder = self.build_stack(shape, settings.encoder_layers, positions(False), widths=settings.encoder_widths,
+                                        embedding_dropout=dropout)
+        self.decoder = self.build_stack(shape, settings.decoder_layers, positions(True), source_width=self.encoder.width,
+                                        embedding_dropout=dropout)
         self.output = nn.Linear(settings.width, target_vocabulary, bias=False)
         initialise(self)
         if settings.tie != "none":
             self.output.weight = self.target_embedding.table.weight
+
+    def build_stack(self, shape: Shape, layers: int, positions: Positions, **options: Any) -> Stack:
+        return Stack(shape, layers, positions, **options)
 
     def encode(self, source: Tensor, lengths: Tensor) -> list[Source]:
         """Read source ids (B, S), each row valid up to its length; what each decoder layer will look at."""

@@ -6,6 +6,7 @@ from torch import nn
 
 from regard.models.recurrent import RecurrentTranslator
 from regard.models.transformer import Transformer
+from regard.models.universal import UniversalTransformer
 
 if TYPE_CHECKING:
     from regard.recipe import Model, Regularize
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 TRANSLATORS: dict[str, Any] = {
     "transformer": Transformer,
     "recurrent": RecurrentTranslator,
+    "universal": UniversalTransformer,
 }
 
 

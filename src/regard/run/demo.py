@@ -103,7 +103,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
     model, world = run.recipe.model, run.recipe.data.world
     parameters = sum(p.numel() for p in run.model.parameters())
     layers = f"{model.encoder_layers}+{model.decoder_layers} layers"
-    return [("model", f"{layers} of {model.width}, {model.heads} heads, {parameters:,} parameters"),
+    return [("model", f"{layers} of {model.width}, {parameters:,} parameters"),
             ("data", f"{world.number:,} pairs of level {world.level}" if world else ""),
             ("hardware", environment.hardware(run.device)), ("recipe", run.recipe.digest())]
 

@@ -30,16 +30,20 @@ def label_count(labels: Tensor) -> int:
 
 
 class Translation:
-    """Say the next target word; with R-Drop, say it alike under two different dropouts."""
+    """Say the next target word; with R-Drop, say it alike under two different dropouts. A model may ask for a penalty besides."""
 
     def __init__(self, regularize: "Regularize"):
         self.smoothing, self.r_drop = regularize.label_smoothing, regularize.r_drop
 
     def __call__(self, model: nn.Module, batch: "Batch") -> Tensor:
-        if not self.r_drop:
-            return next_word_loss(model(batch.source, batch.lengths, batch.target), batch.labels, self.smoothing)
-        source, lengths, target, labels = (x.repeat(2, *[1] * (x.dim() - 1))
-                                           for x in (batch.source, batch.lengths, batch.target, batch.labels))
+        loss = self.agreeing(model, batch) if self.r_drop else \
+            next_word_loss(model(batch.source, batch.lengths, batch.target), batch.labels, self.smoothing)
+        penalty = getattr(model, "penalty", None)
+        return loss if penalty is None else loss + penalty(batch)
+
+    def agreeing(self, model: nn.Module, batch: "Batch") -> Tensor:
+        """The mean loss of two passes, and what sets them apart."""
+        source, lengths, target, labels = (torch.cat([x, x]) for x in (batch.source, batch.lengths, batch.target, batch.labels))
         log_p = model(source, lengths, target).float().log_softmax(-1)            # (2B, T, V)
         return (smoothed_loss(log_p, labels, self.smoothing) + self.r_drop * divergence(log_p, batch.labels != PAD)) / 2
 

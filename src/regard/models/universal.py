@@ -1,0 +1,47 @@
+"""The Universal Transformer (Dehghani et al. 2019): the Transformer with one block for all depths, and adaptive halting."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.positions import Positions
+from regard.layers.block import Shape, Source
+from regard.layers.universal import UniversalStack
+from regard.models.transformer import PAD, Transformer
+
+if TYPE_CHECKING:
+    from regard.batches.batches import Batch
+    from regard.recipe import Regularize, UniversalModel
+
+
+class UniversalTransformer(Transformer):
+    settings: "UniversalModel"
+    encoder: UniversalStack
+    decoder: UniversalStack
+
+    def __init__(self, settings: "UniversalModel", source_vocabulary: int, target_vocabulary: int,
+                 regularize: "Regularize | None" = None):
+        super().__init__(settings, source_vocabulary, target_vocabulary, regularize)
+        for stack in (self.encoder, self.decoder):
+            if stack.halt is not None:
+                nn.init.ones_(stack.halt.bias)        # early in training, think little
+
+    def build_stack(self, shape: Shape, layers: int, positions: Positions, **options: Any) -> UniversalStack:
+        halting = self.settings.halting == "act"
+        return UniversalStack(shape, layers, positions, **options, halting=halting, threshold=self.settings.threshold)
+
+    def encode(self, source: Tensor, lengths: Tensor) -> list[Source]:
+        """As in the Transformer, but all steps look at one projection of the source."""
+        sources = super().encode(source, lengths)
+        return [sources[0]] * len(sources)
+
+    def penalty(self, batch: "Batch") -> Tensor:
+        """The ponder cost of the last forward pass, summed over its words (Graves 2016, eq. 13)."""
+        if self.encoder.ponder is None or self.decoder.ponder is None:
+            return torch.zeros((), device=batch.labels.device)
+        passes = len(self.decoder.ponder) // len(batch.labels)                    # two under R-Drop
+        read = torch.arange(batch.source.size(1), device=batch.lengths.device) < batch.lengths[:, None]
+        said = batch.labels != PAD
+        thought = (self.encoder.ponder * read.repeat(passes, 1)).sum() + (self.decoder.ponder * said.repeat(passes, 1)).sum()
+        return self.settings.ponder * thought / passes

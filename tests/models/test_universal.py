@@ -1,0 +1,85 @@
+"""The Universal Transformer: one block's weights at every depth, and halting that is what it says."""
+
+import pytest
+import torch
+
+from regard.attention.watch import places
+from regard.batches.batches import Batch
+from regard.models.transformer import Transformer
+from regard.models.universal import UniversalTransformer
+from regard.recipe import TransformerModel, UniversalModel
+
+SHAPE = dict(width=16, heads=2, feed_forward=32, max_length=32)
+
+
+def universal(**settings):
+    shape = {**SHAPE, "encoder_layers": 4, "decoder_layers": 4, **settings}
+    return UniversalTransformer(UniversalModel(kind="universal", **shape), 20, 20)
+
+
+def test_more_steps_are_not_more_weights():
+    counts = [sum(p.numel() for p in universal(encoder_layers=n, decoder_layers=n).parameters()) for n in (1, 2, 6)]
+    assert len(set(counts)) == 1
+    plain = Transformer(TransformerModel(**SHAPE, encoder_layers=1, decoder_layers=1), 20, 20)
+    assert counts[0] == sum(p.numel() for p in plain.parameters()) + 2 * 17        # and two halting units
+
+
+def test_every_step_is_a_place_of_its_own_to_look():
+    assert len(places(universal())) == 4 + 4 + 4
+
+
+def inputs():
+    return torch.randint(4, 20, (3, 7)), torch.tensor([7, 5, 3]), torch.randint(4, 20, (3, 6))
+
+
+def test_a_token_that_halts_at_once_takes_one_step_and_one_that_never_would_takes_all():
+    model = universal().eval()
+    for bias, steps in ((20.0, 1), (-20.0, 4)):
+        for stack in (model.encoder, model.decoder):
+            torch.nn.init.zeros_(stack.halt.weight)
+            torch.nn.init.constant_(stack.halt.bias, bias)
+        model(*inputs())
+        assert model.encoder.steps.eq(steps).all() and model.decoder.steps.eq(steps).all()
+
+
+def test_probabilities_of_the_steps_add_up_to_one():
+    """With states that do not change, the mean under the halting probabilities is the state itself."""
+    model = universal().eval()
+    stack = model.encoder
+    constant = torch.randn(16)
+    for block in stack.layers():
+        block.forward = lambda x, constant=constant, **_: constant.expand_as(x)
+    torch.nn.init.normal_(stack.halt.weight)
+    torch.testing.assert_close(stack(torch.randn(2, 5, 16)), stack.norm(constant.expand(2, 5, 16)))
+    assert stack.ponder.ge(1).all() and (stack.ponder <= stack.steps + 1 + 1e-6).all()
+
+
+def test_tokens_differ_in_their_steps_and_the_cost_teaches_them_to_take_fewer():
+    torch.manual_seed(1)
+    model = universal(ponder=1.0, encoder_layers=8, decoder_layers=8)
+    for stack in (model.encoder, model.decoder):
+        torch.nn.init.normal_(stack.halt.weight, std=0.2)
+        torch.nn.init.constant_(stack.halt.bias, -0.5)
+    source, lengths, target = inputs()
+    batch = Batch(source, lengths, target, target, None)
+    model(source, lengths, target)
+    before = model.encoder.ponder.mean().item()
+    assert model.encoder.steps.unique().numel() > 1
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(60):
+        model(source, lengths, target)
+        model.penalty(batch).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert model.encoder.ponder.mean().item() < before - 0.5
+
+
+def test_padding_is_not_charged():
+    model = universal(ponder=0.5).eval()
+    source, lengths, target = inputs()
+    labels = target.clone()
+    labels[0, 2:] = 0
+    model(source, lengths, target)
+    charged = model.encoder.ponder[0].sum() + model.encoder.ponder[1, :5].sum() + model.encoder.ponder[2, :3].sum()
+    charged = charged + model.decoder.ponder[0, :2].sum() + model.decoder.ponder[1:].sum()
+    assert model.penalty(Batch(source, lengths, target, labels, None)).item() == pytest.approx(0.5 * charged.item(), rel=1e-5)
