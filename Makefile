@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test check system bench docs clean
+.PHONY: setup demo test check system docs clean
 
 setup: $(READY)
 
@@ -19,7 +19,7 @@ demo: setup
 	$(BIN)/regard demo
 
 check: setup
-	$(BIN)/ruff check src tests docs benchmarks
+	$(BIN)/ruff check src tests docs
 	$(BIN)/mypy
 
 test: check

@@ -162,6 +162,17 @@ def show(run: RunFolder, text: Annotated[str, typer.Argument(help="A sentence to
 
 
 @app.command()
+def ladder(recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="The recipe of a Transformer.")],
+           out: Annotated[Path, typer.Option(help="Folder for the runs and their report.")] = Path("runs/ladder"), set_: Set = None,
+           ablate: Annotated[bool, typer.Option("--ablate", help="Take the Transformer's parts away, one at a time.")] = False,
+           device: Device = "auto") -> None:
+    """Train the history of attention on one recipe's data, from the RNN to the Universal Transformer; report every step."""
+    from regard.run.ladder import climb
+
+    print(climb(recipe, out, ablate=ablate, overrides=set_ or [], device=device))
+
+
+@app.command()
 def plan(what: Annotated[str | None, typer.Argument(metavar="RECIPE|PRESET|RUN|block", help="A recipe, tiny, small, base, big, "
                          "a run folder, or `block` for the lecture's one encoder block.")] = None, set_: Set = None,
          parts: Annotated[bool, typer.Option("--parts", help="Every part of every layer.")] = False,

@@ -68,6 +68,8 @@ class Data(Part):
     """Source and target column of a .tsv, counted from 0."""
     fields: tuple[str, str] = ("source", "target")
     """Source and target field of a .jsonl."""
+    reverse: bool = False
+    """Translate from the target into the source."""
     too_long: Literal["error", "drop", "truncate"] = "error"
     """What to do with a training line of more than `model.max_length` tokens."""
     origin: str = ""
@@ -128,9 +130,14 @@ class TransformerModel(Part):
     """Heads of keys and values, shared by groups of query heads; as many as `heads` when not given."""
     feed_forward: Count = 2048
     activation: Literal["relu", "gelu", "swiglu"] = "relu"
-    norm: Literal["layer", "rms"] = "layer"
+    norm: Literal["layer", "rms", "batch"] = "layer"
+    """`batch` normalises over the batch instead of over a vector; it is here to be compared with."""
     norm_first: bool = False
     """Normalise before each sub-layer (pre-norm) instead of after it (post-norm, as published)."""
+    residual: bool = True
+    """Add what a sub-layer read to what it says; false is here to be compared with."""
+    scale_scores: bool = True
+    """Divide the scores by √(key width); false is here to be compared with."""
     encoder_widths: list[Count] | None = None
     """Width after each encoder layer, where they differ; the residual connection is then projected."""
     tie: Literal["all", "target", "none"] = "all"
@@ -270,6 +277,15 @@ class Regularize(Part):
     """Chance of skipping a merge while training (Provilkov et al. 2020)."""
 
 
+class Begin(Part):
+    """Begin from weights of another run."""
+
+    run: str
+    """A run folder."""
+    parts: list[str] = []
+    """Names that the weights taken begin with, such as "encoder"; all when not given."""
+
+
 class Train(Part):
     """The training loop."""
 
@@ -298,6 +314,8 @@ class Train(Part):
     """Decay of an exponential moving average of the weights, which is then what is evaluated and kept; 0 is none."""
     workers: int = Field(1, ge=0)
     """Batches prepared ahead in threads; the number changes nothing but the speed."""
+    begin: Begin | None = None
+    """Begin from weights of another run instead of from nothing."""
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
     regularize: Regularize = Regularize()

@@ -67,7 +67,7 @@ def test_the_report_opens_in_a_browser_without_errors_or_requests(demo, scheme, 
         page.on("request", lambda request: requests.append(request.url))
         page.goto((folder / "report.html").as_uri())
         assert page.locator("svg").count() == 3 and page.locator("h1").inner_text()
-        assert "it" in page.locator("svg").first.locator("text").all_inner_texts()
+        assert "it" in page.locator("svg").first.locator("text").all_text_contents()
         assert page.evaluate("document.documentElement.scrollWidth") <= width, "the page itself never scrolls sideways"
         browser.close()
     assert not problems and requests == [Path(folder / "report.html").as_uri()]

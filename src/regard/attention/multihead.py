@@ -26,7 +26,7 @@ class MultiHead(nn.Module):
 
     def __init__(self, width: int, heads: int, *, key_width: int | None = None, value_width: int | None = None,
                  key_value_heads: int | None = None, source_width: int | None = None, out_width: int | None = None,
-                 dropout: float = 0.0):
+                 dropout: float = 0.0, scale: float | None = None):
         super().__init__()
         key_width = key_width or width // heads
         value_width = value_width or key_width
@@ -36,7 +36,7 @@ class MultiHead(nn.Module):
         self.to_q = nn.Linear(width, heads * key_width)
         self.to_k = nn.Linear(source_width, groups * key_width)
         self.to_v = nn.Linear(source_width, groups * value_width)
-        self.attend = Attend(dropout)
+        self.attend = Attend(dropout, scale)
         self.to_out = nn.Linear(heads * value_width, out_width or width)
 
     def keys_values(self, source: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, Tensor]:

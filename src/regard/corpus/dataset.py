@@ -19,6 +19,14 @@ class Dataset:
 
 def read_dataset(data: Data, *, train: bool = True) -> Dataset:
     """Everything `[data]` names; without `train`, the training set is left empty where it is not needed to find the others."""
+    found = read_forward(data, train)
+    if not data.reverse:
+        return found
+    tests = {name: pairs.reversed() for name, pairs in found.tests.items()}
+    return Dataset(found.train.reversed(), found.valid.reversed(), tests)
+
+
+def read_forward(data: Data, train: bool) -> Dataset:
     if data.world is not None:
         return world_dataset(data.world, train)
 

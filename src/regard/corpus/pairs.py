@@ -28,6 +28,10 @@ class Pairs:
     def where(self, index: int) -> str:
         return f"{self.name}:{self.lines[index]}" if self.lines else f"{self.name} pair {index + 1}"
 
+    def reversed(self) -> "Pairs":
+        """The other direction; what a world knows of its pairs holds for this one only."""
+        return Pairs(self.target, self.source, self.name, self.lines)
+
     def choose(self, indices: Sequence[int]) -> "Pairs":
         def pick(values: list) -> list:
             return [values[i] for i in indices]

@@ -32,6 +32,8 @@ class Shape:
     dropout: float = 0.0
     attention_dropout: float = 0.0
     activation_dropout: float = 0.0
+    residual: bool = True
+    scale: float | None = None
 
 
 @dataclass
@@ -50,8 +52,8 @@ class Block(nn.Module):
         super().__init__()
         width, out = shape.width, out_width or shape.width
         heads = partial(MultiHead, heads=shape.heads, key_width=shape.key_width, value_width=shape.value_width,
-                        key_value_heads=shape.key_value_heads, dropout=shape.attention_dropout)
-        residual = partial(Residual, norm=shape.norm, norm_first=shape.norm_first, dropout=shape.dropout)
+                        key_value_heads=shape.key_value_heads, dropout=shape.attention_dropout, scale=shape.scale)
+        residual = partial(Residual, norm=shape.norm, norm_first=shape.norm_first, dropout=shape.dropout, residual=shape.residual)
         self.self_attention = heads(width, out_width=out)
         self.around_self = residual(width, out)
         if source_width is not None:

@@ -88,7 +88,8 @@ def block_shape(settings: "TransformerModel", regularize: "Regularize | None") -
                                                activation_dropout=regularize.activation_dropout)
     key_width = settings.key_width or settings.width // settings.heads            # the same in layers of another width
     return Shape(settings.width, settings.heads, settings.feed_forward, key_width, settings.value_width, settings.key_value_heads,
-                 settings.activation, settings.norm, settings.norm_first, **rates)
+                 settings.activation, settings.norm, settings.norm_first, residual=settings.residual,
+                 scale=None if settings.scale_scores else 1.0, **rates)
 
 
 def initialise(model: nn.Module) -> None:

@@ -13,7 +13,7 @@ from regard.batches.lengths import evaluation_store, training_store
 from regard.batches.store import Store
 from regard.corpus.dataset import Dataset, read_dataset
 from regard.errors import Mistake
-from regard.recipe import Recipe
+from regard.recipe import Begin, Recipe
 from regard.run import environment
 from regard.run.opened import Run, build_model, load, load_tokenizers
 from regard.scoring.translation import translation_scores
@@ -88,6 +88,8 @@ def fit(settings: Recipe, folder: Path, device: torch.device, board: bool) -> Ru
         batches = Batches(store, settings.train.tokens_per_batch, settings.seed)
         torch.manual_seed(settings.seed)
         run = Run(folder, settings, tokenizers, build_model(settings, tokenizers), device)
+        if settings.train.begin is not None:
+            take_weights(run, settings.train.begin, log)
         trainer = Trainer(run.model, Translation(settings.train.regularize), batches, settings.train, seed=settings.seed,
                           folder=folder / "checkpoints", log=log, evaluate=lambda _: evaluation(run, data, valid))
         describe(run, log, data, long, batches)
@@ -95,6 +97,19 @@ def fit(settings: Recipe, folder: Path, device: torch.device, board: bool) -> Ru
         weights = trainer.train()
         checkpoint.write_weights(folder / "model.safetensors", weights)
     return load(folder, device=str(device))
+
+
+def take_weights(run: Run, begin: Begin, log: Log) -> None:
+    """Begin from the weights of another run, all or those whose names begin with one of the parts."""
+    path = Path(begin.run, "model.safetensors")
+    theirs, mine = checkpoint.read_weights(path), checkpoint.weights_of(run.model)
+    taken = {name: weights for name, weights in theirs.items() if not begin.parts or name.startswith(tuple(begin.parts))}
+    if not taken:
+        known = ", ".join(sorted({name.split(".")[0] for name in theirs}))
+        raise Mistake(f"train.begin.parts = {begin.parts}: {path} has no weights named so; it has {known}")
+    with torch.no_grad():
+        checkpoint.load_weights(run.model, {**mine, **taken}, str(path))
+    log.note(f"beginning from {len(taken)} tensors of {begin.run}")
 
 
 def prepare_tokenizers(settings: Recipe, data: Dataset, folder: Path) -> tuple[Tokenizer, Tokenizer]:

@@ -1,0 +1,174 @@
+"""The ladder: the history of attention, each step trained on the same data, tokens and budget; and the Transformer's parts, one
+taken away at a time."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from regard.errors import Mistake
+from regard.pictures.alignment import alignment
+from regard.pictures.curves import score_by_length
+from regard.pictures.report import Report, page
+from regard.pictures.style import save, svg_text
+from regard.recipe import Recipe
+from regard.run import environment
+from regard.run.evaluate import Result, evaluate
+from regard.run.fit import as_recipe, train
+from regard.run.opened import Run, load
+
+RECURRENT: dict[str, Any] = {"kind": "recurrent", "cell": "lstm", "encoder_layers": 2, "decoder_layers": 1, "tie": "target"}
+ATTENTIVE: dict[str, Any] = {**RECURRENT, "attention": "general", "decoder": "luong", "input_feeding": True}
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One model of a ladder: what it is called, what it changes, and what a lecture says of it."""
+
+    name: str
+    change: dict[str, Any]
+    claim: str = ""
+    before: "Rung | None" = None
+    """Trained first, for its weights."""
+
+
+@dataclass
+class Step:
+    """A rung climbed."""
+
+    rung: Rung
+    run: Run
+    result: Result
+    seconds: float
+    parameters: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.parameters = sum(p.numel() for p in self.run.model.parameters())
+
+    def rows(self) -> list[tuple[str, str, str, str, str]]:
+        """Its lines in the report's table of scores."""
+        cost = f"{self.parameters:,} parameters, {self.seconds:.0f} s"
+        return [(self.rung.name, metric.replace("_", " "), f"{score.score:.2f}", f"{score.low:.2f} – {score.high:.2f}", cost)
+                for metric, score in self.result.scores.items()]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.rung.name, "claim": self.rung.claim, "parameters": self.parameters, "seconds": round(self.seconds, 1),
+                "scores": {metric: score.to_json() for metric, score in self.result.scores.items()},
+                "by_length": self.result.by_length}
+
+
+def history(recipe: Recipe) -> list[Rung]:
+    """RNN, RNN with attention, the same from the encoder of the reverse direction, Transformer, Universal Transformer."""
+    width = 2 * recipe.model.width
+    universal = {**recipe.model.model_dump(mode="json", exclude_none=True), "kind": "universal", "encoder_widths": None}
+    reverse = Rung("reverse direction", {"model": {**ATTENTIVE, "width": width}, "data": {"reverse": True}})
+    begin = {"begin": {"run": "../reverse-direction", "parts": ["encoder."]}}
+    return [
+        Rung("RNN", {"model": {**RECURRENT, "attention": "none", "width": width}}, "the whole source through one vector"),
+        Rung("RNN with attention", {"model": {**ATTENTIVE, "width": width}}, "looks back at every word"),
+        Rung("RNN with attention, CoVe", {"model": {**ATTENTIVE, "width": width}, "train": begin},
+             "its encoder has translated before", reverse),
+        Rung("Transformer", {}, "attention is all it has"),
+        Rung("Universal Transformer", {"model": universal}, "one block, as often as a word needs"),
+    ]
+
+
+def ablations(recipe: Recipe) -> list[Rung]:
+    """What the lectures say each part of the Transformer is for, by taking it away."""
+    def without(**change: Any) -> dict[str, Any]:
+        return {"model": change}
+
+    return [
+        Rung("as it is", {}),
+        Rung("one head", without(heads=1, key_width=recipe.model.width), "several heads look at several things at once"),
+        Rung("no score scaling", without(scale_scores=False), "unscaled scores saturate the softmax"),
+        Rung("no positions", without(positions={"kind": "none"}), "without positions a sentence is a bag of words"),
+        Rung("learned positions", without(positions={"kind": "learned"}), "learned positions do as well as sinusoids"),
+        Rung("no residuals", without(residual=False), "residual connections make depth trainable"),
+        Rung("batch norm", without(norm="batch"), "layer norm suits sequences better than batch norm"),
+        Rung("no label smoothing", {"train": {"regularize": {"label_smoothing": 0.0}}},
+             "label smoothing helps BLEU and hurts perplexity"),
+        Rung("greedy", {"decode": {"beam": 1}}, "beam search beats greedy search"),
+    ]
+
+
+def climb(recipe: Recipe | dict[str, Any] | str | Path, out: Path, *, ablate: bool = False, overrides: Sequence[str] = (),
+          device: str = "auto") -> Path:
+    """Train and score every rung into `out`, and write its report; rungs already there are only scored."""
+    base = as_recipe(recipe, overrides)
+    if base.model.kind != "transformer":
+        raise Mistake(f"a ladder starts from a Transformer's recipe, not from model.kind = {base.model.kind!r}")
+    console = Console(stderr=True, highlight=False)
+    steps = []
+    for rung in (ablations if ablate else history)(base):
+        console.print(f"\n{rung.name}", markup=False)
+        if rung.before is not None:
+            train_rung(base, rung.before, out, device)
+        steps.append(train_rung(base, rung, out, device))
+    return write_ladder(base, steps, out, ablate)
+
+
+def train_rung(base: Recipe, rung: Rung, out: Path, device: str) -> Step:
+    folder = out / rung.name.lower().replace(",", "").replace(" ", "-")
+    settings = merge(base.model_dump(mode="json", exclude_none=True), rung.change)
+    if begin := settings["train"].get("begin"):
+        begin["run"] = str((folder / begin["run"]).resolve())
+    if (folder / "model.safetensors").exists():
+        run = load(folder, device=device)
+    else:
+        run = train(settings, folder, device=device, resume=False)
+    seconds = training_seconds(folder)
+    return Step(rung, run, evaluate(run)[0], seconds)
+
+
+def merge(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    """Settings with a change; a model of another kind replaces the whole part."""
+    merged = dict(base)
+    for key, value in change.items():
+        replaces = not isinstance(value, dict) or "kind" in value
+        merged[key] = {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) and replaces else \
+            value if replaces else merge(base.get(key) or {}, value)
+    return merged
+
+
+def training_seconds(folder: Path) -> float:
+    records = [json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    return records[-1]["time"] - records[0]["time"]
+
+
+def write_ladder(base: Recipe, steps: list[Step], out: Path, ablate: bool) -> Path:
+    """ladder.json, the pictures, and ladder.html."""
+    rows = [step.to_json() for step in steps]
+    (out / "ladder.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    figures = draw(steps)
+    for name, (_, figure) in figures.items():
+        save(figure, out / "pictures" / f"{name}.svg")
+    title = "What each part of the Transformer is for" if ablate else "From the RNN to the Transformer"
+    report = Report(
+        title=title, summary=f"Every model on the same data, tokens and budget of {base.train.steps:,} steps.",
+        facts=[("recipe", base.digest()), ("hardware", environment.hardware(steps[0].run.device))],
+        scores=[row for step in steps for row in step.rows()],
+        notes=[f"{step.rung.name}: {step.rung.claim}." for step in steps if step.rung.claim],
+        figures=[(caption, svg_text(figure, name)) for name, (caption, figure) in figures.items()])
+    path = out / "ladder.html"
+    path.write_text(page(report), encoding="utf-8")
+    return path
+
+
+def draw(steps: list[Step]) -> dict[str, tuple[str, Any]]:
+    """BLEU by length of all, and what each that attends looked at in the same sentence."""
+    series = {step.rung.name: step.result.by_length for step in steps}
+    figures: dict[str, tuple[str, Any]] = {"length": ("BLEU by sentence length, with 95% intervals.", score_by_length(series))}
+    sources = steps[0].result.pairs.source
+    sentence = max(sources[:50], key=lambda text: len(text.split()))
+    for number, step in enumerate(steps):
+        if step.run.attends:
+            found = next(step.run.align([sentence]))
+            weights, name = found.view()
+            figures[f"alignment-{number}"] = (f"{step.rung.name}: {name}.", alignment(weights, found.source, found.target))
+    return figures
+
+

@@ -1,0 +1,94 @@
+"""Every kind of model through the same doors: trained, resumed, scored, shown; and the ladder that puts them side by side."""
+
+import json
+import shutil
+
+import pytest
+
+import regard
+from regard.errors import Mistake
+from regard.recipe import build
+from regard.run.evaluate import evaluate
+from regard.run.fit import as_recipe, train
+from regard.run.ladder import ablations, climb, history, merge
+from regard.run.show import show_alignment
+
+KINDS = {
+    "without attention": {"kind": "recurrent", "cell": "gru", "attention": "none", "width": 16, "max_length": 48},
+    "Bahdanau": {"kind": "recurrent", "width": 16, "max_length": 48},
+    "Luong": {"kind": "recurrent", "cell": "lstm", "attention": "general", "decoder": "luong", "width": 16, "tie": "all", "max_length": 48},
+    "universal": {"kind": "universal", "encoder_layers": 3, "decoder_layers": 3, "width": 16, "heads": 2, "feed_forward": 32,
+                  "max_length": 48},
+}
+
+
+@pytest.fixture
+def short(tiny_settings):
+    tiny_settings["train"].update(steps=6, evaluate_every=3, save_every=3, log_every=2, evaluate_sentences=4)
+    tiny_settings["data"]["world"].update(number=300, held_out=20)
+    return tiny_settings
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_verb_works_on_it(name, short, tmp_path):
+    run = train({**short, "model": KINDS[name]}, tmp_path / "run", device="cpu")
+    (result,) = evaluate(run)
+    text = run.data.valid.source[0]
+    assert regard.load(run.folder, device="cpu").best([text]) == run.best([text])
+    if name == "without attention":
+        assert "alignment_error" not in result.scores
+        with pytest.raises(Mistake, match="has nothing to show"):
+            show_alignment(run, text, terminal=True)
+    else:
+        assert 0 <= result.scores["alignment_error"].score <= 1
+        show_alignment(run, text, out=tmp_path / "a.svg")
+        assert (tmp_path / "a.svg").exists()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_resuming_gives_the_same_bits(name, short, tmp_path):
+    short["train"]["regularize"] = {"dropout": 0.1}
+    whole = train({**short, "model": KINDS[name]}, tmp_path / "whole", device="cpu")
+    part = train({**short, "model": KINDS[name]}, tmp_path / "part", device="cpu")
+    shutil.rmtree(part.folder / "checkpoints" / "step-00000006")
+    again = train(part.folder, resume=True, device="cpu")
+    assert (again.folder / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()
+
+
+def test_a_run_can_begin_from_parts_of_another(short, tmp_path):
+    first = train({**short, "model": KINDS["Bahdanau"]}, tmp_path / "first", device="cpu")
+    begin = {"run": str(first.folder), "parts": ["encoder."]}
+    frozen = {**short["train"], "begin": begin, "steps": 1, "evaluate_every": 1, "optimizer": {"learning_rate": 1e-30}}
+    second = train({**short, "seed": 7, "model": KINDS["Bahdanau"], "train": frozen}, tmp_path / "second", device="cpu")
+    theirs, mine = dict(first.model.named_parameters()), dict(second.model.named_parameters())
+    for name, weights in mine.items():
+        assert name.startswith("encoder.") == bool((weights == theirs[name]).all()) or weights.std() == 0
+    with pytest.raises(Mistake, match="has no weights named so; it has bridge, decoder"):
+        train({**short, "model": KINDS["Bahdanau"], "train": {**frozen, "begin": {**begin, "parts": ["nose"]}}}, tmp_path / "third")
+
+
+def test_the_reverse_direction_swaps_the_languages(short, tmp_path):
+    forward = train(short, tmp_path / "forward", device="cpu")
+    short["data"]["reverse"] = True
+    backward = train(short, tmp_path / "backward", device="cpu")
+    assert backward.data.valid.source == forward.data.valid.target and backward.data.valid.gold is None
+
+
+def test_the_ladder_trains_every_step_and_reports_it(short, tmp_path):
+    report = climb(short, tmp_path / "ladder", device="cpu")
+    rows = json.loads((tmp_path / "ladder" / "ladder.json").read_text())
+    assert [row["name"] for row in rows] == ["RNN", "RNN with attention", "RNN with attention, CoVe", "Transformer", "Universal Transformer"]
+    assert all(row["scores"]["bleu"]["low"] <= row["scores"]["bleu"]["high"] and row["seconds"] > 0 for row in rows)
+    text = report.read_text()
+    assert text.count("<svg") == 5 and "RNN with attention, CoVe" in text        # the curve, and four that attend
+
+
+def test_an_ablation_changes_one_thing(short):
+    base = as_recipe(short)
+    whole = base.model_dump(mode="json", exclude_none=True)
+    for rung in ablations(base)[1:]:
+        changed = build(merge(whole, rung.change))
+        differing = {key for part in ("model", "train", "decode") for key, value in changed.model_dump()[part].items()
+                     if value != base.model_dump()[part][key]}
+        assert 1 <= len(differing) <= 2 and rung.claim, (rung.name, differing)
+    assert len(history(base)) == 5
