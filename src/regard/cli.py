@@ -163,7 +163,8 @@ def show(run: RunFolder, text: Annotated[str, typer.Argument(help="A sentence to
 
 @app.command()
 def ladder(recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="The recipe of a Transformer.")],
-           out: Annotated[Path, typer.Option(help="Folder for the runs and their report.")] = Path("runs/ladder"), set_: Set = None,
+           out: Annotated[Path, typer.Option(help="Folder for the runs and their report.")] = Path("runs/ladder"),
+           set_: Set = None,
            ablate: Annotated[bool, typer.Option("--ablate", help="Take the Transformer's parts away, one at a time.")] = False,
            device: Device = "auto") -> None:
     """Train the history of attention on one recipe's data, from the RNN to the Universal Transformer; report every step."""

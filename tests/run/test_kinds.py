@@ -16,7 +16,8 @@ from regard.run.show import show_alignment
 KINDS = {
     "without attention": {"kind": "recurrent", "cell": "gru", "attention": "none", "width": 16, "max_length": 48},
     "Bahdanau": {"kind": "recurrent", "width": 16, "max_length": 48},
-    "Luong": {"kind": "recurrent", "cell": "lstm", "attention": "general", "decoder": "luong", "width": 16, "tie": "all", "max_length": 48},
+    "Luong": {"kind": "recurrent", "cell": "lstm", "attention": "general", "decoder": "luong", "width": 16, "tie": "all",
+              "max_length": 48},
     "universal": {"kind": "universal", "encoder_layers": 3, "decoder_layers": 3, "width": 16, "heads": 2, "feed_forward": 32,
                   "max_length": 48},
 }
@@ -64,7 +65,8 @@ def test_a_run_can_begin_from_parts_of_another(short, tmp_path):
     for name, weights in mine.items():
         assert name.startswith("encoder.") == bool((weights == theirs[name]).all()) or weights.std() == 0
     with pytest.raises(Mistake, match="has no weights named so; it has bridge, decoder"):
-        train({**short, "model": KINDS["Bahdanau"], "train": {**frozen, "begin": {**begin, "parts": ["nose"]}}}, tmp_path / "third")
+        nowhere = {**frozen, "begin": {**begin, "parts": ["nose"]}}
+        train({**short, "model": KINDS["Bahdanau"], "train": nowhere}, tmp_path / "third")
 
 
 def test_the_reverse_direction_swaps_the_languages(short, tmp_path):
@@ -77,7 +79,8 @@ def test_the_reverse_direction_swaps_the_languages(short, tmp_path):
 def test_the_ladder_trains_every_step_and_reports_it(short, tmp_path):
     report = climb(short, tmp_path / "ladder", device="cpu")
     rows = json.loads((tmp_path / "ladder" / "ladder.json").read_text())
-    assert [row["name"] for row in rows] == ["RNN", "RNN with attention", "RNN with attention, CoVe", "Transformer", "Universal Transformer"]
+    assert [row["name"] for row in rows] == ["RNN", "RNN with attention", "RNN with attention, CoVe", "Transformer",
+                                             "Universal Transformer"]
     assert all(row["scores"]["bleu"]["low"] <= row["scores"]["bleu"]["high"] and row["seconds"] > 0 for row in rows)
     text = report.read_text()
     assert text.count("<svg") == 5 and "RNN with attention, CoVe" in text        # the curve, and four that attend

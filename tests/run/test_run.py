@@ -131,6 +131,13 @@ def test_a_folder_with_a_run_is_not_overwritten(tiny_run, tiny_settings):
     assert (tiny_run.folder / "recipe.toml").read_bytes() == before
 
 
+def test_a_run_that_failed_before_its_first_step_is_not_in_the_way(tiny_settings, tmp_path):
+    tiny_settings["train"].update(steps=2, evaluate_every=2)
+    with pytest.raises(Mistake, match="tokens long"):
+        train({**tiny_settings, "model": {**tiny_settings["model"], "max_length": 8}}, tmp_path / "run", device="cpu")
+    assert train(tiny_settings, tmp_path / "run", device="cpu").best(["The dog sleeps."])
+
+
 def test_separate_vocabularies(tiny_settings, tmp_path):
     settings = {**tiny_settings, "tokens": {"size": 300, "joint": False}, "model": {**tiny_settings["model"], "tie": "target"},
                 "train": {**tiny_settings["train"], "steps": 2, "evaluate_every": 2, "save_every": 2}}

@@ -1,5 +1,6 @@
 """Train a recipe into a run folder."""
 
+import copy
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from regard.run.opened import Run, build_model, load, load_tokenizers
 from regard.scoring.translation import translation_scores
 from regard.tokens.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 from regard.training import checkpoint
-from regard.training.log import Log
+from regard.training.log import Log, note
 from regard.training.loop import Trainer
 from regard.training.objectives import Translation, label_count, sentence_log_probabilities
 
@@ -29,17 +30,23 @@ EVALUATE_TOKENS = 8192
 def train(recipe: Recipe | dict[str, Any] | str | Path, out: str | Path | None = None, *, overrides: Sequence[str] = (),
           device: str = "auto", resume: bool = False, board: bool = False) -> Run:
     """Train a recipe (settings, a TOML file, or with `resume` a run folder) and return the finished run."""
+    where = environment.choose_device(device)
     if resume:
         folder, settings = open_unfinished(Path(out or str(recipe)), overrides)
     else:
         settings = as_recipe(recipe, overrides)
-        folder = begin(settings, Path(out) if out else Path("runs", default_name(recipe, settings)))
-    return fit(settings, folder, environment.choose_device(device), board)
+        folder = Path(out) if out else Path("runs", default_name(recipe, settings))
+        require_unused(folder)
+    note("reading the data")
+    data = read_dataset(settings.data)                # what is wrong with it is said before anything is written
+    if not resume:
+        begin(settings, folder)
+    return fit(settings, data, folder, where, board)
 
 
 def as_recipe(recipe: Recipe | dict[str, Any] | str | Path, overrides: Sequence[str] = ()) -> Recipe:
     if isinstance(recipe, Recipe | dict):
-        plain = recipe.model_dump(mode="json", exclude_none=True) if isinstance(recipe, Recipe) else recipe
+        plain = recipe.model_dump(mode="json", exclude_none=True) if isinstance(recipe, Recipe) else copy.deepcopy(recipe)
         for change in overrides:
             recipes.apply_override(plain, change)
         return recipes.build(plain)
@@ -51,19 +58,23 @@ def default_name(recipe: Recipe | dict[str, Any] | str | Path, settings: Recipe)
     return f"{stem}-{settings.digest()[:6]}"
 
 
-def begin(settings: Recipe, folder: Path) -> Path:
-    """Make the run folder; one that holds a run already is left alone."""
-    if (folder / "recipe.toml").exists():
+def require_unused(folder: Path) -> None:
+    """A folder in which something was trained is left alone; one where a run failed before its first step is not in the way."""
+    if (folder / "model.safetensors").exists() or checkpoint.all_steps(folder / "checkpoints"):
         raise Mistake(f"{folder} already holds a run; go on with: regard train {folder} --resume, or choose another --out")
+
+
+def begin(settings: Recipe, folder: Path) -> None:
+    """Make the run folder, with its recipe in it."""
     root = str(Path(settings.data.root).resolve())
     absolute = settings.model_copy(update={"data": settings.data.model_copy(update={"root": root})})
-    read_dataset(absolute.data)                       # what is wrong with the data is said before anything is written
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for left in (*folder.glob("tokenizer*.json"), folder / "log.jsonl"):
+            left.unlink(missing_ok=True)
         (folder / "recipe.toml").write_text(absolute.to_toml(), encoding="utf-8")
     except OSError as error:
         raise Mistake(f"cannot write the run folder {folder}: {error.strerror}") from None
-    return folder
 
 
 def open_unfinished(folder: Path, overrides: Sequence[str]) -> tuple[Path, Recipe]:
@@ -74,10 +85,8 @@ def open_unfinished(folder: Path, overrides: Sequence[str]) -> tuple[Path, Recip
     return folder, settings
 
 
-def fit(settings: Recipe, folder: Path, device: torch.device, board: bool) -> Run:
+def fit(settings: Recipe, data: Dataset, folder: Path, device: torch.device, board: bool) -> Run:
     with Log(folder / "log.jsonl", steps=settings.train.steps, board=folder / "board" if board else None) as log:
-        log.note("reading the data")
-        data = read_dataset(settings.data)
         tokenizers = prepare_tokenizers(settings, data, folder)
         store, long = training_store(data.train, tokenizers, max_length=settings.model.max_length,
                                      too_long=settings.data.too_long, bpe_dropout=settings.train.regularize.bpe_dropout,
@@ -143,9 +152,9 @@ def describe(run: Run, log: Log, data: Dataset, long: int, batches: Batches) -> 
 
 def pick_up(trainer: Trainer, folder: Path, log: Log) -> None:
     """Go on from the newest good checkpoint, if there is one."""
-    path, notes = checkpoint.newest_good(folder / "checkpoints")
-    for note in notes:
-        log.note(note)
+    path, damaged = checkpoint.newest_good(folder / "checkpoints")
+    for line in damaged:
+        log.note(line)
     if path is not None:
         trainer.resume(path)
         log.note(f"going on from step {trainer.progress.step:,}")

@@ -19,6 +19,7 @@ from regard.run import environment
 from regard.run.evaluate import Result, evaluate
 from regard.run.fit import as_recipe, train
 from regard.run.opened import Run, load
+from regard.scoring import Score, translation_scores
 
 RECURRENT: dict[str, Any] = {"kind": "recurrent", "cell": "lstm", "encoder_layers": 2, "decoder_layers": 1, "tie": "target"}
 ATTENTIVE: dict[str, Any] = {**RECURRENT, "attention": "general", "decoder": "luong", "input_feeding": True}
@@ -55,7 +56,8 @@ class Step:
                 for metric, score in self.result.scores.items()]
 
     def to_json(self) -> dict[str, Any]:
-        return {"name": self.rung.name, "claim": self.rung.claim, "parameters": self.parameters, "seconds": round(self.seconds, 1),
+        return {"name": self.rung.name, "claim": self.rung.claim, "parameters": self.parameters,
+                "seconds": round(self.seconds, 1),
                 "scores": {metric: score.to_json() for metric, score in self.result.scores.items()},
                 "by_length": self.result.by_length}
 
@@ -121,7 +123,17 @@ def train_rung(base: Recipe, rung: Rung, out: Path, device: str) -> Step:
     else:
         run = train(settings, folder, device=device, resume=False)
     seconds = training_seconds(folder)
-    return Step(rung, run, evaluate(run)[0], seconds)
+    result = evaluate(run)[0]
+    result.scores["bleu, longest third"] = longest_third(result)
+    return Step(rung, run, result, seconds)
+
+
+def longest_third(result: Result) -> Score:
+    """BLEU of the third of the sentences that have the most words, where one vector for all of them is too little."""
+    lengths = [len(text.split()) for text in result.pairs.source]
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])[:max(1, len(lengths) // 3)]
+    said, meant = [result.hypotheses[i] for i in order], [result.pairs.target[i] for i in order]
+    return translation_scores(said, meant, metrics=("bleu",))["bleu"]
 
 
 def merge(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 
+def note(text: str) -> None:
+    """Tell the user something, on standard error."""
+    Console(stderr=True, highlight=False).print(text, markup=False)
+
+
 class Log:
     """Records go to `path`, one JSON object a line; `note` prints a sentence."""
 
@@ -58,7 +63,6 @@ def open_board(folder: Path) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        Console(stderr=True).print("TensorBoard is not installed; log.jsonl has the same figures (pip install regard[board])",
-                                   markup=False)
+        note("TensorBoard is not installed; log.jsonl has the same figures (pip install 'regard[board]')")
         return None
     return SummaryWriter(str(folder))
