@@ -97,7 +97,8 @@ class Tags(HTMLParser):
 
 def test_the_report_is_one_page_without_anything_from_outside():
     nasty = "<script>alert(1)</script>"
-    text = page(Report(title=nasty, summary=nasty, facts=[(nasty, nasty)], scores=[(nasty, nasty, "1", "0 – 2", nasty)],
+    text = page(Report(title=nasty, summary=nasty, facts=[(nasty, nasty)], tables=[(nasty, [nasty], [[nasty]])],
+                       scores=[(nasty, nasty, "1", "0 – 2", nasty)],
                        notes=[nasty], examples=[(nasty, nasty, nasty + "!")], commands=[nasty],
                        figures=[(nasty, svg_text(FIGURES["training"](), "one")),
                                 ("again", svg_text(FIGURES["training"](), "two"))]))

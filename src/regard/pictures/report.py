@@ -40,6 +40,8 @@ class Report:
     facts: Sequence[tuple[str, str]] = ()
     scores: Sequence[tuple[str, str, str, str, str]] = ()
     """(set, metric, score, interval, signature)"""
+    tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]] = ()
+    """(title, header, rows)"""
     notes: Sequence[str] = ()
     examples: Sequence[tuple[str, str, str]] = ()
     """(source, hypothesis, reference)"""
@@ -55,7 +57,9 @@ def page(report: Report) -> str:
         parts.append(table((), report.facts))
     if report.scores:
         parts += ["<h2>Scores</h2>", table(("set", "metric", "score", "95% interval", "signature"), report.scores, small=4)]
-        parts += [f"<p>{escape(note)}</p>" for note in report.notes]
+    for title, header, rows in report.tables:
+        parts += [f"<h2>{escape(title)}</h2>", table(header, rows)]
+    parts += [f"<p>{escape(note)}</p>" for note in report.notes]
     if report.examples:
         parts += ["<h2>Translations of sentences it has never seen</h2>",
                   "<dl>", *(example(*row) for row in report.examples), "</dl>"]
@@ -74,7 +78,7 @@ def page(report: Report) -> str:
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], small: int | None = None) -> str:
     head = f"<tr>{''.join(f'<th>{escape(cell)}</th>' for cell in header)}</tr>" if header else ""
-    kinds = ["small" if i == small else "number" if header and i in (2, 3) else "" for i in range(len(rows[0]))]
+    kinds = ["small" if i == small else "number" if header and i else "" for i in range(len(rows[0]))]
     lines = ["".join(f"<td class={kind!r}>{escape(cell)}</td>" for kind, cell in zip(kinds, row)) for row in rows]
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     return f'<div class="scroll"><table>{head}{body}</table></div>'

@@ -24,6 +24,8 @@ from regard.scoring import Score, translation_scores
 RECURRENT: dict[str, Any] = {"kind": "recurrent", "cell": "lstm", "encoder_layers": 2, "decoder_layers": 1, "tie": "target"}
 ATTENTIVE: dict[str, Any] = {**RECURRENT, "attention": "general", "decoder": "luong", "input_feeding": True}
 
+HEADER = ["", "BLEU", "longest third", "alignment error", "perplexity", "parameters", "training"]
+
 
 @dataclass(frozen=True)
 class Rung:
@@ -49,11 +51,14 @@ class Step:
     def __post_init__(self) -> None:
         self.parameters = sum(p.numel() for p in self.run.model.parameters())
 
-    def rows(self) -> list[tuple[str, str, str, str, str]]:
-        """Its lines in the report's table of scores."""
-        cost = f"{self.parameters:,} parameters, {self.seconds:.0f} s"
-        return [(self.rung.name, metric.replace("_", " "), f"{score.score:.2f}", f"{score.low:.2f} – {score.high:.2f}", cost)
-                for metric, score in self.result.scores.items()]
+    def row(self) -> list[str]:
+        """Its line in the report's table."""
+        def cell(metric: str, digits: int) -> str:
+            score = self.result.scores.get(metric)
+            return "–" if score is None else f"{score.score:.{digits}f} [{score.low:.{digits}f}, {score.high:.{digits}f}]"
+
+        return [self.rung.name, cell("bleu", 1), cell("bleu, longest third", 1), cell("alignment_error", 3),
+                cell("perplexity", 2), f"{self.parameters:,}", f"{self.seconds:.0f} s"]
 
     def to_json(self) -> dict[str, Any]:
         return {"name": self.rung.name, "claim": self.rung.claim, "parameters": self.parameters,
@@ -162,7 +167,7 @@ def write_ladder(base: Recipe, steps: list[Step], out: Path, ablate: bool) -> Pa
     report = Report(
         title=title, summary=f"Every model on the same data, tokens and budget of {base.train.steps:,} steps.",
         facts=[("recipe", base.digest()), ("hardware", environment.hardware(steps[0].run.device))],
-        scores=[row for step in steps for row in step.rows()],
+        tables=[("Every step", HEADER, [step.row() for step in steps])],
         notes=[f"{step.rung.name}: {step.rung.claim}." for step in steps if step.rung.claim],
         figures=[(caption, svg_text(figure, name)) for name, (caption, figure) in figures.items()])
     path = out / "ladder.html"

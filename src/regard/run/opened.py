@@ -57,7 +57,8 @@ class Alignment:
         """One matrix and its name: a head, the mean of a layer's heads, or of the layer that looks most sharply."""
         chosen = self.sharpest() if layer is None else layer
         if head is None:
-            return self.weights[chosen].mean(0), f"layer {chosen + 1}, mean of {self.weights.shape[1]} heads"
+            heads = self.weights.shape[1]
+            return self.weights[chosen].mean(0), f"layer {chosen + 1}" + (f", mean of {heads} heads" if heads > 1 else "")
         return self.weights[chosen, head], f"layer {chosen + 1}, head {head + 1}"
 
 
