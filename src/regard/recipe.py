@@ -233,7 +233,7 @@ Model = Annotated[
     | Annotated[RecurrentModel, Tag("recurrent")]
     | Annotated[UniversalModel, Tag("universal")],
     Discriminator(model_kind, custom_error_type="kind",
-                  custom_error_message="kind should be transformer, recurrent or universal"),
+                  custom_error_message="should be transformer, recurrent or universal"),
 ]
 
 
@@ -428,6 +428,8 @@ def explain(error: ValidationError) -> str:
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "value_error":
         return message
+    if problem["type"] == "kind":
+        return f"{dotted}.kind = {model_kind(problem['input'])!r}: {message}"
     return f"{dotted} = {problem['input']!r}: {message[0].lower()}{message[1:]}"
 
 

@@ -21,8 +21,9 @@ def models(draw, kinds=KINDS):
         encoder_layers=draw(st.integers(1, 2)), decoder_layers=draw(st.integers(1, 2)), width=8 * heads, heads=heads,
         key_width=draw(st.sampled_from([None, 6])), value_width=draw(st.sampled_from([None, 5])),
         key_value_heads=draw(st.sampled_from([None, 1])), feed_forward=16,
-        activation=draw(st.sampled_from(["relu", "gelu", "swiglu"])), norm=draw(st.sampled_from(["layer", "rms"])),
-        norm_first=draw(st.booleans()), tie=draw(st.sampled_from(["all", "target", "none"])),
+        activation=draw(st.sampled_from(["relu", "gelu", "swiglu"])), norm=draw(st.sampled_from(["layer", "rms", "batch"])),
+        residual=draw(st.booleans()), scale_scores=draw(st.booleans()), norm_first=draw(st.booleans()),
+        tie=draw(st.sampled_from(["all", "target", "none"])),
         positions=Positions(kind=draw(st.sampled_from(kinds))), max_length=32)
     if draw(st.booleans()):
         shape["encoder_widths"] = [12] * shape["encoder_layers"]
@@ -36,7 +37,7 @@ def sentences(B=3, S=7, T=6):
 
 
 def close(one, other):
-    torch.testing.assert_close(one, other, atol=1e-10, rtol=0)
+    torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-12)
 
 
 @given(models())

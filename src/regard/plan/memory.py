@@ -57,7 +57,7 @@ def activations(model: nn.Module, source: int, target: int, bf16: bool) -> int:
 def kept_by(module: nn.Module, name: str, source: int, target: int, b: int) -> int:
     rows = rows_of(name, source, target)
     if isinstance(module, Residual):
-        assert isinstance(module.norm, nn.LayerNorm | nn.RMSNorm)
+        assert isinstance(module.norm, nn.LayerNorm | nn.RMSNorm | nn.BatchNorm1d)
         width = module.norm.weight.numel()
         return rows * width * (4 + (module.dropout.p > 0))
     if isinstance(module, FeedForward):
@@ -77,7 +77,8 @@ def kept_by(module: nn.Module, name: str, source: int, target: int, b: int) -> i
     if isinstance(module, Stack):
         heads = sum(block.self_attention.heads for block in module.blocks)  # type: ignore[union-attr, misc]
         bias = b * rows * rows * heads if isinstance(module.positions, Alibi | Relative) else 0
-        ends = 4 * module.width * (isinstance(module.norm, nn.LayerNorm | nn.RMSNorm) + (b == 4 and name == "encoder"))
+        normed = not isinstance(module.norm, nn.Identity)
+        ends = 4 * module.width * (normed + (b == 4 and name == "encoder"))
         return bias + rows * (ends + module.width * (module.dropout.p > 0))
     return b * rows * module.in_features if isinstance(module, nn.Linear) and name == "output" else 0
 
