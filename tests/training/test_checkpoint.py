@@ -85,5 +85,20 @@ def test_weights_that_do_not_fit_are_named(tmp_path):
         checkpoint.read_weights(tmp_path / "x.safetensors")
 
 
+def test_the_statistics_of_a_batch_norm_belong_to_the_weights():
+    from regard.models.transformer import Transformer
+    from regard.recipe import TransformerModel
+
+    def build():
+        return Transformer(TransformerModel(preset="tiny", width=16, heads=2, norm="batch"), 20, 20)
+
+    model, other = build(), build()
+    inputs = torch.randint(4, 20, (3, 7)), torch.tensor([7, 5, 3]), torch.randint(4, 20, (3, 6))
+    model(*inputs)                                    # training mode: the statistics move
+    with torch.no_grad():
+        checkpoint.load_weights(other, checkpoint.weights_of(model))
+    assert torch.equal(model.eval()(*inputs), other.eval()(*inputs))
+
+
 def test_state_is_json(saved):
     assert json.loads((saved[0] / "state.json").read_text())["step"] == 7

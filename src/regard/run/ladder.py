@@ -182,7 +182,7 @@ def draw(steps: list[Step]) -> dict[str, tuple[str, Any]]:
     sources = steps[0].result.pairs.source
     sentence = max(sources[:50], key=lambda text: len(text.split()))
     for number, step in enumerate(steps):
-        if step.run.attends:
+        if step.run.attends and step.run.best([sentence])[0].tokens:              # one that has learned nothing may say nothing
             found = next(step.run.align([sentence]))
             weights, name = found.view()
             figures[f"alignment-{number}"] = (f"{step.rung.name}: {name}.", alignment(weights, found.source, found.target))

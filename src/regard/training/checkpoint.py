@@ -33,8 +33,10 @@ class Checkpoint:
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters by name, each once even where it is shared."""
-    return {name: p.detach() for name, p in model.named_parameters()}
+    """The parameters, each once even where it is shared, and what else belongs to the model (a batch norm's statistics)."""
+    kept = model.state_dict().keys()
+    buffers = {name: buffer for name, buffer in model.named_buffers() if name in kept}
+    return {name: p.detach() for name, p in model.named_parameters()} | buffers
 
 
 def load_weights(model: nn.Module, weights: dict[str, Tensor], where: str = "weights") -> None:

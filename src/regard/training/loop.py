@@ -175,13 +175,13 @@ class Trainer:
 
     def final_weights(self) -> dict[str, Tensor]:
         """The mean of the last checkpoints if asked for, else the best evaluated weights."""
-        name = "ema" if self.ema is not None else "model"
         if self.settings.average:
             reached = [path for path in checkpoint.all_steps(self.folder) if int(path.name[5:]) <= self.progress.step]
             chosen = reached[-self.settings.average:]
         else:
             chosen = [self.folder / f"step-{self.progress.best_step:08d}"]
-        return mean_weights([checkpoint.load(path).tensors[name] for path in chosen])
+        found = [checkpoint.load(path).tensors for path in chosen]
+        return mean_weights([{**tensors["model"], **tensors.get("ema", {})} for tensors in found])
 
 
 class Meter:
