@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.decoding.batched import batches_by_length, decode_all
-from regard.decoding.beam import beam_search
+from regard.decoding.beam import Beams, beam_search, is_done
 from regard.decoding.protocol import length_penalty
 from regard.decoding.walk import greedy, sampler, walk
 from regard.models.transformer import Transformer
@@ -73,6 +73,13 @@ def test_stopping_early_never_changes_the_best(problem, beam, alpha):
         early = beam_search(model, inputs, limits, beam=beam, alpha=alpha, number=number)
         late = beam_search(model, inputs, limits, beam=beam, alpha=alpha, number=number, stop_early=False)
         assert [[h.tokens for h in found] for found in early] == [[h.tokens for h in found] for found in late]
+
+
+def test_a_search_goes_on_while_a_longer_output_could_still_win():
+    """With a length penalty, log p = -3 may end at -3 / penalty(50) = -0.1, and so beat a finished -1."""
+    beams = Beams.begin(torch.tensor([50, 3]), 1)
+    beams.alive, beams.finished = torch.full((2, 1), -3.0), torch.full((2, 1), -1.0)
+    assert is_done(beams, 2, alpha=1.5, number=1, stop_early=True).tolist() == [False, True]
 
 
 @given(problems(), st.integers(1, 4))

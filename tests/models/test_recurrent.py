@@ -9,6 +9,7 @@ from torch import nn
 from regard.attention.masks import Mask
 from regard.attention.plain import context_attention, key_value_attention, self_attention
 from regard.attention.scores import Scored
+from regard.attention.watch import watch
 from regard.layers.recurrent import Carry, Recurrent
 from regard.models.recurrent import RecurrentTranslator
 from regard.recipe import RecurrentModel
@@ -60,6 +61,15 @@ def test_each_score_is_its_equation(kind):
         for t in range(3):
             e = torch.stack([scores_by_hand(attention, kind, states[b, t], annotations[b, j]) for j in range(length)])
             torch.testing.assert_close(seen[b, t], e.softmax(0) @ annotations[b, :length])
+
+
+@pytest.mark.parametrize("kind", ["dot", "scaled", "general", "additive", "cosine"])
+def test_what_is_watched_is_what_was_mixed(kind):
+    attention = Scored(kind, 6, 6, width=4)
+    states, annotations = torch.randn(2, 3, 6), torch.randn(2, 5, 6)
+    with watch(attention) as seen:
+        mixed = attention(states, *attention.keys_values(annotations))
+    torch.testing.assert_close(seen.stack()[0, :, 0] @ annotations, mixed)
 
 
 def test_bahdanaus_decoder_is_his_equations():

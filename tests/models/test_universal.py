@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from regard.attention.positions import sinusoids
 from regard.attention.watch import places
 from regard.batches.batches import Batch
 from regard.models.transformer import Transformer
@@ -72,6 +73,20 @@ def test_tokens_differ_in_their_steps_and_the_cost_teaches_them_to_take_fewer():
         optimizer.step()
         optimizer.zero_grad()
     assert model.encoder.ponder.mean().item() < before - 0.5
+
+
+def test_a_token_that_has_halted_keeps_its_state():
+    """When all halt at once, every later step reads the state that the first one left, but for the signal of time."""
+    model = universal().eval()
+    torch.nn.init.zeros_(model.encoder.halt.weight)
+    torch.nn.init.constant_(model.encoder.halt.bias, 20.0)
+    read = []
+    next(model.encoder.layers()).register_forward_pre_hook(lambda _, args: read.append(args[0]))      # its twins share its hooks
+    model.encode(*inputs()[:2])
+    states = [x - sinusoids(torch.tensor(time), 16).float() for time, x in enumerate(read)]
+    assert len(states) == 4 and not torch.allclose(states[0], states[1], atol=1e-3)
+    for later in states[2:]:
+        torch.testing.assert_close(later, states[1], atol=1e-5, rtol=1e-5)
 
 
 def test_padding_is_not_charged():
