@@ -26,7 +26,12 @@ class Batch:
     rows: np.ndarray                                                              # (B,) which pairs of the store
 
     def to(self, device: torch.device) -> "Batch":
-        return Batch(self.source.to(device), self.lengths.to(device), self.target.to(device), self.labels.to(device), self.rows)
+        return Batch(*(send(part, device) for part in (self.source, self.lengths, self.target, self.labels)), self.rows)
+
+
+def send(x: Tensor, device: torch.device) -> Tensor:
+    """Copy to a device; from pinned memory, so that a GPU is not waited for."""
+    return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" and not x.is_cuda else x.to(device)
 
 
 class Batches:

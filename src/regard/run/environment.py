@@ -26,6 +26,11 @@ def version(package: str) -> str | None:
 
 
 def choose_device(name: str = "auto") -> torch.device:
+    """The device of that name, or the GPU if there is one.
+
+    cuDNN's attention plans every new shape for about 140 ms (H200), and sentences come in many shapes: it stays off.
+    """
+    torch.backends.cuda.enable_cudnn_sdp(False)
     if name != "auto":
         try:
             device = torch.device(name)
