@@ -26,7 +26,8 @@ class Batch:
     rows: np.ndarray                                                              # (B,) which pairs of the store
 
     def to(self, device: torch.device) -> "Batch":
-        return Batch(*(send(part, device) for part in (self.source, self.lengths, self.target, self.labels)), self.rows)
+        source, lengths, target, labels = (send(part, device) for part in (self.source, self.lengths, self.target, self.labels))
+        return Batch(source, lengths, target, labels, self.rows)
 
 
 def send(x: Tensor, device: torch.device) -> Tensor:

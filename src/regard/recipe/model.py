@@ -1,0 +1,155 @@
+"""The models that translate."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from regard.recipe.part import Count, Part
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": dict(encoder_layers=2, decoder_layers=2, width=128, heads=4, feed_forward=512),
+    "small": dict(encoder_layers=3, decoder_layers=3, width=256, heads=4, feed_forward=1024),
+    "base": dict(encoder_layers=6, decoder_layers=6, width=512, heads=8, feed_forward=2048),
+    "big": dict(encoder_layers=6, decoder_layers=6, width=1024, heads=16, feed_forward=4096),
+}
+
+
+class Positions(Part):
+    """How the model knows the order of the words."""
+
+    kind: Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"] = "sinusoidal"
+    base: float = Field(10_000.0, gt=1)
+    """The constant of the sinusoids (Vaswani et al. 2017, sec. 3.5) and of the rotation angles."""
+    buckets: int = Field(32, ge=2)
+    """Buckets of the relative bias (T5)."""
+    max_distance: int = Field(128, ge=2)
+    """Distance from which on all relative positions share a bucket (T5)."""
+
+
+class TransformerModel(Part):
+    """The Transformer (Vaswani et al. 2017). Any field of a preset may be overridden."""
+
+    kind: Literal["transformer"] = "transformer"
+    preset: Literal["tiny", "small", "base", "big"] | None = None
+    """`tiny` 2+2 layers of 128; `small` 3+3 of 256; `base` 6+6 of 512 and `big` 6+6 of 1024, as published."""
+    encoder_layers: int = Field(6, ge=1)
+    decoder_layers: int = Field(6, ge=1)
+    width: Count = 512
+    heads: Count = 8
+    key_width: Count | None = None
+    """Width of a head's queries and keys; width / heads when not given."""
+    value_width: Count | None = None
+    """Width of a head's values; the key width when not given."""
+    key_value_heads: Count | None = None
+    """Heads of keys and values, shared by groups of query heads; as many as `heads` when not given."""
+    feed_forward: Count = 2048
+    activation: Literal["relu", "gelu", "swiglu"] = "relu"
+    norm: Literal["layer", "rms", "batch"] = "layer"
+    """`batch` normalises over the batch instead of over a vector; it is here to be compared with."""
+    norm_first: bool = False
+    """Normalise before each sub-layer (pre-norm) instead of after it (post-norm, as published)."""
+    residual: bool = True
+    """Add what a sub-layer read to what it says; false is here to be compared with."""
+    scale_scores: bool = True
+    """Divide the scores by √(key width); false is here to be compared with."""
+    encoder_widths: list[Count] | None = None
+    """Width after each encoder layer, where they differ; the residual connection is then projected."""
+    tie: Literal["all", "target", "none"] = "all"
+    """Share embedding weights: both embeddings and the output (as published), target embedding and output, or none."""
+    max_length: int = Field(256, ge=2)
+    """Longest sentence in tokens."""
+    positions: Positions = Positions()
+
+    @model_validator(mode="before")
+    @classmethod
+    def fill_from_preset(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("preset") in PRESETS:
+            return {**PRESETS[given["preset"]], **given}
+        return given
+
+    @model_validator(mode="after")
+    def fits(self) -> "TransformerModel":
+        if self.key_width is None and self.width % self.heads:
+            near = nearest_divisor(self.width, self.heads)
+            raise ValueError(f"width {self.width} is not divisible by heads {self.heads}: "
+                             f"use {near} heads, or set model.key_width")
+        if self.key_value_heads and self.heads % self.key_value_heads:
+            raise ValueError(f"heads {self.heads} is not a multiple of key_value_heads {self.key_value_heads}")
+        if self.encoder_widths is not None and len(self.encoder_widths) != self.encoder_layers:
+            raise ValueError(f"encoder_widths names {len(self.encoder_widths)} layers, encoder_layers is {self.encoder_layers}")
+        if self.positions.kind == "rotary" and (self.key_width or self.width // self.heads) % 2:
+            raise ValueError("rotary positions need an even key width")
+        return self
+
+
+class RecurrentModel(Part):
+    """Sequence to sequence with recurrent cells, with attention or without (Sutskever et al. 2014; Bahdanau et al. 2015;
+    Luong et al. 2015)."""
+
+    kind: Literal["recurrent"]
+    cell: Literal["rnn", "lstm", "gru"] = "gru"
+    encoder_layers: Count = 1
+    decoder_layers: Count = 1
+    width: Count = 256
+    """Of the states; two directions share it."""
+    embedding_width: Count | None = None
+    """As `width` when not given."""
+    bidirectional: bool = True
+    """Read the source in both directions."""
+    attention: Literal["none", "dot", "scaled", "general", "additive", "cosine"] = "additive"
+    """The score; `none` passes the whole source through one vector."""
+    decoder: Literal["bahdanau", "luong"] = "bahdanau"
+    """Look before each step, from the state before it (Bahdanau), or after it (Luong)."""
+    input_feeding: bool = True
+    """Luong's: what was seen for one word is read with the next."""
+    attention_width: Count | None = None
+    """Of the additive score; as `width` when not given."""
+    tie: Literal["all", "target", "none"] = "none"
+    """Share embedding weights, as in the Transformer; needs embedding_width = width."""
+    max_length: int = Field(256, ge=2)
+    """Longest sentence in tokens."""
+
+    @model_validator(mode="after")
+    def fits(self) -> "RecurrentModel":
+        if self.bidirectional and self.width % 2:
+            raise ValueError(f"width {self.width} is not even: two directions share it; "
+                             f"use {self.width + 1}, or bidirectional = false")
+        if self.tie != "none" and self.embedding_width not in (None, self.width):
+            raise ValueError(f"model.tie = {self.tie!r} needs embedding_width = width = {self.width}")
+        return self
+
+
+class UniversalModel(TransformerModel):
+    """The Universal Transformer (Dehghani et al. 2019): one block applied again and again. `encoder_layers` and `decoder_layers`
+    are the most steps; everything else is as in the Transformer."""
+
+    kind: Literal["universal"]  # type: ignore[assignment]
+    halting: Literal["none", "act"] = "act"
+    """Take all steps, or let each token decide when it has thought enough (Graves 2016)."""
+    ponder: float = Field(0.01, ge=0)
+    """What a step costs in the loss, in nats a token."""
+    threshold: float = Field(0.99, gt=0, lt=1)
+    """A token halts when its halting probabilities add up to this."""
+
+    @model_validator(mode="after")
+    def one_width(self) -> "UniversalModel":
+        if self.encoder_widths is not None:
+            raise ValueError("model.encoder_widths: a universal Transformer applies one block again and again, at one width")
+        return self
+
+
+def model_kind(given: Any) -> str:
+    return given.get("kind", "transformer") if isinstance(given, dict) else getattr(given, "kind", "transformer")
+
+
+Model = Annotated[
+    Annotated[TransformerModel, Tag("transformer")]
+    | Annotated[RecurrentModel, Tag("recurrent")]
+    | Annotated[UniversalModel, Tag("universal")],
+    Discriminator(model_kind, custom_error_type="kind",
+                  custom_error_message="should be transformer, recurrent or universal"),
+]
+
+
+def nearest_divisor(width: int, heads: int) -> int:
+    return min((n for n in range(1, width + 1) if width % n == 0), key=lambda n: abs(n - heads))

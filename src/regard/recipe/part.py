@@ -1,0 +1,24 @@
+"""What every part of a recipe is: frozen, checked, and without settings of its own invention."""
+
+from typing import Annotated, Any, get_args
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Share = Annotated[float, Field(ge=0, lt=1)]
+Count = Annotated[int, Field(ge=1)]
+Files = list[str]
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+def kinds_of(part: type[Part]) -> tuple[str, ...]:
+    return get_args(part.model_fields["kind"].annotation)
+
+
+def parts_in(annotation: Any) -> list[type[Part]]:
+    """The parts among the options of a type."""
+    if isinstance(annotation, type):
+        return [annotation] if issubclass(annotation, Part) else []
+    return [part for option in get_args(annotation) for part in parts_in(option)]

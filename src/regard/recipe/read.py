@@ -1,0 +1,102 @@
+"""A recipe's TOML file, read and checked. What is wrong is a `Mistake` naming the setting, the value and the cure."""
+
+import difflib
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from regard.errors import Mistake
+from regard.recipe.model import model_kind
+from regard.recipe.part import Part, kinds_of, parts_in
+from regard.recipe.whole import Recipe
+
+
+def read(path: str | Path, overrides: list[str] | None = None) -> Recipe:
+    """The recipe in a TOML file, with `a.b=c` overrides applied."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise Mistake(f"no recipe at {path}; write one with: regard new translate --source F --target F > {path.name}") from None
+    except IsADirectoryError:
+        raise Mistake(f"{path} is a folder, not a recipe; give the .toml file") from None
+    except (UnicodeDecodeError, OSError) as error:
+        raise Mistake(f"cannot read the recipe {path}: {error}") from None
+    return parse(text, overrides, name=str(path))
+
+
+def parse(text: str, overrides: list[str] | None = None, *, name: str = "recipe") -> Recipe:
+    try:
+        settings = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise Mistake(f"{name} is not valid TOML: {error}") from None
+    for override in overrides or []:
+        apply_override(settings, override)
+    return build(settings, name=name)
+
+
+def build(settings: dict[str, Any], *, name: str = "recipe") -> Recipe:
+    try:
+        return Recipe.model_validate(settings)
+    except ValidationError as error:
+        raise Mistake(f"{name}: {explain(error)}") from None
+
+
+def apply_override(settings: dict[str, Any], override: str) -> None:
+    """Set `a.b=c` in nested settings; c is read as TOML, or as a plain string where it is none."""
+    path, equals, value = override.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys):
+        raise Mistake(f"--set {override!r} is not of the form part.setting=value, such as train.steps=2000")
+    try:
+        parsed = tomllib.loads(f"value = {value.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    for key in keys[:-1]:
+        settings = settings.setdefault(key, {})
+        if not isinstance(settings, dict):
+            raise Mistake(f"--set {override!r}: {key} is a value, not a part with settings")
+    settings[keys[-1]] = parsed
+
+
+def explain(error: ValidationError) -> str:
+    """The first problem of a validation error in one line, with the nearest setting where a name is unknown."""
+    problem = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
+    place, part = settings_place(problem["loc"])
+    dotted = ".".join(place)
+    if problem["type"] == "extra_forbidden":
+        known = list(part.model_fields)
+        near = difflib.get_close_matches(place[-1], known, n=1, cutoff=0.5)
+        cure = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
+        where = f" in {'.'.join(place[:-1])}" if place[:-1] else ""
+        return f"no setting {place[-1]!r}{where}; {cure}"
+    if problem["type"] == "missing":
+        return f"setting {dotted} is missing"
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "value_error":
+        return message
+    if problem["type"] == "kind":
+        return f"{dotted}.kind = {model_kind(problem['input'])!r}: {message}"
+    return f"{dotted} = {problem['input']!r}: {message[0].lower()}{message[1:]}"
+
+
+def settings_place(location: Sequence[int | str]) -> tuple[list[str], type[Part]]:
+    """The setting that an error's location names, and the part it is in.
+
+    Kinds of a union stand in the location but not in a recipe.
+    """
+    place: list[str] = []
+    part: type[Part] = Recipe
+    options: list[type[Part]] = [Recipe]
+    for key in location:
+        if tagged := [option for option in options if option.model_fields.get("kind") and key in kinds_of(option)]:
+            part = tagged[0]
+            continue
+        place.append(str(key))
+        field = part.model_fields.get(str(key))
+        options = parts_in(field.annotation) if field else []
+        part = options[0] if options else part
+    return place, part
