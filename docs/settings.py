@@ -4,37 +4,52 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from regard.recipe import PRESETS, Part, Recipe, kinds_of, parts_in
+from regard.recipe import PRESETS, RECIPES, Part, kinds_of, parts_in
 
 PAGE = Path(__file__).with_name("settings.md")
+ORDER = ("", "data", "tokens", "model", "train", "decode")
 
 
 def settings_page() -> str:
     lines = ["# Settings", "", "Every setting of a recipe, generated from its types by `python docs/settings.py`.",
-             "Override any of them on the command line: `regard train recipe.toml --set train.steps=2000`.", "",
-             *part("", Recipe)]
+             "Override any of them on the command line: `regard train recipe.toml --set train.steps=2000`."]
+    for (path, kind), tasks in places().items():
+        lines += ["", *part(path, kind, tasks)]
     lines += ["", "## Presets of `model`", "",
               "| preset | " + " | ".join(PRESETS["base"]) + " |", "|---|" + "---|" * len(PRESETS["base"])]
     lines += [f"| `{name}` | " + " | ".join(str(value) for value in fields.values()) + " |" for name, fields in PRESETS.items()]
     return "\n".join(lines) + "\n"
 
 
-def part(path: str, kind: type[Part]) -> list[str]:
-    kinds = f' with `kind = "{kinds_of(kind)[0]}"`' if path == "model" else ""
-    lines = [f"## `[{path}]`{kinds}" if path else "## The recipe itself", ""]
-    lines += [kind.__doc__.strip(), ""] if kind.__doc__ else []
+def places() -> dict[tuple[str, type[Part]], list[str]]:
+    """Every part of every task's recipe, by where it stands, with the tasks that have it."""
+    found: dict[tuple[str, type[Part]], list[str]] = {}
+
+    def walk(path: str, kind: type[Part], task: str) -> None:
+        found.setdefault((path, kind), []).append(task)
+        for name, field in kind.model_fields.items():
+            for inner in parts_in(field.annotation):
+                walk(f"{path}.{name}".lstrip("."), inner, task)
+
+    for task, recipe in RECIPES.items():
+        walk("", recipe, task)
+    return dict(sorted(found.items(), key=lambda entry: list(ORDER).index(entry[0][0].split(".")[0])))
+
+
+def part(path: str, kind: type[Part], tasks: list[str]) -> list[str]:
+    heading = f"## `[{path}]`" if path else f'## The recipe with `task = "{tasks[0]}"`'
+    if path and len(tasks) < len(RECIPES):
+        heading += f" of the task{'s' if len(tasks) > 1 else ''} {', '.join(tasks)}"
+    if path == "model" and "kind" in kind.model_fields:
+        heading += f', `kind = "{kinds_of(kind)[0]}"`'
+    lines = [heading, ""]
+    lines += [" ".join(kind.__doc__.split()), ""] if kind.__doc__ else []
     lines += ["| setting | kind | default | |", "|---|---|---|---|"]
-    nested = []
     for name, field in kind.model_fields.items():
-        inner = parts_in(field.annotation)
-        nested += [(f"{path}.{name}".lstrip("."), option) for option in inner]
-        if inner:
-            continue
-        default = "required" if field.is_required() else f"`{shown(field.default)}`"
-        words = " ".join((field.description or "").split())
-        lines.append(f"| `{name}` | {kind_of(field.annotation)} | {default} | {words} |")
-    for inner_path, inner in nested:
-        lines += ["", *part(inner_path, inner)]
+        if not parts_in(field.annotation):
+            default = "required" if field.is_required() else f"`{shown(field.default)}`"
+            words = " ".join((field.description or "").split())
+            lines.append(f"| `{name}` | {kind_of(field.annotation)} | {default} | {words} |")
     return lines
 
 

@@ -226,7 +226,7 @@ def run(tmp_path):
     folder = tmp_path / "toy"
     folder.mkdir()
     (folder / "recipe.toml").write_text(recipes.build({**WORLD, "model": {"preset": "tiny"}, "train": {"steps": 500}}).to_toml())
-    (folder / "config.json").write_text(json.dumps({"source_vocabulary": 600, "target_vocabulary": 600}))
+    (folder / "config.json").write_text(json.dumps({"vocabularies": [600, 600]}))
     records = [{"event": "begin"}, {"step": 20, "loss": 3.0, "tokens_per_second": 9}, {"step": 40, "loss": 2.0},
                {"step": 60, "valid_loss": 2.0}]
     (folder / "log.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records) + '{"step": 80, "lo')
@@ -280,5 +280,5 @@ def test_mistakes(tmp_path):
 def test_plans_are_json_and_text(what):
     found = plan(what)
     assert json.loads(json.dumps(found.to_json()))["parameters"] == found.parameters
-    page = text(found, layers=True)
+    page = text(found, by_layer=True)
     assert f"{found.parameters:,}" in page and max(map(len, page.splitlines())) <= 100

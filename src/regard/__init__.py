@@ -14,16 +14,20 @@ from regard.errors import Mistake
 PUBLIC = {
     "Mask": "regard.attention.masks",
     "Recipe": "regard.recipe",
-    "Run": "regard.run.opened",
+    "Run": "regard.run.base",
     "attend": "regard.attention.core",
+    "context_attention": "regard.attention.plain",
     "edit": "regard.attention.watch",
+    "key_value_attention": "regard.attention.plain",
     "load": "regard.run.opened",
+    "self_attention": "regard.attention.plain",
     "train": "regard.run.fit",
     "watch": "regard.attention.watch",
 }
 
 __version__ = "0.1.0"
-__all__ = ["Mask", "Mistake", "Recipe", "Run", "__version__", "attend", "edit", "load", "train", "watch"]
+__all__ = ["Mask", "Mistake", "Recipe", "Run", "__version__", "attend", "context_attention", "edit", "key_value_attention",
+           "load", "self_attention", "train", "watch"]
 
 
 def __getattr__(name: str) -> Any:

@@ -127,10 +127,8 @@ def translate(run: RunFolder, texts: Texts = None, beam: Beam = None,
               top_k: Annotated[int, typer.Option(min=0)] = 0, top_p: Annotated[float, typer.Option(min=1e-6, max=1.0)] = 1.0,
               seed: int = 0, device: Device = "auto", as_json: AsJson = False) -> None:
     """Translate texts, or standard input line by line."""
-    from regard.run.opened import load
-
     end_with_the_reader()
-    opened = load(run, device=device)
+    opened = open_for("translate", run, device)
     for lines in portions(texts):
         found = opened.translate(lines, beam=1 if greedy else beam, length_penalty=length_penalty, max_tokens=max_tokens,
                                  number=number, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
@@ -144,6 +142,77 @@ def translate(run: RunFolder, texts: Texts = None, beam: Beam = None,
 
 
 @app.command()
+def generate(run: RunFolder, prompts: Texts = None,
+             max_tokens: Annotated[int, typer.Option("--max-tokens", "--max-new-tokens", min=1)] = 100,
+             temperature: Annotated[float | None, typer.Option(min=1e-6, help="Draw at this temperature; the likeliest token "
+                                                               "each time when not given.")] = None,
+             top_k: Annotated[int, typer.Option(min=0)] = 0, top_p: Annotated[float, typer.Option(min=1e-6, max=1.0)] = 1.0,
+             seed: int = 0, device: Device = "auto", as_json: AsJson = False) -> None:
+    """Write on from prompts, or from standard input line by line."""
+    end_with_the_reader()
+    opened = open_for("generate", run, device)
+    for lines in portions(prompts):
+        for found in opened.generate(lines, max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed):
+            if as_json:
+                print_json(text=found.text, score=round(found.score, 6))
+            else:
+                print(found.text)
+
+
+@app.command()
+def classify(run: RunFolder, texts: Texts = None, device: Device = "auto", as_json: AsJson = False) -> None:
+    """Say the likeliest label of texts, or of standard input line by line."""
+    end_with_the_reader()
+    opened = open_for("classify", run, device)
+    for lines in portions(texts):
+        for best, *_ in opened.classify(lines):
+            if as_json:
+                print_json(label=best.label, probability=round(best.probability, 6))
+            else:
+                print(f"{best.label}\t{best.probability:.4f}")
+
+
+@app.command()
+def tag(run: RunFolder, texts: Texts = None, device: Device = "auto", as_json: AsJson = False) -> None:
+    """Say a label of every word of texts, or of standard input line by line."""
+    end_with_the_reader()
+    opened = open_for("tag", run, device)
+    for lines in portions(texts):
+        for found in opened.tag(lines):
+            if as_json:
+                print_json(tokens=found.words, labels=found.labels)
+            else:
+                print("\n".join(f"{word}\t{label}" for word, label in zip(found.words, found.labels)), end="\n\n")
+
+
+@app.command()
+def embed(run: RunFolder, texts: Texts = None,
+          layer: Annotated[int, typer.Option(help="0 is the word embeddings, -1 the last layer.")] = -1,
+          pool: Annotated[str, typer.Option(help="mean: a vector a text; words: one for each word in it.")] = "mean",
+          out: Annotated[Path | None, typer.Option(help="Draw the vectors of --words on a plane: .svg, .png or .pdf.")] = None,
+          words: Annotated[str | None, typer.Option(help="Words to draw, with commas between them.")] = None,
+          device: Device = "auto", as_json: AsJson = False) -> None:
+    """The vectors of texts, or of each word in its sentence; from standard input line by line, as JSON or numbers."""
+    end_with_the_reader()
+    opened = open_for("embed", run, device)
+    if out is not None:
+        from regard.run.homonyms import draw_words
+
+        print(draw_words(opened, [line for lines in portions(texts) for line in lines], words, out, layer=layer))
+        return
+    for lines in portions(texts):
+        for text, found in zip(lines, opened.embed(lines, layer=layer, pool=pool)):
+            vectors = [[round(float(x), 6) for x in vector] for vector in found.vectors]
+            if as_json and pool == "mean":
+                print_json(text=text, vector=vectors[0])
+            elif as_json:
+                print_json(tokens=found.tokens, vectors=vectors)
+            else:
+                for token, vector in zip(found.tokens, vectors):
+                    print(token, *vector)
+
+
+@app.command()
 def show(run: RunFolder, text: Annotated[str, typer.Argument(help="A sentence to translate.")],
          out: Annotated[Path | None, typer.Option(help="Picture to write: .svg, .png or .pdf.")] = None,
          terminal: Annotated[bool, typer.Option("--terminal", help="Draw in the terminal.")] = False,
@@ -152,13 +221,12 @@ def show(run: RunFolder, text: Annotated[str, typer.Argument(help="A sentence to
          heads: Annotated[bool, typer.Option("--heads", help="All heads of the layer, side by side.")] = False,
          device: Device = "auto") -> None:
     """Draw what a translation attended to, word by word."""
-    from regard.run.opened import load
     from regard.run.show import show_alignment
 
     if out is None and not terminal:
         raise Mistake("say where the picture goes: --out a.svg (or .png, .pdf), or --terminal")
-    said = show_alignment(load(run, device=device), text, out=out, terminal=terminal, layer=layer, head=head, all_heads=heads)
-    print(said)
+    opened = open_for("align", run, device)
+    print(show_alignment(opened, text, out=out, terminal=terminal, layer=layer, head=head, all_heads=heads))
 
 
 @app.command()
@@ -181,23 +249,34 @@ def plan(what: Annotated[str | None, typer.Argument(metavar="RECIPE|PRESET|RUN|b
          run: Annotated[list[Path] | None, typer.Option(help="A run folder for the cost table; "
                                                         "all in runs/ when not given.")] = None,
          measure: Annotated[bool, typer.Option("--measure", help="Time this machine for a second.")] = False,
-         as_json: AsJson = False) -> None:
-    """Parameters, FLOPs, memory and time of a recipe or preset, before it runs."""
+         layers: Annotated[bool, typer.Option("--layers", help="Self-attention, recurrence, convolution: counted as in table 1 "
+                                              "of the 2017 paper, and timed.")] = False,
+         out: Annotated[Path | None, typer.Option(help="Picture of --layers: .svg, .png or .pdf.")] = None,
+         device: Device = "auto", as_json: AsJson = False) -> None:
+    """Parameters, FLOPs, memory and time of a recipe or preset, before it runs; what the types of layers cost."""
     from rich.console import Console
 
     from regard import plan as planning
 
-    if what is None and not costs:
-        raise Mistake("say what to plan: a recipe, a preset (tiny, small, base, big), `block`, or --costs")
+    if what is None and not costs and not layers:
+        raise Mistake("say what to plan: a recipe, a preset (tiny, small, base, big), `block`, --layers, or --costs")
+    if layers and what is not None:
+        raise Mistake(f"--layers is about types of layers, not about {what!r}: give one or the other")
+    if out is not None and not layers:
+        raise Mistake(f"--out {out}: only --layers draws a picture")
     found: Any
-    if costs:
+    if layers:
+        from regard.run.layers import measure_layers
+
+        found = measure_layers(device, out)
+    elif costs:
         found = planning.costs(planning.own_costs(run or sorted(path.parent for path in Path("runs").glob("*/recipe.toml"))))
     else:
         found = planning.plan(str(what), set_ or [], measure=measure)
     if as_json:
         print_json(**found.to_json())
     else:
-        Console(highlight=False, width=None if sys.stdout.isatty() else 110).print(*planning.render(found, layers=parts))
+        Console(highlight=False, width=None if sys.stdout.isatty() else 110).print(*planning.render(found, by_layer=parts))
 
 
 @app.command()
@@ -218,6 +297,16 @@ def doctor(as_json: AsJson = False) -> None:
         missing = [package for package, number in packages.items() if number is None]
         state = f"not installed ({', '.join(missing)}): pip install 'regard[{name}]'" if missing else "installed"
         print(f"[{name}]".ljust(12) + state)
+
+
+def open_for(verb: str, run: Path, device: str) -> Any:
+    """A run that has the verb."""
+    from regard.run.opened import load
+
+    opened = load(run, device=device)
+    if not hasattr(opened, verb):
+        raise Mistake(f"{run} {opened.does} (task = {opened.recipe.task!r}); it cannot {verb}")
+    return opened
 
 
 def portions(texts: list[str] | None, size: int = 2000) -> Iterator[list[str]]:
@@ -249,7 +338,7 @@ def print_results(results: list[Any]) -> None:
             digits = 3 if score.score < 10 and metric != "ter" else 1
             rows.append([metric.replace("_", " "), f"{score.score:.{digits}f}",
                          f"{score.low:.{digits}f} – {score.high:.{digits}f}", score.signature.partition("|beam:")[0]])
-        print_table(f"{result.name} ({len(result.pairs):,} sentences)", ["metric", "score", "95% interval", "signature"], rows)
+        print_table(f"{result.name} ({len(result.examples):,} examples)", ["metric", "score", "95% interval", "signature"], rows)
         for note in result.notes:
             print(note)
 

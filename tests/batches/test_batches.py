@@ -1,5 +1,6 @@
 """Every pair once an epoch, within budget, little padding, and a pure function of (seed, epoch, step)."""
 
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -9,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard import chance
+from regard.batches.batch import NOTHING
 from regard.batches.batches import Batches, fill, in_order
-from regard.batches.lengths import evaluation_store, training_store
+from regard.batches.lengths import evaluation_rows, training_rows
 from regard.batches.ragged import Ragged
-from regard.batches.store import cache_folder, encode, open_store
-from regard.corpus.pairs import Pairs
+from regard.batches.rows import Translations
+from regard.batches.side import cache_folder, encode, open_side
+from regard.corpus.examples import Pairs
 from regard.errors import Mistake
 from regard.recipe import Tokens
 from regard.tokens.special import BOS, EOS, PAD
@@ -30,9 +33,13 @@ def tokenizers():
     return tokenizer, tokenizer
 
 
+def translations(pairs, tokenizers, **options):
+    return Translations(*(open_side(texts, tokenizer, **options) for texts, tokenizer in zip(pairs.texts(), tokenizers)))
+
+
 @pytest.fixture(params=[0.0, 0.1], ids=["plain", "bpe-dropout"])
 def store(request, tokenizers):
-    return open_store(PAIRS, tokenizers, bpe_dropout=request.param, seed=3)
+    return translations(PAIRS, tokenizers, bpe_dropout=request.param, seed=3)
 
 
 ROWS = st.lists(st.lists(st.integers(4, 99), max_size=6), min_size=1, max_size=8)
@@ -53,7 +60,7 @@ def test_ragged_rows_are_rows(rows, data):
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=200), st.integers(30, 200))
 def test_batches_hold_every_pair_once_within_budget(lengths, budget):
     source, target = np.array(lengths).T
-    batches = fill(source, target, budget, np.random.default_rng(0).permutation(len(source)))
+    batches = fill([source, target], budget, np.random.default_rng(0).permutation(len(source)))
     assert sorted(np.concatenate(batches).tolist()) == list(range(len(source)))
     assert all(len(rows) * max(source[rows].max(), target[rows].max()) <= budget for rows in batches)
 
@@ -63,11 +70,11 @@ def test_an_epoch_reads_every_sentence_once_and_as_it_is(store, tokenizers):
     seen = {}
     for i in range(len(batches.plan(2))):
         batch = batches.batch(2, i)
-        for row, source, length, target, labels in zip(batch.rows, batch.source, batch.lengths, batch.target, batch.labels):
+        for row, source, length, target, labels in zip(batch.rows, *batch.inputs.values(), batch.labels):
             assert row not in seen
             assert source[length - 1] == EOS and target[0] == BOS and (source[length:] == PAD).all()
             end = labels.tolist().index(EOS)
-            assert target[1:end + 1].tolist() == labels[:end].tolist()
+            assert target[1:end + 1].tolist() == labels[:end].tolist() and (labels[end + 1:] == NOTHING).all()
             seen[row] = tokenizers[0].decode([source[:length - 1].tolist()])[0], tokenizers[1].decode([labels[:end].tolist()])[0]
     assert [seen[i] for i in range(len(PAIRS))] == list(zip(PAIRS.source, PAIRS.target))
 
@@ -76,13 +83,13 @@ def test_a_batch_is_a_pure_function_of_seed_epoch_and_step(store):
     one, other = Batches(store, 512, seed=1), Batches(store, 512, seed=1)
     other.batch(4, 3)                                 # having been elsewhere changes nothing
     for epoch, index in ((0, 0), (3, 5), (1, 2)):
-        assert torch.equal(one.batch(epoch, index).source, other.batch(epoch, index).source)
+        assert torch.equal(one.batch(epoch, index).inputs["source"], other.batch(epoch, index).inputs["source"])
     orders = [np.concatenate(Batches(store, 512, seed=seed).plan(epoch)).tolist() for seed, epoch in ((1, 0), (1, 1), (2, 0))]
     assert orders[0] != orders[1] != orders[2] != orders[0]
 
 
 def test_dropout_segments_anew_each_epoch(tokenizers):
-    store = open_store(PAIRS, tokenizers, bpe_dropout=0.3, seed=3)
+    store = translations(PAIRS, tokenizers, bpe_dropout=0.3, seed=3)
     rows = np.arange(50)
     first, second = store.source.take(rows, 1, 0), store.source.take(rows, 1, 1)
     assert first.flat.tolist() != second.flat.tolist()
@@ -96,7 +103,7 @@ def test_the_number_of_workers_and_the_place_to_begin_change_nothing(store, work
     helped = list(islice(Batches(store, 2048, seed=1).run(0, 0, workers=workers), len(alone)))
     later = list(islice(Batches(store, 2048, seed=1).run(*alone[7][:2], workers=workers), len(alone) - 7))
     for (e, i, a), (f, j, b) in zip(alone + alone[7:], helped + later):
-        assert (e, i) == (f, j) and torch.equal(a.source, b.source) and torch.equal(a.labels, b.labels)
+        assert (e, i) == (f, j) and torch.equal(a.inputs["source"], b.inputs["source"]) and torch.equal(a.labels, b.labels)
 
 
 def test_ranks_share_each_batch(store):
@@ -114,37 +121,39 @@ def test_evaluation_reads_each_pair_once_without_dropout(store, tokenizers):
     rows = np.concatenate([batch.rows for batch in in_order(store, 512)])
     assert sorted(rows.tolist()) == list(range(len(PAIRS)))
     batch = next(in_order(store, 512))
-    assert batch.source[0, :batch.lengths[0] - 1].tolist() == tokenizers[0].encode([PAIRS.source[batch.rows[0]]])[0]
+    source, lengths, _ = batch.inputs.values()
+    assert source[0, :lengths[0] - 1].tolist() == tokenizers[0].encode([PAIRS.source[batch.rows[0]]])[0]
 
 
 def test_a_store_is_built_once_and_found_by_its_content(tokenizers, monkeypatch):
-    first = open_store(PAIRS, tokenizers)
-    assert isinstance(first.source.ids.flat, np.memmap)
-    monkeypatch.setattr("regard.batches.store.encode", lambda *_, **__: pytest.fail("built again"))
-    open_store(PAIRS, tokenizers)
+    first = open_side(PAIRS.source, tokenizers[0])
+    assert isinstance(first.ids.flat, np.memmap)
+    monkeypatch.setattr("regard.batches.side.encode", lambda *_, **__: pytest.fail("built again"))
+    open_side(PAIRS.source, tokenizers[0])
     with pytest.raises(pytest.fail.Exception):
-        open_store(PAIRS.choose(range(10)), tokenizers)
+        open_side(PAIRS.source[:10], tokenizers[0])
     assert not list(cache_folder().glob(".building-*"))
 
 
 def test_lines_too_long_are_refused_dropped_or_cut(tokenizers):
     pairs = Pairs([*PAIRS.source[:20], "the dog " * 100], [*PAIRS.target[:20], "der Hund"], "a.en", list(range(1, 22)))
-    options = dict(max_length=60, bpe_dropout=0.0, seed=0)
+    options = dict(encode=partial(translations, tokenizers=tokenizers), max_length=60)
     with pytest.raises(Mistake, match=r"a.en:21 is \d+ tokens long, more than model.max_length = 60"):
-        training_store(pairs, tokenizers, too_long="error", **options)
-    dropped, number = training_store(pairs, tokenizers, too_long="drop", **options)
+        training_rows(pairs, too_long="error", **options)
+    dropped, number = training_rows(pairs, too_long="drop", **options)
     assert (len(dropped), number) == (20, 1)
-    cut, number = training_store(pairs, tokenizers, too_long="truncate", **options)
+    cut, number = training_rows(pairs, too_long="truncate", **options)
     assert (len(cut), number) == (21, 1) and cut.source.lengths(0, 0).max() == 59
     with pytest.raises(Mistake, match=r"a\.en:21"):
-        evaluation_store(pairs, tokenizers, max_length=60, too_long="error")
+        evaluation_rows(pairs, too_long="error", **options)
 
 
 def test_dropped_merges_never_make_a_sentence_longer_than_the_model_allows(tokenizers):
-    longest = int(encode(PAIRS, tokenizers).source.ids.lengths.max()) + 1
-    store, _ = training_store(PAIRS, tokenizers, max_length=longest, too_long="drop", bpe_dropout=0.5, seed=0)
+    longest = int(encode(PAIRS.source, tokenizers[0]).ids.lengths.max()) + 1
+    segment = partial(translations, tokenizers=tokenizers, bpe_dropout=0.5, seed=0)
+    store, _ = training_rows(PAIRS, segment, max_length=longest, too_long="drop")
     batches = Batches(store, 4096, seed=0)
-    assert max(batches.batch(0, i).source.size(1) for i in range(len(batches.plan(0)))) <= longest
+    assert max(batches.batch(0, i).inputs["source"].size(1) for i in range(len(batches.plan(0)))) <= longest
 
 
 @given(st.integers(0, 2**40), st.integers(0, 1000))

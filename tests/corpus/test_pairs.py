@@ -5,9 +5,10 @@ import json
 import pytest
 
 from regard.corpus.dataset import hold_out, read_dataset
-from regard.corpus.pairs import Pairs, read_pairs
+from regard.corpus.examples import Pairs
+from regard.corpus.pairs import read_pairs
 from regard.errors import Mistake
-from regard.recipe import Data
+from regard.recipe import PairData
 
 ROWS = [("one dog", "ein Hund"), ("two dogs", "zwei Hunde"), ("three", "drei")]
 
@@ -63,7 +64,7 @@ def test_held_out_sentences_share_no_source_and_do_not_depend_on_order():
 
 
 def test_a_world_is_a_dataset_with_its_truth():
-    data = read_dataset(Data(world={"number": 50, "held_out": 20}))
+    data = read_dataset(PairData(world={"number": 50, "held_out": 20}))
     assert len(data.train) == 50 and len(data.valid) == len(data.tests["test"]) == 20
     assert data.valid.gold is not None and data.valid.gold[3].source == data.valid.source[3]
     assert not set(data.train.source) & set(data.tests["test"].source)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from regard.attention.watch import places, watch
 from regard.decoding.beam import beam_search
 from regard.decoding.walk import greedy, walk
-from regard.models.zoo import TRANSLATORS, build_translator
+from regard.models.zoo import MODELS
 from regard.recipe import Positions, RecurrentModel, TransformerModel, UniversalModel
 from regard.tokens.special import BOS, EOS, PAD
 
@@ -46,7 +46,7 @@ def universal(draw):
 def models(draw):
     settings = draw(st.one_of(recurrent(), transformers(), universal()))
     torch.manual_seed(draw(st.integers(0, 1000)))
-    return build_translator(settings, V, V).double().eval()
+    return MODELS["translate"][settings.kind](settings, V, V).double().eval()
 
 
 def sentences(B=3, S=6, T=5):
@@ -59,7 +59,7 @@ def close(one, other):
 
 
 def test_every_kind_is_under_these_laws():
-    assert set(TRANSLATORS) == {"recurrent", "transformer", "universal"}
+    assert set(MODELS["translate"]) == {"recurrent", "transformer", "universal"}
 
 
 @given(models())

@@ -19,10 +19,10 @@ from regard.recipe import RecurrentModel
 def test_the_fused_cells_are_torchs_cells_one_step_at_a_time(cell, theirs):
     ours = Recurrent(cell, 5, 8)
     single = theirs(5, 8)
-    single.load_state_dict({name.removesuffix("_l0"): p for name, p in ours.fused.state_dict().items()})
+    single.load_state_dict({name.removesuffix("_l0"): p for name, p in ours.layers[0].state_dict().items()})
     x = torch.randn(3, 6, 5)
     lengths = torch.tensor([6, 4, 1])
-    states, last = ours.read(x, lengths)
+    (states,), last = ours.read(x, lengths)
     h, c = torch.zeros(3, 8), torch.zeros(3, 8)
     for t in range(6):
         h, c = single(x[:, t], (h, c)) if cell == "lstm" else (single(x[:, t], h), c)
@@ -76,9 +76,9 @@ def test_bahdanaus_decoder_is_his_equations():
     """c_i from s_{i-1}; s_i = f(s_{i-1}, y_{i-1}, c_i); the output from y_{i-1}, s_i, c_i."""
     model = RecurrentTranslator(RecurrentModel(kind="recurrent", width=6, embedding_width=4), 11, 11).double().eval()
     source, lengths, target = torch.randint(4, 11, (1, 5)), torch.tensor([5]), torch.randint(4, 11, (1, 3))
-    annotations, _ = model.encoder.fused(model.source_embedding(source))
+    annotations, _ = model.encoder.layers[0](model.source_embedding(source))
     cell = nn.GRUCell(10, 6).double()
-    cell.load_state_dict({name.removesuffix("_l0"): p for name, p in model.decoder.cells.fused.state_dict().items()})
+    cell.load_state_dict({name.removesuffix("_l0"): p for name, p in model.decoder.cells.layers[0].state_dict().items()})
     s = torch.tanh(model.bridge(annotations[:, 0, 3:]))    # the backward direction has read everything at the first word
     attention = model.decoder.cross_attention
     for i in range(3):

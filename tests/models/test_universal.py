@@ -5,7 +5,7 @@ import torch
 
 from regard.attention.positions import sinusoids
 from regard.attention.watch import places
-from regard.batches.batches import Batch
+from regard.batches.batch import NOTHING, Batch
 from regard.models.transformer import Transformer
 from regard.models.universal import UniversalTransformer
 from regard.recipe import TransformerModel, UniversalModel
@@ -62,7 +62,7 @@ def test_tokens_differ_in_their_steps_and_the_cost_teaches_them_to_take_fewer():
         torch.nn.init.normal_(stack.halt.weight, std=0.2)
         torch.nn.init.constant_(stack.halt.bias, -0.5)
     source, lengths, target = inputs()
-    batch = Batch(source, lengths, target, target, None)
+    batch = Batch({"source": source, "lengths": lengths}, target, None)
     model(source, lengths, target)
     before = model.encoder.ponder.mean().item()
     assert model.encoder.steps.unique().numel() > 1
@@ -93,8 +93,9 @@ def test_padding_is_not_charged():
     model = universal(ponder=0.5).eval()
     source, lengths, target = inputs()
     labels = target.clone()
-    labels[0, 2:] = 0
+    labels[0, 2:] = NOTHING
     model(source, lengths, target)
     charged = model.encoder.ponder[0].sum() + model.encoder.ponder[1, :5].sum() + model.encoder.ponder[2, :3].sum()
     charged = charged + model.decoder.ponder[0, :2].sum() + model.decoder.ponder[1:].sum()
-    assert model.penalty(Batch(source, lengths, target, labels, None)).item() == pytest.approx(0.5 * charged.item(), rel=1e-5)
+    batch = Batch({"source": source, "lengths": lengths}, labels, None)
+    assert model.penalty(batch).item() == pytest.approx(0.5 * charged.item(), rel=1e-5)

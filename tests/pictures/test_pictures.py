@@ -9,6 +9,7 @@ import pytest
 
 from regard.errors import Mistake
 from regard.pictures.alignment import alignment, heads
+from regard.pictures.complexity import Curve, Panel, complexity
 from regard.pictures.curves import score_by_length, training
 from regard.pictures.report import Report, page
 from regard.pictures.style import rendered, save, svg_text
@@ -30,6 +31,9 @@ FIGURES = {
     "heads": lambda: heads(np.stack([matrix(4, 5, h) for h in range(6)]), list("abcde"), list("wxyz"), title="layer 1"),
     "training": lambda: training([{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0},
                                   {"step": 2, "valid_loss": 2.5, "valid_bleu": 10.0}]),
+    "complexity": lambda: complexity([Panel("longer sequences", "n", {
+        "one": Curve([2, 4], [1e-3, 3e-3], [2e-3, 4e-3], [3e-3, 5e-3], [8, 16]),
+        "two": Curve([2, 4], [1e-4, 3e-4], [2e-4, 4e-4], [3e-4, 5e-4], [4, 16])})]),
     "length": lambda: score_by_length({"one": [dict(low=1, high=5, count=9, score=50.0, ci_low=40.0, ci_high=55.0)],
                                        "two": [dict(low=1, high=5, count=9, score=60.0, ci_low=50.0, ci_high=65.0)]}),
 }

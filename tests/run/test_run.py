@@ -8,16 +8,16 @@ import pytest
 import torch
 
 import regard
-from regard.batches.batches import build_batch
 from regard.batches.ragged import Ragged
-from regard.batches.store import Side, Store
+from regard.batches.rows import Translations
+from regard.batches.side import Side
 from regard.corpus.pairs import read_pairs
 from regard.errors import Mistake
 from regard.run.card import card, write_card
 from regard.run.evaluate import compare_runs, evaluate
 from regard.run.fit import train
 from regard.run.starter import starter_recipe
-from regard.training.objectives import sentence_log_probabilities
+from regard.training.objectives import log_probabilities
 
 
 def test_the_folder_holds_everything_that_follows_from_the_recipe(tiny_run):
@@ -47,8 +47,8 @@ def test_the_order_and_company_of_texts_change_nothing(tiny_run):
 def test_the_score_is_the_rescored_text(tiny_run):
     texts = tiny_run.data.valid.source[:10]
     for text, found in zip(texts, tiny_run.best(texts, length_penalty=0.0)):
-        store = Store(Side(Ragged.of(tiny_run.tokenizers[0].encode([text]))), Side(Ragged.of([found.tokens])))
-        rescored = float(sentence_log_probabilities(tiny_run.model, build_batch(store, np.array([0]), 0, 0))[0])
+        rows = Translations(Side(Ragged.of(tiny_run.tokenizers[0].encode([text]))), Side(Ragged.of([found.tokens])))
+        rescored = float(log_probabilities(tiny_run.model, rows.batch(np.array([0]), 0, 0))[0])
         assert found.score == pytest.approx(rescored, abs=1e-3)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.errors import Mistake
-from regard.scoring.likelihood import accuracy, perplexity
+from regard.scoring.likelihood import accuracy, compare_right, item_accuracy, perplexity, sign_test
 
 counts = st.lists(st.integers(1, 50), min_size=1, max_size=20)
 
@@ -85,3 +85,30 @@ def test_the_interval_of_accuracy_shrinks_and_one_of_none_is_refused():
     assert narrow.high - narrow.low < (wide.high - wide.low) / 5
     with pytest.raises(Mistake, match="no items to take the exact match of"):
         accuracy([], name="exact match")
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)).map(lambda x: (min(x), max(x))), min_size=1, max_size=30))
+def test_the_accuracy_of_items_in_groups_is_that_of_all_items(groups):
+    total = sum(words for _, words in groups)
+    if not total:
+        with pytest.raises(Mistake, match="empty"):
+            item_accuracy(groups)
+        return
+    found = item_accuracy(groups, samples=50)
+    assert found.score == pytest.approx(100 * sum(right for right, _ in groups) / total)
+    assert found.low <= found.score <= found.high
+
+
+@given(st.integers(0, 60), st.integers(0, 60))
+def test_the_sign_test_is_scipys_binomial_test_written_out(a, b):
+    n = a + b
+    p = [math.comb(n, k) / 2**n for k in range(n + 1)]
+    expected = min(1.0, sum(share for k, share in enumerate(p) if abs(k - n / 2) >= abs(a - n / 2)))
+    assert sign_test(a, b) == sign_test(b, a) == pytest.approx(expected)
+
+
+def test_classifiers_are_compared_on_the_items_they_differ_on():
+    one = [True] * 50 + [False] * 50
+    better = [True] * 90 + [False] * 10
+    first, same, other = compare_right({"one": one, "same": one, "better": better})
+    assert first["p_value"] is None and same["p_value"] == 1.0 and other["p_value"] < 1e-9

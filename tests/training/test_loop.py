@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from regard.batches.batches import Batches
-from regard.batches.store import encode
-from regard.corpus.pairs import Pairs
+from regard.batches.rows import Translations
+from regard.batches.side import encode
 from regard.errors import Interrupted, Mistake
 from regard.models.transformer import Transformer
 from regard.recipe import Regularize, Tokens, Train, TransformerModel
@@ -16,17 +16,17 @@ from regard.tokens.tokenizer import train_tokenizer
 from regard.training import checkpoint
 from regard.training.log import Log
 from regard.training.loop import Trainer
-from regard.training.objectives import Translation
+from regard.training.objectives import Say
 from regard.worlds import bilingual
 
 GOLD = bilingual.generate(300, 7, level=1)
-PAIRS = Pairs([pair.source for pair in GOLD], [pair.target for pair in GOLD], "world")
+SOURCE, TARGET = [pair.source for pair in GOLD], [pair.target for pair in GOLD]
 
 
 @pytest.fixture(scope="module")
 def store():
-    tokenizer = train_tokenizer(Tokens(size=300), PAIRS.source + PAIRS.target)
-    return encode(PAIRS, (tokenizer, tokenizer))
+    tokenizer = train_tokenizer(Tokens(size=300), SOURCE + TARGET)
+    return Translations(encode(SOURCE, tokenizer), encode(TARGET, tokenizer))
 
 
 def trainer(store, folder, objective=None, evaluate=lambda model: {"valid_loss": 1.0}, dropout=0.2, width=16, **settings):
@@ -37,7 +37,7 @@ def trainer(store, folder, objective=None, evaluate=lambda model: {"valid_loss":
     model = Transformer(TransformerModel(preset="tiny", width=width, heads=2, feed_forward=2 * width), 300, 300, regularize)
     folder.mkdir(exist_ok=True)
     log = Log(folder / "log.jsonl", steps=settings.steps)
-    return Trainer(model, objective or Translation(regularize), Batches(store, settings.tokens_per_batch, 1), settings, seed=1,
+    return Trainer(model, objective or Say(regularize), Batches(store, settings.tokens_per_batch, 1), settings, seed=1,
                    folder=folder / "checkpoints", log=log, evaluate=evaluate)
 
 
@@ -72,9 +72,9 @@ def test_two_micro_batches_are_one_batch_of_both(store, tmp_path):
     split = trainer(store, tmp_path / "a", dropout=0.0)
     run = split.batches.run(workers=0)
     parts = [next(run), next(run)]
-    assert parts[0][2].labels.ne(0).sum() != parts[1][2].labels.ne(0).sum()
+    assert parts[0][2].label_count() != parts[1][2].label_count()
     split.model.train()
-    count = sum(int(batch.labels.ne(0).sum()) for _, _, batch in parts)
+    count = sum(batch.label_count() for _, _, batch in parts)
     total = sum(split.objective(split.model, batch) for _, _, batch in parts) / count
     expected = torch.autograd.grad(total, list(split.model.parameters()))
     seen = []
@@ -86,7 +86,7 @@ def test_two_micro_batches_are_one_batch_of_both(store, tmp_path):
 
 
 def test_a_loss_that_is_not_finite_is_not_applied_but_counted(store, tmp_path):
-    class Poisoned(Translation):
+    class Poisoned(Say):
         calls = 0
         def __call__(self, model, batch):
             self.calls += 1
@@ -105,7 +105,7 @@ def test_a_loss_that_is_not_finite_is_not_applied_but_counted(store, tmp_path):
 
 def test_losses_that_stay_not_finite_end_the_run_with_a_cure(store, tmp_path):
     def infinite(model, batch):
-        return model(batch.source, batch.lengths, batch.target).sum() * float("inf")
+        return model(**batch.inputs).sum() * float("inf")
 
     run = trainer(store, tmp_path, infinite, steps=50, log_every=5)
     before = {name: p.clone() for name, p in checkpoint.weights_of(run.model).items()}
@@ -115,7 +115,7 @@ def test_losses_that_stay_not_finite_end_the_run_with_a_cure(store, tmp_path):
 
 
 def test_a_signal_ends_the_step_saves_and_leaves(store, tmp_path):
-    class Ringing(Translation):
+    class Ringing(Say):
         calls = 0
         def __call__(self, model, batch):
             self.calls += 1
@@ -163,7 +163,7 @@ def test_the_log_has_every_figure(store, tmp_path):
 
 def test_a_toy_task_is_learned(store, tmp_path):
     """300 sentences by heart."""
-    run = trainer(store, tmp_path, Translation(Regularize(label_smoothing=0.0)), dropout=0.0, width=64, steps=250,
+    run = trainer(store, tmp_path, Say(Regularize(label_smoothing=0.0)), dropout=0.0, width=64, steps=250,
                   evaluate_every=250, save_every=250, log_every=10, tokens_per_batch=1024, optimizer={"learning_rate": 0.004},
                   schedule={"warmup_steps": 50})
     run.train()

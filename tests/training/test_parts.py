@@ -2,16 +2,18 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from regard.batches.batch import NOTHING, Batch
 from regard.recipe import Optimizer as OptimizerSettings
 from regard.recipe import Regularize, Schedule
 from regard.training.average import MovingAverage, mean_weights
-from regard.training.objectives import Translation, divergence, next_word_loss
+from regard.training.objectives import Say, divergence, surprise
 from regard.training.optimizer import Optimizer
 from regard.training.schedule import rate
 
@@ -49,39 +51,39 @@ class Says(nn.Module):
         return self.dropout(self.logits.repeat(len(source) // len(self.logits), 1, 1))
 
 
-class Pairs:
-    source, lengths, target = torch.zeros(2, 3, dtype=torch.long), torch.tensor([3, 3]), torch.zeros(2, 3, dtype=torch.long)
-    labels = torch.tensor([[5, 6, 2], [7, 2, 0]])
+NOWHERE = torch.zeros(2, 3, dtype=torch.long)
+LABELS = torch.tensor([[5, 6, 2], [7, 0, NOTHING]])
+PAIRS = Batch({"source": NOWHERE, "lengths": torch.tensor([3, 3]), "target": NOWHERE}, LABELS, np.arange(2))
 
 
 def test_the_loss_is_a_sum_over_words_that_are_not_padding():
     logits = torch.randn(2, 3, 9, dtype=torch.float64)
     log_p = logits.log_softmax(-1)
-    expected = -sum(log_p[b, t, Pairs.labels[b, t]] for b in range(2) for t in range(3) if Pairs.labels[b, t])
-    torch.testing.assert_close(next_word_loss(logits, Pairs.labels).double(), expected, atol=1e-5, rtol=0)
-    smoothed = 0.9 * expected - 0.1 * sum(log_p[b, t].mean() for b in range(2) for t in range(3) if Pairs.labels[b, t])
-    torch.testing.assert_close(next_word_loss(logits, Pairs.labels, 0.1).double(), smoothed, atol=1e-5, rtol=0)
+    expected = -sum(log_p[b, t, LABELS[b, t]] for b in range(2) for t in range(3) if LABELS[b, t] != NOTHING)
+    torch.testing.assert_close(surprise(log_p, LABELS).sum(), expected, atol=1e-5, rtol=0)
+    smoothed = 0.9 * expected - 0.1 * sum(log_p[b, t].mean() for b in range(2) for t in range(3) if LABELS[b, t] != NOTHING)
+    torch.testing.assert_close(surprise(log_p, LABELS, 0.1).sum(), smoothed, atol=1e-5, rtol=0)
 
 
 def test_r_drop_adds_nothing_where_both_passes_agree_and_something_where_not():
     logits = torch.randn(2, 3, 9)
-    plain = Translation(Regularize(label_smoothing=0.1))(Says(logits), Pairs)
-    torch.testing.assert_close(Translation(Regularize(label_smoothing=0.1, r_drop=4.0))(Says(logits), Pairs), plain)
+    plain = Say(Regularize(label_smoothing=0.1))(Says(logits), PAIRS)
+    torch.testing.assert_close(Say(Regularize(label_smoothing=0.1, r_drop=4.0))(Says(logits), PAIRS), plain)
     unsteady = Says(logits, dropout=0.5).train()
     torch.manual_seed(1)
-    without = Translation(Regularize(r_drop=1e-9))(unsteady, Pairs)
+    without = Say(Regularize(r_drop=1e-9))(unsteady, PAIRS)
     torch.manual_seed(1)
-    assert Translation(Regularize(r_drop=4.0))(unsteady, Pairs) > without + 0.1
+    assert Say(Regularize(r_drop=4.0))(unsteady, PAIRS) > without + 0.1
 
 
 def test_divergence_is_the_mean_of_both_kullback_leibler_divergences():
     log_p = torch.randn(4, 3, 9).log_softmax(-1)
     p, q = log_p.chunk(2)
-    spoken = torch.ones(2, 3, dtype=torch.bool)
+    spoken = torch.ones(2, 3, dtype=torch.long)
     kl = nn.functional.kl_div
     expected = (kl(p, q, log_target=True, reduction="sum") + kl(q, p, log_target=True, reduction="sum")) / 2
     torch.testing.assert_close(divergence(log_p, spoken), expected)
-    assert divergence(log_p, ~spoken) == 0
+    assert divergence(log_p, torch.full_like(spoken, NOTHING)) == 0
 
 
 class Tiny(nn.Module):

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.attention.masks import NO_MASK, Mask
+from regard.attention.nearby import attend_nearby, scored_pairs
 
 Score = Callable[[Tensor, Tensor], Tensor]
 
@@ -76,6 +77,9 @@ def fused(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scal
     if causal and (T == S or T == 1):                 # the last query sees everything
         return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=T > 1, scale=scale,
                                               enable_gqa=k.size(1) != q.size(1))
+    window = mask.window if mask.structure == {"window"} and bias is None and T == S else None
+    if window and scored_pairs(T, window) < T * S:
+        return attend_nearby(q, k, v, window, scale=scale, dropout=dropout)
     allowed = visible = mask.dense(T, S, q.device)
     if bias is not None:
         bias = bias.to(q.dtype)

@@ -1,45 +1,22 @@
 """Batches filled to a token budget with little padding; each is a pure function of (seed, epoch, step)."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from regard.batches.store import Store
-from regard.tokens.special import BOS, EOS, PAD
+from regard.batches.batch import Batch
+from regard.batches.rows import Rows
 
 SHUFFLE = 1
 
 
-@dataclass
-class Batch:
-    """B sentence pairs; the target is what the decoder reads, the labels what it should say next."""
-
-    source: Tensor                                                                # (B, S)
-    lengths: Tensor                                                               # (B,)
-    target: Tensor                                                                # (B, T)
-    labels: Tensor                                                                # (B, T)
-    rows: np.ndarray                                                              # (B,) which pairs of the store
-
-    def to(self, device: torch.device) -> "Batch":
-        source, lengths, target, labels = (send(part, device) for part in (self.source, self.lengths, self.target, self.labels))
-        return Batch(source, lengths, target, labels, self.rows)
-
-
-def send(x: Tensor, device: torch.device) -> Tensor:
-    """Copy to a device; from pinned memory, so that a GPU is not waited for."""
-    return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" and not x.is_cuda else x.to(device)
-
-
 class Batches:
-    """The batches of every epoch over a store. `rank` of `ranks` takes its share of each batch's rows."""
+    """The batches of every epoch over some examples. `rank` of `ranks` takes its share of each batch's rows."""
 
-    def __init__(self, store: Store, tokens_per_batch: int, seed: int, *, rank: int = 0, ranks: int = 1):
-        self.store, self.budget, self.seed = store, tokens_per_batch, seed
+    def __init__(self, examples: Rows, tokens_per_batch: int, seed: int, *, rank: int = 0, ranks: int = 1):
+        self.examples, self.budget, self.seed = examples, tokens_per_batch, seed
         self.rank, self.ranks = rank, ranks
         self.planned: tuple[int, list[np.ndarray]] | None = None
 
@@ -47,10 +24,8 @@ class Batches:
         """The rows of each batch of an epoch."""
         planned = self.planned
         if planned is None or planned[0] != epoch:
-            source = self.store.source.lengths(self.seed, epoch) + 1              # the end of the sentence
-            target = self.store.target.lengths(self.seed, epoch) + 1
             chance = np.random.default_rng([self.seed, SHUFFLE, epoch])
-            batches = fill(source, target, self.budget, chance.permutation(len(source)))
+            batches = fill(self.examples.lengths(self.seed, epoch), self.budget, chance.permutation(len(self.examples)))
             planned = self.planned = epoch, [batches[i] for i in chance.permutation(len(batches))]
         return planned[1]
 
@@ -60,7 +35,7 @@ class Batches:
         return rows[self.rank::self.ranks] if len(rows) >= self.ranks else rows
 
     def batch(self, epoch: int, index: int) -> Batch:
-        return build_batch(self.store, self.rows(epoch, index), self.seed, epoch)
+        return self.examples.batch(self.rows(epoch, index), self.seed, epoch)
 
     def run(self, epoch: int = 0, index: int = 0, *, workers: int = 1) -> Iterator[tuple[int, int, Batch]]:
         """Batches without end, from a given place on; `workers` threads prepare them ahead."""
@@ -73,7 +48,7 @@ class Batches:
             while True:
                 while len(ahead) < 2 * workers + 2:
                     e, i = next(places)
-                    ahead.append((e, i, pool.submit(build_batch, self.store, self.rows(e, i), self.seed, e)))
+                    ahead.append((e, i, pool.submit(self.examples.batch, self.rows(e, i), self.seed, e)))
                 e, i, future = ahead.popleft()
                 yield e, i, future.result()
 
@@ -84,40 +59,32 @@ class Batches:
             epoch, index = epoch + 1, 0
 
     def padding_share(self, epoch: int = 0) -> float:
-        """The part of all positions, on both sides, that is padding."""
-        lengths = [side.lengths(self.seed, epoch) + 1 for _, side in self.store.sides()]
+        """The part of all positions, on all sides, that is padding."""
+        lengths = self.examples.lengths(self.seed, epoch)
         real = sum(int(side.sum()) for side in lengths)
         padded = sum(len(rows) * int(side[rows].max()) for rows in self.plan(epoch) for side in lengths)
         return 1 - real / padded
 
 
-def fill(source: np.ndarray, target: np.ndarray, budget: int, order: np.ndarray) -> list[np.ndarray]:
-    """Cut the pairs into batches of at most `budget` positions on the longer side.
+def fill(sides: Sequence[np.ndarray], budget: int, order: np.ndarray) -> list[np.ndarray]:
+    """Cut the rows, of so many positions on each side, into batches of at most `budget` positions on the longest side.
 
-    They are sorted by the longer side, and within one length by the difference of the two, up and down in turns, so that
-    neighbours are alike on both sides. `order` decides among pairs of equal lengths.
+    They are sorted by the longest side, and within one length by the difference of the sides, up and down in turns, so that
+    neighbours are alike on all sides. `order` decides among rows of equal lengths.
     """
-    longer, difference = np.maximum(source, target), source - target
-    order = order[np.lexsort((np.where(longer % 2, difference, -difference)[order], longer[order]))]
+    longest, difference = np.max(sides, axis=0), sides[0] - sides[-1]
+    order = order[np.lexsort((np.where(longest % 2, difference, -difference)[order], longest[order]))]
     batches, start = [], 0
     while start < len(order):
-        window = longer[order[start:start + budget]]
+        window = longest[order[start:start + budget]]
         size = max(1, int(np.searchsorted(window * np.arange(1, len(window) + 1), budget, side="right")))
         batches.append(order[start:start + size])
         start += size
     return batches
 
 
-def build_batch(store: Store, rows: np.ndarray, seed: int, epoch: int) -> Batch:
-    source, target = store.source.take(rows, seed, epoch), store.target.take(rows, seed, epoch)
-    return Batch(torch.from_numpy(source.padded(pad=PAD, after=[EOS])), torch.from_numpy(source.lengths + 1),
-                 torch.from_numpy(target.padded(pad=PAD, before=[BOS])), torch.from_numpy(target.padded(pad=PAD, after=[EOS])),
-                 rows)
-
-
-def in_order(store: Store, budget: int) -> Iterator[Batch]:
-    """Every pair once, unshuffled and without dropout: for evaluation."""
-    plain = store.plain()
-    source, target = plain.source.lengths(0, 0) + 1, plain.target.lengths(0, 0) + 1
-    for rows in fill(source, target, budget, np.arange(len(store))):
-        yield build_batch(plain, rows, 0, 0)
+def in_order(examples: Rows, budget: int) -> Iterator[Batch]:
+    """Every example once, unshuffled and without dropout: for evaluation."""
+    plain = examples.plain()
+    for rows in fill(plain.lengths(0, 0), budget, np.arange(len(examples))):
+        yield plain.batch(rows, 0, 0)

@@ -1,51 +1,50 @@
-"""Sentences that are longer than the model allows: refused, dropped or cut, as `data.too_long` says, before the first step."""
+"""Examples that are longer than the model allows: refused, dropped or cut, as `data.too_long` says, before the first step."""
+
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 
-from regard.batches.store import Store, encode, open_store
-from regard.corpus.pairs import Pairs
+from regard.batches.rows import Rows
+from regard.corpus.examples import Examples
 from regard.errors import Mistake
-from regard.tokens.tokenizer import Tokenizer
+
+Kind = TypeVar("Kind", bound=Examples)
 
 
-def training_store(pairs: Pairs, tokenizers: tuple[Tokenizer, Tokenizer], *, max_length: int, too_long: str, bpe_dropout: float,
-                   seed: int) -> tuple[Store, int]:
-    """The store of the training pairs that fit, and how many were dropped or cut."""
-    store = open_store(pairs, tokenizers, bpe_dropout=bpe_dropout, seed=seed)
-    long = overlong(store, max_length)
+def training_rows(examples: Kind, encode: Callable[[Kind], Rows], *, max_length: int, too_long: str) -> tuple[Rows, int]:
+    """The training examples that fit, and how many were dropped or cut."""
+    rows = encode(examples)
+    long = overlong(rows, max_length)
     if len(long) and too_long == "error":
-        raise too_long_mistake(pairs, store, int(long[0]), max_length)
-    if len(long) == len(pairs):
-        raise Mistake(f"{pairs.name}: every pair is longer than model.max_length = {max_length} tokens; raise it")
+        raise too_long_mistake(examples, rows, int(long[0]), max_length)
+    if len(long) == len(rows):
+        raise Mistake(f"{examples.name}: every example is longer than model.max_length = {max_length} tokens; raise it")
     if len(long) and too_long == "drop":
-        kept = np.setdiff1d(np.arange(len(pairs)), long)
-        store = open_store(pairs.choose(kept.tolist()), tokenizers, bpe_dropout=bpe_dropout, seed=seed)
-    return capped(store, max_length), len(long)
+        kept = np.setdiff1d(np.arange(len(examples)), long)
+        rows = encode(examples.choose(kept.tolist()))
+    return rows.capped(max_length), len(long)
 
 
-def evaluation_store(pairs: Pairs, tokenizers: tuple[Tokenizer, Tokenizer], *, max_length: int, too_long: str) -> Store:
-    """The store of pairs to be scored: none may be dropped, so what is too long is refused or cut."""
-    store = encode(pairs, tokenizers)
-    long = overlong(store, max_length)
+def evaluation_rows(examples: Kind, encode: Callable[[Kind], Rows], *, max_length: int, too_long: str) -> Rows:
+    """Examples to be scored: none may be dropped, so what is too long is refused or cut."""
+    rows = encode(examples)
+    long = overlong(rows, max_length)
     if len(long) and too_long == "error":
-        raise too_long_mistake(pairs, store, int(long[0]), max_length)
-    return capped(store, max_length)
+        raise too_long_mistake(examples, rows, int(long[0]), max_length)
+    return rows.capped(max_length)
 
 
-def overlong(store: Store, max_length: int) -> np.ndarray:
-    return np.flatnonzero(longer_side(store) > max_length)
+def overlong(rows: Rows, max_length: int) -> np.ndarray:
+    return np.flatnonzero(longest_side(rows) > max_length)
 
 
-def longer_side(store: Store) -> np.ndarray:
-    """Tokens of the longer side of each pair, the end mark included."""
-    return np.maximum(store.source.ids.lengths, store.target.ids.lengths) + 1
+def longest_side(rows: Rows) -> np.ndarray:
+    """Positions of the longest side of each row, the end mark included."""
+    return np.max(rows.plain().lengths(0, 0), axis=0)
 
 
-def capped(store: Store, max_length: int) -> Store:
-    store.source.most = store.target.most = max_length - 1
-    return store
-
-
-def too_long_mistake(pairs: Pairs, store: Store, index: int, max_length: int) -> Mistake:
-    return Mistake(f"{pairs.where(index)} is {longer_side(store)[index]} tokens long, more than model.max_length = {max_length}; "
+def too_long_mistake(examples: Examples, rows: Rows, index: int, max_length: int) -> Mistake:
+    length = longest_side(rows)[index]
+    return Mistake(f"{examples.where(index)} is {length} tokens long, more than model.max_length = {max_length}; "
                    "raise it, or set data.too_long = 'drop' or 'truncate'")

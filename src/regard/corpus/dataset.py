@@ -2,62 +2,74 @@
 
 import hashlib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
-from regard.corpus.pairs import Pairs, read_pairs
+from regard.corpus import worlds
+from regard.corpus.examples import Examples, Lines
+from regard.corpus.pairs import read_pairs
+from regard.corpus.single import read_labelled, read_tagged, read_text
 from regard.errors import Mistake
-from regard.recipe import Data, World
-from regard.worlds import bilingual
+from regard.recipe import Data, LabelledData, PairData, TaggedData, TextData
+
+Kind = TypeVar("Kind", bound=Examples)
 
 
 @dataclass
-class Dataset:
-    train: Pairs
-    valid: Pairs
-    tests: dict[str, Pairs]
+class Dataset(Generic[Kind]):
+    train: Kind
+    valid: Kind
+    tests: dict[str, Kind]
 
 
-def read_dataset(data: Data, *, train: bool = True) -> Dataset:
+def read_dataset(data: Data, *, train: bool = True) -> Dataset[Any]:
     """Everything `[data]` names; without `train`, the training set is left empty where it is not needed to find the others."""
     found = read_forward(data, train)
-    if not data.reverse:
+    if not isinstance(data, PairData) or not data.reverse:
         return found
     tests = {name: pairs.reversed() for name, pairs in found.tests.items()}
-    return Dataset(found.train.reversed(), found.valid.reversed(), tests)
+    return Dataset(found.train.reversed() if train else found.train, found.valid.reversed(), tests)
 
 
-def read_forward(data: Data, train: bool) -> Dataset:
+def read_forward(data: Data, train: bool) -> Dataset[Any]:
+    nothing = Lines([])
     if data.world is not None:
-        return world_dataset(data.world, train)
-
-    def read(files: list[str]) -> Pairs:
-        return read_pairs([Path(data.root, file) for file in files], columns=data.columns, fields=data.fields)
-
-    tests = {name: read(files) for name, files in data.test.items()}
+        sizes = {"train": data.world.number, "valid": data.world.held_out, "test": data.world.held_out}
+        sets = {split: worlds.examples(data, split, number) for split, number in sizes.items() if train or split != "train"}
+        return Dataset(sets.get("train", nothing), sets["valid"], {"test": sets["test"]})
+    tests = {name: read_files(data, files) for name, files in data.test.items()}
     if data.held_out:
-        training, valid, test = hold_out(read(data.train), data.held_out)
+        training, valid, test = hold_out(read_files(data, data.train), data.held_out)
         return Dataset(training, valid, {"held_out": test, **tests})
-    return Dataset(read(data.train) if train else Pairs([], []), read(data.valid), tests)
+    return Dataset(read_files(data, data.train) if train else nothing, read_files(data, data.valid), tests)
 
 
-def hold_out(pairs: Pairs, number: int) -> tuple[Pairs, Pairs, Pairs]:
-    """Training, validation and test pairs that share no source sentence: the sentences with the smallest hashes are set aside."""
-    hashes = {source: hashlib.sha256(source.encode()).digest() for source in pairs.source}
+def read_files(data: Data, files: list[str]) -> Any:
+    """Examples of the kind that the task wants."""
+    read: Any
+    match data:
+        case PairData():
+            read = partial(read_pairs, columns=data.columns, fields=data.fields)
+        case LabelledData():
+            read = partial(read_labelled, text=data.text, label=data.label)
+        case TaggedData():
+            read = partial(read_tagged, word=data.word, tag=data.tag)
+        case TextData():
+            read = partial(read_text, keep_empty=data.stream)
+    return read([Path(data.root, file) for file in files])
+
+
+def hold_out(examples: Kind, number: int) -> tuple[Kind, Kind, Kind]:
+    """Training, validation and test examples that share no text: those with the smallest hashes are set aside."""
+    keys = examples.keys()
+    hashes = {key: hashlib.sha256(key.encode()).digest() for key in keys}
     if len(hashes) < 4 * number:
-        raise Mistake(f"{pairs.name} has {len(hashes):,} distinct source sentences; "
+        raise Mistake(f"{examples.name} has {len(hashes):,} distinct source sentences; "
                       f"data.held_out = {number} takes twice as many: set at most {len(hashes) // 4}")
-    ranked = sorted(hashes, key=lambda source: hashes[source])
+    ranked = sorted(hashes, key=lambda key: hashes[key])
     aside = dict.fromkeys(ranked[:number], "valid") | dict.fromkeys(ranked[number:2 * number], "test")
     split: dict[str, list[int]] = {"train": [], "valid": [], "test": []}
-    for index, source in enumerate(pairs.source):
-        split[aside.get(source, "train")].append(index)
-    return pairs.choose(split["train"]), pairs.choose(split["valid"]), pairs.choose(split["test"])
-
-
-def world_dataset(world: World, train: bool = True) -> Dataset:
-    def pairs(number: int, split: str) -> Pairs:
-        gold = bilingual.generate(number, world.seed, level=world.level, split=split, share=world.share)
-        return Pairs([pair.source for pair in gold], [pair.target for pair in gold], f"world {world.kind} {split}", gold=gold)
-
-    return Dataset(pairs(world.number, "train") if train else Pairs([], []), pairs(world.held_out, "valid"),
-                   {"test": pairs(world.held_out, "test")})
+    for index, key in enumerate(keys):
+        split[aside.get(key, "train")].append(index)
+    return examples.choose(split["train"]), examples.choose(split["valid"]), examples.choose(split["test"])

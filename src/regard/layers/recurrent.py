@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 CELLS: dict[str, Any] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 
@@ -48,33 +48,51 @@ class Carry:
 
 
 class Recurrent(nn.Module):
-    """Stacked cells over a sequence, in one fused call: (B, T, D) -> (B, T, H)."""
+    """Stacked cells over a sequence, each layer in one fused call: (B, T, D) -> (B, T, H)."""
 
     def __init__(self, cell: str, width: int, hidden: int, layers: int = 1, *, bidirectional: bool = False, dropout: float = 0.0):
         super().__init__()
-        self.layers, self.directions = layers, 2 if bidirectional else 1
+        self.directions, self.hidden = 2 if bidirectional else 1, hidden
         assert hidden % self.directions == 0, "two directions share the width"
-        self.fused = CELLS[cell](width, hidden // self.directions, layers, batch_first=True, bidirectional=bidirectional,
-                                 dropout=dropout if layers > 1 else 0.0)
+        self.layers = nn.ModuleList(CELLS[cell](width if first else hidden, hidden // self.directions, batch_first=True,
+                                                bidirectional=bidirectional) for first in [True] + [False] * (layers - 1))
+        self.dropout = nn.Dropout(dropout)
 
-    def read(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Carry]:
-        """A whole batch, each row up to its length: the states at every position (B, S, H), and the last ones of each layer."""
+    def read(self, x: Tensor, lengths: Tensor) -> tuple[list[Tensor], Carry]:
+        """A whole batch, each row up to its length: every layer's states (B, S, H), and the last ones of each."""
         packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        states, last = self.fused(packed)
-        states, _ = pad_packed_sequence(states, batch_first=True, total_length=x.size(1))
-        return states, self.carried(last)
+        layers, ends = [], []
+        for number, cells in enumerate(self.layers):
+            packed, last = cells(self.dropped(packed) if number else packed)
+            layers.append(pad_packed_sequence(packed, batch_first=True, total_length=x.size(1))[0])
+            ends.append(last)
+        return layers, self.carried(ends)
+
+    def dropped(self, packed: PackedSequence) -> PackedSequence:
+        return packed._replace(data=self.dropout(packed.data))
 
     def forward(self, x: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
         """Go on from a state, one direction only."""
-        hidden = carry.hidden.transpose(0, 1).contiguous()                        # (layers, rows, H)
-        cell = None if carry.cell is None else carry.cell.transpose(0, 1).contiguous()
-        states, last = self.fused(x, hidden if cell is None else (hidden, cell))
-        return states, self.carried(last)
+        ends = []
+        for number, cells in enumerate(self.layers):
+            hidden = carry.hidden[:, number].contiguous()[None]                   # (1, rows, H)
+            before = hidden if carry.cell is None else (hidden, carry.cell[:, number].contiguous()[None])
+            x, last = cells(self.dropout(x) if number else x, before)
+            ends.append(last)
+        return x, self.carried(ends)
 
-    def carried(self, last: Tensor | tuple[Tensor, Tensor]) -> Carry:
-        hidden, cell = last if isinstance(last, tuple) else (last, None)
-        return Carry(self.beside(hidden), None if cell is None else self.beside(cell))
+    def nothing(self, rows: int, like: Tensor) -> Carry:
+        """The state before anything was read."""
+        blank = like.new_zeros(rows, len(self.layers), self.hidden)
+        return Carry(blank, blank if isinstance(self.layers[0], nn.LSTM) else None)
 
-    def beside(self, last: Tensor) -> Tensor:
-        """The directions of a layer side by side: (layers · directions, rows, h) -> (rows, layers, H)."""
-        return last.unflatten(0, (self.layers, self.directions)).permute(2, 0, 1, 3).flatten(2)
+    def carried(self, ends: Sequence[Any]) -> Carry:
+        """The last states of each layer, an LSTM's with its cells; the directions side by side."""
+        both = [last if isinstance(last, tuple) else (last, None) for last in ends]
+        hidden = torch.stack([beside(hidden) for hidden, _ in both], dim=1)       # (rows, layers, H)
+        return Carry(hidden, None if both[0][1] is None else torch.stack([beside(cell) for _, cell in both], dim=1))
+
+
+def beside(last: Tensor) -> Tensor:
+    """(directions, rows, h) -> (rows, H)."""
+    return last.transpose(0, 1).flatten(1)

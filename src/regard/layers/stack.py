@@ -33,12 +33,14 @@ class Stack(nn.Module):
         return cast(Iterator[Block], iter(self.blocks))
 
     def forward(self, x: Tensor, *, mask: Mask = NO_MASK, caches: Sequence[Cache] | None = None,
-                sources: Sequence[Source] | None = None) -> Tensor:
+                sources: Sequence[Source] | None = None, states: list[Tensor] | None = None) -> Tensor:
+        """`states` collects the embeddings with their positions and what each block makes of them, the last one normalised."""
         at, options = self.prepare(x, mask, caches, sources)
         x = self.dropout(self.positions.embed(x, at))
         for block, given in zip(self.layers(), options):
+            collect(states, x)
             x = block(x, mask=mask, **given)
-        return self.norm(x)
+        return collect(states, self.norm(x))
 
     def prepare(self, x: Tensor, mask: Mask, caches: Sequence[Cache] | None,
                 sources: Sequence[Source] | None) -> tuple[Tensor, list[dict[str, Any]]]:
@@ -50,6 +52,12 @@ class Stack(nn.Module):
         nothing = [None] * len(self.blocks)
         return at, [{"rotation": rotation, "bias": bias, "cache": cache, "source": source}
                     for cache, source in zip(caches or nothing, sources or nothing)]
+
+
+def collect(states: list[Tensor] | None, x: Tensor) -> Tensor:
+    if states is not None:
+        states.append(x)
+    return x
 
 
 def positions_of(length: int, starts: Tensor | None, device: torch.device) -> Tensor:

@@ -61,14 +61,16 @@ class State:
 
 def join_starts(states: Sequence[State]) -> Tensor | None:
     """Caches are moved right so that all end together; what has no positions has no starts either."""
-    if not isinstance(states[0].memories[0], Cache):
-        return None
-    length = max(state.memories[0].length for state in states)
+    caches = [next((memory for memory in state.memories if isinstance(memory, Cache)), None) for state in states]
+    length = max(0 if cache is None else cache.length for cache in caches)
     starts = []
-    for state in states:
-        cache = state.memories[0]
-        begun = torch.zeros(cache.rows or state.number, dtype=torch.long, device=state.sources[0].keys.device) \
-            if state.starts is None else state.starts
+    for state, cache in zip(states, caches):
+        if cache is None:
+            return None
+        begun = state.starts
+        if begun is None:
+            where = state.sources[0].keys.device if cache.keys is None else cache.keys.device
+            begun = torch.zeros(cache.rows or state.number, dtype=torch.long, device=where)
         starts.append(begun + length - cache.length)
     return torch.cat(starts)
 

@@ -11,7 +11,7 @@ from regard.attention.masks import NO_MASK, Mask
 from regard.attention.multihead import Attend, MultiHead
 from regard.attention.positions import Positions, sinusoids
 from regard.layers.block import Block, Shape, Source
-from regard.layers.stack import Stack
+from regard.layers.stack import Stack, collect
 
 
 class UniversalStack(Stack):
@@ -33,12 +33,13 @@ class UniversalStack(Stack):
         self.ponder: Tensor | None = None
 
     def forward(self, x: Tensor, *, mask: Mask = NO_MASK, caches: Sequence[Cache] | None = None,
-                sources: Sequence[Source] | None = None) -> Tensor:
+                sources: Sequence[Source] | None = None, states: list[Tensor] | None = None) -> Tensor:
         at, options = self.prepare(x, mask, caches, sources)
         x = self.dropout(x)
         mixed, spent = torch.zeros_like(x), x.new_zeros(x.shape[:2])              # (B, T, D), (B, T) probability used up
         steps, remainder = torch.zeros_like(spent), torch.zeros_like(spent)
         for time, (block, given) in enumerate(zip(self.layers(), options)):
+            collect(states, x)
             signal = sinusoids(torch.tensor(time, device=x.device), x.size(-1)).to(x.dtype)
             after = block(self.positions.embed(x, at) + signal, mask=mask, **given)
             if self.halt is None:
@@ -55,7 +56,7 @@ class UniversalStack(Stack):
             x = torch.where(running[..., None], after, x)
         if self.halt is not None:
             self.steps, self.ponder = steps.detach(), steps.detach() + remainder
-        return self.norm(x if self.halt is None else mixed)
+        return collect(states, self.norm(x if self.halt is None else mixed))
 
 
 def share_weights(block: Block) -> Block:

@@ -45,9 +45,14 @@ class RecurrentTranslator(nn.Module):
             nn.init.normal_(self.target_embedding.weight, std=embedding ** -0.5)
             self.output.weight = self.target_embedding.weight
 
+    def layers_of(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
+        """The source's word embeddings, then the states of each encoder layer (CoVe, McCann et al. 2017): (B, S, D) each."""
+        x = self.source_embedding(source)
+        return [x, *self.encoder.read(x, lengths)[0]]
+
     def read(self, source: Tensor, lengths: Tensor) -> tuple[list[Source], Carry]:
         """Source ids (B, S): what the decoder may look at, projected once, and the state it begins from."""
-        annotations, last = self.encoder.read(self.dropout(self.source_embedding(source)), lengths)
+        (*_, annotations), last = self.encoder.read(self.dropout(self.source_embedding(source)), lengths)
         hidden = self.bridge(last.hidden[:, -1, -self.bridge.in_features:]).tanh() \
             .unflatten(1, (self.settings.decoder_layers, -1))
         cell = None

@@ -52,6 +52,12 @@ class Transformer(nn.Module):
     def build_stack(self, shape: Shape, layers: int, positions: Positions, **options: Any) -> Stack:
         return Stack(shape, layers, positions, **options)
 
+    def layers_of(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
+        """The source's embeddings with their positions, then what each encoder layer makes of them: (B, S, D) each."""
+        states: list[Tensor] = []
+        self.encoder(self.source_embedding(source), mask=Mask(lengths=lengths), states=states)
+        return states
+
     def encode(self, source: Tensor, lengths: Tensor) -> list[Source]:
         """Read source ids (B, S), each row valid up to its length; what each decoder layer will look at."""
         mask = Mask(lengths=lengths)

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from regard.attention.positions import Positions
 from regard.layers.block import Shape, Source
 from regard.layers.universal import UniversalStack
-from regard.models.transformer import PAD, Transformer
+from regard.models.transformer import Transformer
 
 if TYPE_CHECKING:
-    from regard.batches.batches import Batch
+    from regard.batches.batch import Batch
     from regard.recipe import Regularize, UniversalModel
 
 
@@ -41,7 +41,8 @@ class UniversalTransformer(Transformer):
         if self.encoder.ponder is None or self.decoder.ponder is None:
             return torch.zeros((), device=batch.labels.device)
         passes = len(self.decoder.ponder) // len(batch.labels)                    # two under R-Drop
-        read = torch.arange(batch.source.size(1), device=batch.lengths.device) < batch.lengths[:, None]
-        said = batch.labels != PAD
+        source, lengths = batch.inputs["source"], batch.inputs["lengths"]
+        read = torch.arange(source.size(1), device=lengths.device) < lengths[:, None]
+        said = batch.labels >= 0
         thought = (self.encoder.ponder * read.repeat(passes, 1)).sum() + (self.decoder.ponder * said.repeat(passes, 1)).sum()
         return self.settings.ponder * thought / passes

@@ -1,23 +1,27 @@
-"""Every model by its `kind` in a recipe."""
+"""Every model by the task and `kind` of its recipe."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from torch import nn
-
+from regard.models.language import Elmo, RecurrentLanguageModel
+from regard.models.reader import RecurrentClassifier, RecurrentTagger
 from regard.models.recurrent import RecurrentTranslator
 from regard.models.transformer import Transformer
 from regard.models.universal import UniversalTransformer
 
-if TYPE_CHECKING:
-    from regard.recipe import Model, Regularize
-
-TRANSLATORS: dict[str, Any] = {
-    "transformer": Transformer,
-    "recurrent": RecurrentTranslator,
-    "universal": UniversalTransformer,
+MODELS: dict[str, dict[str, Any]] = {
+    "translate": {
+        "transformer": Transformer,
+        "recurrent": RecurrentTranslator,
+        "universal": UniversalTransformer,
+    },
+    "language": {
+        "recurrent": RecurrentLanguageModel,
+        "elmo": Elmo,
+    },
+    "classify": {
+        "recurrent": RecurrentClassifier,
+    },
+    "tag": {
+        "recurrent": RecurrentTagger,
+    },
 }
-
-
-def build_translator(settings: "Model", source_vocabulary: int, target_vocabulary: int,
-                     regularize: "Regularize | None" = None) -> nn.Module:
-    return TRANSLATORS[settings.kind](settings, source_vocabulary, target_vocabulary, regularize)

@@ -152,13 +152,19 @@ def own(key: str, value: str, name: str) -> str:
     return f"#{prefix}{value[1:]}" if value.startswith("#") and key.endswith("href") else value.replace("url(#", f"url(#{prefix}")
 
 
-def save(figure: Figure, path: str | Path) -> None:
-    """Write the figure in the format its name ends in; a missing folder is made."""
+def format_of(path: str | Path) -> str:
+    """The format a picture's name ends in, or the user's mistake."""
     path = Path(path)
     kind = path.suffix.lower()[1:]
     if kind not in FORMATS:
         wrong = f"{path.suffix} is not a format" if kind else "the name has no ending to tell the format"
         raise Mistake(f"picture {path}: {wrong}; use .svg, .png or .pdf")
+    return kind
+
+
+def save(figure: Figure, path: str | Path) -> None:
+    """Write the figure in the format its name ends in; a missing folder is made."""
+    path, kind = Path(path), format_of(path)
     drawn = rendered(figure, kind)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

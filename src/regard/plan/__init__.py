@@ -1,7 +1,9 @@
-"""Parameters, FLOPs, memory, time and cost of a recipe, before it runs; and the published costs to hold them against."""
+"""Parameters, FLOPs, memory, time and cost of a recipe, before it runs; the published costs to hold them against;
+and what the types of layers cost."""
 
 from regard.plan.block import BlockPlan, plan_block
 from regard.plan.clock import DEVICES, Device, measure_device, training_flops
+from regard.plan.layers import LayersPlan, Sizes, plan_layers
 from regard.plan.planned import Plan, plan
 from regard.plan.published import PUBLISHED, Costs, OwnRun, System, costs, own_costs
 from regard.plan.show import render, text
@@ -12,14 +14,17 @@ __all__ = [
     "BlockPlan",
     "Costs",
     "Device",
+    "LayersPlan",
     "OwnRun",
     "Plan",
+    "Sizes",
     "System",
     "costs",
     "measure_device",
     "own_costs",
     "plan",
     "plan_block",
+    "plan_layers",
     "render",
     "text",
     "training_flops",

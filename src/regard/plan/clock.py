@@ -1,10 +1,13 @@
 """How long a number of FLOPs takes: FLOPs / (devices · speed · utilisation).
 
 The speed is what large matrix products reach, the utilisation the share of it that training reaches. Whether each was
-measured or assumed is said beside it.
+measured or assumed is said beside it. Where it can be measured, calls take turns.
 """
 
+import statistics
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -51,3 +54,53 @@ def measure_device(seconds: float = 1.0, size: int = 1024, utilisation: float = 
     name = torch.cuda.get_device_name() if device.type == "cuda" else f"this machine, {torch.get_num_threads()} threads"
     return Device(f"{name}, {'bf16' if device.type == 'cuda' else 'fp32'}", 2 * size ** 3 / fastest, utilisation,
                   f"measured in {size}-wide products; {utilisation:.0%} assumed")
+
+
+def take_turns(calls: Sequence[Callable[[], object]], device: torch.device, *, repeats: int = 9, shortest: float = 2e-3,
+               seconds: float = 12.0) -> list[list[float]]:
+    """Seconds a call, for each of the calls, in each repeat: [call][repeat].
+
+    All calls take turns in every repeat, so that a busy spell of the machine falls on all alike. A turn is as many calls as fill
+    `shortest` seconds; after `seconds` there are no more repeats, but at least 3.
+    """
+    def turn(call: Callable[[], object], number: int) -> float:
+        wait_for(device)
+        begin = time.perf_counter()
+        for _ in range(number):
+            call()
+        wait_for(device)
+        return (time.perf_counter() - begin) / number
+
+    for call in calls:
+        turn(call, 1)                                                             # warm-up
+    numbers = [max(1, round(shortest / turn(call, 1))) for call in calls]
+    found: list[list[float]] = [[] for _ in calls]
+    end = time.perf_counter() + seconds
+    for repeat in range(repeats):
+        if repeat >= 3 and time.perf_counter() > end:
+            break
+        for times, call, number in zip(found, calls, numbers):
+            times.append(turn(call, number))
+    return found
+
+
+@contextmanager
+def helpful_threads(call: Callable[[], object]) -> Iterator[int]:
+    """All of torch's threads, or one where `call` is faster with it: on a busy machine threads wait for one another."""
+    usual, cpu = torch.get_num_threads(), torch.device("cpu")
+    seconds = {}
+    try:
+        for number in dict.fromkeys((usual, 1)):
+            torch.set_num_threads(number)
+            seconds[number] = statistics.median(take_turns([call], cpu, repeats=5, shortest=0.0)[0])
+        best = min(seconds, key=lambda number: seconds[number])
+        torch.set_num_threads(best)
+        yield best
+    finally:
+        torch.set_num_threads(usual)
+
+
+def wait_for(device: torch.device) -> None:
+    """Until the device has done all it was given."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)

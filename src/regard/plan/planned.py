@@ -178,11 +178,11 @@ def run_vocabulary(folder: Path) -> tuple[tuple[int, int], list[str]]:
     """The sizes in a run's config.json, or what its recipe aims at before there is one."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        found = int(config["source_vocabulary"]), int(config["target_vocabulary"])
+        found = int(config["vocabularies"][0]), int(config["vocabularies"][-1])
     except FileNotFoundError:
         recipe = recipes.read(folder / "recipe.toml")
         return aimed_at(recipe), aim(recipe)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, LookupError, TypeError) as error:
         raise Mistake(f"{folder / 'config.json'} is damaged ({type(error).__name__}: {error}); train the run again") from None
     return found, [f"vocabulary {both(found)}, as in the run"]
 
@@ -192,7 +192,7 @@ def aimed_at(recipe: Recipe) -> tuple[int, int]:
 
 
 def aim(recipe: Recipe) -> list[str]:
-    kind = "joint" if recipe.tokens.joint else "for each language"
+    kind = "joint" if getattr(recipe.tokens, "joint", True) else "for each language"
     return [f"vocabulary {recipe.tokens.size:,} {kind}: the size aimed at (tokens.size); small data may give fewer"]
 
 

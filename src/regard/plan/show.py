@@ -1,6 +1,7 @@
 """Plans and costs as tables for a terminal; plain text when piped."""
 
 import io
+import math
 from collections.abc import Iterable
 
 from rich import box
@@ -10,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.plan.block import BlockPlan
+from regard.plan.layers import LAYERS, LayersPlan, Timing
 from regard.plan.parts import Part, total
 from regard.plan.planned import Plan
 from regard.plan.published import Costs
@@ -18,29 +20,31 @@ NONE = "–"
 SUPERSCRIPT = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 
-def text(shown: Plan | BlockPlan | Costs, *, layers: bool = False, width: int = 100) -> str:
+def text(shown: Plan | BlockPlan | LayersPlan | Costs, *, by_layer: bool = False, width: int = 100) -> str:
     """The tables as plain text."""
     console = Console(file=io.StringIO(), width=width, color_system=None, highlight=False)
-    console.print(*render(shown, layers=layers), sep="\n")
+    console.print(*render(shown, by_layer=by_layer), sep="\n")
     file = console.file
     assert isinstance(file, io.StringIO)
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
 
 
-def render(shown: Plan | BlockPlan | Costs, *, layers: bool = False) -> list[RenderableType]:
-    """The same for a rich console; `layers` lists every layer of a plan by itself."""
+def render(shown: Plan | BlockPlan | LayersPlan | Costs, *, by_layer: bool = False) -> list[RenderableType]:
+    """The same for a rich console; `by_layer` lists every layer of a plan by itself."""
     match shown:
         case Plan():
             about = [*shown.notes, "memory without the allocator's reserve and the kernels' workspace"]
-            return [heading(shown.name, about), parts_table(shown, layers), flops_table(shown), memory_table(shown),
+            return [heading(shown.name, about), parts_table(shown, by_layer), flops_table(shown), memory_table(shown),
                     time_table(shown)]
         case BlockPlan():
             return block_page(shown)
+        case LayersPlan():
+            return layers_page(shown)
         case Costs():
             return [published_table(shown), *([own_table(shown)] if shown.own else []), *map(remark, shown.notes)]
 
 
-def parts_table(plan: Plan, layers: bool) -> Table:
+def parts_table(plan: Plan, by_layer: bool) -> Table:
     table = new_table("part", "parameters", "share", "FLOPs a token, forward", "share")
     whole = plan.total
 
@@ -61,22 +65,23 @@ def parts_table(plan: Plan, layers: bool) -> Table:
             continue
         depth = len({part.place.layer for part in inside} - {None})
         row(f"{stack}, {depth} layers" if depth > 1 else f"{stack}, 1 layer", inside, style="bold")
-        for name, group in grouped(inside, layers):
+        for name, group in grouped(inside, by_layer):
             row(f"  {name}", group)
     table.add_section()
     row("total", plan.parts, style="bold")
     return table
 
 
-def grouped(parts: list[Part], layers: bool) -> Iterable[tuple[str, list[Part]]]:
+def grouped(parts: list[Part], by_layer: bool) -> Iterable[tuple[str, list[Part]]]:
     """Parts by kind, or by layer and kind, in the order a token meets them."""
     order = ["positions", "self-attention", "cross-attention", "feed-forward", "residual projection", "norms"]
-    numbers = sorted({part.place.layer for part in parts if part.place.layer is not None}) if layers else []
+    numbers = sorted({part.place.layer for part in parts if part.place.layer is not None}) if by_layer else []
     for layer in [*numbers, None]:
         for kind in order:
-            group = [part for part in parts if part.place.kind == kind and (part.place.layer == layer or not layers)]
+            group = [part for part in parts if part.place.kind == kind and (part.place.layer == layer or not by_layer)]
             if group:
-                yield (f"{layer + 1} {kind}" if layer is not None else "last norm" if layers and kind == "norms" else kind), group
+                last = "last norm" if by_layer and kind == "norms" else kind
+                yield (last if layer is None else f"{layer + 1} {kind}"), group
 
 
 def flops_table(plan: Plan) -> Table:
@@ -138,6 +143,45 @@ def block_page(plan: BlockPlan) -> list[RenderableType]:
              f"feed-forward {shape.feed_forward}, {plan.tokens:,} tokens")
     return [heading("one encoder block", [about]), table, Text("  About the deck's count", style="bold"),
             *map(remark, plan.left_out())]
+
+
+def layers_page(shown: LayersPlan) -> list[RenderableType]:
+    s = shown.sizes
+    about = f"n = {s.n:,} tokens, d = {s.d:,} wide, kernel k = {s.k}, neighbourhood r = {s.r}, {s.heads} heads"
+    work = new_table("multiplications", "core, as\ntable 1", "at this\nn and d", "whole\nlayer, ours", "at this\nn and d")
+    order = new_table("steps and paths", "steps in a row", "at this n", "longest path", "at this n")
+    for kind in LAYERS:
+        work.add_row(kind.name, kind.order, number(kind.core(s)), kind.formula(s), number(kind.exact(s)))
+        order.add_row(kind.name, kind.steps_order, number(kind.steps(s)), kind.path_order, number(kind.path(s)))
+    page: list[RenderableType] = [heading("layer types (Vaswani et al. 2017, table 1)", [about]), work, order]
+    fixed = {"n": f"Milliseconds over n, at d = {s.d:,}", "d": f"Milliseconds over d, at n = {s.n:,}"}
+    page += [times_table(fixed[over], over, timings) for over, timings in shown.over.items()]
+    return [*page, *([slopes_table(shown)] if shown.over else []), *map(remark, shown.notes)]
+
+
+def times_table(title: str, over: str, timings: list[Timing]) -> Table:
+    table = new_table(over, *(kind.name for kind in LAYERS), title=title)
+    table.columns[0].justify = "right"
+    for value in sorted({getattr(t, over) for t in timings}):
+        found = {t.layer: t.quartiles for t in timings if getattr(t, over) == value}
+        table.add_row(f"{value:,}", *(spread(*found[kind.name], scale=1e3) for kind in LAYERS))
+    return table
+
+
+def slopes_table(shown: LayersPlan) -> Table:
+    table = new_table("layer", "over", "core, as\ntable 1", "whole layer,\ncounted", "measured", "at sizes",
+                      title="Growth: exponents at the largest sizes")
+    for slope in shown.slopes:
+        low, median, high = slope.measured
+        table.add_row(slope.layer, slope.over, f"{slope.core:.2f}", f"{slope.exact:.2f}", f"{median:.2f} ({low:.2f}–{high:.2f})",
+                      ", ".join(map(str, slope.sizes)))
+    return table
+
+
+def spread(low: float, median: float, high: float, scale: float = 1.0) -> str:
+    """12.3 (12.1–12.9): the median and the quartiles, to three digits of the median."""
+    digits = max(0, 2 - math.floor(math.log10(median * scale)))
+    return f"{median * scale:.{digits}f} ({low * scale:.{digits}f}–{high * scale:.{digits}f})"
 
 
 def published_table(shown: Costs) -> Table:

@@ -14,9 +14,9 @@ class World(Part):
     level: int = Field(1, ge=1, le=3)
     """Difficulty: the size of the lexicon and grammar."""
     number: Count = 50_000
-    """Training pairs."""
+    """Training examples."""
     held_out: Count = 1_000
-    """Pairs in each of the validation and test sets."""
+    """Examples in each of the validation and test sets."""
     share: float = Field(0.32, ge=0, le=1)
     """The part of the sentences that have an "it"."""
     seed: int = 1
@@ -28,7 +28,7 @@ class Data(Part):
     root: str = "."
     """Folder that relative paths start at."""
     train: Files = []
-    """Two aligned files (source, target), or one .tsv or .jsonl; each plain, .gz or .xz."""
+    """The training set."""
     valid: Files = []
     """The validation set, in the same forms."""
     test: dict[str, Files] = {}
@@ -36,16 +36,10 @@ class Data(Part):
     world: World | None = None
     """Take the data from an embedded world instead of files."""
     held_out: int = Field(0, ge=0)
-    """Set aside this many distinct source sentences of `train` as the validation set, and as many again as the test set
-    `held_out`; all pairs of one source sentence stay together."""
-    columns: tuple[int, int] = (0, 1)
-    """Source and target column of a .tsv, counted from 0."""
-    fields: tuple[str, str] = ("source", "target")
-    """Source and target field of a .jsonl."""
-    reverse: bool = False
-    """Translate from the target into the source."""
+    """Set aside this many distinct texts of `train` as the validation set, and as many again as the test set `held_out`; all
+    examples of one (source) text stay together."""
     too_long: Literal["error", "drop", "truncate"] = "error"
-    """What to do with a training line of more than `model.max_length` tokens."""
+    """What to do with a training example of more than `model.max_length` tokens."""
     origin: str = ""
     """Where the data come from and under which licence; printed on the model's card."""
 
@@ -61,14 +55,68 @@ class Data(Part):
         return self
 
 
+class PairData(Data):
+    """Parallel text: two aligned files (source, target), or one .tsv or .jsonl; each plain, .gz or .xz. From a world, its
+    sentences and their translations."""
+
+    columns: tuple[int, int] = (0, 1)
+    """Source and target column of a .tsv, counted from 0."""
+    fields: tuple[str, str] = ("source", "target")
+    """Source and target field of a .jsonl."""
+    reverse: bool = False
+    """Translate from the target into the source."""
+
+
+class TextData(Data):
+    """Plain text files, each plain, .gz or .xz. From a world, its sentences in one language."""
+
+    stream: bool = False
+    """Read the text as one long stream, cut into windows of `model.max_length` tokens, instead of line by line."""
+    language: Literal["source", "target"] = "source"
+    """Of a world: which language."""
+    too_long: Literal["error", "drop", "truncate"] = "drop"
+    """What to do with a training line of more than `model.max_length` tokens."""
+
+    @model_validator(mode="after")
+    def lines_can_be_set_aside(self) -> "TextData":
+        if self.stream and self.held_out:
+            raise ValueError("data.held_out sets lines aside, and a stream has none: give data.valid")
+        return self
+
+
+class LabelledData(Data):
+    """Texts with labels: .tsv or .jsonl files, each plain, .gz or .xz. From a world, sentences with an "it", labelled with the
+    gender of what it stands for."""
+
+    text: int | str = 0
+    """The column of the text: its number, counted from 0, or its name in the first line of a .tsv or in a .jsonl."""
+    label: int | str = 1
+    """The column of the label, likewise."""
+    too_long: Literal["error", "drop", "truncate"] = "truncate"
+    """What to do with a text of more than `model.max_length` tokens."""
+
+
+class TaggedData(Data):
+    """Sentences with a tag for every word, as CoNLL has them: a word and its tag a line, separated by a tab, and an empty line
+    between sentences. From a world, English words tagged with the German word they become."""
+
+    word: int = Field(0, ge=0)
+    """The column of the word, counted from 0."""
+    tag: int = -1
+    """The column of the tag; -1 is the last one."""
+
+
 class Tokens(Part):
     """How text becomes ids, over the `tokenizers` library."""
 
-    kind: Literal["bpe", "wordpiece", "unigram", "characters"] = "bpe"
+    kind: Literal["bpe", "wordpiece", "unigram", "words", "characters"] = "bpe"
     size: int = Field(8000, ge=16)
     """Vocabulary size aimed at, special tokens included; ignored for characters."""
-    joint: bool = True
-    """One vocabulary for both languages (needed to tie all embeddings), or one each."""
     file: str | None = None
     """Load this tokenizer.json (relative to data.root) instead of training one; both languages share it."""
     lowercase: bool = False
+
+
+class PairTokens(Tokens):
+    joint: bool = True
+    """One vocabulary for both languages (needed to tie all embeddings), or one each."""

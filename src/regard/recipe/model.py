@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from regard.recipe.part import Count, Part
+from regard.recipe.part import Count, Part, kind_or
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": dict(encoder_layers=2, decoder_layers=2, width=128, heads=4, feed_forward=512),
@@ -138,15 +138,11 @@ class UniversalModel(TransformerModel):
         return self
 
 
-def model_kind(given: Any) -> str:
-    return given.get("kind", "transformer") if isinstance(given, dict) else getattr(given, "kind", "transformer")
-
-
 Model = Annotated[
     Annotated[TransformerModel, Tag("transformer")]
     | Annotated[RecurrentModel, Tag("recurrent")]
     | Annotated[UniversalModel, Tag("universal")],
-    Discriminator(model_kind, custom_error_type="kind",
+    Discriminator(kind_or("transformer"), custom_error_type="kind",
                   custom_error_message="should be transformer, recurrent or universal"),
 ]
 

@@ -1,5 +1,6 @@
 """What every part of a recipe is: frozen, checked, and without settings of its own invention."""
 
+from collections.abc import Callable
 from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -22,3 +23,10 @@ def parts_in(annotation: Any) -> list[type[Part]]:
     if isinstance(annotation, type):
         return [annotation] if issubclass(annotation, Part) else []
     return [part for option in get_args(annotation) for part in parts_in(option)]
+
+
+def kind_or(default: str) -> Callable[[Any], str]:
+    """How a part that may be of several kinds says which it is, and which it is when it does not say."""
+    def kind(given: Any) -> str:
+        return given.get("kind", default) if isinstance(given, dict) else getattr(given, "kind", default)
+    return kind

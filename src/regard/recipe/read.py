@@ -9,9 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from regard.errors import Mistake
-from regard.recipe.model import model_kind
 from regard.recipe.part import Part, kinds_of, parts_in
-from regard.recipe.whole import Recipe
+from regard.recipe.whole import RECIPES, Recipe
 
 
 def read(path: str | Path, overrides: list[str] | None = None) -> Recipe:
@@ -39,10 +38,13 @@ def parse(text: str, overrides: list[str] | None = None, *, name: str = "recipe"
 
 
 def build(settings: dict[str, Any], *, name: str = "recipe") -> Recipe:
+    task = settings.get("task", "translate")
+    if not isinstance(task, str) or task not in RECIPES:
+        raise Mistake(f"{name}: task = {task!r}: should be {' or '.join(RECIPES)}")
     try:
-        return Recipe.model_validate(settings)
+        return RECIPES[task].model_validate(settings)
     except ValidationError as error:
-        raise Mistake(f"{name}: {explain(error)}") from None
+        raise Mistake(f"{name}: {explain(error, RECIPES[task])}") from None
 
 
 def apply_override(settings: dict[str, Any], override: str) -> None:
@@ -62,10 +64,10 @@ def apply_override(settings: dict[str, Any], override: str) -> None:
     settings[keys[-1]] = parsed
 
 
-def explain(error: ValidationError) -> str:
+def explain(error: ValidationError, recipe: type[Recipe]) -> str:
     """The first problem of a validation error in one line, with the nearest setting where a name is unknown."""
     problem = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
-    place, part = settings_place(problem["loc"])
+    place, part = settings_place(problem["loc"], recipe)
     dotted = ".".join(place)
     if problem["type"] == "extra_forbidden":
         known = list(part.model_fields)
@@ -79,18 +81,18 @@ def explain(error: ValidationError) -> str:
     if problem["type"] == "value_error":
         return message
     if problem["type"] == "kind":
-        return f"{dotted}.kind = {model_kind(problem['input'])!r}: {message}"
+        return f"{dotted}.kind = {problem['input'].get('kind')!r}: {message}"
     return f"{dotted} = {problem['input']!r}: {message[0].lower()}{message[1:]}"
 
 
-def settings_place(location: Sequence[int | str]) -> tuple[list[str], type[Part]]:
+def settings_place(location: Sequence[int | str], recipe: type[Recipe]) -> tuple[list[str], type[Part]]:
     """The setting that an error's location names, and the part it is in.
 
     Kinds of a union stand in the location but not in a recipe.
     """
     place: list[str] = []
-    part: type[Part] = Recipe
-    options: list[type[Part]] = [Recipe]
+    part: type[Part] = recipe
+    options: list[type[Part]] = [recipe]
     for key in location:
         if tagged := [option for option in options if option.model_fields.get("kind") and key in kinds_of(option)]:
             part = tagged[0]

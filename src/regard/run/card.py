@@ -1,15 +1,35 @@
 """The card of a run: README.md in its folder, made from what the folder holds."""
 
-import json
 from typing import Any
 
-from regard.run.opened import Run
+from regard.run.base import Run
 
-USES = """Translation of short texts like those it was trained on. Research and teaching."""
-MISUSES = """Text that matters to somebody's health, rights or safety without a person who reads both languages; passing its
-output off as a person's words."""
-LIMITS = """It knows only what its training text says, repeats its biases and mistakes, and can translate fluently and wrongly.
-Text unlike its training data, sentences longer than `model.max_length` tokens and unknown characters come out badly."""
+READER = "Text that matters to somebody's health, rights or safety without a person who checks"
+LIMITS = """It knows only what its training text says, and repeats its biases and mistakes. Text unlike its training data, texts
+longer than `model.max_length` tokens and unknown characters come out badly."""
+
+WORDS: dict[str, dict[str, Any]] = {
+    "translate": {
+        "uses": "Translation of short texts like those it was trained on. Research and teaching.",
+        "misuses": f"{READER} and reads both languages; passing its output off as a person's words.",
+        "limits": f"{LIMITS} It can translate fluently and wrongly.",
+        "verbs": ['translate {} "…"', 'show {} "…" --out attention.svg']},
+    "language": {
+        "uses": "Text like its training text, its perplexity, contextual vectors of words. Research and teaching.",
+        "misuses": "Misleading news, impersonation, spam, and any text passed off as a person's.",
+        "limits": f"{LIMITS} What it writes is likely, not true.",
+        "verbs": ['generate {} "…"', 'embed {} "…" --pool words']},
+    "classify": {
+        "uses": "Labels of texts like those it was trained on. Research and teaching.",
+        "misuses": f"{READER} every decision; judging people by what they write.",
+        "limits": f"{LIMITS} Its probabilities are not calibrated.",
+        "verbs": ['classify {} "…"', 'embed {} "…"']},
+    "tag": {
+        "uses": "Labels of the words of texts like those it was trained on. Research and teaching.",
+        "misuses": f"{READER} every decision.",
+        "limits": LIMITS,
+        "verbs": ['tag {} "…"', 'embed {} "…" --pool words']},
+}
 
 
 def write_card(run: Run) -> None:
@@ -20,12 +40,15 @@ def write_card(run: Run) -> None:
 
 def card(run: Run) -> str:
     recipe = run.recipe
-    facts = read_json(run, "environment.json")
+    facts = run.read_json("environment.json")
     parameters = sum(p.numel() for p in run.model.parameters())
     version = facts.get("packages", {}).get("regard", "")
     world = recipe.data.world
-    data = recipe.data.origin or (f"the embedded {world.kind} world, level {world.level}, {world.number:,} pairs" if world else
+    data = recipe.data.origin or (f"the embedded {world.kind} world, level {world.level}, {world.number:,} examples" if world else
                                   f"{', '.join(recipe.data.train)}; origin and licence not stated in the recipe (data.origin)")
+    words, model = WORDS[recipe.task], recipe.model
+    layers = f"{model.encoder_layers}+{model.decoder_layers}" if recipe.task == "translate" else str(model.layers)
+    verbs = "\n".join(f"regard {verb.format(run.folder)}" for verb in words["verbs"])
     return f"""# {run.folder.name}
 
 A {type(run.model).__name__} of {parameters:,} parameters for the task *{recipe.task}*, trained by regard {version}.
@@ -34,30 +57,29 @@ A {type(run.model).__name__} of {parameters:,} parameters for the task *{recipe.
 |---|---|
 | data | {data} |
 | recipe | `recipe.toml`, {recipe.digest()} |
-| model | {recipe.model.kind}, {recipe.model.encoder_layers}+{recipe.model.decoder_layers} layers of {recipe.model.width} |
+| model | {model.kind}, {layers} layers of {model.width} |
 | trained on | {facts.get("hardware", "unknown")} |
 
 ## Scores
 
-{score_table(read_json(run, "scores.json"))}
+{score_table(run.read_json("scores.json"))}
 
 ## Intended use
 
-{USES}
+{words["uses"]}
 
 ## Misuse
 
-{MISUSES}
+{words["misuses"]}
 
 ## Limits
 
-{LIMITS}
+{words["limits"]}
 
 ## Use
 
 ```
-regard translate {run.folder} "…"
-regard show {run.folder} "…" --out attention.svg
+{verbs}
 ```
 """
 
@@ -69,8 +91,3 @@ def score_table(scores: dict[str, Any]) -> str:
             f"| `{score['signature']}` |"
             for name, metrics in scores.items() for metric, score in metrics.items()]
     return "\n".join(["| set | metric | score | 95% interval | signature |", "|---|---|---|---|---|", *rows])
-
-
-def read_json(run: Run, name: str) -> dict[str, Any]:
-    path = run.folder / name
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import cast
 
 from rich.console import Console
 
@@ -16,10 +17,12 @@ from regard.pictures.report import Report, page
 from regard.pictures.style import save, svg_text
 from regard.recipe import Recipe
 from regard.run import environment
+from regard.run.base import Result
 from regard.run.card import write_card
-from regard.run.evaluate import Result, align_gold, alignment_head, evaluate
+from regard.run.evaluate import evaluate
 from regard.run.fit import train
-from regard.run.opened import Run
+from regard.run.translate import Translator
+from regard.run.truth import align_gold, alignment_head
 
 EXAMPLES = 5
 
@@ -32,7 +35,7 @@ def demonstrate(out: Path, *, device: str = "auto", overrides: Sequence[str] = (
     clear(out, recipe)
     console.print("A Transformer learns to translate English into German, from nothing, on sentences of an embedded world.\n",
                   markup=False)
-    run = train(recipe, out, device=device)
+    run = cast(Translator, train(recipe, out, device=device))
     result = evaluate(run)[0]
     tell(console, result)
     write_card(run)
@@ -64,20 +67,20 @@ def tell(console: Console, result: Result) -> None:
 
 def examples(result: Result) -> list[tuple[str, str, str]]:
     """Held-out sentences: the first with an "it", and the first without."""
-    gold = result.pairs.gold or []
+    gold = result.examples.gold or []
     riddles = [i for i, pair in enumerate(gold) if pair.pronouns][:EXAMPLES - 2]
     plain = [i for i, pair in enumerate(gold) if not pair.pronouns][:EXAMPLES - len(riddles)]
-    return [(result.pairs.source[i], result.hypotheses[i], result.pairs.target[i]) for i in (*riddles, *plain)]
+    return [(result.examples.source[i], result.outputs[i], result.examples.target[i]) for i in (*riddles, *plain)]
 
 
-def commands(run: Run, result: Result) -> list[str]:
-    sentence = next(pair.source for pair in result.pairs.gold or [] if pair.pronouns)
+def commands(run: Translator, result: Result) -> list[str]:
+    sentence = next(pair.source for pair in result.examples.gold or [] if pair.pronouns)
     return [f'regard translate {run.folder} "{sentence}"', f'regard show {run.folder} "{sentence}" --terminal',
             f'regard show {run.folder} "{sentence}" --heads --out heads.svg',
             "regard new translate --source your.en --target your.de"]
 
 
-def write_report(run: Run, result: Result, seconds: float) -> Path:
+def write_report(run: Translator, result: Result, seconds: float) -> Path:
     """report.html and the pictures it shows."""
     figures = draw(run, result)
     for name, (_, figure) in figures.items():
@@ -99,7 +102,7 @@ def write_report(run: Run, result: Result, seconds: float) -> Path:
     return path
 
 
-def facts(run: Run) -> list[tuple[str, str]]:
+def facts(run: Translator) -> list[tuple[str, str]]:
     model, world = run.recipe.model, run.recipe.data.world
     parameters = sum(p.numel() for p in run.model.parameters())
     layers = f"{model.encoder_layers}+{model.decoder_layers} layers"
@@ -108,9 +111,9 @@ def facts(run: Run) -> list[tuple[str, str]]:
             ("hardware", environment.hardware(run.device)), ("recipe", run.recipe.digest())]
 
 
-def draw(run: Run, result: Result):
+def draw(run: Translator, result: Result):
     """The pictures by name: (caption, figure)."""
-    gold = next(pair for pair in result.pairs.gold or [] if pair.pronouns)
+    gold = next(pair for pair in result.examples.gold or [] if pair.pronouns)
     layer, head = alignment_head(run)
     weights, name = next(align_gold(run, [gold])).view(layer, head)
     records = [json.loads(line) for line in (run.folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]

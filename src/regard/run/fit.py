@@ -3,28 +3,26 @@
 import copy
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from regard import recipe as recipes
-from regard.batches.batches import Batches, in_order
-from regard.batches.lengths import evaluation_store, training_store
-from regard.batches.store import Store
+from regard.batches.batches import Batches
+from regard.batches.lengths import evaluation_rows, training_rows
 from regard.corpus.dataset import Dataset, read_dataset
+from regard.corpus.vectors import read_vectors
 from regard.errors import Mistake
 from regard.recipe import Begin, Recipe
 from regard.run import environment
-from regard.run.opened import Run, build_model, load, load_tokenizers
-from regard.scoring.translation import translation_scores
-from regard.tokens.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
+from regard.run.base import Run
+from regard.run.opened import KINDS, load
 from regard.training import checkpoint
 from regard.training.log import Log, note
 from regard.training.loop import Trainer
-from regard.training.objectives import Translation, label_count, sentence_log_probabilities
-
-EVALUATE_TOKENS = 8192
+from regard.training.objectives import Say
 
 
 def train(recipe: Recipe | dict[str, Any] | str | Path, out: str | Path | None = None, *, overrides: Sequence[str] = (),
@@ -85,27 +83,42 @@ def open_unfinished(folder: Path, overrides: Sequence[str]) -> tuple[Path, Recip
     return folder, settings
 
 
-def fit(settings: Recipe, data: Dataset, folder: Path, device: torch.device, board: bool) -> Run:
+def fit(settings: Recipe, data: Dataset[Any], folder: Path, device: torch.device, board: bool) -> Run:
+    kind = KINDS[settings.task]
     with Log(folder / "log.jsonl", steps=settings.train.steps, board=folder / "board" if board else None) as log:
-        tokenizers = prepare_tokenizers(settings, data, folder)
-        store, long = training_store(data.train, tokenizers, max_length=settings.model.max_length,
-                                     too_long=settings.data.too_long, bpe_dropout=settings.train.regularize.bpe_dropout,
-                                     seed=settings.seed)
-        valid = evaluation_store(data.valid, tokenizers, max_length=settings.model.max_length, too_long=settings.data.too_long)
-        for pairs in data.tests.values():
-            evaluation_store(pairs, tokenizers, max_length=settings.model.max_length, too_long=settings.data.too_long)
-        batches = Batches(store, settings.train.tokens_per_batch, settings.seed)
+        kind.prepare(folder, settings, data)
         torch.manual_seed(settings.seed)
-        run = Run(folder, settings, tokenizers, build_model(settings, tokenizers), device)
+        run = kind(folder, settings, device)
+        limits = {"max_length": settings.model.max_length, "too_long": settings.data.too_long}
+        rows, long = training_rows(data.train, partial(run.encode, training=True), **limits)
+        valid, *_ = [evaluation_rows(examples, run.encode, **limits) for examples in (data.valid, *data.tests.values())]
+        batches = Batches(rows, settings.train.tokens_per_batch, settings.seed)
+        take_vectors(run, log)
         if settings.train.begin is not None:
             take_weights(run, settings.train.begin, log)
-        trainer = Trainer(run.model, Translation(settings.train.regularize), batches, settings.train, seed=settings.seed,
-                          folder=folder / "checkpoints", log=log, evaluate=lambda _: evaluation(run, data, valid))
+        trainer = Trainer(run.model, Say(settings.train.regularize), batches, settings.train, seed=settings.seed,
+                          folder=folder / "checkpoints", log=log, evaluate=lambda _: run.validate(data.valid, valid))
         describe(run, log, data, long, batches)
         pick_up(trainer, folder, log)
         weights = trainer.train()
         checkpoint.write_weights(folder / "model.safetensors", weights)
     return load(folder, device=str(device))
+
+
+def take_vectors(run: Run, log: Log) -> None:
+    """Begin from pre-computed word vectors, where the recipe names some."""
+    settings = getattr(run.recipe.model, "vectors", None)
+    if settings is None:
+        return
+    path, table = Path(run.recipe.data.root, settings.file), run.model.words
+    pieces = [piece.strip() for piece in run.tokenizers[0].pieces(range(table.num_embeddings))]
+    vectors = read_vectors(path, set(pieces), width=table.embedding_dim)
+    with torch.no_grad():
+        for number, piece in enumerate(pieces):
+            if piece in vectors:
+                table.weight[number] = torch.from_numpy(vectors[piece])
+    table.weight.requires_grad_(not settings.frozen)
+    log.note(f"{sum(piece in vectors for piece in pieces):,} of {len(pieces):,} tokens begin from the vectors in {path}")
 
 
 def take_weights(run: Run, begin: Begin, log: Log) -> None:
@@ -121,31 +134,19 @@ def take_weights(run: Run, begin: Begin, log: Log) -> None:
     log.note(f"beginning from {len(taken)} tensors of {begin.run}")
 
 
-def prepare_tokenizers(settings: Recipe, data: Dataset, folder: Path) -> tuple[Tokenizer, Tokenizer]:
-    """The run's tokenizers: found in its folder, loaded from the recipe's file, or trained on the training data."""
-    names = ["tokenizer.json"] if settings.tokens.joint else ["tokenizer.source.json", "tokenizer.target.json"]
-    if not all((folder / name).exists() for name in names):
-        texts = [[*data.train.source, *data.train.target]] if settings.tokens.joint else [data.train.source, data.train.target]
-        for name, lines in zip(names, texts):
-            made = load_tokenizer(Path(settings.data.root, settings.tokens.file)) if settings.tokens.file \
-                else train_tokenizer(settings.tokens, lines)
-            (folder / name).write_text(made.to_json(), encoding="utf-8")
-    return load_tokenizers(folder, settings)
-
-
-def describe(run: Run, log: Log, data: Dataset, long: int, batches: Batches) -> None:
+def describe(run: Run, log: Log, data: Dataset[Any], long: int, batches: Batches) -> None:
     """Say what is about to be trained, and write config.json and environment.json."""
     parameters = sum(p.numel() for p in run.model.parameters())
     padding = batches.padding_share()
-    config = {"model_type": "regard", "architectures": [type(run.model).__name__],
+    config = {"model_type": "regard", "architectures": [type(run.model).__name__], "task": run.recipe.task,
               **run.recipe.model.model_dump(mode="json", exclude_none=True),
-              "source_vocabulary": run.tokenizers[0].size, "target_vocabulary": run.tokenizers[1].size, "parameters": parameters}
+              "vocabularies": [tokenizer.size for tokenizer in run.tokenizers], "parameters": parameters}
     (run.folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     (run.folder / "environment.json").write_text(json.dumps(environment.describe(run.device), indent=1) + "\n", encoding="utf-8")
-    log.note(f"{len(data.train):,} pairs to learn from, {len(data.valid):,} to check; {parameters:,} parameters; "
+    log.note(f"{len(data.train):,} examples to learn from, {len(data.valid):,} to check; {parameters:,} parameters; "
              f"{len(batches.plan(0)):,} batches an epoch, {padding:.1%} padding; on {environment.hardware(run.device)}")
     if long:
-        log.note(f"{long:,} pairs longer than model.max_length = {run.recipe.model.max_length} tokens were "
+        log.note(f"{long:,} examples longer than model.max_length = {run.recipe.model.max_length} tokens were "
                  f"{'dropped' if run.recipe.data.too_long == 'drop' else 'cut'}")
     log.record(event="begin", parameters=parameters, padding_share=round(padding, 4), too_long=long)
 
@@ -159,16 +160,3 @@ def pick_up(trainer: Trainer, folder: Path, log: Log) -> None:
         trainer.resume(path)
         log.note(f"going on from step {trainer.progress.step:,}")
         log.record(event="resume", step=trainer.progress.step)
-
-
-def evaluation(run: Run, data: Dataset, valid: Store) -> dict[str, float]:
-    """Validation loss a token, and greedy BLEU where the recipe asks for it."""
-    total, count = 0.0, 0
-    for batch in in_order(valid, EVALUATE_TOKENS):
-        total -= float(sentence_log_probabilities(run.model, batch.to(run.device)).sum())
-        count += label_count(batch.labels)
-    scores = {"valid_loss": total / count}
-    if number := run.recipe.train.evaluate_sentences:
-        said = [translation.text for translation in run.best(data.valid.source[:number], beam=1)]
-        scores["valid_bleu"] = translation_scores(said, data.valid.target[:number], metrics=("bleu",), samples=2)["bleu"].score
-    return scores

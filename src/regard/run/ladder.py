@@ -16,9 +16,11 @@ from regard.pictures.report import Report, page
 from regard.pictures.style import save, svg_text
 from regard.recipe import Recipe
 from regard.run import environment
-from regard.run.evaluate import Result, evaluate
+from regard.run.base import Result
+from regard.run.evaluate import evaluate
 from regard.run.fit import as_recipe, train
-from regard.run.opened import Run, load
+from regard.run.opened import load
+from regard.run.translate import Translator
 from regard.scoring import Score, translation_scores
 
 RECURRENT: dict[str, Any] = {"kind": "recurrent", "cell": "lstm", "encoder_layers": 2, "decoder_layers": 1, "tie": "target"}
@@ -43,7 +45,7 @@ class Step:
     """A rung climbed."""
 
     rung: Rung
-    run: Run
+    run: Translator
     result: Result
     seconds: float
     parameters: int = field(init=False)
@@ -135,9 +137,9 @@ def train_rung(base: Recipe, rung: Rung, out: Path, device: str) -> Step:
 
 def longest_third(result: Result) -> Score:
     """BLEU of the third of the sentences that have the most words, where one vector for all of them is too little."""
-    lengths = [len(text.split()) for text in result.pairs.source]
+    lengths = [len(text.split()) for text in result.examples.source]
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])[:max(1, len(lengths) // 3)]
-    said, meant = [result.hypotheses[i] for i in order], [result.pairs.target[i] for i in order]
+    said, meant = [result.outputs[i] for i in order], [result.examples.target[i] for i in order]
     return translation_scores(said, meant, metrics=("bleu",))["bleu"]
 
 
@@ -179,7 +181,7 @@ def draw(steps: list[Step]) -> dict[str, tuple[str, Any]]:
     """BLEU by length of all, and what each that attends looked at in the same sentence."""
     series = {step.rung.name: step.result.by_length for step in steps}
     figures: dict[str, tuple[str, Any]] = {"length": ("BLEU by sentence length, with 95% intervals.", score_by_length(series))}
-    sources = steps[0].result.pairs.source
+    sources = steps[0].result.examples.source
     sentence = max(sources[:50], key=lambda text: len(text.split()))
     for number, step in enumerate(steps):
         if step.run.attends and step.run.best([sentence])[0].tokens:              # one that has learned nothing may say nothing

@@ -7,10 +7,10 @@ from regard.errors import Mistake
 from regard.pictures.alignment import alignment, heads
 from regard.pictures.style import save
 from regard.pictures.terminal import alignment_text
-from regard.run.opened import Alignment, Run
+from regard.run.translate import Alignment, Translator
 
 
-def show_alignment(run: Run, text: str, *, out: Path | None = None, terminal: bool = False, layer: int | None = None,
+def show_alignment(run: Translator, text: str, *, out: Path | None = None, terminal: bool = False, layer: int | None = None,
                    head: int | None = None, all_heads: bool = False) -> str:
     """Translate a text and draw its cross-attention; layers and heads count from 1. What was said, and where the picture is."""
     found = next(run.align([text]))

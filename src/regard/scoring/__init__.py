@@ -9,7 +9,7 @@ from regard.scoring.alignment import (
     parse_moses,
     uniform_error,
 )
-from regard.scoring.likelihood import accuracy, perplexity
+from regard.scoring.likelihood import accuracy, compare_right, item_accuracy, perplexity
 from regard.scoring.score import Score, bootstrap
 from regard.scoring.translation import compare, score_by_length, translation_scores
 
@@ -20,7 +20,9 @@ __all__ = [
     "best_head",
     "bootstrap",
     "compare",
+    "compare_right",
     "format_moses",
+    "item_accuracy",
     "links",
     "merge_words",
     "parse_moses",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -66,3 +67,34 @@ def accuracy(right: Sequence[bool] | np.ndarray, name: str = "accuracy") -> Scor
     low, high = ((centre + side * spread) / (1 + Z95**2 / n) for side in (-1, 1))
     signature = sign(name, ci="wilson", n=n, units="percent")
     return Score(name, 100 * p, 100 * max(0.0, min(low, p)), 100 * min(1.0, max(high, p)), signature)
+
+
+def item_accuracy(right: Sequence[tuple[int, int]], name: str = "accuracy", *, samples: int = SAMPLES, seed: int = SEED) -> Score:
+    """The percentage of items that are right where they come in groups (the words of a sentence): a group gives how many are
+    right and how many there are, and the bootstrap draws whole groups."""
+    counts = np.asarray(right, dtype=np.float64).reshape(-1, 2)
+    if counts[:, 1].sum() == 0:
+        raise Mistake(f"no items to take the {name} of: the set is empty")
+    signature = sign(name, bs=samples, seed=seed, n=int(counts[:, 1].sum()), units="percent")
+    return bootstrapped(name, counts, lambda total: 100 * total[0] / max(total[1], 1.0), signature, samples=samples, seed=seed)
+
+
+def compare_right(right: Mapping[str, Sequence[bool]]) -> list[dict[str, Any]]:
+    """Is each system different from the first? McNemar's exact test (1947): of the items that only one of the two has right, each
+    is as likely to be the one's as the other's. One row a system, as `compare` gives them."""
+    rows: list[dict[str, Any]] = []
+    first = np.asarray(next(iter(right.values())), dtype=bool)
+    for system, found in right.items():
+        score = accuracy(found)
+        mine, theirs = np.asarray(found, dtype=bool) & ~first, first & ~np.asarray(found, dtype=bool)
+        p_value = sign_test(int(mine.sum()), int(theirs.sum())) if rows else None
+        rows.append({"system": system, "metric": "accuracy", "score": score.score, "mean": score.score,
+                     "ci": (score.high - score.low) / 2, "p_value": p_value,
+                     "signature": f"{score.signature}|test:mcnemar-exact"})
+    return rows
+
+
+def sign_test(a: int, b: int) -> float:
+    """The two-sided probability of a split at least as uneven as a : b if both were equally likely."""
+    n, few = a + b, min(a, b)
+    return min(1.0, 2 * sum(math.comb(n, k) for k in range(few + 1)) / 2**n)

@@ -63,6 +63,8 @@ def train_tokenizer(settings: Tokens, texts: Iterable[str]) -> Tokenizer:
             trainer = trainers.WordPieceTrainer(limit_alphabet=LARGEST_ALPHABET, min_frequency=2, **options)
         case "unigram":
             trainer = trainers.UnigramTrainer(unk_token="<unk>", **options)
+        case "words":
+            trainer = trainers.WordLevelTrainer(**options)
         case "characters":
             trainer = trainers.WordLevelTrainer(**{**options, "vocab_size": LARGEST_ALPHABET})
     library.train_from_iterator(texts, trainer)
@@ -71,7 +73,8 @@ def train_tokenizer(settings: Tokens, texts: Iterable[str]) -> Tokenizer:
 
 def untrained(settings: Tokens) -> Library:
     model = {"bpe": lambda: models.BPE(unk_token="<unk>"), "wordpiece": lambda: models.WordPiece(unk_token="<unk>"),
-             "unigram": models.Unigram, "characters": lambda: models.WordLevel(unk_token="<unk>")}[settings.kind]()
+             "unigram": models.Unigram, "words": lambda: models.WordLevel(unk_token="<unk>"),
+             "characters": lambda: models.WordLevel(unk_token="<unk>")}[settings.kind]()
     library = Library(model)
     steps = [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
     library.normalizer = normalizers.Sequence([*steps, normalizers.Lowercase()] if settings.lowercase else steps)

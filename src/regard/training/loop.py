@@ -11,19 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.batches.batches import Batch, Batches
+from regard.batches.batch import Batch
+from regard.batches.batches import Batches
 from regard.errors import Interrupted, Mistake
 from regard.recipe import Train
 from regard.training import checkpoint
 from regard.training.average import MovingAverage, mean_weights
 from regard.training.log import Log
-from regard.training.objectives import label_count
 from regard.training.optimizer import Optimizer
 from regard.training.schedule import rate
 
 Objective = Callable[[nn.Module, Batch], Tensor]
 Evaluate = Callable[[nn.Module], dict[str, float]]
 NOT_FINITE_IN_A_ROW = 25
+BETTER = ("valid_bleu", "valid_accuracy")
+"""What the best weights are chosen by, where it is measured; else by the loss."""
 
 
 @dataclass
@@ -92,7 +94,7 @@ class Trainer:
         torch.manual_seed(hash_step(self.seed, progress.step))
         self.optimizer.set_rate(rate(progress.step, settings.steps, settings.schedule))
         self.model.train()
-        count = sum(label_count(batch.labels) for _, _, batch in micro_batches)
+        count = sum(batch.label_count() for _, _, batch in micro_batches)
         total = torch.zeros((), device=self.device)
         for _, _, batch in micro_batches:
             with self.autocast():
@@ -139,7 +141,7 @@ class Trainer:
             scores = self.evaluate(self.model)
         if self.ema is not None:
             self.ema.swap()
-        goodness = scores.get("valid_bleu", -scores["valid_loss"])
+        goodness = next((scores[name] for name in BETTER if name in scores), -scores["valid_loss"])
         progress = self.progress
         better = progress.best is None or goodness > progress.best
         progress.not_better = 0 if better else progress.not_better + 1

@@ -1,4 +1,4 @@
-"""The token store: parallel text as ids on disk, memory-mapped, built once and found again by the hash of its content."""
+"""The token store: texts as ids on disk, memory-mapped, built once and found again by the hash of their content."""
 
 import hashlib
 import json
@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,17 +14,16 @@ import numpy as np
 
 from regard import chance
 from regard.batches.ragged import Ragged
-from regard.corpus.pairs import Pairs
 from regard.tokens.bpe_dropout import Segmenter, split_words
 from regard.tokens.tokenizer import Tokenizer
 
-LAYOUT = 1
+LAYOUT = 2
 ENCODE_AT_ONCE = 20_000
 
 
 @dataclass
 class Side:
-    """One language of a store: the ids of every sentence, and with BPE-dropout the segmentations to choose from."""
+    """One side of the examples: the ids of every text, and with BPE-dropout the segmentations to choose from."""
 
     ids: Ragged
     words: Ragged | None = None
@@ -60,61 +60,39 @@ class Side:
         return first + (chance.mix(seed, epoch, positions) % count.astype(np.uint64)).astype(np.int64)
 
 
-@dataclass
-class Store:
-    source: Side
-    target: Side
-
-    def __len__(self) -> int:
-        return len(self.source.ids)
-
-    def sides(self) -> tuple[tuple[str, Side], ...]:
-        return ("source", self.source), ("target", self.target)
-
-
-    def plain(self) -> "Store":
-        return Store(self.source.plain(), self.target.plain())
-
-
 def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "regard", "stores")
 
 
-def open_store(pairs: Pairs, tokenizers: tuple[Tokenizer, Tokenizer], *, bpe_dropout: float = 0.0, seed: int = 0) -> Store:
-    """The store of these pairs, built if it is not in the cache yet."""
-    folder = cache_folder() / digest(pairs, tokenizers, bpe_dropout, seed)
+def open_side(lines: Sequence[str], tokenizer: Tokenizer, *, bpe_dropout: float = 0.0, seed: int = 0) -> Side:
+    """The ids of these texts, built if they are not in the cache yet."""
+    folder = cache_folder() / digest(lines, tokenizer, bpe_dropout, seed)
     if not (folder / "layout.json").exists():
-        save(encode(pairs, tokenizers, bpe_dropout=bpe_dropout, seed=seed), folder)
+        save(encode(lines, tokenizer, bpe_dropout=bpe_dropout, seed=seed), folder)
     return load(folder)
 
 
-def digest(pairs: Pairs, tokenizers: tuple[Tokenizer, Tokenizer], bpe_dropout: float, seed: int) -> str:
+def digest(lines: Sequence[str], tokenizer: Tokenizer, bpe_dropout: float, seed: int) -> str:
     found = hashlib.sha256(f"{LAYOUT} {bpe_dropout} {seed if bpe_dropout else 0}\n".encode())
-    for tokenizer in tokenizers:
-        found.update(tokenizer.to_json().encode())
-    for lines in (pairs.source, pairs.target):
-        found.update(b"\0")
-        for line in lines:
-            found.update(line.encode() + b"\n")
+    found.update(tokenizer.to_json().encode() + b"\0")
+    for line in lines:
+        found.update(line.encode() + b"\n")
     return found.hexdigest()[:32]
 
 
-def encode(pairs: Pairs, tokenizers: tuple[Tokenizer, Tokenizer], *, bpe_dropout: float = 0.0, seed: int = 0) -> Store:
-    sides = []
-    for lines, tokenizer in zip((pairs.source, pairs.target), tokenizers):
-        side = Side(encode_lines(lines, tokenizer))
-        sides.append(with_dropout(side, lines, tokenizer, bpe_dropout, seed) if bpe_dropout else side)
-    return Store(*sides)
+def encode(lines: Sequence[str], tokenizer: Tokenizer, *, bpe_dropout: float = 0.0, seed: int = 0) -> Side:
+    side = Side(encode_lines(lines, tokenizer))
+    return with_dropout(side, lines, tokenizer, bpe_dropout, seed) if bpe_dropout else side
 
 
-def encode_lines(lines: list[str], tokenizer: Tokenizer) -> Ragged:
+def encode_lines(lines: Sequence[str], tokenizer: Tokenizer) -> Ragged:
     rows: list[list[int]] = []
     for start in range(0, len(lines), ENCODE_AT_ONCE):
         rows += tokenizer.encode(lines[start:start + ENCODE_AT_ONCE])
     return Ragged.of(rows)
 
 
-def with_dropout(side: Side, lines: list[str], tokenizer: Tokenizer, dropout: float, seed: int) -> Side:
+def with_dropout(side: Side, lines: Sequence[str], tokenizer: Tokenizer, dropout: float, seed: int) -> Side:
     segmenter = Segmenter.of(tokenizer)
     sentences = split_words(tokenizer, lines)
     counts = Counter(word for sentence in sentences for word in sentence)
@@ -125,36 +103,33 @@ def with_dropout(side: Side, lines: list[str], tokenizer: Tokenizer, dropout: fl
                 Ragged.of([row for found in variants for row in found]))
 
 
-def save(store: Store, folder: Path) -> None:
-    """Write aside, then rename: a half-built store is never found."""
+def save(side: Side, folder: Path) -> None:
+    """Write aside, then rename: a half-built side is never found."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".building-"))
     try:
-        for name, side in store.sides():
-            for part, ragged in (("ids", side.ids), ("words", side.words), ("variants", side.variants)):
-                if ragged is not None:
-                    np.save(aside / f"{name}.{part}.npy", ragged.flat)
-                    np.save(aside / f"{name}.{part}.offsets.npy", ragged.offsets)
-            if side.choices is not None:
-                np.save(aside / f"{name}.choices.npy", side.choices)
-        (aside / "layout.json").write_text(json.dumps({"layout": LAYOUT, "pairs": len(store)}))
+        for part, ragged in (("ids", side.ids), ("words", side.words), ("variants", side.variants)):
+            if ragged is not None:
+                np.save(aside / f"{part}.npy", ragged.flat)
+                np.save(aside / f"{part}.offsets.npy", ragged.offsets)
+        if side.choices is not None:
+            np.save(aside / "choices.npy", side.choices)
+        (aside / "layout.json").write_text(json.dumps({"layout": LAYOUT, "rows": len(side.ids)}))
         if not folder.exists():
             aside.rename(folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def load(folder: Path) -> Store:
-    def array(name: str) -> np.ndarray:
-        return np.load(folder / name, mmap_mode="r")
+def load(folder: Path) -> Side:
+    def array(name: str) -> np.ndarray | None:
+        path = folder / f"{name}.npy"
+        return np.load(path, mmap_mode="r") if path.exists() else None
 
     def ragged(name: str) -> Ragged | None:
-        return Ragged(array(f"{name}.npy"), array(f"{name}.offsets.npy")) if (folder / f"{name}.npy").exists() else None
+        flat, offsets = array(name), array(f"{name}.offsets")
+        return None if flat is None or offsets is None else Ragged(flat, offsets)
 
-    def side(name: str) -> Side:
-        ids = ragged(f"{name}.ids")
-        assert ids is not None
-        choices = array(f"{name}.choices.npy") if (folder / f"{name}.choices.npy").exists() else None
-        return Side(ids, ragged(f"{name}.words"), choices, ragged(f"{name}.variants"))
-
-    return Store(side("source"), side("target"))
+    ids = ragged("ids")
+    assert ids is not None
+    return Side(ids, ragged("words"), array("choices"), ragged("variants"))

@@ -1,0 +1,35 @@
+"""What a model is given at once."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+NOTHING = -1
+"""The label where a model is not asked to say anything."""
+
+
+@dataclass
+class Batch:
+    """What a model reads, by the names of its `forward`, and what it should say of it."""
+
+    inputs: dict[str, Tensor]                                                     # (B, …) each
+    labels: Tensor                                                                # (B, …)
+    rows: np.ndarray                                                              # (B,) which examples
+
+    def to(self, device: torch.device) -> "Batch":
+        return Batch({name: send(part, device) for name, part in self.inputs.items()}, send(self.labels, device), self.rows)
+
+    def twice(self) -> "Batch":
+        """Every row again after all of them."""
+        inputs = {name: torch.cat([part, part]) for name, part in self.inputs.items()}
+        return Batch(inputs, torch.cat([self.labels, self.labels]), np.concatenate([self.rows, self.rows]))
+
+    def label_count(self) -> int:
+        return int((self.labels != NOTHING).sum())
+
+
+def send(x: Tensor, device: torch.device) -> Tensor:
+    """Copy to a device; from pinned memory, so that a GPU is not waited for."""
+    return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" and not x.is_cuda else x.to(device)

@@ -1,0 +1,130 @@
+"""Examples of every kind: sentence pairs, lines, labelled texts, tagged sentences. Each remembers the line it came from."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Protocol, Self
+
+from regard.worlds import bilingual
+
+
+class Examples(Protocol):
+    """What every kind has."""
+
+    name: str
+    lines: list[int]
+
+    def __len__(self) -> int: ...
+    def where(self, index: int) -> str: ...
+    def choose(self, indices: Sequence[int]) -> Self: ...
+    def keys(self) -> list[str]: ...
+    def texts(self) -> list[list[str]]: ...
+
+
+class Listed:
+    """Examples held as lists of equal length, one a field."""
+
+    name: str
+    lines: list[int]
+
+    def where(self, index: int) -> str:
+        return f"{self.name}:{self.lines[index]}" if self.lines else f"{self.name} example {index + 1}"
+
+    def choose(self, indices: Sequence[int]) -> Self:
+        def pick(values: Any) -> Any:
+            return [values[i] for i in indices] if isinstance(values, list) and values else values
+
+        return replace(self, **{part.name: pick(getattr(self, part.name)) for part in fields(self)})  # type: ignore[type-var, arg-type]
+
+
+@dataclass
+class Pairs(Listed):
+    """Sentences and their translations."""
+
+    source: list[str]
+    target: list[str]
+    name: str = ""
+    lines: list[int] = field(default_factory=list)
+    """The line each pair came from, counted from 1."""
+    gold: list[bilingual.Pair] | None = None
+    """What a world knows of its pairs: alignments and antecedents."""
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def keys(self) -> list[str]:
+        """What a held-out set must not share with the training set."""
+        return self.source
+
+    def texts(self) -> list[list[str]]:
+        """The text of each side."""
+        return [self.source, self.target]
+
+    def reversed(self) -> "Pairs":
+        """The other direction; what a world knows of its pairs holds for this one only."""
+        return Pairs(self.target, self.source, self.name, self.lines)
+
+
+@dataclass
+class Lines(Listed):
+    """Plain text, an example a line."""
+
+    text: list[str]
+    name: str = ""
+    lines: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+    def keys(self) -> list[str]:
+        return self.text
+
+    def texts(self) -> list[list[str]]:
+        return [self.text]
+
+
+@dataclass
+class Labelled(Listed):
+    """Texts, each with a label."""
+
+    text: list[str]
+    label: list[str]
+    name: str = ""
+    lines: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+    def keys(self) -> list[str]:
+        return self.text
+
+    def texts(self) -> list[list[str]]:
+        return [self.text]
+
+    def labels(self) -> list[str]:
+        return distinct(self.label)
+
+
+@dataclass
+class Tagged(Listed):
+    """Sentences of words, each word with a tag."""
+
+    words: list[list[str]]
+    tags: list[list[str]]
+    name: str = ""
+    lines: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def keys(self) -> list[str]:
+        return [" ".join(words) for words in self.words]
+
+    def texts(self) -> list[list[str]]:
+        return [self.keys()]
+
+    def labels(self) -> list[str]:
+        return distinct(tag for tags in self.tags for tag in tags)
+
+
+def distinct(labels: Iterable[str]) -> list[str]:
+    return sorted(set(labels))

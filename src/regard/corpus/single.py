@@ -1,0 +1,69 @@
+"""Text in one language: plain, labelled, tagged."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from regard.corpus.examples import Labelled, Lines, Tagged
+from regard.corpus.table import table_rows
+from regard.corpus.text import iterate_lines
+from regard.errors import Mistake
+
+
+def read_text(files: Sequence[Path], *, keep_empty: bool = False) -> Lines:
+    """The lines of plain text files, one file after another; empty ones only where they belong to the text."""
+    found = Lines([], ", ".join(map(str, files)))
+    for path in files:
+        for number, line in enumerate(iterate_lines(path), start=1):
+            if keep_empty or line.strip():
+                found.text.append(line if keep_empty else line.strip())
+                found.lines.append(number)
+    if not any(line.strip() for line in found.text):
+        raise Mistake(f"{found.name} has no text")
+    return found
+
+
+def read_labelled(files: Sequence[Path], *, text: int | str = 0, label: int | str = 1) -> Labelled:
+    """Texts with their labels from .tsv or .jsonl files."""
+    found = Labelled([], [], ", ".join(map(str, files)))
+    for path in files:
+        for line, (words, name) in table_rows(path, [text, label], "data.text, data.label"):
+            if not words.strip() or not name.strip():
+                raise Mistake(f"{path}:{line} has an empty {'label' if words.strip() else 'text'}; remove the line or fill it in")
+            found.text.append(words.strip())
+            found.label.append(name.strip())
+            found.lines.append(line)
+    if not found.text:
+        raise Mistake(f"{found.name} has no labelled texts")
+    return found
+
+
+def read_tagged(files: Sequence[Path], *, word: int = 0, tag: int = -1) -> Tagged:
+    """Sentences as CoNLL has them: a word and its tag a line, in columns; an empty line between sentences; # begins a comment
+    before a sentence."""
+    found = Tagged([], [], ", ".join(map(str, files)))
+    for path in files:
+        add_sentences(found, path, enumerate([*iterate_lines(path), ""], start=1), word, tag)
+    if not found.words:
+        raise Mistake(f"{found.name} has no tagged sentences")
+    return found
+
+
+def add_sentences(found: Tagged, path: Path, lines: Iterable[tuple[int, str]], word: int, tag: int) -> None:
+    words: list[str] = []
+    tags: list[str] = []
+    for number, line in lines:
+        if not line.strip():
+            if words:
+                found.words.append(words)
+                found.tags.append(tags)
+                found.lines.append(number - len(words))
+            words, tags = [], []
+            continue
+        if line.startswith("#") and not words and "\t" not in line:
+            continue
+        cells = line.split("\t") if "\t" in line else line.split()
+        if len(cells) <= max(word, tag, 1 if tag < 0 else 0) or not cells[word].strip() or not cells[tag].strip():
+            raise Mistake(f"{path}:{number} has {len(cells)} columns; a word (data.word = {word}) and its tag (data.tag = {tag}) "
+                          "are needed, separated by a tab")
+        words.append("".join(cells[word].split()))
+        tags.append(cells[tag].strip())

@@ -1,0 +1,58 @@
+"""Rows of a .tsv or .jsonl file, plain, .gz or .xz: the cells of chosen columns."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from regard.corpus.text import iterate_lines
+from regard.errors import Mistake
+
+Row = tuple[int, list[str]]
+"""The line, counted from 1, and the chosen cells."""
+
+
+def kind_of(path: Path) -> str:
+    return Path(path.stem).suffix if path.suffix in (".gz", ".xz") else path.suffix
+
+
+def table_rows(path: Path, columns: Sequence[int | str], setting: str) -> Iterator[Row]:
+    """A .jsonl by the names of its fields, anything else as a .tsv by numbers or by the names in its first line."""
+    if kind_of(path) == ".jsonl":
+        return jsonl_rows(path, columns, setting)
+    return tsv_rows(path, columns, setting)
+
+
+def tsv_rows(path: Path, columns: Sequence[int | str], setting: str) -> Iterator[Row]:
+    rows = ((number, line) for number, line in enumerate(iterate_lines(path), start=1) if line.strip())
+    chosen = [column for column in columns if isinstance(column, int)]
+    if len(chosen) < len(columns):
+        header = next(rows, (1, ""))[1].split("\t")
+        chosen = [place(column, header, path, setting) for column in columns]
+    for number, line in rows:
+        cells = line.split("\t")
+        if len(cells) <= max(chosen):
+            raise Mistake(f"{path}:{number} has {len(cells)} columns; {setting} = {list(columns)} needs {max(chosen) + 1}")
+        yield number, [cells[column] for column in chosen]
+
+
+def place(column: int | str, header: list[str], path: Path, setting: str) -> int:
+    if isinstance(column, int):
+        return column
+    if column not in header:
+        raise Mistake(f"{path}:1 names no column {column!r} ({setting}); it has {', '.join(header)}")
+    return header.index(column)
+
+
+def jsonl_rows(path: Path, names: Sequence[int | str], setting: str) -> Iterator[Row]:
+    for number, line in enumerate(iterate_lines(path), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise Mistake(f"{path}:{number} is not JSON: {error}") from None
+        values = [row.get(name) if isinstance(row, dict) else None for name in names]
+        for name, value in zip(names, values):
+            if not isinstance(value, str | int) or isinstance(value, bool):
+                raise Mistake(f"{path}:{number} lacks a text field {name!r}; name yours in {setting}")
+        yield number, [str(value) for value in values]

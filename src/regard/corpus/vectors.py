@@ -1,0 +1,36 @@
+"""Pre-computed word vectors: the text files of word2vec (Mikolov et al. 2013) and GloVe (Pennington et al. 2014)."""
+
+from pathlib import Path
+
+import numpy as np
+
+from regard.corpus.text import iterate_lines
+from regard.errors import Mistake
+
+
+def read_vectors(path: Path, words: set[str], *, width: int) -> dict[str, np.ndarray]:
+    """The vectors of those of the words that the file has. A line is a word and its numbers; word2vec puts a line with the number
+    of words and the width before them."""
+    found: dict[str, np.ndarray] = {}
+    for number, line in enumerate(iterate_lines(path), start=1):
+        cells = line.rstrip().split(" ")
+        if number == 1 and len(cells) == 2 and all(cell.isdigit() for cell in cells):
+            require_width(path, number, int(cells[1]), width)
+            continue
+        if not line.strip():
+            continue
+        require_width(path, number, len(cells) - 1, width)
+        if cells[0] in words:
+            try:
+                found[cells[0]] = np.array(cells[1:], dtype=np.float32)
+            except ValueError:
+                raise Mistake(f"{path}:{number} has something else than a word and {width} numbers; remove the line") from None
+    if not found:
+        raise Mistake(f"{path} has no vector of any token of the vocabulary; vectors need tokens.kind = 'words', "
+                      "and tokens.lowercase = true if they are of lower-cased words")
+    return found
+
+
+def require_width(path: Path, line: int, found: int, wanted: int) -> None:
+    if found != wanted:
+        raise Mistake(f"{path}:{line} has {found} numbers, the model's embeddings {wanted}; set model.embedding_width = {found}")

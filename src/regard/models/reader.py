@@ -1,0 +1,110 @@
+"""Recurrent networks that read one text: a classifier (many to one) and a tagger (many to many, aligned), each with attention
+over its states or without; and what they read, words or another model's contextual vectors (CoVe, McCann et al. 2017; ELMo,
+Peters et al. 2018)."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.masks import Mask
+from regard.attention.scores import Scored
+from regard.layers.recurrent import Recurrent
+
+if TYPE_CHECKING:
+    from regard.recipe import RecurrentReader, Regularize
+
+
+class Contextual(nn.Module):
+    """The frozen vectors of another model for each token in its sentence: one layer, or γ Σ_j s_j h_j over all, the s_j a softmax
+    of learned scalars and γ learned (Peters et al. 2018, eq. 1). Narrower layers are filled up with zeros."""
+
+    def __init__(self, model: Any, layer: int | str, widths: list[int]):
+        super().__init__()
+        self.model, self.layer = model.requires_grad_(False), layer
+        self.width = max(widths) if layer == "mix" else widths[int(layer)]
+        if layer == "mix":
+            self.scalars = nn.Parameter(torch.zeros(len(widths)))
+            self.gamma = nn.Parameter(torch.ones(()))
+
+    def forward(self, source: Tensor, lengths: Tensor) -> Tensor:
+        self.model.eval()                                                         # frozen: its dropout too
+        with torch.no_grad():
+            layers = self.model.layers_of(source, lengths)
+        if self.layer != "mix":
+            return layers[int(self.layer)]
+        wide = torch.stack([nn.functional.pad(x, (0, self.width - x.size(-1))) for x in layers], dim=-1)      # (B, S, D, L)
+        share = self.scalars.exp() / self.scalars.exp().sum()
+        return self.gamma * (wide @ share)
+
+
+class Reader(nn.Module):
+    """Ids (B, S) -> states (B, S, H) and the last one of each direction (B, H)."""
+
+    def __init__(self, settings: "RecurrentReader", vocabulary: int, dropout: float, features: Contextual | None = None):
+        super().__init__()
+        width = settings.embedding_width or settings.width
+        self.features = features
+        self.embedding = nn.Embedding(vocabulary, width) if features is None else None
+        self.dropout = nn.Dropout(dropout)
+        self.cells = Recurrent(settings.cell, width if features is None else features.width, settings.width, settings.layers,
+                               bidirectional=settings.bidirectional, dropout=dropout)
+
+    def embed(self, source: Tensor, lengths: Tensor) -> Tensor:
+        if self.features is not None:
+            return self.features(source, lengths)
+        assert self.embedding is not None
+        return self.embedding(source)
+
+    def layers_of(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
+        """The word vectors, then the states of each layer: (B, S, ·) each."""
+        x = self.embed(source, lengths)
+        return [x, *self.cells.read(x, lengths)[0]]
+
+    def forward(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        (*_, states), last = self.cells.read(self.dropout(self.embed(source, lengths)), lengths)
+        return states, last.hidden[:, -1]
+
+
+class RecurrentReading(nn.Module):
+    """A reader, what it sees of its own states, and a label to say."""
+
+    def __init__(self, settings: "RecurrentReader", vocabulary: int, labels: int, regularize: "Regularize | None" = None,
+                 features: Contextual | None = None):
+        super().__init__()
+        dropout = regularize.dropout if regularize else 0.0
+        self.reader = Reader(settings, vocabulary, dropout, features)
+        self.self_attention = None
+        if settings.attention != "none":
+            self.self_attention = Scored(settings.attention, settings.width, settings.width, settings.attention_width)
+        self.dropout = nn.Dropout(dropout)
+        self.output = nn.Linear(settings.width * (1 if self.self_attention is None else 2), labels)
+
+    @property
+    def words(self) -> nn.Embedding | None:
+        """The table of word vectors."""
+        return self.reader.embedding
+
+    def layers_of(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
+        return self.reader.layers_of(source, lengths)
+
+    def with_seen(self, asking: Tensor, states: Tensor, lengths: Tensor) -> Tensor:
+        """What asks (B, T, H), and beside it what it sees of the states (B, S, H)."""
+        if self.self_attention is None:
+            return asking
+        seen = self.self_attention(asking, *self.self_attention.keys_values(states), mask=Mask(lengths=lengths))
+        return torch.cat([asking, seen], dim=-1)
+
+
+class RecurrentClassifier(RecurrentReading):
+    def forward(self, source: Tensor, lengths: Tensor) -> Tensor:
+        """The logits (B, C) of the labels of each text."""
+        states, last = self.reader(source, lengths)
+        return self.output(self.dropout(self.with_seen(last[:, None], states, lengths)[:, 0]))
+
+
+class RecurrentTagger(RecurrentReading):
+    def forward(self, source: Tensor, lengths: Tensor) -> Tensor:
+        """The logits (B, S, C) of the labels of each token."""
+        states, _ = self.reader(source, lengths)
+        return self.output(self.dropout(self.with_seen(states, states, lengths)))

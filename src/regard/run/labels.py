@@ -1,0 +1,45 @@
+"""What runs that say labels have in common: the labels, and the vectors they may read instead of words."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from regard.corpus.dataset import Dataset
+from regard.corpus.examples import Examples
+from regard.errors import Mistake
+from regard.models.zoo import MODELS
+from regard.run.base import Run
+from regard.run.features import contextual, copy_run
+
+FILE = "labels.json"
+
+
+class LabelRun(Run):
+    def __init__(self, folder: Path, recipe: Any, device: Any):
+        self.labels: list[str] = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        self.numbers = {label: number for number, label in enumerate(self.labels)}
+        super().__init__(folder, recipe, device)
+
+    @classmethod
+    def prepare(cls, folder: Path, recipe: Any, data: Dataset[Any]) -> None:
+        if recipe.model.features is not None:
+            copy_run(Path(recipe.model.features.run), folder)
+        super().prepare(folder, recipe, data)
+        labels = data.train.labels()
+        if len(labels) < 2:
+            raise Mistake(f"{data.train.name} has only the label {labels[0]!r}; at least two are needed")
+        (folder / FILE).write_text(json.dumps(labels, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+    def build_model(self) -> nn.Module:
+        settings = self.recipe.model
+        features = contextual(self.folder, settings.features) if settings.features is not None else None
+        return MODELS[self.recipe.task][settings.kind](settings, self.tokenizers[0].size, len(self.labels),
+                                                       self.recipe.train.regularize, features)
+
+    def number(self, label: str, examples: Examples, index: int) -> int:
+        if label not in self.numbers:
+            shown = ", ".join(self.labels[:8]) + (" …" if len(self.labels) > 8 else "")
+            raise Mistake(f"{examples.where(index)} has the label {label!r}, which is not in the training data ({shown})")
+        return self.numbers[label]

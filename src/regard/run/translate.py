@@ -1,0 +1,163 @@
+"""A translator: a run that translates, and shows what its translations looked at."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from regard.attention.watch import places, watch
+from regard.batches.ragged import Ragged
+from regard.batches.rows import Rows, Translations
+from regard.batches.side import Side
+from regard.corpus.examples import Pairs
+from regard.decoding.batched import decode_all
+from regard.decoding.beam import beam_search
+from regard.decoding.protocol import Hypothesis
+from regard.decoding.walk import greedy, sampler, walk
+from regard.errors import Mistake
+from regard.models.zoo import MODELS
+from regard.run.base import Result, Run, override
+from regard.scoring import compare, merge_words, score_by_length, translation_scores
+
+ALIGN_AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class Translation:
+    text: str
+    score: float
+    """Log-probability divided by the length penalty."""
+    log_probability: float
+    tokens: list[int]
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """What each target word looked at: weights (layers, heads, target words, source words)."""
+
+    source: list[str]
+    target: list[str]
+    weights: np.ndarray
+
+    def sharpest(self) -> int:
+        """The layer whose heads, taken together, look with the lowest entropy."""
+        mean = self.weights.mean(1)                                               # (L, T, S)
+        return int(-(mean * np.log(np.maximum(mean, 1e-12))).sum(-1).mean(-1).argmin())
+
+    def view(self, layer: int | None = None, head: int | None = None) -> tuple[np.ndarray, str]:
+        """One matrix and its name: a head, the mean of a layer's heads, or of the layer that looks most sharply."""
+        chosen = self.sharpest() if layer is None else layer
+        if head is None:
+            heads = self.weights.shape[1]
+            return self.weights[chosen].mean(0), f"layer {chosen + 1}" + (f", mean of {heads} heads" if heads > 1 else "")
+        return self.weights[chosen, head], f"layer {chosen + 1}, head {head + 1}"
+
+
+class Translator(Run):
+    does = "translates"
+
+    @classmethod
+    def tokenizer_names(cls, recipe: Any) -> list[str]:
+        return ["tokenizer.json"] if recipe.tokens.joint else ["tokenizer.source.json", "tokenizer.target.json"]
+
+    def load_tokenizers(self):
+        """Of the source and of the target; they may be the same."""
+        found = super().load_tokenizers()
+        return [found[0], found[-1]]
+
+    def build_model(self) -> nn.Module:
+        settings = self.recipe.model
+        return MODELS["translate"][settings.kind](settings, *(tokenizer.size for tokenizer in self.tokenizers),
+                                                  self.recipe.train.regularize)
+
+    def encode(self, examples: Pairs, *, training: bool = False) -> Rows:
+        return Translations(*(self.side(texts, tokenizer, training)
+                              for texts, tokenizer in zip(examples.texts(), self.tokenizers)))
+
+    def validate(self, examples: Pairs, rows: Rows) -> dict[str, float]:
+        """The loss, and greedy BLEU where the recipe asks for it."""
+        scores = super().validate(examples, rows)
+        if number := self.recipe.train.evaluate_sentences:
+            said = [translation.text for translation in self.best(examples.source[:number], beam=1)]
+            scores["valid_bleu"] = translation_scores(said, examples.target[:number], metrics=("bleu",), samples=2)["bleu"].score
+        return scores
+
+    def score(self, name: str, examples: Pairs) -> Result:
+        said = [translation.text for translation in self.best(examples.source)]
+        scores = translation_scores(said, examples.target)
+        scores["perplexity"] = self.perplexity(examples)
+        return Result(name, examples, said, scores, score_by_length(examples.source, said, examples.target))
+
+    def paired(self, runs: "dict[str, Translator]", examples: Pairs) -> list[dict[str, Any]]:
+        """Is each run different from the first on these sentences?"""
+        return compare({name: [found.text for found in run.best(examples.source)] for name, run in runs.items()}, examples.target)
+
+    def signature(self) -> str:
+        decode = self.recipe.decode
+        return f"beam:{decode.beam}|alpha:{decode.length_penalty}|{super().signature()}"
+
+    @property
+    def attends(self) -> bool:
+        """Whether its decoder looks at the source."""
+        return bool(places(self.model, kinds="cross"))
+
+    def translate(self, texts: Sequence[str], *, beam: int | None = None, length_penalty: float | None = None,
+                  max_tokens: int | None = None, number: int = 1, temperature: float | None = None, top_k: int = 0,
+                  top_p: float = 1.0, seed: int = 0) -> list[list[Translation]]:
+        """The `number` best translations of each text, best first. A `temperature` samples one instead."""
+        settings = override(self.recipe.decode, beam=beam, length_penalty=length_penalty, max_tokens=max_tokens)
+        if number > settings.beam and temperature is None:
+            raise Mistake(f"{number} hypotheses asked for, but beam is {settings.beam}; set --beam {number}")
+        sources = self.ids(texts)
+
+        def search(inputs, limits, numbers) -> list[list[Hypothesis]]:
+            if temperature is not None:
+                choose = sampler(seed=seed, temperature=temperature, top_k=top_k, top_p=top_p, numbers=numbers)
+                return [[found] for found in walk(self.model, inputs, limits, choose, settings.length_penalty)]
+            if settings.beam == 1:
+                return [[found] for found in walk(self.model, inputs, limits, greedy, settings.length_penalty)]
+            return beam_search(self.model, inputs, limits, beam=settings.beam, alpha=settings.length_penalty, number=number)
+
+        spoken = [i for i, ids in enumerate(sources) if ids]
+        found = decode_all([sources[i] for i in spoken], search, batch_tokens=max(1, settings.batch_tokens // settings.beam),
+                           device=self.device, most=self.recipe.model.max_length, max_tokens=settings.max_tokens)
+        results = [[Translation("", 0.0, 0.0, [])] for _ in texts]
+        for i, hypotheses in zip(spoken, found):
+            results[i] = self.translations(hypotheses)
+        return results
+
+    def translations(self, hypotheses: list[Hypothesis]) -> list[Translation]:
+        texts = self.tokenizers[1].decode([h.tokens for h in hypotheses])
+        return [Translation(text, h.score, h.log_probability, h.tokens) for text, h in zip(texts, hypotheses)]
+
+    def align(self, texts: Sequence[str], targets: Sequence[list[int]] | None = None) -> Iterator[Alignment]:
+        """What each word of a translation (the model's own, unless its ids are given) looked at in its source."""
+        sources = self.ids(texts)
+        said = [translation.tokens for translation in self.best(texts)] if targets is None else list(targets)
+        if not self.attends:
+            raise Mistake(f"{self.folder}: a model without attention has nothing to show (model.attention = 'none')")
+        if not all(sources) or not all(said):
+            raise Mistake("there is nothing to show of an empty sentence")
+        rows_of = Translations(Side(Ragged.of(sources)), Side(Ragged.of(said)))
+        for start in range(0, len(texts), ALIGN_AT_ONCE):
+            rows = np.arange(start, min(start + ALIGN_AT_ONCE, len(texts)))
+            batch = rows_of.batch(rows, 0, 0).to(self.device)
+            with torch.no_grad(), watch(self.model, kinds="cross") as seen:
+                self.model(**batch.inputs)
+            weights = seen.stack().float().cpu().numpy()                          # (L, B, H, T, S)
+            for row, i in enumerate(rows):
+                yield self.by_words(sources[i], said[i], weights[:, row, :, :len(said[i]) + 1, :len(sources[i]) + 1])
+
+    def best(self, texts: Sequence[str], **settings: Any) -> list[Translation]:
+        """The best translation of each text."""
+        return [found[0] for found in self.translate(texts, **settings)]
+
+    def by_words(self, source: list[int], target: list[int], weights: np.ndarray) -> Alignment:
+        """Sub-words merged into words, end marks left out."""
+        source_words, target_words = [*self.tokenizers[0].words(source), -1], [*self.tokenizers[1].words(target), -1]
+        merged = np.array([[merge_words(head, target_words, source_words) for head in layer] for layer in weights])
+        texts = self.tokenizers[0].decode([source])[0], self.tokenizers[1].decode([target])[0]
+        return Alignment(texts[0].split(), texts[1].split(), merged)

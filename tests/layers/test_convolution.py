@@ -1,0 +1,75 @@
+"""Laws of the convolutional layer: the equation, the neighbourhood, the padding."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.layers.convolution import Convolution
+
+kernels = st.sampled_from([1, 3, 5, 7])
+
+
+def random_layer(width: int, kernel: int, seed: int) -> Convolution:
+    torch.manual_seed(seed)
+    layer = Convolution(width, kernel).double()
+    torch.nn.init.normal_(layer.convolve.bias)
+    return layer
+
+
+@given(rows=st.integers(1, 3), T=st.integers(1, 9), width=st.integers(1, 5), kernel=kernels, seed=st.integers(0, 1000))
+def test_it_is_the_papers_equation(rows, T, width, kernel, seed):
+    """Position by position, and as torch's convolution with the same weights."""
+    layer = random_layer(width, kernel, seed)
+    x = torch.randn(rows, T, width, dtype=torch.float64)
+    weight, bias, side = layer.convolve.weight, layer.convolve.bias, kernel // 2
+    expected = torch.empty_like(x)
+    for i in range(T):
+        seen = sum(x[:, j] @ weight[:, :, j - i + side].T for j in range(max(0, i - side), min(T, i + side + 1))) + bias
+        expected[:, i] = (x[:, i] + seen[:, :width] * seen[:, width:].sigmoid()) * math.sqrt(0.5)
+    torch.testing.assert_close(layer(x), expected, atol=1e-10, rtol=0)
+    values, gates = F.conv1d(x.transpose(1, 2), weight, bias, padding=side).transpose(1, 2).chunk(2, dim=-1)
+    torch.testing.assert_close(layer(x), (x + values * gates.sigmoid()) / math.sqrt(2), atol=1e-10, rtol=0)
+
+
+@given(lengths=st.lists(st.integers(1, 8), min_size=1, max_size=4), more=st.integers(0, 4), kernel=kernels,
+       seed=st.integers(0, 1000), depth=st.integers(1, 3))
+def test_padding_changes_nothing(lengths, more, kernel, seed, depth):
+    """Through several layers, whatever stands in the padding, NaN included; in gradients too."""
+    layers = [random_layer(4, kernel, seed + number) for number in range(depth)]
+    longest = max(lengths) + more
+    real = torch.arange(longest) < torch.tensor(lengths)[:, None]                 # (B, T)
+    content = torch.randn(len(lengths), longest, 4, dtype=torch.float64)
+    x = content.masked_fill(~real[..., None], math.nan).requires_grad_()
+    padded = x
+    for layer in layers:
+        padded = layer(padded, torch.tensor(lengths))
+    (gradient,) = torch.autograd.grad(padded[real].square().sum(), x)
+    assert gradient[~real].eq(0).all()
+    for row, length in enumerate(lengths):
+        alone = x.detach()[row:row + 1, :length].requires_grad_()
+        out = alone
+        for layer in layers:
+            out = layer(out)
+        torch.testing.assert_close(padded[row, :length], out[0], atol=1e-10, rtol=0)
+        (mine,) = torch.autograd.grad(out.square().sum(), alone)
+        torch.testing.assert_close(gradient[row, :length], mine[0], atol=1e-10, rtol=0)
+
+
+@given(T=st.integers(1, 12), kernel=kernels, seed=st.integers(0, 1000))
+def test_each_output_sees_its_neighbourhood_and_nothing_else(T, kernel, seed):
+    layer = random_layer(3, kernel, seed)
+    x = torch.randn(1, T, 3, dtype=torch.float64, requires_grad=True)
+    out = layer(x)
+    for i in range(T):
+        (gradient,) = torch.autograd.grad(out[0, i].sum(), x, retain_graph=True)
+        seen = gradient[0].ne(0).any(-1)
+        assert torch.equal(seen, (torch.arange(T) - i).abs() <= kernel // 2)
+
+
+def test_an_even_kernel_has_no_centre():
+    with pytest.raises(AssertionError, match="odd kernel, got 4"):
+        Convolution(8, 4)

@@ -1,0 +1,194 @@
+"""The laws of the models that read one text: language models, ELMo, classifiers, taggers."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from regard.attention.watch import places, watch
+from regard.decoding.beam import beam_search
+from regard.decoding.walk import greedy, walk
+from regard.layers.recurrent import Recurrent
+from regard.layers.state import State
+from regard.models.language import turned
+from regard.models.reader import Contextual
+from regard.models.zoo import MODELS
+from regard.recipe import ElmoModel, RecurrentLanguage, RecurrentReader
+from regard.tokens.special import BOS, EOS, PAD
+
+V, C = 13, 4
+CELLS = st.sampled_from(["rnn", "lstm", "gru"])
+SCORES = st.sampled_from(["none", "dot", "scaled", "general", "additive", "cosine"])
+
+
+@st.composite
+def language_models(draw):
+    torch.manual_seed(draw(st.integers(0, 1000)))
+    settings = RecurrentLanguage(cell=draw(CELLS), layers=draw(st.integers(1, 2)), width=8, attention=draw(SCORES),
+                                 tie=draw(st.booleans()))
+    return MODELS["language"]["recurrent"](settings, V).double().eval()
+
+
+@st.composite
+def readers(draw, tasks=("classify", "tag", "elmo")):
+    torch.manual_seed(draw(st.integers(0, 1000)))
+    task = draw(st.sampled_from(tasks))
+    if task == "elmo":
+        settings = ElmoModel(kind="elmo", cell=draw(CELLS), layers=draw(st.integers(1, 2)), width=8)
+        return MODELS["language"]["elmo"](settings, V).double().eval()
+    settings = RecurrentReader(cell=draw(CELLS), layers=draw(st.integers(1, 2)), width=8, attention=draw(SCORES),
+                               bidirectional=draw(st.booleans()))
+    return MODELS[task]["recurrent"](settings, V, C).double().eval()
+
+
+def texts(B=3, S=6):
+    lengths = torch.tensor([S, *torch.randint(1, S + 1, (B - 1,)).tolist()])
+    return torch.randint(4, V, (B, S)), lengths
+
+
+def close(one, other):
+    torch.testing.assert_close(one, other, atol=1e-10, rtol=0)
+
+
+@given(readers())
+def test_padding_and_company_change_nothing(model):
+    def real(logits, row, length):
+        return logits[row, :length] if logits.dim() > 2 else logits[row]
+
+    source, lengths = texts()
+    changed = source.clone()
+    for row, length in enumerate(lengths.tolist()):
+        changed[row, length:] = torch.randint(4, V, (source.size(1) - length,))
+    together, other = model(source, lengths), model(changed, lengths)
+    for row, length in enumerate(lengths.tolist()):
+        close(real(together, row, length), real(other, row, length))
+        close(real(together, row, length), model(source[row:row + 1, :length], lengths[row:row + 1])[0])
+
+
+@given(readers(tasks=("elmo",)), st.integers(0, 5))
+def test_elmo_never_sees_what_it_has_to_say(model, at):
+    """The word after is said from what is before and here, the word before from what is after and here."""
+    source, lengths = torch.randint(4, V, (2, 6)), torch.tensor([6, 6])
+    before = model(source, lengths)                                               # (B, S, 2, V)
+    changed = source.clone()
+    changed[:, at] = (source[:, at] - 4 + 1) % (V - 4) + 4
+    after = model(changed, lengths)
+    close(before[:, :at, 0], after[:, :at, 0])
+    close(before[:, at + 1:, 1], after[:, at + 1:, 1])
+    assert not torch.allclose(before[:, at:, 0], after[:, at:, 0])
+    assert not torch.allclose(before[:, :at + 1, 1], after[:, :at + 1, 1])
+
+
+@given(st.integers(1, 7), st.integers(0, 100))
+def test_turning_twice_is_nothing(length, seed):
+    torch.manual_seed(seed)
+    x, lengths = torch.randn(3, 7, 2), torch.tensor([7, length, 1])
+    assert torch.equal(turned(turned(x, lengths), lengths), x)
+    assert torch.equal(turned(x, lengths)[1, :length], x[1, :length].flip(0))
+
+
+@given(language_models())
+def test_later_words_cannot_change_earlier_logits(model):
+    target = torch.randint(4, V, (2, 6))
+    changed = torch.cat([target[:, :3], torch.randint(4, V, (2, 3))], dim=1)
+    close(model(target)[:, :3], model(changed)[:, :3])
+
+
+@given(language_models())
+def test_cached_equals_uncached(model):
+    target = torch.randint(4, V, (3, 6))
+    whole, state, parts = model(target), model.start(None, target[:, :1]), []
+    for start, end in ((1, 2), (2, 5), (5, 6)):
+        logits, state = model.step(target[:, start:end], state)
+        parts.append(logits)
+    close(torch.cat(parts, 1), whole[:, 1:])
+
+
+@given(language_models())
+def test_a_prompt_padded_on_the_left_is_the_prompt(model):
+    prompts = [[BOS, 5, 6, 7, 8], [BOS, 9, 4]]
+    prefix = torch.tensor([prompts[0], [PAD, PAD, *prompts[1]]])
+    limits = torch.tensor([6, 6])
+    together = walk(model, None, limits, greedy, prefix=prefix)
+    for row, prompt in enumerate(prompts):
+        alone = walk(model, None, limits[:1], greedy, prefix=torch.tensor([prompt]))[0]
+        assert alone.tokens == together[row].tokens
+        assert alone.log_probability == pytest.approx(together[row].log_probability, abs=1e-9)
+        said = torch.tensor([[*prompt, *alone.tokens, EOS]])
+        log_p = model(said[:, :-1]).log_softmax(-1).gather(-1, said[:, 1:, None])[0, len(prompt) - 1:, 0]
+        if len(alone.tokens) < 5:                     # at its limit a text must end, whatever the model thinks of it
+            assert alone.log_probability == pytest.approx(float(log_p.sum()), abs=1e-9)
+
+
+@given(language_models())
+def test_beam_one_is_greedy(model):
+    prefix, limits = torch.tensor([[BOS, 5, 6], [PAD, BOS, 7]]), torch.tensor([6, 6])
+    one = beam_search(model, None, limits, beam=1, prefix=prefix)
+    assert [found[0].tokens for found in one] == [found.tokens for found in walk(model, None, limits, greedy, prefix=prefix)]
+
+
+@given(language_models())
+def test_joined_states_go_on_as_each_alone(model):
+    prompts = [torch.tensor([[BOS, 5, 6]]), torch.tensor([[BOS, 7, 8, 9, 4]])]
+    states = [model.start(None, prompt) for prompt in prompts]
+    joined = State.join([model.start(None, prompt) for prompt in prompts])
+    token = torch.tensor([[5], [6]])
+    together, _ = model.step(token, joined)
+    for row, state in enumerate(states):
+        close(together[row], model.step(token[row:row + 1], state)[0][0])
+
+
+@given(readers(tasks=("classify", "tag")))
+def test_what_it_looks_at_can_be_watched(model):
+    source, lengths = texts()
+    with watch(model) as seen:
+        watched = model(source, lengths)
+    assert torch.equal(watched, model(source, lengths))
+    for name in places(model):
+        assert torch.allclose(seen[name].sum(-1), torch.ones(1, dtype=torch.double))
+        assert all((seen[name][row, ..., length:] == 0).all() for row, length in enumerate(lengths.tolist()))
+
+
+@pytest.mark.parametrize("cell, theirs", [("rnn", nn.RNN), ("lstm", nn.LSTM), ("gru", nn.GRU)])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_stacked_cells_are_torchs_stack(cell, theirs, bidirectional):
+    ours, stack = Recurrent(cell, 5, 8, 2, bidirectional=bidirectional), theirs(5, 8 // (1 + bidirectional), 2, batch_first=True,
+                                                                               bidirectional=bidirectional)
+    for number, layer in enumerate(ours.layers):
+        for name, p in layer.named_parameters():
+            getattr(stack, name.replace("_l0", f"_l{number}")).data.copy_(p)
+    x = torch.randn(3, 6, 5)
+    expected, last = stack(x)
+    layers, carry = ours.read(x, torch.tensor([6, 6, 6]))
+    torch.testing.assert_close(layers[-1], expected)
+    hidden = last[0] if cell == "lstm" else last
+    torch.testing.assert_close(carry.hidden, hidden.unflatten(0, (2, -1)).permute(2, 0, 1, 3).flatten(2))
+    if not bidirectional:
+        torch.testing.assert_close(ours(x, ours.nothing(3, x))[0], expected)
+
+
+def elmo(dropout=None):
+    return MODELS["language"]["elmo"](ElmoModel(kind="elmo", layers=2, width=8, embedding_width=3), V, dropout)
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2, "mix"])
+def test_contextual_vectors_are_frozen_and_mixed_as_written(layer):
+    other = elmo()
+    widths = [6, 8, 8]
+    vectors = Contextual(other, layer, widths)
+    source, lengths = texts()
+    layers = other.layers_of(source, lengths)
+    assert [x.size(-1) for x in layers] == widths
+    if layer == "mix":
+        nn.init.normal_(vectors.scalars)
+        vectors.gamma.data.fill_(1.7)
+        share = vectors.scalars.softmax(0)
+        expected = 1.7 * sum(s * nn.functional.pad(x, (0, 8 - x.size(-1))) for s, x in zip(share, layers))
+    else:
+        expected = layers[layer]
+    torch.testing.assert_close(vectors(source, lengths), expected)
+    classifier = MODELS["classify"]["recurrent"](RecurrentReader(width=8), V, C, None, vectors).train()
+    classifier(source, lengths).sum().backward()
+    assert all(p.grad is None for p in other.parameters())
+    assert all(p.grad is not None for name, p in classifier.named_parameters() if not name.startswith("reader.features.model."))

@@ -1,0 +1,197 @@
+"""The layer types: counts are torch's and table 1's; paths are as long as signals take; clocks are fair."""
+
+import json
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from regard import cli
+from regard.errors import Mistake
+from regard.pictures.style import rendered
+from regard.plan import layers as layers_file
+from regard.plan import plan_layers, text
+from regard.plan.clock import helpful_threads, take_turns
+from regard.plan.layers import LAYERS, LayersPlan, Sizes, Timing
+from regard.run.layers import layers_figure
+
+KINDS = {kind.name: kind for kind in LAYERS}
+odd = st.sampled_from([3, 5, 7, 15])
+
+
+# counts
+
+@pytest.mark.parametrize("name", KINDS)
+@given(n=st.integers(1, 150), d=st.sampled_from([4, 8, 12]), k=odd, r=odd, heads=st.sampled_from([1, 2]),
+       cell=st.sampled_from(["rnn", "gru", "lstm"]))
+def test_the_whole_layers_count_is_torchs(name, n, d, k, r, heads, cell):
+    """Exactly, as the layer runs; without the fused kernels of attention and of the LSTM, whose products torch does not see."""
+    sizes, kind = Sizes(n, d, k, r, heads, cell), KINDS[name]
+    layer = kind.build(sizes)
+    with (torch.no_grad(), sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False, allow_tf32=None),
+          FlopCounterMode(display=False) as counter):
+        assert layer(torch.randn(1, n, d)).shape == (1, n, d)
+    assert 2 * kind.exact(sizes) == counter.get_total_flops()
+
+
+TABLE_1 = {"self-attention": (2, 1), "recurrent": (1, 2), "convolutional": (1, 2), "restricted attention": (1, 1)}
+
+
+@pytest.mark.parametrize("name, powers", TABLE_1.items())
+@given(n=st.integers(1, 999), d=st.integers(1, 999).map(lambda d: 4 * d), k=odd, r=odd)
+def test_the_core_is_table_1s(name, powers, n, d, k, r):
+    sizes = Sizes(n, d, k, r)
+    factor = {"convolutional": k, "restricted attention": r}.get(name, 1)
+    assert KINDS[name].core(sizes) == factor * n ** powers[0] * d ** powers[1]
+
+
+@pytest.mark.parametrize("name", ["self-attention", "convolutional", "restricted attention"])
+@given(n=st.integers(2, 40), k=odd, r=odd)
+def test_a_signal_takes_the_path_and_not_a_layer_less(name, n, k, r):
+    """The first position reaches the last through as many stacked layers as the path is long, and through no fewer."""
+    sizes, kind = Sizes(n, 4, k, r, heads=1), KINDS[name]
+    torch.set_default_dtype(torch.float64)
+    try:
+        stack = [kind.build(sizes) for _ in range(kind.path(sizes))]
+        x = torch.randn(1, n, 4, requires_grad=True)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for depth in (len(stack) - 1, len(stack)):
+        y = x * 1.0
+        for layer in stack[:depth]:
+            y = layer(y)
+        (gradient,) = torch.autograd.grad(y[0, -1].sum(), x)
+        assert gradient[0, 0].ne(0).any() == (depth == len(stack))
+
+
+def test_a_recurrent_signal_passes_every_step():
+    """One layer reaches the end, step by step: what comes later cannot be heard earlier."""
+    sizes, kind = Sizes(9, 4), KINDS["recurrent"]
+    x = torch.randn(1, 9, 4, requires_grad=True)
+    out = kind.build(sizes)(x)
+    for i in range(9):
+        (gradient,) = torch.autograd.grad(out[0, i].sum(), x, retain_graph=True)
+        assert torch.equal(gradient[0].ne(0).any(-1), torch.arange(9) <= i)
+    assert kind.path(sizes) == kind.steps(sizes) == 9
+
+
+# clocks
+
+def test_calls_take_turns():
+    said = []
+    calls = [lambda name=name: said.append(name) for name in "abc"]
+    found = take_turns(calls, torch.device("cpu"), repeats=5, shortest=0.0)
+    assert [len(times) for times in found] == [5, 5, 5] and all(seconds > 0 for times in found for seconds in times)
+    assert "".join(said).endswith("abc" * 5)
+
+
+def test_short_calls_fill_a_turn_and_a_long_session_ends():
+    calls = []
+    [times] = take_turns([lambda: calls.append(0)], torch.device("cpu"), repeats=50, shortest=1e-3, seconds=0.0)
+    assert len(times) == 3 and len(calls) > 30
+
+
+def test_threads_that_get_in_the_way_are_left_out():
+    """Whichever is faster, one or all; afterwards all are back."""
+    def wait(together: float):
+        time.sleep(together if torch.get_num_threads() > 1 else 5e-3)
+
+    torch.set_num_threads(2)
+    try:
+        for together, best in ((2e-2, 1), (0.0, 2)):
+            with helpful_threads(partial(wait, together)) as threads:
+                assert threads == best == torch.get_num_threads()
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+
+
+def clocked(seconds) -> LayersPlan:
+    """A plan whose clock is a function of the layer type and the sizes."""
+    sizes = Sizes()
+    over = {"n": [replace(sizes, n=n) for n in (64, 128, 256, 512)], "d": [replace(sizes, d=d) for d in (64, 128, 256)]}
+    return LayersPlan(sizes, {axis: [Timing(kind.name, s.n, s.d, [seconds(kind, s) * wobble for wobble in (1.0, 1.1, 0.9)])
+                                     for s in points for kind in LAYERS] for axis, points in over.items()}, "a clock")
+
+
+def test_a_machine_that_only_multiplies_has_the_counts_exponents():
+    found = clocked(lambda kind, sizes: 1e-9 * kind.exact(sizes))
+    for slope in found.slopes:
+        assert slope.measured == pytest.approx([slope.exact] * 3, abs=1e-6)
+        assert slope.core == pytest.approx(TABLE_1[slope.layer][slope.over == "d"], abs=1e-6)
+    assert not any("overhead" in note or "dominated" in note for note in found.notes)
+    assert [slope.sizes for slope in found.slopes if slope.over == "n"] == [[128, 256, 512]] * 4
+
+
+def test_an_exponent_that_is_not_the_counts_is_remarked_upon():
+    found = clocked(lambda kind, sizes: 1e-3 if kind.name == "recurrent" else 1e-9 * kind.exact(sizes))
+    assert "recurrent over n (0.00, counted 1.00); recurrent over d (0.00, counted 2.00)." in found.notes[-1]
+    assert "self-attention" not in found.notes[-1] and "dominated" in found.notes[-1]
+
+
+# what the user sees
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setitem(layers_file.GRID, "cpu", ([8, 16], [8, 16]))
+
+
+def test_a_plan_is_text_json_and_a_picture():
+    found = plan_layers(Sizes(n=16, d=8), n=[8, 16, 32], d=[8, 16], repeats=3)
+    assert {(t.n, t.d) for t in found.over["n"]} == {(8, 8), (16, 8), (32, 8)} and len(found.over["d"]) == 2 * len(LAYERS)
+    page = text(found)
+    assert max(map(len, page.splitlines())) <= 100
+    for kind in LAYERS:
+        assert f"{kind.core(found.sizes):,}" in page and f"{kind.exact(found.sizes):,}" in page
+    told = json.loads(json.dumps(found.to_json()))
+    assert [row["exact_multiplications"] for row in told["layers"]] == [kind.exact(found.sizes) for kind in LAYERS]
+    assert len(told["times"]) == 5 * len(LAYERS) and all(len(row["seconds"]) == 3 for row in told["times"])
+    assert rendered(layers_figure(found), "svg") == rendered(layers_figure(found), "svg")
+
+
+def test_without_a_clock_there_is_only_the_table():
+    found = plan_layers(measure=False)
+    assert found.slopes == [] and "Milliseconds" not in text(found) and "67,108,864" in text(found)
+
+
+@pytest.mark.parametrize("wrong", [dict(k=4), dict(k=1), dict(r=2), dict(n=0), dict(d=6), dict(cell="elman")])
+def test_sizes_no_layer_can_have(wrong):
+    with pytest.raises(Mistake, match=next(iter(wrong))):
+        plan_layers(Sizes(**wrong), measure=False)
+
+
+def test_growth_needs_two_sizes():
+    with pytest.raises(Mistake, match="at least two sizes"):
+        plan_layers(n=[64])
+
+
+def command(monkeypatch, capsys, *words):
+    monkeypatch.setattr(sys, "argv", ["regard", "plan", *map(str, words)])
+    try:
+        cli.main()
+        status = 0
+    except SystemExit as end:
+        status = end.code or 0
+    return status, capsys.readouterr()
+
+
+def test_the_verb(monkeypatch, capsys, tmp_path, quick):
+    status, said = command(monkeypatch, capsys, "--layers", "--device", "cpu", "--out", tmp_path / "layers.svg")
+    assert status == 0 and "restricted attention" in said.out and "timing" in said.err
+    assert "self-attention" in (tmp_path / "layers.svg").read_text(encoding="utf-8")
+    status, said = command(monkeypatch, capsys, "--layers", "--device", "cpu", "--json")
+    assert status == 0 and json.loads(said.out)["layers"][2]["layer"] == "convolutional"
+
+
+@pytest.mark.parametrize("words, why", [(["--layers", "--out", "a.bmp"], "use .svg, .png or .pdf"), ([], "--layers"),
+                                        (["base", "--out", "a.svg"], "--layers"), (["base", "--layers"], "one or the other")])
+def test_a_mistake_is_one_line_told_before_any_timing(monkeypatch, capsys, words, why):
+    status, said = command(monkeypatch, capsys, *words)
+    assert status == 2 and why in said.err and said.err.count("\n") == 1
