@@ -32,6 +32,13 @@ def test_labelled_text_by_number_by_name_and_as_json(tmp_path):
     assert read_labelled([by_name], text="sentence", label="label").where(1) == f"{by_name}:3"
 
 
+def test_text_is_lines_or_a_column(tmp_path):
+    path = write(tmp_path / "a.tsv", "one\tein", "", "two words\tzwei")
+    assert read_text([path], column=1).text == ["ein", "zwei"] and read_text([path]).text[0] == "one\tein"
+    assert read_text([write(tmp_path / "a.txt", "a", "", "b")], keep_empty=True).text == ["a", "", "b"]
+    assert read_text([path, path], column=0).where(3).endswith("a.tsv:3")
+
+
 def test_tagged_text_as_conll_has_it(tmp_path):
     path = write(tmp_path / "a.conll", "# a comment", "The\tx\tDET", "dog\ty\tNOUN", "", "", "Sleep\tz\tVERB")
     found = read_tagged([path])

@@ -56,7 +56,7 @@ def read_files(data: Data, files: list[str]) -> Any:
         case TaggedData():
             read = partial(read_tagged, word=data.word, tag=data.tag)
         case TextData():
-            read = partial(read_text, keep_empty=data.stream)
+            read = partial(read_text, column=data.column, keep_empty=data.stream)
     return read([Path(data.root, file) for file in files])
 
 

@@ -9,17 +9,24 @@ from regard.corpus.text import iterate_lines
 from regard.errors import Mistake
 
 
-def read_text(files: Sequence[Path], *, keep_empty: bool = False) -> Lines:
-    """The lines of plain text files, one file after another; empty ones only where they belong to the text."""
+def read_text(files: Sequence[Path], *, column: int | str | None = None, keep_empty: bool = False) -> Lines:
+    """The lines of plain text files, or a column of .tsv or .jsonl files, one file after another; empty ones only where they
+    belong to the text."""
     found = Lines([], ", ".join(map(str, files)))
     for path in files:
-        for number, line in enumerate(iterate_lines(path), start=1):
+        for number, line in text_lines(path, column):
             if keep_empty or line.strip():
                 found.text.append(line if keep_empty else line.strip())
                 found.lines.append(number)
     if not any(line.strip() for line in found.text):
         raise Mistake(f"{found.name} has no text")
     return found
+
+
+def text_lines(path: Path, column: int | str | None) -> Iterable[tuple[int, str]]:
+    if column is None:
+        return enumerate(iterate_lines(path), start=1)
+    return ((number, cells[0]) for number, cells in table_rows(path, [column], "data.column"))
 
 
 def read_labelled(files: Sequence[Path], *, text: int | str = 0, label: int | str = 1) -> Labelled:

@@ -68,10 +68,12 @@ class PairData(Data):
 
 
 class TextData(Data):
-    """Plain text files, each plain, .gz or .xz. From a world, its sentences in one language."""
+    """Text files, or a column of .tsv or .jsonl files; each plain, .gz or .xz. From a world, its sentences in one language."""
 
     stream: bool = False
     """Read the text as one long stream, cut into windows of `model.max_length` tokens, instead of line by line."""
+    column: int | str | None = None
+    """Read this column of .tsv or .jsonl files: its number, counted from 0, or its name."""
     language: Literal["source", "target"] = "source"
     """Of a world: which language."""
     too_long: Literal["error", "drop", "truncate"] = "drop"

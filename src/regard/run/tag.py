@@ -31,8 +31,9 @@ class Tagger(LabelRun):
     does = "tags"
 
     def encode(self, examples: Tagged, *, training: bool = False) -> Rows:
+        """A tag that was not in the training data is not asked for; it counts as wrong in the accuracy."""
         side = self.side(examples.keys(), self.tokenizers[0], training)
-        tags = [self.first_tokens(side.ids[i].tolist(), [self.number(tag, examples, i) for tag in row], examples.where(i))
+        tags = [self.first_tokens(side.ids[i].tolist(), [self.numbers.get(tag, NOTHING) for tag in row], examples.where(i))
                 for i, row in enumerate(examples.tags)]
         return Tags(side, Ragged.of(tags))
 

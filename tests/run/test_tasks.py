@@ -1,0 +1,211 @@
+"""Tiny systems of every task: trained, scored, loaded again, used from the command line."""
+
+import copy
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import regard
+from regard.cli import app
+from regard.errors import Mistake
+from regard.run.evaluate import compare_runs, evaluate
+from regard.run.fit import train
+
+BASE = {
+    "data": {"world": {"number": 500, "held_out": 60}},
+    "tokens": {"size": 400},
+    "model": {"width": 48, "max_length": 48},
+    "train": {"steps": 120, "tokens_per_batch": 1024, "evaluate_every": 60, "save_every": 60, "log_every": 20,
+              "optimizer": {"learning_rate": 1e-2}, "schedule": {"warmup_steps": 10},
+              "regularize": {"dropout": 0.0, "label_smoothing": 0.0}},
+}
+TASKS = {
+    "classify": {"model": {"attention": "additive"}, "tokens": {"kind": "words"}},
+    "tag": {"model": {"attention": "scaled"}},
+    "language": {"model": {"attention": "dot"}, "data": {"language": "target"}},
+    "elmo": {"task": "language", "model": {"kind": "elmo"}},
+}
+
+
+def settings(name, **changes):
+    merged = copy.deepcopy(BASE)
+    for change in ({"task": name}, TASKS.get(name, {}), changes):
+        for key, value in change.items():
+            merged[key] = {**merged.get(key, {}), **value} if isinstance(value, dict) else value
+    return merged
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tasks")
+    made = {name: train(settings(name), folder / name, device="cpu") for name in TASKS}
+    for run in made.values():
+        evaluate(run)
+    return made
+
+
+def said(*words, stdin=None):
+    result = CliRunner().invoke(app, [*map(str, words)], input=stdin, catch_exceptions=False)
+    return result.stdout.splitlines()
+
+
+def test_each_learns_more_than_guessing(runs):
+    scores = {name: evaluate(runs[name], save=False)[0].scores for name in ("tag", "language", "elmo")}
+    assert scores["tag"]["accuracy"].low > 50
+    assert scores["language"]["perplexity"].high < runs["language"].tokenizers[0].size / 8
+    assert scores["elmo"]["perplexity"].high < runs["elmo"].tokenizers[0].size / 3
+
+
+@pytest.mark.parametrize("attention", ["none", "additive"])
+def test_a_classifier_learns_what_depends_on_order(tmp_path, attention):
+    """The label is the first of two words that are always both there: a bag of words would be at a half."""
+    for name, numbers in (("train", range(300)), ("valid", range(300, 400))):
+        lines = [f"{i % 7} {'yes' if i % 2 else 'no'} {i % 5} {'no' if i % 2 else 'yes'} {i}\t{i % 2}\n" for i in numbers]
+        (tmp_path / f"{name}.tsv").write_text("".join(lines))
+    data = {"root": str(tmp_path), "train": ["train.tsv"], "valid": ["valid.tsv"], "world": None}
+    run = train(settings("classify", data=data, model={"attention": attention}), tmp_path / "run", device="cpu")
+    assert evaluate(run)[0].scores["accuracy"].low > 90
+
+
+def test_loaded_is_what_was_saved(runs):
+    again = {name: regard.load(run.folder, device="cpu") for name, run in runs.items()}
+    texts = runs["classify"].data.valid.text[:9]
+    assert again["classify"].classify(texts) == runs["classify"].classify(texts)
+    assert again["tag"].tag(texts) == runs["tag"].tag(texts)
+    assert again["language"].generate(["Der", ""]) == runs["language"].generate(["Der", ""])
+    for one, other in zip(again["elmo"].embed(texts), runs["elmo"].embed(texts)):
+        assert np.array_equal(one.vectors, other.vectors)
+
+
+def test_the_company_of_texts_changes_nothing(runs):
+    texts = runs["classify"].data.valid.text[:6]
+    assert [found[0].label for found in runs["classify"].classify(texts)] == \
+        [runs["classify"].classify([text])[0][0].label for text in texts]
+    assert runs["tag"].tag(texts) == [runs["tag"].tag([text])[0] for text in texts]
+    assert runs["language"].generate(["Der Hund", "Die", ""], temperature=1.0, max_tokens=8)[1].text == \
+        runs["language"].generate(["", "Die"], temperature=1.0, max_tokens=8)[1].text
+    for text, found in zip(texts, runs["elmo"].embed(texts, pool="words")):
+        assert np.allclose(found.vectors, runs["elmo"].embed([text], pool="words")[0].vectors, atol=1e-5)
+
+
+def test_probabilities_and_tags_are_whole(runs):
+    text = runs["classify"].data.valid.text[0]
+    judged = runs["classify"].classify([text])[0]
+    assert sum(found.probability for found in judged) == pytest.approx(1, abs=1e-5)
+    assert {found.label for found in judged} == {"m", "f", "n"} and judged == sorted(judged, key=lambda j: -j.probability)
+    tagged = runs["tag"].tag([text, ""])
+    assert tagged[0].words == text.split() and len(tagged[0].labels) == len(tagged[0].words) and not tagged[1].words
+
+
+@pytest.mark.parametrize("name", list(TASKS))
+def test_words_have_vectors_in_every_layer(runs, name):
+    run = runs[name]
+    text = "the dog sees the cat"
+    layers = [run.embed([text], layer=layer, pool="words")[0] for layer in (0, 1)]
+    assert layers[0].tokens == text.split() and len(layers[0].vectors) == 5
+    assert np.allclose(layers[0].vectors[0], layers[0].vectors[3]), "layer 0 is static: a word is the same everywhere"
+    assert not np.allclose(layers[1].vectors[0], layers[1].vectors[3]), "layer 1 knows the sentence"
+    with pytest.raises(Mistake, match="--layer 9: there are layers 0"):
+        run.embed([text], layer=9)
+
+
+def test_the_command_line_speaks_the_promised_forms(runs):
+    text = runs["classify"].data.valid.text[0]
+    found = json.loads(said("classify", runs["classify"].folder, text, "--json")[0])
+    assert set(found) == {"label", "probability"}
+    found = json.loads(said("tag", runs["tag"].folder, "--json", stdin=text + "\n")[0])
+    assert found["tokens"] == text.split() and len(found["labels"]) == len(found["tokens"])
+    found = json.loads(said("generate", runs["language"].folder, "Der", "--json", "--max-tokens", 5)[0])
+    assert set(found) == {"text", "score"} and found["text"].startswith("Der") and found["score"] < 0
+    mean, words = (json.loads(said("embed", runs["elmo"].folder, text, "--json", *more)[0]) for more in ([], ["--pool", "words"]))
+    assert mean["text"] == text and len(mean["vector"]) == 48
+    assert words["tokens"] == text.split() and len(words["vectors"]) == len(words["tokens"])
+
+
+@pytest.mark.parametrize("verb, name, message", [
+    ("translate", "tag", "tags .task = 'tag'.; it cannot translate"),
+    ("classify", "language", "writes on .task = 'language'.; it cannot classify"),
+    ("generate", "elmo", "reads in both directions"),
+    ("tag", "classify", "it cannot tag"),
+])
+def test_a_run_says_what_it_cannot_do(runs, verb, name, message):
+    with pytest.raises(Mistake, match=message):
+        said(verb, runs[name].folder, "text")
+
+
+def test_homonyms_are_drawn(runs, tmp_path):
+    texts = ["the dog sees the cat", "the cat sleeps"]
+    lines = said("embed", runs["elmo"].folder, *texts, "--words", "cat,dog", "--out", tmp_path / "a.svg")
+    assert len(lines) == 3 and (tmp_path / "a.svg").read_text().startswith("<?xml")
+    with pytest.raises(Mistake, match="found 0 times"):
+        said("embed", runs["elmo"].folder, "the dog", "--words", "unicorn", "--out", tmp_path / "a.svg")
+
+
+def test_runs_of_one_task_are_compared_and_of_two_are_not(runs):
+    (rows,) = compare_runs([runs["classify"], runs["classify"]]).values()
+    assert rows[1]["p_value"] == 1.0
+    with pytest.raises(Mistake, match="nothing to compare"):
+        compare_runs([runs["classify"], runs["tag"]])
+
+
+def test_the_card_says_what_the_run_is_for(runs):
+    from regard.run.card import card
+
+    for name, verb in (("classify", "classify"), ("tag", "tag"), ("language", "generate")):
+        metric = "perplexity" if name == "language" else "accuracy"
+        assert f"regard {verb}" in card(runs[name]) and f"| {metric} |" in card(runs[name])
+    assert "impersonation" in card(runs["language"])
+
+
+@pytest.mark.parametrize("name, layer", [("elmo", "mix"), ("elmo", 0), ("tag", 1)])
+def test_a_classifier_reads_another_runs_vectors_and_is_whole(runs, tmp_path, name, layer):
+    features = {"run": str(runs[name].folder), "layer": layer}
+    short = {"steps": 6, "evaluate_every": 6}
+    run = train(settings("classify", model={"features": features}, train=short), tmp_path / "run", device="cpu")
+    theirs, mine = runs[name].model, run.model.reader.features.model
+    for (_, one), (_, other) in zip(theirs.named_parameters(), mine.named_parameters()):
+        assert (one == other).all(), "frozen: as they were, after training"
+    (tmp_path / "run").rename(tmp_path / "elsewhere")
+    texts = run.data.valid.text[:4]
+    assert regard.load(tmp_path / "elsewhere", device="cpu").classify(texts) == run.classify(texts)
+    assert run.tokenizers[0].to_json() == runs[name].tokenizers[0].to_json()
+
+
+def test_features_that_are_not_there(runs, tmp_path):
+    with pytest.raises(Mistake, match="is not a finished run folder"):
+        train(settings("classify", model={"features": {"run": str(tmp_path)}}), tmp_path / "run", device="cpu")
+    with pytest.raises(Mistake, match="has layers 0 to 2, or 'mix'"):
+        features = {"run": str(runs["elmo"].folder), "layer": 7}
+        train(settings("classify", model={"features": features}), tmp_path / "run", device="cpu")
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_word_vectors_are_where_training_begins(tmp_path, frozen):
+    lines = [f"{word} {' '.join([str(i)] * 48)}" for i, word in enumerate(["the", "is", "it"], 5)]
+    (tmp_path / "v.txt").write_text("\n".join(lines))
+    vectors = {"file": str(tmp_path / "v.txt"), "frozen": frozen}
+    change = {"model": {"vectors": vectors}, "train": {"steps": 3, "evaluate_every": 3}}
+    run = train(settings("classify", **change), tmp_path / "run", device="cpu")
+    table, words = run.model.words.weight, run.tokenizers[0]
+    (the,) = words.encode(["the"])[0]
+    assert bool((table[the] == 5).all()) == frozen and abs(table[the].mean().item() - 5) < 0.2
+
+
+def test_a_language_model_of_a_stream(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("one two three four five\n\nsix seven eight\n" * 60, encoding="utf-8")
+    data = {"train": [str(text)], "valid": [str(text)], "stream": True, "world": None}
+    stream = settings("language", data=data, tokens={"kind": "words"}, model={"max_length": 16})
+    run = train(stream, tmp_path / "run", device="cpu")
+    assert evaluate(run)[0].scores["perplexity"].score < 1.2
+    assert run.generate(["six"], max_tokens=2)[0].text == "six seven eight"
+
+
+def test_a_label_that_was_never_trained_on_is_named(tmp_path):
+    for name, labels in (("train", "ab"), ("valid", "ac")):
+        (tmp_path / f"{name}.tsv").write_text("".join(f"text {i}\t{label}\n" for i, label in enumerate(labels * 5)))
+    data = {"root": str(tmp_path), "train": ["train.tsv"], "valid": ["valid.tsv"], "world": None}
+    with pytest.raises(Mistake, match=r"valid.tsv:2 has the label 'c', which is not in the training data \(a, b\)"):
+        train(settings("classify", data=data), tmp_path / "run", device="cpu")
