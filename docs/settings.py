@@ -8,6 +8,7 @@ from regard.recipe import PRESETS, RECIPES, Part, kinds_of, parts_in
 
 PAGE = Path(__file__).with_name("settings.md")
 ORDER = ("", "data", "tokens", "model", "train", "decode")
+UNIONS = ("model", "data.world")                   # parts of several kinds
 
 
 def settings_page() -> str:
@@ -40,8 +41,8 @@ def part(path: str, kind: type[Part], tasks: list[str]) -> list[str]:
     heading = f"## `[{path}]`" if path else f'## The recipe with `task = "{tasks[0]}"`'
     if path and len(tasks) < len(RECIPES):
         heading += f" of the task{'s' if len(tasks) > 1 else ''} {', '.join(tasks)}"
-    if path == "model" and "kind" in kind.model_fields:
-        heading += f', `kind = "{kinds_of(kind)[0]}"`'
+    if path in UNIONS and "kind" in kind.model_fields:
+        heading += f", `kind = {' or '.join(shown(name) for name in kinds_of(kind))}`"
     lines = [heading, ""]
     lines += [" ".join(kind.__doc__.split()), ""] if kind.__doc__ else []
     lines += ["| setting | kind | default | |", "|---|---|---|---|"]

@@ -11,7 +11,7 @@ from regard.corpus.examples import Examples, Lines
 from regard.corpus.pairs import read_pairs
 from regard.corpus.single import read_labelled, read_tagged, read_text
 from regard.errors import Mistake
-from regard.recipe import Data, LabelledData, PairData, TaggedData, TextData
+from regard.recipe import Algorithm, Data, LabelledData, PairData, TaggedData, TextData
 
 Kind = TypeVar("Kind", bound=Examples)
 
@@ -34,6 +34,8 @@ def read_dataset(data: Data, *, train: bool = True) -> Dataset[Any]:
 
 def read_forward(data: Data, train: bool) -> Dataset[Any]:
     nothing = Lines([])
+    if isinstance(data.world, Algorithm):
+        return solved(data.world, train)
     if data.world is not None:
         sizes = {"train": data.world.number, "valid": data.world.held_out, "test": data.world.held_out}
         sets = {split: worlds.examples(data, split, number) for split, number in sizes.items() if train or split != "train"}
@@ -43,6 +45,14 @@ def read_forward(data: Data, train: bool) -> Dataset[Any]:
         training, valid, test = hold_out(read_files(data, data.train), data.held_out)
         return Dataset(training, valid, {"held_out": test, **tests})
     return Dataset(read_files(data, data.train) if train else nothing, read_files(data, data.valid), tests)
+
+
+def solved(world: Algorithm, train: bool) -> Dataset[Any]:
+    """Training and validation pairs of the lengths trained on, and a test set of each length tested on."""
+    trained = (world.shortest, world.longest)
+    training = worlds.solved(world, "train", world.number, *trained) if train else Lines([])
+    tests = {f"length {n}": worlds.solved(world, "test", world.held_out, n, n) for n in world.tests or [world.longest]}
+    return Dataset(training, worlds.solved(world, "valid", world.held_out, *trained), tests)
 
 
 def read_files(data: Data, files: list[str]) -> Any:

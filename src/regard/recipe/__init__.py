@@ -3,7 +3,7 @@
 `docs/settings.md` is generated from the types and docstrings of this folder.
 """
 
-from regard.recipe.data import Data, LabelledData, PairData, PairTokens, TaggedData, TextData, Tokens, World
+from regard.recipe.data import Algorithm, Data, LabelledData, PairData, PairTokens, TaggedData, TextData, Tokens, World
 from regard.recipe.model import PRESETS, Model, Positions, RecurrentModel, TransformerModel, UniversalModel
 from regard.recipe.part import Part, kinds_of, parts_in
 from regard.recipe.read import apply_override, build, parse, read
@@ -11,7 +11,8 @@ from regard.recipe.reader import ElmoModel, Features, RecurrentLanguage, Recurre
 from regard.recipe.train import Begin, Decode, Optimizer, Regularize, Schedule, Train
 from regard.recipe.whole import RECIPES, Classify, Language, Recipe, Tag, Translate
 
-__all__ = ["PRESETS", "RECIPES", "Begin", "Classify", "Data", "Decode", "ElmoModel", "Features", "LabelledData", "Language",
-           "Model", "Optimizer", "PairData", "PairTokens", "Part", "Positions", "Recipe", "RecurrentLanguage", "RecurrentModel",
-           "RecurrentReader", "Regularize", "Schedule", "Tag", "TaggedData", "TextData", "Tokens", "Train", "TransformerModel",
-           "Translate", "UniversalModel", "Vectors", "World", "apply_override", "build", "kinds_of", "parse", "parts_in", "read"]
+__all__ = ["PRESETS", "RECIPES", "Algorithm", "Begin", "Classify", "Data", "Decode", "ElmoModel", "Features", "LabelledData",
+           "Language", "Model", "Optimizer", "PairData", "PairTokens", "Part", "Positions", "Recipe", "RecurrentLanguage",
+           "RecurrentModel", "RecurrentReader", "Regularize", "Schedule", "Tag", "TaggedData", "TextData", "Tokens", "Train",
+           "TransformerModel", "Translate", "UniversalModel", "Vectors", "World", "apply_override", "build", "kinds_of", "parse",
+           "parts_in", "read"]

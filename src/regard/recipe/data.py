@@ -1,10 +1,10 @@
 """Where the examples come from, and how text becomes ids."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
-from regard.recipe.part import Count, Files, Part
+from regard.recipe.part import Count, Files, Part, kind_or
 
 
 class World(Part):
@@ -22,6 +22,37 @@ class World(Part):
     seed: int = 1
 
 
+class Algorithm(Part):
+    """Pairs that an algorithm makes, to be tested on longer ones than were trained on (Dehghani et al. 2019, sec. 3.4); for the task
+    translate. `copy`: some digits, to be said again. `addition`: "123+45", to be answered with "168"; its length is the digits of
+    the longer operand."""
+
+    kind: Literal["copy", "addition"]
+    number: Count = 50_000
+    """Training examples."""
+    held_out: Count = 1_000
+    """Examples in the validation set, and in the test set of each length."""
+    seed: int = 1
+    shortest: Count = 1
+    """Shortest length trained on."""
+    longest: Count = 10
+    """Longest length trained on."""
+    tests: list[Count] = []
+    """Lengths tested on, each a test set of its own; `longest` when none is given."""
+
+    @model_validator(mode="after")
+    def lengths_fit(self) -> "Algorithm":
+        if self.shortest > self.longest:
+            raise ValueError(f"data.world.shortest = {self.shortest} is more than longest = {self.longest}")
+        return self
+
+
+AnyWorld = Annotated[
+    Annotated[World, Tag("bilingual")] | Annotated[Algorithm, Tag("copy")] | Annotated[Algorithm, Tag("addition")],
+    Discriminator(kind_or("bilingual"), custom_error_type="kind", custom_error_message="should be bilingual, copy or addition"),
+]
+
+
 class Data(Part):
     """Where the examples come from: files, or a world."""
 
@@ -33,7 +64,7 @@ class Data(Part):
     """The validation set, in the same forms."""
     test: dict[str, Files] = {}
     """Named test sets, in the same forms."""
-    world: World | None = None
+    world: AnyWorld | None = None
     """Take the data from an embedded world instead of files."""
     held_out: int = Field(0, ge=0)
     """Set aside this many distinct texts of `train` as the validation set, and as many again as the test set `held_out`; all
@@ -54,6 +85,12 @@ class Data(Part):
             raise ValueError("give data.valid or data.held_out, not both")
         return self
 
+    @model_validator(mode="after")
+    def pairs_are_for_translators(self) -> "Data":
+        if isinstance(self.world, Algorithm) and not isinstance(self, PairData):
+            raise ValueError(f"data.world.kind = {self.world.kind!r} has pairs: it is for task = 'translate'")
+        return self
+
 
 class PairData(Data):
     """Parallel text: two aligned files (source, target), or one .tsv or .jsonl; each plain, .gz or .xz. From a world, its
@@ -65,6 +102,12 @@ class PairData(Data):
     """Source and target field of a .jsonl."""
     reverse: bool = False
     """Translate from the target into the source."""
+
+    @model_validator(mode="after")
+    def algorithms_go_one_way(self) -> "PairData":
+        if self.reverse and isinstance(self.world, Algorithm):
+            raise ValueError(f"data.reverse: an algorithm goes one way; leave it out for data.world.kind = {self.world.kind!r}")
+        return self
 
 
 class TextData(Data):

@@ -24,6 +24,9 @@ class Positions(Part):
     """Buckets of the relative bias (T5)."""
     max_distance: int = Field(128, ge=2)
     """Distance from which on all relative positions share a bucket (T5)."""
+    offset: int = Field(0, ge=0)
+    """While training, positions begin at a random place up to this, the same in a source and its target; 0 is always at the
+    beginning (Dehghani et al. 2019, sec. 3.4)."""
 
 
 class TransformerModel(Part):

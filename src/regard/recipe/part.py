@@ -22,7 +22,7 @@ def parts_in(annotation: Any) -> list[type[Part]]:
     """The parts among the options of a type."""
     if isinstance(annotation, type):
         return [annotation] if issubclass(annotation, Part) else []
-    return [part for option in get_args(annotation) for part in parts_in(option)]
+    return list(dict.fromkeys(part for option in get_args(annotation) for part in parts_in(option)))
 
 
 def kind_or(default: str) -> Callable[[Any], str]:
