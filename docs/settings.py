@@ -4,10 +4,10 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from regard.recipe import PRESETS, RECIPES, Part, kinds_of, parts_in
+from regard.recipe import DECODERS, ENCODERS, PRESETS, RECIPES, Part, kinds_of, parts_in
 
 PAGE = Path(__file__).with_name("settings.md")
-ORDER = ("", "data", "tokens", "model", "train", "decode")
+ORDER = ("", "data", "tokens", "masking", "corruption", "model", "train", "decode")
 UNIONS = ("model", "data.world")                   # parts of several kinds
 
 
@@ -16,10 +16,15 @@ def settings_page() -> str:
              "Override any of them on the command line: `regard train recipe.toml --set train.steps=2000`."]
     for (path, kind), tasks in places().items():
         lines += ["", *part(path, kind, tasks)]
-    lines += ["", "## Presets of `model`", "",
-              "| preset | " + " | ".join(PRESETS["base"]) + " |", "|---|" + "---|" * len(PRESETS["base"])]
-    lines += [f"| `{name}` | " + " | ".join(str(value) for value in fields.values()) + " |" for name, fields in PRESETS.items()]
+    for title, presets in (("of a translator", PRESETS), ("of an encoder", ENCODERS), ("of a decoder", DECODERS)):
+        lines += ["", f"## Presets of `model` {title}", "", *preset_table(presets)]
     return "\n".join(lines) + "\n"
+
+
+def preset_table(presets: dict[str, dict[str, Any]]) -> list[str]:
+    names = list(next(iter(presets.values())))
+    return ["| preset | " + " | ".join(names) + " |", "|---|" + "---|" * len(names),
+            *(f"| `{preset}` | " + " | ".join(str(fields[name]) for name in names) + " |" for preset, fields in presets.items())]
 
 
 def places() -> dict[tuple[str, type[Part]], list[str]]:
@@ -38,6 +43,7 @@ def places() -> dict[tuple[str, type[Part]], list[str]]:
 
 
 def part(path: str, kind: type[Part], tasks: list[str]) -> list[str]:
+    tasks = list(dict.fromkeys(tasks))
     heading = f"## `[{path}]`" if path else f'## The recipe with `task = "{tasks[0]}"`'
     if path and len(tasks) < len(RECIPES):
         heading += f" of the task{'s' if len(tasks) > 1 else ''} {', '.join(tasks)}"

@@ -67,14 +67,17 @@ def test_the_law_can_be_broken(tmp_path):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_no_pickle_no_exec_no_bare_excuses(path):
-    """No pickle anywhere, no code from strings, no `except Exception`."""
+    """No pickle anywhere, no code from strings, no `except Exception`. One place may take the tensors out of somebody else's
+    pickle, and nothing but tensors: where a user asked for it with --allow-pickle."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [name.name for name in node.names]
             assert not {"pickle", "shelve", "dill", "joblib", "marshal"} & {name.split(".")[0] for name in names}
         if isinstance(node, ast.Call):
             forbidden = {"exec", "eval", "torch.load", "torch.save", "np.load"}
-            assert ast.unparse(node.func) not in forbidden or "mmap_mode" in ast.unparse(node)
+            asked_for = path == PACKAGE / "interop" / "folder.py" and ast.unparse(node).startswith("torch.load(") \
+                and "weights_only=True" in ast.unparse(node)
+            assert ast.unparse(node.func) not in forbidden or "mmap_mode" in ast.unparse(node) or asked_for
         if isinstance(node, ast.ExceptHandler):
             assert node.type is not None and ast.unparse(node.type) != "Exception"
 

@@ -27,7 +27,7 @@ def test_every_recipe_shipped_is_valid_and_says_its_launch_line(path):
     (WORLD, ["modle.width=8"], r"no setting 'modle'; did you mean 'model'\?"),
     (WORLD + "[model]\nwidth = 100\nheads = 8", [],
      r"width 100 is not divisible by heads 8: use 10 heads, or set model.key_width"),
-    (WORLD + "[model]\npreset = 'smal'", [], r"model.preset = 'smal': input should be 'tiny', 'small', 'base' or 'big'"),
+    (WORLD + "[model]\npreset = 'smal'", [], r"model.preset = 'smal': input should be 'tiny', 'small', 'base', 'big', 't5-tiny'"),
     (WORLD, ["model.kind=banana"], r"model.kind = 'banana': should be transformer, recurrent or universal"),
     (WORLD, ["model.kind=recurrent", "model.heads=2"], r"no setting 'heads' in model; there are: kind, cell"),
     (WORLD, ["train.steps=many"], r"train.steps = 'many': input should be a valid integer"),

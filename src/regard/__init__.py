@@ -17,6 +17,7 @@ PUBLIC = {
     "Run": "regard.run.base",
     "attend": "regard.attention.core",
     "context_attention": "regard.attention.plain",
+    "convert": "regard.run.convert",
     "edit": "regard.attention.watch",
     "key_value_attention": "regard.attention.plain",
     "load": "regard.run.opened",
@@ -26,8 +27,8 @@ PUBLIC = {
 }
 
 __version__ = "0.1.0"
-__all__ = ["Mask", "Mistake", "Recipe", "Run", "__version__", "attend", "context_attention", "edit", "key_value_attention",
-           "load", "self_attention", "train", "watch"]
+__all__ = ["Mask", "Mistake", "Recipe", "Run", "__version__", "attend", "context_attention", "convert", "edit",
+           "key_value_attention", "load", "self_attention", "train", "watch"]
 
 
 def __getattr__(name: str) -> Any:

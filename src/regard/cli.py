@@ -14,7 +14,7 @@ from regard.errors import Interrupted, Mistake
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
                   help="Train, use and see through attention models.", context_settings={"help_option_names": ["-h", "--help"]})
 
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, a Hugging Face folder, or a name on the hub.")]
 Texts = Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="What to work on; standard input, one item a line, "
                                                    "when not given.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
@@ -37,13 +37,16 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the run; made anew."
 
 
 @app.command()
-def new(task: Annotated[str, typer.Argument(help="What to train for: translate.")], source: Source = None,
+def new(task: Annotated[str, typer.Argument(help="What to train for: translate, language, masked, classify or tag.")],
+        source: Source = None,
         target: Annotated[Path | None, typer.Option(help="Its translation, line by line.")] = None,
-        pairs: Annotated[Path | None, typer.Option(help="Or both in one .tsv or .jsonl file.")] = None) -> None:
+        pairs: Annotated[Path | None, typer.Option(help="Or both in one .tsv or .jsonl file.")] = None,
+        data: Annotated[list[Path] | None, typer.Option(help="For other tasks: text, labelled texts (.tsv, .jsonl), "
+                                                        "tagged words.")] = None) -> None:
     """Write a starter recipe for one's own data to standard output."""
     from regard.run.starter import starter_recipe
 
-    print(starter_recipe(task, [path for path in (source, target, pairs) if path is not None]), end="")
+    print(starter_recipe(task, [path for path in (source, target, pairs, *(data or [])) if path is not None]), end="")
 
 
 @app.command()
@@ -88,7 +91,7 @@ def evaluate(run: RunFolder, source: Source = None, reference: Reference = None,
     from regard.run.opened import load
 
     opened = load(run, device=device)
-    results = score(opened, source=source, reference=reference)
+    results = score(opened, source=source, reference=reference, save=opened.foreign is None)
     write_card(opened)
     if as_json:
         for result in results:
@@ -160,16 +163,36 @@ def generate(run: RunFolder, prompts: Texts = None,
 
 
 @app.command()
+def fill(run: RunFolder, texts: Texts = None,
+         number: Annotated[int, typer.Option("--number", "-n", min=1, help="Candidates for each mask.")] = 5,
+         device: Device = "auto", as_json: AsJson = False) -> None:
+    """Fill in the masked words of texts, or of standard input line by line: "a [MASK] ran"."""
+    end_with_the_reader()
+    opened = open_for("fill", run, device)
+    for lines in portions(texts):
+        for found in opened.fill(lines, number=number):
+            if as_json:
+                print_json(text=found.text, candidates=[[{"text": guess.label, "probability": round(guess.probability, 6)}
+                                                         for guess in place] for place in found.candidates])
+            else:
+                print(found.text)
+                for place in found.candidates:
+                    print("  " + "   ".join(f"{guess.label} {guess.probability:.3f}" for guess in place))
+
+
+@app.command()
 def classify(run: RunFolder, texts: Texts = None, device: Device = "auto", as_json: AsJson = False) -> None:
-    """Say the likeliest label of texts, or of standard input line by line."""
+    """Say the likeliest label, or the number, of texts or of standard input line by line; a tab is between the two of a pair."""
     end_with_the_reader()
     opened = open_for("classify", run, device)
     for lines in portions(texts):
-        for best, *_ in opened.classify(lines):
-            if as_json:
-                print_json(label=best.label, probability=round(best.probability, 6))
+        for found in opened.classify(lines):
+            if isinstance(found, float):
+                print_json(score=round(found, 6)) if as_json else print(f"{found:.4f}")
+            elif as_json:
+                print_json(label=found[0].label, probability=round(found[0].probability, 6))
             else:
-                print(f"{best.label}\t{best.probability:.4f}")
+                print(f"{found[0].label}\t{found[0].probability:.4f}")
 
 
 @app.command()
@@ -188,7 +211,8 @@ def tag(run: RunFolder, texts: Texts = None, device: Device = "auto", as_json: A
 @app.command()
 def embed(run: RunFolder, texts: Texts = None,
           layer: Annotated[int, typer.Option(help="0 is the word embeddings, -1 the last layer.")] = -1,
-          pool: Annotated[str, typer.Option(help="mean: a vector a text; words: one for each word in it.")] = "mean",
+          pool: Annotated[str, typer.Option(help="mean or cls: a vector a text, of all tokens or of its first mark; "
+                                            "words: one for each word in it.")] = "mean",
           out: Annotated[Path | None, typer.Option(help="Draw the vectors of --words on a plane: .svg, .png or .pdf.")] = None,
           words: Annotated[str | None, typer.Option(help="Words to draw, with commas between them.")] = None,
           device: Device = "auto", as_json: AsJson = False) -> None:
@@ -203,7 +227,7 @@ def embed(run: RunFolder, texts: Texts = None,
     for lines in portions(texts):
         for text, found in zip(lines, opened.embed(lines, layer=layer, pool=pool)):
             vectors = [[round(float(x), 6) for x in vector] for vector in found.vectors]
-            if as_json and pool == "mean":
+            if as_json and pool != "words":
                 print_json(text=text, vector=vectors[0])
             elif as_json:
                 print_json(tokens=found.tokens, vectors=vectors)
@@ -219,13 +243,20 @@ def show(run: RunFolder, text: Annotated[str, typer.Argument(help="A sentence to
          layer: Annotated[int | None, typer.Option(min=1, help="Decoder layer, counted from 1.")] = None,
          head: Annotated[int | None, typer.Option(min=1, help="Head of that layer, counted from 1.")] = None,
          heads: Annotated[bool, typer.Option("--heads", help="All heads of the layer, side by side.")] = False,
+         steps: Annotated[bool, typer.Option("--steps", help="How many steps each token took (universal models).")] = False,
          device: Device = "auto") -> None:
-    """Draw what a translation attended to, word by word."""
+    """Draw what a translation attended to, word by word; or how long each token was thought about."""
     from regard.run.show import show_alignment
+    from regard.run.steps import show_steps
 
     if out is None and not terminal:
         raise Mistake("say where the picture goes: --out a.svg (or .png, .pdf), or --terminal")
     opened = open_for("align", run, device)
+    if steps:
+        if heads or layer or head:
+            raise Mistake("--steps counts the steps of tokens, not of heads: leave out --layer, --head and --heads")
+        print(show_steps(opened, text, out=out, terminal=terminal))
+        return
     print(show_alignment(opened, text, out=out, terminal=terminal, layer=layer, head=head, all_heads=heads))
 
 
@@ -234,16 +265,25 @@ def ladder(recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="The re
            out: Annotated[Path, typer.Option(help="Folder for the runs and their report.")] = Path("runs/ladder"),
            set_: Set = None,
            ablate: Annotated[bool, typer.Option("--ablate", help="Take the Transformer's parts away, one at a time.")] = False,
+           lengths: Annotated[bool, typer.Option("--lengths", help="Transformer and Universal Transformer of the same size on an "
+                                                 "algorithm, tested on longer inputs than they were trained on.")] = False,
            device: Device = "auto") -> None:
     """Train the history of attention on one recipe's data, from the RNN to the Universal Transformer; report every step."""
     from regard.run.ladder import climb
+    from regard.run.lengths import climb_lengths
 
+    if lengths and ablate:
+        raise Mistake("--lengths and --ablate are two ladders: give one of them")
+    if lengths:
+        print(climb_lengths(recipe, out, overrides=set_ or [], device=device))
+        return
     print(climb(recipe, out, ablate=ablate, overrides=set_ or [], device=device))
 
 
 @app.command()
-def plan(what: Annotated[str | None, typer.Argument(metavar="RECIPE|PRESET|RUN|block", help="A recipe, tiny, small, base, big, "
-                         "a run folder, or `block` for the lecture's one encoder block.")] = None, set_: Set = None,
+def plan(what: Annotated[str | None, typer.Argument(metavar="RECIPE|PRESET|RUN|block", help="A recipe, a run folder, a preset "
+                         "(tiny, base, bert-base, gpt2, gpt3-175b …), or `block` for the lecture's one encoder block.")] = None,
+         set_: Set = None,
          parts: Annotated[bool, typer.Option("--parts", help="Every part of every layer.")] = False,
          costs: Annotated[bool, typer.Option("--costs", help="The published training costs, beside one's own runs.")] = False,
          run: Annotated[list[Path] | None, typer.Option(help="A run folder for the cost table; "
@@ -277,6 +317,32 @@ def plan(what: Annotated[str | None, typer.Argument(metavar="RECIPE|PRESET|RUN|b
         print_json(**found.to_json())
     else:
         Console(highlight=False, width=None if sys.stdout.isatty() else 110).print(*planning.render(found, by_layer=parts))
+
+
+@app.command()
+def convert(source: Annotated[Path, typer.Argument(metavar="SRC", help="A run, a Hugging Face folder, or a name on the hub.")],
+            out: Annotated[Path, typer.Argument(metavar="DST", help="The folder to write.")],
+            to: Annotated[str, typer.Option(help="What to write: hf, a Hugging Face folder.")] = "hf",
+            verify: Annotated[bool, typer.Option("--verify", help="Compare logits, states, attention and texts with "
+                                                 "transformers, or with the folder read again.")] = False,
+            allow_pickle: Annotated[bool, typer.Option("--allow-pickle", help="Take the tensors of a .bin file, "
+                                                       "and nothing else of it.")] = False,
+            device: Device = "auto", as_json: AsJson = False) -> None:
+    """Write a run as a folder that other libraries open, and prove that it says the same there."""
+    from regard.run.convert import convert as write
+
+    proof = write(source, out, to=to, verify=verify, allow_pickle=allow_pickle, device=device)
+    if as_json:
+        print_json(folder=str(out), **(proof.to_json() if proof else {}))
+    else:
+        print(f"wrote {out}")
+    if proof is None:
+        return
+    for line in [] if as_json else [f"compared with {proof.against}", *proof.lines()]:
+        print(line)
+    if not proof.holds:
+        print(f"regard: {out} does not say the same as {source}; please report this", file=sys.stderr)
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -14,7 +14,7 @@ from regard.decoding.protocol import length_penalty
 from regard.decoding.walk import greedy, sampler, walk
 from regard.models.transformer import Transformer
 from regard.recipe import Positions, TransformerModel
-from regard.tokens.special import BOS, EOS, PAD
+from regard.tokens.special import BOS, EOS, PAD, Marks
 
 V = 11
 
@@ -77,7 +77,7 @@ def test_stopping_early_never_changes_the_best(problem, beam, alpha):
 
 def test_a_search_goes_on_while_a_longer_output_could_still_win():
     """With a length penalty, log p = -3 may end at -3 / penalty(50) = -0.1, and so beat a finished -1."""
-    beams = Beams.begin(torch.tensor([50, 3]), 1)
+    beams = Beams.begin(torch.tensor([50, 3]), 1, EOS)
     beams.alive, beams.finished = torch.full((2, 1), -3.0), torch.full((2, 1), -1.0)
     assert is_done(beams, 2, alpha=1.5, number=1, stop_early=True).tolist() == [False, True]
 
@@ -96,7 +96,7 @@ def test_batched_equals_one_by_one(problem, beam):
 def test_outputs_go_on_from_prefixes_of_different_lengths(problem, beam, data):
     model, inputs, limits = problem
     prefixes = [[BOS, *data.draw(st.lists(st.integers(4, V - 1), max_size=3))] for _ in limits]
-    padded = torch.tensor([[PAD] * (max(map(len, prefixes)) - len(prefix)) + prefix for prefix in prefixes])
+    padded = torch.tensor([[-1] * (max(map(len, prefixes)) - len(prefix)) + prefix for prefix in prefixes])
     found = beam_search(model, inputs, limits, beam=beam, alpha=0.6, prefix=padded)
     walked = walk(model, inputs, limits, greedy, prefix=padded)
     for row, prefix in enumerate(prefixes):
@@ -149,3 +149,28 @@ def test_results_come_back_in_order_from_batches_within_budget(lengths, budget):
         return [row[:length - 1].tolist() for row, length in zip(inputs[0], inputs[1])]
     assert decode_all(sources, search, batch_tokens=budget, device=torch.device("cpu"), most=50) == sources
     assert sorted(itertools.chain(*batches_by_length([len(s) for s in sources], budget))) == list(range(len(sources)))
+
+
+class Renamed:
+    """The same model, its tokens called by other numbers."""
+
+    def __init__(self, model, names):
+        self.model, self.names = model, torch.tensor(names)
+
+    def start(self, inputs, prefix=None, room=32):
+        return self.model.start(inputs, self.names.argsort()[prefix], room)
+
+    def step(self, tokens, state):
+        logits, state = self.model.step(self.names.argsort()[tokens], state)
+        return logits[..., self.names.argsort()], state
+
+
+@given(problems(), st.permutations(range(V)), st.integers(1, 3))
+def test_the_numbers_of_the_marks_do_not_matter(problem, names, beam):
+    model, inputs, limits = problem
+    marks = Marks(begin=names[BOS], end=names[EOS], never=(names[PAD], names[BOS]))
+    renamed = Renamed(model, names)
+    expected = [[names[token] for token in found[0].tokens] for found in beam_search(model, inputs, limits, beam=beam)]
+    assert [found[0].tokens for found in beam_search(renamed, inputs, limits, beam=beam, marks=marks)] == expected
+    expected = [[names[token] for token in found.tokens] for found in walk(model, inputs, limits, greedy)]
+    assert [found.tokens for found in walk(renamed, inputs, limits, greedy, marks=marks)] == expected

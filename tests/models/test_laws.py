@@ -10,7 +10,7 @@ from regard.decoding.beam import beam_search
 from regard.decoding.walk import greedy, walk
 from regard.models.zoo import MODELS
 from regard.recipe import Positions, RecurrentModel, TransformerModel, UniversalModel
-from regard.tokens.special import BOS, EOS, PAD
+from regard.tokens.special import BOS, EOS
 
 V = 13
 
@@ -112,7 +112,7 @@ def test_beam_one_is_greedy_and_scores_are_rescored_outputs(model, beam):
 def test_prefixes_of_different_lengths_go_on_as_if_alone(model):
     source, lengths, _ = sentences()
     prefixes = [[BOS], [BOS, 5, 6], [BOS, 7]]
-    padded = torch.tensor([[PAD] * (3 - len(prefix)) + prefix for prefix in prefixes])
+    padded = torch.tensor([[-1] * (3 - len(prefix)) + prefix for prefix in prefixes])
     found = walk(model, (source, lengths), torch.tensor([5, 5, 5]), greedy, prefix=padded)
     for row, prefix in enumerate(prefixes):
         expected = rescore(model, source, lengths, row, found[row].tokens, prefix)

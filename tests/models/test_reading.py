@@ -14,8 +14,8 @@ from regard.layers.state import State
 from regard.models.language import turned
 from regard.models.reader import Contextual
 from regard.models.zoo import MODELS
-from regard.recipe import ElmoModel, RecurrentLanguage, RecurrentReader
-from regard.tokens.special import BOS, EOS, PAD
+from regard.recipe import DecoderModel, ElmoModel, EncoderModel, RecurrentLanguage, RecurrentReader
+from regard.tokens.special import BOS, EOS
 
 V, C = 13, 4
 CELLS = st.sampled_from(["rnn", "lstm", "gru"])
@@ -23,8 +23,21 @@ SCORES = st.sampled_from(["none", "dot", "scaled", "general", "additive", "cosin
 
 
 @st.composite
+def blocks(draw):
+    """Settings of a Transformer's block: BERT's, GPT-2's, Llama's and what lies between."""
+    kind = draw(st.sampled_from(["sinusoidal", "learned", "rotary", "alibi", "relative"]))
+    return dict(kind="transformer", layers=draw(st.integers(1, 3)), width=8, heads=4, feed_forward=16, max_length=32,
+                key_value_heads=draw(st.sampled_from([None, 2])), norm=draw(st.sampled_from(["layer", "rms"])),
+                norm_first=draw(st.booleans()), bias=draw(st.booleans()), positions={"kind": kind},
+                activation=draw(st.sampled_from(["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu"])))
+
+
+@st.composite
 def language_models(draw):
     torch.manual_seed(draw(st.integers(0, 1000)))
+    if draw(st.booleans()):
+        settings = DecoderModel(**draw(blocks()), tie=draw(st.booleans()), window=draw(st.sampled_from([None, 2])))
+        return unlike(MODELS["language"]["transformer"](settings, V).double().eval())
     settings = RecurrentLanguage(cell=draw(CELLS), layers=draw(st.integers(1, 2)), width=8, attention=draw(SCORES),
                                  tie=draw(st.booleans()))
     return MODELS["language"]["recurrent"](settings, V).double().eval()
@@ -34,12 +47,25 @@ def language_models(draw):
 def readers(draw, tasks=("classify", "tag", "elmo")):
     torch.manual_seed(draw(st.integers(0, 1000)))
     task = draw(st.sampled_from(tasks))
+    if task != "elmo" and draw(st.booleans()):
+        settings = EncoderModel(**draw(blocks()), segments=draw(st.sampled_from([0, 2])), embedding_norm=draw(st.booleans()),
+                                pool=draw(st.sampled_from(["first", "mean"])))
+        return unlike(MODELS[task]["transformer"](settings, V, C).double().eval())
     if task == "elmo":
         settings = ElmoModel(kind="elmo", cell=draw(CELLS), layers=draw(st.integers(1, 2)), width=8)
         return MODELS["language"]["elmo"](settings, V).double().eval()
     settings = RecurrentReader(cell=draw(CELLS), layers=draw(st.integers(1, 2)), width=8, attention=draw(SCORES),
                                bidirectional=draw(st.booleans()))
     return MODELS[task]["recurrent"](settings, V, C).double().eval()
+
+
+def unlike(model):
+    """Small weights make everything nearly alike: larger ones tell mistakes from rounding."""
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.dim() > 1:
+                p.mul_(20)
+    return model
 
 
 def texts(B=3, S=6):
@@ -108,7 +134,7 @@ def test_cached_equals_uncached(model):
 @given(language_models())
 def test_a_prompt_padded_on_the_left_is_the_prompt(model):
     prompts = [[BOS, 5, 6, 7, 8], [BOS, 9, 4]]
-    prefix = torch.tensor([prompts[0], [PAD, PAD, *prompts[1]]])
+    prefix = torch.tensor([prompts[0], [-1, -1, *prompts[1]]])
     limits = torch.tensor([6, 6])
     together = walk(model, None, limits, greedy, prefix=prefix)
     for row, prompt in enumerate(prompts):
@@ -118,14 +144,28 @@ def test_a_prompt_padded_on_the_left_is_the_prompt(model):
         said = torch.tensor([[*prompt, *alone.tokens, EOS]])
         log_p = model(said[:, :-1]).log_softmax(-1).gather(-1, said[:, 1:, None])[0, len(prompt) - 1:, 0]
         if len(alone.tokens) < 5:                     # at its limit a text must end, whatever the model thinks of it
-            assert alone.log_probability == pytest.approx(float(log_p.sum()), abs=1e-9)
+            assert alone.log_probability == pytest.approx(log_p.sum().item(), abs=1e-9)
 
 
 @given(language_models())
 def test_beam_one_is_greedy(model):
-    prefix, limits = torch.tensor([[BOS, 5, 6], [PAD, BOS, 7]]), torch.tensor([6, 6])
+    prefix, limits = torch.tensor([[BOS, 5, 6], [-1, BOS, 7]]), torch.tensor([6, 6])
     one = beam_search(model, None, limits, beam=1, prefix=prefix)
     assert [found[0].tokens for found in one] == [found.tokens for found in walk(model, None, limits, greedy, prefix=prefix)]
+
+
+@given(st.integers(1, 4), st.integers(0, 100))
+def test_every_other_layer_of_a_banded_decoder_sees_a_window(window, seed):
+    """What is further back than the windows of all layers together reach is out of sight, if no layer sees everything."""
+    torch.manual_seed(seed)
+    settings = DecoderModel(kind="transformer", layers=2, width=8, heads=2, feed_forward=16, window=window)
+    model = unlike(MODELS["language"]["transformer"](settings, V).double().eval())
+    target = torch.randint(4, V, (1, 7))
+    with watch(model) as seen:
+        model(target)
+    full, local = (seen[name][0].amax(0) > 0 for name in places(model))
+    distance = torch.arange(7)[:, None] - torch.arange(7)
+    assert torch.equal(full, distance >= 0) and torch.equal(local, (distance >= 0) & (distance < window))
 
 
 @given(language_models())
@@ -146,7 +186,7 @@ def test_what_it_looks_at_can_be_watched(model):
         watched = model(source, lengths)
     assert torch.equal(watched, model(source, lengths))
     for name in places(model):
-        assert torch.allclose(seen[name].sum(-1), torch.ones(1, dtype=torch.double))
+        assert torch.allclose(seen[name].sum(-1), torch.ones(1, dtype=torch.double))          # padded queries too
         assert all((seen[name][row, ..., length:] == 0).all() for row, length in enumerate(lengths.tolist()))
 
 

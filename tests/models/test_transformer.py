@@ -189,5 +189,7 @@ def test_tied_weights_are_one_tensor():
     assert shared.output.weight is shared.source_embedding.table.weight is shared.target_embedding.table.weight
     target = Transformer(TransformerModel(preset="tiny", tie="target"), V, V)
     assert target.output.weight is target.target_embedding.table.weight is not target.source_embedding.table.weight
+    words = Transformer(TransformerModel(preset="tiny", tie="embeddings"), V, V)
+    assert words.source_embedding.table.weight is words.target_embedding.table.weight is not words.output.weight
     free = Transformer(TransformerModel(preset="tiny", tie="none"), V, V)
     assert free.output.weight is not free.target_embedding.table.weight

@@ -10,8 +10,9 @@ import pytest
 from regard.errors import Mistake
 from regard.pictures.alignment import alignment, heads
 from regard.pictures.complexity import Curve, Panel, complexity
-from regard.pictures.curves import score_by_length, training
+from regard.pictures.curves import score_by_length, score_over_length, training
 from regard.pictures.report import Report, page
+from regard.pictures.steps import Column, thinking
 from regard.pictures.style import rendered, save, svg_text
 from regard.pictures.terminal import alignment_text
 
@@ -34,6 +35,9 @@ FIGURES = {
     "complexity": lambda: complexity([Panel("longer sequences", "n", {
         "one": Curve([2, 4], [1e-3, 3e-3], [2e-3, 4e-3], [3e-3, 5e-3], [8, 16]),
         "two": Curve([2, 4], [1e-4, 3e-4], [2e-4, 4e-4], [3e-4, 5e-4], [4, 16])})]),
+    "steps": lambda: thinking([Column("read", ["a", "$x^2$"], [1, 3], 4), Column("said", ["<b>", "", "c"], [0, 2, 3], 3)]),
+    "longer": lambda: score_over_length({"one": [dict(length=5, score=100.0, low=99.0, high=100.0)],
+                                         "two": [dict(length=5, score=0.0, low=0.0, high=1.0)]}, trained=4),
     "length": lambda: score_by_length({"one": [dict(low=1, high=5, count=9, score=50.0, ci_low=40.0, ci_high=55.0)],
                                        "two": [dict(low=1, high=5, count=9, score=60.0, ci_low=50.0, ci_high=65.0)]}),
 }

@@ -21,11 +21,18 @@ BASE = {
               "optimizer": {"learning_rate": 1e-2}, "schedule": {"warmup_steps": 10},
               "regularize": {"dropout": 0.0, "label_smoothing": 0.0}},
 }
+STACK = {"kind": "transformer", "layers": 1, "heads": 4, "feed_forward": 96}
 TASKS = {
     "classify": {"model": {"attention": "additive"}, "tokens": {"kind": "words"}},
     "tag": {"model": {"attention": "scaled"}},
     "language": {"model": {"attention": "dot"}, "data": {"language": "target"}},
     "elmo": {"task": "language", "model": {"kind": "elmo"}},
+    "gpt": {"task": "language", "model": {**STACK, "window": 8}, "data": {"language": "target"}},
+    "masked": {"model": {**STACK, "segments": 2, "pool": "first"}, "data": {"language": "both"},
+               "masking": {"whole_words": True, "next_sentence": True}},
+    "encoder": {"task": "tag", "model": STACK},
+    "corrupted": {"model": {"preset": "t5-tiny", "encoder_layers": 1, "decoder_layers": 1, "heads": 4, "feed_forward": 96},
+                  "tokens": {"size": 500}},
 }
 
 
@@ -52,10 +59,49 @@ def said(*words, stdin=None):
 
 
 def test_each_learns_more_than_guessing(runs):
-    scores = {name: evaluate(runs[name], save=False)[0].scores for name in ("tag", "language", "elmo")}
+    scores = {name: evaluate(runs[name], save=False)[0].scores for name in TASKS if name != "classify"}
     assert scores["tag"]["accuracy"].low > 50
     assert scores["language"]["perplexity"].high < runs["language"].tokenizers[0].size / 8
     assert scores["elmo"]["perplexity"].high < runs["elmo"].tokenizers[0].size / 3
+    assert scores["gpt"]["perplexity"].high < runs["gpt"].tokenizers[0].size / 4
+    assert scores["masked"]["perplexity"].high < runs["masked"].tokenizers[0].size / 2
+    assert scores["encoder"]["accuracy"].low > 50
+    assert scores["corrupted"]["perplexity"].high < runs["corrupted"].tokenizers[0].size / 20
+
+
+def test_pairs_are_read_as_two_texts(tmp_path):
+    """The label says which of the two has the "yes": the words of both together are always the same."""
+    for name, numbers in (("train", range(300)), ("valid", range(300, 400))):
+        lines = [f"{i % 2}\t{i % 7} {'yes' if i % 2 else 'no'}\t{'no' if i % 2 else 'yes'} {i % 5}\n" for i in numbers]
+        (tmp_path / f"{name}.tsv").write_text("".join(lines))
+    data = {"root": str(tmp_path), "train": ["train.tsv"], "valid": ["valid.tsv"], "world": None,
+            "label": 0, "text": 1, "second": 2}
+    wanted = settings("classify", data=data)
+    wanted["model"] = {**STACK, "width": 48, "segments": 2, "max_length": 24}
+    run = train(wanted, tmp_path / "run", device="cpu")
+    assert evaluate(run)[0].scores["accuracy"].low > 90
+    assert [found[0].label for found in run.classify(["3 yes\tno 1", "3 no\tyes 1"])] == ["1", "0"]
+    assert run.classify(["a " * 50 + "\tb"]), "cut where it is too long"
+    with pytest.raises(Mistake, match="line 2 has 1 texts; this run judges pairs"):
+        run.classify(["a\tb", "alone"])
+    with pytest.raises(Mistake, match=r"pairs are read by model\.kind = 'transformer'"):
+        train(settings("classify", data=data), tmp_path / "other", device="cpu")
+
+
+@pytest.mark.parametrize("model", [{}, {**STACK, "segments": 2}], ids=["recurrent", "transformer"])
+def test_numbers_are_learned_and_said_on_their_own_scale(tmp_path, model):
+    for name, rows in (("train", range(300)), ("valid", range(300, 360))):
+        lines = [f"{'very ' * (i % 5)}good film {i}\t{100 + 10 * (i % 5)}\n" for i in rows]
+        (tmp_path / f"{name}.tsv").write_text("".join(lines))
+    data = {"root": str(tmp_path), "train": ["train.tsv"], "valid": ["valid.tsv"], "world": None}
+    run = train(settings("regress", data=data, model=model), tmp_path / "run", device="cpu")
+    assert evaluate(run)[0].scores["spearman"].low > 90
+    low, high = (float(said("classify", run.folder, text)[0]) for text in ("good film 3", "very very very very good film 3"))
+    assert abs(low - 100) < 12 and abs(high - 140) < 12
+    assert set(json.loads(said("classify", run.folder, "good", "--json")[0])) == {"score"}
+    (tmp_path / "valid.tsv").write_text("a film\tgood\n")
+    with pytest.raises(Mistake, match=r"valid.tsv:1 has 'good' where a number should be"):
+        train(settings("regress", data=data), tmp_path / "other", device="cpu")
 
 
 @pytest.mark.parametrize("attention", ["none", "additive"])
@@ -105,7 +151,8 @@ def test_words_have_vectors_in_every_layer(runs, name):
     text = "the dog sees the cat"
     layers = [run.embed([text], layer=layer, pool="words")[0] for layer in (0, 1)]
     assert layers[0].tokens == text.split() and len(layers[0].vectors) == 5
-    assert np.allclose(layers[0].vectors[0], layers[0].vectors[3]), "layer 0 is static: a word is the same everywhere"
+    if run.recipe.model.kind != "transformer":        # whose layer 0 has the positions in it
+        assert np.allclose(layers[0].vectors[0], layers[0].vectors[3]), "layer 0 is static: a word is the same everywhere"
     assert not np.allclose(layers[1].vectors[0], layers[1].vectors[3]), "layer 1 knows the sentence"
     with pytest.raises(Mistake, match="--layer 9: there are layers 0"):
         run.embed([text], layer=9)
@@ -119,6 +166,11 @@ def test_the_command_line_speaks_the_promised_forms(runs):
     assert found["tokens"] == text.split() and len(found["labels"]) == len(found["tokens"])
     found = json.loads(said("generate", runs["language"].folder, "Der", "--json", "--max-tokens", 5)[0])
     assert set(found) == {"text", "score"} and found["text"].startswith("Der") and found["score"] < 0
+    for name in ("masked", "corrupted"):
+        found = json.loads(said("fill", runs[name].folder, "The [MASK] sees the <mask>.", "--json", "-n", 3)[0])
+        assert "[MASK]" not in found["text"] and "<mask>" not in found["text"]
+        assert [len(place) for place in found["candidates"]] == [3, 3]
+        assert found["candidates"][0][0]["probability"] >= found["candidates"][0][1]["probability"]
     mean, words = (json.loads(said("embed", runs["elmo"].folder, text, "--json", *more)[0]) for more in ([], ["--pool", "words"]))
     assert mean["text"] == text and len(mean["vector"]) == 48
     assert words["tokens"] == text.split() and len(words["vectors"]) == len(words["tokens"])
@@ -129,6 +181,7 @@ def test_the_command_line_speaks_the_promised_forms(runs):
     ("classify", "language", "writes on .task = 'language'.; it cannot classify"),
     ("generate", "elmo", "reads in both directions"),
     ("tag", "classify", "it cannot tag"),
+    ("fill", "masked", "has no mask; write .MASK. where a word is missing"),
 ])
 def test_a_run_says_what_it_cannot_do(runs, verb, name, message):
     with pytest.raises(Mistake, match=message):
@@ -173,6 +226,34 @@ def test_a_classifier_reads_another_runs_vectors_and_is_whole(runs, tmp_path, na
     assert run.tokenizers[0].to_json() == runs[name].tokenizers[0].to_json()
 
 
+@pytest.mark.parametrize("pool", ["first", "mean"])
+def test_a_classifier_begins_from_a_masked_model(runs, tmp_path, pool):
+    pretrained = runs["masked"]
+    change = {"model": {**STACK, "segments": 2, "pool": pool, "attention": None},
+              "train": {"steps": 1, "evaluate_every": 1, "optimizer": {"learning_rate": 1e-9}, "schedule": {"warmup_steps": 0},
+                        "begin": {"run": str(pretrained.folder), "parts": ["encoder."]}}}
+    wanted = settings("classify", **change)
+    del wanted["model"]["attention"]
+    run = train(wanted, tmp_path / "run", device="cpu")
+    assert run.tokenizers[0].to_json() == pretrained.tokenizers[0].to_json()
+    text = run.data.valid.text[0]
+    assert np.allclose(run.embed([text], pool="words")[0].vectors, pretrained.embed([text], pool="words")[0].vectors, atol=1e-5)
+
+
+def test_what_is_frozen_stays_as_it_was(runs, tmp_path):
+    begin = {"run": str(runs["masked"].folder), "parts": ["encoder."]}
+    wanted = settings("classify", train={"steps": 4, "evaluate_every": 4, "begin": begin, "freeze": ["encoder.words"]})
+    wanted["model"] = {**STACK, "width": 48, "segments": 2, "max_length": 48}
+    run = train(wanted, tmp_path / "run", device="cpu")
+    theirs, mine = runs["masked"].model.encoder, run.model.encoder
+    assert (mine.words.weight == theirs.words.weight).all()
+    one, other = (encoder.stack.blocks[0].feed_forward.inner.weight for encoder in (theirs, mine))
+    assert not (one == other).all()
+    wanted["train"]["freeze"] = ["decoder"]
+    with pytest.raises(Mistake, match="no weights named 'decoder'; it has encoder, output"):
+        train(wanted, tmp_path / "other", device="cpu")
+
+
 def test_features_that_are_not_there(runs, tmp_path):
     with pytest.raises(Mistake, match="is not a finished run folder"):
         train(settings("classify", model={"features": {"run": str(tmp_path)}}), tmp_path / "run", device="cpu")
@@ -201,6 +282,19 @@ def test_a_language_model_of_a_stream(tmp_path):
     run = train(stream, tmp_path / "run", device="cpu")
     assert evaluate(run)[0].scores["perplexity"].score < 1.2
     assert run.generate(["six"], max_tokens=2)[0].text == "six seven eight"
+
+
+@pytest.mark.parametrize("task, lines", [
+    ("language", ["a line of text"]), ("masked", ["a line of text"]), ("classify", ["a text\tgood"]),
+    ("classify", ["sentence\tlabel", "a text\tgood"]), ("tag", ["a\tDET", "text\tNOUN", ""])])
+def test_a_starter_recipe_of_every_task_trains(task, lines, tmp_path):
+    head, body = (lines[:1], lines[1:]) if lines[0].startswith("sentence") else ([], lines)
+    written = [line.replace("text", f"text{i}").replace("good", "good" if i % 2 else "bad") for i in range(80) for line in body]
+    (tmp_path / "data.tsv").write_text("\n".join([*head, *written]) + "\n")
+    (tmp_path / "mine.toml").write_text("\n".join(said("new", task, "--data", tmp_path / "data.tsv")))
+    short = ["train.steps=2", "train.evaluate_every=2", "model.width=16", "model.layers=1", "model.feed_forward=16"]
+    run = train(tmp_path / "mine.toml", tmp_path / "run", overrides=short, device="cpu")
+    assert run.recipe.task == task and evaluate(run)[0].scores
 
 
 def test_a_label_that_was_never_trained_on_is_named(tmp_path):

@@ -47,7 +47,7 @@ def test_it_takes_minutes(demo):
 def test_the_folder_holds_report_and_pictures(demo):
     folder, _, _ = demo
     for name in ("report.html", "pictures/attention.svg", "pictures/training.svg", "pictures/length.svg",
-                 "pictures/bleu-by-length-test.svg", "README.md", "translations/test.txt"):
+                 "pictures/bleu-by-length-test.svg", "README.md", "outputs/test.txt"):
         assert (folder / name).stat().st_size > 0
 
 

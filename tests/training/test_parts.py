@@ -14,7 +14,7 @@ from regard.recipe import Optimizer as OptimizerSettings
 from regard.recipe import Regularize, Schedule
 from regard.training.average import MovingAverage, mean_weights
 from regard.training.objectives import Say, divergence, surprise
-from regard.training.optimizer import Optimizer
+from regard.training.optimizer import Optimizer, layers_below
 from regard.training.schedule import rate
 
 KINDS = ["inverse-sqrt", "cosine", "trapezoid", "constant"]
@@ -84,6 +84,22 @@ def test_divergence_is_the_mean_of_both_kullback_leibler_divergences():
     expected = (kl(p, q, log_target=True, reduction="sum") + kl(q, p, log_target=True, reduction="sum")) / 2
     torch.testing.assert_close(divergence(log_p, spoken), expected)
     assert divergence(log_p, torch.full_like(spoken, NOTHING)) == 0
+
+
+def test_lower_layers_learn_more_slowly():
+    names = ["encoder.words.weight", "encoder.stack.positions.table.weight", "encoder.stack.embedding_norm.weight",
+             "encoder.stack.blocks.0.feed_forward.inner.weight", "encoder.stack.blocks.1.feed_forward.inner.weight",
+             "pool.dense.weight", "output.bias"]
+    assert list(layers_below(names).values()) == [3, 3, 3, 2, 1, 0, 0]
+    model = nn.ModuleDict({"words": nn.Embedding(5, 4), "stack": nn.ModuleDict({"blocks": nn.ModuleList([nn.Linear(4, 4)] * 1)}),
+                           "output": nn.Linear(4, 2)})
+    settings = OptimizerSettings(learning_rate=0.1, layer_decay=0.5, weight_decay=0.3)
+    optimizer = Optimizer(model, settings)
+    optimizer.set_rate(0.5)
+    rates = {optimizer.names[p]: (group["lr"], group["weight_decay"]) for group in optimizer.parts[0].param_groups
+             for p in group["params"]}
+    assert rates["output.weight"] == (0.05, 0.3) and rates["output.bias"] == (0.05, 0.0)
+    assert rates["stack.blocks.0.weight"] == (0.025, 0.3) and rates["words.weight"] == (0.0125, 0.3)
 
 
 class Tiny(nn.Module):

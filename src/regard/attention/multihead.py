@@ -26,18 +26,18 @@ class MultiHead(nn.Module):
 
     def __init__(self, width: int, heads: int, *, key_width: int | None = None, value_width: int | None = None,
                  key_value_heads: int | None = None, source_width: int | None = None, out_width: int | None = None,
-                 dropout: float = 0.0, scale: float | None = None):
+                 dropout: float = 0.0, scale: float | None = None, bias: bool = True):
         super().__init__()
         key_width = key_width or width // heads
         value_width = value_width or key_width
         groups = key_value_heads or heads
         source_width = source_width or width
         self.heads, self.groups = heads, groups
-        self.to_q = nn.Linear(width, heads * key_width)
-        self.to_k = nn.Linear(source_width, groups * key_width)
-        self.to_v = nn.Linear(source_width, groups * value_width)
+        self.to_q = nn.Linear(width, heads * key_width, bias=bias)
+        self.to_k = nn.Linear(source_width, groups * key_width, bias=bias)
+        self.to_v = nn.Linear(source_width, groups * value_width, bias=bias)
         self.attend = Attend(dropout, scale)
-        self.to_out = nn.Linear(heads * value_width, out_width or width)
+        self.to_out = nn.Linear(heads * value_width, out_width or width, bias=bias)
 
     def keys_values(self, source: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, Tensor]:
         """Project a source once: a sentence for cross-attention, each new token for self-attention."""

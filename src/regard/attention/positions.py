@@ -32,24 +32,27 @@ class Positions(nn.Module):
         return None
 
 
-def sinusoids(at: Tensor, width: int, base: float = 10_000.0) -> Tensor:
-    """PE(p, 2i) = sin(p / base^(2i/D)), PE(p, 2i+1) = cos of the same: (…,) -> (…, D)."""
+def sinusoids(at: Tensor, width: int, base: float = 10_000.0, *, halves: bool = False) -> Tensor:
+    """PE(p, 2i) = sin(p / base^(2i/D)), PE(p, 2i+1) = cos of the same: (…,) -> (…, D). In halves, all sines come first."""
     pair = torch.arange(0, width, 2, device=at.device, dtype=torch.float64)
     angle = at[..., None] / base ** (pair / width)                                # (…, ⌈D/2⌉)
+    if halves:
+        return torch.cat([angle.sin(), angle.cos()], dim=-1)[..., :width]
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)[..., :width]
 
 
 class Sinusoidal(Positions):
-    def __init__(self, width: int, base: float, max_length: int):
+    def __init__(self, width: int, base: float, max_length: int, halves: bool = False):
         super().__init__()
-        self.width, self.base = width, base
+        self.width, self.base, self.halves = width, base, halves
         self.table: Tensor
-        self.register_buffer("table", sinusoids(torch.arange(max_length), width, base).float(), persistent=False)
+        self.register_buffer("table", sinusoids(torch.arange(max_length), width, base, halves=halves).float(), persistent=False)
 
     def embed(self, x, at):
         if self.table.dtype == x.dtype:
             return x + self.table[at]
-        return x + sinusoids(at, self.width, self.base).to(x.dtype)               # exact where the model is wider than float32
+        wide = sinusoids(at, self.width, self.base, halves=self.halves)           # exact where the model is wider than float32
+        return x + wide.to(x.dtype)
 
 
 class Learned(Positions):
@@ -138,7 +141,7 @@ def distance_bucket(distance: Tensor, buckets: int, max_distance: int, causal: b
 def build_positions(settings: "Settings", *, width: int, heads: int, key_width: int, max_length: int, causal: bool) -> Positions:
     match settings.kind:
         case "sinusoidal":
-            return Sinusoidal(width, settings.base, max_length)
+            return Sinusoidal(width, settings.base, max_length, settings.halves)
         case "learned":
             return Learned(width, max_length)
         case "rotary":

@@ -43,6 +43,7 @@ class Scored(nn.Module):
         assert kind in ("general", "additive") or query_width == source_width, \
             f"{kind} needs equal widths, got {query_width}, {source_width}"
         width = width or query_width
+        self.width, self.source_width = width, source_width
         self.to_q: nn.Module = nn.Linear(query_width, width, bias=False) if kind == "additive" else nn.Identity()
         self.to_k: nn.Module = nn.Identity()
         if kind in ("general", "additive"):

@@ -27,7 +27,8 @@ class Batch:
         return Batch(inputs, torch.cat([self.labels, self.labels]), np.concatenate([self.rows, self.rows]))
 
     def label_count(self) -> int:
-        return int((self.labels != NOTHING).sum())
+        """How many labels are asked for; of numbers, all."""
+        return self.labels.numel() if self.labels.is_floating_point() else int((self.labels != NOTHING).sum())
 
 
 def send(x: Tensor, device: torch.device) -> Tensor:

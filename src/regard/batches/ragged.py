@@ -50,6 +50,21 @@ class Ragged:
         within = np.arange(len(self.flat)) - np.repeat(self.offsets[:-1], lengths) < most
         return Ragged(self.flat[within], np.concatenate([[0], np.cumsum(kept)]))
 
+    def between(self, before: Sequence[int], after: Sequence[int]) -> "Ragged":
+        """Every row with the given entries before and after it."""
+        around = [np.tile(np.array(mark, self.flat.dtype), (len(self), 1)).reshape(-1) for mark in (before, after)]
+        sides = [Ragged(flat, np.arange(len(self) + 1) * len(mark)) for flat, mark in zip(around, (before, after))]
+        return Ragged.beside(Ragged.beside(sides[0], self), sides[1])
+
+    @staticmethod
+    def beside(one: "Ragged", other: "Ragged") -> "Ragged":
+        """Row i of one, then row i of the other."""
+        offsets = one.offsets + other.offsets
+        flat = np.empty(int(offsets[-1]), one.flat.dtype)
+        for part, starts in ((one, offsets[:-1]), (other, offsets[:-1] + one.lengths)):
+            flat[np.arange(len(part.flat)) + np.repeat(starts - part.offsets[:-1], part.lengths)] = part.flat
+        return Ragged(flat, offsets)
+
     def padded(self, *, pad: int, before: Iterable[int] = (), after: Iterable[int] = ()) -> np.ndarray:
         """A rectangle (rows, longest) with the given ids put before and after every row."""
         before, after = list(before), list(after)

@@ -1,6 +1,6 @@
 """Examples as ids, one kind for each shape of task; each knows how long its rows are and makes batches of them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol, Self
 
 import numpy as np
@@ -9,7 +9,7 @@ import torch
 from regard.batches.batch import NOTHING, Batch
 from regard.batches.ragged import Ragged
 from regard.batches.side import Side
-from regard.tokens.special import BOS, EOS, PAD
+from regard.tokens.special import FILL, OURS, Marks
 
 
 class Rows(Protocol):
@@ -36,52 +36,62 @@ class Translations:
 
     source: Side
     target: Side
+    marks: Marks = OURS
 
     def __len__(self) -> int:
         return len(self.source.ids)
 
     def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
-        return [side.lengths(seed, epoch) + 1 for side in (self.source, self.target)]
+        return [self.source.lengths(seed, epoch) + self.marks.around, self.target.lengths(seed, epoch) + 1]
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
         target = self.target.take(rows, seed, epoch)
-        inputs = {**read(self.source.take(rows, seed, epoch)), "target": torch.from_numpy(target.padded(pad=PAD, before=[BOS]))}
-        return Batch(inputs, torch.from_numpy(target.padded(pad=NOTHING, after=[EOS])), rows)
+        inputs = {**read(self.source.take(rows, seed, epoch), self.marks), "target": begun(target, self.marks)}
+        return Batch(inputs, ended(target, self.marks), rows)
 
     def plain(self) -> "Translations":
-        return Translations(self.source.plain(), self.target.plain())
+        return replace(self, source=self.source.plain(), target=self.target.plain())
 
     def capped(self, most: int) -> "Translations":
-        return Translations(replace(self.source, most=most - 1), replace(self.target, most=most - 1))
+        source = replace(self.source, most=most - self.marks.around)
+        return replace(self, source=source, target=replace(self.target, most=most - 1))
 
 
 @dataclass
 class Single:
-    """Rows of one text."""
+    """Rows of one text, read with the marks around it."""
 
     text: Side
+    marks: Marks = field(default=OURS, kw_only=True)
 
     def __len__(self) -> int:
         return len(self.text.ids)
 
+    @property
+    def around(self) -> int:
+        return self.marks.around
+
     def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
-        return [self.text.lengths(seed, epoch) + 1]
+        return [self.text.lengths(seed, epoch) + self.around]
 
     def plain(self) -> Self:
         return replace(self, text=self.text.plain())
 
     def capped(self, most: int) -> Self:
-        return replace(self, text=replace(self.text, most=most - 1))
+        return replace(self, text=replace(self.text, most=most - self.around))
 
 
 @dataclass
 class Sentences(Single):
     """Read a text so far; say the next word."""
 
+    @property
+    def around(self) -> int:
+        return 1
+
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
         text = self.text.take(rows, seed, epoch)
-        return Batch({"target": torch.from_numpy(text.padded(pad=PAD, before=[BOS]))},
-                     torch.from_numpy(text.padded(pad=NOTHING, after=[EOS])), rows)
+        return Batch({"target": begun(text, self.marks)}, ended(text, self.marks), rows)
 
 
 @dataclass
@@ -90,11 +100,11 @@ class BothWays(Single):
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
         text = self.text.take(rows, seed, epoch)
-        said = torch.from_numpy(text.padded(pad=NOTHING, after=[EOS]))            # (B, S)
+        said = torch.from_numpy(text.padded(pad=NOTHING, before=self.marks.before, after=self.marks.after))     # (B, S)
         nothing = said.new_full((len(said), 1), NOTHING)
         after, before = torch.cat([said[:, 1:], nothing], dim=1), torch.cat([nothing, said[:, :-1]], dim=1)
         labels = torch.stack([after, torch.where(said == NOTHING, NOTHING, before)], dim=-1)    # (B, S, 2)
-        return Batch(read(text), labels, rows)
+        return Batch(read(text, self.marks), labels, rows)
 
 
 @dataclass
@@ -104,7 +114,38 @@ class Classes(Single):
     classes: np.ndarray                                                           # (N,)
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
-        return Batch(read(self.text.take(rows, seed, epoch)), torch.from_numpy(self.classes[rows]), rows)
+        return Batch(read(self.text.take(rows, seed, epoch), self.marks), torch.from_numpy(self.classes[rows]), rows)
+
+
+@dataclass
+class ClassPairs:
+    """Read two texts; say their class. Each may take half of the room."""
+
+    first: Side
+    second: Side
+    classes: np.ndarray                                                           # (N,)
+    marks: Marks
+
+    def __len__(self) -> int:
+        return len(self.classes)
+
+    @property
+    def around(self) -> int:
+        return self.marks.around + len(self.marks.after)
+
+    def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
+        return [self.first.lengths(seed, epoch) + self.second.lengths(seed, epoch) + self.around]
+
+    def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
+        both = read_two(self.first.take(rows, seed, epoch), self.second.take(rows, seed, epoch), self.marks)
+        return Batch(both, torch.from_numpy(self.classes[rows]), rows)
+
+    def plain(self) -> "ClassPairs":
+        return replace(self, first=self.first.plain(), second=self.second.plain())
+
+    def capped(self, most: int) -> "ClassPairs":
+        half = (most - self.around) // 2
+        return replace(self, first=replace(self.first, most=half), second=replace(self.second, most=half))
 
 
 @dataclass
@@ -116,7 +157,9 @@ class Tags(Single):
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
         tags = self.tags.take(rows).truncated(self.text.most)
-        return Batch(read(self.text.take(rows, seed, epoch)), torch.from_numpy(tags.padded(pad=NOTHING, after=[NOTHING])), rows)
+        silent = [[NOTHING] * len(mark) for mark in (self.marks.before, self.marks.after)]
+        labels = torch.from_numpy(tags.padded(pad=NOTHING, before=silent[0], after=silent[1]))
+        return Batch(read(self.text.take(rows, seed, epoch), self.marks), labels, rows)
 
 
 @dataclass
@@ -141,7 +184,7 @@ class Stream:
         at = np.arange(lengths.max())
         tokens = self.ids[(begin + rows[:, None] * self.window + np.arange(lengths.max() + 1)) % len(self.ids)].astype(np.int64)
         inside = at < lengths[:, None]                                            # (B, T)
-        return Batch({"target": torch.from_numpy(np.where(inside, tokens[:, :-1], PAD))},
+        return Batch({"target": torch.from_numpy(np.where(inside, tokens[:, :-1], FILL))},
                      torch.from_numpy(np.where(inside, tokens[:, 1:], NOTHING)), rows)
 
     def plain(self) -> "Stream":
@@ -151,6 +194,28 @@ class Stream:
         return self
 
 
-def read(text: Ragged) -> dict[str, torch.Tensor]:
-    """Texts as an encoder reads them: their ids and the end mark, and how many they are."""
-    return {"source": torch.from_numpy(text.padded(pad=PAD, after=[EOS])), "lengths": torch.from_numpy(text.lengths + 1)}
+def read(text: Ragged, marks: Marks = OURS) -> dict[str, torch.Tensor]:
+    """Texts as an encoder reads them: their ids with the marks around them, and how many they are."""
+    return {"source": torch.from_numpy(text.padded(pad=FILL, before=marks.before, after=marks.after)),
+            "lengths": torch.from_numpy(text.lengths + marks.around)}
+
+
+def read_two(first: Ragged, second: Ragged, marks: Marks, *, mark: int | None = None,
+             fill: int = FILL) -> dict[str, torch.Tensor]:
+    """Two texts in one row, each closed by the end mark, and the segment of every token; `mark` stands in for all marks."""
+    before, after = ([mark] * len(given) if mark is not None else list(given) for given in (marks.before, marks.after))
+    sides = first.between(before, after), second.between([], after)
+    both = Ragged.beside(*sides)
+    segments = Ragged.beside(*(Ragged(np.full_like(side.flat, number), side.offsets) for number, side in enumerate(sides)))
+    return {"source": torch.from_numpy(both.padded(pad=fill)), "lengths": torch.from_numpy(both.lengths),
+            "segments": torch.from_numpy(segments.padded(pad=0))}
+
+
+def begun(text: Ragged, marks: Marks) -> torch.Tensor:
+    """What a decoder reads: the begin mark, and the text."""
+    return torch.from_numpy(text.padded(pad=FILL, before=[marks.begin]))
+
+
+def ended(text: Ragged, marks: Marks) -> torch.Tensor:
+    """What it should say: the text, and the end mark."""
+    return torch.from_numpy(text.padded(pad=NOTHING, after=[marks.end]))

@@ -62,7 +62,7 @@ def read_files(data: Data, files: list[str]) -> Any:
         case PairData():
             read = partial(read_pairs, columns=data.columns, fields=data.fields)
         case LabelledData():
-            read = partial(read_labelled, text=data.text, label=data.label)
+            read = partial(read_labelled, text=data.text, second=data.second, label=data.label)
         case TaggedData():
             read = partial(read_tagged, word=data.word, tag=data.tag)
         case TextData():

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
 from typing import Any, Protocol, Self
 
 from regard.worlds import bilingual
@@ -81,24 +82,35 @@ class Lines(Listed):
     def texts(self) -> list[list[str]]:
         return [self.text]
 
+    def documents(self) -> list[int]:
+        """Which document each line belongs to: lines that follow one another in a file, without an empty line between them."""
+        if not self.lines:
+            return [0] * len(self.text)
+        found = [0]
+        for before, line in pairwise(self.lines):
+            found.append(found[-1] + (line != before + 1))
+        return found
+
 
 @dataclass
 class Labelled(Listed):
-    """Texts, each with a label."""
+    """Texts, or pairs of them, each with a label."""
 
     text: list[str]
     label: list[str]
     name: str = ""
     lines: list[int] = field(default_factory=list)
+    second: list[str] = field(default_factory=list)
+    """The other text of each pair; none where texts are judged alone."""
 
     def __len__(self) -> int:
         return len(self.text)
 
     def keys(self) -> list[str]:
-        return self.text
+        return [f"{one}\t{other}" for one, other in zip(self.text, self.second)] if self.second else self.text
 
     def texts(self) -> list[list[str]]:
-        return [self.text]
+        return [self.text + self.second]
 
     def labels(self) -> list[str]:
         return distinct(self.label)

@@ -29,15 +29,20 @@ def text_lines(path: Path, column: int | str | None) -> Iterable[tuple[int, str]
     return ((number, cells[0]) for number, cells in table_rows(path, [column], "data.column"))
 
 
-def read_labelled(files: Sequence[Path], *, text: int | str = 0, label: int | str = 1) -> Labelled:
-    """Texts with their labels from .tsv or .jsonl files."""
+def read_labelled(files: Sequence[Path], *, text: int | str = 0, second: int | str | None = None,
+                  label: int | str = 1) -> Labelled:
+    """Texts, or pairs of them, with their labels from .tsv or .jsonl files."""
     found = Labelled([], [], ", ".join(map(str, files)))
+    columns = {"data.text": text, "data.second": second, "data.label": label}
+    chosen = {setting: column for setting, column in columns.items() if column is not None}
     for path in files:
-        for line, (words, name) in table_rows(path, [text, label], "data.text, data.label"):
-            if not words.strip() or not name.strip():
-                raise Mistake(f"{path}:{line} has an empty {'label' if words.strip() else 'text'}; remove the line or fill it in")
-            found.text.append(words.strip())
-            found.label.append(name.strip())
+        for line, cells in table_rows(path, list(chosen.values()), ", ".join(chosen)):
+            *words, name = (cell.strip() for cell in cells)
+            if not name or not all(words):
+                raise Mistake(f"{path}:{line} has an empty {'text' if name else 'label'}; remove the line or fill it in")
+            found.text.append(words[0])
+            found.second += words[1:]
+            found.label.append(name)
             found.lines.append(line)
     if not found.text:
         raise Mistake(f"{found.name} has no labelled texts")

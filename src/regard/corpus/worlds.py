@@ -22,7 +22,7 @@ def examples(data: Data, split: str, number: int) -> Any:
         case PairData():
             return Pairs([pair.source for pair in gold], [pair.target for pair in gold], name, gold=gold)
         case TextData():
-            return Lines([pair.source if data.language == "source" else pair.target for pair in gold], name)
+            return lines_of(gold, data.language, name)
         case TaggedData():
             return Tagged([pair.source.split() for pair in gold], [glosses(pair) for pair in gold], name)
         case LabelledData():
@@ -33,6 +33,14 @@ def solved(world: Algorithm, split: str, number: int, shortest: int, longest: in
     """Sources of these lengths, and what the algorithm makes of them."""
     pairs = algorithms.generate(world.kind, number, world.seed, shortest=shortest, longest=longest, split=split)
     return Pairs([pair.source for pair in pairs], [pair.target for pair in pairs], f"world {world.kind} {split}")
+
+
+def lines_of(gold: list[bilingual.Pair], language: str, name: str) -> Lines:
+    """Sentences in one language; in both, each is followed by its translation, and the two are a document."""
+    if language != "both":
+        return Lines([pair.source if language == "source" else pair.target for pair in gold], name)
+    numbers = [3 * i + side for i in range(len(gold)) for side in (1, 2)]
+    return Lines([text for pair in gold for text in (pair.source, pair.target)], name, numbers)
 
 
 def glosses(pair: bilingual.Pair) -> list[str]:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.tokens.special import EOS, PAD
+from regard.tokens.special import FILL, OURS, Marks
 
 Result = TypeVar("Result")
 Search = Callable[[tuple[Tensor, Tensor], Tensor, np.ndarray], list[Result]]
@@ -19,13 +19,13 @@ def default_limit(length: int) -> int:
 
 
 def decode_all(sources: Sequence[Sequence[int]], search: Search, *, batch_tokens: int, device: torch.device, most: int,
-               max_tokens: int | None = None) -> list:
+               max_tokens: int | None = None, marks: Marks = OURS) -> list:
     """`search((ids, lengths), limits, numbers)` over batches; limits and results do not depend on the batch."""
     results: list = [None] * len(sources)
-    for numbers in batches_by_length([len(source) + 1 for source in sources], batch_tokens):
-        chosen = [[*sources[i], EOS] for i in numbers]
+    for numbers in batches_by_length([len(source) + marks.around for source in sources], batch_tokens):
+        chosen = [[*marks.before, *sources[i], *marks.after] for i in numbers]
         lengths = torch.tensor([len(ids) for ids in chosen])
-        ids = torch.full((len(chosen), int(lengths.max())), PAD)
+        ids = torch.full((len(chosen), int(lengths.max())), FILL)
         for row, tokens in zip(ids, chosen):
             row[:len(tokens)] = torch.tensor(tokens)
         limits = [min(most, max_tokens + 1 if max_tokens else default_limit(len(tokens))) for tokens in chosen]

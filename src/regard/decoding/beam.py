@@ -5,14 +5,14 @@ N best finished ones. A sentence is done when nothing alive can still beat what 
 hypothesis of log-probability l that ends at length n is l / penalty(n), and l only falls.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.decoding.protocol import Decodes, Hypothesis, begin, length_penalty, next_log_probabilities
-from regard.tokens.special import EOS, PAD
+from regard.decoding.protocol import Decodes, Hypothesis, begin, end_of, length_penalty, next_log_probabilities
+from regard.tokens.special import FILL, OURS, Marks
 
 
 @dataclass
@@ -26,34 +26,34 @@ class Beams:
     finished: Tensor                                                              # (B, N) scores, best first
     finished_log_p: Tensor                                                        # (B, N)
     finished_tokens: Tensor                                                       # (B, N, L)
+    end: int
 
     @staticmethod
-    def begin(limits: Tensor, beam: int) -> "Beams":
+    def begin(limits: Tensor, beam: int, end: int) -> "Beams":
         B, L, device = len(limits), int(limits.max()), limits.device
         nothing = torch.full((B, beam), -torch.inf, device=device)
         alive = nothing.clone()
         alive[:, 0] = 0                                                           # the empty hypothesis
-        blank = torch.full((B, beam, L), PAD, device=device)
-        return Beams(torch.arange(B, device=device), limits, alive, blank, nothing, nothing, blank)
+        blank = torch.full((B, beam, L), FILL, device=device)
+        return Beams(torch.arange(B, device=device), limits, alive, blank, nothing, nothing, blank, end)
 
     def keep(self, which: Tensor) -> "Beams":
-        return Beams(*(part[which] for part in (self.rows, self.limits, self.alive, self.tokens, self.finished,
-                                                self.finished_log_p, self.finished_tokens)))
+        return replace(self, **{part.name: getattr(self, part.name)[which] for part in fields(self) if part.name != "end"})
 
 
 @torch.no_grad()
 def beam_search(model: Decodes, inputs: Any, limits: Tensor, *, beam: int, alpha: float = 0.0, number: int = 1,
-                stop_early: bool = True, prefix: Tensor | None = None) -> list[list[Hypothesis]]:
+                stop_early: bool = True, prefix: Tensor | None = None, marks: Marks = OURS) -> list[list[Hypothesis]]:
     """The `number` best hypotheses of each sentence, best first; of what follows its prefix, where there is one."""
     longest, device = int(limits.max()), limits.device
-    beams = Beams.begin(limits, beam)
     results: list[list[Hypothesis]] = [[] for _ in limits]
-    last, state = begin(model, inputs, limits, prefix)
+    last, state = begin(model, inputs, limits, prefix, marks)
     logits, state = model.step(last, state)
+    beams = Beams.begin(limits, beam, end_of(logits, marks))
     state = state.reorder(torch.arange(len(limits), device=device).repeat_interleave(beam))
     logits = logits.repeat_interleave(beam, dim=0)
     for step in range(longest):
-        log_p = next_log_probabilities(logits, (beams.limits == step + 1).repeat_interleave(beam))
+        log_p = next_log_probabilities(logits, (beams.limits == step + 1).repeat_interleave(beam), marks)
         origin = advance(beams, log_p, step, alpha)
         done = is_done(beams, step + 1, alpha, number, stop_early)
         if done.any():
@@ -74,7 +74,7 @@ def advance(beams: Beams, log_p: Tensor, step: int, alpha: float) -> Tensor:
     candidates = (beams.alive[..., None] + log_p.view(B, N, V)).flatten(1)        # (B, N·V)
     best, flat = candidates.topk(min(2 * N, N * V), dim=1)                        # at most N of these end
     origin, token = flat // V, flat % V
-    ends = token == EOS
+    ends = token == beams.end
 
     ending = torch.where(ends, best, -torch.inf)[:, :N]
     finish(beams, ending, take(beams.tokens, origin[:, :N]), step, alpha)
@@ -82,13 +82,13 @@ def advance(beams: Beams, log_p: Tensor, step: int, alpha: float) -> Tensor:
     beams.alive, chosen = torch.where(ends, -torch.inf, best).topk(N, dim=1)
     origin, token = origin.gather(1, chosen), token.gather(1, chosen)
     beams.tokens = take(beams.tokens, origin)
-    beams.tokens[:, :, step] = torch.where(beams.alive > -torch.inf, token, PAD)
+    beams.tokens[:, :, step] = torch.where(beams.alive > -torch.inf, token, FILL)
     return origin
 
 
 def finish(beams: Beams, ending: Tensor, tokens: Tensor, step: int, alpha: float) -> None:
     """Let newly ended hypotheses (B, N) compete with the finished ones."""
-    tokens[:, :, step] = EOS
+    tokens[:, :, step] = beams.end
     scores = torch.cat([beams.finished, ending / length_penalty(step + 1, alpha)], dim=1)
     beams.finished, chosen = scores.topk(beams.finished.size(1), dim=1)
     beams.finished_log_p = torch.cat([beams.finished_log_p, ending], dim=1).gather(1, chosen)
@@ -108,7 +108,7 @@ def is_done(beams: Beams, length: int, alpha: float, number: int, stop_early: bo
 def collect(beams: Beams, number: int, results: list[list[Hypothesis]]) -> None:
     finished = zip(beams.rows.tolist(), beams.finished_tokens.tolist(), beams.finished_log_p.tolist(), beams.finished.tolist())
     for row, tokens, log_p, scores in finished:
-        results[row] = [Hypothesis(said[:said.index(EOS)], log_probability, score)
+        results[row] = [Hypothesis(said[:said.index(beams.end)], log_probability, score)
                         for said, log_probability, score in zip(tokens, log_p, scores) if score > -torch.inf][:number]
 
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from regard.tokens.special import BOS, EOS, PAD
+from regard.tokens.special import NO_MARK, OURS, Marks
 
 
 class State(Protocol):
@@ -36,21 +36,30 @@ def length_penalty(length: Tensor | float, alpha: float) -> Tensor | float:
     return ((5 + length) / 6) ** alpha
 
 
-def begin(model: Decodes, inputs: Any, limits: Tensor, prefix: Tensor | None) -> tuple[Tensor, State]:
+def begin(model: Decodes, inputs: Any, limits: Tensor, prefix: Tensor | None, marks: Marks = OURS) -> tuple[Tensor, State]:
     """The token to go on from (B, 1), and the state after what comes before it. `prefix` (B, P) is what every output begins with,
-    short ones padded on the left and each opened by the begin mark."""
+    short ones filled with -1 on the left and each opened by the begin mark."""
     if prefix is None:
-        prefix = torch.full((len(limits), 1), BOS, device=limits.device)
+        assert marks.begin != NO_MARK, "a vocabulary without a begin mark needs a prefix"
+        prefix = torch.full((len(limits), 1), marks.begin, device=limits.device)
     return prefix[:, -1:], model.start(inputs, prefix[:, :-1], room=prefix.size(1) + int(limits.max()))
 
 
-def next_log_probabilities(logits: Tensor, ends_now: Tensor) -> Tensor:
-    """log p of each next token (rows, V), from the last position's logits; a row at its limit may only end."""
+def end_of(logits: Tensor, marks: Marks) -> int:
+    """The end mark; where a vocabulary has none, a place behind its last token."""
+    return logits.size(-1) if marks.end == NO_MARK else marks.end
+
+
+def next_log_probabilities(logits: Tensor, ends_now: Tensor, marks: Marks = OURS) -> Tensor:
+    """log p of each next token (rows, V), from the last position's logits; a row at its limit may only end. A vocabulary without
+    an end mark is given one (rows, V + 1), which is certain at the limit and impossible before."""
     logits = logits[:, -1]
     logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
     log_p = logits.log_softmax(-1)
-    end = log_p[:, EOS].clone()
+    if marks.end == NO_MARK:
+        log_p = torch.cat([log_p, torch.where(ends_now, 0.0, -torch.inf).to(log_p)[:, None]], dim=-1)
+    end = log_p[:, end_of(logits, marks)].clone()
     log_p = log_p.masked_fill(ends_now[:, None], -torch.inf)
-    log_p[:, [PAD, BOS]] = -torch.inf
-    log_p[:, EOS] = end
+    log_p[:, list(marks.never)] = -torch.inf
+    log_p[:, end_of(logits, marks)] = end
     return log_p

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from regard import chance
-from regard.decoding.protocol import Decodes, Hypothesis, begin, length_penalty, next_log_probabilities
-from regard.tokens.special import EOS, PAD
+from regard.decoding.protocol import Decodes, Hypothesis, begin, end_of, length_penalty, next_log_probabilities
+from regard.tokens.special import FILL, OURS, Marks
 
 Choose = Callable[[Tensor, Tensor, int], Tensor]
 
@@ -42,28 +42,31 @@ def sampler(*, seed: int, temperature: float = 1.0, top_k: int = 0, top_p: float
 
 @torch.no_grad()
 def walk(model: Decodes, inputs: Any, limits: Tensor, choose: Choose = greedy, alpha: float = 0.0,
-         prefix: Tensor | None = None) -> list[Hypothesis]:
+         prefix: Tensor | None = None, marks: Marks = OURS) -> list[Hypothesis]:
     """Write until every sentence has ended; sentence i has at most limits[i] tokens after its prefix, its end mark included."""
     device, longest = limits.device, int(limits.max())
     rows = torch.arange(len(limits), device=device)                               # the sentences still being written
-    said = torch.full((len(limits), longest), PAD, device=device)
+    said = torch.full((len(limits), longest), FILL, device=device)
     total = torch.zeros(len(limits), device=device, dtype=torch.float64)
-    last, state = begin(model, inputs, limits, prefix)
+    last, state = begin(model, inputs, limits, prefix, marks)
+    end = marks.end
     for step in range(longest):
         logits, state = model.step(last, state)
-        log_p = next_log_probabilities(logits, limits[rows] == step + 1)
+        end = end_of(logits, marks)
+        log_p = next_log_probabilities(logits, limits[rows] == step + 1, marks)
         token = choose(log_p, rows, step)                                         # (rows,)
         said[rows, step] = token
         total[rows] += log_p.gather(-1, token[:, None])[:, 0]
-        going = (token != EOS).nonzero()[:, 0]
+        going = (token != end).nonzero()[:, 0]
         if len(going) == 0:
             break
         if len(going) < len(rows):
             state, rows, token = state.keep(going), rows[going], token[going]
         last = token[:, None]
-    return [hypothesis(tokens, log_probability, alpha) for tokens, log_probability in zip(said.tolist(), total.tolist())]
+    return [hypothesis(tokens, log_probability, alpha, end)
+            for tokens, log_probability in zip(said.tolist(), total.tolist())]
 
 
-def hypothesis(tokens: list[int], log_probability: float, alpha: float) -> Hypothesis:
-    length = tokens.index(EOS)
+def hypothesis(tokens: list[int], log_probability: float, alpha: float, end: int) -> Hypothesis:
+    length = tokens.index(end)
     return Hypothesis(tokens[:length], log_probability, log_probability / float(length_penalty(length + 1, alpha)))

@@ -5,15 +5,20 @@ The encoder, the decoder, and later BERT, GPT, T5 and ViT are this block with ot
 
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from regard.attention.cache import Cache
-from regard.attention.masks import Mask
+from regard.attention.masks import NO_MASK, Mask
 from regard.attention.multihead import MultiHead
 from regard.attention.positions import Rotation
 from regard.layers.feed_forward import FeedForward
 from regard.layers.norm import Residual
+
+if TYPE_CHECKING:
+    from regard.recipe import Regularize
+    from regard.recipe.model import BlockPart
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,28 @@ class Shape:
     activation_dropout: float = 0.0
     residual: bool = True
     scale: float | None = None
+    bias: bool = True
+    norm_epsilon: float | None = None
+    window: int | None = None
+    """How far self-attention sees, where it does not see everything."""
+
+
+def block_shape(settings: "BlockPart", regularize: "Regularize | None") -> Shape:
+    """The block that a recipe's settings describe; its key width is the same in layers of another width."""
+    rates: dict[str, Any] = {}
+    if regularize is not None:
+        rates = dict(dropout=regularize.dropout, attention_dropout=regularize.attention_dropout,
+                     activation_dropout=regularize.activation_dropout)
+    return Shape(settings.width, settings.heads, settings.feed_forward, settings.key_width or settings.width // settings.heads,
+                 settings.value_width, settings.key_value_heads, settings.activation, settings.norm, settings.norm_first,
+                 residual=settings.residual, scale=None if settings.scale_scores else 1.0, bias=settings.bias,
+                 norm_epsilon=settings.norm_epsilon, **rates)
+
+
+def embedding_dropout(regularize: "Regularize | None") -> float:
+    if regularize is None:
+        return 0.0
+    return regularize.dropout if regularize.embedding_dropout is None else regularize.embedding_dropout
 
 
 @dataclass
@@ -52,14 +79,17 @@ class Block(nn.Module):
         super().__init__()
         width, out = shape.width, out_width or shape.width
         heads = partial(MultiHead, heads=shape.heads, key_width=shape.key_width, value_width=shape.value_width,
-                        key_value_heads=shape.key_value_heads, dropout=shape.attention_dropout, scale=shape.scale)
-        residual = partial(Residual, norm=shape.norm, norm_first=shape.norm_first, dropout=shape.dropout, residual=shape.residual)
+                        key_value_heads=shape.key_value_heads, dropout=shape.attention_dropout, scale=shape.scale,
+                        bias=shape.bias)
+        residual = partial(Residual, norm=shape.norm, norm_first=shape.norm_first, dropout=shape.dropout, residual=shape.residual,
+                           epsilon=shape.norm_epsilon)
+        self.window = None if shape.window is None else Mask(window=shape.window)
         self.self_attention = heads(width, out_width=out)
         self.around_self = residual(width, out)
         if source_width is not None:
             self.cross_attention = heads(out, source_width=source_width)
             self.around_cross = residual(out, out)
-        self.feed_forward = FeedForward(out, shape.feed_forward, shape.activation, shape.activation_dropout)
+        self.feed_forward = FeedForward(out, shape.feed_forward, shape.activation, shape.activation_dropout, bias=shape.bias)
         self.around_feed_forward = residual(out, out)
 
     def look_at(self, source: Tensor, mask: Mask | None = None) -> Source:
@@ -68,6 +98,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None, rotation: Rotation | None = None,
                 cache: Cache | None = None, source: Source | None = None) -> Tensor:
+        mask = mask if self.window is None else self.window & (mask or NO_MASK)
+
         def look_around(y: Tensor) -> Tensor:
             keys, values = self.self_attention.keys_values(y, rotation)
             if cache is not None:

@@ -1,23 +1,28 @@
-"""The position-wise feed-forward layer (Vaswani et al. 2017, eq. 2) and its gated form (Shazeer 2020)."""
+"""The position-wise feed-forward layer (Vaswani et al. 2017, eq. 2) and its gated forms (Shazeer 2020)."""
+
+from collections.abc import Callable
+from functools import partial
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+gelu_tanh: Callable[[Tensor], Tensor] = partial(F.gelu, approximate="tanh")
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "gelu_tanh": gelu_tanh, "silu": F.silu}
+GATED: dict[str, Callable[[Tensor], Tensor]] = {"swiglu": F.silu, "geglu": gelu_tanh}
+
 
 class FeedForward(nn.Module):
-    """W2 f(W1 x), with f ReLU or GELU; for SwiGLU, W2 (silu(W1 x) * W3 x)."""
+    """W2 f(W1 x); gated, W2 (f(W3 x) * W1 x)."""
 
-    def __init__(self, width: int, inner: int, activation: str, dropout: float = 0.0):
+    def __init__(self, width: int, inner: int, activation: str, dropout: float = 0.0, *, bias: bool = True):
         super().__init__()
         self.activation = activation
-        self.inner = nn.Linear(width, inner)
-        self.gate = nn.Linear(width, inner) if activation == "swiglu" else None
-        self.outer = nn.Linear(inner, width)
+        self.inner = nn.Linear(width, inner, bias=bias)
+        self.gate = nn.Linear(width, inner, bias=bias) if activation in GATED else None
+        self.outer = nn.Linear(inner, width, bias=bias)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.gate is not None:
-            h = F.silu(self.gate(x)) * self.inner(x)
-        else:
-            h = F.relu(self.inner(x)) if self.activation == "relu" else F.gelu(self.inner(x))
+        h = self.inner(x)
+        h = ACTIVATIONS[self.activation](h) if self.gate is None else GATED[self.activation](self.gate(x)) * h
         return self.outer(self.dropout(h))

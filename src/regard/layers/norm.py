@@ -5,14 +5,14 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 
-def build_norm(kind: str, width: int) -> nn.Module:
+def build_norm(kind: str, width: int, epsilon: float | None = None) -> nn.Module:
     match kind:
         case "rms":
-            return nn.RMSNorm(width, eps=1e-6)
+            return nn.RMSNorm(width, eps=epsilon or 1e-6)
         case "batch":
-            return BatchNorm(width)
+            return BatchNorm(width, eps=epsilon or 1e-5)
         case _:
-            return nn.LayerNorm(width, eps=1e-5)
+            return nn.LayerNorm(width, eps=epsilon or 1e-5)
 
 
 class BatchNorm(nn.BatchNorm1d):
@@ -28,10 +28,11 @@ class Residual(nn.Module):
     Where the sub-layer changes the width, x is projected to it.
     """
 
-    def __init__(self, width: int, out_width: int, *, norm: str, norm_first: bool, dropout: float, residual: bool = True):
+    def __init__(self, width: int, out_width: int, *, norm: str, norm_first: bool, dropout: float, residual: bool = True,
+                 epsilon: float | None = None):
         super().__init__()
         self.norm_first, self.residual = norm_first, residual
-        self.norm = build_norm(norm, width if norm_first else out_width)
+        self.norm = build_norm(norm, width if norm_first else out_width, epsilon)
         self.skip: nn.Module = nn.Identity() if width == out_width else nn.Linear(width, out_width, bias=False)
         self.dropout = nn.Dropout(dropout)
 

@@ -19,34 +19,39 @@ class Stack(nn.Module):
     """Embeddings (B, T, D) -> contextual vectors (B, T, D of the last layer)."""
 
     def __init__(self, shape: Shape, layers: int, positions: Positions, *, source_width: int | None = None,
-                 widths: Sequence[int] | None = None, embedding_dropout: float = 0.0):
+                 widths: Sequence[int] | None = None, windows: Sequence[int | None] | None = None,
+                 embedding_dropout: float = 0.0, embedding_norm: bool = False):
         super().__init__()
         widths = [shape.width, *(widths or [shape.width] * layers)]
         self.positions = positions
+        self.embedding_norm = build_norm(shape.norm, shape.width, shape.norm_epsilon) if embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(embedding_dropout)
-        self.blocks = nn.ModuleList(Block(replace(shape, width=width), source_width=source_width, out_width=out)
-                                    for width, out in pairwise(widths))
+        self.blocks = nn.ModuleList(Block(replace(shape, width=width, window=window), source_width=source_width, out_width=out)
+                                    for (width, out), window in zip(pairwise(widths), windows or [None] * layers))
         self.width = widths[-1]
-        self.norm = build_norm(shape.norm, self.width) if shape.norm_first else nn.Identity()
+        self.norm = build_norm(shape.norm, self.width, shape.norm_epsilon) if shape.norm_first else nn.Identity()
 
     def layers(self) -> Iterator[Block]:
         return cast(Iterator[Block], iter(self.blocks))
 
     def forward(self, x: Tensor, *, mask: Mask = NO_MASK, caches: Sequence[Cache] | None = None,
-                sources: Sequence[Source] | None = None, states: list[Tensor] | None = None) -> Tensor:
-        """`states` collects the embeddings with their positions and what each block makes of them, the last one normalised."""
-        at, options = self.prepare(x, mask, caches, sources)
-        x = self.dropout(self.positions.embed(x, at))
+                sources: Sequence[Source] | None = None, states: list[Tensor] | None = None,
+                begins: Tensor | None = None) -> Tensor:
+        """`states` collects the embeddings with their positions and what each block makes of them, the last one normalised.
+        `begins` (B,) is the first position of each row, 0 when not given."""
+        at, options = self.prepare(x, mask, caches, sources, begins)
+        x = self.dropout(self.embedding_norm(self.positions.embed(x, at)))
         for block, given in zip(self.layers(), options):
             collect(states, x)
             x = block(x, mask=mask, **given)
         return collect(states, self.norm(x))
 
-    def prepare(self, x: Tensor, mask: Mask, caches: Sequence[Cache] | None,
-                sources: Sequence[Source] | None) -> tuple[Tensor, list[dict[str, Any]]]:
+    def prepare(self, x: Tensor, mask: Mask, caches: Sequence[Cache] | None, sources: Sequence[Source] | None,
+                begins: Tensor | None) -> tuple[Tensor, list[dict[str, Any]]]:
         """The positions of what is read (T,) or (B, T), and what each block is given besides it."""
         past = caches[0].length if caches else 0
         key_at = positions_of(past + x.size(1), mask.starts, x.device)            # (S,) or (B, S)
+        key_at = key_at if begins is None else key_at + begins[:, None]           # (B, S)
         at = key_at[..., past:]
         rotation, bias = self.positions.rotation(at), self.positions.bias(at, key_at)
         nothing = [None] * len(self.blocks)

@@ -59,6 +59,11 @@ class State:
         return State(sum(state.number for state in states), sources, memories, join_starts(states))
 
 
+def leading(tokens: Tensor) -> Tensor:
+    """How many places at the beginning of each row are empty: (B, P) -> (B,)."""
+    return (tokens < 0).long().cumprod(1).sum(1)
+
+
 def join_starts(states: Sequence[State]) -> Tensor | None:
     """Caches are moved right so that all end together; what has no positions has no starts either."""
     caches = [next((memory for memory in state.memories if isinstance(memory, Cache)), None) for state in states]

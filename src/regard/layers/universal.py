@@ -33,8 +33,9 @@ class UniversalStack(Stack):
         self.ponder: Tensor | None = None
 
     def forward(self, x: Tensor, *, mask: Mask = NO_MASK, caches: Sequence[Cache] | None = None,
-                sources: Sequence[Source] | None = None, states: list[Tensor] | None = None) -> Tensor:
-        at, options = self.prepare(x, mask, caches, sources)
+                sources: Sequence[Source] | None = None, states: list[Tensor] | None = None,
+                begins: Tensor | None = None) -> Tensor:
+        at, options = self.prepare(x, mask, caches, sources, begins)
         x = self.dropout(x)
         mixed, spent = torch.zeros_like(x), x.new_zeros(x.shape[:2])              # (B, T, D), (B, T) probability used up
         steps, remainder = torch.zeros_like(spent), torch.zeros_like(spent)

@@ -15,12 +15,10 @@ from regard.attention.cache import Cache
 from regard.attention.masks import Mask
 from regard.attention.scores import Scored
 from regard.layers.recurrent import Recurrent
-from regard.layers.state import State
+from regard.layers.state import State, leading
 
 if TYPE_CHECKING:
     from regard.recipe import ElmoModel, RecurrentLanguage, Regularize
-
-PAD = 0
 
 
 class RecurrentLanguageModel(nn.Module):
@@ -62,14 +60,14 @@ class RecurrentLanguageModel(nn.Module):
         return [x, *self.cells.read(x, lengths)[0]]
 
     def start(self, inputs: Any, prefix: Tensor, room: int = 32) -> State:
-        """Read what is already written (B, P), short rows padded on the left; there is no other input."""
+        """Read what is already written (B, P), short rows filled with -1 on the left; there is no other input."""
         carry = self.cells.nothing(prefix.size(0), self.output.weight)
         state = State(prefix.size(0), [], [carry] if self.self_attention is None else [carry, Cache(room)],
-                      (prefix == PAD).long().cumprod(1).sum(1))
+                      leading(prefix))
         for token in prefix.unbind(1):
             before = state.memories[0]
-            _, state = self.step(token[:, None], state)
-            state = replace(state, memories=[state.memories[0].where(token != PAD, before), *state.memories[1:]])
+            _, state = self.step(token.clamp(min=0)[:, None], state)
+            state = replace(state, memories=[state.memories[0].where(token >= 0, before), *state.memories[1:]])
         return state
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
@@ -82,6 +80,8 @@ class RecurrentLanguageModel(nn.Module):
 
 class Elmo(nn.Module):
     """Says at every word the next one, from what is before it, and the one before, from what is after it."""
+
+    says = 2
 
     def __init__(self, settings: "ElmoModel", vocabulary: int, regularize: "Regularize | None" = None):
         super().__init__()

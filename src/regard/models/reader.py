@@ -97,6 +97,8 @@ class RecurrentReading(nn.Module):
 
 
 class RecurrentClassifier(RecurrentReading):
+    once = ("output", "self_attention", "self_attention.to_q")
+
     def forward(self, source: Tensor, lengths: Tensor) -> Tensor:
         """The logits (B, C) of the labels of each text."""
         states, last = self.reader(source, lengths)

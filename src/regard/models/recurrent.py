@@ -21,8 +21,6 @@ from regard.layers.state import State
 if TYPE_CHECKING:
     from regard.recipe import RecurrentModel, Regularize
 
-PAD = 0
-
 
 class RecurrentTranslator(nn.Module):
     def __init__(self, settings: "RecurrentModel", source_vocabulary: int, target_vocabulary: int,
@@ -68,11 +66,11 @@ class RecurrentTranslator(nn.Module):
         return self.output(self.dropout(features))
 
     def start(self, inputs: tuple[Tensor, Tensor], prefix: Tensor | None = None, room: int = 32) -> State:
-        """Read the sources (ids, lengths), and target tokens (B, P) already written, short ones padded on the left."""
+        """Read the sources (ids, lengths), and target tokens (B, P) already written, short ones filled with -1 on the left."""
         sources, carry = self.read(*inputs)
         for token in (() if prefix is None else prefix.unbind(1)):
-            _, after = self.decoder(self.target_embedding(token)[:, None], carry, sources)
-            carry = after.where(token != PAD, carry)
+            _, after = self.decoder(self.target_embedding(token.clamp(min=0))[:, None], carry, sources)
+            carry = after.where(token >= 0, carry)
         return State(len(inputs[0]), sources, [carry])
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:

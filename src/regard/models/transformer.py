@@ -5,22 +5,22 @@ attention weights and inside the feed-forward layer are settings, off by default
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from regard.attention.cache import Cache
 from regard.attention.masks import Mask
 from regard.attention.positions import Positions, build_positions
-from regard.layers.block import Shape, Source
+from regard.layers.block import Shape, Source, block_shape, embedding_dropout
 from regard.layers.embedding import Embedding
 from regard.layers.stack import Stack
-from regard.layers.state import State
+from regard.layers.state import State, leading
 
 if TYPE_CHECKING:
     from regard.recipe import Regularize, TransformerModel
-
-PAD = 0
 
 
 class Transformer(nn.Module):
@@ -29,24 +29,23 @@ class Transformer(nn.Module):
         super().__init__()
         self.settings = settings
         shape = block_shape(settings, regularize)
-        dropout = 0.0
-        if regularize is not None:
-            dropout = regularize.dropout if regularize.embedding_dropout is None else regularize.embedding_dropout
+        dropout = embedding_dropout(regularize)
 
         def positions(causal: bool) -> Positions:
             assert shape.key_width is not None
             return build_positions(settings.positions, width=settings.width, heads=settings.heads, key_width=shape.key_width,
-                                   max_length=settings.max_length + 1, causal=causal)
+                                   max_length=settings.max_length + 1 + settings.positions.offset, causal=causal)
 
-        self.source_embedding = Embedding(source_vocabulary, settings.width)
-        self.target_embedding = self.source_embedding if settings.tie == "all" else Embedding(target_vocabulary, settings.width)
+        embedding = partial(Embedding, width=settings.width, scaled=settings.scale_embedding)
+        self.source_embedding = embedding(source_vocabulary)
+        self.target_embedding = self.source_embedding if settings.tie in ("all", "embeddings") else embedding(target_vocabulary)
         self.encoder = self.build_stack(shape, settings.encoder_layers, positions(False), widths=settings.encoder_widths,
                                         embedding_dropout=dropout)
         self.decoder = self.build_stack(shape, settings.decoder_layers, positions(True), source_width=self.encoder.width,
                                         embedding_dropout=dropout)
-        self.output = nn.Linear(settings.width, target_vocabulary, bias=False)
+        self.output = nn.Linear(settings.width, target_vocabulary, bias=settings.output_bias)
         initialise(self)
-        if settings.tie != "none":
+        if settings.tie in ("all", "target"):
             self.output.weight = self.target_embedding.table.weight
 
     def build_stack(self, shape: Shape, layers: int, positions: Positions, **options: Any) -> Stack:
@@ -58,44 +57,40 @@ class Transformer(nn.Module):
         self.encoder(self.source_embedding(source), mask=Mask(lengths=lengths), states=states)
         return states
 
-    def encode(self, source: Tensor, lengths: Tensor) -> list[Source]:
+    def encode(self, source: Tensor, lengths: Tensor, begins: Tensor | None = None) -> list[Source]:
         """Read source ids (B, S), each row valid up to its length; what each decoder layer will look at."""
         mask = Mask(lengths=lengths)
-        memory = self.encoder(self.source_embedding(source), mask=mask)           # (B, S, D)
+        memory = self.encoder(self.source_embedding(source), mask=mask, begins=begins)      # (B, S, D)
         return [block.look_at(memory, mask) for block in self.decoder.layers()]
 
     def forward(self, source: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
         """The logits (B, T, V) of the word after each target position, given all before it."""
-        x = self.decoder(self.target_embedding(target), mask=Mask(causal=True), sources=self.encode(source, lengths))
-        return self.output(x)
+        begins = self.draw_begins(source)
+        x = self.decoder(self.target_embedding(target), mask=Mask(causal=True), sources=self.encode(source, lengths, begins),
+                         begins=begins)
+        return self.say(x)
+
+    def say(self, x: Tensor) -> Tensor:
+        return self.output(x * self.settings.width ** -0.5 if self.settings.scale_output else x)
+
+    def draw_begins(self, source: Tensor) -> Tensor | None:
+        """While training, where the positions of each source and its target begin: (B,), if anywhere but at 0."""
+        offset = self.settings.positions.offset
+        return torch.randint(offset + 1, (len(source),), device=source.device) if offset and self.training else None
 
     def start(self, inputs: tuple[Tensor, Tensor], prefix: Tensor | None = None, room: int = 32) -> State:
-        """Read the sources (ids, lengths), and target tokens (B, P) already written, short ones padded on the left."""
+        """Read the sources (ids, lengths), and target tokens (B, P) already written, short ones filled with -1 on the left."""
         state = State(len(inputs[0]), self.encode(*inputs), [Cache(room) for _ in self.decoder.blocks])
         if prefix is None or prefix.size(1) == 0:
             return state
-        _, state = self.step(prefix, replace(state, starts=leading(prefix, PAD)))
+        _, state = self.step(prefix.clamp(min=0), replace(state, starts=leading(prefix)))
         return state
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Read the next target tokens (hypotheses, T); the logits (hypotheses, T, V) after each of them."""
         mask = Mask(causal=True, starts=state.starts)
         x = self.decoder(self.target_embedding(tokens), mask=mask, caches=state.memories, sources=state.sources)
-        return self.output(x), state
-
-
-def leading(tokens: Tensor, pad: int) -> Tensor:
-    """How many tokens at the beginning of each row are padding: (B, P) -> (B,)."""
-    return (tokens == pad).long().cumprod(1).sum(1)
-
-
-def block_shape(settings: "TransformerModel", regularize: "Regularize | None") -> Shape:
-    rates = {} if regularize is None else dict(dropout=regularize.dropout, attention_dropout=regularize.attention_dropout,
-                                               activation_dropout=regularize.activation_dropout)
-    key_width = settings.key_width or settings.width // settings.heads            # the same in layers of another width
-    return Shape(settings.width, settings.heads, settings.feed_forward, key_width, settings.value_width, settings.key_value_heads,
-                 settings.activation, settings.norm, settings.norm_first, residual=settings.residual,
-                 scale=None if settings.scale_scores else 1.0, **rates)
+        return self.say(x), state
 
 
 def initialise(model: nn.Module) -> None:

@@ -31,9 +31,9 @@ class UniversalTransformer(Transformer):
         halting = self.settings.halting == "act"
         return UniversalStack(shape, layers, positions, **options, halting=halting, threshold=self.settings.threshold)
 
-    def encode(self, source: Tensor, lengths: Tensor) -> list[Source]:
+    def encode(self, source: Tensor, lengths: Tensor, begins: Tensor | None = None) -> list[Source]:
         """As in the Transformer, but all steps look at one projection of the source."""
-        sources = super().encode(source, lengths)
+        sources = super().encode(source, lengths, begins)
         return [sources[0]] * len(sources)
 
     def penalty(self, batch: "Batch") -> Tensor:

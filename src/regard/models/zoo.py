@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from regard.models.bert import EncoderClassifier, EncoderTagger, MaskedWords, TextVectors
+from regard.models.gpt import Gpt
 from regard.models.language import Elmo, RecurrentLanguageModel
 from regard.models.reader import RecurrentClassifier, RecurrentTagger
 from regard.models.recurrent import RecurrentTranslator
@@ -15,13 +17,31 @@ MODELS: dict[str, dict[str, Any]] = {
         "universal": UniversalTransformer,
     },
     "language": {
+        "transformer": Gpt,
         "recurrent": RecurrentLanguageModel,
         "elmo": Elmo,
     },
+    "masked": {
+        "transformer": MaskedWords,
+    },
+    "read": {
+        "transformer": TextVectors,
+    },
+    "corrupted": {
+        "transformer": Transformer,
+        "recurrent": RecurrentTranslator,
+        "universal": UniversalTransformer,
+    },
     "classify": {
+        "transformer": EncoderClassifier,
+        "recurrent": RecurrentClassifier,
+    },
+    "regress": {
+        "transformer": EncoderClassifier,
         "recurrent": RecurrentClassifier,
     },
     "tag": {
+        "transformer": EncoderTagger,
         "recurrent": RecurrentTagger,
     },
 }

@@ -1,11 +1,11 @@
-"""Curves: how training went, and how the score holds over sentence length."""
+"""Curves: how training went, and how the score holds over length."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from regard.pictures.style import FAINT, SERIES, look
+from regard.pictures.style import FAINT, MARKERS, MUTED, SERIES, SMALL, look
 
 
 def training(records: Sequence[Mapping[str, Any]]) -> Figure:
@@ -53,4 +53,27 @@ def score_by_length(series: Mapping[str, Sequence[Mapping[str, Any]]], metric: s
         axes.grid(axis="y", color=FAINT, linewidth=0.5)
         if len(series) > 1:
             axes.legend()
+    return figure
+
+
+def score_over_length(series: Mapping[str, Sequence[Mapping[str, float]]], trained: int,
+                      metric: str = "right answers, percent") -> Figure:
+    """The score at each length tested, with intervals; dashed, the longest length trained on."""
+    with look():
+        figure = Figure(figsize=(5.6, 2.8), layout="constrained")
+        axes = figure.add_subplot()
+        for (name, points), colour, marker in zip(series.items(), SERIES, MARKERS):
+            lengths, scores = [point["length"] for point in points], [point["score"] for point in points]
+            spread = [[max(0.0, point["score"] - point["low"]) for point in points],
+                      [max(0.0, point["high"] - point["score"]) for point in points]]
+            axes.errorbar(lengths, scores, yerr=spread, color=colour, marker=marker, markersize=4, linewidth=1.2, capsize=3,
+                          label=name)
+        axes.axvline(trained, color=MUTED, linewidth=0.9, dashes=(4, 3))
+        axes.annotate("longest trained", (trained, 1.02), xycoords=("data", "axes fraction"), ha="center", va="bottom",
+                      fontsize=SMALL, color=MUTED)
+        axes.set_xlabel("length")
+        axes.set_ylabel(metric)
+        axes.set_ylim(-3, 103)
+        axes.grid(axis="y", color=FAINT, linewidth=0.5)
+        axes.legend()
     return figure

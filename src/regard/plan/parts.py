@@ -5,6 +5,7 @@ Modules are built on torch's meta device: they have shapes but no memory, so tha
 The work is that of the matrix products, in multiplications (each goes with one addition: FLOPs = 2 × multiplications):
 
     a Linear        rows · in · out
+    recurrent cells rows · gates · h · (in + h), for each direction
     the scores      H · K for every pair of a query and a key, masked or not
     the mixing      H · J for every such pair
 
@@ -19,7 +20,9 @@ from dataclasses import dataclass
 from torch import nn
 
 from regard.attention.multihead import MultiHead
+from regard.attention.scores import Scored
 
+GATES = {nn.RNN: 1, nn.GRU: 3, nn.LSTM: 4}
 STEPS = {"to_q": "queries", "to_k": "keys", "to_v": "values", "to_out": "output",
          "inner": "inner", "gate": "gate", "outer": "outer"}
 
@@ -46,13 +49,19 @@ class Part:
 
 
 def parts(model: nn.Module, source: int, target: int, prefix: str = "") -> list[Part]:
-    """Everything in `model` for a source and a target of these lengths; tied weights count once, where they are first."""
+    """Everything in `model` for a source and a target of these lengths; tied weights count once, where they are first.
+
+    A model that reads one text has it as both. What it computes once a text, or more than once a token, it says itself
+    (`once`, `says`).
+    """
     parameters: Counter[Place] = Counter()
     multiplications: Counter[Place] = Counter()
     for name, parameter in model.named_parameters():
         parameters[place_of(prefix + name)] += parameter.numel()
     for name, module in model.named_modules():
-        for place, count in work(module, prefix + name, source, target):
+        rows = rows_of(prefix + name, source, target) * (getattr(model, "says", 1) if name == "output" else 1)
+        rows = 1 if name in getattr(model, "once", ()) else rows
+        for place, count in work(module, prefix + name, rows, source):
             multiplications[place] += count
     places = dict.fromkeys([*parameters, *multiplications])
     return [Part(place, parameters[place], multiplications[place], rows_of(place.stack, source, target)) for place in places]
@@ -63,10 +72,16 @@ def rows_of(name: str, source: int, target: int) -> int:
     return source if name.startswith(("encoder", "source")) else target
 
 
-def work(module: nn.Module, name: str, source: int, target: int) -> Iterator[tuple[Place, int]]:
+def work(module: nn.Module, name: str, rows: int, source: int) -> Iterator[tuple[Place, int]]:
     """The multiplications of one module's own matrix products."""
-    rows = rows_of(name, source, target)
-    if isinstance(module, nn.Linear):
+    if isinstance(module, nn.RNNBase):
+        hidden, directions = module.hidden_size, 2 if module.bidirectional else 1
+        yield place_of(f"{name}.weight"), rows * directions * GATES[type(module)] * hidden * (module.input_size + hidden)
+    elif isinstance(module, Scored):
+        keys = source if name.endswith("cross_attention") else max(rows, source)
+        yield place_of(f"{name}.scores"), rows * keys * module.width
+        yield place_of(f"{name}.mixing"), rows * keys * module.source_width
+    elif isinstance(module, nn.Linear):
         projects_source = name.endswith(("cross_attention.to_k", "cross_attention.to_v"))
         yield place_of(f"{name}.weight"), (source if projects_source else rows) * module.in_features * module.out_features
     elif isinstance(module, MultiHead):
@@ -77,7 +92,9 @@ def work(module: nn.Module, name: str, source: int, target: int) -> Iterator[tup
 
 def place_of(name: str) -> Place:
     """The place that a parameter's name, such as `encoder.blocks.0.self_attention.to_q.bias`, stands for."""
-    match name.split("."):
+    match name.replace("encoder.stack.", "encoder.").split("."):
+        case [*stack, "layers", layer, _] if stack:
+            return Place(" ".join(stack), int(layer), "cells")
         case [stack, "blocks", layer, around, "norm", *_] if around.startswith("around_"):
             return Place(stack, int(layer), "norms")
         case [stack, "blocks", layer, around, "skip", *_] if around.startswith("around_"):

@@ -15,26 +15,37 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from regard import recipe as recipes
 from regard.errors import Mistake
-from regard.models.transformer import Transformer
+from regard.models.zoo import MODELS
 from regard.plan.block import BlockPlan, plan_block
 from regard.plan.clock import DEVICES, Device, measure_device, training_flops
 from regard.plan.memory import training_memory
 from regard.plan.parts import Part, Total, parts, total
-from regard.recipe import PRESETS, Recipe
+from regard.recipe import DECODERS, ENCODERS, PRESETS, Recipe
 
 TYPICAL_LENGTH = 30
-"""Tokens of a sentence where no data say better; WMT sentences have about as many."""
+"""Tokens of a sentence where no data say better; WMT sentences have about as many. A single text is as long as it may be."""
+TYPICAL = (TYPICAL_LENGTH, TYPICAL_LENGTH)
 
+BATCHES = {"125m": 0.5e6, "350m": 0.5e6, "760m": 0.5e6, "1.3b": 1e6, "2.7b": 1e6, "6.7b": 2e6, "13b": 2e6, "175b": 3.2e6}
+GPT: dict[str, Any] = {"task": "language", "tokens": {"size": 50_257}, "model": {"kind": "transformer"}}
 PRESET_SETTINGS: dict[str, dict[str, Any]] = {
     "tiny": {"tokens": {"size": 8_000}},
     "small": {"tokens": {"size": 8_000}},
     "base": {"tokens": {"size": 37_000}, "train": {"steps": 100_000, "tokens_per_batch": 25_000, "optimizer": {"kind": "adam"}}},
     "big": {"tokens": {"size": 37_000}, "train": {"steps": 300_000, "tokens_per_batch": 25_000, "optimizer": {"kind": "adam"}}},
+    **{name: {"task": "masked", "tokens": {"size": 30_522}, "model": {"kind": "transformer"}}
+       for name in ENCODERS if name.startswith("bert")},
+    "gpt": {**GPT, "tokens": {"size": 40_478}},
+    **{name: GPT for name in DECODERS if name.startswith("gpt2")},
+    **{f"gpt3-{name}": {**GPT, "train": {"steps": round(300e9 / batch), "tokens_per_batch": round(batch)}}
+       for name, batch in BATCHES.items()},
 }
-"""What a preset is planned with when there is no recipe: for base and big as published (Vaswani et al. 2017, sec. 5)."""
+"""What a preset is planned with when there is no recipe: base and big as published (Vaswani et al. 2017, sec. 5), GPT-3 on 300
+billion tokens (Brown et al. 2020, tables 2.1 and D.1)."""
 
 PAPER_HOURS = {"base": 12.0, "big": 84.0}
 """Training times on 8 P100 (Vaswani et al. 2017, sec. 5.2)."""
@@ -87,7 +98,7 @@ class Plan:
     def published_hours(self) -> float | None:
         """How long the paper trained this model, where it is one of the paper's two and trained as long."""
         for preset, hours in PAPER_HOURS.items():
-            same_shape = all(getattr(self.recipe.model, name) == value for name, value in PRESETS[preset].items())
+            same_shape = all(getattr(self.recipe.model, name, None) == value for name, value in PRESETS[preset].items())
             published = PRESET_SETTINGS[preset]["train"]
             same_training = (self.recipe.train.steps, self.tokens_a_step) == (published["steps"], published["tokens_per_batch"])
             if same_shape and same_training:
@@ -132,18 +143,30 @@ def plan(what: str | Path | Recipe, overrides: Sequence[str] = (), *, vocabulary
 
 
 def plan_recipe(name: str, recipe: Recipe, vocabulary: tuple[int, int],
-                lengths: tuple[int, int] = (TYPICAL_LENGTH, TYPICAL_LENGTH), devices: Sequence[Device] = DEVICES,
+                lengths: tuple[int, int] = TYPICAL, devices: Sequence[Device] = DEVICES,
                 notes: Sequence[str] = ()) -> Plan:
-    if recipe.model.tie == "all" and vocabulary[0] != vocabulary[1]:
-        raise Mistake(f"vocabularies {both(vocabulary)} differ, but model.tie = 'all' shares one: set model.tie = 'target'")
-    if recipe.model.kind != "transformer":
-        raise Mistake(f"plan counts Transformers so far; this recipe has model.kind = {recipe.model.kind!r}")
-    with torch.device("meta"):
-        model = Transformer(recipe.model, *vocabulary, recipe.train.regularize)
+    translates = recipe.task == "translate"
+    if translates and recipe.model.tie in ("all", "embeddings") and vocabulary[0] != vocabulary[1]:
+        raise Mistake(f"vocabularies {both(vocabulary)} differ, but model.tie = {recipe.model.tie!r} shares one: "
+                      "set model.tie = 'target'")
+    model = build_on_paper(recipe, vocabulary)
+    if not translates:
+        lengths = (max(lengths), max(lengths)) if lengths != TYPICAL else (recipe.model.max_length, recipe.model.max_length)
     precisions = ["bf16", "fp32"] if recipe.train.precision == "auto" else [recipe.train.precision]
     memory = {precision: training_memory(model, recipe.train, precision, *lengths) for precision in precisions}
-    told = [*notes, f"sentences of {lengths[0]} source and {lengths[1]} target tokens assumed"]
-    return Plan(name, recipe, vocabulary, lengths, parts(model, *lengths), memory, list(devices), told)
+    assumed = f"texts of {lengths[0]} tokens"
+    if translates:
+        assumed = f"sentences of {lengths[0]} source and {lengths[1]} target tokens"
+    return Plan(name, recipe, vocabulary, lengths, parts(model, *lengths), memory, list(devices), [*notes, f"{assumed} assumed"])
+
+
+def build_on_paper(recipe: Recipe, vocabulary: tuple[int, int]) -> nn.Module:
+    """The recipe's model with shapes but without memory."""
+    if getattr(recipe.model, "features", None) is not None:
+        raise Mistake("model.features: the vectors come from another run; plan that one, and this recipe without them")
+    sizes = {"translate": vocabulary, "classify": (vocabulary[0], 2), "tag": (vocabulary[0], 2)}.get(recipe.task, vocabulary[:1])
+    with torch.device("meta"):
+        return MODELS[recipe.task][recipe.model.kind](recipe.model, *sizes, recipe.train.regularize)
 
 
 def open_recipe(what: str | Path | Recipe, overrides: Sequence[str]) -> tuple[str, Recipe, tuple[int, int], list[str]]:
@@ -151,18 +174,20 @@ def open_recipe(what: str | Path | Recipe, overrides: Sequence[str]) -> tuple[st
     if isinstance(what, Recipe):
         recipe = recipes.build(changed(what.model_dump(mode="json", exclude_none=True), overrides))
         return "recipe", recipe, aimed_at(recipe), aim(recipe)
-    if str(what) in PRESETS:
-        settings = {"data": {"world": {}}, "model": {"preset": str(what)}, **copy.deepcopy(PRESET_SETTINGS[str(what)])}
+    if str(what) in PRESET_SETTINGS:
+        settings = {"data": {"world": {}}, **copy.deepcopy(PRESET_SETTINGS[str(what)])}
+        settings["model"] = {**settings.get("model", {}), "preset": str(what)}
         recipe = recipes.build(changed(settings, overrides), name=f"preset {what}")
-        why = "as published" if str(what) in PAPER_HOURS and not overrides else "unless a recipe says otherwise"
+        why = "as published" if "steps" in settings.get("train", {}) and not overrides else "unless a recipe says otherwise"
+        joint = " joint" if recipe.task == "translate" else ""
         return f"{what} (preset)", recipe, aimed_at(recipe), [
-            f"vocabulary {both(aimed_at(recipe))} joint, {why}",
+            f"vocabulary {both(aimed_at(recipe))}{joint}, {why}",
             f"{recipe.train.steps:,} steps of {recipe.train.tokens_per_batch:,} tokens, {why}"]
     path = Path(what)
     if (path / "recipe.toml").is_file():
         return str(path), recipes.read(path / "recipe.toml", list(overrides)), *run_vocabulary(path)
     if not path.exists() and not path.suffix:
-        raise Mistake(f"{str(what)!r} is no recipe, run folder or preset; presets: {', '.join(PRESETS)}, "
+        raise Mistake(f"{str(what)!r} is no recipe, run folder or preset; presets: {', '.join(PRESET_SETTINGS)}, "
                       "and block for one encoder block")
     recipe = recipes.read(path, list(overrides))
     return path.name, recipe, aimed_at(recipe), aim(recipe)
@@ -193,7 +218,8 @@ def aimed_at(recipe: Recipe) -> tuple[int, int]:
 
 def aim(recipe: Recipe) -> list[str]:
     kind = "joint" if getattr(recipe.tokens, "joint", True) else "for each language"
-    return [f"vocabulary {recipe.tokens.size:,} {kind}: the size aimed at (tokens.size); small data may give fewer"]
+    kind = f" {kind}" if recipe.task == "translate" else ""
+    return [f"vocabulary {recipe.tokens.size:,}{kind}: the size aimed at (tokens.size); small data may give fewer"]
 
 
 def both(sizes: tuple[int, int]) -> str:

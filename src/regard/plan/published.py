@@ -54,7 +54,7 @@ class OwnRun(NamedTuple):
     high: float | None
     signature: str
     steps: int
-    flops: float
+    flops: float | None
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,9 @@ def own_run(folder: Path) -> list[OwnRun]:
     recipe = recipes.read(folder / "recipe.toml")
     vocabulary, _ = run_vocabulary(folder)
     steps = steps_done(folder / "log.jsonl")
-    flops = plan_recipe(str(folder), recipe, vocabulary).flops_a_step * steps
+    flops = None
+    if getattr(recipe.model, "features", None) is None:                           # else part of the work is another run's
+        flops = plan_recipe(str(folder), recipe, vocabulary).flops_a_step * steps
     path = folder / "scores.json"
     if not path.is_file():
         return [OwnRun(folder.name, "", None, None, None, "", steps, flops)]

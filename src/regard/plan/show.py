@@ -54,16 +54,16 @@ def parts_table(plan: Plan, by_layer: bool) -> Table:
         table.add_row(name, parameters or number(mine.parameters), share(mine.parameters, whole.parameters), number(round(flops)),
                       share(flops, plan.flops_a_token), style=style)
 
-    tie = plan.recipe.model.tie
-    names = {("source embedding", "all"): "embedding, shared", ("target embedding", "target"): "target embedding, shared"}
-    for stack in ("source embedding", "target embedding", "encoder", "decoder", "output"):
+    tie = getattr(plan.recipe.model, "tie", plan.recipe.task == "masked")         # masked words are said by the word embeddings
+    names = {("source embedding", "all"): "embedding, shared", ("target embedding", "target"): "target embedding, shared",
+             ("words", True): "embedding, shared", ("words", False): "embedding"}
+    for stack in dict.fromkeys(sorted((part.place.stack for part in plan.parts), key=in_reading_order)):
         inside = [part for part in plan.parts if part.place.stack == stack]
-        if stack not in ("encoder", "decoder"):
-            if inside:
-                shared = stack == "output" and tie != "none"
-                row(names.get((stack, tie), stack), inside, parameters="(shared)" if shared else None)
-            continue
         depth = len({part.place.layer for part in inside} - {None})
+        if not depth:
+            shared = stack == "output" and tie not in ("none", False) and not total(inside).parameters
+            row(names.get((stack, tie), stack), inside, parameters="(shared)" if shared else None)
+            continue
         row(f"{stack}, {depth} layers" if depth > 1 else f"{stack}, 1 layer", inside, style="bold")
         for name, group in grouped(inside, by_layer):
             row(f"  {name}", group)
@@ -72,16 +72,23 @@ def parts_table(plan: Plan, by_layer: bool) -> Table:
     return table
 
 
+def in_reading_order(stack: str) -> int:
+    """Where a token meets a stack: embeddings first, the output last, the rest as they are."""
+    return 0 if "embedding" in stack or stack == "words" else 2 if stack == "output" else 1
+
+
 def grouped(parts: list[Part], by_layer: bool) -> Iterable[tuple[str, list[Part]]]:
     """Parts by kind, or by layer and kind, in the order a token meets them."""
-    order = ["positions", "self-attention", "cross-attention", "feed-forward", "residual projection", "norms"]
+    order = ["words", "segments", "positions", "embedding_norm", "self-attention", "cross-attention", "cells", "feed-forward",
+             "residual projection", "norms"]
+    order += sorted({part.place.kind for part in parts} - set(order))
     numbers = sorted({part.place.layer for part in parts if part.place.layer is not None}) if by_layer else []
     for layer in [*numbers, None]:
         for kind in order:
             group = [part for part in parts if part.place.kind == kind and (part.place.layer == layer or not by_layer)]
             if group:
-                last = "last norm" if by_layer and kind == "norms" else kind
-                yield (last if layer is None else f"{layer + 1} {kind}"), group
+                last = "last norm" if by_layer and kind == "norms" else kind or "the rest"
+                yield (last.replace("_", " ") if layer is None else f"{layer + 1} {kind}"), group
 
 
 def flops_table(plan: Plan) -> Table:

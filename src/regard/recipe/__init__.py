@@ -8,11 +8,13 @@ from regard.recipe.model import PRESETS, Model, Positions, RecurrentModel, Trans
 from regard.recipe.part import Part, kinds_of, parts_in
 from regard.recipe.read import apply_override, build, parse, read
 from regard.recipe.reader import ElmoModel, Features, RecurrentLanguage, RecurrentReader, Vectors
+from regard.recipe.stack import DECODERS, ENCODERS, DecoderModel, EncoderModel
 from regard.recipe.train import Begin, Decode, Optimizer, Regularize, Schedule, Train
-from regard.recipe.whole import RECIPES, Classify, Language, Recipe, Tag, Translate
+from regard.recipe.whole import RECIPES, Classify, Corrupted, Corruption, Language, Masked, Masking, Recipe, Tag, Translate
 
-__all__ = ["PRESETS", "RECIPES", "Algorithm", "Begin", "Classify", "Data", "Decode", "ElmoModel", "Features", "LabelledData",
-           "Language", "Model", "Optimizer", "PairData", "PairTokens", "Part", "Positions", "Recipe", "RecurrentLanguage",
+__all__ = ["DECODERS", "ENCODERS", "PRESETS", "RECIPES", "Algorithm", "Begin", "Classify", "Corrupted", "Corruption", "Data",
+           "Decode", "DecoderModel", "ElmoModel", "EncoderModel", "Features", "LabelledData", "Language", "Masked",
+           "Masking", "Model", "Optimizer", "PairData", "PairTokens", "Part", "Positions", "Recipe", "RecurrentLanguage",
            "RecurrentModel", "RecurrentReader", "Regularize", "Schedule", "Tag", "TaggedData", "TextData", "Tokens", "Train",
-           "TransformerModel", "Translate", "UniversalModel", "Vectors", "World", "apply_override", "build", "kinds_of", "parse",
-           "parts_in", "read"]
+           "TransformerModel", "Translate", "UniversalModel", "Vectors", "World", "apply_override", "build", "kinds_of",
+           "parse", "parts_in", "read"]

@@ -23,9 +23,9 @@ class World(Part):
 
 
 class Algorithm(Part):
-    """Pairs that an algorithm makes, to be tested on longer ones than were trained on (Dehghani et al. 2019, sec. 3.4); for the task
-    translate. `copy`: some digits, to be said again. `addition`: "123+45", to be answered with "168"; its length is the digits of
-    the longer operand."""
+    """Pairs that an algorithm makes, to be tested on longer ones than were trained on (Dehghani et al. 2019, sec. 3.4); for the
+    task translate. `copy`: some digits, to be said again. `addition`: "123+45", to be answered with "168"; its length is the
+    digits of the longer operand."""
 
     kind: Literal["copy", "addition"]
     number: Count = 50_000
@@ -117,8 +117,8 @@ class TextData(Data):
     """Read the text as one long stream, cut into windows of `model.max_length` tokens, instead of line by line."""
     column: int | str | None = None
     """Read this column of .tsv or .jsonl files: its number, counted from 0, or its name."""
-    language: Literal["source", "target"] = "source"
-    """Of a world: which language."""
+    language: Literal["source", "target", "both"] = "source"
+    """Of a world: which language; in both, every sentence is followed by its translation."""
     too_long: Literal["error", "drop", "truncate"] = "drop"
     """What to do with a training line of more than `model.max_length` tokens."""
 
@@ -135,6 +135,8 @@ class LabelledData(Data):
 
     text: int | str = 0
     """The column of the text: its number, counted from 0, or its name in the first line of a .tsv or in a .jsonl."""
+    second: int | str | None = None
+    """The column of a second text, likewise, where two are judged together."""
     label: int | str = 1
     """The column of the label, likewise."""
     too_long: Literal["error", "drop", "truncate"] = "truncate"

@@ -1,16 +1,22 @@
 """The models that translate."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from regard.recipe.part import Count, Part, kind_or
 
+T5: dict[str, Any] = dict(norm="rms", norm_first=True, bias=False, scale_scores=False, scale_embedding=False, scale_output=True,
+                          positions={"kind": "relative"})
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": dict(encoder_layers=2, decoder_layers=2, width=128, heads=4, feed_forward=512),
     "small": dict(encoder_layers=3, decoder_layers=3, width=256, heads=4, feed_forward=1024),
     "base": dict(encoder_layers=6, decoder_layers=6, width=512, heads=8, feed_forward=2048),
     "big": dict(encoder_layers=6, decoder_layers=6, width=1024, heads=16, feed_forward=4096),
+    "t5-tiny": dict(encoder_layers=2, decoder_layers=2, width=128, heads=4, feed_forward=512, **T5),
+    "t5-small": dict(encoder_layers=6, decoder_layers=6, width=512, heads=8, feed_forward=2048, **T5),
+    "t5-base": dict(encoder_layers=12, decoder_layers=12, width=768, heads=12, feed_forward=3072, **T5),
+    "t5-large": dict(encoder_layers=24, decoder_layers=24, width=1024, heads=16, feed_forward=4096, **T5),
 }
 
 
@@ -20,6 +26,8 @@ class Positions(Part):
     kind: Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"] = "sinusoidal"
     base: float = Field(10_000.0, gt=1)
     """The constant of the sinusoids (Vaswani et al. 2017, sec. 3.5) and of the rotation angles."""
+    halves: bool = False
+    """All sines before all cosines (Marian), instead of in turns as published."""
     buckets: int = Field(32, ge=2)
     """Buckets of the relative bias (T5)."""
     max_distance: int = Field(128, ge=2)
@@ -29,14 +37,9 @@ class Positions(Part):
     beginning (Dehghani et al. 2019, sec. 3.4)."""
 
 
-class TransformerModel(Part):
-    """The Transformer (Vaswani et al. 2017). Any field of a preset may be overridden."""
+class BlockPart(Part):
+    """What every Transformer's block is made of."""
 
-    kind: Literal["transformer"] = "transformer"
-    preset: Literal["tiny", "small", "base", "big"] | None = None
-    """`tiny` 2+2 layers of 128; `small` 3+3 of 256; `base` 6+6 of 512 and `big` 6+6 of 1024, as published."""
-    encoder_layers: int = Field(6, ge=1)
-    decoder_layers: int = Field(6, ge=1)
     width: Count = 512
     heads: Count = 8
     key_width: Count | None = None
@@ -46,42 +49,70 @@ class TransformerModel(Part):
     key_value_heads: Count | None = None
     """Heads of keys and values, shared by groups of query heads; as many as `heads` when not given."""
     feed_forward: Count = 2048
-    activation: Literal["relu", "gelu", "swiglu"] = "relu"
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = "relu"
     norm: Literal["layer", "rms", "batch"] = "layer"
     """`batch` normalises over the batch instead of over a vector; it is here to be compared with."""
+    norm_epsilon: float | None = Field(None, gt=0)
+    """Added to the variance; 1e-5 for layer norm and 1e-6 for RMS norm when not given."""
     norm_first: bool = False
     """Normalise before each sub-layer (pre-norm) instead of after it (post-norm, as published)."""
+    bias: bool = True
+    """In the projections and the feed-forward layer."""
     residual: bool = True
     """Add what a sub-layer read to what it says; false is here to be compared with."""
     scale_scores: bool = True
-    """Divide the scores by √(key width); false is here to be compared with."""
-    encoder_widths: list[Count] | None = None
-    """Width after each encoder layer, where they differ; the residual connection is then projected."""
-    tie: Literal["all", "target", "none"] = "all"
-    """Share embedding weights: both embeddings and the output (as published), target embedding and output, or none."""
+    """Divide the scores by √(key width)."""
     max_length: int = Field(256, ge=2)
-    """Longest sentence in tokens."""
+    """Longest text in tokens."""
     positions: Positions = Positions()
 
-    @model_validator(mode="before")
-    @classmethod
-    def fill_from_preset(cls, given: Any) -> Any:
-        if isinstance(given, dict) and given.get("preset") in PRESETS:
-            return {**PRESETS[given["preset"]], **given}
-        return given
-
     @model_validator(mode="after")
-    def fits(self) -> "TransformerModel":
+    def block_fits(self) -> Self:
         if self.key_width is None and self.width % self.heads:
             near = nearest_divisor(self.width, self.heads)
             raise ValueError(f"width {self.width} is not divisible by heads {self.heads}: "
                              f"use {near} heads, or set model.key_width")
         if self.key_value_heads and self.heads % self.key_value_heads:
             raise ValueError(f"heads {self.heads} is not a multiple of key_value_heads {self.key_value_heads}")
-        if self.encoder_widths is not None and len(self.encoder_widths) != self.encoder_layers:
-            raise ValueError(f"encoder_widths names {len(self.encoder_widths)} layers, encoder_layers is {self.encoder_layers}")
         if self.positions.kind == "rotary" and (self.key_width or self.width // self.heads) % 2:
             raise ValueError("rotary positions need an even key width")
+        return self
+
+
+def filled(given: Any, presets: dict[str, dict[str, Any]]) -> Any:
+    """Settings with what their preset says of the rest."""
+    return {**presets[given["preset"]], **given} if isinstance(given, dict) and given.get("preset") in presets else given
+
+
+class TransformerModel(BlockPart):
+    """The Transformer (Vaswani et al. 2017). Any field of a preset may be overridden."""
+
+    kind: Literal["transformer"] = "transformer"
+    preset: Literal["tiny", "small", "base", "big", "t5-tiny", "t5-small", "t5-base", "t5-large"] | None = None
+    """`tiny` 2+2 layers of 128; `small` 3+3 of 256; `base` 6+6 of 512 and `big` 6+6 of 1024, as published; T5 (Raffel et al.
+    2020) with its norms and relative positions."""
+    encoder_layers: int = Field(6, ge=1)
+    decoder_layers: int = Field(6, ge=1)
+    encoder_widths: list[Count] | None = None
+    """Width after each encoder layer, where they differ; the residual connection is then projected."""
+    tie: Literal["all", "embeddings", "target", "none"] = "all"
+    """Share embedding weights: both embeddings and the output (as published), both embeddings (T5 1.1), target embedding and
+    output, or none."""
+    scale_embedding: bool = True
+    """Multiply embeddings by √width (sec. 3.4)."""
+    scale_output: bool = False
+    """Divide what the output reads by √width, as T5 does where weights are tied."""
+    output_bias: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def fill_from_preset(cls, given: Any) -> Any:
+        return filled(given, PRESETS)
+
+    @model_validator(mode="after")
+    def fits(self) -> Self:
+        if self.encoder_widths is not None and len(self.encoder_widths) != self.encoder_layers:
+            raise ValueError(f"encoder_widths names {len(self.encoder_widths)} layers, encoder_layers is {self.encoder_layers}")
         return self
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from regard.recipe.part import Count, Part, kind_or
+from regard.recipe.stack import DecoderModel, EncoderModel
 
 Score = Literal["none", "dot", "scaled", "general", "additive", "cosine"]
 
@@ -96,6 +97,14 @@ class ElmoModel(Part):
 
 
 LanguageModel = Annotated[
-    Annotated[RecurrentLanguage, Tag("recurrent")] | Annotated[ElmoModel, Tag("elmo")],
-    Discriminator(kind_or("recurrent"), custom_error_type="kind", custom_error_message="should be recurrent or elmo"),
+    Annotated[DecoderModel, Tag("transformer")]
+    | Annotated[RecurrentLanguage, Tag("recurrent")]
+    | Annotated[ElmoModel, Tag("elmo")],
+    Discriminator(kind_or("recurrent"), custom_error_type="kind",
+                  custom_error_message="should be transformer, recurrent or elmo"),
+]
+
+ReaderModel = Annotated[
+    Annotated[EncoderModel, Tag("transformer")] | Annotated[RecurrentReader, Tag("recurrent")],
+    Discriminator(kind_or("recurrent"), custom_error_type="kind", custom_error_message="should be transformer or recurrent"),
 ]

@@ -17,6 +17,8 @@ class Optimizer(Part):
     epsilon: float = Field(1e-9, gt=0)
     weight_decay: float = Field(0.0, ge=0)
     """Decoupled decay of matrices (adamw, muon); vectors and norms are never decayed."""
+    layer_decay: float = Field(1.0, gt=0, le=1)
+    """The rate of each layer is this times that of the layer above it, the embeddings' the lowest; for fine-tuning."""
     muon_learning_rate: float = Field(0.02, gt=0)
     """Peak rate of the matrices under muon."""
 
@@ -54,6 +56,8 @@ class Begin(Part):
     """A run folder."""
     parts: list[str] = []
     """Names that the weights taken begin with, such as "encoder"; all when not given."""
+    tokens: bool = True
+    """Take its tokenizer too."""
 
 
 class Train(Part):
@@ -86,6 +90,8 @@ class Train(Part):
     """Batches prepared ahead in threads; the number changes nothing but the speed."""
     begin: Begin | None = None
     """Begin from weights of another run instead of from nothing."""
+    freeze: list[str] = []
+    """Weights whose names begin so stay as they are, such as "encoder.words"."""
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
     regularize: Regularize = Regularize()

@@ -2,15 +2,16 @@
 
 import hashlib
 import json
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import tomli_w
 from pydantic import Field, model_validator
 
 from regard.recipe.data import Data, LabelledData, PairData, PairTokens, TaggedData, TextData, Tokens
 from regard.recipe.model import Model, TransformerModel
-from regard.recipe.part import Part
-from regard.recipe.reader import LanguageModel, RecurrentLanguage, RecurrentReader
+from regard.recipe.part import Part, Share
+from regard.recipe.reader import LanguageModel, ReaderModel, RecurrentLanguage, RecurrentReader
+from regard.recipe.stack import EncoderModel
 from regard.recipe.train import Decode, Train
 
 
@@ -50,8 +51,9 @@ class Translate(Recipe):
 
     @model_validator(mode="after")
     def ties_fit_the_vocabulary(self) -> "Translate":
-        if not self.tokens.joint and self.model.tie == "all":
-            raise ValueError("model.tie = 'all' needs one vocabulary: set tokens.joint = true, or model.tie = 'target'")
+        if not self.tokens.joint and self.model.tie in ("all", "embeddings"):
+            raise ValueError(f"model.tie = {self.model.tie!r} needs one vocabulary: set tokens.joint = true, "
+                             "or model.tie = 'target'")
         return self
 
 
@@ -63,12 +65,95 @@ class Language(Recipe):
     model: LanguageModel = RecurrentLanguage()
 
 
+class Masking(Part):
+    """Which words are hidden, and what else is asked (Devlin et al. 2019, sec. 3.1)."""
+
+    share: float = Field(0.15, gt=0, lt=1)
+    """The part of the tokens that is asked for."""
+    random: Share = 0.1
+    """Of these, the part that is replaced by another word."""
+    kept: Share = 0.1
+    """And the part that is left as it is; the rest is masked."""
+    whole_words: bool = False
+    """Hide all sub-words of a word, or none."""
+    next_sentence: bool = False
+    """Read two lines, and say whether the second follows the first; documents are separated by an empty line."""
+
+    @model_validator(mode="after")
+    def some_are_masked(self) -> "Masking":
+        if self.random + self.kept > 1:
+            raise ValueError(f"masking.random {self.random} and masking.kept {self.kept} are more than all")
+        return self
+
+
+class Masked(Recipe):
+    """Say which words were masked."""
+
+    task: Literal["masked"] = "masked"
+    data: TextData
+    model: EncoderModel = EncoderModel(kind="transformer", preset="bert-mini")
+    masking: Masking = Masking()
+
+    @model_validator(mode="after")
+    def fits_the_text(self) -> "Masked":
+        if self.train.regularize.bpe_dropout:
+            raise ValueError("train.regularize.bpe_dropout: masked words are hidden anew each epoch, but segmented alike")
+        if self.data.stream:
+            raise ValueError("data.stream: masked words are said line by line")
+        if self.masking.next_sentence and not self.model.segments:
+            raise ValueError("masking.next_sentence needs model.segments = 2")
+        return self
+
+
+class Corruption(Part):
+    """Which spans are cut out (Raffel et al. 2020, sec. 3.1.4)."""
+
+    share: float = Field(0.15, gt=0, lt=1)
+    """The part of the tokens that is cut out."""
+    mean_length: float = Field(3.0, ge=1)
+    """Tokens of a span, on average."""
+
+
+class Corrupted(Recipe):
+    """Say what was cut out of a text, as T5 is pre-trained."""
+
+    task: Literal["corrupted"] = "corrupted"
+    data: TextData
+    model: Model = TransformerModel(preset="t5-small")
+    corruption: Corruption = Corruption()
+
+    @model_validator(mode="after")
+    def fits_the_text(self) -> "Corrupted":
+        if self.data.stream:
+            raise ValueError("data.stream: spans are cut out line by line")
+        return self
+
+
 class Classify(Recipe):
     """Say which of some labels a text has."""
 
     task: Literal["classify"] = "classify"
     data: LabelledData
-    model: RecurrentReader = RecurrentReader()
+    model: ReaderModel = RecurrentReader()
+
+
+    @model_validator(mode="after")
+    def pairs_fit_the_model(self) -> Self:
+        if self.data.second is not None and self.model.kind != "transformer":
+            raise ValueError(f"data.second: pairs are read by model.kind = 'transformer', not {self.model.kind!r}")
+        return self
+
+
+class Regress(Classify):
+    """Say a number of a text."""
+
+    task: Literal["regress"] = "regress"  # type: ignore[assignment]
+
+    @model_validator(mode="after")
+    def numbers_are_said_plainly(self) -> Self:
+        if self.train.regularize.r_drop:
+            raise ValueError("train.regularize.r_drop compares probabilities, and numbers have none: set it to 0")
+        return self
 
 
 class Tag(Recipe):
@@ -76,7 +161,7 @@ class Tag(Recipe):
 
     task: Literal["tag"] = "tag"
     data: TaggedData
-    model: RecurrentReader = RecurrentReader()
+    model: ReaderModel = RecurrentReader()
 
     @model_validator(mode="after")
     def words_stay_as_they_are(self) -> "Tag":
@@ -85,4 +170,12 @@ class Tag(Recipe):
         return self
 
 
-RECIPES: dict[str, type[Recipe]] = {"translate": Translate, "language": Language, "classify": Classify, "tag": Tag}
+RECIPES: dict[str, type[Recipe]] = {
+    "translate": Translate,
+    "language": Language,
+    "masked": Masked,
+    "corrupted": Corrupted,
+    "classify": Classify,
+    "regress": Regress,
+    "tag": Tag,
+}

@@ -1,6 +1,7 @@
 """A run: a model with its recipe and tokenizers. What the runs of all tasks have, and what each must say of itself."""
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,17 +21,21 @@ from regard.batches.rows import Rows, read
 from regard.batches.side import encode, open_side
 from regard.corpus.dataset import Dataset, read_dataset
 from regard.corpus.examples import Examples
+from regard.decoding.batched import batches_by_length
 from regard.errors import Mistake
+from regard.interop.convert import Foreign
 from regard.models.zoo import MODELS
 from regard.recipe import Decode
 from regard.run import environment
 from regard.scoring import Score, perplexity
+from regard.tokens.special import OURS, Marks
 from regard.tokens.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
-from regard.training.objectives import log_probabilities
+from regard.training.loop import Objective
+from regard.training.objectives import Say, log_probabilities
 
 EVALUATE_TOKENS = 8192
-EMBED_AT_ONCE = 64
-POOLS = ("mean", "words")
+EMBED_TOKENS = 4096
+POOLS = ("mean", "cls", "words")
 
 
 @dataclass
@@ -60,8 +65,12 @@ class Run:
     does = "nothing"
     """What it does, in a word for messages."""
 
-    def __init__(self, folder: Path, recipe: Any, device: torch.device):
-        self.folder, self.recipe, self.device = folder, recipe, device
+    more_marks: tuple[str, ...] = ()
+    """Marks in its vocabulary besides the usual ones."""
+
+    def __init__(self, folder: Path, recipe: Any, device: torch.device, foreign: Foreign | None = None):
+        """`foreign` is the Hugging Face folder it was opened from, where it is one."""
+        self.folder, self.recipe, self.device, self.foreign = folder, recipe, device, foreign
         self.tokenizers = self.load_tokenizers()
         self.model: Any = self.build_model().to(device).eval()
 
@@ -72,12 +81,15 @@ class Run:
         """Write what a run needs besides its weights: its tokenizers, found in the folder, loaded from the recipe's file, or
         trained on the training data."""
         names, texts = cls.tokenizer_names(recipe), data.train.texts()
+        begin = recipe.train.begin
+        if begin is not None and begin.tokens:
+            copy_tokenizers(Path(begin.run), folder, names)
         if len(names) < len(texts):
             texts = [[line for side in texts for line in side]]
         for name, lines in zip(names, texts):
             if not (folder / name).exists():
                 made = load_tokenizer(Path(recipe.data.root, recipe.tokens.file)) if recipe.tokens.file \
-                    else train_tokenizer(recipe.tokens, lines)
+                    else train_tokenizer(recipe.tokens, lines, cls.more_marks)
                 (folder / name).write_text(made.to_json(), encoding="utf-8")
 
     @classmethod
@@ -85,17 +97,32 @@ class Run:
         return ["tokenizer.json"]
 
     def load_tokenizers(self) -> list[Tokenizer]:
-        return [load_tokenizer(self.folder / name) for name in self.tokenizer_names(self.recipe)]
+        if self.foreign is not None:
+            return [self.foreign.tokenizer]
+        found = [load_tokenizer(self.folder / name) for name in self.tokenizer_names(self.recipe)]
+        for tokenizer in found:
+            tokenizer.marks = self.own_marks()
+        return found
+
+    def own_marks(self) -> Marks:
+        """The marks its texts are read with."""
+        return OURS
 
     def build_model(self) -> nn.Module:
         return MODELS[self.recipe.task][self.recipe.model.kind](self.recipe.model, self.tokenizers[0].size,
                                                                 self.recipe.train.regularize)
+
+    @property
+    def marks(self) -> Marks:
+        return self.tokenizers[0].marks
 
     # what it learns from
 
     @cached_property
     def data(self) -> Dataset[Any]:
         """The validation and test sets of the recipe."""
+        if self.foreign is not None:
+            raise Mistake(f"{self.folder} is a Hugging Face folder, which names no data; give --source and --reference")
         return read_dataset(self.recipe.data, train=False)
 
     def encode(self, examples: Any, *, training: bool = False) -> Rows:
@@ -107,6 +134,10 @@ class Run:
         if not training:
             return encode(texts, tokenizer)
         return open_side(texts, tokenizer, bpe_dropout=self.recipe.train.regularize.bpe_dropout, seed=self.recipe.seed)
+
+    def objective(self) -> Objective:
+        """What it is trained for."""
+        return Say(self.recipe.train.regularize)
 
     # how well it does
 
@@ -152,42 +183,60 @@ class Run:
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text; one that is longer than the model allows is refused, or cut where the recipe says so."""
-        found, most = self.tokenizers[0].encode(texts), self.recipe.model.max_length
+        found, most, marks = self.tokenizers[0].encode(texts), self.recipe.model.max_length, self.marks.around
         for number, ids in enumerate(found, start=1):
-            if len(ids) >= most and self.recipe.data.too_long == "error":
-                raise Mistake(f"line {number} is {len(ids) + 1} tokens long, the model takes {most}; split the sentence")
-        return [ids[:most - 1] for ids in found]
+            if len(ids) + marks > most and self.recipe.data.too_long == "error":
+                raise Mistake(f"line {number} is {len(ids) + marks} tokens long, the model takes {most}; split the sentence")
+        return [ids[:most - marks] for ids in found]
 
     def embed(self, texts: Sequence[str], *, layer: int = -1, pool: str = "mean") -> "list[Embedded]":
-        """The vectors of each text in a layer of the encoder: one of the whole (`mean`), or one for each word in its sentence
-        (`words`). Layer 0 is the word embeddings."""
+        """The vectors of each text in a layer of the encoder: one of the whole, the mean of its tokens (`mean`) or that of the
+        mark it begins with (`cls`); or one for each word in its sentence (`words`). Layer 0 is the word embeddings."""
         if pool not in POOLS:
             raise Mistake(f"--pool {pool}: should be {' or '.join(POOLS)}")
-        found = []
-        for start in range(0, len(texts), EMBED_AT_ONCE):
-            ids = self.ids(texts[start:start + EMBED_AT_ONCE])
-            inputs = {name: part.to(self.device) for name, part in read(Ragged.of(ids)).items()}
+        if pool == "cls" and not self.marks.before:
+            raise Mistake(f"--pool cls: {self.folder} reads texts without a mark before them; use --pool mean")
+        ids = self.ids(texts)
+        if not all(ids):
+            raise Mistake("there are no vectors of an empty text")
+        words = [found for _, found in self.tokenizers[0].encode_words(texts)] if pool == "words" else []
+        found: list[Any] = [None] * len(texts)
+        for numbers in batches_by_length([len(row) + self.marks.around for row in ids], EMBED_TOKENS):
+            inputs = read(Ragged.of([ids[i] for i in numbers]), self.marks)
             with torch.no_grad():
-                layers = self.model.layers_of(**inputs)
+                layers = self.model.layers_of(**{name: part.to(self.device) for name, part in inputs.items()})
             if not -len(layers) <= layer < len(layers):
                 raise Mistake(f"--layer {layer}: there are layers 0 (the word embeddings) to {len(layers) - 1}")
-            for row, vectors in zip(ids, layers[layer].float().cpu().numpy()):
-                found.append(self.embedded(row, vectors[:len(row)], pool))
+            for i, vectors in zip(numbers, layers[layer].float().cpu().numpy()):
+                tokens = vectors[:len(ids[i]) + self.marks.around]
+                inside = tokens[len(self.marks.before):][:len(ids[i])]
+                found[i] = by_words(texts[i], words[i][:len(inside)], inside) if pool == "words" else \
+                    Embedded([texts[i]], tokens[:1] if pool == "cls" else self.mean_of(tokens, inside))
         return found
 
-    def embedded(self, ids: list[int], vectors: np.ndarray, pool: str) -> "Embedded":
-        """One text's token vectors, pooled."""
-        if not ids:
-            raise Mistake("there are no vectors of an empty text")
-        text = self.tokenizers[0].decode([ids])[0]
-        if pool == "mean":
-            return Embedded([text], vectors.mean(0, keepdims=True))
-        of = np.array(self.tokenizers[0].words(ids))
-        return Embedded(text.split(), np.stack([vectors[of == word].mean(0) for word in range(of.max() + 1)]))
+    def mean_of(self, tokens: np.ndarray, inside: np.ndarray) -> np.ndarray:
+        """Of a text's own tokens; in a Hugging Face folder of its marks too, as sentence-transformers has it."""
+        return (inside if self.foreign is None else tokens).mean(0, keepdims=True)
 
     def read_json(self, name: str) -> dict[str, Any]:
         path = self.folder / name
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def by_words(text: str, words: Sequence[int], vectors: np.ndarray) -> Embedded:
+    """The mean of each word's tokens; a word that the tokenizer leaves out has none."""
+    of, spoken = np.array(words), text.split()
+    present = sorted(set(words))
+    return Embedded([spoken[word] for word in present], np.stack([vectors[of == word].mean(0) for word in present]))
+
+
+def copy_tokenizers(source: Path, folder: Path, names: Sequence[str]) -> None:
+    """The tokenizers of the run that weights are taken from, where this one has none yet."""
+    for name in names:
+        if not (source / name).is_file():
+            raise Mistake(f"train.begin.run = '{source}' has no {name}; set train.begin.tokens = false to train one's own")
+        if not (folder / name).exists():
+            shutil.copyfile(source / name, folder / name)
 
 
 def override(settings: Decode, **given: Any) -> Decode:

@@ -1,7 +1,9 @@
 """The card of a run: README.md in its folder, made from what the folder holds."""
 
+from pathlib import Path
 from typing import Any
 
+from regard.recipe import Algorithm, Data
 from regard.run.base import Run
 
 READER = "Text that matters to somebody's health, rights or safety without a person who checks"
@@ -19,10 +21,30 @@ WORDS: dict[str, dict[str, Any]] = {
         "misuses": "Misleading news, impersonation, spam, and any text passed off as a person's.",
         "limits": f"{LIMITS} What it writes is likely, not true.",
         "verbs": ['generate {} "…"', 'embed {} "…" --pool words']},
+    "masked": {
+        "uses": "Filling in words of texts like those it was trained on, contextual vectors, fine-tuning. Research and teaching.",
+        "misuses": "Deciding what somebody meant to write; any use of the associations it has learned about people.",
+        "limits": LIMITS,
+        "verbs": ['fill {} "a <mask> ran"', 'embed {} "…" --pool words']},
+    "corrupted": {
+        "uses": "Filling in missing passages of texts like those it was trained on, fine-tuning. Research and teaching.",
+        "misuses": "Misleading news, impersonation, spam, and any text passed off as a person's.",
+        "limits": f"{LIMITS} What it fills in is likely, not true.",
+        "verbs": ['fill {} "the [MASK] ran"']},
+    "read": {
+        "uses": "Vectors of texts and of words in their sentences, to compare and to search by. Research and teaching.",
+        "misuses": f"{READER} what is found; judging people by what is near to what.",
+        "limits": LIMITS,
+        "verbs": ['embed {} "…"', 'embed {} "…" --pool words']},
     "classify": {
         "uses": "Labels of texts like those it was trained on. Research and teaching.",
         "misuses": f"{READER} every decision; judging people by what they write.",
         "limits": f"{LIMITS} Its probabilities are not calibrated.",
+        "verbs": ['classify {} "…"', 'embed {} "…"']},
+    "regress": {
+        "uses": "Numbers of texts like those it was trained on. Research and teaching.",
+        "misuses": f"{READER} every decision; judging people by what they write.",
+        "limits": LIMITS,
         "verbs": ['classify {} "…"', 'embed {} "…"']},
     "tag": {
         "uses": "Labels of the words of texts like those it was trained on. Research and teaching.",
@@ -33,37 +55,40 @@ WORDS: dict[str, dict[str, Any]] = {
 
 
 def write_card(run: Run) -> None:
+    """Into the run's folder; somebody else's folder keeps the card it has."""
+    if run.foreign is not None:
+        return
     aside = run.folder / ".README.md.writing"
     aside.write_text(card(run), encoding="utf-8")
     aside.replace(run.folder / "README.md")
 
 
-def card(run: Run) -> str:
-    recipe = run.recipe
+def card(run: Run, folder: Path | None = None, conversion: dict[str, Any] | None = None) -> str:
+    """The card of a run, or of the folder it was converted into."""
+    recipe, folder = run.recipe, folder or run.folder
     facts = run.read_json("environment.json")
     parameters = sum(p.numel() for p in run.model.parameters())
     version = facts.get("packages", {}).get("regard", "")
-    world = recipe.data.world
-    data = recipe.data.origin or (f"the embedded {world.kind} world, level {world.level}, {world.number:,} examples" if world else
-                                  f"{', '.join(recipe.data.train)}; origin and licence not stated in the recipe (data.origin)")
     words, model = WORDS[recipe.task], recipe.model
-    layers = f"{model.encoder_layers}+{model.decoder_layers}" if recipe.task == "translate" else str(model.layers)
-    verbs = "\n".join(f"regard {verb.format(run.folder)}" for verb in words["verbs"])
-    return f"""# {run.folder.name}
+    layers = f"{model.encoder_layers}+{model.decoder_layers}" if hasattr(model, "encoder_layers") else str(model.layers)
+    verbs = "\n".join(f"regard {verb.format(folder)}" for verb in words["verbs"])
+    made = f"trained by regard {version}" if run.foreign is None else f"from a {run.foreign.family.model_type} folder"
+    known = [("data", origin(recipe.data)), ("recipe", f"`recipe.toml`, {recipe.digest()}")] if run.foreign is None else []
+    known += [("model", f"{model.kind}, {layers} layers of {model.width}")]
+    known += [("trained on", facts.get("hardware", "unknown"))] if run.foreign is None else []
+    table = "\n".join(f"| {name} | {value} |" for name, value in known)
+    return f"""# {folder.name}
 
-A {type(run.model).__name__} of {parameters:,} parameters for the task *{recipe.task}*, trained by regard {version}.
+A {type(run.model).__name__} of {parameters:,} parameters for the task *{recipe.task}*, {made}.
 
 | | |
 |---|---|
-| data | {data} |
-| recipe | `recipe.toml`, {recipe.digest()} |
-| model | {model.kind}, {layers} layers of {model.width} |
-| trained on | {facts.get("hardware", "unknown")} |
+{table}
 
 ## Scores
 
 {score_table(run.read_json("scores.json"))}
-
+{converted(conversion or run.read_json("conversion.json"))}
 ## Intended use
 
 {words["uses"]}
@@ -82,6 +107,28 @@ A {type(run.model).__name__} of {parameters:,} parameters for the task *{recipe.
 {verbs}
 ```
 """
+
+
+def converted(note: dict[str, Any]) -> str:
+    """What a conversion was compared with, and how far apart the two are."""
+    if not note:
+        return ""
+    title = f"\n## Conversion\n\nWritten from `{note['from']}` as a Hugging Face folder. "
+    if "against" not in note:
+        return f"{title}Not compared yet: `regard convert … --verify` does it.\n"
+    rows = "\n".join(f"| {name} | {note[name]:.1e} |" for name in ("logits", "states", "attention"))
+    texts = f"| greedy text, the same | {note['greedy']} of {note['texts']} |\n" \
+            f"| beam text, the same | {note['beam']} of {note['texts']} |\n" if note["texts"] else ""
+    return f"{title}Largest differences to {note['against']}, float32:\n\n| | |\n|---|---|\n{rows}\n{texts}"
+
+
+def origin(data: Data) -> str:
+    """Where the data come from."""
+    world = data.world
+    if data.origin or world is None:
+        return data.origin or f"{', '.join(data.train)}; origin and licence not stated in the recipe (data.origin)"
+    which = f"lengths {world.shortest} to {world.longest}" if isinstance(world, Algorithm) else f"level {world.level}"
+    return f"the embedded {world.kind} world, {which}, {world.number:,} examples"
 
 
 def score_table(scores: dict[str, Any]) -> str:

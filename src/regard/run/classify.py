@@ -8,9 +8,7 @@ import numpy as np
 import torch
 
 from regard.batches.batches import in_order
-from regard.batches.ragged import Ragged
-from regard.batches.rows import Classes, Rows
-from regard.batches.side import Side
+from regard.batches.rows import Rows
 from regard.corpus.examples import Labelled
 from regard.run.base import EVALUATE_TOKENS, Result
 from regard.run.labels import LabelRun
@@ -29,14 +27,13 @@ class Classifier(LabelRun):
     does = "classifies"
 
     def encode(self, examples: Labelled, *, training: bool = False) -> Rows:
-        return Classes(self.side(examples.text, self.tokenizers[0], training),
-                       np.array([self.number(label, examples, i) for i, label in enumerate(examples.label)]))
+        classes = np.array([self.number(label, examples, i) for i, label in enumerate(examples.label)])
+        return self.rows_of(examples, classes, training)
 
     def classify(self, texts: Sequence[str]) -> list[list[Judgement]]:
-        """Every label of each text, the most probable first."""
-        rows = Classes(Side(Ragged.of(self.ids(texts))), np.zeros(len(texts), np.int64))
+        """Every label of each text, the most probable first. Where pairs are judged, a tab is between the two."""
         found: list[list[Judgement]] = [[] for _ in texts]
-        for batch in in_order(rows, EVALUATE_TOKENS):
+        for batch in in_order(self.unlabelled(texts), EVALUATE_TOKENS):
             with torch.no_grad():
                 p = self.model(**batch.to(self.device).inputs).float().softmax(-1).cpu()      # (B, C)
             for row, probabilities in zip(batch.rows, p):
@@ -46,7 +43,7 @@ class Classifier(LabelRun):
 
     def right(self, examples: Labelled) -> tuple[list[str], list[bool]]:
         """What it says of each text, and whether that is so."""
-        said = [judgements[0].label for judgements in self.classify(examples.text)]
+        said = [judgements[0].label for judgements in self.classify(examples.keys())]
         return said, [a == b for a, b in zip(said, examples.label)]
 
     def validate(self, examples: Labelled, rows: Rows) -> dict[str, float]:

@@ -18,11 +18,10 @@ from regard.errors import Mistake
 from regard.recipe import Begin, Recipe
 from regard.run import environment
 from regard.run.base import Run
-from regard.run.opened import KINDS, load
+from regard.run.opened import kind_of, load
 from regard.training import checkpoint
 from regard.training.log import Log, note
 from regard.training.loop import Trainer
-from regard.training.objectives import Say
 
 
 def train(recipe: Recipe | dict[str, Any] | str | Path, out: str | Path | None = None, *, overrides: Sequence[str] = (),
@@ -84,7 +83,7 @@ def open_unfinished(folder: Path, overrides: Sequence[str]) -> tuple[Path, Recip
 
 
 def fit(settings: Recipe, data: Dataset[Any], folder: Path, device: torch.device, board: bool) -> Run:
-    kind = KINDS[settings.task]
+    kind = kind_of(settings)
     with Log(folder / "log.jsonl", steps=settings.train.steps, board=folder / "board" if board else None) as log:
         kind.prepare(folder, settings, data)
         torch.manual_seed(settings.seed)
@@ -96,7 +95,8 @@ def fit(settings: Recipe, data: Dataset[Any], folder: Path, device: torch.device
         take_vectors(run, log)
         if settings.train.begin is not None:
             take_weights(run, settings.train.begin, log)
-        trainer = Trainer(run.model, Say(settings.train.regularize), batches, settings.train, seed=settings.seed,
+        freeze(run, settings.train.freeze)
+        trainer = Trainer(run.model, run.objective(), batches, settings.train, seed=settings.seed,
                           folder=folder / "checkpoints", log=log, evaluate=lambda _: run.validate(data.valid, valid))
         describe(run, log, data, long, batches)
         pick_up(trainer, folder, log)
@@ -119,6 +119,19 @@ def take_vectors(run: Run, log: Log) -> None:
                 table.weight[number] = torch.from_numpy(vectors[piece])
     table.weight.requires_grad_(not settings.frozen)
     log.note(f"{sum(piece in vectors for piece in pieces):,} of {len(pieces):,} tokens begin from the vectors in {path}")
+
+
+def freeze(run: Run, names: list[str]) -> None:
+    """Keep the weights whose names begin so as they are."""
+    for name in names:
+        found = [p for known, p in run.model.named_parameters() if known.startswith(name)]
+        if not found:
+            known = ", ".join(sorted({known.split(".")[0] for known, _ in run.model.named_parameters()}))
+            raise Mistake(f"train.freeze = {names}: the model has no weights named {name!r}; it has {known}")
+        for p in found:
+            p.requires_grad_(False)
+    if not any(p.requires_grad for p in run.model.parameters()):
+        raise Mistake(f"train.freeze = {names} leaves nothing to learn")
 
 
 def take_weights(run: Run, begin: Begin, log: Log) -> None:

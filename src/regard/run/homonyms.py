@@ -28,15 +28,15 @@ def draw_words(run: Run, texts: Sequence[str], words: str | None, out: Path, *, 
 
 
 def occurrences(run: Run, texts: Sequence[str], wanted: set[str], layer: int) -> tuple[list[str], np.ndarray]:
-    """The wanted words in a little of their context, and their vectors (N, D)."""
-    names, vectors = [], []
+    """The wanted words in a little of their context, alike ones together, and their vectors (N, D)."""
+    listed = []
     for found in run.embed(texts, layer=layer, pool="words"):
         for at, (word, vector) in enumerate(zip(found.tokens, found.vectors)):
-            if word.strip(".,;:!?\"'()").lower() in wanted:
+            if (plain := word.strip(".,;:!?\"'()").lower()) in wanted:
                 before, after = found.tokens[max(0, at - AROUND):at], found.tokens[at + 1:at + 1 + AROUND]
-                names.append(" ".join([*before, f"[{word}]", *after]))
-                vectors.append(vector)
-    return names, np.array(vectors)
+                listed.append((plain, " ".join([*before, f"[{word}]", *after]), vector))
+    listed.sort(key=lambda one: one[0])
+    return [name for _, name, _ in listed], np.array([vector for *_, vector in listed])
 
 
 def cosines(vectors: np.ndarray) -> np.ndarray:

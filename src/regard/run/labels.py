@@ -1,4 +1,4 @@
-"""What runs that say labels have in common: the labels, and the vectors they may read instead of words."""
+"""What runs that say labels have in common."""
 
 import json
 from pathlib import Path
@@ -9,23 +9,21 @@ from torch import nn
 from regard.corpus.dataset import Dataset
 from regard.corpus.examples import Examples
 from regard.errors import Mistake
+from regard.interop.convert import Foreign
 from regard.models.zoo import MODELS
-from regard.run.base import Run
-from regard.run.features import contextual, copy_run
+from regard.run.texts import TextRun
 
 FILE = "labels.json"
 
 
-class LabelRun(Run):
-    def __init__(self, folder: Path, recipe: Any, device: Any):
-        self.labels: list[str] = json.loads((folder / FILE).read_text(encoding="utf-8"))
+class LabelRun(TextRun):
+    def __init__(self, folder: Path, recipe: Any, device: Any, foreign: Foreign | None = None):
+        self.labels: list[str] = json.loads((folder / FILE).read_text(encoding="utf-8")) if foreign is None else foreign.labels
         self.numbers = {label: number for number, label in enumerate(self.labels)}
-        super().__init__(folder, recipe, device)
+        super().__init__(folder, recipe, device, foreign)
 
     @classmethod
     def prepare(cls, folder: Path, recipe: Any, data: Dataset[Any]) -> None:
-        if recipe.model.features is not None:
-            copy_run(Path(recipe.model.features.run), folder)
         super().prepare(folder, recipe, data)
         labels = data.train.labels()
         if len(labels) < 2:
@@ -34,9 +32,8 @@ class LabelRun(Run):
 
     def build_model(self) -> nn.Module:
         settings = self.recipe.model
-        features = contextual(self.folder, settings.features) if settings.features is not None else None
         return MODELS[self.recipe.task][settings.kind](settings, self.tokenizers[0].size, len(self.labels),
-                                                       self.recipe.train.regularize, features)
+                                                       self.recipe.train.regularize, self.features())
 
     def number(self, label: str, examples: Examples, index: int) -> int:
         if label not in self.numbers:

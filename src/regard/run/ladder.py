@@ -14,7 +14,7 @@ from regard.pictures.alignment import alignment
 from regard.pictures.curves import score_by_length
 from regard.pictures.report import Report, page
 from regard.pictures.style import save, svg_text
-from regard.recipe import Recipe
+from regard.recipe import Algorithm, Recipe
 from regard.run import environment
 from regard.run.base import Result
 from regard.run.evaluate import evaluate
@@ -74,7 +74,7 @@ def history(recipe: Recipe) -> list[Rung]:
     width = 2 * recipe.model.width
     universal = {**recipe.model.model_dump(mode="json", exclude_none=True), "kind": "universal", "encoder_widths": None}
     reverse = Rung("reverse direction", {"model": {**ATTENTIVE, "width": width}, "data": {"reverse": True}})
-    begin = {"begin": {"run": "../reverse-direction", "parts": ["encoder."]}}
+    begin = {"begin": {"run": "../reverse-direction", "parts": ["encoder."], "tokens": False}}
     return [
         Rung("RNN", {"model": {**RECURRENT, "attention": "none", "width": width}}, "the whole source through one vector"),
         Rung("RNN with attention", {"model": {**ATTENTIVE, "width": width}}, "looks back at every word"),
@@ -107,9 +107,9 @@ def ablations(recipe: Recipe) -> list[Rung]:
 def climb(recipe: Recipe | dict[str, Any] | str | Path, out: Path, *, ablate: bool = False, overrides: Sequence[str] = (),
           device: str = "auto") -> Path:
     """Train and score every rung into `out`, and write its report; rungs already there are only scored."""
-    base = as_recipe(recipe, overrides)
-    if base.model.kind != "transformer":
-        raise Mistake(f"a ladder starts from a Transformer's recipe, not from model.kind = {base.model.kind!r}")
+    base = transformer_recipe(recipe, overrides)
+    if isinstance(base.data.world, Algorithm):
+        raise Mistake(f"data.world.kind = {base.data.world.kind!r} has no sentences to score with BLEU: add --lengths")
     console = Console(stderr=True, highlight=False)
     steps = []
     for rung in (ablations if ablate else history)(base):
@@ -120,7 +120,22 @@ def climb(recipe: Recipe | dict[str, Any] | str | Path, out: Path, *, ablate: bo
     return write_ladder(base, steps, out, ablate)
 
 
+def transformer_recipe(recipe: Recipe | dict[str, Any] | str | Path, overrides: Sequence[str]) -> Recipe:
+    base = as_recipe(recipe, overrides)
+    if base.model.kind != "transformer":
+        raise Mistake(f"a ladder starts from a Transformer's recipe, not from model.kind = {base.model.kind!r}")
+    return base
+
+
 def train_rung(base: Recipe, rung: Rung, out: Path, device: str) -> Step:
+    run, seconds = trained(base, rung, out, device)
+    result = evaluate(run)[0]
+    result.scores["bleu, longest third"] = longest_third(result)
+    return Step(rung, run, result, seconds)
+
+
+def trained(base: Recipe, rung: Rung, out: Path, device: str) -> tuple[Any, float]:
+    """A rung's run, trained now or found, and the seconds that its training took."""
     folder = out / rung.name.lower().replace(",", "").replace(" ", "-")
     settings = merge(base.model_dump(mode="json", exclude_none=True), rung.change)
     if begin := settings["train"].get("begin"):
@@ -129,10 +144,7 @@ def train_rung(base: Recipe, rung: Rung, out: Path, device: str) -> Step:
         run = load(folder, device=device)
     else:
         run = train(settings, folder, device=device, resume=False)
-    seconds = training_seconds(folder)
-    result = evaluate(run)[0]
-    result.scores["bleu, longest third"] = longest_third(result)
-    return Step(rung, run, result, seconds)
+    return run, training_seconds(folder)
 
 
 def longest_third(result: Result) -> Score:

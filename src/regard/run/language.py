@@ -1,7 +1,7 @@
 """A language model: a run that says what comes next, and writes on."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from regard.corpus.examples import Lines
 from regard.decoding.walk import greedy, sampler, walk
 from regard.errors import Mistake
 from regard.run.base import Result, Run
-from regard.tokens.special import BOS, EOS, PAD
+from regard.tokens.special import NO_MARK
 
 WRITE_AT_ONCE = 64
 
@@ -29,12 +29,16 @@ class LanguageRun(Run):
     does = "writes on"
 
     def encode(self, examples: Lines, *, training: bool = False) -> Rows:
-        side = self.side(examples.text, self.tokenizers[0], training)
+        side, marks = self.side(examples.text, self.tokenizers[0], training), self.marks
+        if marks.begin == NO_MARK:                    # as GPT-2 was trained: the end of one text begins the next
+            marks = replace(marks, begin=marks.end)
+        if marks.end == NO_MARK:
+            raise Mistake(f"{self.folder}: nothing marks where a text ends, so that texts cannot be told apart")
         if self.recipe.model.kind == "elmo":
-            return BothWays(side)
+            return BothWays(side, marks=self.marks)
         if not self.recipe.data.stream:
-            return Sentences(side)
-        ends = np.full((len(side.ids), 1), EOS, side.ids.flat.dtype)
+            return Sentences(side, marks=marks)
+        ends = np.full((len(side.ids), 1), self.marks.end, side.ids.flat.dtype)
         lines = [part for line, end in zip(range(len(side.ids)), ends) for part in (side.ids[line], end)]
         return Stream(np.concatenate(lines), self.recipe.model.max_length)
 
@@ -50,14 +54,26 @@ class LanguageRun(Run):
         found = []
         for start in range(0, len(prompts), WRITE_AT_ONCE):
             numbers = np.arange(start, min(start + WRITE_AT_ONCE, len(prompts)))
-            begun = [[BOS, *ids] for ids in self.ids(prompts[start:start + WRITE_AT_ONCE])]
-            prefix = torch.full((len(begun), max(map(len, begun))), PAD, device=self.device)
+            begun = self.begun(prompts[start:start + WRITE_AT_ONCE])
+            prefix = torch.full((len(begun), max(map(len, begun))), -1, device=self.device)
             for row, ids in zip(prefix, begun):
                 row[len(row) - len(ids):] = torch.tensor(ids)
             choose = greedy if temperature is None else \
                 sampler(seed=seed, temperature=temperature, top_k=top_k, top_p=top_p, numbers=numbers)
-            limits = torch.full((len(begun),), max_tokens + 1, device=self.device)
-            for ids, written in zip(begun, walk(self.model, None, limits, choose, prefix=prefix)):
-                text = self.tokenizers[0].decode([[*ids[1:], *written.tokens]])[0]
+            limits = torch.tensor([self.room(len(ids), max_tokens) for ids in begun], device=self.device)
+            for ids, written in zip(begun, walk(self.model, None, limits, choose, prefix=prefix, marks=self.marks)):
+                text = self.tokenizers[0].decode([[*ids, *written.tokens]])[0]
                 found.append(Text(text, written.log_probability, written.tokens))
         return found
+
+    def begun(self, prompts: Sequence[str]) -> list[list[int]]:
+        """The prompts as ids, each opened by the begin mark where the vocabulary has one."""
+        begun = [[*([] if self.marks.begin == NO_MARK else [self.marks.begin]), *ids] for ids in self.ids(prompts)]
+        if not all(begun):
+            raise Mistake("an empty prompt: nothing marks the beginning of a text here; give at least one word")
+        return begun
+
+    def room(self, length: int, max_tokens: int) -> int:
+        """Most tokens to write after so many, end mark included; a Transformer has no positions behind its last."""
+        most = max_tokens + 1
+        return min(most, max(1, self.recipe.model.max_length + 1 - length)) if self.recipe.model.kind == "transformer" else most

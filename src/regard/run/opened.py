@@ -1,4 +1,4 @@
-"""Open a run folder: which kind of run it is follows from its task."""
+"""Open a run folder: which kind of run it is follows from its task, and from its world where that is an algorithm."""
 
 from pathlib import Path
 from typing import Any
@@ -7,27 +7,43 @@ import torch
 
 from regard import recipe as recipes
 from regard.errors import Mistake
+from regard.recipe import Algorithm, Recipe
 from regard.run import environment
 from regard.run.base import Run
 from regard.run.classify import Classifier
+from regard.run.corrupted import CorruptedRun
+from regard.run.foreign import HUB_NAME, fetch, is_foreign, load_foreign
 from regard.run.language import LanguageRun
+from regard.run.masked import MaskedRun
+from regard.run.regress import Regressor
+from regard.run.solve import Solver
 from regard.run.tag import Tagger
 from regard.run.translate import Translator
 from regard.training.checkpoint import load_weights, read_weights
 
-KINDS: dict[str, type[Run]] = {"translate": Translator, "language": LanguageRun, "classify": Classifier, "tag": Tagger}
+KINDS: dict[str, type[Run]] = {"translate": Translator, "language": LanguageRun, "masked": MaskedRun,
+                               "corrupted": CorruptedRun, "classify": Classifier, "regress": Regressor,
+                               "tag": Tagger}
 
 
-def load(path: str | Path, *, device: str = "auto") -> Any:
-    """Open a run folder; what one can do with it depends on its task."""
+def kind_of(recipe: Recipe) -> type[Run]:
+    return Solver if recipe.task == "translate" and isinstance(recipe.data.world, Algorithm) else KINDS[recipe.task]
+
+
+def load(path: str | Path, *, device: str = "auto", allow_pickle: bool = False) -> Any:
+    """Open a run folder, a Hugging Face folder, or the name of one on the hub; what one can do with it depends on its task."""
     folder = Path(path)
+    if not folder.parent.exists() and HUB_NAME.fullmatch(str(path)):
+        folder = fetch(str(path), allow_pickle=allow_pickle)
+    if is_foreign(folder):
+        return load_foreign(folder, device=device, allow_pickle=allow_pickle)
     if not (folder / "recipe.toml").is_file():
         what = "is not a run folder (it has no recipe.toml)" if folder.exists() else "does not exist"
         raise Mistake(f"{folder} {what}; make one with: regard train RECIPE --out {folder}")
     if not (folder / "model.safetensors").is_file():
         raise Mistake(f"{folder} has no model yet; finish its training with: regard train {folder} --resume")
     recipe = recipes.read(folder / "recipe.toml")
-    run = KINDS[recipe.task](folder, recipe, environment.choose_device(device))
+    run = kind_of(recipe)(folder, recipe, environment.choose_device(device))
     with torch.no_grad():
         load_weights(run.model, read_weights(folder / "model.safetensors"), str(folder / "model.safetensors"))
     return run

@@ -1,11 +1,16 @@
-"""A starter recipe for one's own parallel text, with settings fit to its size."""
+"""A starter recipe for one's own data, with settings fit to its size."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from regard.corpus.pairs import Pairs, read_pairs
+from regard.corpus.examples import Examples, Pairs
+from regard.corpus.pairs import read_pairs
+from regard.corpus.single import read_labelled, read_tagged, read_text
+from regard.corpus.text import iterate_lines
 from regard.errors import Mistake
 
 # (pairs up to, preset, vocabulary, steps, tokens a batch, learning rate, dropout, R-Drop, BPE-dropout)
@@ -19,9 +24,14 @@ SIZES = [
 
 
 def starter_recipe(task: str, files: Sequence[Path]) -> str:
-    """A commented TOML recipe for `files`: two aligned ones, or one .tsv or .jsonl."""
-    if task != "translate":
-        raise Mistake(f"no task {task!r}; there is: translate")
+    """A commented TOML recipe of a task for `files`."""
+    if task in STARTERS:
+        return STARTERS[task](files)
+    raise Mistake(f"no task {task!r}; there are: {', '.join(STARTERS)}")
+
+
+def translate_recipe(files: Sequence[Path]) -> str:
+    """For two aligned files, or one .tsv or .jsonl."""
     if not files:
         raise Mistake("name your data: --source F --target F, or --pairs F.tsv")
     pairs = read_pairs(files)
@@ -79,6 +89,83 @@ bpe_dropout = {bpe_dropout}
 beam = 5
 length_penalty = 0.6
 """
+
+
+# (examples up to, steps, tokens a batch, width, dropout)
+TEXT_SIZES = [(2_000, 1_000, 2048, 128, 0.4), (50_000, 4_000, 4096, 256, 0.3), (float("inf"), 20_000, 8192, 512, 0.1)]
+
+
+def text_recipe(task: str, files: Sequence[Path]) -> str:
+    """For plain text, labelled texts or tagged words."""
+    if not files:
+        raise Mistake("name your data: --data F")
+    words, examples, settings = DESCRIBED[task](files)
+    held_out = min(2000, max(1, len(set(examples.keys())) // 20))
+    steps, tokens, width, dropout = next(row[1:] for row in TEXT_SIZES if len(examples) <= row[0])
+    longest = max(len(text.split()) for text in examples.texts()[0])
+    names = ", ".join(f'"{path.name if same_folder(files) else path.resolve()}"' for path in files)
+    root = files[0].parent if same_folder(files) else Path()
+    return f"""\
+# {words}, from {len(examples):,} examples of your own. Train it with:  regard train THIS_FILE --out runs/mine
+# Every setting is explained in docs/settings.md; what is not written here has a default.
+task = "{task}"
+seed = 1
+
+[data]
+root = "{root}"                       # relative paths start here
+train = [{names}]
+held_out = {held_out}                 # so many texts are set aside to validate, and as many to test;
+                                # or name your own:  valid = ["dev.txt"]  and  test.mine = ["test.txt"]
+{settings}origin = ""                     # where the data come from, and their licence; printed on the model's card
+
+[tokens]
+kind = "bpe"
+size = {min(8000, max(500, 20 * len(examples) // 100 * 10))}
+
+[model]
+kind = "transformer"
+layers = 4
+width = {width}
+heads = 4
+feed_forward = {4 * width}
+max_length = {min(512, max(32, 4 * longest))}                # the longest text has {longest} words
+
+[train]
+steps = {steps}
+tokens_per_batch = {tokens}
+evaluate_every = {max(100, steps // 20)}
+save_every = {max(100, steps // 20)}
+
+[train.optimizer]
+learning_rate = 5e-4
+
+[train.schedule]
+warmup_steps = {max(100, steps // 10)}
+
+[train.regularize]
+dropout = {dropout}
+label_smoothing = 0.0
+"""
+
+
+def labelled(files: Sequence[Path]) -> tuple[str, Examples, str]:
+    """Text and label are in the first two columns, unless the first line names them."""
+    first = next(iter(iterate_lines(files[0])), "").lower().split("\t")
+    named = next((name for name in ("sentence", "text") if name in first and "label" in first), None)
+    text, label = (0, 1) if named is None else (named, "label")
+    lines = [f"text = {json.dumps(text)}", f"label = {json.dumps(label)}"]
+    settings = "".join(f"{line:<32}# a column's number, counted from 0, or its name\n" for line in lines)
+    return "Labels of texts", read_labelled(files, text=text, label=label), settings
+
+
+DESCRIBED: dict[str, Callable[[Sequence[Path]], tuple[str, Examples, str]]] = {
+    "language": lambda files: ("What comes next in a text", read_text(files), ""),
+    "masked": lambda files: ("Masked words", read_text(files), ""),
+    "classify": labelled,
+    "tag": lambda files: ("Labels of words", read_tagged(files), ""),
+}
+STARTERS: dict[str, Callable[[Sequence[Path]], str]] = {
+    "translate": translate_recipe, **{task: partial(text_recipe, task) for task in DESCRIBED}}
 
 
 def same_folder(files: Sequence[Path]) -> bool:

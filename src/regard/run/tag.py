@@ -33,22 +33,22 @@ class Tagger(LabelRun):
     def encode(self, examples: Tagged, *, training: bool = False) -> Rows:
         """A tag that was not in the training data is not asked for; it counts as wrong in the accuracy."""
         side = self.side(examples.keys(), self.tokenizers[0], training)
-        tags = [self.first_tokens(side.ids[i].tolist(), [self.numbers.get(tag, NOTHING) for tag in row], examples.where(i))
-                for i, row in enumerate(examples.tags)]
-        return Tags(side, Ragged.of(tags))
+        tags = [self.first_tokens(words, [self.numbers.get(tag, NOTHING) for tag in row], examples.where(i))
+                for i, (row, (_, words)) in enumerate(zip(examples.tags, self.tokenizers[0].encode_words(examples.keys())))]
+        return Tags(side, Ragged.of(tags), marks=self.marks)
 
-    def first_tokens(self, ids: list[int], values: Sequence[int], where: str) -> list[int]:
-        """Each word's value at its first token, nothing elsewhere."""
-        words = self.tokenizers[0].words(ids)
-        if words and max(words) + 1 != len(values):
-            raise Mistake(f"{where} has {len(values)} words, but the tokenizer reads {max(words) + 1}; remove odd white space")
+    def first_tokens(self, words: list[int], values: Sequence[int], where: str) -> list[int]:
+        """Each word's value at its first token, nothing elsewhere; `words` are those of a text's tokens."""
+        if words and set(words) != set(range(len(values))):
+            raise Mistake(f"{where} has {len(values)} words, but the tokenizer reads {len(set(words))}; remove odd white space")
         return [values[word] if i == 0 or words[i - 1] != word else NOTHING for i, word in enumerate(words)]
 
     def tag(self, texts: Sequence[str]) -> list[Tagging]:
         """Each text's words with their labels; words are what spaces separate."""
         ids = self.ids(texts)
-        firsts = [self.first_tokens(row, range(len(text.split())), "a text") for row, text in zip(ids, cut(texts, ids, self))]
-        rows = Tags(Side(Ragged.of(ids)), Ragged.of(firsts))
+        words = [words[:len(row)] for row, (_, words) in zip(ids, self.tokenizers[0].encode_words(texts))]
+        firsts = [self.first_tokens(row, range(max(row, default=-1) + 1), "a text") for row in words]
+        rows = Tags(Side(Ragged.of(ids)), Ragged.of(firsts), marks=self.marks)
         found = [Tagging([], []) for _ in texts]
         for batch in in_order(rows, EVALUATE_TOKENS):
             with torch.no_grad():
@@ -77,9 +77,3 @@ class Tagger(LabelRun):
     def paired(self, runs: "dict[str, Tagger]", examples: Tagged) -> list[dict[str, Any]]:
         """Whole sentences count, for the words of one are not independent."""
         return compare_right({name: [right == words for right, words in run.right(examples)] for name, run in runs.items()})
-
-
-def cut(texts: Sequence[str], ids: Sequence[list[int]], run: Tagger) -> list[str]:
-    """The texts, without the words that a model's length cuts off."""
-    kept = [max(run.tokenizers[0].words(row), default=-1) + 1 for row in ids]
-    return [" ".join(text.split()[:number]) for text, number in zip(texts, kept)]

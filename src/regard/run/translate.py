@@ -74,14 +74,14 @@ class Translator(Run):
                                                   self.recipe.train.regularize)
 
     def encode(self, examples: Pairs, *, training: bool = False) -> Rows:
-        return Translations(*(self.side(texts, tokenizer, training)
-                              for texts, tokenizer in zip(examples.texts(), self.tokenizers)))
+        source, target = (self.side(texts, tokenizer, training) for texts, tokenizer in zip(examples.texts(), self.tokenizers))
+        return Translations(source, target, self.marks)
 
     def validate(self, examples: Pairs, rows: Rows) -> dict[str, float]:
         """The loss, and greedy BLEU where the recipe asks for it."""
         scores = super().validate(examples, rows)
         if number := self.recipe.train.evaluate_sentences:
-            some = examples.choose(range(0, len(examples), -(-len(examples) // number)))      # files may be sorted: all through it
+            some = examples.choose(range(0, len(examples), -(-len(examples) // number)))      # a file may be sorted
             said = [translation.text for translation in self.best(some.source, beam=1)]
             scores["valid_bleu"] = translation_scores(said, some.target, metrics=("bleu",), samples=2)["bleu"].score
         return scores
@@ -117,14 +117,16 @@ class Translator(Run):
         def search(inputs, limits, numbers) -> list[list[Hypothesis]]:
             if temperature is not None:
                 choose = sampler(seed=seed, temperature=temperature, top_k=top_k, top_p=top_p, numbers=numbers)
-                return [[found] for found in walk(self.model, inputs, limits, choose, settings.length_penalty)]
+                return [[found] for found in walk(self.model, inputs, limits, choose, settings.length_penalty, marks=self.marks)]
             if settings.beam == 1:
-                return [[found] for found in walk(self.model, inputs, limits, greedy, settings.length_penalty)]
-            return beam_search(self.model, inputs, limits, beam=settings.beam, alpha=settings.length_penalty, number=number)
+                return [[found] for found in walk(self.model, inputs, limits, greedy, settings.length_penalty, marks=self.marks)]
+            return beam_search(self.model, inputs, limits, beam=settings.beam, alpha=settings.length_penalty, number=number,
+                               marks=self.marks)
 
         spoken = [i for i, ids in enumerate(sources) if ids]
         found = decode_all([sources[i] for i in spoken], search, batch_tokens=max(1, settings.batch_tokens // settings.beam),
-                           device=self.device, most=self.recipe.model.max_length, max_tokens=settings.max_tokens)
+                           device=self.device, most=self.recipe.model.max_length, max_tokens=settings.max_tokens,
+                           marks=self.marks)
         results = [[Translation("", 0.0, 0.0, [])] for _ in texts]
         for i, hypotheses in zip(spoken, found):
             results[i] = self.translations(hypotheses)
@@ -142,7 +144,7 @@ class Translator(Run):
             raise Mistake(f"{self.folder}: a model without attention has nothing to show (model.attention = 'none')")
         if not all(sources) or not all(said):
             raise Mistake("there is nothing to show of an empty sentence")
-        rows_of = Translations(Side(Ragged.of(sources)), Side(Ragged.of(said)))
+        rows_of = Translations(Side(Ragged.of(sources)), Side(Ragged.of(said)), self.marks)
         for start in range(0, len(texts), ALIGN_AT_ONCE):
             rows = np.arange(start, min(start + ALIGN_AT_ONCE, len(texts)))
             batch = rows_of.batch(rows, 0, 0).to(self.device)

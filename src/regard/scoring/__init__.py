@@ -9,6 +9,7 @@ from regard.scoring.alignment import (
     parse_moses,
     uniform_error,
 )
+from regard.scoring.correlation import correlations
 from regard.scoring.likelihood import accuracy, compare_right, item_accuracy, perplexity
 from regard.scoring.score import Score, bootstrap
 from regard.scoring.translation import compare, score_by_length, translation_scores
@@ -21,6 +22,7 @@ __all__ = [
     "bootstrap",
     "compare",
     "compare_right",
+    "correlations",
     "format_moses",
     "item_accuracy",
     "links",

@@ -1,4 +1,39 @@
-"""The tokens that are not text; every vocabulary begins with them."""
+"""The tokens that are not text: ours, and those of anybody's vocabulary."""
+
+from dataclasses import dataclass
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 SPECIALS = ["<pad>", "<s>", "</s>", "<unk>"]
+MASK, MASK_TEXT = 4, "<mask>"
+"""Where words are masked, the next one."""
+
+FILL = 0
+"""The id that rectangles of texts are filled up with; any would do, for what is behind a text's end is never looked at."""
+
+NO_MARK = -1
+"""Where a vocabulary has no such mark."""
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The marks of one vocabulary."""
+
+    begin: int = BOS
+    """What an output is begun from; NO_MARK where it goes on from its prompt alone."""
+    end: int = EOS
+    """What ends it; NO_MARK where only its length does."""
+    before: tuple[int, ...] = ()
+    """What a text begins with when it is read."""
+    after: tuple[int, ...] = (EOS,)
+    """What it ends with."""
+    never: tuple[int, ...] = (PAD, BOS)
+    """What is never said."""
+
+    @property
+    def around(self) -> int:
+        return len(self.before) + len(self.after)
+
+
+OURS = Marks()
+BOTH_ENDS = Marks(before=(BOS,), after=(EOS,))
+"""As BERT reads a text: what is thought of all of it gathers at its first mark."""

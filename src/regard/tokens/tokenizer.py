@@ -3,28 +3,36 @@
 A space travels with the word after it ("▁"), punctuation stands apart, so that decoding needs no rules.
 """
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Library
 
 from regard.errors import Mistake
 from regard.recipe import Tokens
-from regard.tokens.special import SPECIALS
+from regard.tokens.special import OURS, SPECIALS, Marks
 
 LARGEST_ALPHABET = 1000
+TRIAL = ["a word", "", "Wörter, 12 “Stück”; 漢字!\n"]
 
 
 class Tokenizer:
-    def __init__(self, library: Library):
-        self.library = library
+    """`rows` is how many ids a model has room for, where that is more than there are tokens."""
+
+    def __init__(self, library: Library, marks: Marks = OURS, rows: int | None = None):
+        self.library, self.marks, self.rows = library, marks, rows
         library.encode_special_tokens = True          # "<pad>" in somebody's text is text
 
     @property
     def size(self) -> int:
-        return self.library.get_vocab_size()
+        return self.rows or self.library.get_vocab_size()
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, without special tokens."""
@@ -33,28 +41,41 @@ class Tokenizer:
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         return [text.strip() for text in self.library.decode_batch([list(row) for row in ids], skip_special_tokens=True)]
 
+    def encode_words(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
+        """Ids of each text, and for each of them which white-space separated word of the text it belongs to."""
+        encodings = self.library.encode_batch(list(texts), add_special_tokens=False)
+        return [(encoding.ids, word_numbers(text, encoding.offsets)) for text, encoding in zip(texts, encodings)]
+
     def words(self, ids: Sequence[int]) -> list[int]:
         """For each token, which white-space separated word of the decoded text it belongs to."""
-        word, fresh, found = -1, True, []
-        for piece in self.pieces(ids):
-            fresh = fresh or piece.startswith(" ")
-            begins = fresh and bool(piece.strip())
-            found.append(word + 1 if fresh else word)
-            word, fresh = (word + 1, False) if begins else (word, fresh)
-            fresh = fresh or piece.endswith(" ")
-        return found
+        pieces = ["" if i in self.unspoken else piece for i, piece in zip(ids, self.pieces(ids))]
+        starts = np.cumsum([0, *map(len, pieces)]).tolist()
+        return word_numbers("".join(pieces), list(pairwise(starts)))
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The text of each token, as it stands in the sentence."""
-        return [(self.library.id_to_token(i) or "").replace("▁", " ").removeprefix("##") for i in ids]
+        """The text of each token, as it stands in the sentence: what the decoder makes of it between others."""
+        return [self.piece(i) for i in ids]
+
+    def piece(self, number: int) -> str:
+        token, decoder = self.library.id_to_token(number) or "", self.library.decoder
+        if decoder is None:
+            return f" {token}"                        # the library puts a space between tokens then
+        return decoder.decode(["a", token, "a"])[1:-1] if isinstance(decoder, decoders.BPEDecoder) \
+            else decoder.decode(["a", token])[1:]
+
+    @cached_property
+    def unspoken(self) -> set[int]:
+        """Tokens that decoding leaves out."""
+        return {number for number, token in self.library.get_added_tokens_decoder().items() if token.special}
 
     def to_json(self) -> str:
         return self.library.to_str()
 
 
-def train_tokenizer(settings: Tokens, texts: Iterable[str]) -> Tokenizer:
+def train_tokenizer(settings: Tokens, texts: Iterable[str], more: Sequence[str] = ()) -> Tokenizer:
+    """A tokenizer trained on texts; `more` are marks besides the usual ones."""
     library = untrained(settings)
-    options: dict[str, Any] = dict(vocab_size=settings.size, special_tokens=SPECIALS, show_progress=False)
+    options: dict[str, Any] = dict(vocab_size=settings.size, special_tokens=[*SPECIALS, *more], show_progress=False)
     trainer: Any
     match settings.kind:
         case "bpe":
@@ -89,10 +110,46 @@ def untrained(settings: Tokens) -> Library:
     return library
 
 
-def load_tokenizer(path: Path) -> Tokenizer:
-    """A tokenizer.json. The library panics past `except Exception` on some malformed files, hence the last clause."""
+def word_numbers(text: str, spans: Sequence[tuple[int, int]]) -> list[int]:
+    """Which white-space separated word each span of a text begins in; white space belongs to the word after it."""
+    owner, word, inside = [], -1, False
+    for char in text:
+        word, inside = (word, False) if char.isspace() else (word if inside else word + 1, True)
+        owner.append(word if inside else word + 1)
+    return [min(max(0, word), owner[start] if start < len(owner) else word) for start, _ in spans]
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Nothing on standard error, not even from a library that writes to it past Python."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
     try:
-        library = Library.from_str(path.read_text(encoding="utf-8"))
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """A tokenizer.json of ours."""
+    tokenizer = parse_tokenizer(path)
+    if [tokenizer.library.id_to_token(i) for i in range(len(SPECIALS))] != SPECIALS:
+        raise Mistake(f"{path}: the first tokens must be {' '.join(SPECIALS)}")
+    return tokenizer
+
+
+def parse_tokenizer(path: Path, rows: int | None = None) -> Tokenizer:
+    """Anybody's tokenizer.json, tried once; texts are neither cut nor filled up by it. The library panics past `except Exception`
+    on some malformed files, hence the last clause, and tells the terminal about it."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        with silence():
+            tokenizer = Tokenizer(Library.from_str(text), rows=rows)
+            tokenizer.library.no_truncation()
+            tokenizer.library.no_padding()
+            tokenizer.decode([tokenizer.library.encode(word).ids for word in TRIAL] + tokenizer.encode(TRIAL))
     except FileNotFoundError:
         raise Mistake(f"no tokenizer at {path}") from None
     except BaseException as error:
@@ -100,6 +157,4 @@ def load_tokenizer(path: Path) -> Tokenizer:
             raise
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise Mistake(f"{path} is not a usable tokenizer.json: {reason}") from None
-    if [library.id_to_token(i) for i in range(len(SPECIALS))] != SPECIALS:
-        raise Mistake(f"{path}: the first tokens must be {' '.join(SPECIALS)}")
-    return Tokenizer(library)
+    return tokenizer

@@ -43,6 +43,13 @@ class Say:
         return (surprise(log_p, both.labels, self.smoothing).sum() + self.r_drop * divergence(log_p, batch.labels)) / 2
 
 
+class Near:
+    """Say the numbers: the sum of squared errors."""
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
+        return (model(**batch.inputs)[..., 0].float() - batch.labels).square().sum()
+
+
 def divergence(log_p: Tensor, labels: Tensor) -> Tensor:
     """½ (KL(p‖q) + KL(q‖p)) between the two halves of a batch, summed over what is asked (Liang et al. 2021, eq. 2)."""
     p, q = log_p.chunk(2)                                                         # (B, …, V) each

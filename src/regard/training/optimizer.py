@@ -3,7 +3,9 @@
 A step whose gradients are not finite is not applied: the fused kernels look at a flag on the device, so nothing waits for it.
 """
 
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +30,7 @@ class Optimizer:
     def set_rate(self, share: float) -> None:
         for part, peak in zip(self.parts, self.peaks):
             for group in part.param_groups:
-                group["lr"] = peak * share
+                group["lr"] = peak * share * group.get("share", 1.0)
 
     def step(self, skip: Tensor) -> None:
         """Apply the gradients unless `skip` (a 0-d float on the device) is 1."""
@@ -66,9 +68,27 @@ def is_hidden(name: str) -> bool:
 
 
 def build_adam(named: list[tuple[str, nn.Parameter]], settings: "Settings") -> torch.optim.Optimizer:
-    matrices = [p for _, p in named if p.dim() >= 2]
-    vectors = [p for _, p in named if p.dim() < 2]
-    groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    """Matrices decay, vectors do not; and where layers learn at different rates, each has its groups."""
+    below = layers_below([name for name, _ in named]) if settings.layer_decay < 1 else {}
+    groups: dict[tuple[int, int], dict[str, Any]] = {}
+    for name, p in named:
+        decay, depth = settings.weight_decay if p.dim() >= 2 else 0.0, below.get(name, 0)
+        group = groups.setdefault((p.dim() < 2, depth), {"params": [], "weight_decay": decay,
+                                                         "share": settings.layer_decay ** depth})
+        group["params"].append(p)
     kind = torch.optim.Adam if settings.kind == "adam" else torch.optim.AdamW
-    return kind([g for g in groups if g["params"]], lr=settings.learning_rate, betas=(settings.beta1, settings.beta2),
+    return kind([groups[key] for key in sorted(groups)], lr=settings.learning_rate, betas=(settings.beta1, settings.beta2),
                 eps=settings.epsilon, fused=True)
+
+
+def layers_below(names: Sequence[str]) -> dict[str, int]:
+    """How many layers each weight is below the head: a stack's last layer 1, its embeddings one more than its first."""
+    layer = {name: int(found.group(1)) for name in names if (found := re.search(r"\.(?:blocks|layers)\.(\d+)\.", name))}
+    depth = max(layer.values(), default=-1) + 1
+
+    def below(name: str) -> int:
+        if name in layer:
+            return depth - layer[name]
+        return depth + 1 if re.search(r"words|embedding|positions|segments", name) else 0
+
+    return {name: below(name) for name in names}

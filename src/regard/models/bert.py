@@ -1,0 +1,147 @@
+"""Transformer encoders that read one text or two: BERT (Devlin et al. 2019), with other settings RoBERTa (Liu et al. 2019) and
+DistilBERT (Sanh et al. 2019); what they say of a text (masked words and the next sentence, a label, tags) is their head."""
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard.attention.masks import Mask
+from regard.layers.norm import build_norm
+from regard.models.gpt import build_stack, initialise
+
+if TYPE_CHECKING:
+    from regard.batches.batch import Batch
+    from regard.recipe import Regularize
+    from regard.recipe.stack import EncoderModel
+
+
+HIDDEN = 0.15
+
+
+class Encoder(nn.Module):
+    """Ids (B, S) and the segment of each -> contextual vectors (B, S, D)."""
+
+    def __init__(self, settings: "EncoderModel", vocabulary: int, regularize: "Regularize | None" = None):
+        super().__init__()
+        self.words = nn.Embedding(vocabulary, settings.width)
+        self.segments = nn.Embedding(settings.segments, settings.width) if settings.segments else None
+        self.stack = build_stack(settings, regularize, causal=False, embedding_norm=settings.embedding_norm)
+
+    def forward(self, source: Tensor, lengths: Tensor, segments: Tensor | None = None,
+                states: list[Tensor] | None = None) -> Tensor:
+        x = self.words(source)
+        if self.segments is not None:
+            x = x + self.segments(torch.zeros_like(source) if segments is None else segments)
+        return self.stack(x, mask=Mask(lengths=lengths), states=states)
+
+
+class Reading(nn.Module):
+    """An encoder, to which a head is added."""
+
+    def __init__(self, settings: "EncoderModel", vocabulary: int, regularize: "Regularize | None" = None):
+        super().__init__()
+        self.settings = settings
+        self.encoder = Encoder(settings, vocabulary, regularize)
+        self.dropout = nn.Dropout(regularize.dropout if regularize else 0.0)
+
+    @property
+    def words(self) -> nn.Embedding:
+        """The table of word vectors."""
+        return self.encoder.words
+
+    def layers_of(self, source: Tensor, lengths: Tensor, segments: Tensor | None = None) -> list[Tensor]:
+        """The embeddings with their positions, then what each layer makes of them: (B, S, D) each."""
+        states: list[Tensor] = []
+        self.encoder(source, lengths, segments, states)
+        return states
+
+
+class Pool(nn.Module):
+    """What a text is judged by (B, S, D) -> (B, D): tanh(W x_1) of its first token, as BERT has it, relu(W x_1) as DistilBERT, or
+    the mean of all."""
+
+    def __init__(self, kind: str, width: int):
+        super().__init__()
+        self.kind = kind
+        self.dense = nn.Linear(width, width) if kind != "mean" else None
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        if self.dense is not None:
+            return self.dense(x[:, 0]).tanh() if self.kind == "first" else self.dense(x[:, 0]).relu()
+        real = torch.arange(x.size(1), device=x.device) < lengths[:, None]        # (B, S)
+        return (x * real[..., None]).sum(1) / lengths[:, None]
+
+
+class TextVectors(Reading):
+    """Says nothing: what is wanted of it is the vectors (B, S, D), and what it thinks of the whole where it has learned to."""
+
+    def __init__(self, settings: "EncoderModel", vocabulary: int, regularize: "Regularize | None" = None):
+        super().__init__(settings, vocabulary, regularize)
+        self.pool = Pool(settings.pool, settings.width)
+        initialise(self)
+
+    def forward(self, source: Tensor, lengths: Tensor, segments: Tensor | None = None) -> Tensor:
+        return self.encoder(source, lengths, segments)
+
+
+class MaskedWords(Reading):
+    """Says the words that were masked: V (norm(gelu(W x))) + b, V the word embeddings (Devlin et al. 2019, sec. 3.1)."""
+
+    once = ("pool.dense", "next_sentence")
+
+    def __init__(self, settings: "EncoderModel", vocabulary: int, regularize: "Regularize | None" = None):
+        super().__init__(settings, vocabulary, regularize)
+        self.transform = nn.Linear(settings.width, settings.width)
+        self.norm = build_norm(settings.norm, settings.width, settings.norm_epsilon)
+        self.output = nn.Linear(settings.width, vocabulary)
+        self.pool = Pool("first", settings.width)
+        self.next_sentence = nn.Linear(settings.width, 2)
+        initialise(self)
+        self.output.weight = self.encoder.words.weight
+
+        self.followed: Tensor | None = None
+
+    def forward(self, source: Tensor, lengths: Tensor, segments: Tensor | None = None, follows: Tensor | None = None) -> Tensor:
+        """The logits (B, S, V) of the word at each position. Where it is known whether the second text follows the first, what
+        is thought of that (B, 2) is left behind in `followed`."""
+        x = self.encoder(source, lengths, segments)
+        self.followed = None if follows is None else self.next_sentence(self.pool(x, lengths))
+        return self.output(self.norm(F.gelu(self.transform(x))))
+
+    def penalty(self, batch: "Batch") -> Tensor:
+        """The surprise at whether one text follows the other, each row counting as much as the words usually hidden in it."""
+        if self.followed is None:
+            return torch.zeros((), device=batch.labels.device)
+        follows, lengths = batch.inputs["follows"], batch.inputs["lengths"]
+        passes = len(self.followed) // len(follows)                               # two under R-Drop
+        surprise = F.cross_entropy(self.followed.float(), follows.repeat(passes), reduction="none")
+        return (surprise * (HIDDEN * lengths).repeat(passes)).sum() / passes
+
+
+class EncoderClassifier(Reading):
+    once = ("output", "pool.dense")
+
+    def __init__(self, settings: "EncoderModel", vocabulary: int, labels: int, regularize: "Regularize | None" = None,
+                 features: None = None):
+        super().__init__(settings, vocabulary, regularize)
+        self.pool = Pool(settings.pool, settings.width)
+        self.output = nn.Linear(settings.width, labels)
+        initialise(self)
+
+    def forward(self, source: Tensor, lengths: Tensor, segments: Tensor | None = None) -> Tensor:
+        """The logits (B, C) of the labels of each text."""
+        return self.output(self.dropout(self.pool(self.encoder(source, lengths, segments), lengths)))
+
+
+class EncoderTagger(Reading):
+    def __init__(self, settings: "EncoderModel", vocabulary: int, labels: int, regularize: "Regularize | None" = None,
+                 features: None = None):
+        super().__init__(settings, vocabulary, regularize)
+        self.output = nn.Linear(settings.width, labels)
+        initialise(self)
+
+    def forward(self, source: Tensor, lengths: Tensor, segments: Tensor | None = None) -> Tensor:
+        """The logits (B, S, C) of the labels of each token."""
+        return self.output(self.dropout(self.encoder(source, lengths, segments)))

@@ -1,0 +1,72 @@
+"""Transformer decoders that say the next word: GPT (Radford et al. 2018), GPT-2 (2019), GPT-3 (Brown et al. 2020), and with other
+settings Llama's shape (Touvron et al. 2023): rotary positions, RMS norm, SwiGLU, grouped heads, no biases.
+
+Deviations: GPT-3's sparse layers see a window of the past, without the strided pattern of Child et al. 2019.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from regard.attention.cache import Cache
+from regard.attention.masks import Mask
+from regard.attention.positions import build_positions
+from regard.layers.block import block_shape, embedding_dropout
+from regard.layers.stack import Stack
+from regard.layers.state import State, leading
+
+if TYPE_CHECKING:
+    from regard.recipe import Regularize
+    from regard.recipe.stack import DecoderModel, EncoderModel
+
+
+class Gpt(nn.Module):
+    def __init__(self, settings: "DecoderModel", vocabulary: int, regularize: "Regularize | None" = None):
+        super().__init__()
+        self.settings = settings
+        windows = [settings.window if number % 2 else None for number in range(settings.layers)]
+        self.words = nn.Embedding(vocabulary, settings.width)
+        self.decoder = build_stack(settings, regularize, causal=True, windows=windows)
+        self.output = nn.Linear(settings.width, vocabulary, bias=False)
+        initialise(self)
+        if settings.tie:
+            self.output.weight = self.words.weight
+
+    def forward(self, target: Tensor) -> Tensor:
+        """The logits (B, T, V) of the word after each position, given all before it."""
+        return self.output(self.decoder(self.words(target), mask=Mask(causal=True)))
+
+    def layers_of(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
+        """The embeddings with their positions, then what each layer makes of them: (B, S, D) each."""
+        states: list[Tensor] = []
+        self.decoder(self.words(source), mask=Mask(causal=True), states=states)
+        return states
+
+    def start(self, inputs: Any, prefix: Tensor, room: int = 32) -> State:
+        """Read what is already written (B, P), short rows filled with -1 on the left; there is no other input."""
+        state = State(prefix.size(0), [], [Cache(room) for _ in self.decoder.blocks], leading(prefix))
+        return self.step(prefix.clamp(min=0), state)[1] if prefix.size(1) else state
+
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """Read the next tokens (rows, T); the logits (rows, T, V) after each of them."""
+        mask = Mask(causal=True, starts=state.starts)
+        return self.output(self.decoder(self.words(tokens), mask=mask, caches=state.memories)), state
+
+
+def build_stack(settings: "EncoderModel | DecoderModel", regularize: "Regularize | None", *, causal: bool,
+                **options: Any) -> Stack:
+    """The stack that settings of an encoder or a decoder describe."""
+    shape = block_shape(settings, regularize)
+    assert shape.key_width is not None
+    positions = build_positions(settings.positions, width=shape.width, heads=shape.heads, key_width=shape.key_width,
+                                max_length=settings.max_length, causal=causal)
+    return Stack(shape, settings.layers, positions, embedding_dropout=embedding_dropout(regularize), **options)
+
+
+def initialise(model: nn.Module) -> None:
+    """Matrices and embeddings from a normal distribution of 0.02, as GPT-2 and BERT; biases zero."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=0.02)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)

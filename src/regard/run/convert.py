@@ -1,0 +1,137 @@
+"""Write a run as a Hugging Face folder, and prove that it says the same there."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.watch import watch
+from regard.batches.ragged import Ragged
+from regard.batches.rows import read
+from regard.decoding.beam import beam_search
+from regard.decoding.walk import walk
+from regard.errors import Mistake
+from regard.interop.convert import write_folder
+from regard.interop.verify import Asked, Proof, Said, by_transformers, compare, is_installed
+from regard.layers.stack import Stack
+from regard.run.base import Run
+from regard.run.card import card, converted
+from regard.run.opened import load
+from regard.tokens.special import NO_MARK
+
+TEXTS = ["The dog sleeps.", "A small cat looks at the old house, and it is happy.", "Yes", "We sold 12 books in 1999!"]
+LARGEST_CARD = 2**20
+TWO_TEXTS = ("translate", "corrupted")
+LATER = {"ctranslate2": "CTranslate2", "onnx": "ONNX"}
+
+
+def convert(source: str | Path, out: str | Path, *, to: str = "hf", verify: bool = False, allow_pickle: bool = False,
+            device: str = "auto") -> Proof | None:
+    """Write a run, a Hugging Face folder or one of the hub into `out`; the proof, where one is asked for."""
+    if to in LATER:
+        raise Mistake(f"--to {to}: {LATER[to]} is not written yet; use --to hf")
+    if to != "hf":
+        raise Mistake(f"--to {to}: should be hf")
+    run = load(source, device=device, allow_pickle=allow_pickle)
+    folder = write_folder(run, out)
+    proof = prove(run, folder) if verify else None
+    note = {"to": to, "from": Path(source).name, **(proof.to_json() if proof else {})}
+    (folder / "README.md").write_text(card_of(run, folder, note), encoding="utf-8")
+    if run.foreign is None and proof is not None:
+        (run.folder / "conversion.json").write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
+        (run.folder / "README.md").write_text(card(run), encoding="utf-8")
+    return proof
+
+
+def card_of(run: Run, folder: Path, note: dict[str, Any]) -> str:
+    """Ours; somebody else's card is kept, and told of the conversion."""
+    theirs = run.folder / "README.md"
+    if run.foreign is None or not theirs.is_file() or theirs.stat().st_size > LARGEST_CARD:
+        return card(run, folder, note)
+    return f"{theirs.read_text(encoding='utf-8', errors='replace').rstrip()}\n{converted(note)}"
+
+
+def prove(run: Run, folder: Path) -> Proof:
+    """Compare a run with its folder: read by `transformers` where that is installed, else read again by us."""
+    asked, writes = ask(run), run.recipe.task in ("language", *TWO_TEXTS) and not is_bare(run)
+    mine = said(run, asked, writes)
+    if is_installed():
+        return compare(mine, by_transformers(folder, asked, writes=writes), asked, "transformers")
+    return compare(mine, said(load(folder, device="cpu"), asked, writes), asked, "the folder read again")
+
+
+def is_bare(run: Run) -> bool:
+    """Whether it came without a head; its last states are then what it says."""
+    return run.foreign is not None and run.foreign.architecture.bare
+
+
+def ask(run: Run) -> Asked:
+    """A few texts, of different lengths, as the run reads them."""
+    most = run.recipe.model.max_length // 2
+    texts = [ids[:max(1, most - run.marks.around)] or [0] for ids in run.tokenizers[0].encode(TEXTS)]
+    inputs = read(Ragged.of(texts), run.marks)
+    asked = Asked(inputs["source"], inputs["lengths"], marks=run.marks, max_tokens=min(24, most - 1))
+    if run.recipe.task in TWO_TEXTS:
+        asked.target = torch.cat([torch.full((len(texts), 1), run.marks.begin), asked.source[:, :5].flip(0)], dim=1)
+        asked.prompts = [row[:length].tolist() for row, length in zip(asked.source, asked.lengths)]
+    elif run.recipe.task == "language":
+        opening = [] if run.marks.begin == NO_MARK else [run.marks.begin]
+        asked.prompts = [[*opening, *ids] for ids in texts]
+    return asked
+
+
+@torch.no_grad()
+def said(run: Run, asked: Asked, writes: bool) -> Said:
+    """What a run of ours says, on the CPU in float32."""
+    model = run.model.to("cpu").float()
+    inputs: dict[str, Tensor] = {"target": asked.source} if run.recipe.task == "language" else \
+        {"source": asked.source, "lengths": asked.lengths}
+    if asked.target is not None:
+        inputs["target"] = asked.target
+    with watch(model) as seen, States(model) as states:
+        logits = model(**inputs)
+    kinds = {"text": r"self", "encoder": r"^encoder.*self", "decoder": r"^decoder.*self", "cross": r"cross"}
+    wanted = ["encoder", "decoder", "cross"] if asked.target is not None else ["text"]
+    layers = states.by_stack(asked.target is not None)
+    logits = layers[list(layers)[-1]][-1] if is_bare(run) else logits
+    found = Said(logits, layers, {kind: list(seen.stack(kinds[kind])) for kind in wanted})
+    if writes:
+        found.greedy = [write(model, prompt, asked, 1) for prompt in asked.prompts]
+        found.beam = [write(model, prompt, asked, asked.beam) for prompt in asked.prompts]
+    model.to(run.device)
+    return found
+
+
+def write(model: nn.Module, prompt: list[int], asked: Asked, beam: int) -> list[int]:
+    ids, limits = torch.tensor([prompt]), torch.tensor([asked.max_tokens + 1])
+    two = asked.target is not None
+    inputs: Any = (ids, torch.tensor([len(prompt)])) if two else None
+    options: dict[str, Any] = {"prefix": None if two else ids, "marks": asked.marks}
+    if beam == 1:
+        return walk(model, inputs, limits, **options)[0].tokens                   # type: ignore[arg-type]
+    return beam_search(model, inputs, limits, beam=beam, **options)[0][0].tokens  # type: ignore[arg-type]
+
+
+class States:
+    """What goes into the first layer of every stack and comes out of each, the last one normalised."""
+
+    def __init__(self, model: nn.Module):
+        self.stacks = {name: module for name, module in model.named_modules() if isinstance(module, Stack)}
+        self.found: dict[str, list[Tensor]] = {name: [] for name in self.stacks}
+
+    def __enter__(self) -> "States":
+        self.handles = []
+        for name, stack in self.stacks.items():
+            for module in (stack.dropout, *list(stack.blocks)[:-1], stack.norm):
+                self.handles.append(module.register_forward_hook(
+                    lambda _, __, output, name=name: self.found[name].append(output)))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self.handles:
+            handle.remove()
+
+    def by_stack(self, two: bool) -> dict[str, list[Tensor]]:
+        return self.found if two else {"text": next(iter(self.found.values()))}

@@ -1,0 +1,83 @@
+"""A regressor: a run that says a number of a text, or of two."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from regard.batches.batches import in_order
+from regard.batches.rows import Rows
+from regard.corpus.dataset import Dataset
+from regard.corpus.examples import Labelled
+from regard.errors import Mistake
+from regard.models.zoo import MODELS
+from regard.run.base import EVALUATE_TOKENS, Result
+from regard.run.texts import TextRun
+from regard.scoring import correlations
+from regard.training.objectives import Near
+
+FILE = "scale.json"
+
+
+class Regressor(TextRun):
+    """Numbers are learned as their distance from the mean of the training data, in its standard deviations."""
+
+    does = "says numbers"
+
+    def __init__(self, folder: Path, recipe: Any, device: torch.device):
+        scale = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        self.mean, self.deviation = scale["mean"], scale["deviation"]
+        super().__init__(folder, recipe, device)
+
+    @classmethod
+    def prepare(cls, folder: Path, recipe: Any, data: Dataset[Any]) -> None:
+        super().prepare(folder, recipe, data)
+        known = numbers(data.train)
+        if known.std() == 0:
+            raise Mistake(f"{data.train.name}: every example has the number {known[0]:g}; there is nothing to learn")
+        (folder / FILE).write_text(json.dumps({"mean": known.mean(), "deviation": known.std()}) + "\n", encoding="utf-8")
+
+    def build_model(self) -> nn.Module:
+        settings = self.recipe.model
+        return MODELS["regress"][settings.kind](settings, self.tokenizers[0].size, 1, self.recipe.train.regularize,
+                                                self.features())
+
+    def objective(self) -> Near:
+        return Near()
+
+    def encode(self, examples: Labelled, *, training: bool = False) -> Rows:
+        wanted = ((numbers(examples) - self.mean) / self.deviation).astype(np.float32)
+        return self.rows_of(examples, wanted, training)
+
+    def classify(self, texts: Sequence[str]) -> list[float]:
+        """The number of each text; where pairs are judged, a tab is between the two."""
+        found = np.zeros(len(texts))
+        for batch in in_order(self.unlabelled(texts), EVALUATE_TOKENS):
+            with torch.no_grad():
+                found[batch.rows] = self.model(**batch.to(self.device).inputs)[:, 0].float().cpu().numpy()
+        return (found * self.deviation + self.mean).tolist()
+
+    def validate(self, examples: Labelled, rows: Rows) -> dict[str, float]:
+        said, meant = np.array(self.classify(examples.keys())), numbers(examples)
+        return {"valid_loss": float((((said - meant) / self.deviation) ** 2).mean()),
+                "valid_spearman": correlations(said, meant, samples=2)["spearman"].score}
+
+    def score(self, name: str, examples: Labelled) -> Result:
+        said = self.classify(examples.keys())
+        return Result(name, examples, [f"{number:.4f}" for number in said], correlations(np.array(said), numbers(examples)))
+
+
+def numbers(examples: Labelled) -> np.ndarray:
+    found = []
+    for index, label in enumerate(examples.label):
+        try:
+            found.append(float(label))
+        except ValueError:
+            raise Mistake(f"{examples.where(index)} has {label!r} where a number should be (data.label)") from None
+        if not np.isfinite(found[-1]):
+            raise Mistake(f"{examples.where(index)} has {label!r}, which is not a finite number (data.label)")
+    return np.array(found)

@@ -1,0 +1,93 @@
+"""Hidden words: a share of them, in the three ways, never a mark, anew each epoch and always the same."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.batches.batch import NOTHING
+from regard.batches.batches import Batches, in_order
+from regard.batches.masked import Masked, MaskedPairs, successors, word_heads
+from regard.batches.ragged import Ragged
+from regard.batches.rows import read_two
+from regard.batches.side import Side
+from regard.recipe import Masking
+from regard.tokens.special import BOS, BOTH_ENDS, EOS
+
+MASK, V = 4, 1000
+TEXTS = [[5 + (7 * i + 13 * j) % (V - 5) for j in range(1 + i % 9)] for i in range(400)]
+
+
+def masked(texts=TEXTS, heads=None, **masking):
+    return Masked(Side(Ragged.of(texts)), Masking(**masking), MASK, V, heads, marks=BOTH_ENDS)
+
+
+@given(st.sampled_from([0.1, 0.15, 0.5]), st.integers(0, 5))
+def test_what_is_asked_is_what_was_there_and_marks_never_are(share, epoch):
+    rows = masked(share=share)
+    asked = total = kept = hidden = 0
+    for batch in (Batches(rows, 512, seed=1).batch(epoch, i) for i in range(len(Batches(rows, 512, seed=1).plan(epoch)))):
+        source_lengths = batch.inputs["source"], batch.inputs["lengths"].tolist()
+        for row, source, length, labels in zip(batch.rows, *source_lengths, batch.labels):
+            whole = torch.tensor([BOS, *TEXTS[row], EOS])
+            assert length == len(whole) and (labels[length:] == NOTHING).all()
+            source, labels = source[:length], labels[:length]
+            chosen = labels != NOTHING
+            assert not chosen[0] and not chosen[-1] and source[0] == BOS and source[-1] == EOS
+            assert torch.equal(labels[chosen], whole[chosen]) and torch.equal(source[~chosen], whole[~chosen])
+            asked, total = asked + int(chosen.sum()), total + length - 2
+            kept += int((source[chosen] == whole[chosen]).sum())
+            hidden += int((source[chosen] == MASK).sum())
+    assert abs(asked / total - share) < 4 * (share / total) ** 0.5
+    assert abs(hidden / asked - 0.8) < 4 * (0.16 / asked) ** 0.5 and abs(kept / asked - 0.1) < 4 * (0.09 / asked) ** 0.5 + 2 / V
+
+
+def test_the_same_again_and_another_the_next_epoch():
+    rows, some = masked(), np.arange(50)
+    first, again, later = rows.batch(some, 1, 0), rows.batch(some, 1, 0), rows.batch(some, 1, 1)
+    assert torch.equal(first.labels, again.labels) and torch.equal(first.inputs["source"], again.inputs["source"])
+    assert not torch.equal(first.labels, later.labels)
+    alone = rows.batch(np.array([17]), 1, 0)
+    assert torch.equal(alone.labels[0], first.labels[17, :alone.labels.size(1)]), "company changes nothing"
+
+
+def test_whole_words_are_hidden_whole():
+    words = [[j // 3 for j in range(len(text))] for text in TEXTS]
+    ids = Ragged.of(TEXTS)
+    rows = masked(heads=word_heads(ids, words), whole_words=True, share=0.4)
+    for batch in in_order(rows, 512):
+        for row, labels in zip(batch.rows, batch.labels != NOTHING):
+            for word in set(words[row]):
+                of = [bool(labels[1 + j]) for j, w in enumerate(words[row]) if w == word]
+                assert all(of) or not any(of)
+
+
+SHORT = st.lists(st.integers(5, 99), max_size=4)
+PAIRS = st.lists(st.tuples(SHORT, SHORT), min_size=1, max_size=6)
+
+
+@given(PAIRS)
+def test_two_texts_in_a_row(pairs):
+    found = read_two(Ragged.of([a for a, _ in pairs]), Ragged.of([b for _, b in pairs]), BOTH_ENDS)
+    for (a, b), source, length, segments in zip(pairs, found["source"], found["lengths"].tolist(), found["segments"]):
+        assert source[:length].tolist() == [BOS, *a, EOS, *b, EOS]
+        assert segments[:length].tolist() == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+
+
+def test_the_second_follows_the_first_in_half_of_the_cases():
+    documents = np.repeat(np.arange(100), 4)
+    firsts = successors(documents)
+    assert (documents[firsts] == documents[firsts + 1]).all() and len(firsts) == 300
+    rows = MaskedPairs(Side(Ragged.of(TEXTS)), Masking(share=0.01), MASK, V, None, firsts, marks=BOTH_ENDS).capped(64)
+    follows = 0
+    for batch in in_order(rows, 512):
+        for row, source, length, true in zip(batch.rows, *(batch.inputs[name] for name in ("source", "lengths", "follows"))):
+            ends = (source[:length] == EOS).nonzero()[:, 0]
+            assert len(ends) == 2 and int(ends[0]) - 1 == len(TEXTS[firsts[row]])
+            if true:
+                assert int(ends[1] - ends[0]) - 1 == len(TEXTS[firsts[row] + 1])
+            follows += int(true)
+    assert abs(follows / 300 - 0.5) < 0.12
+    with pytest.raises(IndexError):
+        rows.batch(np.array([300]), 0, 0)

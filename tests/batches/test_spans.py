@@ -1,0 +1,68 @@
+"""Spans cut out of texts: put back, they give the text; as many as asked for; the same again."""
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.batches.batch import NOTHING
+from regard.batches.batches import in_order
+from regard.batches.ragged import Ragged
+from regard.batches.side import Side
+from regard.batches.spans import Corrupted, corrupt, cuts, lengths_of
+from regard.recipe import Corruption
+from regard.tokens.special import BOS, EOS
+
+SENTINELS = range(4, 24)
+
+
+def restored(source, target):
+    """The text again: every sentinel of the source replaced by what the target says after it."""
+    spans, last = {}, None
+    for token in target:
+        last = token if token in SENTINELS else last
+        spans.setdefault(last, []).append(token)
+    return [word for token in source for word in (spans[token][1:] if token in SENTINELS else [token])]
+
+
+TEXT = st.lists(st.integers(30, 99), max_size=60)
+
+
+@given(TEXT, st.sampled_from([0.1, 0.15, 0.5]), st.sampled_from([1.0, 3.0]), st.integers(0, 99))
+def test_what_was_cut_out_fits_where_its_sentinel_is(ids, share, mean_length, seed):
+    settings = Corruption(share=share, mean_length=mean_length)
+    source, target = corrupt(ids, settings, SENTINELS, np.random.default_rng(seed))
+    assert restored(source, target) == ids
+    tokens, spans = cuts(len(ids), settings, len(SENTINELS) - 1)
+    assert [token for token in source if token in SENTINELS] == list(SENTINELS[:spans])
+    assert [token for token in target if token in SENTINELS] == list(SENTINELS[:spans + 1])
+    assert len(source) == len(ids) - tokens + spans and len(target) == tokens + spans + 1
+    if len(ids) > 1:
+        assert abs(tokens - share * len(ids)) <= 1
+
+
+def test_every_place_of_a_short_text_is_cut_out():
+    places = {corrupt([30, 31, 32, 33], Corruption(), SENTINELS, np.random.default_rng(seed))[0].index(4) for seed in range(60)}
+    assert places == {0, 1, 2, 3}
+
+
+@given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 50))
+def test_lengths_are_parts_of_a_whole(total, parts, seed):
+    parts = min(total, parts)
+    found = lengths_of(total, parts, np.random.default_rng(seed))
+    assert sum(found) == total and len(found) == parts and min(found) >= 1
+
+
+def test_batches_are_as_long_as_was_said_and_the_same_again():
+    texts = [[30 + (7 * i + j) % 60 for j in range(1 + i % 40)] for i in range(200)]
+    rows = Corrupted(Side(Ragged.of(texts)), Corruption(), SENTINELS)
+    longest = rows.lengths(0, 0)
+    for batch in in_order(rows, 512):
+        source, lengths, target = batch.inputs.values()
+        for row, read, length, said, labels in zip(batch.rows, source, lengths.tolist(), target, batch.labels):
+            assert length == longest[0][row] and read[length - 1] == EOS
+            spoken = labels[labels != NOTHING].tolist()
+            assert len(spoken) == longest[1][row] and spoken[-1] == EOS and said[0] == BOS
+            assert restored(read[:length - 1].tolist(), spoken[:-1]) == texts[row]
+    one, again, later = (rows.batch(np.arange(9), 1, epoch) for epoch in (0, 0, 1))
+    assert torch.equal(one.labels, again.labels) and one.labels.tolist() != later.labels.tolist()

@@ -1,0 +1,104 @@
+"""Positions that begin at a random place while training: what they change, and what they must not."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.models.zoo import MODELS
+from regard.recipe import Positions, TransformerModel, UniversalModel
+
+V = 13
+ABSOLUTE, DISTANCE = ("sinusoidal", "learned"), ("rotary", "alibi", "relative", "none")
+
+
+def translator(kind, positions, offset, seed=0):
+    torch.manual_seed(seed)
+    part = {"transformer": TransformerModel, "universal": UniversalModel}[kind]
+    settings = part(kind=kind, encoder_layers=2, decoder_layers=2, width=8, heads=2, feed_forward=16, max_length=12,
+                    positions=Positions(kind=positions, offset=offset))
+    return MODELS["translate"][kind](settings, V, V).double()
+
+
+def sentences(B=3, S=6, T=5):
+    lengths = torch.tensor([S, *torch.randint(1, S + 1, (B - 1,)).tolist()])
+    return torch.randint(4, V, (B, S)), lengths, torch.randint(4, V, (B, T))
+
+
+def passed(model, inputs, seed=1):
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        return model(*inputs)
+
+
+def close(one, other):
+    torch.testing.assert_close(one, other, atol=1e-10, rtol=0)
+
+
+kinds = pytest.mark.parametrize("kind", ["transformer", "universal"])
+
+
+@kinds
+@pytest.mark.parametrize("positions", [*ABSOLUTE, *DISTANCE])
+def test_in_evaluation_they_change_nothing(kind, positions):
+    plain, offset = translator(kind, positions, 0).eval(), translator(kind, positions, 40).eval()
+    weights = {name: offset.state_dict()[name][:len(table)] for name, table in plain.state_dict().items()}       # a longer table
+    plain.load_state_dict(weights)
+    inputs = sentences()
+    assert torch.equal(passed(plain, inputs), passed(offset, inputs))
+
+
+@kinds
+@given(positions=st.sampled_from(DISTANCE), offset=st.integers(1, 200), seed=st.integers(0, 100))
+def test_where_only_distance_counts_they_change_nothing(kind, positions, offset, seed):
+    model, inputs = translator(kind, positions, offset, seed), sentences()
+    close(passed(model.train(), inputs), passed(model.eval(), inputs))
+
+
+@kinds
+@pytest.mark.parametrize("positions", ABSOLUTE)
+def test_where_places_count_every_row_begins_elsewhere(kind, positions):
+    model = translator(kind, positions, 50)
+    inputs = [part[:1].expand(8, *part.shape[1:]) for part in sentences()]
+    trained, evaluated = passed(model.train(), inputs), passed(model.eval(), inputs)
+    assert (trained - evaluated).abs().amax((1, 2)).gt(1e-6).sum() >= 6               # a row may well begin at 0
+    assert len(trained.flatten(1).mul(1e8).round().unique(dim=0)) >= 5
+    assert torch.equal(passed(model.train(), inputs), trained), "a pure function of the seed"
+    assert not torch.equal(passed(model, inputs, seed=2), trained)
+
+
+@kinds
+def test_the_last_place_of_the_longest_sentence_is_in_the_table(kind):
+    for positions in ABSOLUTE:
+        model = translator(kind, positions, 3).train()
+        model.draw_begins = lambda source: torch.full((len(source),), 3)
+        assert passed(model, (torch.full((2, 12), 5), torch.tensor([12, 12]), torch.full((2, 13), 5))).isfinite().all()
+
+
+@given(offset=st.integers(1, 100))
+def test_they_reach_from_the_beginning_to_the_offset(offset):
+    model = translator("transformer", "sinusoidal", offset).train()
+    drawn = model.draw_begins(torch.zeros(200 * (offset + 1), 1))
+    assert drawn.min() == 0 and drawn.max() == offset
+
+
+@kinds
+def test_a_source_and_its_target_begin_at_the_same_place(kind):
+    model, seen = translator(kind, "sinusoidal", 50).train(), []
+    for stack in (model.encoder, model.decoder):
+        stack.positions.embed = lambda x, at, seen=seen: (seen.append(at[:, 0]), x)[1]
+    passed(model, sentences())
+    assert all(torch.equal(at, seen[0]) for at in seen) and len(seen[0].unique()) > 1
+
+
+@kinds
+@given(positions=st.sampled_from([*ABSOLUTE, *DISTANCE]), place=st.integers(1, 4))
+def test_masks_stay_where_they_are(kind, positions, place):
+    """While training too: padding changes nothing, and later words cannot change earlier logits."""
+    model, (source, lengths, target) = translator(kind, positions, 30).train(), sentences()
+    whole = passed(model, (source, lengths, target))
+    longer = torch.cat([source, torch.randint(4, V, (3, 4))], 1)
+    close(passed(model, (longer, lengths, target)), whole)
+    changed = target.clone()
+    changed[:, place:] = torch.randint(4, V, changed[:, place:].shape)
+    close(passed(model, (source, lengths, changed))[:, :place], whole[:, :place])

@@ -1,0 +1,203 @@
+"""Solvers: what is right, the ladder of lengths, and the steps that a Universal Transformer took."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import regard
+from regard.errors import Mistake
+from regard.models.transformer import Transformer
+from regard.models.universal import UniversalTransformer
+from regard.pictures.steps import Column, thinking, thinking_text
+from regard.recipe import TransformerModel, UniversalModel
+from regard.run.card import card
+from regard.run.evaluate import compare_runs, evaluate
+from regard.run.fit import train
+from regard.run.ladder import climb
+from regard.run.lengths import ALIKE, climb_lengths, count_parameters, same_size
+from regard.run.solve import Solver, exactness
+from regard.run.steps import count_steps, mean_steps, show_steps
+from regard.tokens.special import BOS, EOS
+
+SETTINGS = {
+    "data": {"world": {"kind": "addition", "number": 200, "held_out": 20, "longest": 3, "tests": [3, 5]}},
+    "tokens": {"kind": "characters"},
+    "model": {"encoder_layers": 3, "decoder_layers": 3, "width": 16, "heads": 2, "feed_forward": 32, "max_length": 24,
+              "positions": {"offset": 9}},
+    "train": {"steps": 4, "tokens_per_batch": 512, "evaluate_every": 2, "save_every": 4, "evaluate_sentences": 5,
+              "regularize": {"dropout": 0.0}},
+    "decode": {"beam": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def ladder(tmp_path_factory):
+    out = tmp_path_factory.mktemp("ladder")
+    climb_lengths(SETTINGS, out, device="cpu")
+    return out
+
+
+def test_the_ladder_reports_both_on_every_length(ladder):
+    rows = json.loads((ladder / "ladder.json").read_text())
+    assert [row["name"] for row in rows] == ["Transformer", "Universal Transformer"]
+    for row in rows:
+        assert list(row["scores"]) == ["length 3", "length 5"]
+        for scores in row["scores"].values():
+            assert set(scores) == {"exact", "characters", "perplexity"}, "BLEU says nothing of digits"
+            assert all(score["low"] <= score["score"] <= score["high"] for score in scores.values())
+    assert set(rows[1]["p_values"]) == set(rows[1]["steps"]) == {"length 3", "length 5"} and not rows[0]["steps"]
+    assert abs(rows[0]["parameters"] / rows[1]["parameters"] - 1) <= ALIKE and rows[0]["feed_forward"] < rows[1]["feed_forward"]
+    text = (ladder / "ladder.html").read_text()
+    assert text.count("<svg") == 1 and all(f"{row['parameters']:,}" in text for row in rows)
+    assert "5 (longer than trained)" in text and "3 (longer than trained)" not in text
+    assert "longest trained" in (ladder / "pictures" / "lengths.svg").read_text()
+
+
+def test_both_are_alike_but_for_the_one_block(ladder):
+    plain, universal = (regard.load(ladder / name, device="cpu") for name in ("transformer", "universal-transformer"))
+    mine, theirs = plain.recipe.model.model_dump(), universal.recipe.model.model_dump()
+    assert {key for key in mine if mine[key] != theirs[key]} == {"kind", "feed_forward"}
+    assert plain.recipe.train == universal.recipe.train and plain.recipe.data == universal.recipe.data
+    assert plain.tokenizers[0].to_json() == universal.tokenizers[0].to_json()
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.sampled_from([1, 2, 4]), st.integers(1, 200), st.sampled_from(["relu", "swiglu"]),
+       st.sampled_from(["all", "target", "none"]), st.sampled_from(["sinusoidal", "learned"]))
+def test_the_same_size_is_the_same_size(encoder, decoder, heads, inner, activation, tie, positions):
+    plain = TransformerModel(encoder_layers=encoder, decoder_layers=decoder, width=8 * heads, heads=heads, feed_forward=inner,
+                             activation=activation, tie=tie, max_length=16, positions={"kind": positions, "offset": 3})
+    run = SimpleNamespace(recipe=SimpleNamespace(model=plain), model=Transformer(plain, 15, 17),
+                          tokenizers=[SimpleNamespace(size=15), SimpleNamespace(size=17)])
+    found = UniversalModel.model_validate(same_size(run))
+    sizes = [count_parameters(run.model), count_parameters(UniversalTransformer(found, 15, 17))]
+    assert abs(sizes[1] / sizes[0] - 1) <= ALIKE
+    assert (found.encoder_layers, found.decoder_layers, found.width, found.heads) == (encoder, decoder, 8 * heads, heads)
+
+
+def test_ladders_refuse_what_they_cannot_climb(ladder, tiny_settings, tmp_path):
+    with pytest.raises(Mistake, match="--lengths needs an algorithm"):
+        climb_lengths(tiny_settings, tmp_path)
+    with pytest.raises(Mistake, match=r"starts from a Transformer's recipe, not from model.kind = 'recurrent'"):
+        climb_lengths({**SETTINGS, "model": {"kind": "recurrent"}}, tmp_path)
+    for ablate in (False, True):
+        with pytest.raises(Mistake, match=r"data.world.kind = 'addition' has no sentences .* add --lengths"):
+            climb(SETTINGS, tmp_path, ablate=ablate)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("said, meant, exact, characters", [
+    (["12", "345"], ["12", "345"], 100, 100),
+    (["12", "345"], ["12", "346"], 50, 80),
+    (["1", ""], ["12", "34"], 0, 25),
+    (["123"], ["12"], 0, 200 / 3),
+    (["21"], ["12"], 0, 0),
+])
+def test_an_answer_is_right_as_a_whole_and_character_by_character(said, meant, exact, characters):
+    scores = exactness(said, meant)
+    assert scores["exact"].score == pytest.approx(exact) and scores["characters"].score == pytest.approx(characters)
+
+
+def test_a_solver_is_opened_scored_and_compared_as_one(ladder):
+    run = regard.load(ladder / "transformer", device="cpu")
+    assert isinstance(run, Solver) and "the embedded addition world, lengths 1 to 3, 200 examples" in card(run)
+    log = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
+    assert all(0 <= record["valid_accuracy"] <= 100 for record in log if "valid_loss" in record)
+    assert [result.name for result in evaluate(run, save=False)] == ["length 3", "length 5"]
+    for rows in compare_runs([run, run]).values():
+        assert [row["p_value"] for row in rows] == [None, 1.0]
+
+
+# --- the steps that each token took ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def thinker(ladder):
+    return regard.load(ladder / "universal-transformer", device="cpu")
+
+
+def test_the_steps_are_those_that_were_taken_while_it_was_said(thinker):
+    """As the answer is said again token by token, and each time the steps are read off."""
+    text, model = "12+345", thinker.model
+    said, (read, spoken) = count_steps(thinker, text)
+    assert said == thinker.best([text])[0].text
+    assert read.tokens == [*text, "</s>"] and spoken.tokens == [*said, "</s>"]
+    assert read.most == spoken.most == 3 and {*read.steps, *spoken.steps} <= {1, 2, 3}
+    source, answer = (torch.tensor(thinker.tokenizers[0].encode([words])) for words in (text, said))
+    state, taken = model.start((torch.cat([source, torch.tensor([[EOS]])], 1), torch.tensor([7]))), []
+    assert model.encoder.steps[0].tolist() == read.steps
+    for token in (BOS, *answer[0].tolist()):
+        _, state = model.step(torch.tensor([[token]]), state)
+        taken += model.decoder.steps[0].tolist()
+    assert taken == spoken.steps
+
+
+def test_the_mean_of_the_steps_is_that_of_every_token(thinker):
+    """One sentence at a time, without padding."""
+    pairs = thinker.data.valid
+    steps = ([], [])
+    for source, target in zip(*map(thinker.tokenizers[0].encode, pairs.texts())):
+        thinker.model(torch.tensor([[*source, EOS]]), torch.tensor([len(source) + 1]), torch.tensor([[BOS, *target]]))
+        steps[0].extend(thinker.model.encoder.steps[0].tolist())
+        steps[1].extend(thinker.model.decoder.steps[0].tolist())
+    assert len({len(target) for target in pairs.target}) > 1 and len({len(source) for source in pairs.source}) > 1
+    assert mean_steps(thinker, pairs) == pytest.approx([sum(side) / len(side) for side in steps])
+
+
+@pytest.mark.parametrize("bias, steps", [(30.0, 1), (-30.0, 3)])
+def test_who_halts_at_once_took_one_step_and_who_never_would_took_all(thinker, bias, steps):
+    saved = {name: tensor.clone() for name, tensor in thinker.model.state_dict().items()}
+    for stack in (thinker.model.encoder, thinker.model.decoder):
+        stack.halt.weight.data.zero_()
+        stack.halt.bias.data.fill_(bias)
+    _, sides = count_steps(thinker, "1+2")
+    thinker.model.load_state_dict(saved)
+    assert all(set(side.steps) == {steps} for side in sides)
+
+
+def test_they_are_shown_in_the_terminal_and_as_a_picture(thinker, tmp_path):
+    text = show_steps(thinker, "12+345", out=tmp_path / "a.svg", terminal=True)
+    _, sides = count_steps(thinker, "12+345")
+    rows = [line.split() for line in text.splitlines() if "●" in line]
+    assert [(row[0], int(row[-1]), row[1].count("●")) for row in rows] == \
+        [(token, steps, steps) for side in sides for token, steps in zip(side.tokens, side.steps)]
+    svg = (tmp_path / "a.svg").read_text()
+    assert all(f">{token}<" in svg for token in ("1", "+", "5", "&lt;/s&gt;", "read", "said"))
+
+
+@settings(max_examples=10)
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=60), st.text(max_size=12))
+def test_any_token_and_any_number_of_them_can_be_drawn(steps, word):
+    side = Column("read", [word] * len(steps), steps, 9)
+    figure = thinking([side, side._replace(name="said")], title="steps of each token")
+    taken, left = figure.axes[0].collections
+    assert len(taken.get_offsets()) == sum(steps) and len(left.get_offsets()) == 9 * len(steps) - sum(steps)
+    assert len(thinking_text([side]).split("\n")) == 1 + len(steps)
+
+
+def test_a_model_without_steps_says_what_it_lacks(ladder, tmp_path):
+    with pytest.raises(Mistake, match=r"model.kind = 'transformer' has no steps .* --steps is for model.kind = 'universal'"):
+        show_steps(regard.load(ladder / "transformer", device="cpu"), "1+2", terminal=True)
+    never = {**SETTINGS, "model": {**SETTINGS["model"], "kind": "universal", "halting": "none"}}
+    with pytest.raises(Mistake, match=r"every token takes all 3 steps \(model.halting = 'none'\)"):
+        show_steps(train(never, tmp_path / "run", device="cpu"), "1+2", terminal=True)
+
+
+@pytest.mark.parametrize("words, said", [
+    (["show", "RUN", "1+2", "--steps", "--terminal", "--heads"], "leave out --layer, --head and --heads"),
+    (["show", "RUN", "1+2", "--steps"], "say where the picture goes"),
+    (["show", "RUN", "", "--steps", "--terminal"], "nothing to show of an empty sentence"),
+    (["ladder", "RUN/recipe.toml", "--lengths", "--ablate"], "two ladders"),
+])
+def test_the_command_line_refuses_in_one_line(ladder, monkeypatch, capsys, words, said):
+    from regard import cli
+
+    folder = str(ladder / "universal-transformer")
+    monkeypatch.setattr("sys.argv", ["regard", *(word.replace("RUN", folder) for word in words)])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    err = capsys.readouterr().err
+    assert end.value.code == 2 and said in err and len(err.splitlines()) == 1

@@ -1,0 +1,52 @@
+"""Pre-training on the bilingual world's text, from nothing: masked words, next sentences, next words and spans are learned far
+beyond chance."""
+
+import os
+
+import pytest
+import torch
+
+from regard.run.evaluate import evaluate
+from regard.run.fit import train
+
+pytestmark = pytest.mark.system
+
+BASE = {
+    "data": {"world": {"number": 12_000, "held_out": 300}},
+    "tokens": {"size": 1000},
+    "train": {"steps": 500, "tokens_per_batch": 4096, "evaluate_every": 250, "save_every": 500,
+              "optimizer": {"learning_rate": 2e-3}, "schedule": {"warmup_steps": 50},
+              "regularize": {"dropout": 0.0, "label_smoothing": 0.0}},
+}
+STACK = {"layers": 2, "width": 128, "heads": 4, "feed_forward": 512, "max_length": 64}
+
+
+def recipe(task, model, **more):
+    torch.set_num_threads(os.cpu_count() or 1)
+    settings = {**BASE, "task": task, "model": model, **more}
+    settings["data"] = {**BASE["data"], **more.get("data", {})}
+    return settings
+
+
+def test_bert_says_masked_words_and_next_sentences(tmp_path):
+    model = {**STACK, "kind": "transformer", "preset": "bert-tiny"}
+    settings = recipe("masked", model, data={"language": "both"}, masking={"next_sentence": True})
+    run = train(settings, tmp_path / "run", device="cpu")
+    (result,) = evaluate(run)
+    print(result.scores, result.notes)
+    assert result.scores["accuracy"].low > 25 and result.scores["next_sentence"].low > 70
+
+
+def test_gpt_says_the_next_word(tmp_path):
+    run = train(recipe("language", {**STACK, "kind": "transformer"}), tmp_path / "run", device="cpu")
+    (result,) = evaluate(run)
+    print(result.scores)
+    assert result.scores["perplexity"].high < 15, "of a thousand tokens"
+
+
+def test_t5_says_what_was_cut_out(tmp_path):
+    model = {"preset": "t5-tiny", "width": 128, "max_length": 64}
+    run = train(recipe("corrupted", model), tmp_path / "run", device="cpu")
+    (result,) = evaluate(run)
+    print(result.scores)
+    assert result.scores["perplexity"].high < 8

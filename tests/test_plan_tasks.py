@@ -1,0 +1,77 @@
+"""Plans of every task: published sizes, and the multiplications that are really done."""
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from regard import plan as planning
+from regard import recipe as recipes
+from regard.models.zoo import MODELS
+from regard.plan.parts import parts, total
+
+PUBLISHED = {
+    "gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080, "gpt2-xl": 1_557_611_200,
+    "bert-base": 110_106_428, "bert-large": 336_226_108,                          # with both heads
+}
+GPT3 = {"125m": 2.25e20, "350m": 6.41e20, "760m": 1.37e21, "1.3b": 2.38e21, "2.7b": 4.77e21, "6.7b": 1.20e22, "13b": 2.31e22,
+        "175b": 3.14e23}
+"""Training FLOPs, Brown et al. 2020, table D.1; reckoned there from parameters alone."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_shapes_have_their_published_size(name):
+    assert planning.plan(name).parameters == PUBLISHED[name]
+
+
+@pytest.mark.parametrize("name", GPT3)
+def test_gpt3_costs_what_its_paper_says(name):
+    found = planning.plan(f"gpt3-{name}")
+    assert found.rule_of_thumb == pytest.approx(GPT3[name], rel=0.08)
+    assert GPT3[name] < found.flops < 1.6 * GPT3[name], "ours counts the scores of long texts too"
+
+
+STACK = {"kind": "transformer", "layers": 2, "width": 16, "heads": 2, "feed_forward": 32, "max_length": 12}
+RECIPES = {
+    "gpt": {"task": "language", "model": {**STACK, "key_value_heads": 1}},
+    "masked": {"task": "masked", "model": {**STACK, "segments": 2}},
+    "classifier": {"task": "classify", "model": {**STACK, "pool": "first"}},
+    "tagger": {"task": "tag", "model": {**STACK, "activation": "swiglu"}},
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_multiplications_are_those_that_are_done(name):
+    recipe = recipes.build({"data": {"world": {}}, **RECIPES[name]})
+    sizes = (50,) if recipe.task in ("language", "masked") else (50, 3)
+    model = MODELS[recipe.task]["transformer"](recipe.model, *sizes).eval()
+    text, n = torch.randint(4, 50, (1, 12)), torch.tensor([12])
+    inputs = (text,) if recipe.task == "language" else (text, n)
+    if recipe.task == "masked":
+        inputs = (text, n, torch.zeros_like(text), torch.tensor([1]))
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(*inputs)
+    assert 2 * total(parts(model, 12, 12)).multiplications == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("settings", [
+    {"task": "language", "model": {"kind": "elmo"}}, {"task": "language", "model": {"attention": "additive"}},
+    {"task": "classify", "model": {"attention": "dot"}}, {"task": "tag"}, {"model": {"kind": "recurrent"}},
+    {"model": {"kind": "recurrent", "decoder": "luong", "attention": "none"}},
+    {"model": {"kind": "universal", "width": 64, "heads": 4}},
+], ids=str)
+def test_every_kind_is_planned_and_told(settings):
+    recipe = recipes.build({"data": {"world": {}}, **settings})
+    found = planning.plan(recipe)
+    assert found.flops > 0 and all(sum(sizes.values()) > 0 for sizes in found.memory.values())
+    model = planning.planned.build_on_paper(recipe, found.vocabulary)
+    assert found.parameters == sum(p.numel() for p in model.parameters())
+    assert "total" in planning.text(found) and "total" in planning.text(found, by_layer=True)
+
+
+def test_longer_texts_cost_attention_more_than_in_proportion():
+    short, long = (planning.plan("gpt2", source_length=n, target_length=n).flops_a_token for n in (512, 1024))
+    assert long > short
+    lstm = recipes.build({"task": "language", "data": {"world": {}}})
+    short, long = (planning.plan(lstm, source_length=n, target_length=n).flops_a_token for n in (64, 128))
+    assert long == short
