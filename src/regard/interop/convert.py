@@ -1,0 +1,183 @@
+"""A Hugging Face folder opened as ours, and a run of ours written as one."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from regard.errors import Mistake
+from regard.interop.config import MISSING, Config, count
+from regard.interop.families import FAMILIES
+from regard.interop.family import Architecture, Family, Settings, flat, nested
+from regard.interop.folder import Tensors, open_config, open_tensors
+from regard.interop.names import Left, Names, canonical, separate_output, written
+from regard.interop.ours import files_of_ours, plain
+from regard.interop.vocabulary import labels_of, mask_of, open_tokenizer
+from regard.tokens.special import Marks
+from regard.tokens.tokenizer import Tokenizer
+
+COPIED = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+"""What goes back as it came."""
+LABELLED = ("classify", "tag")
+WRITTEN_AS = {"corrupted": "translate"}
+"""Tasks whose models are those of another task."""
+
+
+@dataclass
+class Foreign:
+    """A folder as ours: what it is for, the settings of its model, its tokenizer; its weights when they are asked for."""
+
+    folder: Path
+    family: Family
+    name: str
+    """Of the architecture."""
+    settings: Settings
+    tokenizer: Tokenizer
+    config: Config
+    tensors: Tensors
+    labels: list[str] = field(default_factory=list)
+    mask: int | None = None
+    left: Left = field(default_factory=Left)
+
+    @property
+    def architecture(self) -> Architecture:
+        return self.family.architectures[self.name]
+
+    @property
+    def task(self) -> str:
+        return self.architecture.task
+
+    @property
+    def marks(self) -> Marks:
+        return self.tokenizer.marks
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """The settings as a recipe has them under [model]."""
+        return nested(self.settings)
+
+    def weights(self, wanted: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+        """The tensors that a model of ours wants, by our names; every shape is compared before one is read."""
+        found, self.left = Names(self.family, self.architecture, self.settings, self.tensors).read(wanted)
+        return found
+
+
+def open_folder(path: str | Path, *, allow_pickle: bool = False) -> Foreign:
+    """Everything about a folder but its weights, checked."""
+    folder = Path(path)
+    config = open_config(folder)
+    family, name = recognise(config)
+    architecture = family.architectures[name]
+    settings = family.settings(config, architecture)
+    rows = rows_of(config)
+    tensors = open_tensors(folder, allow_pickle=allow_pickle)
+    settings |= seen(family, architecture, config, tensors)
+    tokenizer = open_tokenizer(folder, config, family, rows)
+    labels = labels_of(config) if architecture.task in LABELLED else []
+    if architecture.task in LABELLED and (len(labels) < 2 or config.at("problem_type") in ("regression",
+                                                                                          "multi_label_classification")):
+        raise Mistake(f"{config.path}: {name} with one label or several at once is not read; one of at least two is")
+    mask = mask_of(folder, tokenizer)
+    if architecture.task == "masked" and mask is None:
+        raise Mistake(f"{folder}/tokenizer.json has no token for a masked word ([MASK] or <mask>)")
+    return Foreign(folder, family, name, settings, tokenizer, config, tensors, labels, mask)
+
+
+def recognise(config: Config) -> tuple[Family, str]:
+    """The family and architecture that a config.json names."""
+    kind = config.at("model_type")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        shown = "does not say its model_type" if kind is MISSING else f"has model_type {str(kind)[:60]!r}"
+        raise Mistake(f"{config.path} {shown}; regard reads {', '.join(FAMILIES)}")
+    family, named = FAMILIES[kind], config.at("architectures")
+    if named is MISSING or named == []:
+        return family, family.bare
+    name = named[0] if isinstance(named, list) else named
+    if not isinstance(name, str) or name not in family.architectures:
+        raise config.wrong("architectures", name, f"is not read; {', '.join(family.architectures)} are "
+                           f"(to read the model without its head, write {family.bare})")
+    return family, name
+
+
+def rows_of(config: Config) -> int:
+    rows, most = config.at("vocab_size"), count(most=2**24)
+    if rows is MISSING:
+        raise Mistake(f"{config.path} does not say vocab_size")
+    for name in ("vocab_size", "decoder_vocab_size"):
+        try:
+            other = most.read(rows if config.at(name) is MISSING else config.at(name))
+        except ValueError as error:
+            raise config.wrong(name, config.at(name), str(error)) from None
+        if other != rows:
+            raise config.wrong(name, other, f"a vocabulary of its own for the target is not read (vocab_size = {rows})")
+    return rows
+
+
+def seen(family: Family, architecture: Architecture, config: Config, tensors: Tensors) -> Settings:
+    """Settings that the tensors decide: whether the output is its own, whether there is a pooler."""
+    found = {canonical(name, family) for name in tensors.shapes}
+    settings = {name: there if tensor in found else not_there
+                for name, (tensor, there, not_there) in architecture.seen.items()}
+    says = config.at("tie_word_embeddings")
+    if family.tied is not None and says is not MISSING and not isinstance(says, bool):
+        raise config.wrong("tie_word_embeddings", says, "should be true or false")
+    if family.ties is None:
+        return settings
+    tied = family.tied is None or (family.tied if says is MISSING else says)
+    return settings | {"tie": family.ties[0 if tied and not separate_output(family, tensors) else 1]}
+
+
+def fitting(task: str, settings: Settings) -> tuple[Family, str]:
+    """The family that says everything our settings say; or which of them the nearest one has no word for."""
+    found = [(family, name, family.misfits(settings, architecture)) for family in FAMILIES.values()
+             for name, architecture in family.architectures.items()
+             if architecture.task == task and settings.get("kind") == "transformer"]
+    if not found:
+        raise Mistake(f"a {settings.get('kind')} model for the task {task} has no Hugging Face family; "
+                      f"regard writes {', '.join(FAMILIES)}")
+    family, name, misfits = min(found, key=lambda candidate: len(candidate[2]))
+    if misfits:
+        raise Mistake(f"no Hugging Face family is built like this model: {', '.join(misfits[:3])} "
+                      f"{'has' if len(misfits) == 1 else 'have'} no counterpart in the nearest, {family.model_type}")
+    return family, name
+
+
+def write_folder(run: Any, path: str | Path) -> Path:
+    """A run as a folder that `transformers` opens; written aside and put in place whole."""
+    path = Path(path)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise Mistake(f"{path} is already there; choose another folder")
+    weights = {name: tensor.detach() for name, tensor in run.model.named_parameters()}
+    if run.foreign is not None:
+        found: Foreign = run.foreign
+        family, architecture, settings, left = found.family, found.architecture, found.settings, found.left
+        files = {name: (found.folder / name).read_bytes() for name in COPIED if (found.folder / name).is_file()}
+    else:
+        settings = plain(flat(run.recipe.model.model_dump(mode="json")))
+        family, name = fitting(WRITTEN_AS.get(run.recipe.task, run.recipe.task), settings)
+        architecture, left = family.architectures[name], Left()
+        files = {file: (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
+                 for file, content in files_of_ours(run, family, name, settings).items()}
+    tensors = written(weights, family, architecture, settings, left)
+    aside = path.parent / f".{path.name}.writing"
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        for file, content in files.items():
+            (aside / file).write_bytes(content)
+        save_file(tensors, aside / "model.safetensors", metadata={"format": "pt"})
+        (aside / "model.safetensors").chmod((aside / "config.json").stat().st_mode)
+        if path.exists():
+            path.rmdir()
+        aside.rename(path)
+    except OSError as error:
+        raise Mistake(f"cannot write {path}: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return path

@@ -1,0 +1,20 @@
+"""Every family that can be read and written, by its `model_type`."""
+
+from regard.interop.families.bert import BERT, DISTILBERT, ROBERTA
+from regard.interop.families.gpt import GPT, GPT2
+from regard.interop.families.llama import LLAMA, MISTRAL
+from regard.interop.families.marian import MARIAN
+from regard.interop.families.t5 import T5
+from regard.interop.family import Family
+
+FAMILIES: dict[str, Family] = {
+    "bert": BERT,
+    "roberta": ROBERTA,
+    "distilbert": DISTILBERT,
+    "gpt2": GPT2,
+    "openai-gpt": GPT,
+    "llama": LLAMA,
+    "mistral": MISTRAL,
+    "marian": MARIAN,
+    "t5": T5,
+}

@@ -1,0 +1,162 @@
+"""What `transformers` says of the same ids, and how far ours is from it."""
+
+import importlib.util
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.tokens.special import NO_MARK, Marks
+
+CLOSE = 1e-4
+"""What "equal" means in float32 (DESIGN, Promises)."""
+
+
+@dataclass
+class Asked:
+    """Some texts as ids: what is read, filled up to the longest, and for two texts what was written so far."""
+
+    source: Tensor                                                                # (B, S)
+    lengths: Tensor                                                               # (B,)
+    target: Tensor | None = None                                                  # (B, T)
+    prompts: list[list[int]] = field(default_factory=list)
+    """What is written on from, marks included; the texts that are read, where a second text is written."""
+    marks: Marks = field(default_factory=Marks)
+    max_tokens: int = 24
+    beam: int = 4
+
+    @property
+    def real(self) -> Tensor:
+        return torch.arange(self.source.size(1)) < self.lengths[:, None]          # (B, S)
+
+
+@dataclass
+class Said:
+    """What a model makes of what it was asked: logits, the states of every layer, attention weights, texts as ids."""
+
+    logits: Tensor
+    states: dict[str, list[Tensor]]
+    """(B, S, D) of each layer, by stack."""
+    attention: dict[str, list[Tensor]]
+    """(B, H, T, S) of each layer, by kind."""
+    greedy: list[list[int]] = field(default_factory=list)
+    beam: list[list[int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The largest differences, and in how many of the texts the same was written."""
+
+    against: str
+    logits: float
+    states: float
+    attention: float
+    texts: int = 0
+    greedy: int = 0
+    beam: int = 0
+
+    @property
+    def holds(self) -> bool:
+        return max(self.logits, self.states, self.attention) <= CLOSE and self.texts == self.greedy == self.beam
+
+    def lines(self) -> list[str]:
+        found = [f"{name}: largest difference {value:.1e}" for name, value in
+                 (("logits", self.logits), ("states of every layer", self.states), ("attention weights", self.attention))]
+        if self.texts:
+            found += [f"greedy text: the same in {self.greedy} of {self.texts}",
+                      f"beam text, length penalty 0: the same in {self.beam} of {self.texts}"]
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.__dict__, "holds": self.holds}
+
+
+def is_installed() -> bool:
+    return importlib.util.find_spec("transformers") is not None
+
+
+def compare(ours: Said, theirs: Said, asked: Asked, against: str) -> Proof:
+    """Only what is real counts: what stands behind a text's end is nobody's business."""
+    def apart(one: Tensor, other: Tensor, real: Tensor) -> float:
+        assert one.shape == other.shape, f"{tuple(one.shape)} against {tuple(other.shape)}"
+        return float((one.float() - other.float())[real].abs().max()) if real.any() else 0.0
+
+    one_a_text = torch.ones(len(asked.source), dtype=torch.bool)
+    logits = apart(ours.logits, theirs.logits, one_a_text if ours.logits.dim() == 2 else real_rows(asked, "decoder"))
+    states = [apart(a, b, real_rows(asked, name)) for name in ours.states
+              for a, b in zip(ours.states[name], theirs.states[name], strict=True)]
+    attention = [apart(a.transpose(1, 2), b.transpose(1, 2), real_rows(asked, name)) for name in ours.attention
+                 for a, b in zip(ours.attention[name], theirs.attention[name], strict=True)]
+    same = [[a == b for a, b in zip(*pair, strict=True)] for pair in ((ours.greedy, theirs.greedy), (ours.beam, theirs.beam))]
+    return Proof(against, logits, max(states, default=0.0), max(attention, default=0.0), len(ours.greedy), sum(same[0]),
+                 sum(same[1]))
+
+
+def real_rows(asked: Asked, name: str) -> Tensor:
+    """The queries that count: all of a target, of a source those before its end."""
+    if asked.target is not None and name in ("decoder", "cross"):
+        return torch.ones(asked.target.shape, dtype=torch.bool)
+    return asked.real
+
+
+@torch.no_grad()
+def by_transformers(folder: Path, asked: Asked, *, writes: bool) -> Said:
+    """What `transformers` says, by the class that the folder names; a bare model's logits are its last states. `writes` asks for
+    texts too."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    name = (config.get("architectures") or [None])[0]
+    kind = getattr(transformers, name) if name else transformers.AutoModel
+    model = kind.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
+    pad = config.get("pad_token_id") or 0
+    inputs = {"input_ids": asked.source.masked_fill(~asked.real, pad), "attention_mask": asked.real.long()}
+    if asked.target is not None:
+        inputs["decoder_input_ids"] = asked.target
+    found = model(**inputs, output_hidden_states=True, output_attentions=True, return_dict=True)
+    logits = next(found[name] for name in ("logits", "prediction_logits", "last_hidden_state") if name in found)
+    said = Said(logits, *seen(found, asked.target is not None))
+    if writes:
+        said.greedy = [written(model, prompt, asked, 1) for prompt in asked.prompts]
+        said.beam = [written(model, prompt, asked, asked.beam) for prompt in asked.prompts]
+    return said
+
+
+def seen(found: Any, two: bool) -> tuple[dict[str, list[Tensor]], dict[str, list[Tensor]]]:
+    if not two:
+        return {"text": list(found["hidden_states"])}, {"text": list(found["attentions"])}
+    return ({"encoder": list(found["encoder_hidden_states"]), "decoder": list(found["decoder_hidden_states"])},
+            {"encoder": list(found["encoder_attentions"]), "decoder": list(found["decoder_attentions"]),
+             "cross": list(found["cross_attentions"])})
+
+
+def written(model: Any, prompt: list[int], asked: Asked, beam: int) -> list[int]:
+    """What is written after a prompt, without marks. As in our search, beams go on until nothing alive can win, and at the limit
+    nothing but the end mark may follow. No cache, for theirs miscounts the layers of a T5 whose decoder is deeper than its
+    encoder."""
+    from transformers import GenerationConfig
+
+    marks, two = asked.marks, asked.target is not None
+    ends = marks.end != NO_MARK
+    settings = GenerationConfig(
+        num_beams=beam, do_sample=False, use_cache=False, max_new_tokens=asked.max_tokens + ends, length_penalty=0.0,
+        early_stopping="never" if beam > 1 else False, eos_token_id=marks.end if ends else None,
+        pad_token_id=marks.end if ends else 0, decoder_start_token_id=marks.begin if two else None,
+        suppress_tokens=list(marks.never) or None)
+    last = (1 if two else len(prompt)) + asked.max_tokens
+
+    def end_at_the_limit(ids: Tensor, scores: Tensor) -> Tensor:
+        if not ends or ids.size(1) < last:
+            return scores
+        return torch.full_like(scores, -torch.inf).index_copy(1, torch.tensor([marks.end]), scores[:, [marks.end]])
+
+    ids = torch.tensor([prompt])
+    model.generation_config = settings
+    found = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=settings,
+                           logits_processor=[end_at_the_limit])[0].tolist()[1 if two else len(prompt):]
+    return found[:found.index(marks.end)] if marks.end in found else found

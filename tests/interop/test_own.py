@@ -1,0 +1,214 @@
+"""Runs of ours whose shape fits a family become folders that `transformers` opens; others say which setting does not fit."""
+
+import json
+
+import pytest
+import torch
+import transformers
+from typer.testing import CliRunner
+
+import regard
+from regard import recipe as recipes
+from regard.cli import app
+from regard.interop.verify import Proof
+from regard.run.convert import convert
+from regard.run.opened import kind_of
+from regard.tokens.tokenizer import train_tokenizer
+from regard.training.checkpoint import weights_of, write_weights
+
+SMALL = dict(width=24, heads=3, feed_forward=40, max_length=40)
+TEXT = ["the dog sees a small cat", "a cat sleeps near the old house", "the old dog and the small cat run home",
+        "she reads a book in the house", "home again, the cat sleeps; the dog does not!", "a book, a house, a dog"] * 3
+LINES = ["the dog sleeps", "a small cat reads the old book in the house", "home"]
+LLAMA = dict(norm="rms", norm_first=True, activation="swiglu", bias=False, positions={"kind": "rotary", "base": 500.0}, tie=False,
+             key_value_heads=1)
+T5 = dict(norm="rms", norm_first=True, bias=False, scale_scores=False, scale_embedding=False, positions={"kind": "relative"})
+BERT = {**SMALL, "preset": "bert-tiny", "width": 24}
+
+FITS = [
+    ("language", dict(SMALL, preset="gpt2", layers=2, width=24), "gpt2", "AutoModelForCausalLM"),
+    ("language", dict(SMALL, preset="gpt", layers=2, width=24, feed_forward=96), "openai-gpt", "AutoModelForCausalLM"),
+    ("language", dict(SMALL, layers=2, **LLAMA), "llama", "AutoModelForCausalLM"),
+    ("translate", dict(SMALL, encoder_layers=2, decoder_layers=1, positions={"halves": True}, output_bias=True), "marian",
+     "AutoModelForSeq2SeqLM"),
+    ("translate", dict(SMALL, encoder_layers=1, decoder_layers=2, scale_output=True, **T5), "t5", "AutoModelForSeq2SeqLM"),
+    ("translate", dict(SMALL, encoder_layers=1, decoder_layers=2, tie="embeddings", activation="geglu", **T5), "t5",
+     "AutoModelForSeq2SeqLM"),
+    ("corrupted", dict(SMALL, encoder_layers=1, decoder_layers=1, scale_output=True, **T5), "t5", "AutoModelForSeq2SeqLM"),
+    ("masked", BERT, "bert", "AutoModelForMaskedLM"),
+    ("classify", BERT, "bert", "AutoModelForSequenceClassification"),
+    ("classify", dict(BERT, segments=0, pool="first_relu"), "distilbert", "AutoModelForSequenceClassification"),
+    ("tag", BERT, "bert", "AutoModelForTokenClassification"),
+]
+NAMES = [f"{task}-{family}-{number}" for number, (task, _, family, _) in enumerate(FITS)]
+
+
+def own_run(folder, task, model):
+    """A run folder as training would leave it, with random weights."""
+    kind = {} if task in ("translate", "corrupted") else {"kind": "transformer"}
+    recipe = recipes.build({"task": task, "data": {"world": {}}, "tokens": {"size": 180}, "model": {**kind, **model},
+                            "decode": {"length_penalty": 0.0}})
+    folder.mkdir()
+    (folder / "recipe.toml").write_text(recipe.to_toml(), encoding="utf-8")
+    run_of = kind_of(recipe)
+    made = train_tokenizer(recipe.tokens, TEXT, run_of.more_marks)
+    for name in run_of.tokenizer_names(recipe):
+        (folder / name).write_text(made.to_json(), encoding="utf-8")
+    if task in ("classify", "tag"):
+        (folder / "labels.json").write_text(json.dumps(["good", "bad", "neither"]))
+    run = run_of(folder, recipe, torch.device("cpu"))
+    with torch.no_grad():
+        for p in run.model.parameters():
+            p.add_(0.25 * torch.randn_like(p))
+    write_weights(folder / "model.safetensors", weights_of(run.model))
+    return regard.load(folder, device="cpu")
+
+
+@pytest.fixture(scope="module", params=FITS, ids=NAMES)
+def converted(request, tmp_path_factory):
+    torch.manual_seed(1)
+    task, model, family, kind = request.param
+    folder = tmp_path_factory.mktemp("own")
+    run = own_run(folder / "run", task, model)
+    return run, convert(run.folder, folder / "hf", verify=True, device="cpu"), folder / "hf", family, kind
+
+
+def test_it_says_the_same_in_transformers(converted):
+    run, proof, folder, family, kind = converted
+    assert proof.against == "transformers" and proof.holds, proof
+    assert proof.texts == (4 if run.recipe.task in ("language", "translate", "corrupted") else 0)
+    opened, info = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True)
+    assert opened.config.model_type == family == transformers.AutoModel.from_pretrained(folder).config.model_type
+    assert not info["missing_keys"] and not info["mismatched_keys"]
+
+
+def test_their_tokenizer_reads_as_ours(converted):
+    run, _, folder, _, _ = converted
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    marks = run.marks
+    around = ((marks.begin,), ()) if run.recipe.task == "language" else (marks.before, marks.after)
+    for line, ids in zip(LINES, run.tokenizers[0].encode(LINES)):
+        assert theirs(line)["input_ids"] == [*around[0], *ids, *around[1]]
+    assert theirs.pad_token_id == 0 and theirs.decode(theirs(LINES[0])["input_ids"], skip_special_tokens=True).strip() == LINES[0]
+
+
+def test_opened_again_it_does_the_same(converted):
+    run, _, folder, _, _ = converted
+    again = regard.load(folder, device="cpu")
+    task = run.recipe.task
+    if task in ("language", "translate"):
+        assert (again.marks.begin, again.marks.end, again.marks.never) == (run.marks.begin, run.marks.end, run.marks.never)
+    if task == "translate":
+        assert [found.text for found in again.best(LINES, length_penalty=0.0)] == [found.text for found in run.best(LINES)]
+    elif task == "language":
+        assert again.generate(LINES, max_tokens=12) == run.generate(LINES, max_tokens=12)
+    elif task == "corrupted":
+        assert again.recipe.task == "translate" and again.tokenizers[0].to_json() != "" and again.best(LINES)
+    elif task == "masked":
+        assert again.fill(["the <mask> sleeps"])[0].text == run.fill(["the <mask> sleeps"])[0].text
+    else:
+        assert getattr(again, task)(LINES) == getattr(run, task)(LINES)
+        assert again.labels == ["good", "bad", "neither"]
+
+
+def test_the_cards_tell_of_the_conversion(converted):
+    run, proof, folder, _, _ = converted
+    for card in (folder / "README.md", run.folder / "README.md"):
+        text = card.read_text(encoding="utf-8")
+        assert "## Conversion" in text and f"| logits | {proof.logits:.1e} |" in text and "## Misuse" in text
+
+
+MISFITS = [
+    ("language", dict(SMALL, preset="gpt2", layers=2, width=24, window=8),
+     "model.window = 8 has no counterpart in the nearest, gpt2"),
+    ("language", dict(SMALL, preset="gpt2", layers=2, width=24, positions={"kind": "alibi"}), "model.positions.kind = 'alibi'"),
+    ("translate", dict(SMALL, positions={"halves": True, "kind": "learned"}, output_bias=True),
+     "model.positions.kind = 'learned'"),
+    ("translate", dict(SMALL), "model.positions.halves = False"),
+    ("classify", dict(BERT, norm_first=True), "model.norm_first = True"),
+    ("classify", dict(BERT, pool="mean"), "model.pool = 'mean'"),
+    ("translate", {"kind": "recurrent", "width": 24}, "a recurrent model for the task translate has no Hugging Face family"),
+]
+
+
+@pytest.mark.parametrize("task, model, message", MISFITS, ids=[message[:30] for *_, message in MISFITS])
+def test_what_fits_no_family_is_said_in_one_line(tmp_path, task, model, message):
+    own_run(tmp_path / "run", task, model)
+    with pytest.raises(regard.Mistake) as mistake:
+        convert(tmp_path / "run", tmp_path / "hf", device="cpu")
+    assert message in str(mistake.value) and "\n" not in str(mistake.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+
+
+def test_two_vocabularies_have_no_place(tmp_path):
+    run = own_run(tmp_path / "run", "translate", dict(SMALL, positions={"halves": True}, output_bias=True))
+    text = (run.folder / "recipe.toml").read_text()
+    text = text.replace("joint = true", "joint = false").replace('tie = "all"', 'tie = "target"')
+    (run.folder / "recipe.toml").write_text(text)
+    (run.folder / "tokenizer.json").rename(run.folder / "tokenizer.source.json")
+    other = train_tokenizer(recipes.Tokens(size=60), TEXT)
+    (run.folder / "tokenizer.target.json").write_text(other.to_json(), encoding="utf-8")
+    recipe = recipes.read(run.folder / "recipe.toml")
+    write_weights(run.folder / "model.safetensors", weights_of(kind_of(recipe)(run.folder, recipe, torch.device("cpu")).model))
+    with pytest.raises(regard.Mistake, match="two vocabularies"):
+        convert(run.folder, tmp_path / "hf", device="cpu")
+
+
+def test_without_transformers_the_folder_is_read_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("regard.run.convert.is_installed", lambda: False)
+    own_run(tmp_path / "run", *FITS[0][:2])
+    proof = convert(tmp_path / "run", tmp_path / "hf", verify=True, device="cpu")
+    assert proof.against == "the folder read again" and proof.holds and proof.logits == 0 and proof.texts == 4
+
+
+def test_the_command_line_proves_or_fails(tmp_path, monkeypatch):
+    own_run(tmp_path / "run", *FITS[0][:2])
+
+    def type_in(name):
+        return CliRunner().invoke(app, ["convert", str(tmp_path / "run"), str(tmp_path / name), "--to", "hf", "--verify",
+                                        "--device", "cpu"])
+
+    done = type_in("hf")
+    assert done.exit_code == 0 and "beam text, length penalty 0: the same in 4 of 4" in done.output, done.output
+    monkeypatch.setattr("regard.run.convert.prove", lambda run, folder: Proof("transformers", 0.3, 0.0, 0.0))
+    done = type_in("other")
+    assert done.exit_code == 1 and "does not say the same" in done.output and "logits: largest difference 3.0e-01" in done.output
+
+
+def test_without_transformers_a_bare_model_is_read_again(tmp_path, monkeypatch, write_theirs, unlike):
+    monkeypatch.setattr("regard.run.convert.is_installed", lambda: False)
+    model = unlike(transformers.GPT2Model(transformers.GPT2Config(vocab_size=61, n_embd=24, n_layer=2, n_head=3, eos_token_id=0)))
+    folder = write_theirs(model, tmp_path / "theirs")
+    (folder / "README.md").write_text("# Theirs\n\nlicence: mit\n")
+    proof = convert(folder, tmp_path / "again", verify=True, device="cpu")
+    assert proof.holds and proof.logits == 0 and proof.texts == 0
+    card = (tmp_path / "again" / "README.md").read_text()
+    assert card.startswith("# Theirs\n\nlicence: mit\n") and "## Conversion" in card
+    assert (folder / "README.md").read_text() == "# Theirs\n\nlicence: mit\n"
+
+
+def test_opening_a_folder_leaves_the_users_chance_alone(tmp_path, write_theirs, unlike):
+    folder = write_theirs(unlike(transformers.BertForMaskedLM(transformers.BertConfig(
+        vocab_size=61, hidden_size=24, num_hidden_layers=1, num_attention_heads=3, intermediate_size=40))), tmp_path / "theirs")
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    one = regard.load(folder, device="cpu")
+    assert torch.equal(torch.rand(3), expected)
+    again = regard.load(folder, device="cpu")         # the next-sentence head, which the folder lacks, is always the same
+    assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), again.model.parameters()))
+
+
+@pytest.mark.parametrize("to", ["ctranslate2", "onnx", "gguf"])
+def test_other_forms_are_said_to_come_later(tmp_path, to):
+    with pytest.raises(regard.Mistake, match=f"--to {to}"):
+        convert(tmp_path, tmp_path / "out", to=to)
+
+
+def test_a_folder_in_use_is_left_alone(tmp_path):
+    own_run(tmp_path / "run", *FITS[0][:2])
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "mine.txt").write_text("mine")
+    with pytest.raises(regard.Mistake, match="already there"):
+        convert(tmp_path / "run", tmp_path / "hf", device="cpu")
+    assert [path.name for path in (tmp_path / "hf").iterdir()] == ["mine.txt"]

