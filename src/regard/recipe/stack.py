@@ -1,6 +1,6 @@
 """Stacks of Transformer blocks that read one text: encoders (BERT and its kind) and decoders (GPT and its kind)."""
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -44,7 +44,17 @@ DECODERS = {
 heads of 128 for 1.3b are more than its width and its stated size allow: 16 here."""
 
 
-class EncoderModel(BlockPart):
+class StackPart(BlockPart):
+    """A stack that reads one text."""
+
+    @model_validator(mode="after")
+    def begins_at_its_beginning(self) -> Self:
+        if self.positions.offset:
+            raise ValueError("model.positions.offset: only models that translate draw where positions begin; set it to 0")
+        return self
+
+
+class EncoderModel(StackPart):
     """A Transformer encoder: BERT (Devlin et al. 2019) and its kind. Any field of a preset may be overridden."""
 
     kind: Literal["transformer"]
@@ -68,7 +78,7 @@ class EncoderModel(BlockPart):
         return filled(given, ENCODERS)
 
 
-class DecoderModel(BlockPart):
+class DecoderModel(StackPart):
     """A Transformer decoder that says the next word: GPT (Radford et al. 2018, 2019; Brown et al. 2020) and its kind. Any field
     of a preset may be overridden."""
 
