@@ -68,6 +68,11 @@ class Foreign:
         return found
 
 
+def is_foreign(folder: Path) -> bool:
+    """Whether a folder is one of Hugging Face's, and not a run of ours."""
+    return (folder / "config.json").is_file() and not (folder / "recipe.toml").is_file()
+
+
 def open_folder(path: str | Path, *, allow_pickle: bool = False) -> Foreign:
     """Everything about a folder but its weights, checked."""
     folder = Path(path)

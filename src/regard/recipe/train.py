@@ -53,7 +53,7 @@ class Begin(Part):
     """Begin from weights of another run."""
 
     run: str
-    """A run folder."""
+    """A run folder, or a Hugging Face folder."""
     parts: list[str] = []
     """Names that the weights taken begin with, such as "encoder"; all when not given."""
     tokens: bool = True

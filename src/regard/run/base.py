@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,18 +23,20 @@ from regard.corpus.dataset import Dataset, read_dataset
 from regard.corpus.examples import Examples
 from regard.decoding.batched import batches_by_length
 from regard.errors import Mistake
-from regard.interop.convert import Foreign
+from regard.interop.convert import Foreign, is_foreign, open_folder
 from regard.models.zoo import MODELS
 from regard.recipe import Decode
 from regard.run import environment
 from regard.scoring import Score, perplexity
 from regard.tokens.special import OURS, Marks
-from regard.tokens.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
+from regard.tokens.tokenizer import Tokenizer, load_tokenizer, parse_tokenizer, train_tokenizer
 from regard.training.loop import Objective
 from regard.training.objectives import Say, log_probabilities
 
 EVALUATE_TOKENS = 8192
 EMBED_TOKENS = 4096
+MARKS = "marks.json"
+"""The marks of a tokenizer that came from elsewhere."""
 POOLS = ("mean", "cls", "words")
 
 
@@ -99,6 +101,8 @@ class Run:
     def load_tokenizers(self) -> list[Tokenizer]:
         if self.foreign is not None:
             return [self.foreign.tokenizer]
+        if (self.folder / MARKS).is_file():
+            return [brought_tokenizer(self.folder)]
         found = [load_tokenizer(self.folder / name) for name in self.tokenizer_names(self.recipe)]
         for tokenizer in found:
             tokenizer.marks = self.own_marks()
@@ -231,12 +235,27 @@ def by_words(text: str, words: Sequence[int], vectors: np.ndarray) -> Embedded:
 
 
 def copy_tokenizers(source: Path, folder: Path, names: Sequence[str]) -> None:
-    """The tokenizers of the run that weights are taken from, where this one has none yet."""
+    """The tokenizers of the run or Hugging Face folder that weights are taken from, where this one has none yet."""
+    if is_foreign(source):
+        theirs = open_folder(source).tokenizer
+        (folder / "tokenizer.json").write_text(theirs.to_json(), encoding="utf-8")
+        (folder / MARKS).write_text(json.dumps({"rows": theirs.size, **asdict(theirs.marks)}) + "\n", encoding="utf-8")
+        return
+    if (source / MARKS).is_file():
+        shutil.copyfile(source / MARKS, folder / MARKS)
     for name in names:
         if not (source / name).is_file():
             raise Mistake(f"train.begin.run = '{source}' has no {name}; set train.begin.tokens = false to train one's own")
         if not (folder / name).exists():
             shutil.copyfile(source / name, folder / name)
+
+
+def brought_tokenizer(folder: Path) -> Tokenizer:
+    """A tokenizer that came from a Hugging Face folder, with its own marks."""
+    kept: dict[str, Any] = json.loads((folder / MARKS).read_text(encoding="utf-8"))
+    tokenizer = parse_tokenizer(folder / "tokenizer.json", kept["rows"])
+    tokenizer.marks = Marks(kept["begin"], kept["end"], tuple(kept["before"]), tuple(kept["after"]), tuple(kept["never"]))
+    return tokenizer
 
 
 def override(settings: Decode, **given: Any) -> Decode:

@@ -15,6 +15,7 @@ from regard.batches.lengths import evaluation_rows, training_rows
 from regard.corpus.dataset import Dataset, read_dataset
 from regard.corpus.vectors import read_vectors
 from regard.errors import Mistake
+from regard.interop.convert import is_foreign
 from regard.recipe import Begin, Recipe
 from regard.run import environment
 from regard.run.base import Run
@@ -135,9 +136,11 @@ def freeze(run: Run, names: list[str]) -> None:
 
 
 def take_weights(run: Run, begin: Begin, log: Log) -> None:
-    """Begin from the weights of another run, all or those whose names begin with one of the parts."""
+    """Begin from the weights of another run or Hugging Face folder, all or those whose names begin with one of the parts."""
     path = Path(begin.run, "model.safetensors")
-    theirs, mine = checkpoint.read_weights(path), checkpoint.weights_of(run.model)
+    theirs = checkpoint.weights_of(load(begin.run, device="cpu").model) if is_foreign(Path(begin.run)) \
+        else checkpoint.read_weights(path)
+    mine = checkpoint.weights_of(run.model)
     taken = {name: weights for name, weights in theirs.items() if not begin.parts or name.startswith(tuple(begin.parts))}
     if not taken:
         known = ", ".join(sorted({name.split(".")[0] for name in theirs}))

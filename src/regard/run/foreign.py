@@ -80,10 +80,6 @@ class Brought:
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def is_foreign(folder: Path) -> bool:
-    return (folder / "config.json").is_file() and not (folder / "recipe.toml").is_file()
-
-
 def load_foreign(folder: Path, *, device: str = "auto", allow_pickle: bool = False) -> Run:
     """A run of the folder's task. Its model is first built without memory, and again when every tensor was found to fit."""
     where = environment.choose_device(device)

@@ -7,12 +7,13 @@ import torch
 
 from regard import recipe as recipes
 from regard.errors import Mistake
+from regard.interop.convert import is_foreign
 from regard.recipe import Algorithm, Recipe
 from regard.run import environment
 from regard.run.base import Run
 from regard.run.classify import Classifier
 from regard.run.corrupted import CorruptedRun
-from regard.run.foreign import HUB_NAME, fetch, is_foreign, load_foreign
+from regard.run.foreign import HUB_NAME, fetch, load_foreign
 from regard.run.language import LanguageRun
 from regard.run.masked import MaskedRun
 from regard.run.regress import Regressor
