@@ -26,12 +26,27 @@ def recurrent(draw):
         tie=draw(st.sampled_from(["all", "target", "none"])), max_length=32)
 
 
-SMALL = dict(width=8, heads=2, feed_forward=16, max_length=32)
+KINDS = ["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
 
 
 @st.composite
-def transformers(draw):
-    return TransformerModel(encoder_layers=2, decoder_layers=2, norm_first=draw(st.booleans()), **SMALL)
+def transformers(draw, kinds=KINDS):
+    heads = draw(st.sampled_from([1, 2, 4]))
+    shape = dict(
+        encoder_layers=draw(st.integers(1, 2)), decoder_layers=draw(st.integers(1, 2)), width=8 * heads, heads=heads,
+        key_width=draw(st.sampled_from([None, 6])), value_width=draw(st.sampled_from([None, 5])),
+        key_value_heads=draw(st.sampled_from([None, 1])), feed_forward=16, bias=draw(st.booleans()),
+        activation=draw(st.sampled_from(["relu", "gelu", "swiglu", "geglu"])),
+        norm=draw(st.sampled_from(["layer", "rms", "batch"])), residual=draw(st.booleans()), scale_scores=draw(st.booleans()),
+        norm_first=draw(st.booleans()), scale_embedding=draw(st.booleans()), scale_output=draw(st.booleans()),
+        output_bias=draw(st.booleans()), tie=draw(st.sampled_from(["all", "target", "none"])),
+        positions=Positions(kind=draw(st.sampled_from(kinds)), halves=draw(st.booleans())), max_length=32)
+    if draw(st.booleans()):
+        shape["encoder_widths"] = [12] * shape["encoder_layers"]
+    return TransformerModel(**shape)
+
+
+SMALL = dict(width=8, heads=2, feed_forward=16, max_length=32)
 
 
 @st.composite
@@ -43,8 +58,8 @@ def universal(draw):
 
 
 @st.composite
-def models(draw):
-    settings = draw(st.one_of(recurrent(), transformers(), universal()))
+def models(draw, kinds=None):
+    settings = draw(st.one_of(recurrent(), transformers(), universal()) if kinds is None else transformers(kinds))
     torch.manual_seed(draw(st.integers(0, 1000)))
     return MODELS["translate"][settings.kind](settings, V, V).double().eval()
 
@@ -65,7 +80,7 @@ def test_every_kind_is_under_these_laws():
 @given(models())
 def test_cached_equals_uncached(model):
     source, lengths, target = sentences()
-    state, parts = model.start((source, lengths)), []
+    state, parts = model.start((source, lengths), room=2), []
     for start, end in ((0, 1), (1, 3), (3, 5)):
         logits, state = model.step(target[:, start:end], state)
         parts.append(logits)
@@ -86,6 +101,43 @@ def test_later_words_cannot_change_earlier_logits(model, place):
     changed = target.clone()
     changed[:, place:] = torch.randint(4, V, changed[:, place:].shape)
     close(model(source, lengths, target)[:, :place], model(source, lengths, changed)[:, :place])
+
+
+@given(models(), st.data())
+def test_reorder_keep_and_join_are_what_they_say(model, data):
+    """Decoding after any of them equals decoding the chosen hypotheses from the start."""
+    source, lengths, target = sentences(B=2)
+    state = model.start((source, lengths))
+    _, state = model.step(target[:, :2], state)
+    state = state.reorder(torch.tensor([0, 0, 1, 1]))                             # two hypotheses each
+    a, b = torch.randint(4, V, (4, 1)), torch.randint(4, V, (4, 1))
+    _, state = model.step(a, state)
+    rows = torch.tensor([data.draw(st.integers(0, 1)), data.draw(st.integers(0, 1)),
+                         *(data.draw(st.integers(2, 3)) for _ in range(2))])
+    state = state.reorder(rows)
+    kept = data.draw(st.sampled_from([[0], [1], [0, 1], [1, 0]]))
+    state = state.keep(torch.tensor(kept))
+    chosen = torch.cat([torch.arange(2) + 2 * k for k in kept])
+    logits, state = model.step(b[chosen], state)
+    written = torch.cat([target[:, :2].repeat_interleave(2, 0), a], 1)[rows][chosen]
+    whole = torch.cat([written, b[chosen]], 1)
+    owner = torch.tensor(kept).repeat_interleave(2)
+    close(logits[:, -1], model(source[owner], lengths[owner], whole)[:, -1])
+
+
+@given(models(kinds=["none"]))
+def test_without_positions_the_encoder_is_permutation_equivariant(model):
+    source, lengths, target = sentences()
+    lengths[:] = source.size(1)
+    order = torch.randperm(source.size(1))
+    close(model(source, lengths, target), model(source[:, order], lengths, target))
+
+
+def test_with_positions_order_matters():
+    model = MODELS["translate"]["transformer"](TransformerModel(preset="tiny", width=16, heads=2), V, V).eval()
+    source, lengths, target = sentences()
+    lengths[:] = source.size(1)
+    assert (model(source, lengths, target) - model(source.flip(1), lengths, target)).abs().max() > 1e-3
 
 
 def rescore(model, source, lengths, row, tokens, prefix=(BOS,)):
@@ -119,17 +171,17 @@ def test_prefixes_of_different_lengths_go_on_as_if_alone(model):
         assert found[row].log_probability == pytest.approx(expected, abs=1e-5)
 
 
-@given(models())
-def test_joined_states_go_on_as_if_alone(model):
+@given(models(), st.integers(1, 3), st.integers(1, 4))
+def test_joined_states_go_on_as_if_alone(model, first, second):
     source, lengths, target = sentences()
-    parts = [(source[:2], lengths[:2], target[:2, :3]), (source[2:, :4], lengths[2:].clamp(max=4), target[2:, :1])]
+    parts = [(source[:2], lengths[:2], target[:2, :first]), (source[2:, :4], lengths[2:].clamp(max=4), target[2:, :second])]
     states = [model.step(written, model.start((ids, lens)))[1] for ids, lens, written in parts]
     joined = type(states[0]).join(states)
-    new = torch.randint(4, V, (3, 1))
-    logits, _ = model.step(new, joined)
-    alone = [model(ids, lens, torch.cat([written, rows], 1))[:, -1]
-             for (ids, lens, written), rows in zip(parts, (new[:2], new[2:]))]
-    close(logits[:, -1], torch.cat(alone))
+    for _ in range(2):
+        new = torch.randint(4, V, (3, 1))
+        logits, joined = model.step(new, joined)
+        parts = [(ids, lens, torch.cat([written, rows], 1)) for (ids, lens, written), rows in zip(parts, (new[:2], new[2:]))]
+        close(logits[:, -1], torch.cat([model(*part)[:, -1] for part in parts]))
 
 
 @given(models())
