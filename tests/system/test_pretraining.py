@@ -38,10 +38,10 @@ def test_bert_says_masked_words_and_next_sentences(tmp_path):
 
 
 def test_gpt_says_the_next_word(tmp_path):
-    run = train(recipe("language", {**STACK, "kind": "transformer"}, steps=350), tmp_path / "run", device="cpu")
+    run = train(recipe("language", {**STACK, "kind": "transformer"}), tmp_path / "run", device="cpu")
     (result,) = evaluate(run)
     print(result.scores)
-    assert result.scores["perplexity"].high < 25, "of a thousand tokens"
+    assert result.scores["perplexity"].high < 20, "of a thousand tokens"
 
 
 def test_t5_says_what_was_cut_out(tmp_path):
