@@ -91,3 +91,10 @@ def test_the_second_follows_the_first_in_half_of_the_cases():
     assert abs(follows / 300 - 0.5) < 0.12
     with pytest.raises(IndexError):
         rows.batch(np.array([300]), 0, 0)
+
+
+def test_what_follows_is_called_so_even_when_it_was_drawn():
+    rows = MaskedPairs(Side(Ragged.of(TEXTS[:6])), Masking(), MASK, V, None, np.array([0, 2, 4]), marks=BOTH_ENDS)
+    for epoch in range(20):
+        first, second, follows = rows.both(np.arange(3), 1, epoch)
+        assert ((second == first + 1) == follows).all()

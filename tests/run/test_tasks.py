@@ -2,13 +2,17 @@
 
 import copy
 import json
+from argparse import Namespace
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import regard
+from regard.batches.batches import in_order
 from regard.cli import app
+from regard.corpus.examples import Tagged
 from regard.errors import Mistake
 from regard.run.evaluate import compare_runs, evaluate
 from regard.run.fit import train
@@ -303,3 +307,25 @@ def test_a_label_that_was_never_trained_on_is_named(tmp_path):
     data = {"root": str(tmp_path), "train": ["train.tsv"], "valid": ["valid.tsv"], "world": None}
     with pytest.raises(Mistake, match=r"valid.tsv:2 has the label 'c', which is not in the training data \(a, b\)"):
         train(settings("classify", data=data), tmp_path / "run", device="cpu")
+
+
+def test_the_next_sentence_costs_as_much_as_the_words_usually_hidden(runs):
+    run = runs["masked"]
+    batch = next(in_order(run.encode(run.data.valid), 512))
+    run.model(**batch.inputs)
+    surprise = torch.nn.functional.cross_entropy(run.model.followed, batch.inputs["follows"], reduction="none")
+    expected = (0.15 * batch.inputs["lengths"] * surprise).sum()
+    assert run.model.penalty(batch).item() == pytest.approx(expected.item(), rel=1e-5) and expected > 0
+
+
+def test_a_tag_that_was_never_trained_on_is_not_asked_for(runs):
+    rows = runs["tag"].encode(Tagged([["the", "dog"]], [["der", "zzz"]]))
+    assert rows.batch(np.array([0]), 0, 0).label_count() == 1
+
+
+def test_validation_sentences_are_taken_all_through_the_set(tiny_run, monkeypatch):
+    seen = []
+    monkeypatch.setattr(tiny_run, "best", lambda texts, beam: seen.append((texts, beam)) or [Namespace(text="x") for _ in texts])
+    valid = tiny_run.data.valid
+    tiny_run.validate(valid, tiny_run.encode(valid))
+    assert seen == [(valid.source[::4], 1)]

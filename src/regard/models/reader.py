@@ -34,7 +34,7 @@ class Contextual(nn.Module):
         if self.layer != "mix":
             return layers[int(self.layer)]
         wide = torch.stack([nn.functional.pad(x, (0, self.width - x.size(-1))) for x in layers], dim=-1)      # (B, S, D, L)
-        share = self.scalars.exp() / self.scalars.exp().sum()
+        share = (self.scalars - self.scalars.logsumexp(0)).exp()
         return self.gamma * (wide @ share)
 
 
