@@ -16,7 +16,8 @@ from regard.worlds import bilingual
 
 PAIRS = bilingual.generate(600, 5, level=1)
 TEXTS = [pair.source for pair in PAIRS] + [pair.target for pair in PAIRS]
-KINDS = ["bpe", "wordpiece", "unigram", "characters"]
+KINDS = ["bpe", "bytes", "wordpiece", "unigram", "characters"]
+EXACT = ["bytes", "characters"]
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -30,8 +31,32 @@ def test_decoding_undoes_encoding(tokenizer):
     assert [tokenizer.library.id_to_token(i) for i in range(4)] == SPECIALS
 
 
-def test_spaces_are_normalised_and_specials_in_text_are_only_text(tokenizer):
+@pytest.mark.parametrize("kind", sorted({*KINDS} - {*EXACT}))
+def test_spaces_are_normalised(kind):
+    tokenizer = train_tokenizer(Tokens(kind=kind, size=400), TEXTS)
     assert tokenizer.decode(tokenizer.encode(["  The   dog \t sleeps. "])) == ["The dog sleeps."]
+
+
+@pytest.mark.parametrize("kind", EXACT)
+def test_characters_and_bytes_keep_every_space(kind):
+    code = ["def f(x):\r", "    return  x\t", "", "  "]
+    tokenizer = train_tokenizer(Tokens(kind=kind, size=400), code)
+    assert ["".join(tokenizer.pieces(ids)) for ids in tokenizer.encode(code)] == code
+
+
+def test_bytes_know_everything():
+    tokenizer = train_tokenizer(Tokens(kind="bytes", size=400), TEXTS)
+    assert tokenizer.decode(tokenizer.encode(["☃ 漢字 naïve"])) == ["☃ 漢字 naïve"]
+
+
+def test_text_that_is_tokenised_already_is_split_at_spaces_only():
+    text = "mr. <unk> is chairman of n.v. 's <unk> board"
+    tokenizer = train_tokenizer(Tokens(kind="words", punctuation=False), [text])
+    assert [piece.strip() for piece in tokenizer.pieces(tokenizer.encode([text])[0])] == text.split()
+    assert UNK not in tokenizer.encode([text])[0]                                # "<unk>" in a text is a word like others
+
+
+def test_specials_in_text_are_only_text(tokenizer):
     assert not {0, 1, 2} & set(tokenizer.encode(["the <pad> and </s> dog"])[0])
 
 
@@ -43,7 +68,9 @@ def test_every_token_belongs_to_its_word(tokenizer):
         assert glued == text.split()
 
 
-def test_unknown_characters_are_unknown(tokenizer):
+@pytest.mark.parametrize("kind", sorted({*KINDS} - {"bytes"}))
+def test_unknown_characters_are_unknown(kind):
+    tokenizer = train_tokenizer(Tokens(kind=kind, size=400), TEXTS)
     assert UNK in tokenizer.encode(["☃ ☃"])[0]
 
 

@@ -57,10 +57,12 @@ def block_shape(settings: "BlockPart", regularize: "Regularize | None") -> Shape
                  norm_epsilon=settings.norm_epsilon, **rates)
 
 
-def embedding_dropout(regularize: "Regularize | None") -> float:
+def embedding_dropout(regularize: "Regularize | None") -> nn.Module:
+    """Drops whole words of embeddings (B, T, D), then single numbers of them."""
     if regularize is None:
-        return 0.0
-    return regularize.dropout if regularize.embedding_dropout is None else regularize.embedding_dropout
+        return nn.Identity()
+    rate = regularize.dropout if regularize.embedding_dropout is None else regularize.embedding_dropout
+    return nn.Sequential(nn.Dropout1d(regularize.word_dropout), nn.Dropout(rate)) if regularize.word_dropout else nn.Dropout(rate)
 
 
 @dataclass

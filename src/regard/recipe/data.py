@@ -115,6 +115,8 @@ class TextData(Data):
 
     stream: bool = False
     """Read the text as one long stream, cut into windows of `model.max_length` tokens, instead of line by line."""
+    overlap: int = Field(0, ge=0)
+    """Of a stream that is scored: so many tokens of each window are read again from the one before, and asked for only there."""
     column: int | str | None = None
     """Read this column of .tsv or .jsonl files: its number, counted from 0, or its name."""
     language: Literal["source", "target", "both"] = "source"
@@ -126,6 +128,8 @@ class TextData(Data):
     def lines_can_be_set_aside(self) -> "TextData":
         if self.stream and self.held_out:
             raise ValueError("data.held_out sets lines aside, and a stream has none: give data.valid")
+        if self.overlap and not self.stream:
+            raise ValueError("data.overlap: only a stream has windows; set data.stream = true")
         return self
 
 
@@ -156,12 +160,15 @@ class TaggedData(Data):
 class Tokens(Part):
     """How text becomes ids, over the `tokenizers` library."""
 
-    kind: Literal["bpe", "wordpiece", "unigram", "words", "characters"] = "bpe"
+    kind: Literal["bpe", "bytes", "wordpiece", "unigram", "words", "characters"] = "bpe"
+    """`bytes` is BPE over bytes, as GPT-2 has it: nothing is unknown, and white space is kept as it is, as for `characters`."""
     size: int = Field(8000, ge=16)
     """Vocabulary size aimed at, special tokens included; ignored for characters."""
     file: str | None = None
     """Load this tokenizer.json (relative to data.root) instead of training one; both languages share it."""
     lowercase: bool = False
+    punctuation: bool = True
+    """Punctuation stands apart from the words; false splits at white space only, for text that is tokenised already."""
 
 
 class PairTokens(Tokens):

@@ -64,6 +64,13 @@ class Language(Recipe):
     data: TextData
     model: LanguageModel = RecurrentLanguage()
 
+    @model_validator(mode="after")
+    def windows_move_on(self) -> "Language":
+        if self.data.overlap >= self.model.max_length:
+            raise ValueError(f"data.overlap = {self.data.overlap} leaves nothing of a window of model.max_length = "
+                             f"{self.model.max_length} tokens")
+        return self
+
 
 class Masking(Part):
     """Which words are hidden, and what else is asked (Devlin et al. 2019, sec. 3.1)."""

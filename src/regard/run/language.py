@@ -40,7 +40,7 @@ class LanguageRun(Run):
             return Sentences(side, marks=marks)
         ends = np.full((len(side.ids), 1), self.marks.end, side.ids.flat.dtype)
         lines = [part for line, end in zip(range(len(side.ids)), ends) for part in (side.ids[line], end)]
-        return Stream(np.concatenate(lines), self.recipe.model.max_length)
+        return Stream(np.concatenate(lines), self.recipe.model.max_length, 0 if training else self.recipe.data.overlap)
 
     def score(self, name: str, examples: Lines) -> Result:
         return Result(name, examples, [], {"perplexity": self.perplexity(examples)})

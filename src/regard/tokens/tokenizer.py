@@ -1,6 +1,7 @@
 """Text to ids and back, by the `tokenizers` library; lossless but for the normaliser and unknown characters.
 
-A space travels with the word after it ("▁"), punctuation stands apart, so that decoding needs no rules.
+A space travels with the word after it ("▁"), punctuation stands apart, so that decoding needs no rules. Characters and bytes are
+taken as they come, white space included.
 """
 
 import os
@@ -80,6 +81,8 @@ def train_tokenizer(settings: Tokens, texts: Iterable[str], more: Sequence[str] 
     match settings.kind:
         case "bpe":
             trainer = trainers.BpeTrainer(limit_alphabet=LARGEST_ALPHABET, min_frequency=2, **options)
+        case "bytes":
+            trainer = trainers.BpeTrainer(initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), min_frequency=2, **options)
         case "wordpiece":
             trainer = trainers.WordPieceTrainer(limit_alphabet=LARGEST_ALPHABET, min_frequency=2, **options)
         case "unigram":
@@ -93,20 +96,28 @@ def train_tokenizer(settings: Tokens, texts: Iterable[str], more: Sequence[str] 
 
 
 def untrained(settings: Tokens) -> Library:
-    model = {"bpe": lambda: models.BPE(unk_token="<unk>"), "wordpiece": lambda: models.WordPiece(unk_token="<unk>"),
-             "unigram": models.Unigram, "words": lambda: models.WordLevel(unk_token="<unk>"),
+    model = {"bpe": lambda: models.BPE(unk_token="<unk>"), "bytes": models.BPE,
+             "wordpiece": lambda: models.WordPiece(unk_token="<unk>"), "unigram": models.Unigram,
+             "words": lambda: models.WordLevel(unk_token="<unk>"),
              "characters": lambda: models.WordLevel(unk_token="<unk>")}[settings.kind]()
     library = Library(model)
-    steps = [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
-    library.normalizer = normalizers.Sequence([*steps, normalizers.Lowercase()] if settings.lowercase else steps)
-    if settings.kind == "characters":
-        library.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
-        library.decoder = decoders.Fuse()
-    else:
-        library.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(),
-                                                         pre_tokenizers.Split(Regex(r"[^\w\s▁]|_"), "isolated")])
-        unmark = [decoders.Replace("##", "")] if settings.kind == "wordpiece" else []
-        library.decoder = decoders.Sequence([*unmark, decoders.Metaspace()])
+    exact = settings.kind in ("characters", "bytes")
+    spaces = [] if exact else [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
+    steps = [*([] if settings.kind == "bytes" else [normalizers.NFC()]), *spaces,
+             *([normalizers.Lowercase()] if settings.lowercase else [])]
+    library.normalizer = normalizers.Sequence(steps) if steps else None
+    match settings.kind:
+        case "characters":
+            library.pre_tokenizer = pre_tokenizers.Split(Regex(r"(?m:.)"), "isolated")
+            library.decoder = decoders.Fuse()
+        case "bytes":
+            library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+            library.decoder = decoders.ByteLevel()
+        case kind:
+            apart = [pre_tokenizers.Split(Regex(r"[^\w\s▁]|_"), "isolated")] if settings.punctuation else []
+            library.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), *apart])
+            unmark = [decoders.Replace("##", "")] if kind == "wordpiece" else []
+            library.decoder = decoders.Sequence([*unmark, decoders.Metaspace()])
     return library
 
 
