@@ -81,7 +81,8 @@ def kept_by(module: nn.Module, name: str, source: int, target: int, b: int) -> i
         bias = b * rows * rows * heads if isinstance(module.positions, Alibi | Relative) else 0
         normed = not isinstance(module.norm, nn.Identity)
         ends = 4 * module.width * (normed + (b == 4 and name == "encoder"))
-        return bias + rows * (ends + module.width * (module.dropout.p > 0))
+        dropped = any(isinstance(part, nn.Dropout) and part.p > 0 for part in module.dropout.modules())
+        return bias + rows * (ends + module.width * dropped)
     if isinstance(module, nn.RNNBase):
         directions = 2 if module.bidirectional else 1
         return b * rows * (module.input_size + directions * (GATES[type(module)] + 2) * module.hidden_size)
