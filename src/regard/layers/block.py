@@ -13,6 +13,7 @@ from regard.attention.cache import Cache
 from regard.attention.masks import NO_MASK, Mask
 from regard.attention.multihead import MultiHead
 from regard.attention.positions import Rotation
+from regard.layers.embedding import Switch
 from regard.layers.feed_forward import FeedForward
 from regard.layers.norm import Residual
 
@@ -58,11 +59,10 @@ def block_shape(settings: "BlockPart", regularize: "Regularize | None") -> Shape
 
 
 def embedding_dropout(regularize: "Regularize | None") -> nn.Module:
-    """Drops whole words of embeddings (B, T, D), then single numbers of them."""
     if regularize is None:
         return nn.Identity()
-    rate = regularize.dropout if regularize.embedding_dropout is None else regularize.embedding_dropout
-    return nn.Sequential(nn.Dropout1d(regularize.word_dropout), nn.Dropout(rate)) if regularize.word_dropout else nn.Dropout(rate)
+    dropout = nn.Dropout(regularize.dropout if regularize.embedding_dropout is None else regularize.embedding_dropout)
+    return nn.Sequential(Switch(regularize.word_switch), dropout) if regularize.word_switch else dropout
 
 
 @dataclass

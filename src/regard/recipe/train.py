@@ -40,8 +40,8 @@ class Regularize(Part):
     """On the attention weights."""
     embedding_dropout: Share | None = None
     """On the sum of embeddings and positions; as `dropout` when not given."""
-    word_dropout: Share = 0.0
-    """On whole words: the vector of a word that is read is left out, place included (after Gal and Ghahramani 2016)."""
+    word_switch: Share = 0.0
+    """Chance that a word which a Transformer reads is switched for another of the batch (after Wang et al. 2018)."""
     activation_dropout: Share = 0.0
     """Inside the feed-forward layer."""
     label_smoothing: Share = 0.1
