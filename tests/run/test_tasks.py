@@ -7,6 +7,7 @@ from argparse import Namespace
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from typer.testing import CliRunner
 
 import regard
@@ -16,6 +17,7 @@ from regard.corpus.examples import Tagged
 from regard.errors import Mistake
 from regard.run.evaluate import compare_runs, evaluate
 from regard.run.fit import train
+from regard.tokens.special import NO_MARK
 
 BASE = {
     "data": {"world": {"number": 500, "held_out": 60}},
@@ -329,3 +331,31 @@ def test_validation_sentences_are_taken_all_through_the_set(tiny_run, monkeypatc
     valid = tiny_run.data.valid
     tiny_run.validate(valid, tiny_run.encode(valid))
     assert seen == [(valid.source[::4], 1)]
+
+
+def somebodys_tokenizer(path, marks):
+    library = Tokenizer(models.BPE())
+    library.pre_tokenizer, library.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=marks, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    library.train_from_iterator(["the dog sees it", "a cat saw the dog"], trainer)
+    library.save(str(path))
+
+
+def test_a_language_model_speaks_somebody_elses_tokens(tmp_path):
+    somebodys_tokenizer(tmp_path / "gpt2.json", ["<|endoftext|>"])
+    run = train(settings("gpt", tokens={"file": str(tmp_path / "gpt2.json")}, train={"steps": 2}), tmp_path / "run", device="cpu")
+    end = run.tokenizers[0].library.token_to_id("<|endoftext|>")
+    assert (run.marks.begin, run.marks.end) == (NO_MARK, end) and run.tokenizers[0].size < 400
+    again = regard.load(tmp_path / "run", device="cpu")
+    assert run.generate(["the dog"], max_tokens=3) == again.generate(["the dog"], max_tokens=3)
+
+
+def test_a_vocabulary_without_the_marks_a_task_needs_is_refused(tmp_path):
+    somebodys_tokenizer(tmp_path / "none.json", ["<|odd|>"])
+    with pytest.raises(Mistake, match="no token that ends a text"):
+        train(settings("gpt", tokens={"file": str(tmp_path / "none.json")}), tmp_path / "a", device="cpu")
+    somebodys_tokenizer(tmp_path / "gpt2.json", ["<|endoftext|>"])
+    with pytest.raises(Mistake, match="to hide words behind"):
+        train(settings("masked", tokens={"file": str(tmp_path / "gpt2.json")}), tmp_path / "b", device="cpu")
+    with pytest.raises(Mistake, match="begins an output"):
+        train(settings("translate", tokens={"file": str(tmp_path / "gpt2.json")}), tmp_path / "c", device="cpu")

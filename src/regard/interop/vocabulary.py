@@ -8,10 +8,9 @@ from regard.errors import Mistake
 from regard.interop.config import MISSING, Config, read_json
 from regard.interop.family import Family
 from regard.tokens.special import NO_MARK, Marks
-from regard.tokens.tokenizer import Tokenizer, parse_tokenizer
+from regard.tokens.tokenizer import Tokenizer, around, parse_tokenizer
 
 LARGEST = 256 * 2**20
-PROBES = ("a", "the", "0", ".", "word")
 MASKS = ("[MASK]", "<mask>")
 
 
@@ -53,17 +52,6 @@ def marks_of(tokenizer: Tokenizer, config: Config, family: Family, generation: C
         begin = before[-1] if before else NO_MARK
     never = dict.fromkeys([*(token(config, name, rows) for name in family.never), *silent(generation, rows)])
     return Marks(begin, end, before, after, tuple(number for number in never if number not in (NO_MARK, end)))
-
-
-def around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The tokens put before and after a text."""
-    for probe in PROBES:
-        plain = tokenizer.library.encode(probe, add_special_tokens=False).ids
-        whole = tokenizer.library.encode(probe, add_special_tokens=True).ids
-        places = [i for i in range(len(whole)) if plain and whole[i:i + len(plain)] == plain]
-        if places:
-            return tuple(whole[:places[0]]), tuple(whole[places[0] + len(plain):])
-    return (), ()
 
 
 def token(config: Config, name: str, rows: int) -> int:

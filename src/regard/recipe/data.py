@@ -165,7 +165,8 @@ class Tokens(Part):
     size: int = Field(8000, ge=16)
     """Vocabulary size aimed at, special tokens included; ignored for characters."""
     file: str | None = None
-    """Load this tokenizer.json (relative to data.root) instead of training one; both languages share it."""
+    """Load this tokenizer.json (relative to data.root), one's own or somebody's, such as GPT-2's, instead of training one; both
+    languages share it."""
     lowercase: bool = False
     punctuation: bool = True
     """Punctuation stands apart from the words; false splits at white space only, for text that is tokenised already."""

@@ -29,7 +29,7 @@ from regard.recipe import Decode
 from regard.run import environment
 from regard.scoring import Score, perplexity
 from regard.tokens.special import OURS, Marks
-from regard.tokens.tokenizer import Tokenizer, load_tokenizer, parse_tokenizer, train_tokenizer
+from regard.tokens.tokenizer import Tokenizer, load_any, load_tokenizer, parse_tokenizer, train_tokenizer
 from regard.training.loop import Objective
 from regard.training.objectives import Say, log_probabilities
 
@@ -90,9 +90,8 @@ class Run:
             texts = [[line for side in texts for line in side]]
         for name, lines in zip(names, texts):
             if not (folder / name).exists():
-                made = load_tokenizer(Path(recipe.data.root, recipe.tokens.file)) if recipe.tokens.file \
-                    else train_tokenizer(recipe.tokens, lines, cls.more_marks)
-                (folder / name).write_text(made.to_json(), encoding="utf-8")
+                write_tokenizer(load_any(Path(recipe.data.root, recipe.tokens.file)) if recipe.tokens.file
+                                else train_tokenizer(recipe.tokens, lines, cls.more_marks), folder / name)
 
     @classmethod
     def tokenizer_names(cls, recipe: Any) -> list[str]:
@@ -237,9 +236,7 @@ def by_words(text: str, words: Sequence[int], vectors: np.ndarray) -> Embedded:
 def copy_tokenizers(source: Path, folder: Path, names: Sequence[str]) -> None:
     """The tokenizers of the run or Hugging Face folder that weights are taken from, where this one has none yet."""
     if is_foreign(source):
-        theirs = open_folder(source).tokenizer
-        (folder / "tokenizer.json").write_text(theirs.to_json(), encoding="utf-8")
-        (folder / MARKS).write_text(json.dumps({"rows": theirs.size, **asdict(theirs.marks)}) + "\n", encoding="utf-8")
+        write_tokenizer(open_folder(source).tokenizer, folder / "tokenizer.json")
         return
     if (source / MARKS).is_file():
         shutil.copyfile(source / MARKS, folder / MARKS)
@@ -248,6 +245,14 @@ def copy_tokenizers(source: Path, folder: Path, names: Sequence[str]) -> None:
             raise Mistake(f"train.begin.run = '{source}' has no {name}; set train.begin.tokens = false to train one's own")
         if not (folder / name).exists():
             shutil.copyfile(source / name, folder / name)
+
+
+def write_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
+    """Beside it its marks, where they are not ours."""
+    path.write_text(tokenizer.to_json(), encoding="utf-8")
+    if tokenizer.marks != OURS:
+        kept = {"rows": tokenizer.size, **asdict(tokenizer.marks)}
+        (path.parent / MARKS).write_text(json.dumps(kept) + "\n", encoding="utf-8")
 
 
 def brought_tokenizer(folder: Path) -> Tokenizer:

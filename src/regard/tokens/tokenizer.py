@@ -18,9 +18,11 @@ from tokenizers import Tokenizer as Library
 
 from regard.errors import Mistake
 from regard.recipe import Tokens
-from regard.tokens.special import OURS, SPECIALS, Marks
+from regard.tokens.special import NO_MARK, OURS, SPECIALS, Marks
 
 LARGEST_ALPHABET = 1000
+PROBES = ("a", "the", "0", ".", "word")
+ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "[SEP]", "<eos>")
 TRIAL = ["a word", "", "Wörter, 12 “Stück”; 漢字!\n"]
 
 
@@ -146,9 +148,38 @@ def silence() -> Iterator[None]:
 def load_tokenizer(path: Path) -> Tokenizer:
     """A tokenizer.json of ours."""
     tokenizer = parse_tokenizer(path)
-    if [tokenizer.library.id_to_token(i) for i in range(len(SPECIALS))] != SPECIALS:
+    if not is_ours(tokenizer):
         raise Mistake(f"{path}: the first tokens must be {' '.join(SPECIALS)}")
     return tokenizer
+
+
+def is_ours(tokenizer: Tokenizer) -> bool:
+    return [tokenizer.library.id_to_token(i) for i in range(len(SPECIALS))] == SPECIALS
+
+
+def load_any(path: Path) -> Tokenizer:
+    """A tokenizer.json of ours or of anybody, such as GPT-2's, with the marks that it puts around a text and ends it with."""
+    tokenizer = parse_tokenizer(path)
+    if is_ours(tokenizer):
+        return tokenizer
+    before, after = around(tokenizer)
+    ends = [tokenizer.library.token_to_id(name) for name in ENDS]
+    end = after[-1] if after else next((number for number in ends if number is not None), NO_MARK)
+    if end == NO_MARK:
+        raise Mistake(f"{path} has no token that ends a text; one of these is looked for: {' '.join(ENDS)}")
+    tokenizer.marks = Marks(before[-1] if before else NO_MARK, end, before, after or (end,), ())
+    return tokenizer
+
+
+def around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The tokens put before and after a text."""
+    for probe in PROBES:
+        plain = tokenizer.library.encode(probe, add_special_tokens=False).ids
+        whole = tokenizer.library.encode(probe, add_special_tokens=True).ids
+        places = [i for i in range(len(whole)) if plain and whole[i:i + len(plain)] == plain]
+        if places:
+            return tuple(whole[:places[0]]), tuple(whole[places[0] + len(plain):])
+    return (), ()
 
 
 def parse_tokenizer(path: Path, rows: int | None = None) -> Tokenizer:
