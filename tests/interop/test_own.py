@@ -127,6 +127,7 @@ MISFITS = [
     ("translate", dict(SMALL), "model.positions.halves = False"),
     ("classify", dict(BERT, norm_first=True), "model.norm_first = True"),
     ("classify", dict(BERT, pool="mean"), "model.pool = 'mean'"),
+    ("classify", dict(BERT, pool="max"), "model.pool = 'max'"),
     ("translate", {"kind": "recurrent", "width": 24}, "a recurrent model for the task translate has no Hugging Face family"),
 ]
 

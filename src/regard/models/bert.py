@@ -60,17 +60,19 @@ class Reading(nn.Module):
 
 class Pool(nn.Module):
     """What a text is judged by (B, S, D) -> (B, D): tanh(W x_1) of its first token, as BERT has it, relu(W x_1) as DistilBERT, or
-    the mean of all."""
+    the mean or the largest numbers of all."""
 
     def __init__(self, kind: str, width: int):
         super().__init__()
         self.kind = kind
-        self.dense = nn.Linear(width, width) if kind != "mean" else None
+        self.dense = nn.Linear(width, width) if kind.startswith("first") else None
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         if self.dense is not None:
             return self.dense(x[:, 0]).tanh() if self.kind == "first" else self.dense(x[:, 0]).relu()
         real = torch.arange(x.size(1), device=x.device) < lengths[:, None]        # (B, S)
+        if self.kind == "max":
+            return x.masked_fill(~real[..., None], float("-inf")).amax(1)
         return (x * real[..., None]).sum(1) / lengths[:, None]
 
 

@@ -68,9 +68,9 @@ class EncoderModel(StackPart):
     """Learned vectors for the first and the second of two texts; 0 is none."""
     embedding_norm: bool = False
     """Normalise the sum of the embeddings."""
-    pool: Literal["first", "first_relu", "mean"] = "mean"
-    """What a text is judged by: its first token, through a layer with tanh as BERT has it or with ReLU (DistilBERT), or the mean
-    of all."""
+    pool: Literal["first", "first_relu", "mean", "max"] = "mean"
+    """What a text is judged by: its first token, through a layer with tanh as BERT has it or with ReLU (DistilBERT), the mean of
+    all, or the largest of all in each place of the vector."""
 
     @model_validator(mode="before")
     @classmethod
