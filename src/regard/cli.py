@@ -4,6 +4,7 @@ import json
 import signal
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -146,20 +147,35 @@ def translate(run: RunFolder, texts: Texts = None, beam: Beam = None,
 
 @app.command()
 def generate(run: RunFolder, prompts: Texts = None,
-             max_tokens: Annotated[int, typer.Option("--max-tokens", "--max-new-tokens", min=1)] = 100,
-             temperature: Annotated[float | None, typer.Option(min=1e-6, help="Draw at this temperature; the likeliest token "
-                                                               "each time when not given.")] = None,
-             top_k: Annotated[int, typer.Option(min=0)] = 0, top_p: Annotated[float, typer.Option(min=1e-6, max=1.0)] = 1.0,
-             seed: int = 0, device: Device = "auto", as_json: AsJson = False) -> None:
+             max_tokens: Annotated[int, typer.Option("--max-tokens", "--max-new-tokens", help="Most tokens to write.")] = 100,
+             temperature: Annotated[float | None, typer.Option(help="Draw at this temperature; the likeliest token each time "
+                                                               "when not given.")] = None,
+             top_k: Annotated[int, typer.Option(help="Draw from the k likeliest tokens only; 0 is all.")] = 0,
+             top_p: Annotated[float, typer.Option(help="Draw from the likeliest tokens that together reach p; 1 is all.")] = 1.0,
+             repetition_penalty: Annotated[float, typer.Option(help="Hold back tokens that are there already: 1.2 is usual, "
+                                                               "1 is off.")] = 1.0,
+             stop: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="End before this text (a line's end: $'\\n'); "
+                                                            "may be repeated.")] = None,
+             number: Annotated[int, typer.Option("--number", "-n", help="Texts drawn for each prompt.")] = 1,
+             seed: Annotated[int, typer.Option(help="Another seed draws other texts.")] = 0,
+             stream: Annotated[bool | None, typer.Option("--stream/--no-stream", help="Write text as it is produced, with --json "
+                                                         "in {\"piece\"} objects; usual for one prompt on a terminal.")] = None,
+             device: Device = "auto", as_json: AsJson = False) -> None:
     """Write on from prompts, or from standard input line by line."""
+    from regard.run.language import WRITE_AT_ONCE, Manner
+
     end_with_the_reader()
-    opened = open_for("generate", run, device)
-    for lines in portions(prompts):
-        for found in opened.generate(lines, max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed):
-            if as_json:
-                print_json(text=found.text, score=round(found.score, 6))
-            else:
-                print(found.text)
+    settings: dict[str, Any] = dict(max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p,
+                                    repetition_penalty=repetition_penalty, stop=stop or (), seed=seed)
+    Manner(number=number, **settings)                 # refused before a model is read
+    opened, place = open_for("generate", run, device), 0
+    for lines in portions(prompts, size=1 if stream else WRITE_AT_ONCE):
+        if stream or (stream is None and number == len(lines) == 1 and sys.stdout.isatty() and not as_json):
+            for line, sample in product(range(len(lines)), range(number)):
+                print_stream(opened.stream(lines[line], place=place + line, sample=sample, **settings), as_json)
+        else:
+            print_written(opened.generate(lines, number=number, place=place, **settings), as_json)
+        place += len(lines)
 
 
 @app.command()
@@ -378,6 +394,9 @@ def open_for(verb: str, run: Path, device: str) -> Any:
 def portions(texts: list[str] | None, size: int = 2000) -> Iterator[list[str]]:
     """The given texts, or standard input in portions, so that a long file streams through."""
     if texts:
+        for number, text in enumerate(texts, start=1):
+            if text.encode("utf-8", "ignore").decode("utf-8") != text:            # a byte that is none, as Python keeps it
+                raise Mistake(f"text {number} of the command line is not UTF-8; convert it first")
         yield texts
         return
     portion: list[str] = []
@@ -395,6 +414,31 @@ def portions(texts: list[str] | None, size: int = 2000) -> Iterator[list[str]]:
 
 def print_json(**values: Any) -> None:
     print(json.dumps(values, ensure_ascii=False))
+
+
+def print_written(texts: list[Any], as_json: bool) -> None:
+    for found in texts:
+        if as_json:
+            print_json(text=found.text, score=round(found.score, 6))
+        else:
+            print(found.text)
+    sys.stdout.flush()
+
+
+def print_stream(writing: Any, as_json: bool) -> None:
+    """A text while it is written, its end in any case on a line of its own."""
+    if as_json:
+        for piece in writing:
+            print_json(piece=piece)
+            sys.stdout.flush()
+        print_written([writing.result], as_json)
+        return
+    print(writing.prompt, end="", flush=True)
+    try:
+        for piece in writing:
+            print(piece, end="", flush=True)
+    finally:
+        print(flush=True)
 
 
 def print_results(results: list[Any]) -> None:

@@ -159,6 +159,18 @@ def test_generate_writes_their_text_in_padded_batches(opened, lines, name):
     assert [text.text for text in run.generate(lines, max_tokens=15)] == expected
 
 
+@pytest.mark.parametrize("name", ["gpt2", "llama", "openai-gpt"])
+@pytest.mark.parametrize("penalty", [1.2, 3.0, 0.7])
+def test_generate_penalizes_repeats_as_they_do(opened, lines, name, penalty):
+    """One by one there, for they take what short prompts are filled up with for a token that was written."""
+    model, theirs, run = opened(name)
+    ids = [torch.tensor([theirs(line)["input_ids"]]) for line in lines]
+    options = dict(max_new_tokens=15, do_sample=False, pad_token_id=0, repetition_penalty=penalty)
+    expected = [theirs.decode(model.generate(input_ids=row, **options)[0], skip_special_tokens=True).strip() for row in ids]
+    assert [text.text for text in run.generate(lines, max_tokens=15, repetition_penalty=penalty)] == expected
+    assert expected != [text.text for text in run.generate(lines, max_tokens=15)]
+
+
 @pytest.mark.parametrize("name", ["t5", "marian"])
 @pytest.mark.parametrize("beam", [1, 3])
 def test_translate_says_their_text_in_padded_batches(opened, lines, name, beam):
@@ -194,6 +206,15 @@ def test_a_prompt_of_nothing_needs_a_begin_mark(opened):
 def test_writing_ends_where_the_positions_do(opened):
     run = opened("openai-gpt")[2]                                                 # without an end mark, only length ends it
     assert len(run.generate(["the dog"], max_tokens=500)[0].tokens) == 64 + 1 - len(run.tokenizers[0].encode(["the dog"])[0]) - 1
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "openai-gpt"])
+def test_a_text_is_streamed_as_it_is_generated(opened, lines, name):
+    run = opened(name)[2]
+    for place, (line, text) in enumerate(zip(lines, run.generate(lines, max_tokens=25, temperature=2.0))):
+        writing = run.stream(line, max_tokens=25, temperature=2.0, place=place)
+        assert writing.prompt + "".join(writing) == text.text and writing.result.written == text.written
+        assert text.text == run.tokenizers[0].decode([[*run.begun([line])[0], *text.tokens]])[0]
 
 
 def test_what_a_folder_does_not_bring_is_said(opened):

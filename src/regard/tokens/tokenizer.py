@@ -60,11 +60,23 @@ class Tokenizer:
         return [self.piece(i) for i in ids]
 
     def piece(self, number: int) -> str:
-        token, decoder = self.library.id_to_token(number) or "", self.library.decoder
-        if decoder is None:
-            return f" {token}"                        # the library puts a space between tokens then
-        return decoder.decode(["a", token, "a"])[1:-1] if isinstance(decoder, decoders.BPEDecoder) \
-            else decoder.decode(["a", token])[1:]
+        token = self.library.id_to_token(number) or ""
+        return self.spell(["a", token, "a"])[1:-1] if isinstance(self.library.decoder, decoders.BPEDecoder) \
+            else self.spell(["a", token])[1:]
+
+    def spell(self, tokens: Sequence[str]) -> str:
+        """The text of tokens given as strings, by the library's decoder; without one, it puts a space between them."""
+        decoder = self.library.decoder
+        return " ".join(tokens) if decoder is None else decoder.decode(list(tokens))
+
+    def spoken(self, number: int) -> str | None:
+        """A token as a string; None where decoding leaves it out."""
+        return None if number in self.unspoken else self.library.id_to_token(number)
+
+    @cached_property
+    def byte_fallback(self) -> bool:
+        """Whether a token such as <0x42> stands for a byte."""
+        return self.spell(["a", "<0x42>"]) == "aB"
 
     @cached_property
     def unspoken(self) -> set[int]:
