@@ -288,6 +288,11 @@ def test_a_language_model_of_a_stream(tmp_path):
     run = train(stream, tmp_path / "run", device="cpu")
     assert evaluate(run)[0].scores["perplexity"].score < 1.2
     assert run.generate(["six"], max_tokens=2)[0].text == "six seven eight"
+    on = "six seven eight\none two three four five\n\nsix"
+    assert run.generate(["six seven"], max_tokens=10)[0].text == on           # a line's end does not end the text …
+    assert run.generate(["six seven eight\none two"], max_tokens=6)[0].text == on
+    assert "six seven" + "".join(run.stream("six seven", max_tokens=10)) == on
+    assert run.generate(["one two"], stop="\n")[0].text == "one two three four five"      # … unless one says so
 
 
 @pytest.mark.parametrize("task, lines", [

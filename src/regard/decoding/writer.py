@@ -75,9 +75,9 @@ class Writer:
     """One text while its tokens come. White space at its end is kept back, as decoding leaves it out, and so is whatever may be
     the beginning of a stop string."""
 
-    def __init__(self, tokenizer: Tokenizer, ids: Sequence[int], stops: Sequence[str] = ()):
+    def __init__(self, tokenizer: Tokenizer, ids: Sequence[int], stops: Sequence[str] = (), line_end: int | None = None):
         self.ids, self.stops = list(ids), stops
-        self.detokenizer = Detokenizer(tokenizer, ids)
+        self.detokenizer = Detokenizer(tokenizer, ids, line_end)
         self.prompt = self.detokenizer.prompt.lstrip()
         self.tokens: list[int] = []
         self.log_probability = 0.0

@@ -43,8 +43,8 @@ def score_by_length(series: Mapping[str, Sequence[Mapping[str, Any]]], metric: s
             places = [place + 0.07 * (number - (len(series) - 1) / 2) for place in range(len(bins))]
             below = [found["score"] - found["ci_low"] for found in bins]
             above = [found["ci_high"] - found["score"] for found in bins]
-            axes.errorbar(places, [found["score"] for found in bins], yerr=[below, above], color=colour, marker=marker, markersize=4,
-                          linewidth=1.2, elinewidth=0.8, capsize=2, label=name)
+            axes.errorbar(places, [found["score"] for found in bins], yerr=[below, above], color=colour, marker=marker,
+                          markersize=4, linewidth=1.2, elinewidth=0.8, capsize=2, label=name)
         bins = next(iter(series.values()))
         axes.set_xticks(range(len(bins)), [f"{found['low']}–{found['high']}\n({found['count']:,})" for found in bins])
         axes.set_xlabel("words of the source (sentences)")

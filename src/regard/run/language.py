@@ -13,7 +13,7 @@ from regard.decoding.walk import steps
 from regard.decoding.writer import Manner, Writer, prefix_of, write
 from regard.errors import Mistake
 from regard.run.base import Result, Run
-from regard.tokens.special import NO_MARK
+from regard.tokens.special import NO_MARK, Marks
 
 WRITE_AT_ONCE = 64
 
@@ -82,7 +82,7 @@ class LanguageRun(Run):
         found: list[Text] = []
         for start in range(0, len(begun), WRITE_AT_ONCE):
             rows = begun[start:start + WRITE_AT_ONCE]
-            writers = [Writer(self.tokenizers[0], ids, manner.stops) for (_, ids), _ in rows]
+            writers = [self.writer(ids, manner) for (_, ids), _ in rows]
             for _ in self.write(writers, manner, [sample_number(prompt, sample) for (prompt, _), sample in rows]):
                 pass
             found += map(written, writers)
@@ -94,21 +94,31 @@ class LanguageRun(Run):
         """The text that `generate` writes on from a prompt, piece by piece while it is written; of several the one numbered
         `sample`, counted from 0."""
         manner = Manner(max_tokens, temperature, top_k, top_p, repetition_penalty, stop, seed)
-        writer = Writer(self.tokenizers[0], self.begun([prompt], place)[0], manner.stops)
+        writer = self.writer(self.begun([prompt], place)[0], manner)
         return Writing(writer, self.write([writer], manner, [sample_number(place, sample)]))
 
     def write(self, writers: Sequence[Writer], manner: Manner, numbers: Sequence[int]) -> Generator[str]:
         limits = torch.tensor([self.room(len(writer.ids), manner.max_tokens) for writer in writers], device=self.device)
         return write(steps(self.model, None, limits, manner.choose(np.array(numbers)), process=manner.process(),
-                           prefix=prefix_of(writers, self.device), marks=self.marks), writers)
+                           prefix=prefix_of(writers, self.device), marks=self.writing_marks()), writers)
+
+    def writer(self, ids: Sequence[int], manner: Manner) -> Writer:
+        return Writer(self.tokenizers[0], ids, manner.stops, self.marks.end if self.flows else None)
+
+    @property
+    def flows(self) -> bool:
+        """Whether it has learned from a stream, in which the end mark ends a line and not the text."""
+        return bool(self.recipe.data.stream)
+
+    def writing_marks(self) -> Marks:
+        return replace(self.marks, end=NO_MARK) if self.flows else self.marks
 
     def begun(self, prompts: Sequence[str], place: int = 0) -> list[list[int]]:
         """The prompts as ids, each opened by the begin mark where the vocabulary has one."""
         if not hasattr(self.model, "step"):
             raise Mistake(f"{self.folder} reads in both directions (model.kind = {self.recipe.model.kind!r}) "
                           "and cannot write on; use: regard embed")
-        opening = [] if self.marks.begin == NO_MARK else [self.marks.begin]
-        begun = [[*opening, *ids] for ids in self.tokenizers[0].encode(prompts)]
+        begun = [self.opened(prompt) for prompt in prompts]
         for number, ids in enumerate(begun, start=place + 1):
             if not ids:
                 raise Mistake("an empty prompt: nothing marks the beginning of a text here; give at least one word")
@@ -116,6 +126,12 @@ class LanguageRun(Run):
                 raise Mistake(f"prompt {number} is {len(ids)} tokens long, and the model takes {self.most} with what it writes; "
                               "shorten it")
         return begun
+
+    def opened(self, prompt: str) -> list[int]:
+        """A prompt as it is read: after the begin mark where there is one, or in a stream after the line before it."""
+        if self.flows:
+            return [token for line in self.tokenizers[0].encode(prompt.split("\n")) for token in (self.marks.end, *line)]
+        return [*([] if self.marks.begin == NO_MARK else [self.marks.begin]), *self.tokenizers[0].encode([prompt])[0]]
 
     @property
     def most(self) -> int | None:
