@@ -31,6 +31,8 @@ def files_of_ours(run: Any, family: Family, architecture: str, settings: Setting
     files: dict[str, Any] = {"config.json": config}
     if family.begin is not None:
         config |= {"decoder_start_token_id": marks.begin, "is_encoder_decoder": True}
+    if run.recipe.task == "regress":
+        config |= {"problem_type": "regression", "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
     if labels := getattr(run, "labels", None):
         config |= {"id2label": {str(i): label for i, label in enumerate(labels)},
                    "label2id": {label: i for i, label in enumerate(labels)}}
@@ -40,10 +42,11 @@ def files_of_ours(run: Any, family: Family, architecture: str, settings: Setting
         marks = marks if family.begin is not None else Marks(before=(marks.begin,), after=())
     files["tokenizer.json"] = with_marks(source, marks)
     mask = {"mask_token": MASK_TEXT} if source.library.id_to_token(MASK) == MASK_TEXT else {}
+    segments = ["token_type_ids"] if settings.get("segments", 0) > 1 else []
     files["tokenizer_config.json"] = {
         "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": settings["max_length"], "pad_token": SPECIALS[PAD],
         "bos_token": SPECIALS[BOS], "eos_token": SPECIALS[EOS], "unk_token": SPECIALS[UNK], **mask,
-        "clean_up_tokenization_spaces": False, "model_input_names": ["input_ids", "attention_mask"]}
+        "clean_up_tokenization_spaces": False, "model_input_names": ["input_ids", *segments, "attention_mask"]}
     return files
 
 
@@ -55,9 +58,11 @@ def with_marks(tokenizer: Tokenizer, marks: Marks) -> dict[str, Any]:
     def text(name: str, segment: int = 0) -> dict[str, Any]:
         return {"Sequence": {"id": name, "type_id": segment}}
 
-    one = [*map(special, marks.before), text("A"), *map(special, marks.after)]
-    two = [*one, text("B", 1), *(special(number, 1) for number in marks.after)]
-    names = {number: tokenizer.library.id_to_token(number) for number in (*marks.before, *marks.after)}
+    first = [*map(special, marks.before), text("A")]
+    one = [*first, *map(special, marks.after)]
+    two = [*first, *map(special, marks.middle), text("B", marks.segment),
+           *(special(number, marks.segment) for number in marks.after)]
+    names = {number: tokenizer.library.id_to_token(number) for number in (*marks.before, *marks.middle, *marks.after)}
     made: dict[str, Any] = json.loads(tokenizer.to_json())
     made["post_processor"] = {"type": "TemplateProcessing", "single": one, "pair": two, "special_tokens": {
         name: {"id": name, "ids": [number], "tokens": [name]} for number, name in names.items()}}

@@ -40,9 +40,10 @@ def generation(folder: Path) -> Config:
 def marks_of(tokenizer: Tokenizer, config: Config, family: Family, generation: Config, rows: int) -> Marks:
     """What is put around a text is what the tokenizer puts there; what begins and ends an output, what the settings say."""
     before, after = around(tokenizer)
-    if any(number >= rows for number in (*before, *after)):
+    between, segment = between_two(tokenizer, before, after)
+    if largest := [number for number in (*before, *after, *(between or ())) if number >= rows]:
         raise Mistake(f"{config.path.parent / 'tokenizer.json'} does not fit the model: it puts token "
-                      f"{max(*before, *after)} around a text, the embedding has {rows} rows (vocab_size)")
+                      f"{max(largest)} around a text, the embedding has {rows} rows (vocab_size)")
     end = token(config, "eos_token_id", rows)
     if family.begin is not None:
         begin = token(config, family.begin, rows)
@@ -52,7 +53,7 @@ def marks_of(tokenizer: Tokenizer, config: Config, family: Family, generation: C
     else:
         begin = before[-1] if before else NO_MARK
     never = dict.fromkeys([*(token(config, name, rows) for name in family.never), *silent(generation, rows)])
-    return Marks(begin, end, before, after, tuple(number for number in never if number not in (NO_MARK, end)))
+    return Marks(begin, end, before, after, tuple(number for number in never if number not in (NO_MARK, end)), between, segment)
 
 
 def around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -64,6 +65,20 @@ def around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
         if places:
             return tuple(whole[:places[0]]), tuple(whole[places[0] + len(plain):])
     return (), ()
+
+
+def between_two(tokenizer: Tokenizer, before: tuple[int, ...], after: tuple[int, ...]) -> tuple[tuple[int, ...] | None, int]:
+    """The tokens put between two texts, None where they are those after a text; and the segment of the second."""
+    usual = Marks()
+    for probe in PROBES:
+        plain = tuple(tokenizer.library.encode(probe, add_special_tokens=False).ids)
+        both = tokenizer.library.encode(probe, probe, add_special_tokens=True)
+        begin, end = (*before, *plain), (*plain, *after)
+        if plain and len(both.ids) >= len(begin) + len(end) and tuple(both.ids[:len(begin)]) == begin \
+                and tuple(both.ids[-len(end):]) == end:
+            between = tuple(both.ids[len(begin):-len(end)])
+            return None if between == after else between, both.type_ids[-len(end)]
+    return usual.between, usual.segment
 
 
 def token(config: Config, name: str, rows: int) -> int:

@@ -46,6 +46,12 @@ class Tokenizer:
         encodings = self.library.encode_batch(list(texts), add_special_tokens=False)
         return [(encoding.ids, word_numbers(text, encoding.offsets)) for text, encoding in zip(texts, encodings)]
 
+    def encode_spans(self, texts: Sequence[str]) -> list[tuple[list[int], np.ndarray]]:
+        """Ids of each text, and for each of them where it stands in the text: (from, to) in characters, without the white space
+        around it; nothing (from = to) where it is white space alone."""
+        encodings = self.library.encode_batch(list(texts), add_special_tokens=False)
+        return [(encoding.ids, trimmed(text, encoding.offsets)) for text, encoding in zip(texts, encodings)]
+
     def words(self, ids: Sequence[int]) -> list[int]:
         """For each token, which white-space separated word of the decoded text it belongs to."""
         pieces = ["" if i in self.unspoken else piece for i, piece in zip(ids, self.pieces(ids))]
@@ -119,6 +125,22 @@ def word_numbers(text: str, spans: Sequence[tuple[int, int]]) -> list[int]:
     return [min(max(0, word), owner[start] if start < len(owner) else word) for start, _ in spans]
 
 
+def trimmed(text: str, spans: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Spans of a text without the white space around them (N, 2). Where letters were composed, a span of the library's ends after
+    the first of them ("e" of "é" in two code points): it goes on to white space, or to where the next one begins."""
+    found = np.zeros((len(spans), 2), np.int64)
+    for i, (start, end) in enumerate(spans):
+        limit = spans[i + 1][0] if i + 1 < len(spans) else len(text)
+        while start < end and text[start].isspace():
+            start += 1
+        while start < end and text[end - 1].isspace():
+            end -= 1
+        while start < end < limit and not text[end].isspace():
+            end += 1
+        found[i] = start, end
+    return found
+
+
 @contextmanager
 def silence() -> Iterator[None]:
     """Nothing on standard error, not even from a library that writes to it past Python."""
@@ -150,6 +172,7 @@ def parse_tokenizer(path: Path, rows: int | None = None) -> Tokenizer:
             tokenizer.library.no_truncation()
             tokenizer.library.no_padding()
             tokenizer.decode([tokenizer.library.encode(word).ids for word in TRIAL] + tokenizer.encode(TRIAL))
+            tokenizer.library.encode(TRIAL[0], TRIAL[0])
     except FileNotFoundError:
         raise Mistake(f"no tokenizer at {path}") from None
     except BaseException as error:
