@@ -35,13 +35,13 @@ def best_spans(places: np.ndarray, windows: Sequence[Pointed], *, most: int, num
     than that above a span's. Probabilities are a softmax over everything that may be said.
     """
     spoken = places[:, 0] < places[:, 1]
+    if not spoken.any():
+        return [Span(0, 0, 1.0)]
     scores = np.full((len(places), most), -np.inf)                                # (T, length - 1)
     for window in windows:
         here = slice(window.first, window.first + len(window.begins))
         begins, ends = (np.where(spoken[here], logits, -np.inf) for logits in (window.begins, window.ends))
         scores[here] = np.maximum(scores[here], begins[:, None] + ahead(ends, most))
-    if not spoken.any():
-        return [Span(0, 0, 1.0)]
     nothing = -np.inf if threshold is None else min(window.nothing for window in windows)
     said = np.append(scores, nothing)                                             # the last one is to say nothing
     probability = np.exp(said - np.logaddexp.reduce(said))

@@ -76,8 +76,11 @@ class AnswerRun(Run):
                            threshold=settings.threshold if may_be_none else None) for number, found in enumerate(pointed)]
 
     def said(self, examples: Questions, rows: Windows) -> list[str]:
-        """The answer to each question, nothing where there is none."""
-        return [context[best.start:best.end] for context, (best, *_) in zip(examples.context, self.spans(rows))]
+        """The answer to each question, nothing where there is none; a model from elsewhere, whose recipe is not known, may say
+        nothing where some questions are known to have no answer."""
+        unanswerable = None if self.foreign is None else not all(examples.answers)
+        found = self.spans(rows, unanswerable=unanswerable)
+        return [context[best.start:best.end] for context, (best, *_) in zip(examples.context, found)]
 
     def validate(self, examples: Questions, rows: Any) -> dict[str, float]:
         each = [judge(*pair) for pair in zip(self.said(examples, rows), examples.golds())]
