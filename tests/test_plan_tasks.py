@@ -37,13 +37,14 @@ RECIPES = {
     "masked": {"task": "masked", "model": {**STACK, "segments": 2}},
     "classifier": {"task": "classify", "model": {**STACK, "pool": "first"}},
     "tagger": {"task": "tag", "model": {**STACK, "activation": "swiglu"}},
+    "pointer": {"task": "answer", "model": {**STACK, "segments": 2}},
 }
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_multiplications_are_those_that_are_done(name):
     recipe = recipes.build({"data": {"world": {}}, **RECIPES[name]})
-    sizes = (50,) if recipe.task in ("language", "masked") else (50, 3)
+    sizes = (50,) if recipe.task in ("language", "masked", "answer") else (50, 3)
     model = MODELS[recipe.task]["transformer"](recipe.model, *sizes).eval()
     text, n = torch.randint(4, 50, (1, 12)), torch.tensor([12])
     inputs = (text,) if recipe.task == "language" else (text, n)
@@ -57,6 +58,7 @@ def test_the_multiplications_are_those_that_are_done(name):
 @pytest.mark.parametrize("settings", [
     {"task": "language", "model": {"kind": "elmo"}}, {"task": "language", "model": {"attention": "additive"}},
     {"task": "classify", "model": {"attention": "dot"}}, {"task": "tag"}, {"model": {"kind": "recurrent"}},
+    {"task": "regress"}, {"task": "answer"}, {"task": "corrupted", "model": {"preset": "t5-tiny"}},
     {"model": {"kind": "recurrent", "decoder": "luong", "attention": "none"}},
     {"model": {"kind": "universal", "width": 64, "heads": 4}},
 ], ids=str)

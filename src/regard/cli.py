@@ -38,12 +38,12 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the run; made anew."
 
 
 @app.command()
-def new(task: Annotated[str, typer.Argument(help="What to train for: translate, language, masked, classify or tag.")],
+def new(task: Annotated[str, typer.Argument(help="What to train for: translate, language, masked, classify, tag or answer.")],
         source: Source = None,
         target: Annotated[Path | None, typer.Option(help="Its translation, line by line.")] = None,
         pairs: Annotated[Path | None, typer.Option(help="Or both in one .tsv or .jsonl file.")] = None,
         data: Annotated[list[Path] | None, typer.Option(help="For other tasks: text, labelled texts (.tsv, .jsonl), "
-                                                        "tagged words.")] = None) -> None:
+                                                        "tagged words, questions (.json, .jsonl).")] = None) -> None:
     """Write a starter recipe for one's own data to standard output."""
     from regard.run.starter import starter_recipe
 
@@ -222,6 +222,36 @@ def tag(run: RunFolder, texts: Texts = None, device: Device = "auto", as_json: A
                 print_json(tokens=found.words, labels=found.labels)
             else:
                 print("\n".join(f"{word}\t{label}" for word, label in zip(found.words, found.labels)), end="\n\n")
+
+
+@app.command()
+def answer(run: RunFolder,
+           pairs: Annotated[list[str] | None, typer.Argument(metavar="[QUESTION<TAB>CONTEXT]...", help="What to answer; standard "
+                                                             "input, one a line, when nothing is given.")] = None,
+           question: Annotated[str | None, typer.Option(help="One question …")] = None,
+           context: Annotated[str | None, typer.Option(help="… and the text that answers it.")] = None,
+           top: Annotated[int, typer.Option(min=1, help="Print so many candidates, the best first.")] = 1,
+           unanswerable: Annotated[bool | None, typer.Option("--unanswerable/--answerable", help="Whether it may say that there "
+                                                             "is none, an empty line; the recipe decides if not given.")] = None,
+           device: Device = "auto", as_json: AsJson = False) -> None:
+    """Answer questions with words of their contexts."""
+    end_with_the_reader()
+    if (question is None) != (context is None):
+        raise Mistake("--question and --context go together")
+    if question is not None and pairs:
+        raise Mistake("give --question and --context, or questions with a tab before their contexts, not both")
+    opened = open_for("answer", run, device)
+    lines = ([line.split("\t", 1) for line in lines] for lines in portions(pairs))
+    for parts in [[[question, context]]] if question is not None and context is not None else lines:
+        for number, part in enumerate(parts, start=1):
+            if len(part) != 2:
+                raise Mistake(f"line {number} has no tab; write a question, a tab and its context")
+        for found in opened.answers(*zip(*parts), top=top, unanswerable=unanswerable):
+            for best in found:
+                if as_json:
+                    print_json(text=best.text, start=best.start, end=best.end, probability=round(best.probability, 6))
+                else:
+                    print(" ".join(best.text.split()))
 
 
 @app.command()

@@ -92,6 +92,19 @@ def test_padding_and_company_change_nothing(model):
         close(real(together, row, length), model(source[row:row + 1, :length], lengths[row:row + 1])[0])
 
 
+@given(blocks(), st.sampled_from([0, 1, 2]), st.integers(0, 1000))
+def test_a_pointer_sees_nothing_behind_the_end_and_points_at_nothing_there(block, segments, seed):
+    torch.manual_seed(seed)
+    model = unlike(MODELS["answer"]["transformer"](EncoderModel(**block, segments=segments), V).double().eval())
+    source, lengths = texts()
+    second = (torch.arange(source.size(1)) > 2).long().expand(len(source), -1)
+    together = model(source, lengths, second)                                     # (B, 2, S)
+    for row, length in enumerate(lengths.tolist()):
+        alone = model(source[row:row + 1, :length], lengths[row:row + 1], second[row:row + 1, :length])[0]
+        close(together[row, :, :length], alone)
+        assert (together[row, :, length:] == -torch.inf).all()
+
+
 @given(readers(tasks=("elmo",)), st.integers(0, 5))
 def test_elmo_never_sees_what_it_has_to_say(model, at):
     """The word after is said from what is before and here, the word before from what is after and here."""

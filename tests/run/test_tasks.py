@@ -308,6 +308,26 @@ def test_a_starter_recipe_of_every_task_trains(task, lines, tmp_path):
     assert run.recipe.task == task and evaluate(run)[0].scores
 
 
+@pytest.mark.parametrize("positive, average", [(None, "positive:b"), ("a", "positive:a"), ("x", None)])
+def test_a_classifier_is_scored_by_accuracy_f1_and_mcc(tmp_path, positive, average):
+    for name in ("train", "valid"):
+        (tmp_path / f"{name}.tsv").write_text("".join(f"{'yes' if i % 3 else 'no'} {i}\t{'ab'[i % 3 > 0]}\n" for i in range(60)))
+    data = {"root": str(tmp_path), "train": ["train.tsv"], "valid": ["valid.tsv"], "world": None, "positive": positive}
+    short = settings("classify", data=data, train={"steps": 4, "evaluate_every": 4})
+    if average is None:
+        with pytest.raises(Mistake, match=r"data.positive = 'x' is none of the labels: a, b"):
+            train(short, tmp_path / "run", device="cpu")
+        return
+    run = train(short, tmp_path / "run", device="cpu")
+    scores = evaluate(run)[0].scores
+    assert list(scores) == ["accuracy", "f1", "mcc"] and f"|{average}|" in scores["f1"].signature
+    said, meant = run.right(run.data.valid)[0], run.data.valid.label
+    label = positive or "b"
+    right = sum(a == b == label for a, b in zip(said, meant))
+    assert scores["f1"].score == pytest.approx(200 * right / (said.count(label) + meant.count(label)))
+    assert all(score.low <= score.score <= score.high and "recipe:" in score.signature for score in scores.values())
+
+
 def test_a_label_that_was_never_trained_on_is_named(tmp_path):
     for name, labels in (("train", "ab"), ("valid", "ac")):
         (tmp_path / f"{name}.tsv").write_text("".join(f"text {i}\t{label}\n" for i, label in enumerate(labels * 5)))

@@ -79,6 +79,28 @@ def test_saved_and_loaded_is_the_same(tokenizer, tmp_path):
     assert load_tokenizer(tmp_path / "tokenizer.json").encode(TEXTS) == tokenizer.encode(TEXTS)
 
 
+COMPOSED = ["cafe\u0301", "cafe\u0301s", "\u1112\u1161\u11ab\u1100\u116e\u11a8", "A\u030angstro\u0308m,", "dog", "Äpfel", "😀",
+            "x\u0301.", "ﬁn"]
+SPACES = [" ", "  ", "\r\n", "\n\t", "\u00a0", "\u2003 "]
+
+
+@given(st.lists(st.sampled_from(COMPOSED), max_size=6), st.lists(st.sampled_from(SPACES), min_size=7, max_size=7), st.booleans())
+def test_every_token_stands_where_it_is_said_to(tokenizer, words, spaces, inside):
+    """Composed letters, line ends, wide characters: a word's tokens make up the word, and no white space."""
+    text = "".join(space + word for space, word in zip(spaces, words)) + (spaces[-1] if inside else "")
+    ids, spans = tokenizer.encode_spans([text])[0]
+    assert ids == tokenizer.encode([text])[0] and len(spans) == len(ids)
+    said = [text[start:end] for start, end in spans if start < end]
+    assert not any(piece != piece.strip() or not piece for piece in said)
+    covered = {i for start, end in spans for i in range(start, end)}
+    assert covered == {i for i, char in enumerate(text) if not char.isspace()}
+    assert (spans[1:, 0] >= spans[:-1, 0]).all() and (spans[1:, 1] >= spans[:-1, 1]).all()
+    for word, of in zip(words, range(len(words))):
+        own = [span for span, number in zip(spans.tolist(), tokenizer.encode_words([text])[0][1]) if number == of]
+        own = [span for span in own if span[0] < span[1]]
+        assert text[own[0][0]:own[-1][1]] == word
+
+
 @pytest.mark.parametrize("text", ["", "{}", "not json", '{"model": {"type": "BPE", "vocab": {}, "merges": [["a"]]}}'])
 def test_a_file_that_is_no_tokenizer_is_one_line(tmp_path, text):
     (tmp_path / "tokenizer.json").write_text(text)

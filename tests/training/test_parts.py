@@ -13,7 +13,7 @@ from regard.batches.batch import NOTHING, Batch
 from regard.recipe import Optimizer as OptimizerSettings
 from regard.recipe import Regularize, Schedule
 from regard.training.average import MovingAverage, mean_weights
-from regard.training.objectives import Say, divergence, surprise
+from regard.training.objectives import Point, Say, divergence, log_probabilities, surprise
 from regard.training.optimizer import Optimizer, layers_below
 from regard.training.schedule import rate
 
@@ -63,6 +63,49 @@ def test_the_loss_is_a_sum_over_words_that_are_not_padding():
     torch.testing.assert_close(surprise(log_p, LABELS).sum(), expected, atol=1e-5, rtol=0)
     smoothed = 0.9 * expected - 0.1 * sum(log_p[b, t].mean() for b in range(2) for t in range(3) if LABELS[b, t] != NOTHING)
     torch.testing.assert_close(surprise(log_p, LABELS, 0.1).sum(), smoothed, atol=1e-5, rtol=0)
+
+
+class Points(nn.Module):
+    """A "model" that says the given logits (B, 2, S) of positions, -inf behind the end; with dropout on them if wanted."""
+
+    def __init__(self, logits, dropout=0.0):
+        super().__init__()
+        self.logits, self.dropout = nn.Parameter(logits), nn.Dropout(dropout)
+
+    def forward(self, source, lengths):
+        logits = self.dropout(self.logits[:, :, :source.size(1)].repeat(len(source) // len(self.logits), 1, 1))
+        return logits.masked_fill(torch.arange(source.size(1)) >= lengths[:, None, None], -torch.inf)
+
+
+@pytest.mark.parametrize("smoothing, r_drop", [(0.0, 0.0), (0.2, 0.0), (0.2, 3.0)])
+def test_positions_are_said_among_those_before_the_end_however_long_the_row(smoothing, r_drop):
+    lengths, labels, logits = torch.tensor([6, 3]), torch.tensor([[1, 4], [0, 2]]), torch.randn(2, 2, 9)
+    found = []
+    for padded in (6, 9):
+        model = Points(logits.clone())
+        batch = Batch({"source": torch.zeros(2, padded, dtype=torch.long), "lengths": lengths}, labels, np.arange(2))
+        loss = Point(Regularize(label_smoothing=smoothing, r_drop=r_drop))(model, batch)
+        loss.backward()
+        assert model.logits.grad.isfinite().all() and (model.logits.grad[1, :, 3:] == 0).all()
+        found.append((loss.item(), model.logits.grad[:, :, :6]))
+        assert batch.label_count() == 4
+    rows = [logits[row, :, :length].log_softmax(-1) for row, length in enumerate(lengths.tolist())]
+    said = [row[[0, 1], labels[i]].sum().item() for i, row in enumerate(rows)]
+    expected = sum(-(1 - smoothing) * log_p - smoothing * row.mean(-1).sum().item() for log_p, row in zip(said, rows))
+    assert [loss for loss, _ in found] == pytest.approx([expected] * 2, abs=1e-5)
+    torch.testing.assert_close(found[0][1], found[1][1])
+    assert log_probabilities(Points(logits), batch).tolist() == pytest.approx(said, abs=1e-5)
+
+
+def test_two_passes_that_point_differently_are_set_apart_and_nothing_else_is():
+    lengths, labels = torch.tensor([6, 3]), torch.tensor([[1, 4], [0, 2]])
+    batch = Batch({"source": torch.zeros(2, 9, dtype=torch.long), "lengths": lengths}, labels, np.arange(2))
+    model = Points(torch.randn(2, 2, 9), 0.5).train()
+    losses = []
+    for r_drop in (1e-9, 4.0):
+        torch.manual_seed(1)
+        losses.append(Point(Regularize(r_drop=r_drop))(model, batch))
+    assert losses[1] > losses[0] + 0.1 and losses[1].isfinite()
 
 
 def test_r_drop_adds_nothing_where_both_passes_agree_and_something_where_not():

@@ -131,7 +131,7 @@ class ClassPairs:
 
     @property
     def around(self) -> int:
-        return self.marks.around + len(self.marks.after)
+        return self.marks.around_two
 
     def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
         return [self.first.lengths(seed, epoch) + self.second.lengths(seed, epoch) + self.around]
@@ -209,11 +209,14 @@ def read(text: Ragged, marks: Marks = OURS) -> dict[str, torch.Tensor]:
 
 def read_two(first: Ragged, second: Ragged, marks: Marks, *, mark: int | None = None,
              fill: int = FILL) -> dict[str, torch.Tensor]:
-    """Two texts in one row, each closed by the end mark, and the segment of every token; `mark` stands in for all marks."""
-    before, after = ([mark] * len(given) if mark is not None else list(given) for given in (marks.before, marks.after))
-    sides = first.between(before, after), second.between([], after)
+    """Two texts in one row with the marks before, between and after them, and the segment of every token; `mark` stands in for
+    all marks."""
+    before, middle, after = ([mark] * len(given) if mark is not None else list(given)
+                             for given in (marks.before, marks.middle, marks.after))
+    sides = first.between(before, middle), second.between([], after)
     both = Ragged.beside(*sides)
-    segments = Ragged.beside(*(Ragged(np.full_like(side.flat, number), side.offsets) for number, side in enumerate(sides)))
+    segments = Ragged.beside(*(Ragged(np.full_like(side.flat, number), side.offsets)
+                               for number, side in zip((0, marks.segment), sides)))
     return {"source": torch.from_numpy(both.padded(pad=fill)), "lengths": torch.from_numpy(both.lengths),
             "segments": torch.from_numpy(segments.padded(pad=0))}
 

@@ -9,9 +9,10 @@ from typing import Any, Generic, TypeVar
 from regard.corpus import worlds
 from regard.corpus.examples import Examples, Lines
 from regard.corpus.pairs import read_pairs
+from regard.corpus.questions import read_questions
 from regard.corpus.single import read_labelled, read_tagged, read_text
 from regard.errors import Mistake
-from regard.recipe import Algorithm, Data, LabelledData, PairData, TaggedData, TextData
+from regard.recipe import Algorithm, Data, LabelledData, PairData, QuestionData, TaggedData, TextData
 
 Kind = TypeVar("Kind", bound=Examples)
 
@@ -63,6 +64,8 @@ def read_files(data: Data, files: list[str]) -> Any:
             read = partial(read_pairs, columns=data.columns, fields=data.fields)
         case LabelledData():
             read = partial(read_labelled, text=data.text, second=data.second, label=data.label)
+        case QuestionData():
+            read = partial(read_questions, unanswerable=data.unanswerable)
         case TaggedData():
             read = partial(read_tagged, word=data.word, tag=data.tag)
         case TextData():

@@ -1,4 +1,4 @@
-"""Examples of every kind: sentence pairs, lines, labelled texts, tagged sentences. Each remembers the line it came from."""
+"""Examples of every kind: sentence pairs, lines, labelled texts, tagged sentences, questions. Each remembers whence it came."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -136,6 +136,35 @@ class Tagged(Listed):
 
     def labels(self) -> list[str]:
         return distinct(tag for tags in self.tags for tag in tags)
+
+
+@dataclass
+class Questions(Listed):
+    """Questions, each with the context that answers it, and where in it the answers stand (from, to); none where it does not."""
+
+    question: list[str]
+    context: list[str]
+    answers: list[list[tuple[int, int]]]
+    name: str = ""
+    lines: list[int] = field(default_factory=list)
+    places: list[str] = field(default_factory=list)
+    """How a message names each: by file and line, or by file and the question's id."""
+
+    def __len__(self) -> int:
+        return len(self.question)
+
+    def where(self, index: int) -> str:
+        return self.places[index] if self.places else super().where(index)
+
+    def keys(self) -> list[str]:
+        return self.context
+
+    def texts(self) -> list[list[str]]:
+        return [[*self.question, *dict.fromkeys(self.context)]]
+
+    def golds(self) -> list[list[str]]:
+        """The answers of each question as text."""
+        return [[context[start:end] for start, end in spans] for context, spans in zip(self.context, self.answers)]
 
 
 def distinct(labels: Iterable[str]) -> list[str]:

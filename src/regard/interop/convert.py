@@ -25,7 +25,7 @@ from regard.tokens.tokenizer import Tokenizer
 COPIED = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 """What goes back as it came."""
 LABELLED = ("classify", "tag")
-WRITTEN_AS = {"corrupted": "translate"}
+WRITTEN_AS = {"corrupted": "translate", "regress": "classify"}
 """Tasks whose models are those of another task."""
 
 
@@ -51,7 +51,8 @@ class Foreign:
 
     @property
     def task(self) -> str:
-        return self.architecture.task
+        """What it is for; a classifier of one label says a number."""
+        return "regress" if self.architecture.task == "classify" and len(self.labels) == 1 else self.architecture.task
 
     @property
     def marks(self) -> Marks:
@@ -85,13 +86,21 @@ def open_folder(path: str | Path, *, allow_pickle: bool = False) -> Foreign:
     settings |= seen(family, architecture, config, tensors)
     tokenizer = open_tokenizer(folder, config, family, rows)
     labels = labels_of(config) if architecture.task in LABELLED else []
-    if architecture.task in LABELLED and (len(labels) < 2 or config.at("problem_type") in ("regression",
-                                                                                          "multi_label_classification")):
-        raise Mistake(f"{config.path}: {name} with one label or several at once is not read; one of at least two is")
+    if architecture.task in LABELLED:
+        require_one(config, name, len(labels), architecture.task)
     mask = mask_of(folder, tokenizer)
     if architecture.task == "masked" and mask is None:
         raise Mistake(f"{folder}/tokenizer.json has no token for a masked word ([MASK] or <mask>)")
     return Foreign(folder, family, name, settings, tokenizer, config, tensors, labels, mask)
+
+
+def require_one(config: Config, name: str, labels: int, task: str) -> None:
+    """One of several labels is said, or of texts one number; not several of either."""
+    problem = config.at("problem_type")
+    if problem == "multi_label_classification" or (problem == "regression" and labels > 1):
+        raise Mistake(f"{config.path}: {name} with several labels or numbers at once is not read; one of them is")
+    if labels == 1 and (task != "classify" or problem not in (MISSING, "regression")):
+        raise Mistake(f"{config.path}: {name} with one label is not read; one of at least two is")
 
 
 def recognise(config: Config) -> tuple[Family, str]:
@@ -158,7 +167,7 @@ def write_folder(run: Any, path: str | Path) -> Path:
     path = Path(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise Mistake(f"{path} is already there; choose another folder")
-    weights = {name: tensor.detach() for name, tensor in run.model.named_parameters()}
+    weights = {name: tensor.detach() for name, tensor in run.spoken_weights().items()}
     if run.foreign is not None:
         found: Foreign = run.foreign
         family, architecture, settings, left = found.family, found.architecture, found.settings, found.left

@@ -17,10 +17,12 @@ CLOSE = 1e-4
 
 @dataclass
 class Asked:
-    """Some texts as ids: what is read, filled up to the longest, and for two texts what was written so far."""
+    """Some texts as ids: what is read, filled up to the longest, and where a second text is written what was written so far."""
 
     source: Tensor                                                                # (B, S)
     lengths: Tensor                                                               # (B,)
+    segments: Tensor | None = None                                                # (B, S)
+    """Which of two texts each token belongs to, where two are read together."""
     target: Tensor | None = None                                                  # (B, T)
     prompts: list[list[int]] = field(default_factory=list)
     """What is written on from, marks included; the texts that are read, where a second text is written."""
@@ -118,8 +120,11 @@ def by_transformers(folder: Path, asked: Asked, *, writes: bool) -> Said:
     inputs = {"input_ids": asked.source.masked_fill(~asked.real, pad), "attention_mask": asked.real.long()}
     if asked.target is not None:
         inputs["decoder_input_ids"] = asked.target
+    if asked.segments is not None and hasattr(model.config, "type_vocab_size"):
+        inputs["token_type_ids"] = asked.segments.clamp(max=model.config.type_vocab_size - 1)
     found = model(**inputs, output_hidden_states=True, output_attentions=True, return_dict=True)
-    logits = next(found[name] for name in ("logits", "prediction_logits", "last_hidden_state") if name in found)
+    logits = torch.stack([found["start_logits"], found["end_logits"]], dim=-1) if "start_logits" in found else \
+        next(found[name] for name in ("logits", "prediction_logits", "last_hidden_state") if name in found)
     said = Said(logits, *seen(found, asked.target is not None))
     if writes:
         said.greedy = [written(model, prompt, asked, 1) for prompt in asked.prompts]

@@ -1,5 +1,6 @@
 """Transformer encoders that read one text or two: BERT (Devlin et al. 2019), with other settings RoBERTa (Liu et al. 2019) and
-DistilBERT (Sanh et al. 2019); what they say of a text (masked words and the next sentence, a label, tags) is their head."""
+DistilBERT (Sanh et al. 2019); what they say of a text (masked words and the next sentence, a label, tags, where an answer
+stands) is their head."""
 
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,8 @@ class Encoder(nn.Module):
                 states: list[Tensor] | None = None) -> Tensor:
         x = self.words(source)
         if self.segments is not None:
-            x = x + self.segments(torch.zeros_like(source) if segments is None else segments)
+            last = self.segments.num_embeddings - 1                               # RoBERTa has one segment
+            x = x + self.segments(torch.zeros_like(source) if segments is None else segments.clamp(max=last))
         return self.stack(x, mask=Mask(lengths=lengths), states=states)
 
 
@@ -135,6 +137,21 @@ class EncoderClassifier(Reading):
     def forward(self, source: Tensor, lengths: Tensor, segments: Tensor | None = None) -> Tensor:
         """The logits (B, C) of the labels of each text."""
         return self.output(self.dropout(self.pool(self.encoder(source, lengths, segments), lengths)))
+
+
+class EncoderPointer(Reading):
+    """Says where the answer to a question begins and ends in the text beside it (Devlin et al. 2019, sec. 4.2)."""
+
+    def __init__(self, settings: "EncoderModel", vocabulary: int, regularize: "Regularize | None" = None):
+        super().__init__(settings, vocabulary, regularize)
+        self.output = nn.Linear(settings.width, 2)
+        initialise(self)
+
+    def forward(self, source: Tensor, lengths: Tensor, segments: Tensor | None = None) -> Tensor:
+        """The logits (B, 2, S) of each position to be the first and the last of the answer; -inf behind a text's end."""
+        logits = self.output(self.encoder(source, lengths, segments)).transpose(1, 2)           # (B, 2, S)
+        outside = torch.arange(source.size(1), device=source.device) >= lengths[:, None]        # (B, S)
+        return logits.masked_fill(outside[:, None], -torch.inf)
 
 
 class EncoderTagger(Reading):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from regard.models.bert import EncoderClassifier, EncoderTagger, MaskedWords, TextVectors
+from regard.models.bert import EncoderClassifier, EncoderPointer, EncoderTagger, MaskedWords, TextVectors
 from regard.models.gpt import Gpt
 from regard.models.language import Elmo, RecurrentLanguageModel
 from regard.models.reader import RecurrentClassifier, RecurrentTagger
@@ -43,5 +43,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "tag": {
         "transformer": EncoderTagger,
         "recurrent": RecurrentTagger,
+    },
+    "answer": {
+        "transformer": EncoderPointer,
     },
 }

@@ -164,7 +164,9 @@ def build_on_paper(recipe: Recipe, vocabulary: tuple[int, int]) -> nn.Module:
     """The recipe's model with shapes but without memory."""
     if getattr(recipe.model, "features", None) is not None:
         raise Mistake("model.features: the vectors come from another run; plan that one, and this recipe without them")
-    sizes = {"translate": vocabulary, "classify": (vocabulary[0], 2), "tag": (vocabulary[0], 2)}.get(recipe.task, vocabulary[:1])
+    said: dict[str, tuple[int, ...]] = {"translate": vocabulary[1:], "corrupted": vocabulary[1:], "classify": (2,),
+                                        "regress": (1,), "tag": (2,)}
+    sizes = vocabulary[:1] + said.get(recipe.task, ())
     with torch.device("meta"):
         return MODELS[recipe.task][recipe.model.kind](recipe.model, *sizes, recipe.train.regularize)
 

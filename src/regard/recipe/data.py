@@ -143,8 +143,23 @@ class LabelledData(Data):
     """The column of a second text, likewise, where two are judged together."""
     label: int | str = 1
     """The column of the label, likewise."""
+    positive: int | str | None = None
+    """The label whose F1 is reported; when not given, of two labels the second in alphabetical order, of more the mean of all."""
     too_long: Literal["error", "drop", "truncate"] = "truncate"
     """What to do with a text of more than `model.max_length` tokens."""
+
+
+class QuestionData(Data):
+    """Questions with the contexts that answer them, and where the answers stand in them: SQuAD's .json, or a .jsonl with
+    `question`, `context` and `answers`; each plain, .gz or .xz. From a world, an English word of a sentence, to be found in the
+    German one."""
+
+    stride: Count = 128
+    """A context that is too long is read in windows; so many tokens each begins after the one before, at most half a window."""
+    unanswerable: bool = False
+    """There are questions without an answer in their context (SQuAD 2.0), and the model may say so."""
+    too_long: Literal["truncate"] = "truncate"
+    """A question may take half of `model.max_length`, and is cut there; contexts are never cut."""
 
 
 class TaggedData(Data):

@@ -7,12 +7,15 @@ from typing import Any, Literal, Self
 import tomli_w
 from pydantic import Field, model_validator
 
-from regard.recipe.data import Data, LabelledData, PairData, PairTokens, TaggedData, TextData, Tokens
+from regard.recipe.data import Data, LabelledData, PairData, PairTokens, QuestionData, TaggedData, TextData, Tokens
 from regard.recipe.model import Model, TransformerModel
-from regard.recipe.part import Part, Share
+from regard.recipe.part import Count, Part, Share
 from regard.recipe.reader import LanguageModel, ReaderModel, RecurrentLanguage, RecurrentReader
 from regard.recipe.stack import EncoderModel
 from regard.recipe.train import Decode, Train
+
+SHORTEST_WINDOW = 8
+"""Positions for the marks, a question of two tokens and as much of a context."""
 
 
 class Recipe(Part):
@@ -143,7 +146,6 @@ class Classify(Recipe):
     data: LabelledData
     model: ReaderModel = RecurrentReader()
 
-
     @model_validator(mode="after")
     def pairs_fit_the_model(self) -> Self:
         if self.data.second is not None and self.model.kind != "transformer":
@@ -177,6 +179,33 @@ class Tag(Recipe):
         return self
 
 
+class Answering(Part):
+    """Which spans of a context may be answers (Devlin et al. 2019, sec. 4.2 and 4.3)."""
+
+    max_answer: Count = 30
+    """Tokens of the longest answer."""
+    threshold: float = 0.0
+    """Where questions may be unanswerable: nothing is said if its score is more than this above that of the best answer."""
+
+
+class Answer(Recipe):
+    """Say which span of a context answers a question."""
+
+    task: Literal["answer"] = "answer"
+    data: QuestionData
+    model: EncoderModel = EncoderModel(kind="transformer", preset="bert-mini")
+    answering: Answering = Answering()
+
+    @model_validator(mode="after")
+    def places_stay_as_they_are(self) -> "Answer":
+        if self.train.regularize.bpe_dropout:
+            raise ValueError("train.regularize.bpe_dropout: an answer is said by its tokens, which dropout would move")
+        if self.model.max_length < SHORTEST_WINDOW:
+            raise ValueError(f"model.max_length = {self.model.max_length}: a question, a window of its context and the marks "
+                             f"around them need at least {SHORTEST_WINDOW}")
+        return self
+
+
 RECIPES: dict[str, type[Recipe]] = {
     "translate": Translate,
     "language": Language,
@@ -185,4 +214,5 @@ RECIPES: dict[str, type[Recipe]] = {
     "classify": Classify,
     "regress": Regress,
     "tag": Tag,
+    "answer": Answer,
 }

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from regard import __version__
 from regard.attention.watch import places
@@ -28,8 +28,9 @@ from regard.models.zoo import MODELS
 from regard.recipe import Decode
 from regard.run import environment
 from regard.scoring import Score, perplexity
+from regard.tokens.marks import load_any
 from regard.tokens.special import OURS, Marks
-from regard.tokens.tokenizer import Tokenizer, load_any, load_tokenizer, parse_tokenizer, train_tokenizer
+from regard.tokens.tokenizer import Tokenizer, load_tokenizer, parse_tokenizer, train_tokenizer
 from regard.training.loop import Objective
 from regard.training.objectives import Say, log_probabilities
 
@@ -118,6 +119,14 @@ class Run:
     @property
     def marks(self) -> Marks:
         return self.tokenizers[0].marks
+
+    def spoken_weights(self) -> dict[str, Tensor]:
+        """The weights of a model that says of itself what the run says: for other libraries, which have the model alone."""
+        return dict(self.model.named_parameters())
+
+    def learned(self, logits: Tensor) -> Tensor:
+        """What such a model says, as ours learned to say it."""
+        return logits
 
     # what it learns from
 
@@ -259,7 +268,9 @@ def brought_tokenizer(folder: Path) -> Tokenizer:
     """A tokenizer that came from a Hugging Face folder, with its own marks."""
     kept: dict[str, Any] = json.loads((folder / MARKS).read_text(encoding="utf-8"))
     tokenizer = parse_tokenizer(folder / "tokenizer.json", kept["rows"])
-    tokenizer.marks = Marks(kept["begin"], kept["end"], tuple(kept["before"]), tuple(kept["after"]), tuple(kept["never"]))
+    marks: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()}
+    del marks["rows"]
+    tokenizer.marks = Marks(**marks)
     return tokenizer
 
 

@@ -51,6 +51,13 @@ WORDS: dict[str, dict[str, Any]] = {
         "misuses": f"{READER} every decision.",
         "limits": LIMITS,
         "verbs": ['tag {} "…"', 'embed {} "…" --pool words']},
+    "answer": {
+        "uses": "Answers that stand word for word in a text given with the question, like those it was trained on. Research and "
+                "teaching.",
+        "misuses": f"{READER} the answer against its text; passing its answers off as what a text means.",
+        "limits": f"{LIMITS} It knows nothing but the text it is given, points at something in texts that do not answer, and "
+                  "never at more than `answering.max_answer` tokens. Its probabilities are not calibrated.",
+        "verbs": ['answer {} --question "…" --context "…"', 'embed {} "…" --pool words']},
 }
 
 

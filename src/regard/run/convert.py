@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from regard.attention.watch import watch
 from regard.batches.ragged import Ragged
-from regard.batches.rows import read
+from regard.batches.rows import read, read_two
 from regard.decoding.beam import beam_search
 from regard.decoding.walk import walk
 from regard.errors import Mistake
@@ -57,9 +57,9 @@ def prove(run: Run, folder: Path) -> Proof:
     """Compare a run with its folder: read by `transformers` where that is installed, else read again by us."""
     asked, writes = ask(run), run.recipe.task in ("language", *TWO_TEXTS) and not is_bare(run)
     mine = said(run, asked, writes)
-    if is_installed():
-        return compare(mine, by_transformers(folder, asked, writes=writes), asked, "transformers")
-    return compare(mine, said(load(folder, device="cpu"), asked, writes), asked, "the folder read again")
+    theirs = by_transformers(folder, asked, writes=writes) if is_installed() else said(load(folder, device="cpu"), asked, writes)
+    theirs.logits = run.learned(theirs.logits)
+    return compare(mine, theirs, asked, "transformers" if is_installed() else "the folder read again")
 
 
 def is_bare(run: Run) -> bool:
@@ -67,12 +67,21 @@ def is_bare(run: Run) -> bool:
     return run.foreign is not None and run.foreign.architecture.bare
 
 
+def reads_pairs(run: Run) -> bool:
+    """Whether it is asked about two texts at once; a model from elsewhere does not say, and is."""
+    return run.recipe.task == "answer" or (
+        run.recipe.task in ("classify", "regress") and (run.foreign is not None or run.recipe.data.second is not None))
+
+
 def ask(run: Run) -> Asked:
     """A few texts, of different lengths, as the run reads them."""
     most = run.recipe.model.max_length // 2
     texts = [ids[:max(1, most - run.marks.around)] or [0] for ids in run.tokenizers[0].encode(TEXTS)]
     inputs = read(Ragged.of(texts), run.marks)
-    asked = Asked(inputs["source"], inputs["lengths"], marks=run.marks, max_tokens=min(24, most - 1))
+    if reads_pairs(run):
+        room = max(1, most - run.marks.around_two)
+        inputs = read_two(Ragged.of(texts).truncated(room), Ragged.of(texts[::-1]).truncated(room), run.marks)
+    asked = Asked(inputs["source"], inputs["lengths"], inputs.get("segments"), marks=run.marks, max_tokens=min(24, most - 1))
     if run.recipe.task in TWO_TEXTS:
         asked.target = torch.cat([torch.full((len(texts), 1), run.marks.begin), asked.source[:, :5].flip(0)], dim=1)
         asked.prompts = [row[:length].tolist() for row, length in zip(asked.source, asked.lengths)]
@@ -90,12 +99,14 @@ def said(run: Run, asked: Asked, writes: bool) -> Said:
         {"source": asked.source, "lengths": asked.lengths}
     if asked.target is not None:
         inputs["target"] = asked.target
+    if asked.segments is not None:
+        inputs["segments"] = asked.segments
     with watch(model) as seen, States(model) as states:
         logits = model(**inputs)
     kinds = {"text": r"self", "encoder": r"^encoder.*self", "decoder": r"^decoder.*self", "cross": r"cross"}
     wanted = ["encoder", "decoder", "cross"] if asked.target is not None else ["text"]
     layers = states.by_stack(asked.target is not None)
-    logits = layers[list(layers)[-1]][-1] if is_bare(run) else logits
+    logits = layers[list(layers)[-1]][-1] if is_bare(run) else logits.transpose(1, 2) if run.recipe.task == "answer" else logits
     found = Said(logits, layers, {kind: list(seen.stack(kinds[kind])) for kind in wanted})
     if writes:
         found.greedy = [write(model, prompt, asked, 1) for prompt in asked.prompts]

@@ -15,6 +15,7 @@ from regard.errors import Mistake
 from regard.interop.convert import Foreign, open_folder
 from regard.models.zoo import MODELS
 from regard.recipe import (
+    Answering,
     Data,
     Decode,
     DecoderModel,
@@ -23,17 +24,20 @@ from regard.recipe import (
     PairData,
     PairTokens,
     Part,
+    QuestionData,
     TaggedData,
     TextData,
     Train,
     TransformerModel,
 )
 from regard.run import environment
+from regard.run.answer import AnswerRun
 from regard.run.base import Run
 from regard.run.classify import Classifier
 from regard.run.language import LanguageRun
 from regard.run.masked import MaskedRun
 from regard.run.read import Reader
+from regard.run.regress import Regressor
 from regard.run.tag import Tagger
 from regard.run.translate import Translator
 from regard.training.checkpoint import load_weights, weights_of
@@ -54,12 +58,12 @@ class Filler(MaskedRun):
         return self.foreign.mask
 
 
-PARTS: dict[str, type[Part]] = {"translate": TransformerModel, "language": DecoderModel, "masked": EncoderModel,
-                                "read": EncoderModel, "classify": EncoderModel, "tag": EncoderModel}
+ENCODERS = ("masked", "read", "classify", "regress", "tag", "answer")
+PARTS: dict[str, type[Part]] = {"translate": TransformerModel, "language": DecoderModel, **dict.fromkeys(ENCODERS, EncoderModel)}
 DATA: dict[str, type[Data]] = {"translate": PairData, "language": TextData, "masked": TextData, "read": TextData,
-                               "classify": LabelledData, "tag": TaggedData}
+                               "classify": LabelledData, "regress": LabelledData, "tag": TaggedData, "answer": QuestionData}
 KINDS: dict[str, type[Run]] = {"translate": Translator, "language": LanguageRun, "masked": Filler, "read": Reader,
-                               "classify": Classifier, "tag": Tagger}
+                               "classify": Classifier, "regress": Regressor, "tag": Tagger, "answer": AnswerRun}
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,7 @@ class Brought:
     tokens: PairTokens = field(default_factory=PairTokens)
     train: Train = field(default_factory=Train)
     decode: Decode = field(default_factory=Decode)
+    answering: Answering = field(default_factory=Answering)
 
     def digest(self) -> str:
         settings = {"task": self.task, "model": self.model.model_dump(mode="json"), "decode": self.decode.model_dump(mode="json")}

@@ -10,6 +10,7 @@ from regard.errors import Mistake
 from regard.interop.convert import is_foreign
 from regard.recipe import Algorithm, Recipe
 from regard.run import environment
+from regard.run.answer import AnswerRun
 from regard.run.base import Run
 from regard.run.classify import Classifier
 from regard.run.corrupted import CorruptedRun
@@ -24,7 +25,7 @@ from regard.training.checkpoint import load_weights, read_weights
 
 KINDS: dict[str, type[Run]] = {"translate": Translator, "language": LanguageRun, "masked": MaskedRun,
                                "corrupted": CorruptedRun, "classify": Classifier, "regress": Regressor,
-                               "tag": Tagger}
+                               "tag": Tagger, "answer": AnswerRun}
 
 
 def kind_of(recipe: Recipe) -> type[Run]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from regard.corpus.examples import Examples, Pairs
 from regard.corpus.pairs import read_pairs
+from regard.corpus.questions import read_questions
 from regard.corpus.single import read_labelled, read_tagged, read_text
 from regard.corpus.text import iterate_lines
 from regard.errors import Mistake
@@ -100,6 +101,7 @@ def text_recipe(task: str, files: Sequence[Path]) -> str:
     if not files:
         raise Mistake("name your data: --data F")
     words, examples, settings = DESCRIBED[task](files)
+    segments = "segments = 2                    # the question, and the text beside it\n" if task == "answer" else ""
     held_out = min(2000, max(1, len(set(examples.keys())) // 20))
     steps, tokens, width, dropout = next(row[1:] for row in TEXT_SIZES if len(examples) <= row[0])
     longest = max(len(text.split()) for text in examples.texts()[0])
@@ -128,7 +130,7 @@ layers = 4
 width = {width}
 heads = 4
 feed_forward = {4 * width}
-max_length = {min(512, max(32, 4 * longest))}                # the longest text has {longest} words
+{segments}max_length = {min(512, max(32, 4 * longest))}                # the longest text has {longest} words
 
 [train]
 steps = {steps}
@@ -158,11 +160,20 @@ def labelled(files: Sequence[Path]) -> tuple[str, Examples, str]:
     return "Labels of texts", read_labelled(files, text=text, label=label), settings
 
 
+def asked(files: Sequence[Path]) -> tuple[str, Examples, str]:
+    """Whether some questions have no answer is seen in the data."""
+    found = read_questions(files)
+    line = f"unanswerable = {json.dumps(not all(found.answers))}"
+    settings = f"{line:<32}# whether some questions have no answer in their context\n"
+    return "Answers in texts", found, settings + f"{'stride = 128':<32}# tokens between two windows of a long context\n"
+
+
 DESCRIBED: dict[str, Callable[[Sequence[Path]], tuple[str, Examples, str]]] = {
     "language": lambda files: ("What comes next in a text", read_text(files), ""),
     "masked": lambda files: ("Masked words", read_text(files), ""),
     "classify": labelled,
     "tag": lambda files: ("Labels of words", read_tagged(files), ""),
+    "answer": asked,
 }
 STARTERS: dict[str, Callable[[Sequence[Path]], str]] = {
     "translate": translate_recipe, **{task: partial(text_recipe, task) for task in DESCRIBED}}

@@ -18,11 +18,9 @@ from tokenizers import Tokenizer as Library
 
 from regard.errors import Mistake
 from regard.recipe import Tokens
-from regard.tokens.special import NO_MARK, OURS, SPECIALS, Marks
+from regard.tokens.special import OURS, SPECIALS, Marks
 
 LARGEST_ALPHABET = 1000
-PROBES = ("a", "the", "0", ".", "word")
-ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "[SEP]", "<eos>")
 TRIAL = ["a word", "", "Wörter, 12 “Stück”; 漢字!\n"]
 
 
@@ -48,6 +46,12 @@ class Tokenizer:
         """Ids of each text, and for each of them which white-space separated word of the text it belongs to."""
         encodings = self.library.encode_batch(list(texts), add_special_tokens=False)
         return [(encoding.ids, word_numbers(text, encoding.offsets)) for text, encoding in zip(texts, encodings)]
+
+    def encode_spans(self, texts: Sequence[str]) -> list[tuple[list[int], np.ndarray]]:
+        """Ids of each text, and for each of them where it stands in the text: (from, to) in characters, without the white space
+        around it; nothing (from = to) where it is white space alone."""
+        encodings = self.library.encode_batch(list(texts), add_special_tokens=False)
+        return [(encoding.ids, trimmed(text, encoding.offsets)) for text, encoding in zip(texts, encodings)]
 
     def words(self, ids: Sequence[int]) -> list[int]:
         """For each token, which white-space separated word of the decoded text it belongs to."""
@@ -144,6 +148,22 @@ def word_numbers(text: str, spans: Sequence[tuple[int, int]]) -> list[int]:
     return [min(max(0, word), owner[start] if start < len(owner) else word) for start, _ in spans]
 
 
+def trimmed(text: str, spans: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Spans of a text without the white space around them (N, 2). Where letters were composed, a span of the library's ends after
+    the first of them ("e" of "é" in two code points): it goes on to white space, or to where the next one begins."""
+    found = np.zeros((len(spans), 2), np.int64)
+    for i, (start, end) in enumerate(spans):
+        limit = spans[i + 1][0] if i + 1 < len(spans) else len(text)
+        while start < end and text[start].isspace():
+            start += 1
+        while start < end and text[end - 1].isspace():
+            end -= 1
+        while start < end < limit and not text[end].isspace():
+            end += 1
+        found[i] = start, end
+    return found
+
+
 @contextmanager
 def silence() -> Iterator[None]:
     """Nothing on standard error, not even from a library that writes to it past Python."""
@@ -169,31 +189,6 @@ def is_ours(tokenizer: Tokenizer) -> bool:
     return [tokenizer.library.id_to_token(i) for i in range(len(SPECIALS))] == SPECIALS
 
 
-def load_any(path: Path) -> Tokenizer:
-    """A tokenizer.json of ours or of anybody, such as GPT-2's, with the marks that it puts around a text and ends it with."""
-    tokenizer = parse_tokenizer(path)
-    if is_ours(tokenizer):
-        return tokenizer
-    before, after = around(tokenizer)
-    ends = [tokenizer.library.token_to_id(name) for name in ENDS]
-    end = after[-1] if after else next((number for number in ends if number is not None), NO_MARK)
-    if end == NO_MARK:
-        raise Mistake(f"{path} has no token that ends a text; one of these is looked for: {' '.join(ENDS)}")
-    tokenizer.marks = Marks(before[-1] if before else NO_MARK, end, before, after or (end,), ())
-    return tokenizer
-
-
-def around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The tokens put before and after a text."""
-    for probe in PROBES:
-        plain = tokenizer.library.encode(probe, add_special_tokens=False).ids
-        whole = tokenizer.library.encode(probe, add_special_tokens=True).ids
-        places = [i for i in range(len(whole)) if plain and whole[i:i + len(plain)] == plain]
-        if places:
-            return tuple(whole[:places[0]]), tuple(whole[places[0] + len(plain):])
-    return (), ()
-
-
 def parse_tokenizer(path: Path, rows: int | None = None) -> Tokenizer:
     """Anybody's tokenizer.json, tried once; texts are neither cut nor filled up by it. The library panics past `except Exception`
     on some malformed files, hence the last clause, and tells the terminal about it."""
@@ -204,6 +199,7 @@ def parse_tokenizer(path: Path, rows: int | None = None) -> Tokenizer:
             tokenizer.library.no_truncation()
             tokenizer.library.no_padding()
             tokenizer.decode([tokenizer.library.encode(word).ids for word in TRIAL] + tokenizer.encode(TRIAL))
+            tokenizer.library.encode(TRIAL[0], TRIAL[0])
     except FileNotFoundError:
         raise Mistake(f"no tokenizer at {path}") from None
     except BaseException as error:
