@@ -22,6 +22,15 @@ def surprise(log_p: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
     return torch.where(labels != NOTHING, found, 0.0)
 
 
+def asked(log_p: Tensor, batch: Batch, smoothing: float = 0.0) -> Tensor:
+    """The surprise at each label; at a mixture of two, each by its share, which add up to one label."""
+    found = surprise(log_p, batch.labels, smoothing)
+    if batch.mixture is None:
+        return found
+    share = batch.mixture.share
+    return share * found + (1 - share) * surprise(log_p, batch.mixture.other, smoothing)
+
+
 class Say:
     """Say the labels; with R-Drop, say them alike under two different dropouts. A model may ask for a penalty besides."""
 
@@ -34,13 +43,13 @@ class Say:
         return loss if penalty is None else loss + penalty(batch)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        return surprise(model(**batch.inputs).float().log_softmax(-1), batch.labels, self.smoothing).sum()
+        return asked(model(**batch.inputs).float().log_softmax(-1), batch, self.smoothing).sum()
 
     def agreeing(self, model: nn.Module, batch: Batch) -> Tensor:
         """The mean loss of two passes, and what sets them apart."""
         both = batch.twice()
         log_p = model(**both.inputs).float().log_softmax(-1)                      # (2B, …, V)
-        return (surprise(log_p, both.labels, self.smoothing).sum() + self.r_drop * divergence(log_p, batch.labels)) / 2
+        return (asked(log_p, both, self.smoothing).sum() + self.r_drop * divergence(log_p, batch.labels)) / 2
 
 
 class Near:
