@@ -84,7 +84,7 @@ class Run:
         trained on the training data."""
         names, texts = cls.tokenizer_names(recipe), data.train.texts()
         begin = recipe.train.begin
-        if begin is not None and begin.tokens:
+        if begin is not None and begin.tokens and names:
             copy_tokenizers(Path(begin.run), folder, names)
         if len(names) < len(texts):
             texts = [[line for side in texts for line in side]]
@@ -99,7 +99,7 @@ class Run:
         return ["tokenizer.json"]
 
     def load_tokenizers(self) -> list[Tokenizer]:
-        if self.foreign is not None:
+        if self.foreign is not None and self.foreign.tokenizer is not None:
             return [self.foreign.tokenizer]
         if (self.folder / MARKS).is_file():
             return [brought_tokenizer(self.folder)]
@@ -119,6 +119,15 @@ class Run:
     @property
     def marks(self) -> Marks:
         return self.tokenizers[0].marks
+
+    @property
+    def longest(self) -> int:
+        """Positions that an example may take."""
+        return self.recipe.model.max_length
+
+    def sizes(self) -> dict[str, Any]:
+        """What its model has the size of, for config.json."""
+        return {"vocabularies": [tokenizer.size for tokenizer in self.tokenizers]}
 
     # what it learns from
 
@@ -166,7 +175,7 @@ class Run:
 
     def perplexity(self, examples: Examples) -> Score:
         """Perplexity a label, of which there is one a token."""
-        rows = evaluation_rows(examples, self.encode, max_length=self.recipe.model.max_length, too_long="truncate")
+        rows = evaluation_rows(examples, self.encode, max_length=self.longest, too_long="truncate")
         log_p, counts = np.zeros(len(rows)), np.zeros(len(rows))
         for batch in in_order(rows, self.recipe.decode.batch_tokens):
             log_p[batch.rows] = log_probabilities(self.model, batch.to(self.device)).cpu()
@@ -238,6 +247,8 @@ def copy_tokenizers(source: Path, folder: Path, names: Sequence[str]) -> None:
     """The tokenizers of the run or Hugging Face folder that weights are taken from, where this one has none yet."""
     if is_foreign(source):
         theirs = open_folder(source).tokenizer
+        if theirs is None:
+            raise Mistake(f"train.begin.run = '{source}' reads pictures and has no tokenizer; set train.begin.tokens = false")
         (folder / "tokenizer.json").write_text(theirs.to_json(), encoding="utf-8")
         (folder / MARKS).write_text(json.dumps({"rows": theirs.size, **asdict(theirs.marks)}) + "\n", encoding="utf-8")
         return

@@ -32,8 +32,11 @@ class Classifier(LabelRun):
 
     def classify(self, texts: Sequence[str]) -> list[list[Judgement]]:
         """Every label of each text, the most probable first. Where pairs are judged, a tab is between the two."""
-        found: list[list[Judgement]] = [[] for _ in texts]
-        for batch in in_order(self.unlabelled(texts), EVALUATE_TOKENS):
+        return self.judge(self.unlabelled(texts))
+
+    def judge(self, rows: Rows) -> list[list[Judgement]]:
+        found: list[list[Judgement]] = [[] for _ in range(len(rows))]
+        for batch in in_order(rows, EVALUATE_TOKENS):
             with torch.no_grad():
                 p = self.model(**batch.to(self.device).inputs).float().softmax(-1).cpu()      # (B, C)
             for row, probabilities in zip(batch.rows, p):
