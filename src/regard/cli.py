@@ -43,10 +43,15 @@ def new(task: Annotated[str, typer.Argument(help="What to train for: translate, 
         target: Annotated[Path | None, typer.Option(help="Its translation, line by line.")] = None,
         pairs: Annotated[Path | None, typer.Option(help="Or both in one .tsv or .jsonl file.")] = None,
         data: Annotated[list[Path] | None, typer.Option(help="For other tasks: text, labelled texts (.tsv, .jsonl), "
-                                                        "tagged words, questions (.json, .jsonl).")] = None) -> None:
+                                                        "tagged words, questions (.json, .jsonl).")] = None,
+        pictures: Annotated[Path | None, typer.Option(help="To classify pictures: a folder with a folder for each label, or with "
+                                                      "such folders in train and valid.")] = None) -> None:
     """Write a starter recipe for one's own data to standard output."""
-    from regard.run.starter import starter_recipe
+    from regard.run.starter import picture_recipe, starter_recipe
 
+    if pictures is not None:
+        print(picture_recipe(task, pictures), end="")
+        return
     print(starter_recipe(task, [path for path in (source, target, pairs, *(data or [])) if path is not None]), end="")
 
 
@@ -198,7 +203,8 @@ def fill(run: RunFolder, texts: Texts = None,
 
 @app.command()
 def classify(run: RunFolder, texts: Texts = None, device: Device = "auto", as_json: AsJson = False) -> None:
-    """Say the likeliest label, or the number, of texts or of standard input line by line; a tab is between the two of a pair."""
+    """Say the likeliest label, or the number, of texts, or the label of pictures by their paths; from the arguments or standard
+    input line by line. A tab is between the two texts of a pair."""
     end_with_the_reader()
     opened = open_for("classify", run, device)
     for lines in portions(texts):
@@ -262,7 +268,8 @@ def embed(run: RunFolder, texts: Texts = None,
           out: Annotated[Path | None, typer.Option(help="Draw the vectors of --words on a plane: .svg, .png or .pdf.")] = None,
           words: Annotated[str | None, typer.Option(help="Words to draw, with commas between them.")] = None,
           device: Device = "auto", as_json: AsJson = False) -> None:
-    """The vectors of texts, or of each word in its sentence; from standard input line by line, as JSON or numbers."""
+    """The vectors of texts, or of each word in its sentence, or of pictures by their paths; from standard input line by line, as
+    JSON or numbers."""
     end_with_the_reader()
     opened = open_for("embed", run, device)
     if out is not None:

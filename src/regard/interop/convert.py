@@ -18,11 +18,12 @@ from regard.interop.family import Architecture, Family, Settings, flat, nested
 from regard.interop.folder import Tensors, open_config, open_tensors
 from regard.interop.names import Left, Names, canonical, separate_output, written
 from regard.interop.ours import files_of_ours, plain
+from regard.interop.pictures import picture_settings
 from regard.interop.vocabulary import labels_of, mask_of, open_tokenizer
-from regard.tokens.special import Marks
 from regard.tokens.tokenizer import Tokenizer
 
-COPIED = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+COPIED = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+          "preprocessor_config.json")
 """What goes back as it came."""
 LABELLED = ("classify", "tag")
 WRITTEN_AS = {"corrupted": "translate", "regress": "classify"}
@@ -38,7 +39,8 @@ class Foreign:
     name: str
     """Of the architecture."""
     settings: Settings
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | None
+    """None where it reads pictures."""
     config: Config
     tensors: Tensors
     labels: list[str] = field(default_factory=list)
@@ -55,13 +57,14 @@ class Foreign:
         return "regress" if self.architecture.task == "classify" and len(self.labels) == 1 else self.architecture.task
 
     @property
-    def marks(self) -> Marks:
-        return self.tokenizer.marks
-
-    @property
     def model(self) -> dict[str, Any]:
         """The settings as a recipe has them under [model]."""
-        return nested(self.settings)
+        return nested({name: value for name, value in self.settings.items() if not name.startswith("data.")})
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """And under [data]: how pictures are brought to one size."""
+        return nested(self.settings).get("data", {})
 
     def weights(self, wanted: Mapping[str, torch.Size]) -> dict[str, Tensor]:
         """The tensors that a model of ours wants, by our names; every shape is compared before one is read."""
@@ -81,14 +84,16 @@ def open_folder(path: str | Path, *, allow_pickle: bool = False) -> Foreign:
     family, name = recognise(config)
     architecture = family.architectures[name]
     settings = family.settings(config, architecture)
-    rows = rows_of(config)
+    rows = 0 if family.processor else rows_of(config)
     tensors = open_tensors(folder, allow_pickle=allow_pickle)
     settings |= seen(family, architecture, config, tensors)
-    tokenizer = open_tokenizer(folder, config, family, rows)
+    tokenizer = None if family.processor else open_tokenizer(folder, config, family, rows)
+    if family.processor:
+        settings |= picture_settings(folder, family, settings["data.size"])
     labels = labels_of(config) if architecture.task in LABELLED else []
     if architecture.task in LABELLED:
         require_one(config, name, len(labels), architecture.task)
-    mask = mask_of(folder, tokenizer)
+    mask = None if tokenizer is None else mask_of(folder, tokenizer)
     if architecture.task == "masked" and mask is None:
         raise Mistake(f"{folder}/tokenizer.json has no token for a masked word ([MASK] or <mask>)")
     return Foreign(folder, family, name, settings, tokenizer, config, tensors, labels, mask)
@@ -151,7 +156,7 @@ def fitting(task: str, settings: Settings) -> tuple[Family, str]:
     """The family that says everything our settings say; or which of them the nearest one has no word for."""
     found = [(family, name, family.misfits(settings, architecture)) for family in FAMILIES.values()
              for name, architecture in family.architectures.items()
-             if architecture.task == task and settings.get("kind") == "transformer"]
+             if architecture.task == task and settings.get("kind") == family.fixed["kind"]]
     if not found:
         raise Mistake(f"a {settings.get('kind')} model for the task {task} has no Hugging Face family; "
                       f"regard writes {', '.join(FAMILIES)}")
@@ -160,6 +165,14 @@ def fitting(task: str, settings: Settings) -> tuple[Family, str]:
         raise Mistake(f"no Hugging Face family is built like this model: {', '.join(misfits[:3])} "
                       f"{'has' if len(misfits) == 1 else 'have'} no counterpart in the nearest, {family.model_type}")
     return family, name
+
+
+def data_of(run: Any) -> Settings:
+    """How the run brings its pictures to one size, where it reads some."""
+    if not hasattr(run, "frame"):
+        return {}
+    return {"data.size": run.frame.size, "data.resize": run.frame.resized, "data.fit": run.frame.fit,
+            "data.resample": run.frame.resample}
 
 
 def write_folder(run: Any, path: str | Path) -> Path:
@@ -173,7 +186,7 @@ def write_folder(run: Any, path: str | Path) -> Path:
         family, architecture, settings, left = found.family, found.architecture, found.settings, found.left
         files = {name: (found.folder / name).read_bytes() for name in COPIED if (found.folder / name).is_file()}
     else:
-        settings = plain(flat(run.recipe.model.model_dump(mode="json")))
+        settings = plain(flat(run.recipe.model.model_dump(mode="json"))) | data_of(run)
         family, name = fitting(WRITTEN_AS.get(run.recipe.task, run.recipe.task), settings)
         architecture, left = family.architectures[name], Left()
         files = {file: (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()

@@ -5,6 +5,7 @@ from typing import Any
 
 from regard.errors import Mistake
 from regard.interop.family import Family, Settings
+from regard.interop.pictures import processor_of
 from regard.tokens.special import BOS, EOS, MASK_TEXT, PAD, SPECIALS, UNK, Marks
 from regard.tokens.tokenizer import Tokenizer
 
@@ -26,7 +27,13 @@ def plain(settings: Settings) -> Settings:
 
 
 def files_of_ours(run: Any, family: Family, architecture: str, settings: Settings) -> dict[str, Any]:
-    """config.json, tokenizer.json and their companions."""
+    """config.json, tokenizer.json or preprocessor_config.json, and their companions."""
+    labels = getattr(run, "labels", [])
+    labelled = {"id2label": {str(i): label for i, label in enumerate(labels)},
+                "label2id": {label: i for i, label in enumerate(labels)}} if labels else {}
+    if family.processor:
+        return {"config.json": {"architectures": [architecture], **family.config(settings), "dtype": "float32", **labelled},
+                "preprocessor_config.json": processor_of(settings, family)}
     source, target = run.tokenizers[0], run.tokenizers[-1]
     if source is not target and source.to_json() != target.to_json():
         raise Mistake(f"{run.folder} has two vocabularies (tokens.joint = false), a Hugging Face folder has one")
@@ -38,9 +45,7 @@ def files_of_ours(run: Any, family: Family, architecture: str, settings: Setting
         config |= {"decoder_start_token_id": marks.begin, "is_encoder_decoder": True}
     if run.recipe.task == "regress":
         config |= {"problem_type": "regression", "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
-    if labels := getattr(run, "labels", None):
-        config |= {"id2label": {str(i): label for i, label in enumerate(labels)},
-                   "label2id": {label: i for i, label in enumerate(labels)}}
+    config |= labelled
     if family.begin is not None or run.recipe.task == "language":
         begin = {"decoder_start_token_id": marks.begin} if family.begin is not None else {}
         files["generation_config.json"] = {**special, **begin, "suppress_tokens": list(marks.never)}

@@ -27,6 +27,8 @@ class Asked:
     prompts: list[list[int]] = field(default_factory=list)
     """What is written on from, marks included; the texts that are read, where a second text is written."""
     marks: Marks = field(default_factory=Marks)
+    pixels: Tensor | None = None                                                  # (B, 3, H, W)
+    """Normalised pictures, which are read instead; `source` then only counts their positions."""
     max_tokens: int = 24
     beam: int = 4
 
@@ -117,7 +119,8 @@ def by_transformers(folder: Path, asked: Asked, *, writes: bool) -> Said:
     kind = getattr(transformers, name) if name else transformers.AutoModel
     model = kind.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
     pad = config.get("pad_token_id") or 0
-    inputs = {"input_ids": asked.source.masked_fill(~asked.real, pad), "attention_mask": asked.real.long()}
+    inputs = {"pixel_values": asked.pixels} if asked.pixels is not None else \
+        {"input_ids": asked.source.masked_fill(~asked.real, pad), "attention_mask": asked.real.long()}
     if asked.target is not None:
         inputs["decoder_input_ids"] = asked.target
     if asked.segments is not None and hasattr(model.config, "type_vocab_size"):

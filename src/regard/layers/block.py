@@ -44,6 +44,8 @@ class Shape:
     norm_epsilon: float | None = None
     window: int | None = None
     """How far self-attention sees, where it does not see everything."""
+    drop_path: float = 0.0
+    layer_scale: float | None = None
 
 
 def block_shape(settings: "BlockPart", regularize: "Regularize | None") -> Shape:
@@ -51,11 +53,11 @@ def block_shape(settings: "BlockPart", regularize: "Regularize | None") -> Shape
     rates: dict[str, Any] = {}
     if regularize is not None:
         rates = dict(dropout=regularize.dropout, attention_dropout=regularize.attention_dropout,
-                     activation_dropout=regularize.activation_dropout)
+                     activation_dropout=regularize.activation_dropout, drop_path=regularize.drop_path)
     return Shape(settings.width, settings.heads, settings.feed_forward, settings.key_width or settings.width // settings.heads,
                  settings.value_width, settings.key_value_heads, settings.activation, settings.norm, settings.norm_first,
                  residual=settings.residual, scale=None if settings.scale_scores else 1.0, bias=settings.bias,
-                 norm_epsilon=settings.norm_epsilon, **rates)
+                 norm_epsilon=settings.norm_epsilon, layer_scale=settings.layer_scale, **rates)
 
 
 def embedding_dropout(regularize: "Regularize | None") -> nn.Module:
@@ -84,7 +86,7 @@ class Block(nn.Module):
                         key_value_heads=shape.key_value_heads, dropout=shape.attention_dropout, scale=shape.scale,
                         bias=shape.bias)
         residual = partial(Residual, norm=shape.norm, norm_first=shape.norm_first, dropout=shape.dropout, residual=shape.residual,
-                           epsilon=shape.norm_epsilon)
+                           epsilon=shape.norm_epsilon, drop_path=shape.drop_path, layer_scale=shape.layer_scale)
         self.window = None if shape.window is None else Mask(window=shape.window)
         self.self_attention = heads(width, out_width=out)
         self.around_self = residual(width, out)

@@ -9,6 +9,7 @@ from regard.models.reader import RecurrentClassifier, RecurrentTagger
 from regard.models.recurrent import RecurrentTranslator
 from regard.models.transformer import Transformer
 from regard.models.universal import UniversalTransformer
+from regard.models.vit import PictureVectors, Vit
 
 MODELS: dict[str, dict[str, Any]] = {
     "translate": {
@@ -26,6 +27,7 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "read": {
         "transformer": TextVectors,
+        "vit": PictureVectors,
     },
     "corrupted": {
         "transformer": Transformer,
@@ -35,6 +37,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "classify": {
         "transformer": EncoderClassifier,
         "recurrent": RecurrentClassifier,
+        "vit": Vit,
     },
     "regress": {
         "transformer": EncoderClassifier,

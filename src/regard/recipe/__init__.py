@@ -17,15 +17,27 @@ from regard.recipe.data import (
 )
 from regard.recipe.model import PRESETS, Model, Positions, RecurrentModel, TransformerModel, UniversalModel
 from regard.recipe.part import Part, kinds_of, parts_in
+from regard.recipe.pictures import (
+    VITS,
+    Augment,
+    GridPositions,
+    LabelledPictures,
+    PictureData,
+    RandAugment,
+    TrainPictures,
+    VitModel,
+)
 from regard.recipe.read import apply_override, build, parse, read
 from regard.recipe.reader import ElmoModel, Features, RecurrentLanguage, RecurrentReader, Vectors
 from regard.recipe.stack import DECODERS, ENCODERS, DecoderModel, EncoderModel
-from regard.recipe.train import Begin, Decode, Optimizer, Regularize, Schedule, Train
+from regard.recipe.train import Begin, Decode, Optimizer, Regularize, Schedule, Train, Training
 from regard.recipe.whole import (
+    OF_KIND,
     RECIPES,
     Answer,
     Answering,
     Classify,
+    ClassifyPictures,
     Corrupted,
     Corruption,
     Language,
@@ -36,9 +48,10 @@ from regard.recipe.whole import (
     Translate,
 )
 
-__all__ = ["DECODERS", "ENCODERS", "PRESETS", "RECIPES", "Algorithm", "Answer", "Answering", "Begin", "Classify", "Corrupted",
-           "Corruption", "Data", "Decode", "DecoderModel", "ElmoModel", "EncoderModel", "Features", "LabelledData", "Language",
-           "Masked", "Masking", "Model", "Optimizer", "PairData", "PairTokens", "Part", "Positions", "QuestionData", "Recipe",
-           "RecurrentLanguage", "RecurrentModel", "RecurrentReader", "Regularize", "Schedule", "Tag", "TaggedData", "TextData",
-           "Tokens", "Train", "TransformerModel", "Translate", "UniversalModel", "Vectors", "World", "apply_override", "build",
-           "kinds_of", "parse", "parts_in", "read"]
+__all__ = ["DECODERS", "ENCODERS", "OF_KIND", "PRESETS", "RECIPES", "VITS", "Algorithm", "Answer", "Answering", "Augment",
+           "Begin", "Classify", "ClassifyPictures", "Corrupted", "Corruption", "Data", "Decode", "DecoderModel", "ElmoModel",
+           "EncoderModel", "Features", "GridPositions", "LabelledData", "LabelledPictures", "Language", "Masked", "Masking",
+           "Model", "Optimizer", "PairData", "PairTokens", "Part", "PictureData", "Positions", "QuestionData", "RandAugment",
+           "Recipe", "RecurrentLanguage", "RecurrentModel", "RecurrentReader", "Regularize", "Schedule", "Tag", "TaggedData",
+           "TextData", "Tokens", "Train", "TrainPictures", "Training", "TransformerModel", "Translate", "UniversalModel",
+           "Vectors", "VitModel", "World", "apply_override", "build", "kinds_of", "parse", "parts_in", "read"]

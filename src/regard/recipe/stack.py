@@ -4,7 +4,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from regard.recipe.model import BlockPart, filled
+from regard.recipe.model import TextPart, filled
 from regard.recipe.part import Count
 
 BERT: dict[str, Any] = dict(norm_first=False, norm_epsilon=1e-12, activation="gelu", positions={"kind": "learned"}, segments=2,
@@ -44,7 +44,7 @@ DECODERS = {
 heads of 128 for 1.3b are more than its width and its stated size allow: 16 here."""
 
 
-class StackPart(BlockPart):
+class StackPart(TextPart):
     """A stack that reads one text."""
 
     @model_validator(mode="after")

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from regard.recipe.data import Data, LabelledData, PairData, PairTokens, QuestionData, TaggedData, TextData, Tokens
 from regard.recipe.model import Model, TransformerModel
 from regard.recipe.part import Count, Part, Share
+from regard.recipe.pictures import LabelledPictures, TrainPictures, VitModel, two
 from regard.recipe.reader import LanguageModel, ReaderModel, RecurrentLanguage, RecurrentReader
 from regard.recipe.stack import EncoderModel
 from regard.recipe.train import Decode, Train
@@ -31,8 +32,9 @@ class Recipe(Part):
 
     @model_validator(mode="after")
     def dropout_fits_the_tokens(self) -> "Recipe":
-        if self.train.regularize.bpe_dropout and self.tokens.kind != "bpe":
-            raise ValueError(f"train.regularize.bpe_dropout needs tokens.kind = 'bpe', not {self.tokens.kind!r}")
+        kind = getattr(self.tokens, "kind", "none")                               # pictures have no tokens
+        if self.train.regularize.bpe_dropout and kind != "bpe":
+            raise ValueError(f"train.regularize.bpe_dropout needs tokens.kind = 'bpe', not {kind!r}")
         return self
 
     def digest(self) -> str:
@@ -153,6 +155,26 @@ class Classify(Recipe):
         return self
 
 
+class ClassifyPictures(Recipe):
+    """Say which of some labels a picture has; `model.kind` tells it from texts."""
+
+    task: Literal["classify"] = "classify"
+    data: LabelledPictures
+    tokens: None = None  # type: ignore[assignment]
+    """Pictures have none."""
+    model: VitModel
+    train: TrainPictures = TrainPictures()  # type: ignore[assignment]
+
+    @model_validator(mode="after")
+    def patches_fill_the_picture(self) -> Self:
+        for side, patch in zip(self.data.height_width, two(self.model.patch)):
+            if side % patch:
+                near = max(1, round(side / patch)) * patch
+                raise ValueError(f"data.size = {self.data.size} is not a multiple of model.patch = {self.model.patch}: "
+                                 f"{near} is, or choose another patch")
+        return self
+
+
 class Regress(Classify):
     """Say a number of a text."""
 
@@ -216,3 +238,5 @@ RECIPES: dict[str, type[Recipe]] = {
     "tag": Tag,
     "answer": Answer,
 }
+OF_KIND: dict[tuple[str, str], type[Recipe]] = {("classify", "vit"): ClassifyPictures}
+"""Where the kind of model says that a task's examples are no texts."""

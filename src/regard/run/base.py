@@ -85,7 +85,7 @@ class Run:
         trained on the training data."""
         names, texts = cls.tokenizer_names(recipe), data.train.texts()
         begin = recipe.train.begin
-        if begin is not None and begin.tokens:
+        if begin is not None and begin.tokens and names:
             copy_tokenizers(Path(begin.run), folder, names)
         if len(names) < len(texts):
             texts = [[line for side in texts for line in side]]
@@ -99,7 +99,7 @@ class Run:
         return ["tokenizer.json"]
 
     def load_tokenizers(self) -> list[Tokenizer]:
-        if self.foreign is not None:
+        if self.foreign is not None and self.foreign.tokenizer is not None:
             return [self.foreign.tokenizer]
         if (self.folder / MARKS).is_file():
             return [brought_tokenizer(self.folder)]
@@ -127,6 +127,15 @@ class Run:
     def learned(self, logits: Tensor) -> Tensor:
         """What such a model says, as ours learned to say it."""
         return logits
+
+    @property
+    def longest(self) -> int:
+        """Positions that an example may take."""
+        return self.recipe.model.max_length
+
+    def sizes(self) -> dict[str, Any]:
+        """What its model has the size of, for config.json."""
+        return {"vocabularies": [tokenizer.size for tokenizer in self.tokenizers]}
 
     # what it learns from
 
@@ -174,12 +183,21 @@ class Run:
 
     def perplexity(self, examples: Examples) -> Score:
         """Perplexity a label, of which there is one a token."""
-        rows = evaluation_rows(examples, self.encode, max_length=self.recipe.model.max_length, too_long="truncate")
+        rows = evaluation_rows(examples, self.encode, max_length=self.longest, too_long="truncate")
         log_p, counts = np.zeros(len(rows)), np.zeros(len(rows))
         for batch in in_order(rows, self.recipe.decode.batch_tokens):
             log_p[batch.rows] = log_probabilities(self.model, batch.to(self.device)).cpu()
             counts[batch.rows] = [int(labels.ge(0).sum()) for labels in batch.labels]
         return perplexity(log_p, counts)
+
+    @torch.no_grad()
+    def logits(self, rows: Rows) -> Tensor:
+        """What the model says of each row, where that is one thing: (N, C)."""
+        said: list[Any] = [None] * len(rows)
+        for batch in in_order(rows, EVALUATE_TOKENS):
+            for row, logits in zip(batch.rows, self.model(**batch.to(self.device).inputs).float().cpu()):
+                said[row] = logits
+        return torch.stack(said) if said else torch.zeros(0, 1)
 
     def signature(self) -> str:
         """What every score of this run carries besides its metric's own signature."""
@@ -245,7 +263,10 @@ def by_words(text: str, words: Sequence[int], vectors: np.ndarray) -> Embedded:
 def copy_tokenizers(source: Path, folder: Path, names: Sequence[str]) -> None:
     """The tokenizers of the run or Hugging Face folder that weights are taken from, where this one has none yet."""
     if is_foreign(source):
-        write_tokenizer(open_folder(source).tokenizer, folder / "tokenizer.json")
+        theirs = open_folder(source).tokenizer
+        if theirs is None:
+            raise Mistake(f"train.begin.run = '{source}' reads pictures and has no tokenizer; set train.begin.tokens = false")
+        write_tokenizer(theirs, folder / "tokenizer.json")
         return
     if (source / MARKS).is_file():
         shutil.copyfile(source / MARKS, folder / MARKS)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from regard.batches.rows import Rows
 from regard.corpus.dataset import Dataset
@@ -40,7 +41,11 @@ class Classifier(LabelRun):
 
     def classify(self, texts: Sequence[str]) -> list[list[Judgement]]:
         """Every label of each text, the most probable first. Where pairs are judged, a tab is between the two."""
-        p = self.judged(texts).softmax(-1)                                        # (N, C)
+        return self.ranked(self.judged(texts))
+
+    def ranked(self, logits: Tensor) -> list[list[Judgement]]:
+        """Every label by its probability, from what the model says (N, C)."""
+        p = logits.softmax(-1)
         order = p.argsort(descending=True, stable=True)
         return [[Judgement(self.labels[i], float(row[i])) for i in best] for row, best in zip(p, order.tolist())]
 

@@ -19,6 +19,7 @@ from regard.layers.stack import Stack
 from regard.run.base import Run
 from regard.run.card import card, converted
 from regard.run.opened import load
+from regard.run.pictures import PictureRun
 from regard.tokens.special import NO_MARK
 
 TEXTS = ["The dog sleeps.", "A small cat looks at the old house, and it is happy.", "Yes", "We sold 12 books in 1999!"]
@@ -74,7 +75,11 @@ def reads_pairs(run: Run) -> bool:
 
 
 def ask(run: Run) -> Asked:
-    """A few texts, of different lengths, as the run reads them."""
+    """A few texts, of different lengths, as the run reads them; or pictures of noise."""
+    if isinstance(run, PictureRun):
+        pixels = torch.randn(len(TEXTS), 3, *run.frame.size, generator=torch.Generator().manual_seed(run.recipe.seed))
+        places = torch.zeros(len(TEXTS), run.longest, dtype=torch.long)
+        return Asked(places, torch.full((len(TEXTS),), run.longest), pixels=pixels)
     most = run.recipe.model.max_length // 2
     texts = [ids[:max(1, most - run.marks.around)] or [0] for ids in run.tokenizers[0].encode(TEXTS)]
     inputs = read(Ragged.of(texts), run.marks)
@@ -101,12 +106,17 @@ def said(run: Run, asked: Asked, writes: bool) -> Said:
         inputs["target"] = asked.target
     if asked.segments is not None:
         inputs["segments"] = asked.segments
-    with watch(model) as seen, States(model) as states:
+    if asked.pixels is not None:
+        inputs = {"pixels": asked.pixels}
+    with watch(model) as seen, States(model, normed=asked.pixels is None) as states:
         logits = model(**inputs)
     kinds = {"text": r"self", "encoder": r"^encoder.*self", "decoder": r"^decoder.*self", "cross": r"cross"}
     wanted = ["encoder", "decoder", "cross"] if asked.target is not None else ["text"]
     layers = states.by_stack(asked.target is not None)
-    logits = layers[list(layers)[-1]][-1] if is_bare(run) else logits.transpose(1, 2) if run.recipe.task == "answer" else logits
+    if is_bare(run) and asked.pixels is None:
+        logits = layers[list(layers)[-1]][-1]
+    elif run.recipe.task == "answer":
+        logits = logits.transpose(1, 2)
     found = Said(logits, layers, {kind: list(seen.stack(kinds[kind])) for kind in wanted})
     if writes:
         found.greedy = [write(model, prompt, asked, 1) for prompt in asked.prompts]
@@ -126,16 +136,17 @@ def write(model: nn.Module, prompt: list[int], asked: Asked, beam: int) -> list[
 
 
 class States:
-    """What goes into the first layer of every stack and comes out of each, the last one normalised."""
+    """What goes into the first layer of every stack and comes out of each, the last one normalised where theirs are."""
 
-    def __init__(self, model: nn.Module):
+    def __init__(self, model: nn.Module, normed: bool = True):
+        self.normed = normed
         self.stacks = {name: module for name, module in model.named_modules() if isinstance(module, Stack)}
         self.found: dict[str, list[Tensor]] = {name: [] for name in self.stacks}
 
     def __enter__(self) -> "States":
         self.handles = []
         for name, stack in self.stacks.items():
-            for module in (stack.dropout, *list(stack.blocks)[:-1], stack.norm):
+            for module in (stack.dropout, *list(stack.blocks)[:-1], stack.norm if self.normed else stack.blocks[-1]):
                 self.handles.append(module.register_forward_hook(
                     lambda _, __, output, name=name: self.found[name].append(output)))
         return self

@@ -89,10 +89,10 @@ def fit(settings: Recipe, data: Dataset[Any], folder: Path, device: torch.device
         kind.prepare(folder, settings, data)
         torch.manual_seed(settings.seed)
         run = kind(folder, settings, device)
-        limits = {"max_length": settings.model.max_length, "too_long": settings.data.too_long}
+        limits: Any = {"max_length": run.longest, "too_long": settings.data.too_long}
         rows, long = training_rows(data.train, partial(run.encode, training=True), **limits)
         valid, *_ = [evaluation_rows(examples, run.encode, **limits) for examples in (data.valid, *data.tests.values())]
-        batches = Batches(rows, settings.train.tokens_per_batch, settings.seed)
+        batches = Batches(rows, settings.train.budget(run.longest), settings.seed)
         take_vectors(run, log)
         if settings.train.begin is not None:
             take_weights(run, settings.train.begin, log)
@@ -141,6 +141,7 @@ def take_weights(run: Run, begin: Begin, log: Log) -> None:
     theirs = checkpoint.weights_of(load(begin.run, device="cpu").model) if is_foreign(Path(begin.run)) \
         else checkpoint.read_weights(path)
     mine = checkpoint.weights_of(run.model)
+    theirs = run.model.adapted(theirs) if hasattr(run.model, "adapted") else theirs
     taken = {name: weights for name, weights in theirs.items() if not begin.parts or name.startswith(tuple(begin.parts))}
     if not taken:
         known = ", ".join(sorted({name.split(".")[0] for name in theirs}))
@@ -156,13 +157,13 @@ def describe(run: Run, log: Log, data: Dataset[Any], long: int, batches: Batches
     padding = batches.padding_share()
     config = {"model_type": "regard", "architectures": [type(run.model).__name__], "task": run.recipe.task,
               **run.recipe.model.model_dump(mode="json", exclude_none=True),
-              "vocabularies": [tokenizer.size for tokenizer in run.tokenizers], "parameters": parameters}
+              **run.sizes(), "parameters": parameters}
     (run.folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     (run.folder / "environment.json").write_text(json.dumps(environment.describe(run.device), indent=1) + "\n", encoding="utf-8")
     log.note(f"{len(data.train):,} examples to learn from, {len(data.valid):,} to check; {parameters:,} parameters; "
              f"{len(batches.plan(0)):,} batches an epoch, {padding:.1%} padding; on {environment.hardware(run.device)}")
     if long:
-        log.note(f"{long:,} examples longer than model.max_length = {run.recipe.model.max_length} tokens were "
+        log.note(f"{long:,} examples longer than model.max_length = {run.longest} tokens were "
                  f"{'dropped' if run.recipe.data.too_long == 'drop' else 'cut'}")
     log.record(event="begin", parameters=parameters, padding_share=round(padding, 4), too_long=long)
 

@@ -17,6 +17,7 @@ from regard.run.corrupted import CorruptedRun
 from regard.run.foreign import HUB_NAME, fetch, load_foreign
 from regard.run.language import LanguageRun
 from regard.run.masked import MaskedRun
+from regard.run.pictures import PictureClassifier
 from regard.run.regress import Regressor
 from regard.run.solve import Solver
 from regard.run.tag import Tagger
@@ -26,10 +27,14 @@ from regard.training.checkpoint import load_weights, read_weights
 KINDS: dict[str, type[Run]] = {"translate": Translator, "language": LanguageRun, "masked": MaskedRun,
                                "corrupted": CorruptedRun, "classify": Classifier, "regress": Regressor,
                                "tag": Tagger, "answer": AnswerRun}
+OF_KIND: dict[tuple[str, str], type[Run]] = {("classify", "vit"): PictureClassifier}
+"""Where the kind of model says that a task's examples are no texts."""
 
 
 def kind_of(recipe: Recipe) -> type[Run]:
-    return Solver if recipe.task == "translate" and isinstance(recipe.data.world, Algorithm) else KINDS[recipe.task]
+    if recipe.task == "translate" and isinstance(recipe.data.world, Algorithm):
+        return Solver
+    return OF_KIND.get((recipe.task, recipe.model.kind), KINDS[recipe.task])
 
 
 def load(path: str | Path, *, device: str = "auto", allow_pickle: bool = False) -> Any:

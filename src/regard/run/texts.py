@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.batches.batches import in_order
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Classes, ClassPairs, Rows
 from regard.batches.side import Side
@@ -16,7 +15,7 @@ from regard.corpus.dataset import Dataset
 from regard.corpus.examples import Labelled
 from regard.errors import Mistake
 from regard.models.reader import Contextual
-from regard.run.base import EVALUATE_TOKENS, Run
+from regard.run.base import Run
 from regard.run.features import contextual, copy_run
 from regard.tokens.special import BOTH_ENDS, OURS, Marks
 
@@ -51,12 +50,8 @@ class TextRun(Run):
         found: list[Any] = [None] * len(texts)
         for kind, rows_of in ((False, self.singles), (True, self.pairs)):
             chosen = {i: text for i, text in enumerate(texts) if kinds[i] == kind}
-            numbers = list(chosen)
-            for batch in in_order(rows_of(chosen), EVALUATE_TOKENS) if chosen else []:
-                with torch.no_grad():
-                    said = self.model(**batch.to(self.device).inputs).float().cpu()            # (B, C)
-                for row, logits in zip(batch.rows, said):
-                    found[numbers[row]] = logits
+            for number, logits in zip(chosen, self.logits(rows_of(chosen)) if chosen else []):
+                found[number] = logits
         return torch.stack(found) if found else torch.zeros(0, 1)
 
     def singles(self, texts: Mapping[int, str]) -> Rows:

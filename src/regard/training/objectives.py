@@ -23,6 +23,15 @@ def surprise(log_p: Tensor, labels: Tensor, smoothing: float = 0.0, choices: Ten
     return torch.where(labels != NOTHING, found, 0.0)
 
 
+def asked(log_p: Tensor, batch: Batch, smoothing: float = 0.0, choices: Tensor | None = None) -> Tensor:
+    """The surprise at each label; at a mixture of two, each by its share, which add up to one label."""
+    found = surprise(log_p, batch.labels, smoothing, choices)
+    if batch.mixture is None:
+        return found
+    share = batch.mixture.share
+    return share * found + (1 - share) * surprise(log_p, batch.mixture.other, smoothing, choices)
+
+
 class Say:
     """Say the labels; with R-Drop, say them alike under two different dropouts. A model may ask for a penalty besides."""
 
@@ -42,13 +51,13 @@ class Say:
         return None
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        return surprise(self.log_p(model, batch), batch.labels, self.smoothing, self.choices(batch)).sum()
+        return asked(self.log_p(model, batch), batch, self.smoothing, self.choices(batch)).sum()
 
     def agreeing(self, model: nn.Module, batch: Batch) -> Tensor:
         """The mean loss of two passes, and what sets them apart."""
         both = batch.twice()
         log_p = self.log_p(model, both)                                           # (2B, …, V)
-        said = surprise(log_p, both.labels, self.smoothing, self.choices(both)).sum()
+        said = asked(log_p, both, self.smoothing, self.choices(both)).sum()
         return (said + self.r_drop * divergence(log_p, batch.labels)) / 2
 
 
