@@ -75,6 +75,8 @@ class LabelledPictures(PictureData):
 
     label: int | str = 1
     """The column of the label, or the field of a shard's .json; folders and .cls files say it without one."""
+    positive: int | str | None = None
+    """The label whose F1 is reported; when not given, of two labels the second in alphabetical order, of more the mean of all."""
 
 
 class GridPositions(Part):
