@@ -13,7 +13,18 @@ from regard.corpus.pairs import read_pairs
 from regard.corpus.questions import read_questions
 from regard.corpus.single import read_labelled, read_tagged, read_text
 from regard.errors import Mistake
-from regard.recipe import Algorithm, Data, LabelledData, LabelledPictures, PairData, QuestionData, TaggedData, TextData
+from regard.recipe import (
+    Algorithm,
+    CaptionedPictures,
+    Data,
+    LabelledData,
+    LabelledPictures,
+    PairData,
+    QuestionData,
+    Shapes,
+    TaggedData,
+    TextData,
+)
 
 Kind = TypeVar("Kind", bound=Examples)
 
@@ -40,8 +51,10 @@ def read_forward(data: Data, train: bool) -> Dataset[Any]:
         return solved(data.world, train)
     if data.world is not None:
         sizes = {"train": data.world.number, "valid": data.world.held_out, "test": data.world.held_out}
+        if isinstance(data.world, Shapes):
+            sizes["composition"] = data.world.held_out
         sets = {split: worlds.examples(data, split, number) for split, number in sizes.items() if train or split != "train"}
-        return Dataset(sets.get("train", nothing), sets["valid"], {"test": sets["test"]})
+        return Dataset(sets.pop("train", nothing), sets.pop("valid"), sets)
     tests = {name: read_files(data, files) for name, files in data.test.items()}
     if data.held_out:
         training, valid, test = hold_out(read_files(data, data.train), data.held_out)
@@ -71,6 +84,8 @@ def read_files(data: Data, files: list[str]) -> Any:
             read = partial(read_tagged, word=data.word, tag=data.tag)
         case LabelledPictures():
             read = partial(read_pictures, label=data.label, path=data.path, offset=data.offset)
+        case CaptionedPictures():
+            read = partial(read_pictures, captions=data.captions, path=data.path, offset=data.offset)
         case TextData():
             read = partial(read_text, column=data.column, keep_empty=data.stream)
     return read([Path(data.root, file) for file in files])

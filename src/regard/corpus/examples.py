@@ -184,6 +184,8 @@ class Pictures(Listed):
     """The line that names each, 0 where none does."""
     label: list[str] = field(default_factory=list)
     captions: list[list[str]] = field(default_factory=list)
+    gold: list[Any] = field(default_factory=list)
+    """What a world knows of each."""
 
     def __len__(self) -> int:
         return len(self.pictures)

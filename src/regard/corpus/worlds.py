@@ -1,11 +1,24 @@
 """Examples of every kind from the embedded worlds."""
 
+from dataclasses import replace
 from typing import Any
 
 from regard import chance
-from regard.corpus.examples import Labelled, Lines, Pairs, Questions, Tagged
-from regard.recipe import Algorithm, Data, LabelledData, PairData, QuestionData, TaggedData, TextData, World
-from regard.worlds import algorithms, bilingual
+from regard.corpus.examples import Labelled, Lines, Pairs, Pictures, Questions, Tagged
+from regard.recipe import (
+    Algorithm,
+    Data,
+    LabelledData,
+    LabelledPictures,
+    PairData,
+    PictureData,
+    QuestionData,
+    Shapes,
+    TaggedData,
+    TextData,
+    World,
+)
+from regard.worlds import algorithms, bilingual, shapes
 
 NOWHERE = "–"
 """The tag of a word that nothing is aligned with."""
@@ -13,8 +26,10 @@ NOWHERE = "–"
 
 def examples(data: Data, split: str, number: int) -> Any:
     """Translation pairs; sentences; words tagged with what they become in German; sentences with an "it" labelled with its
-    German gender; words to be found again in the German sentence."""
+    German gender; words to be found again in the German sentence; pictures."""
     world = data.world
+    if isinstance(world, Shapes):
+        return drawn(data, world, split, number)
     assert isinstance(world, World)
     name = f"world {world.kind} {split}"
     share = 1.0 if isinstance(data, LabelledData) else world.share
@@ -30,6 +45,16 @@ def examples(data: Data, split: str, number: int) -> Any:
             return Labelled([pair.source for pair in gold], [bilingual.GENDER[pair.pronouns[0].form] for pair in gold], name)
         case QuestionData():
             return questions_of(gold, data.unanswerable, name)
+
+
+def drawn(data: Data, world: Shapes, split: str, number: int) -> Pictures:
+    """Pictures with labels or with captions, and what is known of each."""
+    assert isinstance(data, PictureData)
+    gold = shapes.generate(number, world.seed, split=split, size=data.height_width[0], shapes=world.shapes)
+    found = Pictures([picture.pixels() for picture in gold], f"world {world.kind} {split}", gold=gold)
+    if isinstance(data, LabelledPictures):
+        return replace(found, label=[picture.label(data.of) for picture in gold])
+    return replace(found, captions=[[caption.text for caption in picture.captions] for picture in gold])
 
 
 def solved(world: Algorithm, split: str, number: int, shortest: int, longest: int) -> Pairs:

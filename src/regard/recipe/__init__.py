@@ -10,6 +10,7 @@ from regard.recipe.data import (
     PairData,
     PairTokens,
     QuestionData,
+    Shapes,
     TaggedData,
     TextData,
     Tokens,
@@ -20,6 +21,7 @@ from regard.recipe.part import Part, kinds_of, parts_in
 from regard.recipe.pictures import (
     VITS,
     Augment,
+    CaptionedPictures,
     GridPositions,
     LabelledPictures,
     PictureData,
@@ -49,9 +51,10 @@ from regard.recipe.whole import (
 )
 
 __all__ = ["DECODERS", "ENCODERS", "OF_KIND", "PRESETS", "RECIPES", "VITS", "Algorithm", "Answer", "Answering", "Augment",
-           "Begin", "Classify", "ClassifyPictures", "Corrupted", "Corruption", "Data", "Decode", "DecoderModel", "ElmoModel",
-           "EncoderModel", "Features", "GridPositions", "LabelledData", "LabelledPictures", "Language", "Masked", "Masking",
-           "Model", "Optimizer", "PairData", "PairTokens", "Part", "PictureData", "Positions", "QuestionData", "RandAugment",
-           "Recipe", "RecurrentLanguage", "RecurrentModel", "RecurrentReader", "Regularize", "Schedule", "Tag", "TaggedData",
-           "TextData", "Tokens", "Train", "TrainPictures", "Training", "TransformerModel", "Translate", "UniversalModel",
-           "Vectors", "VitModel", "World", "apply_override", "build", "kinds_of", "parse", "parts_in", "read"]
+           "Begin", "CaptionedPictures", "Classify", "ClassifyPictures", "Corrupted", "Corruption", "Data", "Decode",
+           "DecoderModel", "ElmoModel", "EncoderModel", "Features", "GridPositions", "LabelledData", "LabelledPictures",
+           "Language", "Masked", "Masking", "Model", "Optimizer", "PairData", "PairTokens", "Part", "PictureData", "Positions",
+           "QuestionData", "RandAugment", "Recipe", "RecurrentLanguage", "RecurrentModel", "RecurrentReader", "Regularize",
+           "Schedule", "Shapes", "Tag", "TaggedData", "TextData", "Tokens", "Train", "TrainPictures", "Training",
+           "TransformerModel", "Translate", "UniversalModel", "Vectors", "VitModel", "World", "apply_override", "build",
+           "kinds_of", "parse", "parts_in", "read"]

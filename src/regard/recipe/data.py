@@ -1,6 +1,6 @@
 """Where the examples come from, and how text becomes ids."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -47,14 +47,33 @@ class Algorithm(Part):
         return self
 
 
+class Shapes(Part):
+    """Pictures of coloured shapes, their captions, and where everything is (`worlds/shapes`); the test set `composition` has
+    colours and kinds together that are nowhere else."""
+
+    kind: Literal["shapes"]
+    number: Count = 20_000
+    """Training pictures."""
+    held_out: Count = 500
+    """Pictures in each of the validation and test sets."""
+    shapes: tuple[int, int] = (1, 4)
+    """The fewest and the most shapes in a picture."""
+    seed: int = 1
+
+
 AnyWorld = Annotated[
-    Annotated[World, Tag("bilingual")] | Annotated[Algorithm, Tag("copy")] | Annotated[Algorithm, Tag("addition")],
-    Discriminator(kind_or("bilingual"), custom_error_type="kind", custom_error_message="should be bilingual, copy or addition"),
+    Annotated[World, Tag("bilingual")] | Annotated[Algorithm, Tag("copy")] | Annotated[Algorithm, Tag("addition")]
+    | Annotated[Shapes, Tag("shapes")],
+    Discriminator(kind_or("bilingual"), custom_error_type="kind",
+                  custom_error_message="should be bilingual, copy, addition or shapes"),
 ]
 
 
 class Data(Part):
     """Where the examples come from: files, or a world."""
+
+    sees: ClassVar[bool] = False
+    """Whether they are pictures."""
 
     root: str = "."
     """Folder that relative paths start at."""
@@ -89,6 +108,12 @@ class Data(Part):
     def pairs_are_for_translators(self) -> "Data":
         if isinstance(self.world, Algorithm) and not isinstance(self, PairData):
             raise ValueError(f"data.world.kind = {self.world.kind!r} has pairs: it is for task = 'translate'")
+        return self
+
+    @model_validator(mode="after")
+    def texts_have_no_shapes(self) -> "Data":
+        if isinstance(self.world, Shapes) and not self.sees:
+            raise ValueError("data.world.kind = 'shapes' has pictures, and this task reads texts")
         return self
 
 

@@ -1,10 +1,10 @@
 """What reads pictures: how they come in and are brought to one size, the Vision Transformer, what is done to them in training."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from regard.recipe.data import Data
+from regard.recipe.data import Data, Shapes
 from regard.recipe.model import BlockPart, filled
 from regard.recipe.part import Count, Part, Share
 from regard.recipe.train import Training
@@ -32,6 +32,8 @@ def two(given: int | tuple[int, int]) -> tuple[int, int]:
 
 class PictureData(Data):
     """Pictures, and how all are brought to one size."""
+
+    sees: ClassVar[bool] = True
 
     path: int | str = 0
     """The column of the path: its number, counted from 0, or its name in the first line of a .tsv or in a .jsonl."""
@@ -63,8 +65,12 @@ class PictureData(Data):
 
     @model_validator(mode="after")
     def worlds_have_pictures(self) -> Self:
-        if self.world is not None:
+        if self.world is None:
+            return self
+        if not isinstance(self.world, Shapes):
             raise ValueError(f"data.world.kind = {self.world.kind!r} has no pictures; give data.train")
+        if self.height_width[0] != self.height_width[1] or self.height_width[0] not in range(24, 129, 8):
+            raise ValueError(f"data.size = {self.size}: shapes are drawn in squares of 24 to 128 pixels, a multiple of 8")
         return self
 
 
@@ -75,8 +81,20 @@ class LabelledPictures(PictureData):
 
     label: int | str = 1
     """The column of the label, or the field of a shard's .json; folders and .cls files say it without one."""
+    of: Literal["kind", "colour", "both"] = "both"
+    """Of the world of shapes: what of a picture's main shape its label says."""
     positive: int | str | None = None
     """The label whose F1 is reported; when not given, of two labels the second in alphabetical order, of more the mean of all."""
+
+
+class CaptionedPictures(PictureData):
+    """Pictures (PNG, JPEG, WebP) with captions, one or several: .tsv or .jsonl files with a column of paths, which start at the
+    file; tar shards (`0001.jpg` beside `0001.txt` or `0001.json`); or pictures laid end to end in one file (`a.jpgs`) with an
+    index (`a.index.tsv`, plain, .gz or .xz)."""
+
+    captions: list[int | str] = [1]
+    """The columns of the captions, or the fields of a .jsonl or of a shard's .json, each a text or a list of them; a picture that
+    is named again in another line has that line's captions too."""
 
 
 class GridPositions(Part):

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from regard.recipe import Algorithm, Data
+from regard.recipe import Algorithm, Data, Shapes
 from regard.run.base import Run
 from regard.run.pictures import PictureRun
 
@@ -152,7 +152,13 @@ def origin(data: Data) -> str:
     world = data.world
     if data.origin or world is None:
         return data.origin or f"{', '.join(data.train)}; origin and licence not stated in the recipe (data.origin)"
-    which = f"lengths {world.shortest} to {world.longest}" if isinstance(world, Algorithm) else f"level {world.level}"
+    match world:
+        case Algorithm():
+            which = f"lengths {world.shortest} to {world.longest}"
+        case Shapes():
+            which = f"{world.shapes[0]} to {world.shapes[1]} shapes a picture"
+        case _:
+            which = f"level {world.level}"
     return f"the embedded {world.kind} world, {which}, {world.number:,} examples"
 
 
