@@ -44,6 +44,7 @@ def test_each_is_judged_as_squads_script_does(said, golds):
     ("the red dog", ["a dog"], 0, 2 / 3),
     ("dog dog", ["dog"], 0, 2 / 3),
     ("", [], 1, 1.0), ("dog", [], 0, 0.0), ("", ["dog"], 0, 0.0), ("the", ["a."], 1, 1.0),
+    ("", ["the", "dog"], 0, 0.0),
 ])
 def test_by_hand(said, golds, exact, f1):
     assert judge(said, golds) == (exact, pytest.approx(f1))

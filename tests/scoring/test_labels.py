@@ -59,6 +59,11 @@ def test_intervals_hold_the_score_and_shrink_and_signatures_say_how():
     assert "average:macro" in label_scores(["a"], ["a"], samples=2)["f1"].signature
 
 
+def test_a_label_that_is_not_drawn_does_not_count_against_the_mean():
+    labels = ["rare", *["a", "b"] * 20]
+    assert label_scores(labels, labels, samples=50)["f1"].low == 100
+
+
 def test_always_the_same_label_goes_together_with_nothing_and_of_none_there_is_no_score():
     assert label_scores(["a"] * 5, ["a", "b"] * 2 + ["a"], samples=2)["mcc"].score == 0
     assert label_scores(["a"] * 5, ["a"] * 5, positive="b", samples=2)["f1"].score == 0

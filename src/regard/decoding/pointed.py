@@ -37,6 +37,7 @@ def best_spans(places: np.ndarray, windows: Sequence[Pointed], *, most: int, num
     spoken = places[:, 0] < places[:, 1]
     if not spoken.any():
         return [Span(0, 0, 1.0)]
+    most = min(most, len(places))
     scores = np.full((len(places), most), -np.inf)                                # (T, length - 1)
     for window in windows:
         here = slice(window.first, window.first + len(window.begins))
