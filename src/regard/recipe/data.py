@@ -119,13 +119,18 @@ class TextData(Data):
     """Read this column of .tsv or .jsonl files: its number, counted from 0, or its name."""
     language: Literal["source", "target", "both"] = "source"
     """Of a world: which language; in both, every sentence is followed by its translation."""
-    too_long: Literal["error", "drop", "truncate"] = "drop"
-    """What to do with a training line of more than `model.max_length` tokens."""
+    too_long: Literal["error", "drop", "truncate", "split"] = "drop"  # type: ignore[assignment]
+    """What to do with a training line of more than `model.max_length` tokens; `split` reads it window by window, each as if it
+    stood alone."""
+    pack: bool = False
+    """Fill every row of `model.max_length` tokens with several lines, none of which sees another, for less padding."""
 
     @model_validator(mode="after")
     def lines_can_be_set_aside(self) -> "TextData":
         if self.stream and self.held_out:
             raise ValueError("data.held_out sets lines aside, and a stream has none: give data.valid")
+        if self.stream and self.pack:
+            raise ValueError("data.pack packs lines, and a stream has none: give data.pack or data.stream")
         return self
 
 

@@ -64,6 +64,21 @@ class Language(Recipe):
     data: TextData
     model: LanguageModel = RecurrentLanguage()
 
+    @model_validator(mode="after")
+    def fits_the_text(self) -> "Language":
+        if self.data.pack and self.model.kind != "transformer":
+            raise ValueError(f"data.pack: a model of kind {self.model.kind!r} would read on from one line into the next; "
+                             "set model.kind = 'transformer'")
+        if self.model.kind == "elmo":
+            split_alike(self)
+        return self
+
+
+def split_alike(recipe: Recipe) -> None:
+    if recipe.data.too_long == "split" and recipe.train.regularize.bpe_dropout:
+        raise ValueError("data.too_long = 'split' cuts every line at the same places, which train.regularize.bpe_dropout would "
+                         "move: set one of them otherwise")
+
 
 class Masking(Part):
     """Which words are hidden, and what else is asked (Devlin et al. 2019, sec. 3.1)."""
@@ -102,6 +117,9 @@ class Masked(Recipe):
             raise ValueError("data.stream: masked words are said line by line")
         if self.masking.next_sentence and not self.model.segments:
             raise ValueError("masking.next_sentence needs model.segments = 2")
+        if self.masking.next_sentence and (self.data.pack or self.data.too_long == "split"):
+            setting = "data.pack" if self.data.pack else "data.too_long = 'split'"
+            raise ValueError(f"{setting}: masking.next_sentence reads lines two by two, as they are; give one or the other")
         return self
 
 
@@ -126,6 +144,9 @@ class Corrupted(Recipe):
     def fits_the_text(self) -> "Corrupted":
         if self.data.stream:
             raise ValueError("data.stream: spans are cut out line by line")
+        if self.data.pack:
+            raise ValueError("data.pack: only the tasks language and masked pack lines")
+        split_alike(self)
         return self
 
 
