@@ -34,8 +34,10 @@ def places() -> dict[tuple[str, type[Part]], list[str]]:
     def walk(path: str, kind: type[Part], task: str) -> None:
         found.setdefault((path, kind), []).append(task)
         for name, field in kind.model_fields.items():
+            place = f"{path}.{name}.NAME" if get_origin(field.annotation) is dict else f"{path}.{name}"
+            place = place.replace(".tasks.NAME.world", ".world")                  # a task's is as any
             for inner in parts_in(field.annotation):
-                walk(f"{path}.{name}".lstrip("."), inner, task)
+                walk(place.lstrip("."), inner, task)
 
     for task, recipe in RECIPES.items():
         walk("", recipe, task)
@@ -69,10 +71,10 @@ def kind_of(annotation: Any) -> str:
         return " or ".join(kind_of(option) for option in inside)
     if origin is Annotated:
         return kind_of(inside[0])
-    if origin is list:
-        return f"list of {kind_of(inside[0])}"
-    if origin is tuple:
+    if origin is tuple and inside[-1] is not Ellipsis:
         return f"two of {kind_of(inside[0])}"
+    if origin in (list, tuple):
+        return f"list of {kind_of(inside[0])}"
     if origin is dict:
         return f"names, each with a {kind_of(inside[1])}"
     return {int: "whole number", float: "number", str: "text", bool: "true or false", NoneType: "not set"}[annotation]

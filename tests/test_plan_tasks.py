@@ -58,7 +58,9 @@ def test_the_multiplications_are_those_that_are_done(name):
     {"task": "language", "model": {"kind": "elmo"}}, {"task": "language", "model": {"attention": "additive"}},
     {"task": "classify", "model": {"attention": "dot"}}, {"task": "tag"}, {"model": {"kind": "recurrent"}},
     {"model": {"kind": "recurrent", "decoder": "luong", "attention": "none"}},
-    {"model": {"kind": "universal", "width": 64, "heads": 4}},
+    {"model": {"kind": "universal", "width": 64, "heads": 4}}, {"task": "corrupted", "model": {"preset": "t5-tiny"}},
+    {"task": "regress", "model": {"kind": "transformer"}},
+    {"task": "text-to-text", "model": {"preset": "t5-tiny"}, "data": {"tasks": {"a": {"prefix": "a: ", "world": {}}}}},
 ], ids=str)
 def test_every_kind_is_planned_and_told(settings):
     recipe = recipes.build({"data": {"world": {}}, **settings})

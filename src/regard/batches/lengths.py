@@ -21,9 +21,9 @@ def training_rows(examples: Kind, encode: Callable[[Kind], Rows], *, max_length:
         raise too_long_mistake(examples, rows, int(long[0]), max_length)
     if too_long == "split" and isinstance(rows, Single):
         return rows.split(max_length), len(long)
-    if len(long) == len(rows):
-        raise Mistake(f"{examples.name}: every example is longer than model.max_length = {max_length} tokens; raise it")
     if len(long) and too_long == "drop":
+        if len(long) == len(rows):
+            raise Mistake(f"{examples.name}: every example is longer than model.max_length = {max_length} tokens; raise it")
         kept = np.setdiff1d(np.arange(len(examples)), long)
         rows = encode(examples.choose(kept.tolist()))
     return rows.capped(max_length), len(long)

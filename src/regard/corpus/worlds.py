@@ -3,7 +3,7 @@
 from typing import Any
 
 from regard.corpus.examples import Labelled, Lines, Pairs, Tagged
-from regard.recipe import Algorithm, Data, LabelledData, PairData, TaggedData, TextData, World
+from regard.recipe import Algorithm, Data, LabelledData, PairData, TaggedData, TaskData, TextData, World
 from regard.worlds import algorithms, bilingual
 
 NOWHERE = "–"
@@ -12,13 +12,16 @@ NOWHERE = "–"
 
 def examples(data: Data, split: str, number: int) -> Any:
     """Translation pairs; sentences; words tagged with what they become in German; sentences with an "it" labelled with its
-    German gender."""
+    German gender, or paired with it."""
     world = data.world
     assert isinstance(world, World)
     name = f"world {world.kind} {split}"
-    share = 1.0 if isinstance(data, LabelledData) else world.share
+    labelled = isinstance(data, LabelledData) or (isinstance(data, TaskData) and data.kind == "classify")
+    share = 1.0 if labelled else world.share
     gold = bilingual.generate(number, world.seed, level=world.level, split=split, share=share)
     match data:
+        case TaskData(kind="classify"):
+            return Pairs([pair.source for pair in gold], genders(gold), name)
         case PairData():
             return Pairs([pair.source for pair in gold], [pair.target for pair in gold], name, gold=gold)
         case TextData():
@@ -26,7 +29,12 @@ def examples(data: Data, split: str, number: int) -> Any:
         case TaggedData():
             return Tagged([pair.source.split() for pair in gold], [glosses(pair) for pair in gold], name)
         case LabelledData():
-            return Labelled([pair.source for pair in gold], [bilingual.GENDER[pair.pronouns[0].form] for pair in gold], name)
+            return Labelled([pair.source for pair in gold], genders(gold), name)
+
+
+def genders(gold: list[bilingual.Pair]) -> list[str]:
+    """Of what each "it" stands for."""
+    return [bilingual.GENDER[pair.pronouns[0].form] for pair in gold]
 
 
 def solved(world: Algorithm, split: str, number: int, shortest: int, longest: int) -> Pairs:

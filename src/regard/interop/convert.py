@@ -25,7 +25,7 @@ from regard.tokens.tokenizer import Tokenizer
 COPIED = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 """What goes back as it came."""
 LABELLED = ("classify", "tag")
-WRITTEN_AS = {"corrupted": "translate"}
+WRITTEN_AS = {"corrupted": "translate", "text-to-text": "translate"}
 """Tasks whose models are those of another task."""
 
 

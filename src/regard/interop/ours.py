@@ -5,10 +5,12 @@ from typing import Any
 
 from regard.errors import Mistake
 from regard.interop.family import Family, Settings
-from regard.tokens.special import BOS, EOS, MASK, MASK_TEXT, PAD, SPECIALS, UNK, Marks
+from regard.tokens.special import BOS, EOS, MASK, MASK_TEXT, NO_MARK, PAD, SPECIALS, UNK, Marks
 from regard.tokens.tokenizer import Tokenizer
 
 EPSILON = {"layer": 1e-5, "batch": 1e-5, "rms": 1e-6}
+THEIRS = {"pad": ("<pad>", "[PAD]"), "unk": ("<unk>", "[UNK]"), "mask": ("<mask>", "[MASK]")}
+"""How other vocabularies call them."""
 
 
 def plain(settings: Settings) -> Settings:
@@ -26,7 +28,8 @@ def files_of_ours(run: Any, family: Family, architecture: str, settings: Setting
     source, target = run.tokenizers[0], run.tokenizers[-1]
     if source is not target and source.to_json() != target.to_json():
         raise Mistake(f"{run.folder} has two vocabularies (tokens.joint = false), a Hugging Face folder has one")
-    marks, special = run.marks, {"pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS}
+    marks, tokens = run.marks, special_tokens(source, run.marks)
+    special = {f"{name}_token_id": tokens[name] for name in ("pad", "bos", "eos") if name in tokens}
     config = {"architectures": [architecture], **family.config(settings), "vocab_size": source.size, "dtype": "float32"} | special
     files: dict[str, Any] = {"config.json": config}
     if family.begin is not None:
@@ -39,12 +42,24 @@ def files_of_ours(run: Any, family: Family, architecture: str, settings: Setting
         files["generation_config.json"] = {**special, **begin, "suppress_tokens": list(marks.never)}
         marks = marks if family.begin is not None else Marks(before=(marks.begin,), after=())
     files["tokenizer.json"] = with_marks(source, marks)
-    mask = {"mask_token": MASK_TEXT} if source.library.id_to_token(MASK) == MASK_TEXT else {}
     files["tokenizer_config.json"] = {
-        "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": settings["max_length"], "pad_token": SPECIALS[PAD],
-        "bos_token": SPECIALS[BOS], "eos_token": SPECIALS[EOS], "unk_token": SPECIALS[UNK], **mask,
+        "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": settings["max_length"],
+        **{f"{name}_token": source.library.id_to_token(number) for name, number in tokens.items()},
         "clean_up_tokenization_spaces": False, "model_input_names": ["input_ids", "attention_mask"]}
     return files
+
+
+def special_tokens(tokenizer: Tokenizer, marks: Marks) -> dict[str, int]:
+    """The tokens that have a name in a folder: ours; of a vocabulary that came from elsewhere, those that it has."""
+    library = tokenizer.library
+    if [library.id_to_token(number) for number in range(len(SPECIALS))] == SPECIALS:
+        mask = {"mask": MASK} if library.id_to_token(MASK) == MASK_TEXT else {}
+        return {"pad": PAD, "bos": BOS, "eos": EOS, "unk": UNK, **mask}
+    known = {name: [library.token_to_id(text) for text in texts] for name, texts in THEIRS.items()}
+    found = {name: next((number for number in numbers if number is not None), NO_MARK) for name, numbers in known.items()}
+    found = {"eos": marks.end, "bos": marks.before[0] if marks.before else NO_MARK, **found}
+    found["pad"] = marks.begin if found["pad"] == NO_MARK else found["pad"]
+    return {name: number for name, number in found.items() if number != NO_MARK}
 
 
 def with_marks(tokenizer: Tokenizer, marks: Marks) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from regard.recipe import DECODERS, ENCODERS, PRESETS, Recipe
 TYPICAL_LENGTH = 30
 """Tokens of a sentence where no data say better; WMT sentences have about as many. A single text is as long as it may be."""
 TYPICAL = (TYPICAL_LENGTH, TYPICAL_LENGTH)
+PAIRS = ("translate", "text-to-text")
 
 BATCHES = {"125m": 0.5e6, "350m": 0.5e6, "760m": 0.5e6, "1.3b": 1e6, "2.7b": 1e6, "6.7b": 2e6, "13b": 2e6, "175b": 3.2e6}
 GPT: dict[str, Any] = {"task": "language", "tokens": {"size": 50_257}, "model": {"kind": "transformer"}}
@@ -145,7 +146,7 @@ def plan(what: str | Path | Recipe, overrides: Sequence[str] = (), *, vocabulary
 def plan_recipe(name: str, recipe: Recipe, vocabulary: tuple[int, int],
                 lengths: tuple[int, int] = TYPICAL, devices: Sequence[Device] = DEVICES,
                 notes: Sequence[str] = ()) -> Plan:
-    translates = recipe.task == "translate"
+    translates = recipe.task in PAIRS
     if translates and recipe.model.tie in ("all", "embeddings") and vocabulary[0] != vocabulary[1]:
         raise Mistake(f"vocabularies {both(vocabulary)} differ, but model.tie = {recipe.model.tie!r} shares one: "
                       "set model.tie = 'target'")
@@ -164,7 +165,8 @@ def build_on_paper(recipe: Recipe, vocabulary: tuple[int, int]) -> nn.Module:
     """The recipe's model with shapes but without memory."""
     if getattr(recipe.model, "features", None) is not None:
         raise Mistake("model.features: the vectors come from another run; plan that one, and this recipe without them")
-    sizes = {"translate": vocabulary, "classify": (vocabulary[0], 2), "tag": (vocabulary[0], 2)}.get(recipe.task, vocabulary[:1])
+    labels = {"classify": 2, "tag": 2, "regress": 1}.get(recipe.task)
+    sizes = vocabulary if recipe.task in (*PAIRS, "corrupted") else (vocabulary[0], *([labels] if labels else []))
     with torch.device("meta"):
         return MODELS[recipe.task][recipe.model.kind](recipe.model, *sizes, recipe.train.regularize)
 

@@ -3,18 +3,31 @@
 `docs/settings.md` is generated from the types and docstrings of this folder.
 """
 
-from regard.recipe.data import Algorithm, Data, LabelledData, PairData, PairTokens, TaggedData, TextData, Tokens, World
+from regard.recipe.data import Algorithm, Data, DataPart, LabelledData, PairData, PairTokens, TaggedData, TextData, Tokens, World
 from regard.recipe.model import PRESETS, Model, Positions, RecurrentModel, TransformerModel, UniversalModel
 from regard.recipe.part import Part, kinds_of, parts_in
 from regard.recipe.read import apply_override, build, parse, read
 from regard.recipe.reader import ElmoModel, Features, RecurrentLanguage, RecurrentReader, Vectors
 from regard.recipe.stack import DECODERS, ENCODERS, DecoderModel, EncoderModel
+from regard.recipe.tasks import TaskData, TasksData
 from regard.recipe.train import Begin, Decode, Optimizer, Regularize, Schedule, Train
-from regard.recipe.whole import RECIPES, Classify, Corrupted, Corruption, Language, Masked, Masking, Recipe, Tag, Translate
+from regard.recipe.whole import (
+    RECIPES,
+    Classify,
+    Corrupted,
+    Corruption,
+    Language,
+    Masked,
+    Masking,
+    Recipe,
+    Tag,
+    TextToText,
+    Translate,
+)
 
 __all__ = ["DECODERS", "ENCODERS", "PRESETS", "RECIPES", "Algorithm", "Begin", "Classify", "Corrupted", "Corruption", "Data",
-           "Decode", "DecoderModel", "ElmoModel", "EncoderModel", "Features", "LabelledData", "Language", "Masked",
+           "DataPart", "Decode", "DecoderModel", "ElmoModel", "EncoderModel", "Features", "LabelledData", "Language", "Masked",
            "Masking", "Model", "Optimizer", "PairData", "PairTokens", "Part", "Positions", "Recipe", "RecurrentLanguage",
-           "RecurrentModel", "RecurrentReader", "Regularize", "Schedule", "Tag", "TaggedData", "TextData", "Tokens", "Train",
-           "TransformerModel", "Translate", "UniversalModel", "Vectors", "World", "apply_override", "build", "kinds_of",
-           "parse", "parts_in", "read"]
+           "RecurrentModel", "RecurrentReader", "Regularize", "Schedule", "Tag", "TaggedData", "TaskData", "TasksData",
+           "TextData", "TextToText", "Tokens", "Train", "TransformerModel", "Translate", "UniversalModel", "Vectors", "World",
+           "apply_override", "build", "kinds_of", "parse", "parts_in", "read"]

@@ -4,7 +4,7 @@ import difflib
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 from pydantic import ValidationError
 
@@ -79,7 +79,7 @@ def explain(error: ValidationError, recipe: type[Recipe]) -> str:
         return f"setting {dotted} is missing"
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "value_error":
-        return message
+        return f"{dotted}: {message}" if len(place) > 2 and place[:2] == ["data", "tasks"] else message
     if problem["type"] == "kind":
         return f"{dotted}.kind = {problem['input'].get('kind')!r}: {message}"
     return f"{dotted} = {problem['input']!r}: {message[0].lower()}{message[1:]}"
@@ -88,17 +88,23 @@ def explain(error: ValidationError, recipe: type[Recipe]) -> str:
 def settings_place(location: Sequence[int | str], recipe: type[Recipe]) -> tuple[list[str], type[Part]]:
     """The setting that an error's location names, and the part it is in.
 
-    Kinds of a union stand in the location but not in a recipe.
+    Kinds of a union stand in the location but not in a recipe; the names of entries stand in both and are no settings.
     """
     place: list[str] = []
     part: type[Part] = recipe
     options: list[type[Part]] = [recipe]
+    named = False
     for key in location:
+        if named:
+            place.append(str(key))
+            named, options = False, []
+            continue
         if tagged := [option for option in options if option.model_fields.get("kind") and key in kinds_of(option)]:
             part = tagged[0]
             continue
         place.append(str(key))
         field = part.model_fields.get(str(key))
         options = parts_in(field.annotation) if field else []
+        named = field is not None and get_origin(field.annotation) is dict
         part = options[0] if options else part
     return place, part

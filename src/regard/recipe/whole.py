@@ -7,11 +7,12 @@ from typing import Any, Literal, Self
 import tomli_w
 from pydantic import Field, model_validator
 
-from regard.recipe.data import Data, LabelledData, PairData, PairTokens, TaggedData, TextData, Tokens
+from regard.recipe.data import LabelledData, PairData, PairTokens, TaggedData, TextData, Tokens
 from regard.recipe.model import Model, TransformerModel
 from regard.recipe.part import Part, Share
 from regard.recipe.reader import LanguageModel, ReaderModel, RecurrentLanguage, RecurrentReader
 from regard.recipe.stack import EncoderModel
+from regard.recipe.tasks import TasksData
 from regard.recipe.train import Decode, Train
 
 
@@ -20,7 +21,7 @@ class Recipe(Part):
 
     task: str
     seed: int = Field(1, ge=0)
-    data: Data
+    data: Any
     tokens: Tokens = Tokens()
     model: Any
     train: Train = Train()
@@ -74,7 +75,7 @@ class Language(Recipe):
         return self
 
 
-def split_alike(recipe: Recipe) -> None:
+def split_alike(recipe: "Language | Corrupted") -> None:
     if recipe.data.too_long == "split" and recipe.train.regularize.bpe_dropout:
         raise ValueError("data.too_long = 'split' cuts every line at the same places, which train.regularize.bpe_dropout would "
                          "move: set one of them otherwise")
@@ -150,6 +151,14 @@ class Corrupted(Recipe):
         return self
 
 
+class TextToText(Recipe):
+    """Answer texts with texts, whatever the task: each says in words what is wanted (Raffel et al. 2020, sec. 2.4)."""
+
+    task: Literal["text-to-text"] = "text-to-text"
+    data: TasksData
+    model: Model = TransformerModel(preset="t5-small")
+
+
 class Classify(Recipe):
     """Say which of some labels a text has."""
 
@@ -196,6 +205,7 @@ RECIPES: dict[str, type[Recipe]] = {
     "language": Language,
     "masked": Masked,
     "corrupted": Corrupted,
+    "text-to-text": TextToText,
     "classify": Classify,
     "regress": Regress,
     "tag": Tag,

@@ -140,15 +140,20 @@ class Run:
             return encode(texts, tokenizer)
         return open_side(texts, tokenizer, bpe_dropout=self.recipe.train.regularize.bpe_dropout, seed=self.recipe.seed)
 
+    def too_long(self, examples: Any) -> str:
+        """What is done with those of some examples that are too long."""
+        return self.recipe.data.too_long
+
     def training_rows(self, examples: Any) -> tuple[Rows, int]:
         """The training examples that fit, as ids, and how many did not."""
-        data, most = self.recipe.data, self.recipe.model.max_length
-        rows, long = training_rows(examples, partial(self.encode, training=True), max_length=most, too_long=data.too_long)
-        return Packed(cast(Unpadded, rows), most) if getattr(data, "pack", False) else rows, long
+        most = self.recipe.model.max_length
+        rows, long = training_rows(examples, partial(self.encode, training=True), max_length=most,
+                                   too_long=self.too_long(examples))
+        return Packed(cast(Unpadded, rows), most) if getattr(self.recipe.data, "pack", False) else rows, long
 
     def evaluation_rows(self, examples: Any, *, refuse: bool = False) -> Rows:
         """Examples to be scored, as ids; `refuse` those too long where the recipe says so, else cut them."""
-        too_long = self.recipe.data.too_long
+        too_long = self.too_long(examples)
         return evaluation_rows(examples, self.encode, max_length=self.recipe.model.max_length,
                                too_long="truncate" if too_long == "error" and not refuse else too_long)
 

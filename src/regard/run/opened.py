@@ -19,12 +19,13 @@ from regard.run.masked import MaskedRun
 from regard.run.regress import Regressor
 from regard.run.solve import Solver
 from regard.run.tag import Tagger
+from regard.run.tasks import TasksRun
 from regard.run.translate import Translator
 from regard.training.checkpoint import load_weights, read_weights
 
 KINDS: dict[str, type[Run]] = {"translate": Translator, "language": LanguageRun, "masked": MaskedRun,
-                               "corrupted": CorruptedRun, "classify": Classifier, "regress": Regressor,
-                               "tag": Tagger}
+                               "corrupted": CorruptedRun, "text-to-text": TasksRun, "classify": Classifier,
+                               "regress": Regressor, "tag": Tagger}
 
 
 def kind_of(recipe: Recipe) -> type[Run]:
