@@ -37,6 +37,11 @@ def test_the_best_fit_wastes_little(lengths, room, seed):
     assert sum(length <= room / 2 for length in filled) <= 1, "two rows that are half empty would have been one"
 
 
+def test_a_text_goes_where_it_leaves_the_least():
+    rows = best_fit(np.array([6, 7, 3, 4]), 10, np.arange(4))
+    assert [rows[i].tolist() for i in range(len(rows))] == [[0, 3], [1, 2]]
+
+
 def documents_of(batch, name):
     """What is read and what should be said, document by document; what fills a row up says nothing."""
     for read, numbers, labels in zip(batch.inputs[name], batch.inputs["documents"], batch.labels):

@@ -58,7 +58,6 @@ def special_tokens(tokenizer: Tokenizer, marks: Marks) -> dict[str, int]:
     known = {name: [library.token_to_id(text) for text in texts] for name, texts in THEIRS.items()}
     found = {name: next((number for number in numbers if number is not None), NO_MARK) for name, numbers in known.items()}
     found = {"eos": marks.end, "bos": marks.before[0] if marks.before else NO_MARK, **found}
-    found["pad"] = marks.begin if found["pad"] == NO_MARK else found["pad"]
     return {name: number for name, number in found.items() if number != NO_MARK}
 
 

@@ -10,6 +10,7 @@ import torch
 
 from regard import recipe as recipes
 from regard.batches.batches import Batches
+from regard.batches.mixed import Mixed
 from regard.batches.packed import Packed
 from regard.corpus.dataset import Dataset, read_dataset
 from regard.corpus.vectors import read_vectors
@@ -162,6 +163,9 @@ def describe(run: Run, log: Log, data: Dataset[Any], long: int, batches: Batches
     packed = f"packed into {len(batches.examples):,} rows, " if isinstance(batches.examples, Packed) else ""
     log.note(f"{len(data.train):,} examples to learn from, {len(data.valid):,} to check; {parameters:,} parameters; "
              f"{packed}{len(batches.plan(0)):,} batches an epoch, {padding:.1%} padding; on {environment.hardware(run.device)}")
+    if isinstance(batches.examples, Mixed):
+        often = [f"{name} {drawn / len(batches.examples):.1%}" for name, drawn in zip(data.train.parts, batches.examples.drawn)]
+        log.note(f"of every epoch: {', '.join(often)}")
     if long:
         log.note(f"{long:,} examples longer than model.max_length = {run.recipe.model.max_length} tokens were "
                  f"{DONE.get(run.recipe.data.too_long, 'dropped or cut')}")

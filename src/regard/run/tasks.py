@@ -33,12 +33,12 @@ from regard.scoring import (
     summary_scores,
     translation_scores,
 )
+from regard.scoring.score import SAMPLES
 from regard.training.objectives import log_probabilities
 
 FILE = "labels.json"
 FIRST = {"translate": "bleu", "summarise": "rougel", "classify": "accuracy", "regress": "spearman"}
 """What each kind of task is judged by while training."""
-SAMPLES = 1000
 
 
 class TasksRun(Translator):
@@ -128,7 +128,8 @@ class TasksRun(Translator):
         for (name, pairs), part in zip(examples.parts.items(), rows.parts):
             scores[f"{name}/valid_loss"] = Run.validate(self, pairs, part)["valid_loss"]
             if number := self.recipe.train.evaluate_sentences:
-                some = pairs.choose(range(0, len(pairs), max(1, len(pairs) // max(3, number))))
+                spread = np.linspace(0, len(pairs) - 1, min(len(pairs), max(3, number))).astype(int)      # a file may be sorted
+                some = pairs.choose(spread.tolist())
                 metric = FIRST[self.task(name).kind]
                 said = [found.text for found in self.best(some.source, beam=1)]
                 scores[f"{name}/valid_{metric}"] = self.judge(name, said, some.target, samples=2)[0][metric].score
