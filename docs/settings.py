@@ -4,10 +4,10 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from regard.recipe import DECODERS, ENCODERS, PRESETS, RECIPES, Part, kinds_of, parts_in
+from regard.recipe import DECODERS, ENCODERS, OF_KIND, PRESETS, RECIPES, VITS, Part, kinds_of, parts_in
 
 PAGE = Path(__file__).with_name("settings.md")
-ORDER = ("", "data", "tokens", "masking", "corruption", "model", "train", "decode")
+ORDER = ("", "data", "tokens", "masking", "corruption", "answering", "model", "train", "decode")
 UNIONS = ("model", "data.world")                   # parts of several kinds
 
 
@@ -16,7 +16,8 @@ def settings_page() -> str:
              "Override any of them on the command line: `regard train recipe.toml --set train.steps=2000`."]
     for (path, kind), tasks in places().items():
         lines += ["", *part(path, kind, tasks)]
-    for title, presets in (("of a translator", PRESETS), ("of an encoder", ENCODERS), ("of a decoder", DECODERS)):
+    for title, presets in (("of a translator", PRESETS), ("of an encoder", ENCODERS), ("of a decoder", DECODERS),
+                           ("that reads pictures", VITS)):
         lines += ["", f"## Presets of `model` {title}", "", *preset_table(presets)]
     return "\n".join(lines) + "\n"
 
@@ -39,15 +40,21 @@ def places() -> dict[tuple[str, type[Part]], list[str]]:
             for inner in parts_in(field.annotation):
                 walk(place.lstrip("."), inner, task)
 
-    for task, recipe in RECIPES.items():
+    for task, recipe in recipes():
         walk("", recipe, task)
     return dict(sorted(found.items(), key=lambda entry: list(ORDER).index(entry[0][0].split(".")[0])))
 
 
+def recipes() -> list[tuple[str, type[Part]]]:
+    """By task; a task of pictures is said to be one."""
+    return [*RECIPES.items(), *((f"{task} (pictures)", recipe) for (task, _), recipe in OF_KIND.items())]
+
+
 def part(path: str, kind: type[Part], tasks: list[str]) -> list[str]:
     tasks = list(dict.fromkeys(tasks))
-    heading = f"## `[{path}]`" if path else f'## The recipe with `task = "{tasks[0]}"`'
-    if path and len(tasks) < len(RECIPES):
+    heading = f"## `[{path}]`" if path else f'## The recipe with `task = "{tasks[0].partition(" ")[0]}"`'
+    heading += "" if path or " " not in tasks[0] else ", pictures"
+    if path and len(tasks) < len(recipes()):
         heading += f" of the task{'s' if len(tasks) > 1 else ''} {', '.join(tasks)}"
     if path in UNIONS and "kind" in kind.model_fields:
         heading += f", `kind = {' or '.join(shown(name) for name in kinds_of(kind))}`"
@@ -71,10 +78,10 @@ def kind_of(annotation: Any) -> str:
         return " or ".join(kind_of(option) for option in inside)
     if origin is Annotated:
         return kind_of(inside[0])
-    if origin is tuple and inside[-1] is not Ellipsis:
-        return f"two of {kind_of(inside[0])}"
-    if origin in (list, tuple):
+    if origin is list or (origin is tuple and inside[-1] is Ellipsis):
         return f"list of {kind_of(inside[0])}"
+    if origin is tuple:
+        return f"{'two' if len(inside) == 2 else 'three'} of {kind_of(inside[0])}"
     if origin is dict:
         return f"names, each with a {kind_of(inside[1])}"
     return {int: "whole number", float: "number", str: "text", bool: "true or false", NoneType: "not set"}[annotation]

@@ -130,6 +130,8 @@ def test_translate_reads_lines_and_writes_lines(regard, tiny_run):
     status, out, _ = regard("translate", tiny_run.folder, texts[0], "-n", "2", "--beam", "3")
     assert len(out.splitlines()) == 2
     assert regard("translate", tiny_run.folder, stdin=b"fine\n\xff\n")[0] == 2
+    status, _, err = regard("translate", tiny_run.folder, "fine", "\udcff")       # as Python gives the byte 0xff of an argument
+    assert status == 2 and err == "regard: text 2 of the command line is not UTF-8; convert it first\n"
 
 
 def test_greedy_is_beam_one(regard, tiny_run):

@@ -7,12 +7,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regard import plan as planning
 from regard import recipe as recipes
+from regard.models.vit import Vit
 from regard.models.zoo import MODELS
+from regard.plan.memory import activations
 from regard.plan.parts import parts, total
 
 PUBLISHED = {
     "gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080, "gpt2-xl": 1_557_611_200,
     "bert-base": 110_106_428, "bert-large": 336_226_108,                          # with both heads
+    "vit-base": 86_567_656, "vit-large": 304_326_632, "vit-small": 22_050_664, "vit-tiny": 5_717_416,      # 1,000 labels
 }
 GPT3 = {"125m": 2.25e20, "350m": 6.41e20, "760m": 1.37e21, "1.3b": 2.38e21, "2.7b": 4.77e21, "6.7b": 1.20e22, "13b": 2.31e22,
         "175b": 3.14e23}
@@ -37,13 +40,14 @@ RECIPES = {
     "masked": {"task": "masked", "model": {**STACK, "segments": 2}},
     "classifier": {"task": "classify", "model": {**STACK, "pool": "first"}},
     "tagger": {"task": "tag", "model": {**STACK, "activation": "swiglu"}},
+    "pointer": {"task": "answer", "model": {**STACK, "segments": 2}},
 }
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_multiplications_are_those_that_are_done(name):
     recipe = recipes.build({"data": {"world": {}}, **RECIPES[name]})
-    sizes = (50,) if recipe.task in ("language", "masked") else (50, 3)
+    sizes = (50,) if recipe.task in ("language", "masked", "answer") else (50, 3)
     model = MODELS[recipe.task]["transformer"](recipe.model, *sizes).eval()
     text, n = torch.randint(4, 50, (1, 12)), torch.tensor([12])
     inputs = (text,) if recipe.task == "language" else (text, n)
@@ -54,9 +58,50 @@ def test_the_multiplications_are_those_that_are_done(name):
     assert 2 * total(parts(model, 12, 12)).multiplications == counter.get_total_flops()
 
 
+VIT = {"kind": "vit", "layers": 2, "width": 16, "heads": 2, "feed_forward": 32, "patch": [4, 2]}
+PICTURES = {"train": ["train"], "valid": ["valid"], "size": [8, 12]}
+
+
+@pytest.mark.parametrize("model", [{}, {"pool": "mean"}, {"distilled": "head"}, {"layer_scale": 0.1}], ids=str)
+def test_the_multiplications_of_a_picture_are_those_that_are_done(model):
+    recipe = recipes.build({"task": "classify", "data": PICTURES, "model": {**VIT, **model}})
+    found = planning.plan(recipe)
+    model = Vit(recipe.model, (8, 12), 1000).eval()
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(torch.zeros(1, 3, 8, 12))
+    assert 2 * found.total.multiplications == counter.get_total_flops()
+    assert found.parameters == sum(p.numel() for p in model.parameters())
+    assert found.lengths[0] == model.layers_of(torch.zeros(1, 3, 8, 12))[0].size(1)
+    assert found.tokens_a_step == 256 * found.lengths[0]
+    page = planning.text(found, by_layer=True)
+    assert "pictures of 8 × 12 pixels" in page and "1,000 labels assumed" in page and "patches" in page
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("model", [{}, {"layer_scale": 0.1}, {"pool": "mean", "positions": {"kind": "sinusoidal"}}], ids=str)
+def test_the_memory_of_a_picture_is_what_autograd_keeps(model, bf16):
+    settings = recipes.VitModel(kind="vit", layers=3, width=64, heads=4, feed_forward=256, patch=4, **model)
+    vit = Vit(settings, (32, 32), 10, recipes.Regularize(dropout=0.0, drop_path=0.1)).train()
+    weights, kept = {p.untyped_storage().data_ptr() for p in vit.parameters()}, {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes(), tensor
+        return tensor
+
+    precision = torch.autocast("cpu", torch.bfloat16, enabled=bf16)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), precision:
+        vit(torch.zeros(8, 3, 32, 32, dtype=torch.uint8))
+    copies = 2 * sum(m.weight.numel() for m in vit.modules() if isinstance(m, torch.nn.Linear | torch.nn.Conv2d)) if bf16 else 0
+    n = settings.length((32, 32))
+    assert activations(vit, n, n, bf16) == pytest.approx((sum(size for size, _ in kept.values()) - copies) / 8, rel=0.04)
+
+
 @pytest.mark.parametrize("settings", [
     {"task": "language", "model": {"kind": "elmo"}}, {"task": "language", "model": {"attention": "additive"}},
     {"task": "classify", "model": {"attention": "dot"}}, {"task": "tag"}, {"model": {"kind": "recurrent"}},
+    {"task": "regress"}, {"task": "answer"}, {"task": "corrupted", "model": {"preset": "t5-tiny"}},
     {"model": {"kind": "recurrent", "decoder": "luong", "attention": "none"}},
     {"model": {"kind": "universal", "width": 64, "heads": 4}}, {"task": "corrupted", "model": {"preset": "t5-tiny"}},
     {"task": "regress", "model": {"kind": "transformer"}},

@@ -4,6 +4,7 @@ import json
 import signal
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,16 +39,22 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the run; made anew."
 
 
 @app.command()
-def new(task: Annotated[str, typer.Argument(help="What to train for: translate, text-to-text, language, masked, classify or "
-                                                  "tag.")],
+def new(task: Annotated[str, typer.Argument(help="What to train for: translate, text-to-text, language, masked, classify, tag or "
+                                            "answer.")],
         source: Source = None,
         target: Annotated[Path | None, typer.Option(help="Its translation, line by line.")] = None,
         pairs: Annotated[Path | None, typer.Option(help="Or both in one .tsv or .jsonl file.")] = None,
         data: Annotated[list[Path] | None, typer.Option(help="For other tasks: text, labelled texts (.tsv, .jsonl), "
-                                                        "tagged words; for text-to-text a file a task.")] = None) -> None:
+                                                        "tagged words, questions (.json, .jsonl); for text-to-text a file a "
+                                                        "task.")] = None,
+        pictures: Annotated[Path | None, typer.Option(help="To classify pictures: a folder with a folder for each label, or with "
+                                                      "such folders in train and valid.")] = None) -> None:
     """Write a starter recipe for one's own data to standard output."""
-    from regard.run.starter import starter_recipe
+    from regard.run.starter import picture_recipe, starter_recipe
 
+    if pictures is not None:
+        print(picture_recipe(task, pictures), end="")
+        return
     print(starter_recipe(task, [path for path in (source, target, pairs, *(data or [])) if path is not None]), end="")
 
 
@@ -150,20 +157,35 @@ def translate(run: RunFolder, texts: Texts = None, beam: Beam = None,
 
 @app.command()
 def generate(run: RunFolder, prompts: Texts = None,
-             max_tokens: Annotated[int, typer.Option("--max-tokens", "--max-new-tokens", min=1)] = 100,
-             temperature: Annotated[float | None, typer.Option(min=1e-6, help="Draw at this temperature; the likeliest token "
-                                                               "each time when not given.")] = None,
-             top_k: Annotated[int, typer.Option(min=0)] = 0, top_p: Annotated[float, typer.Option(min=1e-6, max=1.0)] = 1.0,
-             seed: int = 0, device: Device = "auto", as_json: AsJson = False) -> None:
+             max_tokens: Annotated[int, typer.Option("--max-tokens", "--max-new-tokens", help="Most tokens to write.")] = 100,
+             temperature: Annotated[float | None, typer.Option(help="Draw at this temperature; the likeliest token each time "
+                                                               "when not given.")] = None,
+             top_k: Annotated[int, typer.Option(help="Draw from the k likeliest tokens only; 0 is all.")] = 0,
+             top_p: Annotated[float, typer.Option(help="Draw from the likeliest tokens that together reach p; 1 is all.")] = 1.0,
+             repetition_penalty: Annotated[float, typer.Option(help="Hold back tokens that are there already: 1.2 is usual, "
+                                                               "1 is off.")] = 1.0,
+             stop: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="End before this text (a line's end: $'\\n'); "
+                                                            "may be repeated.")] = None,
+             number: Annotated[int, typer.Option("--number", "-n", help="Texts drawn for each prompt.")] = 1,
+             seed: Annotated[int, typer.Option(help="Another seed draws other texts.")] = 0,
+             stream: Annotated[bool | None, typer.Option("--stream/--no-stream", help="Write text as it is produced, with --json "
+                                                         "in {\"piece\"} objects; usual for one prompt on a terminal.")] = None,
+             device: Device = "auto", as_json: AsJson = False) -> None:
     """Write on from prompts, or from standard input line by line."""
+    from regard.run.language import WRITE_AT_ONCE, Manner
+
     end_with_the_reader()
-    opened = open_for("generate", run, device)
-    for lines in portions(prompts):
-        for found in opened.generate(lines, max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed):
-            if as_json:
-                print_json(text=found.text, score=round(found.score, 6))
-            else:
-                print(found.text)
+    settings: dict[str, Any] = dict(max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p,
+                                    repetition_penalty=repetition_penalty, stop=stop or (), seed=seed)
+    Manner(number=number, **settings)                 # refused before a model is read
+    opened, place = open_for("generate", run, device), 0
+    for lines in portions(prompts, size=1 if stream else WRITE_AT_ONCE):
+        if stream or (stream is None and number == len(lines) == 1 and sys.stdout.isatty() and not as_json):
+            for line, sample in product(range(len(lines)), range(number)):
+                print_stream(opened.stream(lines[line], place=place + line, sample=sample, **settings), as_json)
+        else:
+            print_written(opened.generate(lines, number=number, place=place, **settings), as_json)
+        place += len(lines)
 
 
 @app.command()
@@ -186,7 +208,8 @@ def fill(run: RunFolder, texts: Texts = None,
 
 @app.command()
 def classify(run: RunFolder, texts: Texts = None, task: Task = None, device: Device = "auto", as_json: AsJson = False) -> None:
-    """Say the likeliest label, or the number, of texts or of standard input line by line; a tab is between the two of a pair."""
+    """Say the likeliest label, or the number, of texts, or the label of pictures by their paths; from the arguments or standard
+    input line by line. A tab is between the two texts of a pair."""
     end_with_the_reader()
     opened = open_for("classify", run, device, task)
     for lines in portions(texts):
@@ -213,6 +236,36 @@ def tag(run: RunFolder, texts: Texts = None, device: Device = "auto", as_json: A
 
 
 @app.command()
+def answer(run: RunFolder,
+           pairs: Annotated[list[str] | None, typer.Argument(metavar="[QUESTION<TAB>CONTEXT]...", help="What to answer; standard "
+                                                             "input, one a line, when nothing is given.")] = None,
+           question: Annotated[str | None, typer.Option(help="One question …")] = None,
+           context: Annotated[str | None, typer.Option(help="… and the text that answers it.")] = None,
+           top: Annotated[int, typer.Option(min=1, help="Print so many candidates, the best first.")] = 1,
+           unanswerable: Annotated[bool | None, typer.Option("--unanswerable/--answerable", help="Whether it may say that there "
+                                                             "is none, an empty line; the recipe decides if not given.")] = None,
+           device: Device = "auto", as_json: AsJson = False) -> None:
+    """Answer questions with words of their contexts."""
+    end_with_the_reader()
+    if (question is None) != (context is None):
+        raise Mistake("--question and --context go together")
+    if question is not None and pairs:
+        raise Mistake("give --question and --context, or questions with a tab before their contexts, not both")
+    opened = open_for("answer", run, device)
+    lines = ([line.split("\t", 1) for line in lines] for lines in portions(pairs))
+    for parts in [[[question, context]]] if question is not None and context is not None else lines:
+        for number, part in enumerate(parts, start=1):
+            if len(part) != 2:
+                raise Mistake(f"line {number} has no tab; write a question, a tab and its context")
+        for found in opened.answers(*zip(*parts), top=top, unanswerable=unanswerable):
+            for best in found:
+                if as_json:
+                    print_json(text=best.text, start=best.start, end=best.end, probability=round(best.probability, 6))
+                else:
+                    print(" ".join(best.text.split()))
+
+
+@app.command()
 def embed(run: RunFolder, texts: Texts = None,
           layer: Annotated[int, typer.Option(help="0 is the word embeddings, -1 the last layer.")] = -1,
           pool: Annotated[str, typer.Option(help="mean or cls: a vector a text, of all tokens or of its first mark; "
@@ -220,7 +273,8 @@ def embed(run: RunFolder, texts: Texts = None,
           out: Annotated[Path | None, typer.Option(help="Draw the vectors of --words on a plane: .svg, .png or .pdf.")] = None,
           words: Annotated[str | None, typer.Option(help="Words to draw, with commas between them.")] = None,
           device: Device = "auto", as_json: AsJson = False) -> None:
-    """The vectors of texts, or of each word in its sentence; from standard input line by line, as JSON or numbers."""
+    """The vectors of texts, or of each word in its sentence, or of pictures by their paths; from standard input line by line, as
+    JSON or numbers."""
     end_with_the_reader()
     opened = open_for("embed", run, device)
     if out is not None:
@@ -390,6 +444,9 @@ def as_asked(opened: Any, texts: list[str], task: str | None) -> list[str]:
 def portions(texts: list[str] | None, size: int = 2000) -> Iterator[list[str]]:
     """The given texts, or standard input in portions, so that a long file streams through."""
     if texts:
+        for number, text in enumerate(texts, start=1):
+            if text.encode("utf-8", "ignore").decode("utf-8") != text:            # a byte that is none, as Python keeps it
+                raise Mistake(f"text {number} of the command line is not UTF-8; convert it first")
         yield texts
         return
     portion: list[str] = []
@@ -407,6 +464,31 @@ def portions(texts: list[str] | None, size: int = 2000) -> Iterator[list[str]]:
 
 def print_json(**values: Any) -> None:
     print(json.dumps(values, ensure_ascii=False))
+
+
+def print_written(texts: list[Any], as_json: bool) -> None:
+    for found in texts:
+        if as_json:
+            print_json(text=found.text, score=round(found.score, 6))
+        else:
+            print(found.text)
+    sys.stdout.flush()
+
+
+def print_stream(writing: Any, as_json: bool) -> None:
+    """A text while it is written, its end in any case on a line of its own."""
+    if as_json:
+        for piece in writing:
+            print_json(piece=piece)
+            sys.stdout.flush()
+        print_written([writing.result], as_json)
+        return
+    print(writing.prompt, end="", flush=True)
+    try:
+        for piece in writing:
+            print(piece, end="", flush=True)
+    finally:
+        print(flush=True)
 
 
 def print_results(results: list[Any]) -> None:

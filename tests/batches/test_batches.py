@@ -15,7 +15,8 @@ from regard.batches.batches import Batches, fill, in_order
 from regard.batches.lengths import evaluation_rows, training_rows
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Translations
-from regard.batches.side import cache_folder, encode, open_side
+from regard.batches.side import encode, open_side
+from regard.batches.store import cache_folder
 from regard.corpus.examples import Pairs
 from regard.errors import Mistake
 from regard.recipe import Tokens

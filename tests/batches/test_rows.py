@@ -71,3 +71,15 @@ def test_a_stream_is_said_once_an_epoch_wherever_it_begins(length, window, epoch
     assert len(pairs) == length - 1 == len(set(pairs)) and set(pairs) <= ring
     if epoch == 0:
         assert set(pairs) == {(int(a), int(b)) for a, b in pairwise(ids)}
+
+
+@given(st.integers(2, 60), st.integers(2, 9), st.data())
+def test_windows_that_overlap_ask_for_everything_once_and_with_more_before_it(length, window, data):
+    overlap = data.draw(st.integers(0, window - 1))
+    asked = []
+    for batch in in_order(Stream(np.arange(100, 100 + length), window, overlap), 20):
+        for row, read, labels in zip(batch.rows, batch.inputs["target"].tolist(), batch.labels.tolist()):
+            found = [(place, token, label) for place, (token, label) in enumerate(zip(read, labels)) if label != NOTHING]
+            assert row == 0 or all(place >= overlap for place, _, _ in found)
+            asked += [(token, label) for _, token, label in found]
+    assert sorted(asked) == [(i, i + 1) for i in range(100, 99 + length)]

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from regard.decoding.batched import batches_by_length, decode_all
 from regard.decoding.beam import Beams, beam_search, is_done
+from regard.decoding.process import penalize_repeats
 from regard.decoding.protocol import length_penalty
-from regard.decoding.walk import greedy, sampler, walk
+from regard.decoding.walk import greedy, sampler, steps, walk
 from regard.models.transformer import Transformer
 from regard.recipe import Positions, TransformerModel
 from regard.tokens.special import BOS, EOS, PAD, Marks
@@ -139,6 +140,71 @@ def test_samples_follow_the_distribution_and_its_truncations():
     torch.testing.assert_close(shares(top_k=2), torch.tensor([0.625, 0.375, 0, 0]), atol=0.015, rtol=0)
     torch.testing.assert_close(shares(top_p=0.6), torch.tensor([0.625, 0.375, 0, 0]), atol=0.015, rtol=0)
     torch.testing.assert_close(shares(top_p=0.01), torch.tensor([1.0, 0, 0, 0]), atol=0.0, rtol=0)
+
+
+def penalty(strength):
+    return lambda logits, written: penalize_repeats(logits, written, strength)
+
+
+def said(found, limits, ends=None):
+    """The tokens of each row; `ends` gives how many steps some rows are allowed."""
+    tokens = [[] for _ in limits]
+    for number, step in enumerate(found, start=1):
+        for place, (row, token, _, _) in enumerate(step.each()):
+            tokens[row].append(token)
+            if ends and number == ends[row]:
+                step.going[place] = False
+    return tokens
+
+
+@given(problems(), st.floats(0.5, 2.0), st.integers(0, 100), st.data())
+def test_repeats_penalized_batched_equal_one_by_one_and_uncached(problem, strength, seed, data):
+    model, inputs, limits = problem
+    prefixes = [[BOS, *data.draw(st.lists(st.integers(4, V - 1), max_size=3))] for _ in limits]
+    padded = torch.tensor([[-1] * (max(map(len, prefixes)) - len(prefix)) + prefix for prefix in prefixes])
+    for choose in (lambda numbers: greedy, lambda numbers: sampler(seed=seed, numbers=np.array(numbers))):
+        found = steps(model, inputs, limits, choose(range(len(limits))), process=penalty(strength), prefix=padded)
+        together = said(found, limits)
+        for row, (prefix, length) in enumerate(zip(prefixes, inputs[1].tolist())):
+            sentence = inputs[0][row:row + 1, :length], inputs[1][row:row + 1]
+            alone = steps(model, sentence, limits[row:row + 1], choose([row]), process=penalty(strength),
+                          prefix=torch.tensor([prefix]))
+            assert said(alone, [0]) == [together[row]]
+            for number, token in enumerate(together[row][:-1]):
+                whole = torch.tensor([[*prefix, *together[row][:number]]])
+                logits = penalize_repeats(model(*sentence, whole)[:, -1], whole, strength)
+                logits[:, [PAD, BOS]] = -torch.inf
+                assert choose([row])(logits.log_softmax(-1), torch.tensor([0]), number).item() == token
+
+
+@given(problems())
+def test_a_penalty_changes_what_is_chosen_and_not_what_it_is_worth(problem):
+    model, inputs, limits = problem
+    totals, tokens = torch.zeros(len(limits), dtype=torch.float64), [[] for _ in limits]
+    for step in steps(model, inputs, limits, process=penalty(1.5)):
+        totals[step.rows] += step.log_p
+        for row, token, _, going in step.each():
+            tokens[row] += [token] * going
+    for row, total in enumerate(totals.tolist()):
+        assert total == pytest.approx(rescore(model, inputs, row, tokens[row]), abs=1e-5)
+
+
+@given(problems(), st.data())
+def test_a_row_that_is_ended_is_not_computed_further_and_the_others_go_on(problem, data):
+    model, inputs, limits = problem
+    ends = [data.draw(st.integers(1, 10)) for _ in limits]
+    whole, computed = said(steps(model, inputs, limits), limits), []
+    ended = said((computed.append(len(step.rows)) or step for step in steps(model, inputs, limits)), limits, ends)
+    assert ended == [tokens[:end] for tokens, end in zip(whole, ends)]
+    assert computed == [sum(len(tokens) > number for tokens in ended) for number in range(len(computed))]
+
+
+def test_steps_leave_gradients_as_they_were_between_and_after_them():
+    model = Transformer(TransformerModel(preset="tiny", width=8, heads=2, feed_forward=16, max_length=40), V, V).eval()
+    walking = steps(model, (torch.tensor([[5, 6]]), torch.tensor([2])), torch.tensor([9]))
+    assert not next(walking).log_p.requires_grad and torch.is_grad_enabled()
+    walking.close()
+    assert torch.is_grad_enabled() and next(walking, None) is None
 
 
 @given(st.lists(st.integers(1, 12), max_size=30), st.integers(1, 40))

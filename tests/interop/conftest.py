@@ -25,13 +25,13 @@ def wordpiece():
     return made, {"mask_token": "[MASK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]"}
 
 
-def byte_level(specials, template=None):
+def byte_level(specials, template=None, pair=None):
     made = Tokenizer(models.BPE())
     made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     made.train_from_iterator(TEXT, trainers.BpeTrainer(vocab_size=V, special_tokens=specials, show_progress=False))
     if template:
         made.post_processor = processors.TemplateProcessing(
-            single=template, pair=f"{template} $B", special_tokens=[(name, i) for i, name in enumerate(specials)])
+            single=template, pair=pair or f"{template} $B", special_tokens=[(name, i) for i, name in enumerate(specials)])
     return made, {"pad_token": specials[min(1, len(specials) - 1)], "eos_token": specials[-1]}
 
 
@@ -60,7 +60,7 @@ TOKENIZERS = {
     "bert": wordpiece,
     "distilbert": wordpiece,
     "roberta": lambda: (lambda made: (made[0], {**made[1], "mask_token": "<mask>"}))(
-        byte_level(["<s>", "<pad>", "</s>", "<unk>", "<mask>"], "<s> $A </s>")),
+        byte_level(["<s>", "<pad>", "</s>", "<unk>", "<mask>"], "<s> $A </s>", "<s> $A </s> </s> $B:0 </s>")),
     "gpt2": lambda: byte_level(["<|endoftext|>"]),
     "openai-gpt": suffixed,
     "t5": lambda: sentencepiece(["<pad>", "</s>", "<unk>"], "$A </s>"),

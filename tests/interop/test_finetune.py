@@ -1,7 +1,10 @@
-"""A classifier of ours that begins from somebody else's encoder."""
+"""A classifier, or one that answers questions, of ours that begins from somebody else's encoder."""
+
+import json
 
 import numpy as np
 import pytest
+import torch
 import transformers
 
 import regard
@@ -50,6 +53,32 @@ def test_weights_tokens_and_marks_are_theirs_and_the_folder_is_whole(theirs, tmp
 def test_a_shape_that_is_not_theirs_is_named(theirs, tmp_path):
     with pytest.raises(Mistake, match=r"feed_forward.inner.weight has shape \[40, 24\], the model wants \[48, 24\]"):
         train(recipe(theirs, tmp_path, feed_forward=48), tmp_path / "run", device="cpu")
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_one_that_answers_keeps_their_vocabulary_and_goes_back_to_them(family, tmp_path, write_theirs, unlike):
+    """Pairs are read with the marks of the vocabulary it began from, here and in the folder it becomes."""
+    kind = {"bert": transformers.BertModel, "roberta": transformers.RobertaModel}[family]
+    model = unlike(kind(kind.config_class(**{**SIZES, "max_position_embeddings": 34 if family == "roberta" else 32})))
+    theirs = write_theirs(model, tmp_path / "theirs")
+    row = {"question": "the dog", "context": "a small cat, the old dog and she", "answers": [{"text": "dog", "start": 21}]}
+    (tmp_path / "a.jsonl").write_text((json.dumps(row) + "\n") * 20)
+    wanted = recipe(theirs, tmp_path)
+    wanted |= {"task": "answer", "data": {"root": str(tmp_path), "train": ["a.jsonl"], "valid": ["a.jsonl"]}}
+    run, before = train(wanted, tmp_path / "run", device="cpu"), regard.load(theirs, device="cpu")
+    assert run.marks == before.marks == regard.load(run.folder, device="cpu").marks
+    for mine, other in zip(run.embed(["the dog"], pool="words"), before.embed(["the dog"], pool="words")):
+        assert np.allclose(mine.vectors, other.vectors, atol=1e-5)
+    assert convert(run.folder, tmp_path / "hf", verify=True, device="cpu").holds
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    opened = transformers.AutoModelForQuestionAnswering.from_pretrained(tmp_path / "hf")
+    assert len(tokenizer) == 61 and tokenizer.pad_token in ("[PAD]", "<pad>") and tokenizer.pad_token_id < 61
+    batch = tokenizer([row["question"]] * 2, [row["context"], "a cat"], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        logits = opened(**batch).start_logits[0]
+    rows = run.encode(run.data.valid)
+    expected = run.model(**rows.batch(np.array([0]), 0, 0).inputs)[0, 0]
+    torch.testing.assert_close(logits[:len(expected)], expected, atol=1e-4, rtol=0)
 
 
 T5_SIZES = dict(vocab_size=61, d_model=24, d_kv=6, num_heads=4, d_ff=40, num_layers=1, num_decoder_layers=2)

@@ -40,6 +40,10 @@ FITS = [
     ("classify", BERT, "bert", "AutoModelForSequenceClassification"),
     ("classify", dict(BERT, segments=0, pool="first_relu"), "distilbert", "AutoModelForSequenceClassification"),
     ("tag", BERT, "bert", "AutoModelForTokenClassification"),
+    ("answer", BERT, "bert", "AutoModelForQuestionAnswering"),
+    ("answer", dict(BERT, segments=0), "distilbert", "AutoModelForQuestionAnswering"),
+    ("regress", BERT, "bert", "AutoModelForSequenceClassification"),
+    ("pairs", BERT, "bert", "AutoModelForSequenceClassification"),
 ]
 NAMES = [f"{task}-{family}-{number}" for number, (task, _, family, _) in enumerate(FITS)]
 
@@ -47,7 +51,9 @@ NAMES = [f"{task}-{family}-{number}" for number, (task, _, family, _) in enumera
 def own_run(folder, task, model):
     """A run folder as training would leave it, with random weights."""
     kind = {} if task in ("translate", "corrupted", "text-to-text") else {"kind": "transformer"}
-    data = {"tasks": {"say": {"prefix": "say: ", "world": {}}}} if task == "text-to-text" else {"world": {}}
+    data = {"pairs": {"world": {}, "second": 2}, "text-to-text": {"tasks": {"say": {"prefix": "say: ", "world": {}}}}}.get(
+        task, {"world": {}})
+    task = "classify" if task == "pairs" else task
     recipe = recipes.build({"task": task, "data": data, "tokens": {"size": 180}, "model": {**kind, **model},
                             "decode": {"length_penalty": 0.0}})
     folder.mkdir()
@@ -58,6 +64,8 @@ def own_run(folder, task, model):
         (folder / name).write_text(made.to_json(), encoding="utf-8")
     if task in ("classify", "tag"):
         (folder / "labels.json").write_text(json.dumps(["good", "bad", "neither"]))
+    if task == "regress":
+        (folder / "scale.json").write_text(json.dumps({"mean": 100.0, "deviation": 15.0}))
     run = run_of(folder, recipe, torch.device("cpu"))
     with torch.no_grad():
         for p in run.model.parameters():
@@ -91,6 +99,14 @@ def test_their_tokenizer_reads_as_ours(converted):
     around = ((marks.begin,), ()) if run.recipe.task == "language" else (marks.before, marks.after)
     for line, ids in zip(LINES, run.tokenizers[0].encode(LINES)):
         assert theirs(line)["input_ids"] == [*around[0], *ids, *around[1]]
+    if run.recipe.task in ("answer", "classify", "masked"):
+        first, second = run.tokenizers[0].encode(LINES[:2])
+        both = theirs(*LINES[:2])
+        assert both["input_ids"] == [*marks.before, *first, *marks.after, *second, *marks.after]
+        if run.recipe.model.segments:
+            assert both["token_type_ids"] == [0] * (len(first) + 2) + [1] * (len(second) + 1)
+        else:
+            assert "token_type_ids" not in both
     assert theirs.pad_token_id == 0 and theirs.decode(theirs(LINES[0])["input_ids"], skip_special_tokens=True).strip() == LINES[0]
 
 
@@ -108,8 +124,18 @@ def test_opened_again_it_does_the_same(converted):
         assert again.recipe.task == "translate" and again.tokenizers[0].to_json() != "" and again.best(LINES)
     elif task == "masked":
         assert again.fill(["the <mask> sleeps"])[0].text == run.fill(["the <mask> sleeps"])[0].text
+    elif task == "answer":
+        assert again.answers(LINES, LINES[::-1], top=3) == run.answers(LINES, LINES[::-1], top=3)
+    elif task == "regress":
+        assert again.recipe.task == "regress" and again.classify(LINES) == pytest.approx(run.classify(LINES), abs=1e-3)
+        assert json.loads((folder / "config.json").read_text())["problem_type"] == "regression"
+        number = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+        ids = transformers.AutoTokenizer.from_pretrained(folder)(LINES[0], return_tensors="pt")
+        with torch.no_grad():
+            assert float(number(**ids).logits) == pytest.approx(run.classify(LINES[:1])[0], abs=1e-3)
     else:
-        assert getattr(again, task)(LINES) == getattr(run, task)(LINES)
+        texts = ["\t".join(LINES[:2]), "\t".join(LINES[1:])] if getattr(run.recipe.data, "second", None) else LINES
+        assert getattr(again, task)(texts) == getattr(run, task)(texts)
         assert again.labels == ["good", "bad", "neither"]
 
 
@@ -129,6 +155,7 @@ MISFITS = [
     ("translate", dict(SMALL), "model.positions.halves = False"),
     ("classify", dict(BERT, norm_first=True), "model.norm_first = True"),
     ("classify", dict(BERT, pool="mean"), "model.pool = 'mean'"),
+    ("classify", dict(BERT, pool="max"), "model.pool = 'max'"),
     ("translate", {"kind": "recurrent", "width": 24}, "a recurrent model for the task translate has no Hugging Face family"),
 ]
 

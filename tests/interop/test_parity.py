@@ -50,13 +50,18 @@ CASES = [
     ("BertForTokenClassification", encoder(num_labels=5)),
     ("BertForSequenceClassification", dict(encoder(), hidden_size=16, num_attention_heads=1, num_hidden_layers=3,
                                            hidden_act="relu", type_vocab_size=1)),
+    ("BertForQuestionAnswering", encoder()),
+    ("BertForSequenceClassification", encoder(num_labels=1, problem_type="regression")),
     ("RobertaModel", encoder(type_vocab_size=1)),
     ("RobertaForMaskedLM", encoder()),
     ("RobertaForSequenceClassification", encoder(num_labels=4)),
     ("RobertaForTokenClassification", dict(encoder(), num_hidden_layers=1, hidden_act="gelu_new")),
+    ("RobertaForQuestionAnswering", encoder(type_vocab_size=1)),
+    ("RobertaForSequenceClassification", encoder(num_labels=1, type_vocab_size=1)),
     ("DistilBertModel", distil()),
     ("DistilBertForMaskedLM", distil(sinusoidal_pos_embds=True)),
     ("DistilBertForSequenceClassification", distil(num_labels=3)),
+    ("DistilBertForQuestionAnswering", distil()),
     ("DistilBertForTokenClassification", distil(n_layers=1, n_heads=6, activation="relu")),
     ("GPT2LMHeadModel", gpt(eos_token_id=0)),
     ("GPT2LMHeadModel", dict(gpt(eos_token_id=0), n_head=1, n_inner=50, activation_function="relu", scale_attn_weights=False)),
@@ -113,7 +118,11 @@ def test_logits_of_padded_batches_agree(pair):
     if "last_hidden_state" in theirs and run.recipe.task in ("language", "translate"):         # a bare decoder has no logits
         ours = {"language": lambda: run.model.layers_of(source, lengths)[-1],
                 "translate": lambda: last_states(run.model, source, lengths, target)}[run.recipe.task]()
-    expected = next(theirs[name] for name in ("logits", "prediction_logits", "last_hidden_state") if name in theirs)
+    if run.recipe.task == "answer":
+        expected, ours = torch.stack([theirs.start_logits, theirs.end_logits], dim=-1), ours.transpose(1, 2)
+        assert (ours[~real] == -torch.inf).all()
+    else:
+        expected = next(theirs[name] for name in ("logits", "prediction_logits", "last_hidden_state") if name in theirs)
     assert expected.std() > 0.1                                                   # there is something to be seen
     rows = real if run.recipe.task != "translate" and expected.dim() == 3 else ...
     torch.testing.assert_close(ours[rows], expected[rows], **CLOSE)

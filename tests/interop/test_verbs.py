@@ -8,12 +8,15 @@ import torch
 import transformers
 
 import regard
+from regard.batches.ragged import Ragged
+from regard.batches.rows import read_two
 from regard.run.foreign import fetch
 from regard.tokens.special import NO_MARK, Marks
 
 V = 61
 SIZES = dict(vocab_size=V, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40,
              max_position_embeddings=64)
+DISTIL = dict(vocab_size=V, dim=24, n_layers=2, n_heads=3, hidden_dim=40, max_position_embeddings=64)
 GPT = dict(vocab_size=V, n_embd=24, n_layer=2, n_head=3, n_positions=64)
 T5 = dict(vocab_size=V, d_model=24, d_kv=8, num_layers=2, num_heads=3, d_ff=40, decoder_start_token_id=0)
 MARIAN = dict(vocab_size=V, d_model=24, encoder_layers=1, decoder_layers=1, encoder_attention_heads=3, decoder_attention_heads=3,
@@ -21,6 +24,12 @@ MARIAN = dict(vocab_size=V, d_model=24, encoder_layers=1, decoder_layers=1, enco
               eos_token_id=0)
 MODELS = {
     "bert": ("BertModel", SIZES), "classify": ("BertForSequenceClassification", SIZES),
+    "roberta pairs": ("RobertaForSequenceClassification", dict(SIZES, num_labels=3, type_vocab_size=1)),
+    "distilbert pairs": ("DistilBertForSequenceClassification", dict(DISTIL, num_labels=3)),
+    "number": ("BertForSequenceClassification", dict(SIZES, num_labels=1)),
+    "roberta number": ("RobertaForSequenceClassification", dict(SIZES, num_labels=1, problem_type="regression")),
+    "answer": ("BertForQuestionAnswering", SIZES), "roberta answer": ("RobertaForQuestionAnswering", SIZES),
+    "distilbert answer": ("DistilBertForQuestionAnswering", DISTIL),
     "tag": ("RobertaForTokenClassification", SIZES),
     "fill": ("BertForMaskedLM", SIZES), "roberta": ("RobertaForMaskedLM", SIZES),
     "gpt2": ("GPT2LMHeadModel", dict(GPT, eos_token_id=0)), "openai-gpt": ("OpenAIGPTLMHeadModel", GPT),
@@ -28,8 +37,8 @@ MODELS = {
     "marian": ("MarianMTModel", MARIAN),
 }
 MARKS = {
-    "bert": Marks(2, NO_MARK, (2,), (3,), ()), "roberta": Marks(0, 2, (0,), (2,), ()), "t5": Marks(0, 1, (), (1,), ()),
-    "marian": Marks(2, 0, (), (0,), (2,)), "llama": Marks(1, 2, (1,), (), ()), "gpt2": Marks(NO_MARK, 0, (), (), ()),
+    "bert": Marks(2, NO_MARK, (2,), (3,), ()), "roberta": Marks(0, 2, (0,), (2,), (), (2, 2), 0), "t5": Marks(0, 1, (), (1,), ()),
+    "marian": Marks(2, 0, (), (0,), (2,)), "llama": Marks(1, 2, (1,), (), (), None, 0), "gpt2": Marks(NO_MARK, 0, (), (), ()),
     "openai-gpt": Marks(NO_MARK, NO_MARK, (), (), ()),
 }
 
@@ -120,6 +129,98 @@ def test_classify_gives_their_probabilities(opened, lines):
             f"LABEL_{i}": round(float(value), 5) for i, value in enumerate(expected)}
 
 
+@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert pairs"])
+def test_two_texts_are_read_as_theirs(opened, name):
+    _, theirs, run = opened(name)
+    ids = run.tokenizers[0].encode(["the dog sleeps", "a book"])
+    ours = read_two(Ragged.of(ids[:1]), Ragged.of(ids[1:]), run.marks)
+    theirs.backend_tokenizer.no_truncation()
+    theirs.backend_tokenizer.no_padding()
+    found = theirs("the dog sleeps", "a book", return_token_type_ids=True)
+    assert ours["source"][0].tolist() == found["input_ids"] and ours["segments"][0].tolist() == found["token_type_ids"]
+
+
+def judged(model, theirs, text):
+    """Their logits of one text, or of two with a tab between them."""
+    theirs.backend_tokenizer.no_truncation()
+    theirs.backend_tokenizer.no_padding()
+    batch = theirs(*text.split("\t"), return_tensors="pt", return_token_type_ids=True)
+    if not hasattr(model.config, "type_vocab_size"):
+        batch.pop("token_type_ids")
+    with torch.no_grad():
+        return model(**batch).logits[0]
+
+
+MIXED = ["the dog sleeps\ta cat reads", "home", "a small cat reads the old book in the house\tthe dog", "the\thome"]
+
+
+@pytest.mark.parametrize("name", ["classify", "roberta pairs", "distilbert pairs"])
+def test_a_text_with_a_tab_is_a_pair_to_their_classifiers(opened, name):
+    model, theirs, run = opened(name)
+    for text, found in zip(MIXED, run.classify(MIXED)):
+        p = judged(model, theirs, text).softmax(-1)
+        assert {one.label: one.probability for one in found} == pytest.approx(
+            {f"LABEL_{i}": float(value) for i, value in enumerate(p)}, abs=1e-5)
+    assert run.classify(["the dog\tsleeps"]) != run.classify(["the dog sleeps"])
+    with pytest.raises(regard.Mistake, match="line 2 has 3 texts; this run judges pairs"):
+        run.classify(["home", "a\tb\tc"])
+
+
+@pytest.mark.parametrize("name", ["number", "roberta number"])
+def test_their_numbers_are_said(opened, name):
+    model, theirs, run = opened(name)
+    assert run.recipe.task == "regress"
+    assert run.classify(MIXED) == pytest.approx([float(judged(model, theirs, text)[0]) for text in MIXED], abs=1e-4)
+
+
+CONTEXT = "A small cat, the old dog — and she — reads a book; in the house the dog sleeps again. Home! The cat does not run. " * 4
+
+
+def their_best(model, theirs, question, context, most, width=None):
+    """The best span, over every window and every pair of tokens of the context, written out."""
+    cut = dict(truncation="only_second", max_length=width[0], stride=width[1], return_overflowing_tokens=True) if width else {}
+    theirs.backend_tokenizer.no_padding()
+    theirs.backend_tokenizer.no_truncation()
+    batch = theirs(question, context, return_offsets_mapping=True, return_token_type_ids=True, **cut)
+    rows = batch["input_ids"] if width else [batch["input_ids"]]
+    best = (-float("inf"), None)
+    for row in range(len(rows)):
+        of, offsets = batch.sequence_ids(row), batch["offset_mapping"][row] if width else batch["offset_mapping"]
+        inputs = {name: torch.tensor([batch[name][row] if width else batch[name]])
+                  for name in ("input_ids", *(["token_type_ids"] if model.config.model_type == "bert" else []))}
+        with torch.no_grad():
+            found = model(**inputs)
+        inside = [i for i, side in enumerate(of) if side == 1 and context[slice(*offsets[i])].strip()]
+        for i in inside:
+            for j in inside:
+                if i <= j < i + most:
+                    score = float(found.start_logits[0, i] + found.end_logits[0, j])
+                    best = max(best, (score, context[offsets[i][0]:offsets[j][1]].strip()), key=lambda one: one[0])
+    return best[1], len(rows)
+
+
+@pytest.mark.parametrize("name", ["answer", "roberta answer", "distilbert answer"])
+@pytest.mark.parametrize("times", [1, 4])
+def test_the_answer_is_the_best_span_by_their_logits(opened, name, times):
+    """In one window, and in several: theirs are cut by their tokenizer, and overlap by as much."""
+    model, theirs, run = opened(name)
+    question, context = "the dog", CONTEXT[:len(CONTEXT) // 4 * times].strip()
+    ids, marks = run.tokenizers[0].encode([question, context]), run.marks.around_two
+    most = run.recipe.model.max_length
+    room = most - marks - len(ids[0])
+    wide = len(ids[1]) <= room
+    expected, rows = their_best(model, theirs, question, context, 30, None if wide else (most, room - room // 2))
+    found = run.answer(question, context)
+    assert found.text == expected and (rows == 1) == wide and rows == len(run.encode(one(question, context)))
+    assert context[found.start:found.end] == found.text
+
+
+def one(question, context):
+    from regard.corpus.examples import Questions
+
+    return Questions([question], [context], [[]])
+
+
 def test_tag_says_their_label_of_each_words_first_token(opened, lines):
     model, theirs, run = opened("tag")
     for text, found in zip(lines, run.tag(lines)):
@@ -159,6 +260,18 @@ def test_generate_writes_their_text_in_padded_batches(opened, lines, name):
     assert [text.text for text in run.generate(lines, max_tokens=15)] == expected
 
 
+@pytest.mark.parametrize("name", ["gpt2", "llama", "openai-gpt"])
+@pytest.mark.parametrize("penalty", [1.2, 3.0, 0.7])
+def test_generate_penalizes_repeats_as_they_do(opened, lines, name, penalty):
+    """One by one there, for they take what short prompts are filled up with for a token that was written."""
+    model, theirs, run = opened(name)
+    ids = [torch.tensor([theirs(line)["input_ids"]]) for line in lines]
+    options = dict(max_new_tokens=15, do_sample=False, pad_token_id=0, repetition_penalty=penalty)
+    expected = [theirs.decode(model.generate(input_ids=row, **options)[0], skip_special_tokens=True).strip() for row in ids]
+    assert [text.text for text in run.generate(lines, max_tokens=15, repetition_penalty=penalty)] == expected
+    assert expected != [text.text for text in run.generate(lines, max_tokens=15)]
+
+
 @pytest.mark.parametrize("name", ["t5", "marian"])
 @pytest.mark.parametrize("beam", [1, 3])
 def test_translate_says_their_text_in_padded_batches(opened, lines, name, beam):
@@ -194,6 +307,15 @@ def test_a_prompt_of_nothing_needs_a_begin_mark(opened):
 def test_writing_ends_where_the_positions_do(opened):
     run = opened("openai-gpt")[2]                                                 # without an end mark, only length ends it
     assert len(run.generate(["the dog"], max_tokens=500)[0].tokens) == 64 + 1 - len(run.tokenizers[0].encode(["the dog"])[0]) - 1
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "openai-gpt"])
+def test_a_text_is_streamed_as_it_is_generated(opened, lines, name):
+    run = opened(name)[2]
+    for place, (line, text) in enumerate(zip(lines, run.generate(lines, max_tokens=25, temperature=2.0))):
+        writing = run.stream(line, max_tokens=25, temperature=2.0, place=place)
+        assert writing.prompt + "".join(writing) == text.text and writing.result.written == text.written
+        assert text.text == run.tokenizers[0].decode([[*run.begun([line])[0], *text.tokens]])[0]
 
 
 def test_what_a_folder_does_not_bring_is_said(opened):

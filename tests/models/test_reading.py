@@ -49,7 +49,7 @@ def readers(draw, tasks=("classify", "tag", "elmo")):
     task = draw(st.sampled_from(tasks))
     if task != "elmo" and draw(st.booleans()):
         settings = EncoderModel(**draw(blocks()), segments=draw(st.sampled_from([0, 2])), embedding_norm=draw(st.booleans()),
-                                pool=draw(st.sampled_from(["first", "mean"])))
+                                pool=draw(st.sampled_from(["first", "mean", "max"])))
         return unlike(MODELS[task]["transformer"](settings, V, C).double().eval())
     if task == "elmo":
         settings = ElmoModel(kind="elmo", cell=draw(CELLS), layers=draw(st.integers(1, 2)), width=8)
@@ -90,6 +90,19 @@ def test_padding_and_company_change_nothing(model):
     for row, length in enumerate(lengths.tolist()):
         close(real(together, row, length), real(other, row, length))
         close(real(together, row, length), model(source[row:row + 1, :length], lengths[row:row + 1])[0])
+
+
+@given(blocks(), st.sampled_from([0, 1, 2]), st.integers(0, 1000))
+def test_a_pointer_sees_nothing_behind_the_end_and_points_at_nothing_there(block, segments, seed):
+    torch.manual_seed(seed)
+    model = unlike(MODELS["answer"]["transformer"](EncoderModel(**block, segments=segments), V).double().eval())
+    source, lengths = texts()
+    second = (torch.arange(source.size(1)) > 2).long().expand(len(source), -1)
+    together = model(source, lengths, second)                                     # (B, 2, S)
+    for row, length in enumerate(lengths.tolist()):
+        alone = model(source[row:row + 1, :length], lengths[row:row + 1], second[row:row + 1, :length])[0]
+        close(together[row, :, :length], alone)
+        assert (together[row, :, length:] == -torch.inf).all()
 
 
 @given(readers(tasks=("elmo",)), st.integers(0, 5))

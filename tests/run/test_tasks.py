@@ -7,6 +7,7 @@ from argparse import Namespace
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from typer.testing import CliRunner
 
 import regard
@@ -16,6 +17,7 @@ from regard.corpus.examples import Tagged
 from regard.errors import Mistake
 from regard.run.evaluate import compare_runs, evaluate
 from regard.run.fit import train
+from regard.tokens.special import NO_MARK
 
 BASE = {
     "data": {"world": {"number": 500, "held_out": 60}},
@@ -286,6 +288,11 @@ def test_a_language_model_of_a_stream(tmp_path):
     run = train(stream, tmp_path / "run", device="cpu")
     assert evaluate(run)[0].scores["perplexity"].score < 1.2
     assert run.generate(["six"], max_tokens=2)[0].text == "six seven eight"
+    on = "six seven eight\none two three four five\n\nsix"
+    assert run.generate(["six seven"], max_tokens=10)[0].text == on           # a line's end does not end the text …
+    assert run.generate(["six seven eight\none two"], max_tokens=6)[0].text == on
+    assert "six seven" + "".join(run.stream("six seven", max_tokens=10)) == on
+    assert run.generate(["one two"], stop="\n")[0].text == "one two three four five"      # … unless one says so
 
 
 @pytest.mark.parametrize("task, lines", [
@@ -299,6 +306,26 @@ def test_a_starter_recipe_of_every_task_trains(task, lines, tmp_path):
     short = ["train.steps=2", "train.evaluate_every=2", "model.width=16", "model.layers=1", "model.feed_forward=16"]
     run = train(tmp_path / "mine.toml", tmp_path / "run", overrides=short, device="cpu")
     assert run.recipe.task == task and evaluate(run)[0].scores
+
+
+@pytest.mark.parametrize("positive, average", [(None, "positive:b"), ("a", "positive:a"), ("x", None)])
+def test_a_classifier_is_scored_by_accuracy_f1_and_mcc(tmp_path, positive, average):
+    for name in ("train", "valid"):
+        (tmp_path / f"{name}.tsv").write_text("".join(f"{'yes' if i % 3 else 'no'} {i}\t{'ab'[i % 3 > 0]}\n" for i in range(60)))
+    data = {"root": str(tmp_path), "train": ["train.tsv"], "valid": ["valid.tsv"], "world": None, "positive": positive}
+    short = settings("classify", data=data, train={"steps": 4, "evaluate_every": 4})
+    if average is None:
+        with pytest.raises(Mistake, match=r"data.positive = 'x' is none of the labels: a, b"):
+            train(short, tmp_path / "run", device="cpu")
+        return
+    run = train(short, tmp_path / "run", device="cpu")
+    scores = evaluate(run)[0].scores
+    assert list(scores) == ["accuracy", "f1", "mcc"] and f"|{average}|" in scores["f1"].signature
+    said, meant = run.right(run.data.valid)[0], run.data.valid.label
+    label = positive or "b"
+    right = sum(a == b == label for a, b in zip(said, meant))
+    assert scores["f1"].score == pytest.approx(200 * right / (said.count(label) + meant.count(label)))
+    assert all(score.low <= score.score <= score.high and "recipe:" in score.signature for score in scores.values())
 
 
 def test_a_label_that_was_never_trained_on_is_named(tmp_path):
@@ -329,3 +356,31 @@ def test_validation_sentences_are_taken_all_through_the_set(tiny_run, monkeypatc
     valid = tiny_run.data.valid
     tiny_run.validate(valid, tiny_run.encode(valid))
     assert seen == [(valid.source[::4], 1)]
+
+
+def somebodys_tokenizer(path, marks):
+    library = Tokenizer(models.BPE())
+    library.pre_tokenizer, library.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=marks, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    library.train_from_iterator(["the dog sees it", "a cat saw the dog"], trainer)
+    library.save(str(path))
+
+
+def test_a_language_model_speaks_somebody_elses_tokens(tmp_path):
+    somebodys_tokenizer(tmp_path / "gpt2.json", ["<|endoftext|>"])
+    run = train(settings("gpt", tokens={"file": str(tmp_path / "gpt2.json")}, train={"steps": 2}), tmp_path / "run", device="cpu")
+    end = run.tokenizers[0].library.token_to_id("<|endoftext|>")
+    assert (run.marks.begin, run.marks.end) == (NO_MARK, end) and run.tokenizers[0].size < 400
+    again = regard.load(tmp_path / "run", device="cpu")
+    assert run.generate(["the dog"], max_tokens=3) == again.generate(["the dog"], max_tokens=3)
+
+
+def test_a_vocabulary_without_the_marks_a_task_needs_is_refused(tmp_path):
+    somebodys_tokenizer(tmp_path / "none.json", ["<|odd|>"])
+    with pytest.raises(Mistake, match="no token that ends a text"):
+        train(settings("gpt", tokens={"file": str(tmp_path / "none.json")}), tmp_path / "a", device="cpu")
+    somebodys_tokenizer(tmp_path / "gpt2.json", ["<|endoftext|>"])
+    with pytest.raises(Mistake, match="to hide words behind"):
+        train(settings("masked", tokens={"file": str(tmp_path / "gpt2.json")}), tmp_path / "b", device="cpu")
+    with pytest.raises(Mistake, match="begins an output"):
+        train(settings("translate", tokens={"file": str(tmp_path / "gpt2.json")}), tmp_path / "c", device="cpu")

@@ -16,7 +16,8 @@ from regard.worlds import bilingual
 
 PAIRS = bilingual.generate(600, 5, level=1)
 TEXTS = [pair.source for pair in PAIRS] + [pair.target for pair in PAIRS]
-KINDS = ["bpe", "wordpiece", "unigram", "characters"]
+KINDS = ["bpe", "bytes", "wordpiece", "unigram", "characters"]
+EXACT = ["bytes", "characters"]
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -30,8 +31,32 @@ def test_decoding_undoes_encoding(tokenizer):
     assert [tokenizer.library.id_to_token(i) for i in range(4)] == SPECIALS
 
 
-def test_spaces_are_normalised_and_specials_in_text_are_only_text(tokenizer):
+@pytest.mark.parametrize("kind", sorted({*KINDS} - {*EXACT}))
+def test_spaces_are_normalised(kind):
+    tokenizer = train_tokenizer(Tokens(kind=kind, size=400), TEXTS)
     assert tokenizer.decode(tokenizer.encode(["  The   dog \t sleeps. "])) == ["The dog sleeps."]
+
+
+@pytest.mark.parametrize("kind", EXACT)
+def test_characters_and_bytes_keep_every_space(kind):
+    code = ["def f(x):\r", "    return  x\t", "", "  "]
+    tokenizer = train_tokenizer(Tokens(kind=kind, size=400), code)
+    assert ["".join(tokenizer.pieces(ids)) for ids in tokenizer.encode(code)] == code
+
+
+def test_bytes_know_everything():
+    tokenizer = train_tokenizer(Tokens(kind="bytes", size=400), TEXTS)
+    assert tokenizer.decode(tokenizer.encode(["☃ 漢字 naïve"])) == ["☃ 漢字 naïve"]
+
+
+def test_text_that_is_tokenised_already_is_split_at_spaces_only():
+    text = "mr. <unk> is chairman of n.v. 's <unk> board"
+    tokenizer = train_tokenizer(Tokens(kind="words", punctuation=False), [text])
+    assert [piece.strip() for piece in tokenizer.pieces(tokenizer.encode([text])[0])] == text.split()
+    assert UNK not in tokenizer.encode([text])[0]                                # "<unk>" in a text is a word like others
+
+
+def test_specials_in_text_are_only_text(tokenizer):
     assert not {0, 1, 2} & set(tokenizer.encode(["the <pad> and </s> dog"])[0])
 
 
@@ -43,13 +68,37 @@ def test_every_token_belongs_to_its_word(tokenizer):
         assert glued == text.split()
 
 
-def test_unknown_characters_are_unknown(tokenizer):
+@pytest.mark.parametrize("kind", sorted({*KINDS} - {"bytes"}))
+def test_unknown_characters_are_unknown(kind):
+    tokenizer = train_tokenizer(Tokens(kind=kind, size=400), TEXTS)
     assert UNK in tokenizer.encode(["☃ ☃"])[0]
 
 
 def test_saved_and_loaded_is_the_same(tokenizer, tmp_path):
     (tmp_path / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
     assert load_tokenizer(tmp_path / "tokenizer.json").encode(TEXTS) == tokenizer.encode(TEXTS)
+
+
+COMPOSED = ["cafe\u0301", "cafe\u0301s", "\u1112\u1161\u11ab\u1100\u116e\u11a8", "A\u030angstro\u0308m,", "dog", "Äpfel", "😀",
+            "x\u0301.", "ﬁn"]
+SPACES = [" ", "  ", "\r\n", "\n\t", "\u00a0", "\u2003 "]
+
+
+@given(st.lists(st.sampled_from(COMPOSED), max_size=6), st.lists(st.sampled_from(SPACES), min_size=7, max_size=7), st.booleans())
+def test_every_token_stands_where_it_is_said_to(tokenizer, words, spaces, inside):
+    """Composed letters, line ends, wide characters: a word's tokens make up the word, and no white space."""
+    text = "".join(space + word for space, word in zip(spaces, words)) + (spaces[-1] if inside else "")
+    ids, spans = tokenizer.encode_spans([text])[0]
+    assert ids == tokenizer.encode([text])[0] and len(spans) == len(ids)
+    said = [text[start:end] for start, end in spans if start < end]
+    assert not any(piece != piece.strip() or not piece for piece in said)
+    covered = {i for start, end in spans for i in range(start, end)}
+    assert covered == {i for i, char in enumerate(text) if not char.isspace()}
+    assert (spans[1:, 0] >= spans[:-1, 0]).all() and (spans[1:, 1] >= spans[:-1, 1]).all()
+    for word, of in zip(words, range(len(words))):
+        own = [span for span, number in zip(spans.tolist(), tokenizer.encode_words([text])[0][1]) if number == of]
+        own = [span for span in own if span[0] < span[1]]
+        assert text[own[0][0]:own[-1][1]] == word
 
 
 @pytest.mark.parametrize("text", ["", "{}", "not json", '{"model": {"type": "BPE", "vocab": {}, "merges": [["a"]]}}'])

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from regard.batches.batch import NOTHING, Batch
+from regard.batches.batch import NOTHING, Batch, Mixture
 from regard.recipe import Optimizer as OptimizerSettings
 from regard.recipe import Regularize, Schedule
 from regard.training.average import MovingAverage, mean_weights
-from regard.training.objectives import Say, divergence, surprise
+from regard.training.objectives import Point, Say, divergence, log_probabilities, surprise
 from regard.training.optimizer import Optimizer, layers_below
 from regard.training.schedule import rate
 
@@ -65,6 +65,87 @@ def test_the_loss_is_a_sum_over_words_that_are_not_padding():
     torch.testing.assert_close(surprise(log_p, LABELS, 0.1).sum(), smoothed, atol=1e-5, rtol=0)
 
 
+class Points(nn.Module):
+    """A "model" that says the given logits (B, 2, S) of positions, -inf behind the end; with dropout on them if wanted."""
+
+    def __init__(self, logits, dropout=0.0):
+        super().__init__()
+        self.logits, self.dropout = nn.Parameter(logits), nn.Dropout(dropout)
+
+    def forward(self, source, lengths):
+        logits = self.dropout(self.logits[:, :, :source.size(1)].repeat(len(source) // len(self.logits), 1, 1))
+        return logits.masked_fill(torch.arange(source.size(1)) >= lengths[:, None, None], -torch.inf)
+
+
+@pytest.mark.parametrize("smoothing, r_drop", [(0.0, 0.0), (0.2, 0.0), (0.2, 3.0)])
+def test_positions_are_said_among_those_before_the_end_however_long_the_row(smoothing, r_drop):
+    lengths, labels, logits = torch.tensor([6, 3]), torch.tensor([[1, 4], [0, 2]]), torch.randn(2, 2, 9)
+    found = []
+    for padded in (6, 9):
+        model = Points(logits.clone())
+        batch = Batch({"source": torch.zeros(2, padded, dtype=torch.long), "lengths": lengths}, labels, np.arange(2))
+        loss = Point(Regularize(label_smoothing=smoothing, r_drop=r_drop))(model, batch)
+        loss.backward()
+        assert model.logits.grad.isfinite().all() and (model.logits.grad[1, :, 3:] == 0).all()
+        found.append((loss.item(), model.logits.grad[:, :, :6]))
+        assert batch.label_count() == 4
+    rows = [logits[row, :, :length].log_softmax(-1) for row, length in enumerate(lengths.tolist())]
+    said = [row[[0, 1], labels[i]].sum().item() for i, row in enumerate(rows)]
+    expected = sum(-(1 - smoothing) * log_p - smoothing * row.mean(-1).sum().item() for log_p, row in zip(said, rows))
+    assert [loss for loss, _ in found] == pytest.approx([expected] * 2, abs=1e-5)
+    torch.testing.assert_close(found[0][1], found[1][1])
+    assert log_probabilities(Points(logits), batch).tolist() == pytest.approx(said, abs=1e-5)
+
+
+def test_two_passes_that_point_differently_are_set_apart_and_nothing_else_is():
+    lengths, labels = torch.tensor([6, 3]), torch.tensor([[1, 4], [0, 2]])
+    batch = Batch({"source": torch.zeros(2, 9, dtype=torch.long), "lengths": lengths}, labels, np.arange(2))
+    model = Points(torch.randn(2, 2, 9), 0.5).train()
+    losses = []
+    for r_drop in (1e-9, 4.0):
+        torch.manual_seed(1)
+        losses.append(Point(Regularize(r_drop=r_drop))(model, batch))
+    assert losses[1] > losses[0] + 0.1 and losses[1].isfinite()
+
+
+class SaysOne(nn.Module):
+    """Logits (B, V), whatever is read."""
+
+    def __init__(self, logits):
+        super().__init__()
+        self.logits = logits
+
+    def forward(self, source):
+        return self.logits.repeat(len(source) // len(self.logits), 1)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("r_drop", [0.0, 2.0])
+def test_a_mixture_of_labels_is_one_label_with_these_probabilities(smoothing, r_drop):
+    logits, labels, other = torch.randn(4, 6), torch.tensor([0, 1, 2, 5]), torch.tensor([3, 1, 0, 4])
+    share = torch.tensor([0.3, 0.9, 1.0, 0.0])
+    batch = Batch({"source": torch.zeros(4, 1)}, labels, np.arange(4), Mixture(other, share))
+    wanted = nn.functional.one_hot(labels, 6) * share[:, None] + nn.functional.one_hot(other, 6) * (1 - share)[:, None]
+    torch.testing.assert_close(wanted.sum(), torch.tensor(float(batch.label_count())))
+    expected = nn.functional.cross_entropy(logits, wanted, label_smoothing=smoothing, reduction="sum")
+    say = Say(Regularize(label_smoothing=smoothing, r_drop=r_drop))
+    torch.testing.assert_close(say(SaysOne(logits), batch), expected)
+    one = Batch(batch.inputs, labels, batch.rows)
+    sure = Batch(batch.inputs, labels, batch.rows, Mixture(other, torch.ones(4)))
+    torch.testing.assert_close(say(SaysOne(logits), sure), say(SaysOne(logits), one))
+    parts = [Batch({"source": torch.zeros(2, 1)}, labels[rows], np.arange(2), Mixture(other[rows], share[rows]))
+             for rows in (slice(0, 2), slice(2, 4))]
+    split = say(SaysOne(logits[:2]), parts[0]) + say(SaysOne(logits[2:]), parts[1])
+    torch.testing.assert_close(split, expected)                                   # accumulation is exact
+    assert sum(part.label_count() for part in parts) == batch.label_count() == 4
+
+
+def test_a_mixture_goes_wherever_its_batch_goes():
+    batch = Batch({"source": torch.zeros(2, 1)}, torch.tensor([0, 1]), np.arange(2), Mixture(torch.tensor([1, 0]), torch.rand(2)))
+    both = batch.to(torch.device("cpu")).twice()
+    assert torch.equal(both.mixture.share, batch.mixture.share.repeat(2)) and both.mixture.other.tolist() == [1, 0, 1, 0]
+
+
 def test_r_drop_adds_nothing_where_both_passes_agree_and_something_where_not():
     logits = torch.randn(2, 3, 9)
     plain = Say(Regularize(label_smoothing=0.1))(Says(logits), PAIRS)
@@ -91,6 +172,8 @@ def test_lower_layers_learn_more_slowly():
              "encoder.stack.blocks.0.feed_forward.inner.weight", "encoder.stack.blocks.1.feed_forward.inner.weight",
              "pool.dense.weight", "output.bias"]
     assert list(layers_below(names).values()) == [3, 3, 3, 2, 1, 0, 0]
+    seen = layers_below(["encoder.class_token", "encoder.patches.weight", "encoder.stack.blocks.0.x.weight", "output.weight"])
+    assert list(seen.values()) == [2, 2, 1, 0]
     model = nn.ModuleDict({"words": nn.Embedding(5, 4), "stack": nn.ModuleDict({"blocks": nn.ModuleList([nn.Linear(4, 4)] * 1)}),
                            "output": nn.Linear(4, 2)})
     settings = OptimizerSettings(learning_rate=0.1, layer_decay=0.5, weight_decay=0.3)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
+    from regard.recipe import GridPositions
     from regard.recipe import Positions as Settings
 
 Rotation = tuple[Tensor, Tensor]
@@ -62,6 +63,21 @@ class Learned(Positions):
 
     def embed(self, x, at):
         return x + self.table(at)
+
+
+class SinusoidalGrid(Positions):
+    """Patches of a picture, row by row: the sinusoids of the row, and beside them those of the column. Marks before the patches
+    are nowhere."""
+
+    def __init__(self, width: int, base: float, grid: tuple[int, int], marks: int):
+        super().__init__()
+        row, column = torch.meshgrid(torch.arange(grid[0]), torch.arange(grid[1]), indexing="ij")
+        places = torch.cat([sinusoids(at.flatten(), width // 2, base) for at in (row, column)], dim=-1)         # (N, D)
+        self.table: Tensor
+        self.register_buffer("table", torch.cat([places.new_zeros(marks, width), places]).float(), persistent=False)
+
+    def embed(self, x, at):
+        return x + self.table[at].to(x.dtype)
 
 
 class Rotary(Positions):
@@ -150,5 +166,16 @@ def build_positions(settings: "Settings", *, width: int, heads: int, key_width: 
             return Alibi(heads)
         case "relative":
             return Relative(heads, settings.buckets, settings.max_distance, causal=causal)
+        case "none":
+            return Positions()
+
+
+def build_grid(settings: "GridPositions", *, width: int, grid: tuple[int, int], marks: int) -> Positions:
+    """Of the patches of a picture, and of the marks before them."""
+    match settings.kind:
+        case "sinusoidal":
+            return SinusoidalGrid(width, settings.base, grid, marks)
+        case "learned":
+            return Learned(width, marks + grid[0] * grid[1])
         case "none":
             return Positions()

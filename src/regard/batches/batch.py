@@ -1,6 +1,6 @@
 """What a model is given at once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,20 @@ NOTHING = -1
 """The label where a model is not asked to say anything."""
 
 
+@dataclass(frozen=True)
+class Mixture:
+    """A second label for each row, where two examples were blended into one."""
+
+    other: Tensor                                                                 # (B,)
+    share: Tensor                                                                 # (B,) how much the first one counts
+
+    def to(self, device: torch.device) -> "Mixture":
+        return Mixture(send(self.other, device), send(self.share, device))
+
+    def twice(self) -> "Mixture":
+        return Mixture(torch.cat([self.other, self.other]), torch.cat([self.share, self.share]))
+
+
 @dataclass
 class Batch:
     """What a model reads, by the names of its `forward`, and what it should say of it."""
@@ -21,14 +35,20 @@ class Batch:
     inputs: dict[str, Tensor]                                                     # (B, …) each
     labels: Tensor                                                                # (B, …)
     rows: np.ndarray                                                              # (B,) which examples
+    mixture: Mixture | None = None
+    change: "Callable[[Batch], Batch] | None" = None
+    """What is done to it once it is on its device."""
 
     def to(self, device: torch.device) -> "Batch":
-        return Batch({name: send(part, device) for name, part in self.inputs.items()}, send(self.labels, device), self.rows)
+        inputs = {name: send(part, device) for name, part in self.inputs.items()}
+        moved = Batch(inputs, send(self.labels, device), self.rows, self.mixture and self.mixture.to(device))
+        return moved if self.change is None else self.change(moved)
 
     def twice(self) -> "Batch":
         """Every row again after all of them."""
         inputs = {name: torch.cat([part, part]) for name, part in self.inputs.items()}
-        return Batch(inputs, torch.cat([self.labels, self.labels]), np.concatenate([self.rows, self.rows]))
+        return Batch(inputs, torch.cat([self.labels, self.labels]), np.concatenate([self.rows, self.rows]),
+                     self.mixture and self.mixture.twice())
 
     @staticmethod
     def join(batches: "Sequence[Batch]") -> "Batch":

@@ -75,7 +75,7 @@ class MaskedPairs(Masked):
 
     @property
     def around(self) -> int:
-        return self.marks.around + len(self.marks.after)
+        return self.marks.around_two
 
     def both(self, rows: np.ndarray, seed: int, epoch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The first and the second text of some rows, and whether the second follows."""

@@ -196,7 +196,7 @@ class ClassPairs:
 
     @property
     def around(self) -> int:
-        return self.marks.around + len(self.marks.after)
+        return self.marks.around_two
 
     def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
         return [self.first.lengths(seed, epoch) + self.second.lengths(seed, epoch) + self.around]
@@ -230,27 +230,34 @@ class Tags(Single):
 @dataclass
 class Stream:
     """One long text, cut into windows of `window` tokens. Read a window so far; say the next token, which for a window's last is
-    the first of the next one. Every epoch but the first begins its cuts elsewhere, as if the text were a ring."""
+    the first of the next one. Every epoch but the first begins its cuts elsewhere, as if the text were a ring. A window begins
+    with the `overlap` last tokens of the one before, for which nothing is asked."""
 
     ids: np.ndarray
     window: int
+    overlap: int = 0
+
+    @property
+    def stride(self) -> int:
+        return self.window - self.overlap
 
     def __len__(self) -> int:
-        return -(-(len(self.ids) - 1) // self.window)
+        return max(1, -(-(len(self.ids) - 1 - self.overlap) // self.stride))
 
     def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
         lengths = np.full(len(self), self.window)
-        lengths[-1] = len(self.ids) - 1 - self.window * (len(self) - 1)
+        lengths[-1] = len(self.ids) - 1 - self.stride * (len(self) - 1)
         return [lengths]
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
         begin = np.random.default_rng([seed, epoch]).integers(len(self.ids)) if epoch else 0
         lengths = self.lengths(seed, epoch)[0][rows]
         at = np.arange(lengths.max())
-        tokens = self.ids[(begin + rows[:, None] * self.window + np.arange(lengths.max() + 1)) % len(self.ids)].astype(np.int64)
+        tokens = self.ids[(begin + rows[:, None] * self.stride + np.arange(lengths.max() + 1)) % len(self.ids)].astype(np.int64)
         inside = at < lengths[:, None]                                            # (B, T)
+        asked = inside & ((at >= self.overlap) | (rows[:, None] == 0))
         return Batch({"target": torch.from_numpy(np.where(inside, tokens[:, :-1], FILL))},
-                     torch.from_numpy(np.where(inside, tokens[:, 1:], NOTHING)), rows)
+                     torch.from_numpy(np.where(asked, tokens[:, 1:], NOTHING)), rows)
 
     def plain(self) -> "Stream":
         return self
@@ -267,11 +274,14 @@ def read(text: Ragged, marks: Marks = OURS) -> dict[str, torch.Tensor]:
 
 def read_two(first: Ragged, second: Ragged, marks: Marks, *, mark: int | None = None,
              fill: int = FILL) -> dict[str, torch.Tensor]:
-    """Two texts in one row, each closed by the end mark, and the segment of every token; `mark` stands in for all marks."""
-    before, after = ([mark] * len(given) if mark is not None else list(given) for given in (marks.before, marks.after))
-    sides = first.between(before, after), second.between([], after)
+    """Two texts in one row with the marks before, between and after them, and the segment of every token; `mark` stands in for
+    all marks."""
+    before, middle, after = ([mark] * len(given) if mark is not None else list(given)
+                             for given in (marks.before, marks.middle, marks.after))
+    sides = first.between(before, middle), second.between([], after)
     both = Ragged.beside(*sides)
-    segments = Ragged.beside(*(Ragged(np.full_like(side.flat, number), side.offsets) for number, side in enumerate(sides)))
+    segments = Ragged.beside(*(Ragged(np.full_like(side.flat, number), side.offsets)
+                               for number, side in zip((0, marks.segment), sides)))
     return {"source": torch.from_numpy(both.padded(pad=fill)), "lengths": torch.from_numpy(both.lengths),
             "segments": torch.from_numpy(segments.padded(pad=0))}
 

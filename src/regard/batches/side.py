@@ -1,10 +1,6 @@
 """The token store: texts as ids on disk, memory-mapped, built once and found again by the hash of their content."""
 
 import hashlib
-import json
-import os
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +10,7 @@ import numpy as np
 
 from regard import chance
 from regard.batches.ragged import Ragged
+from regard.batches.store import open_store
 from regard.tokens.bpe_dropout import Segmenter, split_words
 from regard.tokens.tokenizer import Tokenizer
 
@@ -65,16 +62,14 @@ class Side:
         return first + (chance.mix(seed, epoch, positions) % count.astype(np.uint64)).astype(np.int64)
 
 
-def cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "regard", "stores")
-
-
 def open_side(lines: Sequence[str], tokenizer: Tokenizer, *, bpe_dropout: float = 0.0, seed: int = 0) -> Side:
     """The ids of these texts, built if they are not in the cache yet."""
-    folder = cache_folder() / digest(lines, tokenizer, bpe_dropout, seed)
-    if not (folder / "layout.json").exists():
-        save(encode(lines, tokenizer, bpe_dropout=bpe_dropout, seed=seed), folder)
-    return load(folder)
+    def build(folder: Path) -> dict[str, int]:
+        side = encode(lines, tokenizer, bpe_dropout=bpe_dropout, seed=seed)
+        save(side, folder)
+        return {"layout": LAYOUT, "rows": len(side.ids)}
+
+    return load(open_store(digest(lines, tokenizer, bpe_dropout, seed), build))
 
 
 def digest(lines: Sequence[str], tokenizer: Tokenizer, bpe_dropout: float, seed: int) -> str:
@@ -109,21 +104,12 @@ def with_dropout(side: Side, lines: Sequence[str], tokenizer: Tokenizer, dropout
 
 
 def save(side: Side, folder: Path) -> None:
-    """Write aside, then rename: a half-built side is never found."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".building-"))
-    try:
-        for part, ragged in (("ids", side.ids), ("words", side.words), ("variants", side.variants)):
-            if ragged is not None:
-                np.save(aside / f"{part}.npy", ragged.flat)
-                np.save(aside / f"{part}.offsets.npy", ragged.offsets)
-        if side.choices is not None:
-            np.save(aside / "choices.npy", side.choices)
-        (aside / "layout.json").write_text(json.dumps({"layout": LAYOUT, "rows": len(side.ids)}))
-        if not folder.exists():
-            aside.rename(folder)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    for part, ragged in (("ids", side.ids), ("words", side.words), ("variants", side.variants)):
+        if ragged is not None:
+            np.save(folder / f"{part}.npy", ragged.flat)
+            np.save(folder / f"{part}.offsets.npy", ragged.offsets)
+    if side.choices is not None:
+        np.save(folder / "choices.npy", side.choices)
 
 
 def load(folder: Path) -> Side:

@@ -8,11 +8,24 @@ from typing import Any, Generic, TypeVar
 
 from regard.corpus import worlds
 from regard.corpus.examples import Examples, Lines, TaskPairs, Tasks
+from regard.corpus.gallery import read_pictures
 from regard.corpus.pairs import read_pairs
+from regard.corpus.questions import read_questions
 from regard.corpus.single import read_labelled, read_tagged, read_text
 from regard.corpus.tasks import as_task, rooted
 from regard.errors import Mistake
-from regard.recipe import Algorithm, Data, DataPart, LabelledData, PairData, TaggedData, TasksData, TextData
+from regard.recipe import (
+    Algorithm,
+    Data,
+    DataPart,
+    LabelledData,
+    LabelledPictures,
+    PairData,
+    QuestionData,
+    TaggedData,
+    TasksData,
+    TextData,
+)
 
 Kind = TypeVar("Kind", bound=Examples)
 Set = TypeVar("Set")
@@ -81,19 +94,23 @@ def read_files(data: Data, files: list[str]) -> Any:
             read = partial(read_pairs, columns=data.columns, fields=data.fields)
         case LabelledData():
             read = partial(read_labelled, text=data.text, second=data.second, label=data.label)
+        case QuestionData():
+            read = partial(read_questions, unanswerable=data.unanswerable)
         case TaggedData():
             read = partial(read_tagged, word=data.word, tag=data.tag)
+        case LabelledPictures():
+            read = partial(read_pictures, label=data.label, path=data.path, offset=data.offset)
         case TextData():
             read = partial(read_text, column=data.column, keep_empty=data.stream)
     return read([Path(data.root, file) for file in files])
 
 
 def hold_out(examples: Kind, number: int) -> tuple[Kind, Kind, Kind]:
-    """Training, validation and test examples that share no text: those with the smallest hashes are set aside."""
+    """Training, validation and test examples that share no text and no picture: those with the smallest hashes are set aside."""
     keys = examples.keys()
     hashes = {key: hashlib.sha256(key.encode()).digest() for key in keys}
     if len(hashes) < 4 * number:
-        raise Mistake(f"{examples.name} has {len(hashes):,} distinct source sentences; "
+        raise Mistake(f"{examples.name} has {len(hashes):,} distinct examples; "
                       f"data.held_out = {number} takes twice as many: set at most {len(hashes) // 4}")
     ranked = sorted(hashes, key=lambda key: hashes[key])
     aside = dict.fromkeys(ranked[:number], "valid") | dict.fromkeys(ranked[number:2 * number], "test")

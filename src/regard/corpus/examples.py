@@ -1,10 +1,16 @@
-"""Examples of every kind: sentence pairs, lines, labelled texts, tagged sentences. Each remembers the line it came from."""
+"""Examples of every kind: sentence pairs, lines, labelled texts, tagged sentences, questions, pictures. Each remembers whence it
+came."""
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from itertools import chain, pairwise
 from typing import Any, Protocol, Self
 
+import numpy as np
+
+from regard.corpus.piece import Piece
 from regard.worlds import bilingual
 
 
@@ -157,6 +163,76 @@ class Tagged(Listed):
 
     def labels(self) -> list[str]:
         return distinct(tag for tags in self.tags for tag in tags)
+
+
+@dataclass
+class Questions(Listed):
+    """Questions, each with the context that answers it, and where in it the answers stand (from, to); none where it does not."""
+
+    question: list[str]
+    context: list[str]
+    answers: list[list[tuple[int, int]]]
+    name: str = ""
+    lines: list[int] = field(default_factory=list)
+    places: list[str] = field(default_factory=list)
+    """How a message names each: by file and line, or by file and the question's id."""
+
+    def __len__(self) -> int:
+        return len(self.question)
+
+    def where(self, index: int) -> str:
+        return self.places[index] if self.places else super().where(index)
+
+    def keys(self) -> list[str]:
+        return self.context
+
+    def texts(self) -> list[list[str]]:
+        return [[*self.question, *dict.fromkeys(self.context)]]
+
+    def golds(self) -> list[list[str]]:
+        """The answers of each question as text."""
+        return [[context[start:end] for start, end in spans] for context, spans in zip(self.context, self.answers)]
+
+
+@dataclass
+class Pictures(Listed):
+    """Pictures, each with a label, with captions, or with both."""
+
+    pictures: list[Piece | np.ndarray]
+    """The places of their bytes, or the pixels themselves (H, W, 3) where a world draws them."""
+    name: str = ""
+    lines: list[int] = field(default_factory=list)
+    """The line that names each, 0 where none does."""
+    label: list[str] = field(default_factory=list)
+    captions: list[list[str]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def where(self, index: int) -> str:
+        picture = self.pictures[index]
+        return str(picture) if isinstance(picture, Piece) else super().where(index)
+
+    def choose(self, indices: Sequence[int]) -> "Pictures":
+        chosen = super().choose(indices)
+        if "digests" in self.__dict__:                                            # known: not read again
+            chosen.digests = [self.digests[i] for i in indices]
+        return chosen
+
+    @cached_property
+    def digests(self) -> list[str]:
+        """What each picture is, whatever it is called."""
+        return [hashlib.sha256(one.read() if isinstance(one, Piece) else f"{one.shape}".encode() + one.tobytes()).hexdigest()
+                for one in self.pictures]
+
+    def keys(self) -> list[str]:
+        return self.digests
+
+    def texts(self) -> list[list[str]]:
+        return [[caption for captions in self.captions for caption in captions]]
+
+    def labels(self) -> list[str]:
+        return distinct(self.label)
 
 
 def distinct(labels: Iterable[str]) -> list[str]:

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from regard.corpus.examples import Labelled, Lines, Pairs, Tagged
-from regard.recipe import Algorithm, Data, LabelledData, PairData, TaggedData, TaskData, TextData, World
+from regard import chance
+from regard.corpus.examples import Labelled, Lines, Pairs, Questions, Tagged
+from regard.recipe import Algorithm, Data, LabelledData, PairData, QuestionData, TaggedData, TaskData, TextData, World
 from regard.worlds import algorithms, bilingual
 
 NOWHERE = "–"
@@ -12,7 +13,7 @@ NOWHERE = "–"
 
 def examples(data: Data, split: str, number: int) -> Any:
     """Translation pairs; sentences; words tagged with what they become in German; sentences with an "it" labelled with its
-    German gender, or paired with it."""
+    German gender, or paired with it; words to be found again in the German sentence."""
     world = data.world
     assert isinstance(world, World)
     name = f"world {world.kind} {split}"
@@ -30,6 +31,8 @@ def examples(data: Data, split: str, number: int) -> Any:
             return Tagged([pair.source.split() for pair in gold], [glosses(pair) for pair in gold], name)
         case LabelledData():
             return Labelled([pair.source for pair in gold], genders(gold), name)
+        case QuestionData():
+            return questions_of(gold, data.unanswerable, name)
 
 
 def genders(gold: list[bilingual.Pair]) -> list[str]:
@@ -56,3 +59,39 @@ def glosses(pair: bilingual.Pair) -> list[str]:
     target = pair.target.split()
     found = dict(reversed(pair.alignment))
     return [target[found[i]].strip(".,").lower() if i in found else NOWHERE for i in range(len(pair.source.split()))]
+
+
+def questions_of(gold: list[bilingual.Pair], unanswerable: bool, name: str) -> Questions:
+    """What has become of an English word in the German sentence? Where some are to have no answer, a third of the words are those
+    of another sentence, and neither they nor what became of them stand here."""
+    found = Questions([], [], [], name)
+    asked = [asks(pair) for pair in gold]
+    for number, (pair, words) in enumerate(zip(gold, asked)):
+        if not words:
+            continue
+        word, (start, end) = words[int(chance.mix(number)) % len(words)]
+        others = asked[number - 1] if unanswerable and number % 3 == 0 else []
+        spoken = bare(pair.source) | bare(pair.target)
+        strange = [other for other, (a, b) in others if not ({other} | bare(gold[number - 1].target[a:b])) & spoken]
+        found.question.append(strange[0] if strange else word)
+        found.context.append(pair.target)
+        found.answers.append([] if strange else [(start, end)])
+    return found
+
+
+def asks(pair: bilingual.Pair) -> list[tuple[str, tuple[int, int]]]:
+    """The English words that stand once in a sentence and have become words side by side in German; and where these stand."""
+    source, target = [word.strip(".,").lower() for word in pair.source.split()], pair.target.split()
+    starts = [0]
+    for word in target:
+        starts.append(starts[-1] + len(word) + 1)
+    found = []
+    for i, word in enumerate(source):
+        to = sorted(j for at, j in pair.alignment if at == i)
+        if to and source.count(word) == 1 and to == list(range(to[0], to[-1] + 1)):
+            found.append((word, (starts[to[0]], starts[to[-1]] + len(target[to[-1]].rstrip(".,")))))
+    return found
+
+
+def bare(text: str) -> set[str]:
+    return {word.strip(".,").lower() for word in text.split()}

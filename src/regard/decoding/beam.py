@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.decoding.protocol import Decodes, Hypothesis, begin, end_of, length_penalty, next_log_probabilities
+from regard.decoding.protocol import Decodes, Hypothesis, begin, end_of, last_logits, length_penalty, next_log_probabilities
 from regard.tokens.special import FILL, OURS, Marks
 
 
@@ -53,7 +53,7 @@ def beam_search(model: Decodes, inputs: Any, limits: Tensor, *, beam: int, alpha
     state = state.reorder(torch.arange(len(limits), device=device).repeat_interleave(beam))
     logits = logits.repeat_interleave(beam, dim=0)
     for step in range(longest):
-        log_p = next_log_probabilities(logits, (beams.limits == step + 1).repeat_interleave(beam), marks)
+        log_p = next_log_probabilities(last_logits(logits), (beams.limits == step + 1).repeat_interleave(beam), marks)
         origin = advance(beams, log_p, step, alpha)
         done = is_done(beams, step + 1, alpha, number, stop_early)
         if done.any():

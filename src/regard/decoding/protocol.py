@@ -8,6 +8,9 @@ from torch import Tensor
 
 from regard.tokens.special import NO_MARK, OURS, Marks
 
+MOST_ROOM = 4096
+"""Tokens that memory is taken for ahead, where more are allowed."""
+
 
 class State(Protocol):
     def reorder(self, rows: Tensor) -> "State": ...
@@ -42,7 +45,13 @@ def begin(model: Decodes, inputs: Any, limits: Tensor, prefix: Tensor | None, ma
     if prefix is None:
         assert marks.begin != NO_MARK, "a vocabulary without a begin mark needs a prefix"
         prefix = torch.full((len(limits), 1), marks.begin, device=limits.device)
-    return prefix[:, -1:], model.start(inputs, prefix[:, :-1], room=prefix.size(1) + int(limits.max()))
+    return prefix[:, -1:], model.start(inputs, prefix[:, :-1], room=prefix.size(1) + min(int(limits.max()), MOST_ROOM))
+
+
+def last_logits(logits: Tensor) -> Tensor:
+    """Those of the last position (rows, V), in single precision at least."""
+    logits = logits[:, -1]
+    return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
 
 def end_of(logits: Tensor, marks: Marks) -> int:
@@ -51,10 +60,8 @@ def end_of(logits: Tensor, marks: Marks) -> int:
 
 
 def next_log_probabilities(logits: Tensor, ends_now: Tensor, marks: Marks = OURS) -> Tensor:
-    """log p of each next token (rows, V), from the last position's logits; a row at its limit may only end. A vocabulary without
-    an end mark is given one (rows, V + 1), which is certain at the limit and impossible before."""
-    logits = logits[:, -1]
-    logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+    """log p of each next token (rows, V), from its logits (rows, V); a row at its limit may only end. A vocabulary without an
+    end mark is given one (rows, V + 1), which is certain at the limit and impossible before."""
     log_p = logits.log_softmax(-1)
     if marks.end == NO_MARK:
         log_p = torch.cat([log_p, torch.where(ends_now, 0.0, -torch.inf).to(log_p)[:, None]], dim=-1)

@@ -1,6 +1,7 @@
 """One hypothesis a sentence: greedy search and sampling differ only in how the next token is chosen."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -8,10 +9,12 @@ import torch
 from torch import Tensor
 
 from regard import chance
-from regard.decoding.protocol import Decodes, Hypothesis, begin, end_of, length_penalty, next_log_probabilities
-from regard.tokens.special import FILL, OURS, Marks
+from regard.decoding.protocol import Decodes, Hypothesis, begin, end_of, last_logits, length_penalty, next_log_probabilities
+from regard.tokens.special import OURS, Marks
 
 Choose = Callable[[Tensor, Tensor, int], Tensor]
+Process = Callable[[Tensor, Tensor], Tensor]
+"""Logits (rows, V) and what is written so far (rows, L), filled with -1 on the left -> logits (rows, V)."""
 
 
 def greedy(log_p: Tensor, rows: Tensor, step: int) -> Tensor:
@@ -40,33 +43,55 @@ def sampler(*, seed: int, temperature: float = 1.0, top_k: int = 0, top_p: float
     return choose
 
 
+@dataclass
+class Step:
+    """The next token of every sentence still being written."""
+
+    rows: Tensor                                                                  # (rows,) which sentences
+    tokens: Tensor                                                                # (rows,)
+    log_p: Tensor                                                                 # (rows,) how likely the model found them
+    going: Tensor
+    """(rows,) Which go on: not the end mark. Who reads the step may let others end here too, by setting theirs to False."""
+
+    def each(self) -> Iterator[tuple[int, int, float, bool]]:
+        return zip(self.rows.tolist(), self.tokens.tolist(), self.log_p.tolist(), self.going.tolist())
+
+
 @torch.no_grad()
+def steps(model: Decodes, inputs: Any, limits: Tensor, choose: Choose = greedy, *, process: Process | None = None,
+          prefix: Tensor | None = None, marks: Marks = OURS) -> Iterator[Step]:
+    """Write until every sentence has ended; sentence i has at most limits[i] tokens after its prefix, its end mark included."""
+    rows = torch.arange(len(limits), device=limits.device)
+    last, state = begin(model, inputs, limits, prefix, marks)
+    written = last if prefix is None else prefix                                  # (rows, L)
+    for number in range(int(limits.max())):
+        logits, state = model.step(last, state)
+        logits, ends_now = last_logits(logits), limits[rows] == number + 1
+        log_p = wanted = next_log_probabilities(logits, ends_now, marks)
+        if process is not None:
+            wanted = next_log_probabilities(process(logits, written), ends_now, marks)
+        token = choose(wanted, rows, number)                                      # (rows,)
+        step = Step(rows, token, log_p.gather(-1, token[:, None])[:, 0], token != end_of(logits, marks))
+        yield step
+        going = step.going.nonzero()[:, 0]
+        if len(going) == 0:
+            return
+        if len(going) < len(rows):
+            state, rows, token, written = state.keep(going), rows[going], token[going], written[going]
+        last = token[:, None]
+        if process is not None:
+            written = torch.cat([written, last], dim=1)
+
+
 def walk(model: Decodes, inputs: Any, limits: Tensor, choose: Choose = greedy, alpha: float = 0.0,
          prefix: Tensor | None = None, marks: Marks = OURS) -> list[Hypothesis]:
-    """Write until every sentence has ended; sentence i has at most limits[i] tokens after its prefix, its end mark included."""
-    device, longest = limits.device, int(limits.max())
-    rows = torch.arange(len(limits), device=device)                               # the sentences still being written
-    said = torch.full((len(limits), longest), FILL, device=device)
-    total = torch.zeros(len(limits), device=device, dtype=torch.float64)
-    last, state = begin(model, inputs, limits, prefix, marks)
-    end = marks.end
-    for step in range(longest):
-        logits, state = model.step(last, state)
-        end = end_of(logits, marks)
-        log_p = next_log_probabilities(logits, limits[rows] == step + 1, marks)
-        token = choose(log_p, rows, step)                                         # (rows,)
-        said[rows, step] = token
-        total[rows] += log_p.gather(-1, token[:, None])[:, 0]
-        going = (token != end).nonzero()[:, 0]
-        if len(going) == 0:
-            break
-        if len(going) < len(rows):
-            state, rows, token = state.keep(going), rows[going], token[going]
-        last = token[:, None]
-    return [hypothesis(tokens, log_probability, alpha, end)
-            for tokens, log_probability in zip(said.tolist(), total.tolist())]
-
-
-def hypothesis(tokens: list[int], log_probability: float, alpha: float, end: int) -> Hypothesis:
-    length = tokens.index(end)
-    return Hypothesis(tokens[:length], log_probability, log_probability / float(length_penalty(length + 1, alpha)))
+    """What is written of each sentence in the end."""
+    said: list[list[int]] = [[] for _ in range(len(limits))]
+    total = [0.0] * len(said)
+    for step in steps(model, inputs, limits, choose, prefix=prefix, marks=marks):
+        for row, token, log_p, going in step.each():
+            total[row] += log_p
+            if going:
+                said[row].append(token)
+    return [Hypothesis(tokens, log_probability, log_probability / float(length_penalty(len(tokens) + 1, alpha)))
+            for tokens, log_probability in zip(said, total)]

@@ -66,6 +66,20 @@ def count(most: int = 2**20, least: int = 1, plus: int = 0) -> Kind:
     return Kind(read, lambda value: value + plus)
 
 
+def pair(most: int = 8192) -> Kind:
+    """One whole number, or two: height and width."""
+    one = count(most)
+
+    def read(value: Any) -> int | tuple[int, int]:
+        if not isinstance(value, list | tuple):
+            return one.read(value)
+        if len(value) != 2:
+            raise ValueError("should be one whole number, or two")
+        height, width = (one.read(side) for side in value)
+        return height if height == width else (height, width)
+    return Kind(read, lambda value: list(value) if isinstance(value, list | tuple) else value)
+
+
 def number(most: float = 1e9) -> Kind:
     """A positive number."""
     def read(value: Any) -> float:

@@ -18,14 +18,15 @@ from regard.interop.family import Architecture, Family, Settings, flat, nested
 from regard.interop.folder import Tensors, open_config, open_tensors
 from regard.interop.names import Left, Names, canonical, separate_output, written
 from regard.interop.ours import files_of_ours, plain
+from regard.interop.pictures import picture_settings
 from regard.interop.vocabulary import labels_of, mask_of, open_tokenizer
-from regard.tokens.special import Marks
 from regard.tokens.tokenizer import Tokenizer
 
-COPIED = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+COPIED = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+          "preprocessor_config.json")
 """What goes back as it came."""
 LABELLED = ("classify", "tag")
-WRITTEN_AS = {"corrupted": "translate", "text-to-text": "translate"}
+WRITTEN_AS = {"corrupted": "translate", "text-to-text": "translate", "regress": "classify"}
 """Tasks whose models are those of another task."""
 
 
@@ -38,7 +39,8 @@ class Foreign:
     name: str
     """Of the architecture."""
     settings: Settings
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | None
+    """None where it reads pictures."""
     config: Config
     tensors: Tensors
     labels: list[str] = field(default_factory=list)
@@ -51,16 +53,18 @@ class Foreign:
 
     @property
     def task(self) -> str:
-        return self.architecture.task
-
-    @property
-    def marks(self) -> Marks:
-        return self.tokenizer.marks
+        """What it is for; a classifier of one label says a number."""
+        return "regress" if self.architecture.task == "classify" and len(self.labels) == 1 else self.architecture.task
 
     @property
     def model(self) -> dict[str, Any]:
         """The settings as a recipe has them under [model]."""
-        return nested(self.settings)
+        return nested({name: value for name, value in self.settings.items() if not name.startswith("data.")})
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """And under [data]: how pictures are brought to one size."""
+        return nested(self.settings).get("data", {})
 
     def weights(self, wanted: Mapping[str, torch.Size]) -> dict[str, Tensor]:
         """The tensors that a model of ours wants, by our names; every shape is compared before one is read."""
@@ -80,18 +84,28 @@ def open_folder(path: str | Path, *, allow_pickle: bool = False) -> Foreign:
     family, name = recognise(config)
     architecture = family.architectures[name]
     settings = family.settings(config, architecture)
-    rows = rows_of(config)
+    rows = 0 if family.processor else rows_of(config)
     tensors = open_tensors(folder, allow_pickle=allow_pickle)
     settings |= seen(family, architecture, config, tensors)
-    tokenizer = open_tokenizer(folder, config, family, rows)
+    tokenizer = None if family.processor else open_tokenizer(folder, config, family, rows)
+    if family.processor:
+        settings |= picture_settings(folder, family, settings["data.size"])
     labels = labels_of(config) if architecture.task in LABELLED else []
-    if architecture.task in LABELLED and (len(labels) < 2 or config.at("problem_type") in ("regression",
-                                                                                          "multi_label_classification")):
-        raise Mistake(f"{config.path}: {name} with one label or several at once is not read; one of at least two is")
-    mask = mask_of(folder, tokenizer)
+    if architecture.task in LABELLED:
+        require_one(config, name, len(labels), architecture.task)
+    mask = None if tokenizer is None else mask_of(folder, tokenizer)
     if architecture.task == "masked" and mask is None:
         raise Mistake(f"{folder}/tokenizer.json has no token for a masked word ([MASK] or <mask>)")
     return Foreign(folder, family, name, settings, tokenizer, config, tensors, labels, mask)
+
+
+def require_one(config: Config, name: str, labels: int, task: str) -> None:
+    """One of several labels is said, or of texts one number; not several of either."""
+    problem = config.at("problem_type")
+    if problem == "multi_label_classification" or (problem == "regression" and labels > 1):
+        raise Mistake(f"{config.path}: {name} with several labels or numbers at once is not read; one of them is")
+    if labels == 1 and (task != "classify" or problem not in (MISSING, "regression")):
+        raise Mistake(f"{config.path}: {name} with one label is not read; one of at least two is")
 
 
 def recognise(config: Config) -> tuple[Family, str]:
@@ -142,7 +156,7 @@ def fitting(task: str, settings: Settings) -> tuple[Family, str]:
     """The family that says everything our settings say; or which of them the nearest one has no word for."""
     found = [(family, name, family.misfits(settings, architecture)) for family in FAMILIES.values()
              for name, architecture in family.architectures.items()
-             if architecture.task == task and settings.get("kind") == "transformer"]
+             if architecture.task == task and settings.get("kind") == family.fixed["kind"]]
     if not found:
         raise Mistake(f"a {settings.get('kind')} model for the task {task} has no Hugging Face family; "
                       f"regard writes {', '.join(FAMILIES)}")
@@ -153,18 +167,26 @@ def fitting(task: str, settings: Settings) -> tuple[Family, str]:
     return family, name
 
 
+def data_of(run: Any) -> Settings:
+    """How the run brings its pictures to one size, where it reads some."""
+    if not hasattr(run, "frame"):
+        return {}
+    return {"data.size": run.frame.size, "data.resize": run.frame.resized, "data.fit": run.frame.fit,
+            "data.resample": run.frame.resample}
+
+
 def write_folder(run: Any, path: str | Path) -> Path:
     """A run as a folder that `transformers` opens; written aside and put in place whole."""
     path = Path(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise Mistake(f"{path} is already there; choose another folder")
-    weights = {name: tensor.detach() for name, tensor in run.model.named_parameters()}
+    weights = {name: tensor.detach() for name, tensor in run.spoken_weights().items()}
     if run.foreign is not None:
         found: Foreign = run.foreign
         family, architecture, settings, left = found.family, found.architecture, found.settings, found.left
         files = {name: (found.folder / name).read_bytes() for name in COPIED if (found.folder / name).is_file()}
     else:
-        settings = plain(flat(run.recipe.model.model_dump(mode="json")))
+        settings = plain(flat(run.recipe.model.model_dump(mode="json"))) | data_of(run)
         family, name = fitting(WRITTEN_AS.get(run.recipe.task, run.recipe.task), settings)
         architecture, left = family.architectures[name], Left()
         files = {file: (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()

@@ -29,8 +29,8 @@ class Rule:
     """Ours is the k-th of n equal parts of theirs, side by side along the outputs."""
     front: int = 0
     """Rows of theirs before ours begin: RoBERTa's positions count from 2."""
-    flat: bool = False
-    """Theirs is (1, V), ours (V,)."""
+    flat: int = 0
+    """So many dimensions of 1 stand before ours in theirs: (1, V) for our (V,)."""
     when: tuple[str, tuple[Any, ...]] | None = None
     """Holds only where this setting of ours is one of these."""
     head: bool = False
@@ -40,7 +40,7 @@ class Rule:
         """The shape of theirs, from that of ours."""
         first, *rest = ours
         whole = (first * self.part[1] + self.front, *rest)
-        return (1, *whole) if self.flat else whole[::-1] if self.transposed else whole
+        return (*[1] * self.flat, *(whole[::-1] if self.transposed else whole))
 
 
 def layer(ours: str, theirs: str, *, transposed: bool = False, **options: Any) -> list[Rule]:
@@ -130,6 +130,8 @@ class Family:
     """The setting that names what an output is begun from, where a second text is written."""
     never: tuple[str, ...] = ()
     """Settings that name tokens which are never said."""
+    processor: str = ""
+    """Whose way of bringing pictures to one size it has (pictures.PROCESSORS), where it reads pictures."""
 
     def settings(self, config: Config, architecture: Architecture) -> Settings:
         """Our settings, from a config.json."""
@@ -189,7 +191,7 @@ class Family:
         return None
 
 
-NEUTRAL: Settings = {"residual": True, "window": None, "encoder_widths": None, "positions.offset": 0}
+NEUTRAL: Settings = {"residual": True, "window": None, "encoder_widths": None, "positions.offset": 0, "layer_scale": None}
 """What nobody else has a name for, as it must be."""
 
 

@@ -122,7 +122,7 @@ def separate_output(family: Family, tensors: Tensors) -> bool:
 
 def ours_of(whole: Tensor, rule: Rule) -> Tensor:
     """Our tensor, out of theirs."""
-    whole = whole[0] if rule.flat else whole.T if rule.transposed else whole
+    whole = whole.flatten(0, rule.flat) if rule.flat else whole.T if rule.transposed else whole
     return whole[rule.front:].chunk(rule.part[1])[rule.part[0]].contiguous()
 
 
@@ -134,7 +134,7 @@ def theirs_of(parts: list[tuple[Rule, Tensor]], front: Tensor | None) -> Tensor:
     if rule.front:
         nothing = whole.new_zeros(rule.front, *whole.shape[1:])
         whole = torch.cat([nothing if front is None else front.to(whole), whole])
-    return (whole[None] if rule.flat else whole.T if rule.transposed else whole).contiguous()
+    return (whole[(None,) * rule.flat] if rule.flat else whole.T if rule.transposed else whole).contiguous()
 
 
 def written(weights: Mapping[str, Tensor], family: Family, architecture: Architecture, settings: Settings,

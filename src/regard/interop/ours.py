@@ -5,12 +5,15 @@ from typing import Any
 
 from regard.errors import Mistake
 from regard.interop.family import Family, Settings
-from regard.tokens.special import BOS, EOS, MASK, MASK_TEXT, NO_MARK, PAD, SPECIALS, UNK, Marks
+from regard.interop.pictures import processor_of
+from regard.tokens.special import BOS, EOS, MASK_TEXT, PAD, SPECIALS, UNK, Marks
 from regard.tokens.tokenizer import Tokenizer
 
+SPECIAL = {"pad_token": (SPECIALS[PAD], "[PAD]"), "bos_token": (SPECIALS[BOS], "[CLS]"), "eos_token": (SPECIALS[EOS], "[SEP]"),
+           "unk_token": (SPECIALS[UNK], "[UNK]"), "mask_token": (MASK_TEXT, "[MASK]")}
+WRITTEN = ("pad_token", "bos_token", "eos_token")
+"""Which of them config.json names."""
 EPSILON = {"layer": 1e-5, "batch": 1e-5, "rms": 1e-6}
-THEIRS = {"pad": ("<pad>", "[PAD]"), "unk": ("<unk>", "[UNK]"), "mask": ("<mask>", "[MASK]")}
-"""How other vocabularies call them."""
 
 
 def plain(settings: Settings) -> Settings:
@@ -24,41 +27,42 @@ def plain(settings: Settings) -> Settings:
 
 
 def files_of_ours(run: Any, family: Family, architecture: str, settings: Settings) -> dict[str, Any]:
-    """config.json, tokenizer.json and their companions."""
+    """config.json, tokenizer.json or preprocessor_config.json, and their companions."""
+    labels = getattr(run, "labels", [])
+    labelled = {"id2label": {str(i): label for i, label in enumerate(labels)},
+                "label2id": {label: i for i, label in enumerate(labels)}} if labels else {}
+    if family.processor:
+        return {"config.json": {"architectures": [architecture], **family.config(settings), "dtype": "float32", **labelled},
+                "preprocessor_config.json": processor_of(settings, family)}
     source, target = run.tokenizers[0], run.tokenizers[-1]
     if source is not target and source.to_json() != target.to_json():
         raise Mistake(f"{run.folder} has two vocabularies (tokens.joint = false), a Hugging Face folder has one")
-    marks, tokens = run.marks, special_tokens(source, run.marks)
-    special = {f"{name}_token_id": tokens[name] for name in ("pad", "bos", "eos") if name in tokens}
+    marks, names = run.marks, special_names(source)
+    special = {f"{name}_id": source.library.token_to_id(text) for name, text in names.items() if name in WRITTEN}
     config = {"architectures": [architecture], **family.config(settings), "vocab_size": source.size, "dtype": "float32"} | special
     files: dict[str, Any] = {"config.json": config}
     if family.begin is not None:
         config |= {"decoder_start_token_id": marks.begin, "is_encoder_decoder": True}
-    if labels := getattr(run, "labels", None):
-        config |= {"id2label": {str(i): label for i, label in enumerate(labels)},
-                   "label2id": {label: i for i, label in enumerate(labels)}}
+    if run.recipe.task == "regress":
+        config |= {"problem_type": "regression", "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+    config |= labelled
     if family.begin is not None or run.recipe.task == "language":
         begin = {"decoder_start_token_id": marks.begin} if family.begin is not None else {}
         files["generation_config.json"] = {**special, **begin, "suppress_tokens": list(marks.never)}
         marks = marks if family.begin is not None else Marks(before=(marks.begin,), after=())
     files["tokenizer.json"] = with_marks(source, marks)
+    segments = ["token_type_ids"] if settings.get("segments", 0) > 1 else []
     files["tokenizer_config.json"] = {
-        "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": settings["max_length"],
-        **{f"{name}_token": source.library.id_to_token(number) for name, number in tokens.items()},
-        "clean_up_tokenization_spaces": False, "model_input_names": ["input_ids", "attention_mask"]}
+        "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": settings["max_length"], **names,
+        "clean_up_tokenization_spaces": False, "model_input_names": ["input_ids", *segments, "attention_mask"]}
     return files
 
 
-def special_tokens(tokenizer: Tokenizer, marks: Marks) -> dict[str, int]:
-    """The tokens that have a name in a folder: ours; of a vocabulary that came from elsewhere, those that it has."""
-    library = tokenizer.library
-    if [library.id_to_token(number) for number in range(len(SPECIALS))] == SPECIALS:
-        mask = {"mask": MASK} if library.id_to_token(MASK) == MASK_TEXT else {}
-        return {"pad": PAD, "bos": BOS, "eos": EOS, "unk": UNK, **mask}
-    known = {name: [library.token_to_id(text) for text in texts] for name, texts in THEIRS.items()}
-    found = {name: next((number for number in numbers if number is not None), NO_MARK) for name, numbers in known.items()}
-    found = {"eos": marks.end, "bos": marks.before[0] if marks.before else NO_MARK, **found}
-    return {name: number for name, number in found.items() if number != NO_MARK}
+def special_names(tokenizer: Tokenizer) -> dict[str, str]:
+    """What the special tokens are called: ours, or those of the vocabulary that a run began from."""
+    known = {name: next((text for text in texts if tokenizer.library.token_to_id(text) is not None), None)
+             for name, texts in SPECIAL.items()}
+    return {name: text for name, text in known.items() if text is not None}
 
 
 def with_marks(tokenizer: Tokenizer, marks: Marks) -> dict[str, Any]:
@@ -69,9 +73,11 @@ def with_marks(tokenizer: Tokenizer, marks: Marks) -> dict[str, Any]:
     def text(name: str, segment: int = 0) -> dict[str, Any]:
         return {"Sequence": {"id": name, "type_id": segment}}
 
-    one = [*map(special, marks.before), text("A"), *map(special, marks.after)]
-    two = [*one, text("B", 1), *(special(number, 1) for number in marks.after)]
-    names = {number: tokenizer.library.id_to_token(number) for number in (*marks.before, *marks.after)}
+    first = [*map(special, marks.before), text("A")]
+    one = [*first, *map(special, marks.after)]
+    two = [*first, *map(special, marks.middle), text("B", marks.segment),
+           *(special(number, marks.segment) for number in marks.after)]
+    names = {number: tokenizer.library.id_to_token(number) for number in (*marks.before, *marks.middle, *marks.after)}
     made: dict[str, Any] = json.loads(tokenizer.to_json())
     made["post_processor"] = {"type": "TemplateProcessing", "single": one, "pair": two, "special_tokens": {
         name: {"id": name, "ids": [number], "tokens": [name]} for number, name in names.items()}}

@@ -17,14 +17,18 @@ CLOSE = 1e-4
 
 @dataclass
 class Asked:
-    """Some texts as ids: what is read, filled up to the longest, and for two texts what was written so far."""
+    """Some texts as ids: what is read, filled up to the longest, and where a second text is written what was written so far."""
 
     source: Tensor                                                                # (B, S)
     lengths: Tensor                                                               # (B,)
+    segments: Tensor | None = None                                                # (B, S)
+    """Which of two texts each token belongs to, where two are read together."""
     target: Tensor | None = None                                                  # (B, T)
     prompts: list[list[int]] = field(default_factory=list)
     """What is written on from, marks included; the texts that are read, where a second text is written."""
     marks: Marks = field(default_factory=Marks)
+    pixels: Tensor | None = None                                                  # (B, 3, H, W)
+    """Normalised pictures, which are read instead; `source` then only counts their positions."""
     max_tokens: int = 24
     beam: int = 4
 
@@ -115,11 +119,15 @@ def by_transformers(folder: Path, asked: Asked, *, writes: bool) -> Said:
     kind = getattr(transformers, name) if name else transformers.AutoModel
     model = kind.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
     pad = config.get("pad_token_id") or 0
-    inputs = {"input_ids": asked.source.masked_fill(~asked.real, pad), "attention_mask": asked.real.long()}
+    inputs = {"pixel_values": asked.pixels} if asked.pixels is not None else \
+        {"input_ids": asked.source.masked_fill(~asked.real, pad), "attention_mask": asked.real.long()}
     if asked.target is not None:
         inputs["decoder_input_ids"] = asked.target
+    if asked.segments is not None and hasattr(model.config, "type_vocab_size"):
+        inputs["token_type_ids"] = asked.segments.clamp(max=model.config.type_vocab_size - 1)
     found = model(**inputs, output_hidden_states=True, output_attentions=True, return_dict=True)
-    logits = next(found[name] for name in ("logits", "prediction_logits", "last_hidden_state") if name in found)
+    logits = torch.stack([found["start_logits"], found["end_logits"]], dim=-1) if "start_logits" in found else \
+        next(found[name] for name in ("logits", "prediction_logits", "last_hidden_state") if name in found)
     said = Said(logits, *seen(found, asked.target is not None))
     if writes:
         said.greedy = [written(model, prompt, asked, 1) for prompt in asked.prompts]

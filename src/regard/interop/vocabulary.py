@@ -7,11 +7,11 @@ from typing import Any
 from regard.errors import Mistake
 from regard.interop.config import MISSING, Config, read_json
 from regard.interop.family import Family
+from regard.tokens.marks import around, between_two
 from regard.tokens.special import NO_MARK, Marks
 from regard.tokens.tokenizer import Tokenizer, parse_tokenizer
 
 LARGEST = 256 * 2**20
-PROBES = ("a", "the", "0", ".", "word")
 MASKS = ("[MASK]", "<mask>")
 
 
@@ -40,9 +40,10 @@ def generation(folder: Path) -> Config:
 def marks_of(tokenizer: Tokenizer, config: Config, family: Family, generation: Config, rows: int) -> Marks:
     """What is put around a text is what the tokenizer puts there; what begins and ends an output, what the settings say."""
     before, after = around(tokenizer)
-    if any(number >= rows for number in (*before, *after)):
+    between, segment = between_two(tokenizer, before, after)
+    if largest := [number for number in (*before, *after, *(between or ())) if number >= rows]:
         raise Mistake(f"{config.path.parent / 'tokenizer.json'} does not fit the model: it puts token "
-                      f"{max(*before, *after)} around a text, the embedding has {rows} rows (vocab_size)")
+                      f"{max(largest)} around a text, the embedding has {rows} rows (vocab_size)")
     end = token(config, "eos_token_id", rows)
     if family.begin is not None:
         begin = token(config, family.begin, rows)
@@ -52,18 +53,7 @@ def marks_of(tokenizer: Tokenizer, config: Config, family: Family, generation: C
     else:
         begin = before[-1] if before else NO_MARK
     never = dict.fromkeys([*(token(config, name, rows) for name in family.never), *silent(generation, rows)])
-    return Marks(begin, end, before, after, tuple(number for number in never if number not in (NO_MARK, end)))
-
-
-def around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The tokens put before and after a text."""
-    for probe in PROBES:
-        plain = tokenizer.library.encode(probe, add_special_tokens=False).ids
-        whole = tokenizer.library.encode(probe, add_special_tokens=True).ids
-        places = [i for i in range(len(whole)) if plain and whole[i:i + len(plain)] == plain]
-        if places:
-            return tuple(whole[:places[0]]), tuple(whole[places[0] + len(plain):])
-    return (), ()
+    return Marks(begin, end, before, after, tuple(number for number in never if number not in (NO_MARK, end)), between, segment)
 
 
 def token(config: Config, name: str, rows: int) -> int:

@@ -13,6 +13,7 @@ from regard.attention.cache import Cache
 from regard.attention.masks import NO_MASK, Mask
 from regard.attention.multihead import MultiHead
 from regard.attention.positions import Rotation
+from regard.layers.embedding import Switch
 from regard.layers.feed_forward import FeedForward
 from regard.layers.norm import Residual
 
@@ -43,6 +44,8 @@ class Shape:
     norm_epsilon: float | None = None
     window: int | None = None
     """How far self-attention sees, where it does not see everything."""
+    drop_path: float = 0.0
+    layer_scale: float | None = None
 
 
 def block_shape(settings: "BlockPart", regularize: "Regularize | None") -> Shape:
@@ -50,17 +53,18 @@ def block_shape(settings: "BlockPart", regularize: "Regularize | None") -> Shape
     rates: dict[str, Any] = {}
     if regularize is not None:
         rates = dict(dropout=regularize.dropout, attention_dropout=regularize.attention_dropout,
-                     activation_dropout=regularize.activation_dropout)
+                     activation_dropout=regularize.activation_dropout, drop_path=regularize.drop_path)
     return Shape(settings.width, settings.heads, settings.feed_forward, settings.key_width or settings.width // settings.heads,
                  settings.value_width, settings.key_value_heads, settings.activation, settings.norm, settings.norm_first,
                  residual=settings.residual, scale=None if settings.scale_scores else 1.0, bias=settings.bias,
-                 norm_epsilon=settings.norm_epsilon, **rates)
+                 norm_epsilon=settings.norm_epsilon, layer_scale=settings.layer_scale, **rates)
 
 
-def embedding_dropout(regularize: "Regularize | None") -> float:
+def embedding_dropout(regularize: "Regularize | None") -> nn.Module:
     if regularize is None:
-        return 0.0
-    return regularize.dropout if regularize.embedding_dropout is None else regularize.embedding_dropout
+        return nn.Identity()
+    dropout = nn.Dropout(regularize.dropout if regularize.embedding_dropout is None else regularize.embedding_dropout)
+    return nn.Sequential(Switch(regularize.word_switch), dropout) if regularize.word_switch else dropout
 
 
 @dataclass
@@ -82,7 +86,7 @@ class Block(nn.Module):
                         key_value_heads=shape.key_value_heads, dropout=shape.attention_dropout, scale=shape.scale,
                         bias=shape.bias)
         residual = partial(Residual, norm=shape.norm, norm_first=shape.norm_first, dropout=shape.dropout, residual=shape.residual,
-                           epsilon=shape.norm_epsilon)
+                           epsilon=shape.norm_epsilon, drop_path=shape.drop_path, layer_scale=shape.layer_scale)
         self.window = None if shape.window is None else Mask(window=shape.window)
         self.self_attention = heads(width, out_width=out)
         self.around_self = residual(width, out)

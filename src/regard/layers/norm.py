@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 
@@ -25,19 +26,31 @@ class BatchNorm(nn.BatchNorm1d):
 class Residual(nn.Module):
     """x + sublayer(norm(x)) with the norm first, norm(x + sublayer(x)) as published (Vaswani et al. 2017, sec. 5.4).
 
-    Where the sub-layer changes the width, x is projected to it.
+    Where the sub-layer changes the width, x is projected to it. What the sub-layer says may be left out for some examples while
+    training (stochastic depth, Huang et al. 2016), and multiplied by a learned vector that begins small (CaiT, Touvron et al.
+    2021, eq. 9).
     """
 
     def __init__(self, width: int, out_width: int, *, norm: str, norm_first: bool, dropout: float, residual: bool = True,
-                 epsilon: float | None = None):
+                 epsilon: float | None = None, drop_path: float = 0.0, layer_scale: float | None = None):
         super().__init__()
         self.norm_first, self.residual = norm_first, residual
         self.norm = build_norm(norm, width if norm_first else out_width, epsilon)
         self.skip: nn.Module = nn.Identity() if width == out_width else nn.Linear(width, out_width, bias=False)
         self.dropout = nn.Dropout(dropout)
+        self.drop_path = drop_path if residual else 0.0
+        self.scale = None if layer_scale is None else nn.Parameter(torch.full((out_width,), layer_scale))
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         kept = self.skip(x) if self.residual else 0.0
         if self.norm_first:
-            return kept + self.dropout(sublayer(self.norm(x)))
-        return self.norm(kept + self.dropout(sublayer(x)))
+            return kept + self.said(sublayer(self.norm(x)))
+        return self.norm(kept + self.said(sublayer(x)))
+
+    def said(self, y: Tensor) -> Tensor:
+        """What is added of a sub-layer's output: (B, T, D)."""
+        y = self.dropout(y if self.scale is None else self.scale * y)
+        if not self.drop_path or not self.training:
+            return y
+        stays = torch.rand(len(y), 1, 1, device=y.device) >= self.drop_path
+        return y * (stays / (1 - self.drop_path)).to(y.dtype)

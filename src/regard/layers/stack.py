@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any, cast
 
 import torch
@@ -20,14 +19,16 @@ class Stack(nn.Module):
 
     def __init__(self, shape: Shape, layers: int, positions: Positions, *, source_width: int | None = None,
                  widths: Sequence[int] | None = None, windows: Sequence[int | None] | None = None,
-                 embedding_dropout: float = 0.0, embedding_norm: bool = False):
+                 embedding_dropout: nn.Module | None = None, embedding_norm: bool = False):
         super().__init__()
         widths = [shape.width, *(widths or [shape.width] * layers)]
         self.positions = positions
         self.embedding_norm = build_norm(shape.norm, shape.width, shape.norm_epsilon) if embedding_norm else nn.Identity()
-        self.dropout = nn.Dropout(embedding_dropout)
-        self.blocks = nn.ModuleList(Block(replace(shape, width=width, window=window), source_width=source_width, out_width=out)
-                                    for (width, out), window in zip(pairwise(widths), windows or [None] * layers))
+        self.dropout = embedding_dropout or nn.Identity()
+        shapes = [replace(shape, width=width, window=window, drop_path=shape.drop_path * number / layers)
+                  for number, (width, window) in enumerate(zip(widths, windows or [None] * layers), start=1)]
+        self.blocks = nn.ModuleList(Block(one, source_width=source_width, out_width=out)
+                                    for one, out in zip(shapes, widths[1:]))
         self.width = widths[-1]
         self.norm = build_norm(shape.norm, self.width, shape.norm_epsilon) if shape.norm_first else nn.Identity()
 

@@ -23,7 +23,7 @@ class UniversalStack(Stack):
     """
 
     def __init__(self, shape: Shape, steps: int, positions: Positions, *, source_width: int | None = None, widths: None = None,
-                 embedding_dropout: float = 0.0, halting: bool = True, threshold: float = 0.99):
+                 embedding_dropout: nn.Module | None = None, halting: bool = True, threshold: float = 0.99):
         super().__init__(shape, 1, positions, source_width=source_width, embedding_dropout=embedding_dropout)
         first = next(self.layers())
         self.blocks.extend(share_weights(first) for _ in range(steps - 1))

@@ -1,5 +1,6 @@
 """Transformer encoders that read one text or two: BERT (Devlin et al. 2019), with other settings RoBERTa (Liu et al. 2019) and
-DistilBERT (Sanh et al. 2019); what they say of a text (masked words and the next sentence, a label, tags) is their head."""
+DistilBERT (Sanh et al. 2019); what they say of a text (masked words and the next sentence, a label, tags, where an answer
+stands) is their head."""
 
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,8 @@ class Encoder(nn.Module):
                 states: list[Tensor] | None = None, documents: Tensor | None = None) -> Tensor:
         x = self.words(source)
         if self.segments is not None:
-            x = x + self.segments(torch.zeros_like(source) if segments is None else segments)
+            last = self.segments.num_embeddings - 1                               # RoBERTa has one segment
+            x = x + self.segments(torch.zeros_like(source) if segments is None else segments.clamp(max=last))
         mask = Mask(lengths=lengths) if documents is None else Mask(documents=documents)
         return self.stack(x, mask=mask, states=states)
 
@@ -62,17 +64,19 @@ class Reading(nn.Module):
 
 class Pool(nn.Module):
     """What a text is judged by (B, S, D) -> (B, D): tanh(W x_1) of its first token, as BERT has it, relu(W x_1) as DistilBERT, or
-    the mean of all."""
+    the mean or the largest numbers of all."""
 
     def __init__(self, kind: str, width: int):
         super().__init__()
         self.kind = kind
-        self.dense = nn.Linear(width, width) if kind != "mean" else None
+        self.dense = nn.Linear(width, width) if kind.startswith("first") else None
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         if self.dense is not None:
             return self.dense(x[:, 0]).tanh() if self.kind == "first" else self.dense(x[:, 0]).relu()
         real = torch.arange(x.size(1), device=x.device) < lengths[:, None]        # (B, S)
+        if self.kind == "max":
+            return x.masked_fill(~real[..., None], float("-inf")).amax(1)
         return (x * real[..., None]).sum(1) / lengths[:, None]
 
 
@@ -136,6 +140,21 @@ class EncoderClassifier(Reading):
     def forward(self, source: Tensor, lengths: Tensor, segments: Tensor | None = None) -> Tensor:
         """The logits (B, C) of the labels of each text."""
         return self.output(self.dropout(self.pool(self.encoder(source, lengths, segments), lengths)))
+
+
+class EncoderPointer(Reading):
+    """Says where the answer to a question begins and ends in the text beside it (Devlin et al. 2019, sec. 4.2)."""
+
+    def __init__(self, settings: "EncoderModel", vocabulary: int, regularize: "Regularize | None" = None):
+        super().__init__(settings, vocabulary, regularize)
+        self.output = nn.Linear(settings.width, 2)
+        initialise(self)
+
+    def forward(self, source: Tensor, lengths: Tensor, segments: Tensor | None = None) -> Tensor:
+        """The logits (B, 2, S) of each position to be the first and the last of the answer; -inf behind a text's end."""
+        logits = self.output(self.encoder(source, lengths, segments)).transpose(1, 2)           # (B, 2, S)
+        outside = torch.arange(source.size(1), device=source.device) >= lengths[:, None]        # (B, S)
+        return logits.masked_fill(outside[:, None], -torch.inf)
 
 
 class EncoderTagger(Reading):

@@ -29,7 +29,6 @@ class Transformer(nn.Module):
         super().__init__()
         self.settings = settings
         shape = block_shape(settings, regularize)
-        dropout = embedding_dropout(regularize)
 
         def positions(causal: bool) -> Positions:
             assert shape.key_width is not None
@@ -40,9 +39,9 @@ class Transformer(nn.Module):
         self.source_embedding = embedding(source_vocabulary)
         self.target_embedding = self.source_embedding if settings.tie in ("all", "embeddings") else embedding(target_vocabulary)
         self.encoder = self.build_stack(shape, settings.encoder_layers, positions(False), widths=settings.encoder_widths,
-                                        embedding_dropout=dropout)
+                                        embedding_dropout=embedding_dropout(regularize))
         self.decoder = self.build_stack(shape, settings.decoder_layers, positions(True), source_width=self.encoder.width,
-                                        embedding_dropout=dropout)
+                                        embedding_dropout=embedding_dropout(regularize))
         self.output = nn.Linear(settings.width, target_vocabulary, bias=settings.output_bias)
         initialise(self)
         if settings.tie in ("all", "target"):

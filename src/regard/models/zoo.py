@@ -2,13 +2,14 @@
 
 from typing import Any
 
-from regard.models.bert import EncoderClassifier, EncoderTagger, MaskedWords, TextVectors
+from regard.models.bert import EncoderClassifier, EncoderPointer, EncoderTagger, MaskedWords, TextVectors
 from regard.models.gpt import Gpt
 from regard.models.language import Elmo, RecurrentLanguageModel
 from regard.models.reader import RecurrentClassifier, RecurrentTagger
 from regard.models.recurrent import RecurrentTranslator
 from regard.models.transformer import Transformer
 from regard.models.universal import UniversalTransformer
+from regard.models.vit import PictureVectors, Vit
 
 MODELS: dict[str, dict[str, Any]] = {
     "translate": {
@@ -26,6 +27,7 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "read": {
         "transformer": TextVectors,
+        "vit": PictureVectors,
     },
     "corrupted": {
         "transformer": Transformer,
@@ -40,6 +42,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "classify": {
         "transformer": EncoderClassifier,
         "recurrent": RecurrentClassifier,
+        "vit": Vit,
     },
     "regress": {
         "transformer": EncoderClassifier,
@@ -48,5 +51,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "tag": {
         "transformer": EncoderTagger,
         "recurrent": RecurrentTagger,
+    },
+    "answer": {
+        "transformer": EncoderPointer,
     },
 }

@@ -34,25 +34,25 @@ def training(records: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def score_by_length(series: Mapping[str, Sequence[Mapping[str, Any]]], metric: str = "BLEU") -> Figure:
-    """The score in bins of source length, with intervals; the numbers of sentences stand below."""
+    """The score in bins of source length, with intervals side by side; the numbers of sentences stand below."""
     with look():
-        figure = Figure(figsize=(5.6, 2.8), layout="constrained")
+        figure = Figure(figsize=(7.4 if len(series) > 1 else 5.6, 2.8), layout="constrained")
         axes = figure.add_subplot()
-        for name, bins in series.items():
-            centres = [(found["low"] + found["high"]) / 2 for found in bins]
-            scores = [found["score"] for found in bins]
+        for number, (name, bins) in enumerate(series.items()):
+            colour, marker = SERIES[number % len(SERIES)], MARKERS[number % len(MARKERS)]
+            places = [place + 0.07 * (number - (len(series) - 1) / 2) for place in range(len(bins))]
             below = [found["score"] - found["ci_low"] for found in bins]
             above = [found["ci_high"] - found["score"] for found in bins]
-            axes.errorbar(centres, scores, yerr=[below, above], marker="o", markersize=4, linewidth=1.2, capsize=3, label=name)
+            axes.errorbar(places, [found["score"] for found in bins], yerr=[below, above], color=colour, marker=marker,
+                          markersize=4, linewidth=1.2, elinewidth=0.8, capsize=2, label=name)
         bins = next(iter(series.values()))
-        axes.set_xticks([(found["low"] + found["high"]) / 2 for found in bins],
-                        [f"{found['low']}–{found['high']}\n({found['count']:,})" for found in bins])
+        axes.set_xticks(range(len(bins)), [f"{found['low']}–{found['high']}\n({found['count']:,})" for found in bins])
         axes.set_xlabel("words of the source (sentences)")
         axes.set_ylabel(metric)
         axes.set_ylim(bottom=0)
         axes.grid(axis="y", color=FAINT, linewidth=0.5)
         if len(series) > 1:
-            axes.legend()
+            figure.legend(loc="outside right upper")
     return figure
 
 

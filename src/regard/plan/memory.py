@@ -9,6 +9,7 @@ Kept a position, with D, H, G, K, J, F as in the layers (G the heads of keys and
     score biases        b · H · S, for ALiBi and relative positions in self-attention
     the end             4D for what the encoder hands on in fp32, b · D for the input of the output
     feed-forward        its input; b · F for ReLU, 2b · F for GELU, 4b · F for SwiGLU; and b · F + F with dropout
+    patches             their pixels
     recurrent cells     their input; b · (gates + 2) · h for each direction: gates, state and what is passed on (not checked)
     logits              b · V, 4V (the copy in float32, in bf16), 4V (log-probabilities), 4V (their gradient); R-Drop: 12V more
 
@@ -23,19 +24,20 @@ from regard.attention.positions import Alibi, Relative
 from regard.layers.feed_forward import FeedForward
 from regard.layers.norm import Residual
 from regard.layers.stack import Stack
+from regard.models.vit import Patches
 from regard.plan.parts import GATES, rows_of
-from regard.recipe import Train
+from regard.recipe import Training
 
 
-def training_memory(model: nn.Module, train: Train, precision: str, source: int, target: int) -> dict[str, int]:
-    """Bytes by purpose, for batches of `tokens_per_batch` made of pairs of these lengths."""
+def training_memory(model: nn.Module, train: Training, precision: str, source: int, target: int) -> dict[str, int]:
+    """Bytes by purpose, for the recipe's batches made of examples of these lengths."""
     parameters = dict(model.named_parameters())
     count = sum(p.numel() for p in parameters.values())
     hidden = sum(p.numel() for name, p in parameters.items() if ".blocks." in name and p.dim() == 2)
     muon = hidden if train.optimizer.kind == "muon" else 0
     bf16 = precision == "bf16"
     passes = 2 if train.regularize.r_drop else 1
-    sentences = passes * train.tokens_per_batch / max(source, target)
+    sentences = passes * train.budget(max(source, target)) / max(source, target)
     output: nn.Linear = model.output  # type: ignore[assignment]
     said = 1 if "output" in getattr(model, "once", ()) else target * getattr(model, "says", 1)
     kept = {
@@ -61,7 +63,7 @@ def kept_by(module: nn.Module, name: str, source: int, target: int, b: int) -> i
     if isinstance(module, Residual):
         assert isinstance(module.norm, nn.LayerNorm | nn.RMSNorm | nn.BatchNorm1d)
         width = module.norm.weight.numel()
-        return rows * width * (4 + (module.dropout.p > 0))
+        return rows * width * (4 + (module.dropout.p > 0) + b * (module.scale is not None))
     if isinstance(module, FeedForward):
         width, inner = module.inner.in_features, module.inner.out_features
         gated, dropped = module.gate is not None, module.dropout.p > 0
@@ -81,7 +83,10 @@ def kept_by(module: nn.Module, name: str, source: int, target: int, b: int) -> i
         bias = b * rows * rows * heads if isinstance(module.positions, Alibi | Relative) else 0
         normed = not isinstance(module.norm, nn.Identity)
         ends = 4 * module.width * (normed + (b == 4 and name == "encoder"))
-        return bias + rows * (ends + module.width * (module.dropout.p > 0))
+        dropped = any(isinstance(part, nn.Dropout) and part.p > 0 for part in module.dropout.modules())
+        return bias + rows * (ends + module.width * dropped)
+    if isinstance(module, Patches):
+        return b * module.grid[0] * module.grid[1] * module.weight[0].numel()
     if isinstance(module, nn.RNNBase):
         directions = 2 if module.bidirectional else 1
         return b * rows * (module.input_size + directions * (GATES[type(module)] + 2) * module.hidden_size)

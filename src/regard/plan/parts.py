@@ -5,6 +5,7 @@ Modules are built on torch's meta device: they have shapes but no memory, so tha
 The work is that of the matrix products, in multiplications (each goes with one addition: FLOPs = 2 × multiplications):
 
     a Linear        rows · in · out
+    patches         each a row of a Linear map of its pixels
     recurrent cells rows · gates · h · (in + h), for each direction
     the scores      H · K for every pair of a query and a key, masked or not
     the mixing      H · J for every such pair
@@ -21,6 +22,7 @@ from torch import nn
 
 from regard.attention.multihead import MultiHead
 from regard.attention.scores import Scored
+from regard.models.vit import Patches
 
 GATES = {nn.RNN: 1, nn.GRU: 3, nn.LSTM: 4}
 STEPS = {"to_q": "queries", "to_k": "keys", "to_v": "values", "to_out": "output",
@@ -81,6 +83,8 @@ def work(module: nn.Module, name: str, rows: int, source: int) -> Iterator[tuple
         keys = source if name.endswith("cross_attention") else max(rows, source)
         yield place_of(f"{name}.scores"), rows * keys * module.width
         yield place_of(f"{name}.mixing"), rows * keys * module.source_width
+    elif isinstance(module, Patches):
+        yield place_of(f"{name}.weight"), module.grid[0] * module.grid[1] * module.weight.numel()
     elif isinstance(module, nn.Linear):
         projects_source = name.endswith(("cross_attention.to_k", "cross_attention.to_v"))
         yield place_of(f"{name}.weight"), (source if projects_source else rows) * module.in_features * module.out_features
@@ -95,7 +99,7 @@ def place_of(name: str) -> Place:
     match name.replace("encoder.stack.", "encoder.").split("."):
         case [*stack, "layers", layer, _] if stack:
             return Place(" ".join(stack), int(layer), "cells")
-        case [stack, "blocks", layer, around, "norm", *_] if around.startswith("around_"):
+        case [stack, "blocks", layer, around, "norm" | "scale", *_] if around.startswith("around_"):
             return Place(stack, int(layer), "norms")
         case [stack, "blocks", layer, around, "skip", *_] if around.startswith("around_"):
             return Place(stack, int(layer), "residual projection")

@@ -24,7 +24,7 @@ from regard.plan.block import BlockPlan, plan_block
 from regard.plan.clock import DEVICES, Device, measure_device, training_flops
 from regard.plan.memory import training_memory
 from regard.plan.parts import Part, Total, parts, total
-from regard.recipe import DECODERS, ENCODERS, PRESETS, Recipe
+from regard.recipe import DECODERS, ENCODERS, PRESETS, VITS, ClassifyPictures, Recipe
 
 TYPICAL_LENGTH = 30
 """Tokens of a sentence where no data say better; WMT sentences have about as many. A single text is as long as it may be."""
@@ -32,6 +32,8 @@ TYPICAL = (TYPICAL_LENGTH, TYPICAL_LENGTH)
 PAIRS = ("translate", "text-to-text")
 
 BATCHES = {"125m": 0.5e6, "350m": 0.5e6, "760m": 0.5e6, "1.3b": 1e6, "2.7b": 1e6, "6.7b": 2e6, "13b": 2e6, "175b": 3.2e6}
+LABELS = 1_000
+"""Of a picture, where no data say better: ImageNet's."""
 GPT: dict[str, Any] = {"task": "language", "tokens": {"size": 50_257}, "model": {"kind": "transformer"}}
 PRESET_SETTINGS: dict[str, dict[str, Any]] = {
     "tiny": {"tokens": {"size": 8_000}},
@@ -44,6 +46,8 @@ PRESET_SETTINGS: dict[str, dict[str, Any]] = {
     **{name: GPT for name in DECODERS if name.startswith("gpt2")},
     **{f"gpt3-{name}": {**GPT, "train": {"steps": round(300e9 / batch), "tokens_per_batch": round(batch)}}
        for name, batch in BATCHES.items()},
+    **{name: {"task": "classify", "model": {"kind": "vit"},
+              "data": {"train": ["train"], "valid": ["valid"], "size": 32 if "cifar" in name else 224}} for name in VITS},
 }
 """What a preset is planned with when there is no recipe: base and big as published (Vaswani et al. 2017, sec. 5), GPT-3 on 300
 billion tokens (Brown et al. 2020, tables 2.1 and D.1)."""
@@ -80,7 +84,7 @@ class Plan:
     @property
     def tokens_a_step(self) -> int:
         """Positions of the longer side."""
-        return self.recipe.train.tokens_per_batch * self.recipe.train.gradient_accumulation_steps
+        return self.recipe.train.budget(max(self.lengths)) * self.recipe.train.gradient_accumulation_steps
 
     @property
     def flops_a_step(self) -> float:
@@ -151,22 +155,29 @@ def plan_recipe(name: str, recipe: Recipe, vocabulary: tuple[int, int],
         raise Mistake(f"vocabularies {both(vocabulary)} differ, but model.tie = {recipe.model.tie!r} shares one: "
                       "set model.tie = 'target'")
     model = build_on_paper(recipe, vocabulary)
-    if not translates:
+    if isinstance(recipe, ClassifyPictures):
+        lengths = (recipe.model.length(recipe.data.height_width),) * 2
+    elif not translates:
         lengths = (max(lengths), max(lengths)) if lengths != TYPICAL else (recipe.model.max_length, recipe.model.max_length)
     precisions = ["bf16", "fp32"] if recipe.train.precision == "auto" else [recipe.train.precision]
     memory = {precision: training_memory(model, recipe.train, precision, *lengths) for precision in precisions}
     assumed = f"texts of {lengths[0]} tokens"
     if translates:
         assumed = f"sentences of {lengths[0]} source and {lengths[1]} target tokens"
-    return Plan(name, recipe, vocabulary, lengths, parts(model, *lengths), memory, list(devices), [*notes, f"{assumed} assumed"])
+    last = f"{assumed} assumed"
+    if isinstance(recipe, ClassifyPictures):
+        last = "pictures of {} × {} pixels, {} positions".format(*recipe.data.height_width, lengths[0])
+    return Plan(name, recipe, vocabulary, lengths, parts(model, *lengths), memory, list(devices), [*notes, last])
 
 
 def build_on_paper(recipe: Recipe, vocabulary: tuple[int, int]) -> nn.Module:
     """The recipe's model with shapes but without memory."""
     if getattr(recipe.model, "features", None) is not None:
         raise Mistake("model.features: the vectors come from another run; plan that one, and this recipe without them")
-    labels = {"classify": 2, "tag": 2, "regress": 1}.get(recipe.task)
-    sizes = vocabulary if recipe.task in (*PAIRS, "corrupted") else (vocabulary[0], *([labels] if labels else []))
+    said: dict[str, tuple[int, ...]] = {**dict.fromkeys((*PAIRS, "corrupted"), vocabulary[1:]), "classify": (2,),
+                                        "regress": (1,), "tag": (2,)}
+    sizes: Any = (recipe.data.height_width, vocabulary[0]) if isinstance(recipe, ClassifyPictures) else \
+        vocabulary[:1] + said.get(recipe.task, ())
     with torch.device("meta"):
         return MODELS[recipe.task][recipe.model.kind](recipe.model, *sizes, recipe.train.regularize)
 
@@ -180,6 +191,8 @@ def open_recipe(what: str | Path | Recipe, overrides: Sequence[str]) -> tuple[st
         settings = {"data": {"world": {}}, **copy.deepcopy(PRESET_SETTINGS[str(what)])}
         settings["model"] = {**settings.get("model", {}), "preset": str(what)}
         recipe = recipes.build(changed(settings, overrides), name=f"preset {what}")
+        if isinstance(recipe, ClassifyPictures):
+            return f"{what} (preset)", recipe, aimed_at(recipe), aim(recipe)
         why = "as published" if "steps" in settings.get("train", {}) and not overrides else "unless a recipe says otherwise"
         joint = " joint" if recipe.task == "translate" else ""
         return f"{what} (preset)", recipe, aimed_at(recipe), [
@@ -205,6 +218,8 @@ def run_vocabulary(folder: Path) -> tuple[tuple[int, int], list[str]]:
     """The sizes in a run's config.json, or what its recipe aims at before there is one."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        if "labels" in config:
+            return (int(config["labels"]),) * 2, [f"{int(config['labels']):,} labels, as in the run"]
         found = int(config["vocabularies"][0]), int(config["vocabularies"][-1])
     except FileNotFoundError:
         recipe = recipes.read(folder / "recipe.toml")
@@ -215,10 +230,12 @@ def run_vocabulary(folder: Path) -> tuple[tuple[int, int], list[str]]:
 
 
 def aimed_at(recipe: Recipe) -> tuple[int, int]:
-    return recipe.tokens.size, recipe.tokens.size
+    return (LABELS, LABELS) if isinstance(recipe, ClassifyPictures) else (recipe.tokens.size, recipe.tokens.size)
 
 
 def aim(recipe: Recipe) -> list[str]:
+    if isinstance(recipe, ClassifyPictures):
+        return [f"{LABELS:,} labels assumed"]
     kind = "joint" if getattr(recipe.tokens, "joint", True) else "for each language"
     kind = f" {kind}" if recipe.task == "translate" else ""
     return [f"vocabulary {recipe.tokens.size:,}{kind}: the size aimed at (tokens.size); small data may give fewer"]

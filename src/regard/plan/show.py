@@ -79,8 +79,8 @@ def in_reading_order(stack: str) -> int:
 
 def grouped(parts: list[Part], by_layer: bool) -> Iterable[tuple[str, list[Part]]]:
     """Parts by kind, or by layer and kind, in the order a token meets them."""
-    order = ["words", "segments", "positions", "embedding_norm", "self-attention", "cross-attention", "cells", "feed-forward",
-             "residual projection", "norms"]
+    order = ["words", "patches", "class_token", "distillation_token", "segments", "positions", "embedding_norm", "self-attention",
+             "cross-attention", "cells", "feed-forward", "residual projection", "norms"]
     order += sorted({part.place.kind for part in parts} - set(order))
     numbers = sorted({part.place.layer for part in parts if part.place.layer is not None}) if by_layer else []
     for layer in [*numbers, None]:
@@ -109,7 +109,7 @@ def flops_table(plan: Plan) -> Table:
 
 
 def memory_table(plan: Plan) -> Table:
-    table = new_table(f"memory, {plan.recipe.train.tokens_per_batch:,} tokens a batch", *plan.memory)
+    table = new_table(f"memory, {plan.recipe.train.budget(max(plan.lengths)):,} tokens a batch", *plan.memory)
     for name in dict.fromkeys(name for sizes in plan.memory.values() for name in sizes):
         estimate = ", estimated" if name == "activations" else ""
         table.add_row(f"{name}{estimate}", *(size(sizes[name]) if name in sizes else NONE for sizes in plan.memory.values()))

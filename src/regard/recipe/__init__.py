@@ -3,17 +3,43 @@
 `docs/settings.md` is generated from the types and docstrings of this folder.
 """
 
-from regard.recipe.data import Algorithm, Data, DataPart, LabelledData, PairData, PairTokens, TaggedData, TextData, Tokens, World
+from regard.recipe.data import (
+    Algorithm,
+    Data,
+    DataPart,
+    LabelledData,
+    PairData,
+    PairTokens,
+    QuestionData,
+    TaggedData,
+    TextData,
+    Tokens,
+    World,
+)
 from regard.recipe.model import PRESETS, Model, Positions, RecurrentModel, TransformerModel, UniversalModel
 from regard.recipe.part import Part, kinds_of, parts_in
+from regard.recipe.pictures import (
+    VITS,
+    Augment,
+    GridPositions,
+    LabelledPictures,
+    PictureData,
+    RandAugment,
+    TrainPictures,
+    VitModel,
+)
 from regard.recipe.read import apply_override, build, parse, read
 from regard.recipe.reader import ElmoModel, Features, RecurrentLanguage, RecurrentReader, Vectors
 from regard.recipe.stack import DECODERS, ENCODERS, DecoderModel, EncoderModel
 from regard.recipe.tasks import TaskData, TasksData
-from regard.recipe.train import Begin, Decode, Optimizer, Regularize, Schedule, Train
+from regard.recipe.train import Begin, Decode, Optimizer, Regularize, Schedule, Train, Training
 from regard.recipe.whole import (
+    OF_KIND,
     RECIPES,
+    Answer,
+    Answering,
     Classify,
+    ClassifyPictures,
     Corrupted,
     Corruption,
     Language,
@@ -25,9 +51,11 @@ from regard.recipe.whole import (
     Translate,
 )
 
-__all__ = ["DECODERS", "ENCODERS", "PRESETS", "RECIPES", "Algorithm", "Begin", "Classify", "Corrupted", "Corruption", "Data",
-           "DataPart", "Decode", "DecoderModel", "ElmoModel", "EncoderModel", "Features", "LabelledData", "Language", "Masked",
-           "Masking", "Model", "Optimizer", "PairData", "PairTokens", "Part", "Positions", "Recipe", "RecurrentLanguage",
-           "RecurrentModel", "RecurrentReader", "Regularize", "Schedule", "Tag", "TaggedData", "TaskData", "TasksData",
-           "TextData", "TextToText", "Tokens", "Train", "TransformerModel", "Translate", "UniversalModel", "Vectors", "World",
-           "apply_override", "build", "kinds_of", "parse", "parts_in", "read"]
+__all__ = ["DECODERS", "ENCODERS", "OF_KIND", "PRESETS", "RECIPES", "VITS", "Algorithm", "Answer", "Answering", "Augment",
+           "Begin", "Classify", "ClassifyPictures", "Corrupted", "Corruption", "Data", "DataPart", "Decode", "DecoderModel",
+           "ElmoModel", "EncoderModel", "Features", "GridPositions", "LabelledData", "LabelledPictures", "Language", "Masked",
+           "Masking", "Model", "Optimizer", "PairData", "PairTokens", "Part", "PictureData", "Positions", "QuestionData",
+           "RandAugment", "Recipe", "RecurrentLanguage", "RecurrentModel", "RecurrentReader", "Regularize", "Schedule", "Tag",
+           "TaggedData", "TaskData", "TasksData", "TextData", "TextToText", "Tokens", "Train", "TrainPictures", "Training",
+           "TransformerModel", "Translate", "UniversalModel", "Vectors", "VitModel", "World", "apply_override", "build",
+           "kinds_of", "parse", "parts_in", "read"]

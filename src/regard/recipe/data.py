@@ -120,6 +120,8 @@ class TextData(Data):
 
     stream: bool = False
     """Read the text as one long stream, cut into windows of `model.max_length` tokens, instead of line by line."""
+    overlap: int = Field(0, ge=0)
+    """Of a stream that is scored: so many tokens of each window are read again from the one before, and asked for only there."""
     column: int | str | None = None
     """Read this column of .tsv or .jsonl files: its number, counted from 0, or its name."""
     language: Literal["source", "target", "both"] = "source"
@@ -136,6 +138,8 @@ class TextData(Data):
             raise ValueError("data.held_out sets lines aside, and a stream has none: give data.valid")
         if self.stream and self.pack:
             raise ValueError("data.pack packs lines, and a stream has none: give data.pack or data.stream")
+        if self.overlap and not self.stream:
+            raise ValueError("data.overlap: only a stream has windows; set data.stream = true")
         return self
 
 
@@ -149,8 +153,23 @@ class LabelledData(Data):
     """The column of a second text, likewise, where two are judged together."""
     label: int | str = 1
     """The column of the label, likewise."""
+    positive: int | str | None = None
+    """The label whose F1 is reported; when not given, of two labels the second in alphabetical order, of more the mean of all."""
     too_long: Literal["error", "drop", "truncate"] = "truncate"
     """What to do with a text of more than `model.max_length` tokens."""
+
+
+class QuestionData(Data):
+    """Questions with the contexts that answer them, and where the answers stand in them: SQuAD's .json, or a .jsonl with
+    `question`, `context` and `answers`; each plain, .gz or .xz. From a world, an English word of a sentence, to be found in the
+    German one."""
+
+    stride: Count = 128
+    """A context that is too long is read in windows; so many tokens each begins after the one before, at most half a window."""
+    unanswerable: bool = False
+    """There are questions without an answer in their context (SQuAD 2.0), and the model may say so."""
+    too_long: Literal["truncate"] = "truncate"
+    """A question may take half of `model.max_length`, and is cut there; contexts are never cut."""
 
 
 class TaggedData(Data):
@@ -166,12 +185,16 @@ class TaggedData(Data):
 class Tokens(Part):
     """How text becomes ids, over the `tokenizers` library."""
 
-    kind: Literal["bpe", "wordpiece", "unigram", "words", "characters"] = "bpe"
+    kind: Literal["bpe", "bytes", "wordpiece", "unigram", "words", "characters"] = "bpe"
+    """`bytes` is BPE over bytes, as GPT-2 has it: nothing is unknown, and white space is kept as it is, as for `characters`."""
     size: int = Field(8000, ge=16)
     """Vocabulary size aimed at, special tokens included; ignored for characters."""
     file: str | None = None
-    """Load this tokenizer.json (relative to data.root) instead of training one; both languages share it."""
+    """Load this tokenizer.json (relative to data.root), one's own or somebody's, such as GPT-2's, instead of training one; both
+    languages share it."""
     lowercase: bool = False
+    punctuation: bool = True
+    """Punctuation stands apart from the words; false splits at white space only, for text that is tokenised already."""
 
 
 class PairTokens(Tokens):

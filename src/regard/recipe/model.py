@@ -62,9 +62,9 @@ class BlockPart(Part):
     """Add what a sub-layer read to what it says; false is here to be compared with."""
     scale_scores: bool = True
     """Divide the scores by √(key width)."""
-    max_length: int = Field(256, ge=2)
-    """Longest text in tokens."""
-    positions: Positions = Positions()
+    layer_scale: float | None = Field(None, gt=0)
+    """Multiply what each sub-layer says by a learned vector that begins at this (CaiT, Touvron et al. 2021); none when not
+    given."""
 
     @model_validator(mode="after")
     def block_fits(self) -> Self:
@@ -74,6 +74,18 @@ class BlockPart(Part):
                              f"use {near} heads, or set model.key_width")
         if self.key_value_heads and self.heads % self.key_value_heads:
             raise ValueError(f"heads {self.heads} is not a multiple of key_value_heads {self.key_value_heads}")
+        return self
+
+
+class TextPart(BlockPart):
+    """What Transformers that read text have besides."""
+
+    max_length: int = Field(256, ge=2)
+    """Longest text in tokens."""
+    positions: Positions = Positions()
+
+    @model_validator(mode="after")
+    def positions_fit(self) -> Self:
         if self.positions.kind == "rotary" and (self.key_width or self.width // self.heads) % 2:
             raise ValueError("rotary positions need an even key width")
         return self
@@ -84,7 +96,7 @@ def filled(given: Any, presets: dict[str, dict[str, Any]]) -> Any:
     return {**presets[given["preset"]], **given} if isinstance(given, dict) and given.get("preset") in presets else given
 
 
-class TransformerModel(BlockPart):
+class TransformerModel(TextPart):
     """The Transformer (Vaswani et al. 2017). Any field of a preset may be overridden."""
 
     kind: Literal["transformer"] = "transformer"

@@ -4,13 +4,14 @@ import difflib
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_origin
+from types import UnionType
+from typing import Any, Union, get_origin
 
 from pydantic import ValidationError
 
 from regard.errors import Mistake
 from regard.recipe.part import Part, kinds_of, parts_in
-from regard.recipe.whole import RECIPES, Recipe
+from regard.recipe.whole import OF_KIND, RECIPES, Recipe
 
 
 def read(path: str | Path, overrides: list[str] | None = None) -> Recipe:
@@ -41,10 +42,13 @@ def build(settings: dict[str, Any], *, name: str = "recipe") -> Recipe:
     task = settings.get("task", "translate")
     if not isinstance(task, str) or task not in RECIPES:
         raise Mistake(f"{name}: task = {task!r}: should be {' or '.join(RECIPES)}")
+    model = settings.get("model")
+    kind = str(model.get("kind")) if isinstance(model, dict) else ""
+    recipe = OF_KIND.get((task, kind), RECIPES[task])
     try:
-        return RECIPES[task].model_validate(settings)
+        return recipe.model_validate(settings)
     except ValidationError as error:
-        raise Mistake(f"{name}: {explain(error, RECIPES[task])}") from None
+        raise Mistake(f"{name}: {explain(error, recipe)}") from None
 
 
 def apply_override(settings: dict[str, Any], override: str) -> None:
@@ -88,16 +92,19 @@ def explain(error: ValidationError, recipe: type[Recipe]) -> str:
 def settings_place(location: Sequence[int | str], recipe: type[Recipe]) -> tuple[list[str], type[Part]]:
     """The setting that an error's location names, and the part it is in.
 
-    Kinds of a union stand in the location but not in a recipe; the names of entries stand in both and are no settings.
+    Kinds of a union, and the types of a setting that has several, stand in the location but not in a recipe; the names of
+    entries stand in both and are no settings.
     """
     place: list[str] = []
     part: type[Part] = recipe
     options: list[type[Part]] = [recipe]
-    named = False
+    named = several = False
     for key in location:
         if named:
             place.append(str(key))
             named, options = False, []
+            continue
+        if several and isinstance(key, str):
             continue
         if tagged := [option for option in options if option.model_fields.get("kind") and key in kinds_of(option)]:
             part = tagged[0]
@@ -105,6 +112,7 @@ def settings_place(location: Sequence[int | str], recipe: type[Recipe]) -> tuple
         place.append(str(key))
         field = part.model_fields.get(str(key))
         options = parts_in(field.annotation) if field else []
+        several = field is not None and not options and get_origin(field.annotation) in (Union, UnionType)
         named = field is not None and get_origin(field.annotation) is dict
         part = options[0] if options else part
     return place, part

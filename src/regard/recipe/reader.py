@@ -106,5 +106,6 @@ LanguageModel = Annotated[
 
 ReaderModel = Annotated[
     Annotated[EncoderModel, Tag("transformer")] | Annotated[RecurrentReader, Tag("recurrent")],
-    Discriminator(kind_or("recurrent"), custom_error_type="kind", custom_error_message="should be transformer or recurrent"),
+    Discriminator(kind_or("recurrent"), custom_error_type="kind",
+                  custom_error_message="should be transformer or recurrent, or vit to classify pictures"),
 ]

@@ -4,7 +4,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from regard.recipe.model import BlockPart, filled
+from regard.recipe.model import TextPart, filled
 from regard.recipe.part import Count
 
 BERT: dict[str, Any] = dict(norm_first=False, norm_epsilon=1e-12, activation="gelu", positions={"kind": "learned"}, segments=2,
@@ -44,7 +44,7 @@ DECODERS = {
 heads of 128 for 1.3b are more than its width and its stated size allow: 16 here."""
 
 
-class StackPart(BlockPart):
+class StackPart(TextPart):
     """A stack that reads one text."""
 
     @model_validator(mode="after")
@@ -68,9 +68,9 @@ class EncoderModel(StackPart):
     """Learned vectors for the first and the second of two texts; 0 is none."""
     embedding_norm: bool = False
     """Normalise the sum of the embeddings."""
-    pool: Literal["first", "first_relu", "mean"] = "mean"
-    """What a text is judged by: its first token, through a layer with tanh as BERT has it or with ReLU (DistilBERT), or the mean
-    of all."""
+    pool: Literal["first", "first_relu", "mean", "max"] = "mean"
+    """What a text is judged by: its first token, through a layer with tanh as BERT has it or with ReLU (DistilBERT), the mean of
+    all, or the largest of all in each place of the vector."""
 
     @model_validator(mode="before")
     @classmethod

@@ -40,8 +40,13 @@ class Regularize(Part):
     """On the attention weights."""
     embedding_dropout: Share | None = None
     """On the sum of embeddings and positions; as `dropout` when not given."""
+    word_switch: Share = 0.0
+    """Chance that a word which a Transformer reads is switched for another of the batch (after Wang et al. 2018)."""
     activation_dropout: Share = 0.0
     """Inside the feed-forward layer."""
+    drop_path: Share = 0.0
+    """Chance that a Transformer's last sub-layers are left out for an example, in proportion less for those before them
+    (stochastic depth, Huang et al. 2016, eq. 4)."""
     label_smoothing: Share = 0.1
     r_drop: float = Field(0.0, ge=0)
     """Weight of the divergence between two passes with different dropout (Liang et al. 2021); 0 is one pass."""
@@ -60,12 +65,10 @@ class Begin(Part):
     """Take its tokenizer too."""
 
 
-class Train(Part):
-    """The training loop."""
+class Training(Part):
+    """What the training loop of all tasks has."""
 
     steps: Count = 10_000
-    tokens_per_batch: Count = 4096
-    """Padded positions of the longer side in one batch; a step sees this times gradient_accumulation_steps."""
     gradient_accumulation_steps: Count = 1
     clip_norm: float = Field(1.0, ge=0)
     """Largest norm of the gradient; 0 is no clipping."""
@@ -95,6 +98,20 @@ class Train(Part):
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
     regularize: Regularize = Regularize()
+
+    def budget(self, positions: int) -> int:
+        """Positions of one batch, where an example has so many."""
+        raise NotImplementedError
+
+
+class Train(Training):
+    """The training loop."""
+
+    tokens_per_batch: Count = 4096
+    """Padded positions of the longer side in one batch; a step sees this times gradient_accumulation_steps."""
+
+    def budget(self, positions: int) -> int:
+        return self.tokens_per_batch
 
 
 class Decode(Part):

@@ -7,13 +7,17 @@ from typing import Any, Literal, Self
 import tomli_w
 from pydantic import Field, model_validator
 
-from regard.recipe.data import LabelledData, PairData, PairTokens, TaggedData, TextData, Tokens
+from regard.recipe.data import LabelledData, PairData, PairTokens, QuestionData, TaggedData, TextData, Tokens
 from regard.recipe.model import Model, TransformerModel
-from regard.recipe.part import Part, Share
+from regard.recipe.part import Count, Part, Share
+from regard.recipe.pictures import LabelledPictures, TrainPictures, VitModel, two
 from regard.recipe.reader import LanguageModel, ReaderModel, RecurrentLanguage, RecurrentReader
 from regard.recipe.stack import EncoderModel
 from regard.recipe.tasks import TasksData
 from regard.recipe.train import Decode, Train
+
+SHORTEST_WINDOW = 8
+"""Positions for the marks, a question of two tokens and as much of a context."""
 
 
 class Recipe(Part):
@@ -29,8 +33,9 @@ class Recipe(Part):
 
     @model_validator(mode="after")
     def dropout_fits_the_tokens(self) -> "Recipe":
-        if self.train.regularize.bpe_dropout and self.tokens.kind != "bpe":
-            raise ValueError(f"train.regularize.bpe_dropout needs tokens.kind = 'bpe', not {self.tokens.kind!r}")
+        kind = getattr(self.tokens, "kind", "none")                               # pictures have no tokens
+        if self.train.regularize.bpe_dropout and kind != "bpe":
+            raise ValueError(f"train.regularize.bpe_dropout needs tokens.kind = 'bpe', not {kind!r}")
         return self
 
     def digest(self) -> str:
@@ -67,6 +72,9 @@ class Language(Recipe):
 
     @model_validator(mode="after")
     def fits_the_text(self) -> "Language":
+        if self.data.overlap >= self.model.max_length:
+            raise ValueError(f"data.overlap = {self.data.overlap} leaves nothing of a window of model.max_length = "
+                             f"{self.model.max_length} tokens")
         if self.data.pack and self.model.kind != "transformer":
             raise ValueError(f"data.pack: a model of kind {self.model.kind!r} would read on from one line into the next; "
                              "set model.kind = 'transformer'")
@@ -166,11 +174,30 @@ class Classify(Recipe):
     data: LabelledData
     model: ReaderModel = RecurrentReader()
 
-
     @model_validator(mode="after")
     def pairs_fit_the_model(self) -> Self:
         if self.data.second is not None and self.model.kind != "transformer":
             raise ValueError(f"data.second: pairs are read by model.kind = 'transformer', not {self.model.kind!r}")
+        return self
+
+
+class ClassifyPictures(Recipe):
+    """Say which of some labels a picture has; `model.kind` tells it from texts."""
+
+    task: Literal["classify"] = "classify"
+    data: LabelledPictures
+    tokens: None = None  # type: ignore[assignment]
+    """Pictures have none."""
+    model: VitModel
+    train: TrainPictures = TrainPictures()  # type: ignore[assignment]
+
+    @model_validator(mode="after")
+    def patches_fill_the_picture(self) -> Self:
+        for side, patch in zip(self.data.height_width, two(self.model.patch)):
+            if side % patch:
+                near = max(1, round(side / patch)) * patch
+                raise ValueError(f"data.size = {self.data.size} is not a multiple of model.patch = {self.model.patch}: "
+                                 f"{near} is, or choose another patch")
         return self
 
 
@@ -200,6 +227,33 @@ class Tag(Recipe):
         return self
 
 
+class Answering(Part):
+    """Which spans of a context may be answers (Devlin et al. 2019, sec. 4.2 and 4.3)."""
+
+    max_answer: Count = 30
+    """Tokens of the longest answer."""
+    threshold: float = 0.0
+    """Where questions may be unanswerable: nothing is said if its score is more than this above that of the best answer."""
+
+
+class Answer(Recipe):
+    """Say which span of a context answers a question."""
+
+    task: Literal["answer"] = "answer"
+    data: QuestionData
+    model: EncoderModel = EncoderModel(kind="transformer", preset="bert-mini")
+    answering: Answering = Answering()
+
+    @model_validator(mode="after")
+    def places_stay_as_they_are(self) -> "Answer":
+        if self.train.regularize.bpe_dropout:
+            raise ValueError("train.regularize.bpe_dropout: an answer is said by its tokens, which dropout would move")
+        if self.model.max_length < SHORTEST_WINDOW:
+            raise ValueError(f"model.max_length = {self.model.max_length}: a question, a window of its context and the marks "
+                             f"around them need at least {SHORTEST_WINDOW}")
+        return self
+
+
 RECIPES: dict[str, type[Recipe]] = {
     "translate": Translate,
     "language": Language,
@@ -209,4 +263,7 @@ RECIPES: dict[str, type[Recipe]] = {
     "classify": Classify,
     "regress": Regress,
     "tag": Tag,
+    "answer": Answer,
 }
+OF_KIND: dict[tuple[str, str], type[Recipe]] = {("classify", "vit"): ClassifyPictures}
+"""Where the kind of model says that a task's examples are no texts."""

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from regard import __version__
 from regard.attention.watch import places
@@ -29,6 +29,7 @@ from regard.models.zoo import MODELS
 from regard.recipe import Decode
 from regard.run import environment
 from regard.scoring import Score, perplexity
+from regard.tokens.marks import load_any
 from regard.tokens.special import OURS, Marks
 from regard.tokens.tokenizer import Tokenizer, load_tokenizer, parse_tokenizer, train_tokenizer
 from regard.training.loop import Objective
@@ -85,22 +86,21 @@ class Run:
         trained on the training data."""
         names, texts = cls.tokenizer_names(recipe), data.train.texts()
         begin = recipe.train.begin
-        if begin is not None and begin.tokens:
+        if begin is not None and begin.tokens and names:
             copy_tokenizers(Path(begin.run), folder, names)
         if len(names) < len(texts):
             texts = [[line for side in texts for line in side]]
         for name, lines in zip(names, texts):
             if not (folder / name).exists():
-                made = load_tokenizer(Path(recipe.data.root, recipe.tokens.file)) if recipe.tokens.file \
-                    else train_tokenizer(recipe.tokens, lines, cls.more_marks)
-                (folder / name).write_text(made.to_json(), encoding="utf-8")
+                write_tokenizer(load_any(Path(recipe.data.root, recipe.tokens.file)) if recipe.tokens.file
+                                else train_tokenizer(recipe.tokens, lines, cls.more_marks), folder / name)
 
     @classmethod
     def tokenizer_names(cls, recipe: Any) -> list[str]:
         return ["tokenizer.json"]
 
     def load_tokenizers(self) -> list[Tokenizer]:
-        if self.foreign is not None:
+        if self.foreign is not None and self.foreign.tokenizer is not None:
             return [self.foreign.tokenizer]
         if (self.folder / MARKS).is_file():
             return [brought_tokenizer(self.folder)]
@@ -120,6 +120,23 @@ class Run:
     @property
     def marks(self) -> Marks:
         return self.tokenizers[0].marks
+
+    def spoken_weights(self) -> dict[str, Tensor]:
+        """The weights of a model that says of itself what the run says: for other libraries, which have the model alone."""
+        return dict(self.model.named_parameters())
+
+    def learned(self, logits: Tensor) -> Tensor:
+        """What such a model says, as ours learned to say it."""
+        return logits
+
+    @property
+    def longest(self) -> int:
+        """Positions that an example may take."""
+        return self.recipe.model.max_length
+
+    def sizes(self) -> dict[str, Any]:
+        """What its model has the size of, for config.json."""
+        return {"vocabularies": [tokenizer.size for tokenizer in self.tokenizers]}
 
     # what it learns from
 
@@ -146,7 +163,7 @@ class Run:
 
     def training_rows(self, examples: Any) -> tuple[Rows, int]:
         """The training examples that fit, as ids, and how many did not."""
-        most = self.recipe.model.max_length
+        most = self.longest
         rows, long = training_rows(examples, partial(self.encode, training=True), max_length=most,
                                    too_long=self.too_long(examples))
         return Packed(cast(Unpadded, rows), most) if getattr(self.recipe.data, "pack", False) else rows, long
@@ -154,7 +171,7 @@ class Run:
     def evaluation_rows(self, examples: Any, *, refuse: bool = False) -> Rows:
         """Examples to be scored, as ids; `refuse` those too long where the recipe says so, else cut them."""
         too_long = self.too_long(examples)
-        return evaluation_rows(examples, self.encode, max_length=self.recipe.model.max_length,
+        return evaluation_rows(examples, self.encode, max_length=self.longest,
                                too_long="truncate" if too_long == "error" and not refuse else too_long)
 
     def objective(self) -> Objective:
@@ -190,6 +207,15 @@ class Run:
             log_p[batch.rows] = log_probabilities(self.model, batch.to(self.device)).cpu()
             counts[batch.rows] = [int(labels.ge(0).sum()) for labels in batch.labels]
         return perplexity(log_p, counts)
+
+    @torch.no_grad()
+    def logits(self, rows: Rows) -> Tensor:
+        """What the model says of each row, where that is one thing: (N, C)."""
+        said: list[Any] = [None] * len(rows)
+        for batch in in_order(rows, EVALUATE_TOKENS):
+            for row, logits in zip(batch.rows, self.model(**batch.to(self.device).inputs).float().cpu()):
+                said[row] = logits
+        return torch.stack(said) if said else torch.zeros(0, 1)
 
     def signature(self) -> str:
         """What every score of this run carries besides its metric's own signature."""
@@ -256,8 +282,9 @@ def copy_tokenizers(source: Path, folder: Path, names: Sequence[str]) -> None:
     """The tokenizers of the run or Hugging Face folder that weights are taken from, where this one has none yet."""
     if is_foreign(source):
         theirs = open_folder(source).tokenizer
-        (folder / "tokenizer.json").write_text(theirs.to_json(), encoding="utf-8")
-        (folder / MARKS).write_text(json.dumps({"rows": theirs.size, **asdict(theirs.marks)}) + "\n", encoding="utf-8")
+        if theirs is None:
+            raise Mistake(f"train.begin.run = '{source}' reads pictures and has no tokenizer; set train.begin.tokens = false")
+        write_tokenizer(theirs, folder / "tokenizer.json")
         return
     if (source / MARKS).is_file():
         shutil.copyfile(source / MARKS, folder / MARKS)
@@ -268,11 +295,21 @@ def copy_tokenizers(source: Path, folder: Path, names: Sequence[str]) -> None:
             shutil.copyfile(source / name, folder / name)
 
 
+def write_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
+    """Beside it its marks, where they are not ours."""
+    path.write_text(tokenizer.to_json(), encoding="utf-8")
+    if tokenizer.marks != OURS:
+        kept = {"rows": tokenizer.size, **asdict(tokenizer.marks)}
+        (path.parent / MARKS).write_text(json.dumps(kept) + "\n", encoding="utf-8")
+
+
 def brought_tokenizer(folder: Path) -> Tokenizer:
     """A tokenizer that came from a Hugging Face folder, with its own marks."""
     kept: dict[str, Any] = json.loads((folder / MARKS).read_text(encoding="utf-8"))
     tokenizer = parse_tokenizer(folder / "tokenizer.json", kept["rows"])
-    tokenizer.marks = Marks(kept["begin"], kept["end"], tuple(kept["before"]), tuple(kept["after"]), tuple(kept["never"]))
+    marks: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()}
+    del marks["rows"]
+    tokenizer.marks = Marks(**marks)
     return tokenizer
 
 

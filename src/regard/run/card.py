@@ -5,6 +5,7 @@ from typing import Any
 
 from regard.recipe import Algorithm, Data, DataPart, TasksData
 from regard.run.base import Run
+from regard.run.pictures import PictureRun
 
 READER = "Text that matters to somebody's health, rights or safety without a person who checks"
 LIMITS = """It knows only what its training text says, and repeats its biases and mistakes. Text unlike its training data, texts
@@ -56,6 +57,30 @@ WORDS: dict[str, dict[str, Any]] = {
         "misuses": f"{READER} every decision.",
         "limits": LIMITS,
         "verbs": ['tag {} "…"', 'embed {} "…" --pool words']},
+    "answer": {
+        "uses": "Answers that stand word for word in a text given with the question, like those it was trained on. Research and "
+                "teaching.",
+        "misuses": f"{READER} the answer against its text; passing its answers off as what a text means.",
+        "limits": f"{LIMITS} It knows nothing but the text it is given, points at something in texts that do not answer, and "
+                  "never at more than `answering.max_answer` tokens. Its probabilities are not calibrated.",
+        "verbs": ['answer {} --question "…" --context "…"', 'embed {} "…" --pool words']},
+}
+
+
+PICTURES = {
+    "classify": {
+        "uses": "Labels of pictures like those it was trained on. Research and teaching.",
+        "misuses": "Recognising or judging people; anything that matters to somebody's health, rights or safety without a person "
+                   "who checks every decision.",
+        "limits": "It knows only its own labels, and says one of them of any picture. It repeats the biases of its training "
+                  "pictures; pictures unlike them, and details smaller than its `data.size` shows, come out badly. Its "
+                  "probabilities are not calibrated.",
+        "verbs": ["classify {} a.jpg", "embed {} a.jpg"]},
+    "read": {
+        "uses": "Vectors of pictures, to compare and to search by. Research and teaching.",
+        "misuses": "Recognising or judging people by what is near to what.",
+        "limits": "It repeats the biases of its training pictures; pictures unlike them come out badly.",
+        "verbs": ["embed {} a.jpg"]},
 }
 
 
@@ -74,7 +99,7 @@ def card(run: Run, folder: Path | None = None, conversion: dict[str, Any] | None
     facts = run.read_json("environment.json")
     parameters = sum(p.numel() for p in run.model.parameters())
     version = facts.get("packages", {}).get("regard", "")
-    words, model = WORDS[recipe.task], recipe.model
+    words, model = (PICTURES if isinstance(run, PictureRun) else WORDS)[recipe.task], recipe.model
     layers = f"{model.encoder_layers}+{model.decoder_layers}" if hasattr(model, "encoder_layers") else str(model.layers)
     verbs = "\n".join(f"regard {verb.format(folder)}" for verb in words["verbs"])
     made = f"trained by regard {version}" if run.foreign is None else f"from a {run.foreign.family.model_type} folder"

@@ -2,17 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
+from torch import Tensor
 
-from regard.batches.batches import in_order
 from regard.batches.rows import Rows
+from regard.corpus.dataset import Dataset
 from regard.corpus.examples import Labelled
-from regard.run.base import EVALUATE_TOKENS, Result
+from regard.errors import Mistake
+from regard.run.base import Result
 from regard.run.labels import LabelRun
-from regard.scoring import accuracy, compare_right
+from regard.scoring import accuracy, compare_right, label_scores
 
 
 @dataclass(frozen=True)
@@ -26,20 +28,26 @@ class Judgement:
 class Classifier(LabelRun):
     does = "classifies"
 
+    @classmethod
+    def prepare(cls, folder: Path, recipe: Any, data: Dataset[Any]) -> None:
+        super().prepare(folder, recipe, data)
+        named, labels = recipe.data.positive, data.train.labels()
+        if named is not None and str(named) not in labels:
+            raise Mistake(f"data.positive = {named!r} is none of the labels: {', '.join(labels)}")
+
     def encode(self, examples: Labelled, *, training: bool = False) -> Rows:
         classes = np.array([self.number(label, examples, i) for i, label in enumerate(examples.label)])
         return self.rows_of(examples, classes, training)
 
     def classify(self, texts: Sequence[str]) -> list[list[Judgement]]:
         """Every label of each text, the most probable first. Where pairs are judged, a tab is between the two."""
-        found: list[list[Judgement]] = [[] for _ in texts]
-        for batch in in_order(self.unlabelled(texts), EVALUATE_TOKENS):
-            with torch.no_grad():
-                p = self.model(**batch.to(self.device).inputs).float().softmax(-1).cpu()      # (B, C)
-            for row, probabilities in zip(batch.rows, p):
-                order = probabilities.argsort(descending=True, stable=True).tolist()
-                found[row] = [Judgement(self.labels[i], float(probabilities[i])) for i in order]
-        return found
+        return self.ranked(self.judged(texts))
+
+    def ranked(self, logits: Tensor) -> list[list[Judgement]]:
+        """Every label by its probability, from what the model says (N, C)."""
+        p = logits.softmax(-1)
+        order = p.argsort(descending=True, stable=True)
+        return [[Judgement(self.labels[i], float(row[i])) for i in best] for row, best in zip(p, order.tolist())]
 
     def right(self, examples: Labelled) -> tuple[list[str], list[bool]]:
         """What it says of each text, and whether that is so."""
@@ -52,8 +60,15 @@ class Classifier(LabelRun):
     def score(self, name: str, examples: Labelled) -> Result:
         said, right = self.right(examples)
         commonest = max(examples.label.count(label) for label in set(examples.label)) / len(examples)
-        return Result(name, examples, said, {"accuracy": accuracy(right)},
+        scores = {"accuracy": accuracy(right), **label_scores(said, examples.label, positive=self.positive)}
+        return Result(name, examples, said, scores,
                       notes=[f"always saying the commonest label: {commonest:.1%}"])
+
+    @property
+    def positive(self) -> str | None:
+        """The label whose F1 counts: the one that the recipe names, or the second of two."""
+        named = self.recipe.data.positive
+        return str(named) if named is not None else self.labels[1] if len(self.labels) == 2 else None
 
     def paired(self, runs: "dict[str, Classifier]", examples: Labelled) -> list[dict[str, Any]]:
         return compare_right({name: run.right(examples)[1] for name, run in runs.items()})

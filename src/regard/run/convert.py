@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from regard.attention.watch import watch
 from regard.batches.ragged import Ragged
-from regard.batches.rows import read
+from regard.batches.rows import read, read_two
 from regard.decoding.beam import beam_search
 from regard.decoding.walk import walk
 from regard.errors import Mistake
@@ -19,6 +19,7 @@ from regard.layers.stack import Stack
 from regard.run.base import Run
 from regard.run.card import card, converted
 from regard.run.opened import load
+from regard.run.pictures import PictureRun
 from regard.tokens.special import NO_MARK
 
 TEXTS = ["The dog sleeps.", "A small cat looks at the old house, and it is happy.", "Yes", "We sold 12 books in 1999!"]
@@ -57,9 +58,9 @@ def prove(run: Run, folder: Path) -> Proof:
     """Compare a run with its folder: read by `transformers` where that is installed, else read again by us."""
     asked, writes = ask(run), run.recipe.task in ("language", *TWO_TEXTS) and not is_bare(run)
     mine = said(run, asked, writes)
-    if is_installed():
-        return compare(mine, by_transformers(folder, asked, writes=writes), asked, "transformers")
-    return compare(mine, said(load(folder, device="cpu"), asked, writes), asked, "the folder read again")
+    theirs = by_transformers(folder, asked, writes=writes) if is_installed() else said(load(folder, device="cpu"), asked, writes)
+    theirs.logits = run.learned(theirs.logits)
+    return compare(mine, theirs, asked, "transformers" if is_installed() else "the folder read again")
 
 
 def is_bare(run: Run) -> bool:
@@ -67,12 +68,25 @@ def is_bare(run: Run) -> bool:
     return run.foreign is not None and run.foreign.architecture.bare
 
 
+def reads_pairs(run: Run) -> bool:
+    """Whether it is asked about two texts at once; a model from elsewhere does not say, and is."""
+    return run.recipe.task == "answer" or (
+        run.recipe.task in ("classify", "regress") and (run.foreign is not None or run.recipe.data.second is not None))
+
+
 def ask(run: Run) -> Asked:
-    """A few texts, of different lengths, as the run reads them."""
+    """A few texts, of different lengths, as the run reads them; or pictures of noise."""
+    if isinstance(run, PictureRun):
+        pixels = torch.randn(len(TEXTS), 3, *run.frame.size, generator=torch.Generator().manual_seed(run.recipe.seed))
+        places = torch.zeros(len(TEXTS), run.longest, dtype=torch.long)
+        return Asked(places, torch.full((len(TEXTS),), run.longest), pixels=pixels)
     most = run.recipe.model.max_length // 2
     texts = [ids[:max(1, most - run.marks.around)] or [0] for ids in run.tokenizers[0].encode(TEXTS)]
     inputs = read(Ragged.of(texts), run.marks)
-    asked = Asked(inputs["source"], inputs["lengths"], marks=run.marks, max_tokens=min(24, most - 1))
+    if reads_pairs(run):
+        room = max(1, most - run.marks.around_two)
+        inputs = read_two(Ragged.of(texts).truncated(room), Ragged.of(texts[::-1]).truncated(room), run.marks)
+    asked = Asked(inputs["source"], inputs["lengths"], inputs.get("segments"), marks=run.marks, max_tokens=min(24, most - 1))
     if run.recipe.task in TWO_TEXTS:
         asked.target = torch.cat([torch.full((len(texts), 1), run.marks.begin), asked.source[:, :5].flip(0)], dim=1)
         asked.prompts = [row[:length].tolist() for row, length in zip(asked.source, asked.lengths)]
@@ -90,12 +104,19 @@ def said(run: Run, asked: Asked, writes: bool) -> Said:
         {"source": asked.source, "lengths": asked.lengths}
     if asked.target is not None:
         inputs["target"] = asked.target
-    with watch(model) as seen, States(model) as states:
+    if asked.segments is not None:
+        inputs["segments"] = asked.segments
+    if asked.pixels is not None:
+        inputs = {"pixels": asked.pixels}
+    with watch(model) as seen, States(model, normed=asked.pixels is None) as states:
         logits = model(**inputs)
     kinds = {"text": r"self", "encoder": r"^encoder.*self", "decoder": r"^decoder.*self", "cross": r"cross"}
     wanted = ["encoder", "decoder", "cross"] if asked.target is not None else ["text"]
     layers = states.by_stack(asked.target is not None)
-    logits = layers[list(layers)[-1]][-1] if is_bare(run) else logits
+    if is_bare(run) and asked.pixels is None:
+        logits = layers[list(layers)[-1]][-1]
+    elif run.recipe.task == "answer":
+        logits = logits.transpose(1, 2)
     found = Said(logits, layers, {kind: list(seen.stack(kinds[kind])) for kind in wanted})
     if writes:
         found.greedy = [write(model, prompt, asked, 1) for prompt in asked.prompts]
@@ -115,16 +136,17 @@ def write(model: nn.Module, prompt: list[int], asked: Asked, beam: int) -> list[
 
 
 class States:
-    """What goes into the first layer of every stack and comes out of each, the last one normalised."""
+    """What goes into the first layer of every stack and comes out of each, the last one normalised where theirs are."""
 
-    def __init__(self, model: nn.Module):
+    def __init__(self, model: nn.Module, normed: bool = True):
+        self.normed = normed
         self.stacks = {name: module for name, module in model.named_modules() if isinstance(module, Stack)}
         self.found: dict[str, list[Tensor]] = {name: [] for name in self.stacks}
 
     def __enter__(self) -> "States":
         self.handles = []
         for name, stack in self.stacks.items():
-            for module in (stack.dropout, *list(stack.blocks)[:-1], stack.norm):
+            for module in (stack.dropout, *list(stack.blocks)[:-1], stack.norm if self.normed else stack.blocks[-1]):
                 self.handles.append(module.register_forward_hook(
                     lambda _, __, output, name=name: self.found[name].append(output)))
         return self

@@ -93,7 +93,7 @@ def fit(settings: Recipe, data: Dataset[Any], folder: Path, device: torch.device
         run = kind(folder, settings, device)
         rows, long = run.training_rows(data.train)
         valid, *_ = [run.evaluation_rows(examples, refuse=True) for examples in (data.valid, *data.tests.values())]
-        batches = Batches(rows, settings.train.tokens_per_batch, settings.seed)
+        batches = Batches(rows, settings.train.budget(run.longest), settings.seed)
         take_vectors(run, log)
         if settings.train.begin is not None:
             take_weights(run, settings.train.begin, log)
@@ -142,6 +142,7 @@ def take_weights(run: Run, begin: Begin, log: Log) -> None:
     theirs = checkpoint.weights_of(load(begin.run, device="cpu").model) if is_foreign(Path(begin.run)) \
         else checkpoint.read_weights(path)
     mine = checkpoint.weights_of(run.model)
+    theirs = run.model.adapted(theirs) if hasattr(run.model, "adapted") else theirs
     taken = {name: weights for name, weights in theirs.items() if not begin.parts or name.startswith(tuple(begin.parts))}
     if not taken:
         known = ", ".join(sorted({name.split(".")[0] for name in theirs}))
@@ -157,7 +158,7 @@ def describe(run: Run, log: Log, data: Dataset[Any], long: int, batches: Batches
     padding = batches.padding_share()
     config = {"model_type": "regard", "architectures": [type(run.model).__name__], "task": run.recipe.task,
               **run.recipe.model.model_dump(mode="json", exclude_none=True),
-              "vocabularies": [tokenizer.size for tokenizer in run.tokenizers], "parameters": parameters}
+              **run.sizes(), "parameters": parameters}
     (run.folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     (run.folder / "environment.json").write_text(json.dumps(environment.describe(run.device), indent=1) + "\n", encoding="utf-8")
     packed = f"packed into {len(batches.examples):,} rows, " if isinstance(batches.examples, Packed) else ""
@@ -167,7 +168,7 @@ def describe(run: Run, log: Log, data: Dataset[Any], long: int, batches: Batches
         often = [f"{name} {drawn / len(batches.examples):.1%}" for name, drawn in zip(data.train.parts, batches.examples.drawn)]
         log.note(f"of every epoch: {', '.join(often)}")
     if long:
-        log.note(f"{long:,} examples longer than model.max_length = {run.recipe.model.max_length} tokens were "
+        log.note(f"{long:,} examples longer than model.max_length = {run.longest} tokens were "
                  f"{DONE.get(run.recipe.data.too_long, 'dropped or cut')}")
     log.record(event="begin", parameters=parameters, padding_share=round(padding, 4), too_long=long)
 

@@ -15,25 +15,34 @@ from regard.errors import Mistake
 from regard.interop.convert import Foreign, open_folder
 from regard.models.zoo import MODELS
 from regard.recipe import (
+    Answering,
     Data,
     Decode,
     DecoderModel,
     EncoderModel,
     LabelledData,
+    LabelledPictures,
     PairData,
     PairTokens,
     Part,
+    PictureData,
+    QuestionData,
     TaggedData,
     TextData,
     Train,
     TransformerModel,
+    VitModel,
 )
+from regard.recipe.pictures import two
 from regard.run import environment
+from regard.run.answer import AnswerRun
 from regard.run.base import Run
 from regard.run.classify import Classifier
 from regard.run.language import LanguageRun
 from regard.run.masked import MaskedRun
+from regard.run.pictures import PictureClassifier, PictureRun
 from regard.run.read import Reader
+from regard.run.regress import Regressor
 from regard.run.tag import Tagger
 from regard.run.translate import Translator
 from regard.training.checkpoint import load_weights, weights_of
@@ -41,7 +50,7 @@ from regard.training.checkpoint import load_weights, weights_of
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 """owner/model"""
 FETCHED = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-           "*.safetensors", "model.safetensors.index.json"]
+           "preprocessor_config.json", "*.safetensors", "model.safetensors.index.json"]
 PICKLES = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
 
 
@@ -54,12 +63,19 @@ class Filler(MaskedRun):
         return self.foreign.mask
 
 
-PARTS: dict[str, type[Part]] = {"translate": TransformerModel, "language": DecoderModel, "masked": EncoderModel,
-                                "read": EncoderModel, "classify": EncoderModel, "tag": EncoderModel}
-DATA: dict[str, type[Data]] = {"translate": PairData, "language": TextData, "masked": TextData, "read": TextData,
-                               "classify": LabelledData, "tag": TaggedData}
-KINDS: dict[str, type[Run]] = {"translate": Translator, "language": LanguageRun, "masked": Filler, "read": Reader,
-                               "classify": Classifier, "tag": Tagger}
+OPENED: dict[tuple[str, str], tuple[type[Part], type[Data], type[Run]]] = {
+    ("translate", "transformer"): (TransformerModel, PairData, Translator),
+    ("language", "transformer"): (DecoderModel, TextData, LanguageRun),
+    ("masked", "transformer"): (EncoderModel, TextData, Filler),
+    ("read", "transformer"): (EncoderModel, TextData, Reader),
+    ("classify", "transformer"): (EncoderModel, LabelledData, Classifier),
+    ("regress", "transformer"): (EncoderModel, LabelledData, Regressor),
+    ("tag", "transformer"): (EncoderModel, TaggedData, Tagger),
+    ("answer", "transformer"): (EncoderModel, QuestionData, AnswerRun),
+    ("read", "vit"): (VitModel, PictureData, PictureRun),
+    ("classify", "vit"): (VitModel, LabelledPictures, PictureClassifier),
+}
+"""By task and kind of model: its settings, what its data would be, and the run."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +90,7 @@ class Brought:
     tokens: PairTokens = field(default_factory=PairTokens)
     train: Train = field(default_factory=Train)
     decode: Decode = field(default_factory=Decode)
+    answering: Answering = field(default_factory=Answering)
 
     def digest(self) -> str:
         settings = {"task": self.task, "model": self.model.model_dump(mode="json"), "decode": self.decode.model_dump(mode="json")}
@@ -89,24 +106,26 @@ def load_foreign(folder: Path, *, device: str = "auto", allow_pickle: bool = Fal
     weights = foreign.weights(wanted)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)                                            # for what the folder has no weights of
-        run = KINDS[foreign.task](folder, recipe, where, foreign)
+        run = OPENED[foreign.task, recipe.model.kind][2](folder, recipe, where, foreign)
     with torch.no_grad():
         load_weights(run.model, {**weights_of(run.model), **weights}, str(folder))
     return run
 
 
 def brought(foreign: Foreign) -> Brought:
+    part, data, _ = OPENED[foreign.task, foreign.settings["kind"]]
     try:
-        model = PARTS[foreign.task].model_validate(foreign.model)
+        model = part.model_validate(foreign.model)
     except ValidationError as error:
         problem = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise Mistake(f"{foreign.config.path}: {problem}") from None
-    return Brought(foreign.task, model, DATA[foreign.task].model_construct())
+    return Brought(foreign.task, model, data.model_construct(**foreign.data))
 
 
 def shapes(foreign: Foreign, settings: Any) -> dict[str, torch.Size]:
     """Of every tensor of a model of these settings, without making one."""
-    sizes = [foreign.tokenizer.size] * (2 if foreign.task == "translate" else 1)
+    sizes: list[Any] = [two(foreign.data["size"])] if foreign.tokenizer is None else \
+        [foreign.tokenizer.size] * (2 if foreign.task == "translate" else 1)
     labels = [len(foreign.labels)] if foreign.labels else []
     with torch.device("meta"):
         model = MODELS[foreign.task][settings.kind](settings, *sizes, *labels)

@@ -18,7 +18,7 @@ from regard.errors import Mistake
 from regard.run.base import EVALUATE_TOKENS, Result, Run
 from regard.run.classify import Judgement
 from regard.scoring import Score, accuracy, item_accuracy
-from regard.tokens.special import BOTH_ENDS, MASK, MASK_TEXT, Marks
+from regard.tokens.special import BOTH_ENDS, MASK_TEXT, Marks
 
 WRITTEN = re.compile(r"\[MASK\]|<mask>")
 """How a user writes a mask."""
@@ -41,7 +41,11 @@ class MaskedRun(Run):
 
     @property
     def mask(self) -> int:
-        return MASK
+        """The mask of its vocabulary, which may have been brought from elsewhere."""
+        names = [self.tokenizers[0].library.token_to_id(name) for name in (MASK_TEXT, "[MASK]")]
+        if not any(names):
+            raise Mistake(f"{self.folder / 'tokenizer.json'} has no token {MASK_TEXT} or [MASK] to hide words behind")
+        return next(number for number in names if number)
 
     def encode(self, examples: Lines, *, training: bool = False) -> Rows:
         masking = self.recipe.masking

@@ -10,12 +10,14 @@ from regard.errors import Mistake
 from regard.interop.convert import is_foreign
 from regard.recipe import Algorithm, Recipe
 from regard.run import environment
+from regard.run.answer import AnswerRun
 from regard.run.base import Run
 from regard.run.classify import Classifier
 from regard.run.corrupted import CorruptedRun
 from regard.run.foreign import HUB_NAME, fetch, load_foreign
 from regard.run.language import LanguageRun
 from regard.run.masked import MaskedRun
+from regard.run.pictures import PictureClassifier
 from regard.run.regress import Regressor
 from regard.run.solve import Solver
 from regard.run.tag import Tagger
@@ -25,11 +27,15 @@ from regard.training.checkpoint import load_weights, read_weights
 
 KINDS: dict[str, type[Run]] = {"translate": Translator, "language": LanguageRun, "masked": MaskedRun,
                                "corrupted": CorruptedRun, "text-to-text": TasksRun, "classify": Classifier,
-                               "regress": Regressor, "tag": Tagger}
+                               "regress": Regressor, "tag": Tagger, "answer": AnswerRun}
+OF_KIND: dict[tuple[str, str], type[Run]] = {("classify", "vit"): PictureClassifier}
+"""Where the kind of model says that a task's examples are no texts."""
 
 
 def kind_of(recipe: Recipe) -> type[Run]:
-    return Solver if recipe.task == "translate" and isinstance(recipe.data.world, Algorithm) else KINDS[recipe.task]
+    if recipe.task == "translate" and isinstance(recipe.data.world, Algorithm):
+        return Solver
+    return OF_KIND.get((recipe.task, recipe.model.kind), KINDS[recipe.task])
 
 
 def load(path: str | Path, *, device: str = "auto", allow_pickle: bool = False) -> Any:

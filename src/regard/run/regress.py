@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from regard.batches.batches import in_order
 from regard.batches.rows import Rows
 from regard.corpus.dataset import Dataset
 from regard.corpus.examples import Labelled
 from regard.errors import Mistake
+from regard.interop.convert import Foreign
 from regard.models.zoo import MODELS
-from regard.run.base import EVALUATE_TOKENS, Result
+from regard.run.base import Result
 from regard.run.texts import TextRun
 from regard.scoring import correlations
 from regard.training.objectives import Near
@@ -28,10 +28,11 @@ class Regressor(TextRun):
 
     does = "says numbers"
 
-    def __init__(self, folder: Path, recipe: Any, device: torch.device):
-        scale = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    def __init__(self, folder: Path, recipe: Any, device: torch.device, foreign: Foreign | None = None):
+        """A model from elsewhere says its numbers plainly."""
+        scale = json.loads((folder / FILE).read_text(encoding="utf-8")) if foreign is None else {"mean": 0.0, "deviation": 1.0}
         self.mean, self.deviation = scale["mean"], scale["deviation"]
-        super().__init__(folder, recipe, device)
+        super().__init__(folder, recipe, device, foreign)
 
     @classmethod
     def prepare(cls, folder: Path, recipe: Any, data: Dataset[Any]) -> None:
@@ -46,6 +47,15 @@ class Regressor(TextRun):
         return MODELS["regress"][settings.kind](settings, self.tokenizers[0].size, 1, self.recipe.train.regularize,
                                                 self.features())
 
+    def spoken_weights(self) -> dict[str, Tensor]:
+        """With the scale of the numbers in the last layer."""
+        weights = super().spoken_weights()
+        scaled = {name: weights[name].detach() * self.deviation for name in ("output.weight", "output.bias")}
+        return weights | scaled | {"output.bias": scaled["output.bias"] + self.mean}
+
+    def learned(self, logits: Tensor) -> Tensor:
+        return (logits - self.mean) / self.deviation
+
     def objective(self) -> Near:
         return Near()
 
@@ -55,11 +65,7 @@ class Regressor(TextRun):
 
     def classify(self, texts: Sequence[str]) -> list[float]:
         """The number of each text; where pairs are judged, a tab is between the two."""
-        found = np.zeros(len(texts))
-        for batch in in_order(self.unlabelled(texts), EVALUATE_TOKENS):
-            with torch.no_grad():
-                found[batch.rows] = self.model(**batch.to(self.device).inputs)[:, 0].float().cpu().numpy()
-        return (found * self.deviation + self.mean).tolist()
+        return (self.judged(texts)[:, 0].double().numpy() * self.deviation + self.mean).tolist()
 
     def validate(self, examples: Labelled, rows: Rows) -> dict[str, float]:
         said, meant = np.array(self.classify(examples.keys())), numbers(examples)

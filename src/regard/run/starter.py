@@ -8,7 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from regard.corpus.examples import Examples, Pairs
+from regard.corpus.gallery import read_pictures
+from regard.corpus.images import decode
 from regard.corpus.pairs import read_pairs
+from regard.corpus.questions import read_questions
 from regard.corpus.single import read_labelled, read_tagged, read_text
 from regard.corpus.text import iterate_lines
 from regard.errors import Mistake
@@ -157,6 +160,7 @@ def text_recipe(task: str, files: Sequence[Path]) -> str:
     if not files:
         raise Mistake("name your data: --data F")
     words, examples, settings = DESCRIBED[task](files)
+    segments = "segments = 2                    # the question, and the text beside it\n" if task == "answer" else ""
     held_out = min(2000, max(1, len(set(examples.keys())) // 20))
     steps, tokens, width, dropout = next(row[1:] for row in TEXT_SIZES if len(examples) <= row[0])
     longest = max(len(text.split()) for text in examples.texts()[0])
@@ -185,7 +189,7 @@ layers = 4
 width = {width}
 heads = 4
 feed_forward = {4 * width}
-max_length = {min(512, max(32, 4 * longest))}                # the longest text has {longest} words
+{segments}max_length = {min(512, max(32, 4 * longest))}                # the longest text has {longest} words
 
 [train]
 steps = {steps}
@@ -215,14 +219,99 @@ def labelled(files: Sequence[Path]) -> tuple[str, Examples, str]:
     return "Labels of texts", read_labelled(files, text=text, label=label), settings
 
 
+def asked(files: Sequence[Path]) -> tuple[str, Examples, str]:
+    """Whether some questions have no answer is seen in the data."""
+    found = read_questions(files)
+    line = f"unanswerable = {json.dumps(not all(found.answers))}"
+    settings = f"{line:<32}# whether some questions have no answer in their context\n"
+    return "Answers in texts", found, settings + f"{'stride = 128':<32}# tokens between two windows of a long context\n"
+
+
 DESCRIBED: dict[str, Callable[[Sequence[Path]], tuple[str, Examples, str]]] = {
     "language": lambda files: ("What comes next in a text", read_text(files), ""),
     "masked": lambda files: ("Masked words", read_text(files), ""),
     "classify": labelled,
     "tag": lambda files: ("Labels of words", read_tagged(files), ""),
+    "answer": asked,
 }
 STARTERS: dict[str, Callable[[Sequence[Path]], str]] = {
     "translate": translate_recipe, "text-to-text": tasks_recipe, **{task: partial(text_recipe, task) for task in DESCRIBED}}
+
+
+# (shorter sides up to, size, patch)
+PICTURE_SIZES = [(40, 32, 4), (96, 64, 8), (160, 128, 16), (float("inf"), 224, 16)]
+# (pictures up to, epochs, layers, width)
+PICTURE_NUMBERS = [(5_000, 200, 6, 192), (100_000, 200, 9, 384), (float("inf"), 90, 12, 384)]
+LOOKED_AT = 64
+
+
+def picture_recipe(task: str, folder: Path) -> str:
+    """For a folder with a folder for each label, or with such folders in train and valid."""
+    if task != "classify":
+        raise Mistake(f"--pictures: pictures are for the task classify, not {task!r}")
+    if not folder.is_dir():
+        raise Mistake(f"{folder} is not a folder; name one with a folder for each label")
+    train = "train" if (folder / "train").is_dir() else "."
+    pictures = read_pictures([folder / train], label=0)
+    valid = next((name for name in ("valid", "validation", "val", "dev") if train == "train" and (folder / name).is_dir()), None)
+    test = 'test.mine = ["test"]\n' if train == "train" and (folder / "test").is_dir() else ""
+    held_out = min(2000, max(1, len(set(pictures.keys())) // 20))
+    checked = f'valid = ["{valid}"]\n' if valid else f"""\
+held_out = {held_out}                 # so many pictures are set aside to validate, and as many to test;
+                                # or name your own folders:  valid = ["valid"]  and  test.mine = ["test"]
+"""
+    sides = [min(decode(one.read(), str(one)).size) for one in pictures.pictures[::-(-len(pictures) // LOOKED_AT)]
+             if not isinstance(one, np.ndarray)]
+    size, patch = next(row[1:] for row in PICTURE_SIZES if np.median(sides) <= row[0])
+    epochs, layers, width = next(row[1:] for row in PICTURE_NUMBERS if len(pictures) <= row[0])
+    batch = min(256, max(8, len(pictures) // 8))
+    steps = max(200, epochs * -(-len(pictures) // batch))
+    return f"""\
+# Labels of pictures, from {len(pictures):,} of your own. Train it with:  regard train THIS_FILE --out runs/mine
+# Every setting is explained in docs/settings.md; what is not written here has a default.
+task = "classify"
+seed = 1
+
+[data]
+root = "{folder.resolve()}"
+train = ["{train}"]               # a folder for each label
+{checked}{test}size = {size}                       # every picture is brought to this height and width: the middle of it
+origin = ""                     # where the pictures come from, and their licence; printed on the model's card
+
+[model]
+kind = "vit"
+layers = {layers}
+width = {width}
+heads = {width // 64}
+feed_forward = {4 * width}
+patch = {patch}                       # {size // patch} × {size // patch} patches are read like words
+
+[train]
+steps = {steps}                   # {epochs} times through the pictures
+pictures_per_batch = {batch}
+evaluate_every = {max(20, steps // 20)}
+save_every = {max(20, steps // 20)}
+
+[train.optimizer]
+learning_rate = 1e-3
+weight_decay = 0.05
+
+[train.schedule]
+warmup_steps = {max(20, steps // 20)}
+
+[train.regularize]
+dropout = 0.0
+drop_path = 0.1
+label_smoothing = 0.1
+
+[train.augment]                 # what is done to the pictures while training; leave out what changes their meaning
+crop = {max(1, size // 8)}
+flip = true
+rand_augment = {{ number = 2, magnitude = 9 }}
+mixup = 0.8
+cutmix = 1.0
+erase = 0.25
+"""
 
 
 def same_folder(files: Sequence[Path]) -> bool:

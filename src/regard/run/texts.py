@@ -1,10 +1,12 @@
 """What runs that judge a text, or two together, have in common."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Classes, ClassPairs, Rows
@@ -40,14 +42,27 @@ class TextRun(Run):
             return Classes(text, wanted, marks=self.marks)
         return ClassPairs(text, self.side(examples.second, self.tokenizers[0], training), wanted, self.marks)
 
-    def unlabelled(self, texts: Sequence[str]) -> Rows:
-        """Texts as a user gives them; a tab is between the two of a pair."""
-        nothing = np.zeros(len(texts), np.int64)
-        if self.recipe.data.second is None:
-            return Classes(Side(Ragged.of(self.ids(texts))), nothing, marks=self.marks)
-        parts = [text.split("\t") for text in texts]
-        for number, part in enumerate(parts, start=1):
+    def judged(self, texts: Sequence[str]) -> Tensor:
+        """What the model says of each text (N, C). Where pairs are judged, a tab is between the two; a model from elsewhere
+        judges texts alone, and two with a tab between them as a pair."""
+        second = self.recipe.data.second is not None
+        kinds = [second if self.foreign is None else "\t" in text for text in texts]
+        found: list[Any] = [None] * len(texts)
+        for kind, rows_of in ((False, self.singles), (True, self.pairs)):
+            chosen = {i: text for i, text in enumerate(texts) if kinds[i] == kind}
+            for number, logits in zip(chosen, self.logits(rows_of(chosen)) if chosen else []):
+                found[number] = logits
+        return torch.stack(found) if found else torch.zeros(0, 1)
+
+    def singles(self, texts: Mapping[int, str]) -> Rows:
+        """Texts as a user gives them, by their number, with nothing asked for."""
+        return Classes(Side(Ragged.of(self.ids(list(texts.values())))), np.zeros(len(texts), np.int64), marks=self.marks)
+
+    def pairs(self, texts: Mapping[int, str]) -> Rows:
+        """Likewise, a tab between the two of each pair."""
+        parts = [text.split("\t") for text in texts.values()]
+        for number, part in zip(texts, parts):
             if len(part) != 2:
-                raise Mistake(f"line {number} has {len(part)} texts; this run judges pairs, with a tab between the two")
+                raise Mistake(f"line {number + 1} has {len(part)} texts; this run judges pairs, with a tab between the two")
         first, second = (Side(Ragged.of(self.tokenizers[0].encode(list(side)))) for side in zip(*parts))
-        return ClassPairs(first, second, nothing, self.marks).capped(self.recipe.model.max_length)
+        return ClassPairs(first, second, np.zeros(len(texts), np.int64), self.marks).capped(self.recipe.model.max_length)

@@ -21,6 +21,7 @@ from regard.errors import Mistake
 from regard.models.zoo import MODELS
 from regard.run.base import Result, Run, override
 from regard.scoring import compare, merge_words, score_by_length, translation_scores
+from regard.tokens.special import NO_MARK
 
 ALIGN_AT_ONCE = 64
 
@@ -66,6 +67,8 @@ class Translator(Run):
     def load_tokenizers(self):
         """Of the source and of the target; they may be the same."""
         found = super().load_tokenizers()
+        if found[-1].marks.begin == NO_MARK:
+            raise Mistake(f"tokens.file = {self.recipe.tokens.file!r} has no token that begins an output; a translator needs one")
         return [found[0], found[-1]]
 
     def build_model(self) -> nn.Module:

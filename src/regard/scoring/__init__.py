@@ -9,7 +9,9 @@ from regard.scoring.alignment import (
     parse_moses,
     uniform_error,
 )
+from regard.scoring.answers import answer_scores
 from regard.scoring.correlation import correlations
+from regard.scoring.labels import label_scores
 from regard.scoring.likelihood import accuracy, compare_right, item_accuracy, perplexity
 from regard.scoring.score import Score, bootstrap
 from regard.scoring.summary import compare_summaries, summary_scores
@@ -19,6 +21,7 @@ __all__ = [
     "Score",
     "accuracy",
     "alignment_error",
+    "answer_scores",
     "best_head",
     "bootstrap",
     "compare",
@@ -27,6 +30,7 @@ __all__ = [
     "correlations",
     "format_moses",
     "item_accuracy",
+    "label_scores",
     "links",
     "merge_words",
     "parse_moses",

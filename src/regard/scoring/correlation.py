@@ -3,7 +3,7 @@
 import numpy as np
 
 from regard.errors import Mistake
-from regard.scoring.score import SAMPLES, SEED, Score, sign
+from regard.scoring.score import SAMPLES, SEED, Score, resampled, sign
 
 
 def correlations(said: np.ndarray, meant: np.ndarray, *, samples: int = SAMPLES, seed: int = SEED) -> dict[str, Score]:
@@ -11,15 +11,10 @@ def correlations(said: np.ndarray, meant: np.ndarray, *, samples: int = SAMPLES,
     said, meant = np.asarray(said, np.float64), np.asarray(meant, np.float64)
     if said.shape != meant.shape or len(said) < 3:
         raise Mistake(f"{len(said)} numbers to correlate with {len(meant)}: at least three of each are needed, as many of both")
-    drawn = np.random.default_rng(seed).integers(len(said), size=(samples, len(said)))
-    found = {}
-    for name, (one, other) in {"pearson": (said, meant), "spearman": (ranks(said), ranks(meant))}.items():
-        score = pearson(one, other)
-        resampled = [pearson(one[rows], other[rows]) for rows in drawn]
-        low, high = np.percentile(resampled, [2.5, 97.5])
-        signature = sign(name, bs=samples, seed=seed, n=len(said), units="percent")
-        found[name] = Score(name, score, min(float(low), score), max(float(high), score), signature)
-    return found
+    pairs = {"pearson": np.stack([said, meant]), "spearman": np.stack([ranks(said), ranks(meant)])}
+    return {name: resampled(name, len(said), lambda rows, both=both: pearson(*both[:, rows]),  # type: ignore[misc]
+                            sign(name, bs=samples, seed=seed, n=len(said), units="percent"), samples=samples, seed=seed)
+            for name, both in pairs.items()}
 
 
 def pearson(one: np.ndarray, other: np.ndarray) -> float:

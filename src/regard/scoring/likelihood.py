@@ -79,16 +79,16 @@ def item_accuracy(right: Sequence[tuple[int, int]], name: str = "accuracy", *, s
     return bootstrapped(name, counts, lambda total: 100 * total[0] / max(total[1], 1.0), signature, samples=samples, seed=seed)
 
 
-def compare_right(right: Mapping[str, Sequence[bool]]) -> list[dict[str, Any]]:
+def compare_right(right: Mapping[str, Sequence[bool]], name: str = "accuracy") -> list[dict[str, Any]]:
     """Is each system different from the first? McNemar's exact test (1947): of the items that only one of the two has right, each
     is as likely to be the one's as the other's. One row a system, as `compare` gives them."""
     rows: list[dict[str, Any]] = []
     first = np.asarray(next(iter(right.values())), dtype=bool)
     for system, found in right.items():
-        score = accuracy(found)
+        score = accuracy(found, name)
         mine, theirs = np.asarray(found, dtype=bool) & ~first, first & ~np.asarray(found, dtype=bool)
         p_value = sign_test(int(mine.sum()), int(theirs.sum())) if rows else None
-        rows.append({"system": system, "metric": "accuracy", "score": score.score, "mean": score.score,
+        rows.append({"system": system, "metric": name, "score": score.score, "mean": score.score,
                      "ci": (score.high - score.low) / 2, "p_value": p_value,
                      "signature": f"{score.signature}|test:mcnemar-exact"})
     return rows

@@ -73,6 +73,22 @@ def bootstrapped(
     return Score(name, score, min(low, score), max(high, score), signature)
 
 
+def resampled(
+    name: str,
+    number: int,
+    metric: Callable[[np.ndarray | slice], float],
+    signature: str,
+    *,
+    samples: int = SAMPLES,
+    seed: int = SEED,
+) -> Score:
+    """As `bootstrapped`, where items do not add up: the metric of all `number` of them, and of as many drawn again and again."""
+    generator = np.random.default_rng(seed)
+    score = metric(slice(None))
+    low, high = np.percentile([metric(generator.integers(number, size=number)) for _ in range(samples)], [2.5, 97.5])
+    return Score(name, score, min(float(low), score), max(float(high), score), signature)
+
+
 def sign(metric: str, **fields: object) -> str:
     """A signature in sacreBLEU's form (Post 2018), for the metrics that are ours: `metric:aer|bs:1000|…|regard:0.1.0`."""
     try:

@@ -28,10 +28,22 @@ class Marks:
     """What it ends with."""
     never: tuple[int, ...] = (PAD, BOS)
     """What is never said."""
+    between: tuple[int, ...] | None = None
+    """What stands between two texts that are read together; as `after` when not given."""
+    segment: int = 1
+    """The segment of the second of them."""
+
+    @property
+    def middle(self) -> tuple[int, ...]:
+        return self.after if self.between is None else self.between
 
     @property
     def around(self) -> int:
         return len(self.before) + len(self.after)
+
+    @property
+    def around_two(self) -> int:
+        return self.around + len(self.middle)
 
 
 OURS = Marks()

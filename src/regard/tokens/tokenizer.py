@@ -1,6 +1,7 @@
 """Text to ids and back, by the `tokenizers` library; lossless but for the normaliser and unknown characters.
 
-A space travels with the word after it ("▁"), punctuation stands apart, so that decoding needs no rules.
+A space travels with the word after it ("▁"), punctuation stands apart, so that decoding needs no rules. Characters and bytes are
+taken as they come, white space included.
 """
 
 import os
@@ -46,6 +47,12 @@ class Tokenizer:
         encodings = self.library.encode_batch(list(texts), add_special_tokens=False)
         return [(encoding.ids, word_numbers(text, encoding.offsets)) for text, encoding in zip(texts, encodings)]
 
+    def encode_spans(self, texts: Sequence[str]) -> list[tuple[list[int], np.ndarray]]:
+        """Ids of each text, and for each of them where it stands in the text: (from, to) in characters, without the white space
+        around it; nothing (from = to) where it is white space alone."""
+        encodings = self.library.encode_batch(list(texts), add_special_tokens=False)
+        return [(encoding.ids, trimmed(text, encoding.offsets)) for text, encoding in zip(texts, encodings)]
+
     def words(self, ids: Sequence[int]) -> list[int]:
         """For each token, which white-space separated word of the decoded text it belongs to."""
         pieces = ["" if i in self.unspoken else piece for i, piece in zip(ids, self.pieces(ids))]
@@ -57,11 +64,23 @@ class Tokenizer:
         return [self.piece(i) for i in ids]
 
     def piece(self, number: int) -> str:
-        token, decoder = self.library.id_to_token(number) or "", self.library.decoder
-        if decoder is None:
-            return f" {token}"                        # the library puts a space between tokens then
-        return decoder.decode(["a", token, "a"])[1:-1] if isinstance(decoder, decoders.BPEDecoder) \
-            else decoder.decode(["a", token])[1:]
+        token = self.library.id_to_token(number) or ""
+        return self.spell(["a", token, "a"])[1:-1] if isinstance(self.library.decoder, decoders.BPEDecoder) \
+            else self.spell(["a", token])[1:]
+
+    def spell(self, tokens: Sequence[str]) -> str:
+        """The text of tokens given as strings, by the library's decoder; without one, it puts a space between them."""
+        decoder = self.library.decoder
+        return " ".join(tokens) if decoder is None else decoder.decode(list(tokens))
+
+    def spoken(self, number: int) -> str | None:
+        """A token as a string; None where decoding leaves it out."""
+        return None if number in self.unspoken else self.library.id_to_token(number)
+
+    @cached_property
+    def byte_fallback(self) -> bool:
+        """Whether a token such as <0x42> stands for a byte."""
+        return self.spell(["a", "<0x42>"]) == "aB"
 
     @cached_property
     def unspoken(self) -> set[int]:
@@ -80,6 +99,8 @@ def train_tokenizer(settings: Tokens, texts: Iterable[str], more: Sequence[str] 
     match settings.kind:
         case "bpe":
             trainer = trainers.BpeTrainer(limit_alphabet=LARGEST_ALPHABET, min_frequency=2, **options)
+        case "bytes":
+            trainer = trainers.BpeTrainer(initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), min_frequency=2, **options)
         case "wordpiece":
             trainer = trainers.WordPieceTrainer(limit_alphabet=LARGEST_ALPHABET, min_frequency=2, **options)
         case "unigram":
@@ -93,20 +114,28 @@ def train_tokenizer(settings: Tokens, texts: Iterable[str], more: Sequence[str] 
 
 
 def untrained(settings: Tokens) -> Library:
-    model = {"bpe": lambda: models.BPE(unk_token="<unk>"), "wordpiece": lambda: models.WordPiece(unk_token="<unk>"),
-             "unigram": models.Unigram, "words": lambda: models.WordLevel(unk_token="<unk>"),
+    model = {"bpe": lambda: models.BPE(unk_token="<unk>"), "bytes": models.BPE,
+             "wordpiece": lambda: models.WordPiece(unk_token="<unk>"), "unigram": models.Unigram,
+             "words": lambda: models.WordLevel(unk_token="<unk>"),
              "characters": lambda: models.WordLevel(unk_token="<unk>")}[settings.kind]()
     library = Library(model)
-    steps = [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
-    library.normalizer = normalizers.Sequence([*steps, normalizers.Lowercase()] if settings.lowercase else steps)
-    if settings.kind == "characters":
-        library.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
-        library.decoder = decoders.Fuse()
-    else:
-        library.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(),
-                                                         pre_tokenizers.Split(Regex(r"[^\w\s▁]|_"), "isolated")])
-        unmark = [decoders.Replace("##", "")] if settings.kind == "wordpiece" else []
-        library.decoder = decoders.Sequence([*unmark, decoders.Metaspace()])
+    exact = settings.kind in ("characters", "bytes")
+    spaces = [] if exact else [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
+    steps = [*([] if settings.kind == "bytes" else [normalizers.NFC()]), *spaces,
+             *([normalizers.Lowercase()] if settings.lowercase else [])]
+    library.normalizer = normalizers.Sequence(steps) if steps else None
+    match settings.kind:
+        case "characters":
+            library.pre_tokenizer = pre_tokenizers.Split(Regex(r"(?m:.)"), "isolated")
+            library.decoder = decoders.Fuse()
+        case "bytes":
+            library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+            library.decoder = decoders.ByteLevel()
+        case kind:
+            apart = [pre_tokenizers.Split(Regex(r"[^\w\s▁]|_"), "isolated")] if settings.punctuation else []
+            library.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), *apart])
+            unmark = [decoders.Replace("##", "")] if kind == "wordpiece" else []
+            library.decoder = decoders.Sequence([*unmark, decoders.Metaspace()])
     return library
 
 
@@ -117,6 +146,22 @@ def word_numbers(text: str, spans: Sequence[tuple[int, int]]) -> list[int]:
         word, inside = (word, False) if char.isspace() else (word if inside else word + 1, True)
         owner.append(word if inside else word + 1)
     return [min(max(0, word), owner[start] if start < len(owner) else word) for start, _ in spans]
+
+
+def trimmed(text: str, spans: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Spans of a text without the white space around them (N, 2). Where letters were composed, a span of the library's ends after
+    the first of them ("e" of "é" in two code points): it goes on to white space, or to where the next one begins."""
+    found = np.zeros((len(spans), 2), np.int64)
+    for i, (start, end) in enumerate(spans):
+        limit = spans[i + 1][0] if i + 1 < len(spans) else len(text)
+        while start < end and text[start].isspace():
+            start += 1
+        while start < end and text[end - 1].isspace():
+            end -= 1
+        while start < end < limit and not text[end].isspace():
+            end += 1
+        found[i] = start, end
+    return found
 
 
 @contextmanager
@@ -135,9 +180,13 @@ def silence() -> Iterator[None]:
 def load_tokenizer(path: Path) -> Tokenizer:
     """A tokenizer.json of ours."""
     tokenizer = parse_tokenizer(path)
-    if [tokenizer.library.id_to_token(i) for i in range(len(SPECIALS))] != SPECIALS:
+    if not is_ours(tokenizer):
         raise Mistake(f"{path}: the first tokens must be {' '.join(SPECIALS)}")
     return tokenizer
+
+
+def is_ours(tokenizer: Tokenizer) -> bool:
+    return [tokenizer.library.id_to_token(i) for i in range(len(SPECIALS))] == SPECIALS
 
 
 def parse_tokenizer(path: Path, rows: int | None = None) -> Tokenizer:
@@ -150,6 +199,7 @@ def parse_tokenizer(path: Path, rows: int | None = None) -> Tokenizer:
             tokenizer.library.no_truncation()
             tokenizer.library.no_padding()
             tokenizer.decode([tokenizer.library.encode(word).ids for word in TRIAL] + tokenizer.encode(TRIAL))
+            tokenizer.library.encode(TRIAL[0], TRIAL[0])
     except FileNotFoundError:
         raise Mistake(f"no tokenizer at {path}") from None
     except BaseException as error:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from regard.batches.batch import Batch
 from regard.batches.batches import Batches
 from regard.errors import Interrupted, Mistake
-from regard.recipe import Train
+from regard.recipe import Training
 from regard.training import checkpoint
 from regard.training.average import MovingAverage, mean_weights
 from regard.training.log import Log
@@ -24,7 +24,7 @@ from regard.training.schedule import rate
 Objective = Callable[[nn.Module, Batch], Tensor]
 Evaluate = Callable[[nn.Module], dict[str, float]]
 NOT_FINITE_IN_A_ROW = 25
-BETTER = ("valid_bleu", "valid_accuracy", "valid_spearman", "valid_mean")
+BETTER = ("valid_bleu", "valid_accuracy", "valid_spearman", "valid_f1", "valid_mean")
 """What the best weights are chosen by, where it is measured; else by the loss."""
 
 
@@ -48,7 +48,7 @@ class Progress:
 class Trainer:
     """A model on its way through a recipe's `[train]`; its checkpoints lie in `folder`."""
 
-    def __init__(self, model: nn.Module, objective: Objective, batches: Batches, settings: Train, *, seed: int, folder: Path,
+    def __init__(self, model: nn.Module, objective: Objective, batches: Batches, settings: Training, *, seed: int, folder: Path,
                  log: Log, evaluate: Evaluate):
         self.model, self.objective, self.batches, self.settings = model, objective, batches, settings
         self.seed, self.folder, self.log, self.evaluate = seed, folder, log, evaluate

@@ -11,15 +11,25 @@ if TYPE_CHECKING:
     from regard.recipe import Regularize
 
 
-def surprise(log_p: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+def surprise(log_p: Tensor, labels: Tensor, smoothing: float = 0.0, choices: Tensor | None = None) -> Tensor:
     """-log p of each label, 0 where nothing is asked: (…, V), (…,) -> (…,).
 
-    Smoothed, it is (1 - ε) of the label's surprise and ε of the mean one (Szegedy et al. 2016).
+    Smoothed, it is (1 - ε) of the label's surprise and ε of the mean one (Szegedy et al. 2016), where not all V can be said the
+    mean of so many `choices`.
     """
     found = -log_p.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
     if smoothing:
-        found = (1 - smoothing) * found - smoothing * log_p.mean(-1)
+        found = (1 - smoothing) * found - smoothing * (log_p.mean(-1) if choices is None else log_p.sum(-1) / choices)
     return torch.where(labels != NOTHING, found, 0.0)
+
+
+def asked(log_p: Tensor, batch: Batch, smoothing: float = 0.0, choices: Tensor | None = None) -> Tensor:
+    """The surprise at each label; at a mixture of two, each by its share, which add up to one label."""
+    found = surprise(log_p, batch.labels, smoothing, choices)
+    if batch.mixture is None:
+        return found
+    share = batch.mixture.share
+    return share * found + (1 - share) * surprise(log_p, batch.mixture.other, smoothing, choices)
 
 
 class Say:
@@ -33,14 +43,33 @@ class Say:
         penalty = getattr(model, "penalty", None)
         return loss if penalty is None else loss + penalty(batch)
 
+    def log_p(self, model: nn.Module, batch: Batch) -> Tensor:
+        return model(**batch.inputs).float().log_softmax(-1)                      # (B, …, V)
+
+    def choices(self, batch: Batch) -> Tensor | None:
+        """How many of V can be said, where not all can."""
+        return None
+
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        return surprise(model(**batch.inputs).float().log_softmax(-1), batch.labels, self.smoothing).sum()
+        return asked(self.log_p(model, batch), batch, self.smoothing, self.choices(batch)).sum()
 
     def agreeing(self, model: nn.Module, batch: Batch) -> Tensor:
         """The mean loss of two passes, and what sets them apart."""
         both = batch.twice()
-        log_p = model(**both.inputs).float().log_softmax(-1)                      # (2B, …, V)
-        return (surprise(log_p, both.labels, self.smoothing).sum() + self.r_drop * divergence(log_p, batch.labels)) / 2
+        log_p = self.log_p(model, both)                                           # (2B, …, V)
+        said = asked(log_p, both, self.smoothing, self.choices(both)).sum()
+        return (said + self.r_drop * divergence(log_p, batch.labels)) / 2
+
+
+class Point(Say):
+    """Say positions in a text: what is behind its end, where log p is -inf, is no choice."""
+
+    def log_p(self, model: nn.Module, batch: Batch) -> Tensor:
+        log_p = super().log_p(model, batch)                                       # (B, 2, S)
+        return log_p.masked_fill(log_p == -torch.inf, 0.0)
+
+    def choices(self, batch: Batch) -> Tensor:
+        return batch.inputs["lengths"][:, None]
 
 
 class Near:

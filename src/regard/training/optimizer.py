@@ -89,6 +89,6 @@ def layers_below(names: Sequence[str]) -> dict[str, int]:
     def below(name: str) -> int:
         if name in layer:
             return depth - layer[name]
-        return depth + 1 if re.search(r"words|embedding|positions|segments", name) else 0
+        return depth + 1 if re.search(r"words|embedding|positions|segments|patches|token", name) else 0
 
     return {name: below(name) for name in names}

@@ -5,6 +5,7 @@ from regard.interop.families.gpt import GPT, GPT2
 from regard.interop.families.llama import LLAMA, MISTRAL
 from regard.interop.families.marian import MARIAN
 from regard.interop.families.t5 import T5
+from regard.interop.families.vit import DEIT, VIT
 from regard.interop.family import Family
 
 FAMILIES: dict[str, Family] = {
@@ -17,4 +18,6 @@ FAMILIES: dict[str, Family] = {
     "mistral": MISTRAL,
     "marian": MARIAN,
     "t5": T5,
+    "vit": VIT,
+    "deit": DEIT,
 }

@@ -47,6 +47,8 @@ def on_top(*pairs: tuple[str, str]) -> tuple[Rule, ...]:
     return tuple(rule for ours, theirs in pairs for rule in layer(ours, theirs, head=True))
 
 
+POINTER = Architecture("answer", on_top(("output", "qa_outputs")))
+
 BERT_MASKED = (*on_top(("transform", "cls.predictions.transform.dense"), ("norm", "cls.predictions.transform.LayerNorm")),
                Rule("output.bias", "cls.predictions.bias", head=True))
 
@@ -60,6 +62,7 @@ BERT = Family(
         "BertForMaskedLM": Architecture("masked", BERT_MASKED, MASKED, lacks=NO_PAIRS),
         "BertForSequenceClassification": Architecture("classify", on_top(("output", "classifier")), {"pool": "first"}),
         "BertForTokenClassification": Architecture("tag", on_top(("output", "classifier"))),
+        "BertForQuestionAnswering": POINTER,
         "BertModel": Architecture("read", seen=POOLED, bare=True),
     },
     bare="BertModel", embedding="embeddings.word_embeddings.weight", output="cls.predictions.decoder.weight", tied=True,
@@ -79,6 +82,7 @@ ROBERTA = Family(
         "RobertaForSequenceClassification": Architecture(
             "classify", on_top(("pool.dense", "classifier.dense"), ("output", "classifier.out_proj")), {"pool": "first"}),
         "RobertaForTokenClassification": Architecture("tag", on_top(("output", "classifier"))),
+        "RobertaForQuestionAnswering": POINTER,
         "RobertaModel": Architecture("read", seen=POOLED, bare=True),
     },
     bare="RobertaModel", embedding="embeddings.word_embeddings.weight", output="lm_head.decoder.weight", tied=True,
@@ -110,6 +114,7 @@ DISTILBERT = Family(
         "DistilBertForSequenceClassification": Architecture(
             "classify", on_top(("pool.dense", "pre_classifier"), ("output", "classifier")), {"pool": "first_relu"}),
         "DistilBertForTokenClassification": Architecture("tag", on_top(("output", "classifier"))),
+        "DistilBertForQuestionAnswering": POINTER,
         "DistilBertModel": Architecture("read", settings={"pool": "mean"}, bare=True),
     },
     bare="DistilBertModel", embedding="embeddings.word_embeddings.weight", output="vocab_projector.weight", tied=True,

@@ -47,7 +47,7 @@ MARIAN = Family(
         *layers("decoder.blocks.{i}.", "decoder.layers.{i}.", BLOCK | CROSS),
     ),
     architectures={
-        "MarianMTModel": Architecture("translate", (Rule("output.bias", "final_logits_bias", flat=True, head=True),),
+        "MarianMTModel": Architecture("translate", (Rule("output.bias", "final_logits_bias", flat=1, head=True),),
                                       {"output_bias": True}),
         "MarianModel": Architecture("translate", settings={"output_bias": False}, bare=True),
     },

@@ -1,0 +1,29 @@
+"""The cache on disk: what was built of some content, found again by its hash."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "regard", "stores")
+
+
+def open_store(digest: str, build: Callable[[Path], dict[str, int]]) -> Path:
+    """The folder of this digest. Where there is none, `build` fills one aside, which is then renamed: a half-built one is never
+    found. What `build` returns is kept in layout.json."""
+    folder = cache_folder() / digest
+    if (folder / "layout.json").exists():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".building-"))
+    try:
+        (aside / "layout.json").write_text(json.dumps(build(aside)))
+        if not folder.exists():
+            aside.rename(folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return folder

@@ -1,0 +1,111 @@
+"""Questions with their contexts and where the answers stand in them: SQuAD's JSON, 1.1 and 2.0 (Rajpurkar et al. 2016, 2018), or
+one object a line. Places are counted in characters (code points) from 0."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from regard.corpus.examples import Questions
+from regard.corpus.table import kind_of
+from regard.corpus.text import iterate_lines
+from regard.errors import Mistake
+
+SHOWN = 40
+
+
+def read_questions(files: Sequence[Path], *, unanswerable: bool = True) -> Questions:
+    """Questions from .json files as SQuAD has them and from .jsonl files; those without an answer only where they are wanted."""
+    found = Questions([], [], [], ", ".join(map(str, files)))
+    known: dict[str, str] = {}                        # a context is held once, however many questions it has
+    for path in files:
+        kind = kind_of(path)
+        if kind not in (".json", ".jsonl"):
+            raise Mistake(f"{path}: questions come as SQuAD's .json or as .jsonl (.gz and .xz too)")
+        for place, context, item in squad_items(path) if kind == ".json" else flat_items(path):
+            question, spans = text_at(item, "question", place).strip(), spans_of(item, context, place)
+            if not spans and not unanswerable:
+                raise Mistake(f"{place} has no answer; set data.unanswerable = true, or leave out such questions")
+            found.question.append(question)
+            found.context.append(known.setdefault(context, context))
+            found.answers.append(spans)
+            found.places.append(place)
+    if not found.question:
+        raise Mistake(f"{found.name} has no questions")
+    return found
+
+
+def squad_items(path: Path) -> Iterator[tuple[str, str, Any]]:
+    """Where each question stands, its context, and the rest."""
+    whole = parsed("\n".join(iterate_lines(path)), str(path), "; an object a line is .jsonl")
+    for a, article in enumerate(list_at(whole, "data", str(path))):
+        for p, paragraph in enumerate(list_at(article, "paragraphs", f"{path} data[{a}]")):
+            place = f"{path} data[{a}].paragraphs[{p}]"
+            context = text_at(paragraph, "context", place)
+            for q, item in enumerate(list_at(paragraph, "qas", place)):
+                name = item.get("id") if isinstance(item, dict) else None
+                yield f"{path} question {name}" if isinstance(name, str | int) else f"{place}.qas[{q}]", context, item
+
+
+def flat_items(path: Path) -> Iterator[tuple[str, str, Any]]:
+    for number, line in enumerate(iterate_lines(path), start=1):
+        if line.strip():
+            item = parsed(line, f"{path}:{number}")
+            yield f"{path}:{number}", text_at(item, "context", f"{path}:{number}"), item
+
+
+def parsed(text: str, place: str, cure: str = "") -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Mistake(f"{place} is not JSON: {error}{cure}") from None
+
+
+def at(item: Any, key: str, kind: type, place: str) -> Any:
+    if not isinstance(item, dict) or not isinstance(item.get(key), kind):
+        raise Mistake(f"{place} lacks {key!r}, which should be a {'text' if kind is str else 'list'}")
+    return item[key]
+
+
+def list_at(item: Any, key: str, place: str) -> list[Any]:
+    return at(item, key, list, place)
+
+
+def text_at(item: Any, key: str, place: str) -> str:
+    text: str = at(item, key, str, place)
+    if not text.strip():
+        raise Mistake(f"{place} has an empty {key!r}; fill it in or leave it out")
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        raise Mistake(f"{place} has half a character (a lone surrogate) in {key!r}; write the file again as UTF-8")
+    return text
+
+
+def spans_of(item: dict[str, Any], context: str, place: str) -> list[tuple[int, int]]:
+    """Where the answers stand; none where the question is said to be unanswerable."""
+    impossible = item.get("is_impossible") is True
+    given = item.get("answers", [] if impossible else None)
+    if isinstance(given, dict) and all(isinstance(given.get(key), list) for key in ("text", "answer_start")):
+        given = [dict(zip(("text", "answer_start"), pair)) for pair in zip(given["text"], given["answer_start"])]    # by columns
+    if not isinstance(given, list):
+        raise Mistake(f"{place} lacks 'answers', which should be a list; an empty one means that there is no answer")
+    if impossible and given:
+        raise Mistake(f"{place} is said to be impossible, but has answers; take away the one or the other")
+    return list(dict.fromkeys(span_of(answer, context, place) for answer in given))
+
+
+def span_of(answer: Any, context: str, place: str) -> tuple[int, int]:
+    text = text_at(answer, "text", f"{place}, an answer,")
+    key = "answer_start" if "answer_start" in answer else "start"
+    start = answer.get(key)
+    if isinstance(start, bool) or not isinstance(start, int):
+        raise Mistake(f"{place}: the answer {shown(text)} lacks 'answer_start' (or 'start'), a whole number")
+    if start < 0 or context[start:start + len(text)] != text:
+        there = f"where {shown(context[start:start + len(text)])} stands" if 0 <= start < len(context) else "outside the context"
+        where = [i for i in range(len(context)) if context.startswith(text, i)][:3]
+        cure = f"it stands at {', '.join(map(str, where))}" if where else "the context does not have it"
+        raise Mistake(f"{place}: the answer {shown(text)} should stand at {key} = {start}, {there}; {cure} (characters, from 0)")
+    return start, start + len(text)
+
+
+def shown(text: str) -> str:
+    return repr(text if len(text) <= SHOWN else text[:SHOWN] + "…")

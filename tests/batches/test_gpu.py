@@ -1,0 +1,40 @@
+"""Pictures on a GPU: kept there, changed there as on a CPU, nothing waits for it; skipped, and said so, where there is none."""
+
+import numpy as np
+import pytest
+import torch
+
+from regard.batches.pictures import PictureClasses
+from regard.batches.pixels import placed
+from regard.recipe import Augment
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
+
+GPU, CPU = torch.device("cuda"), torch.device("cpu")
+EVERYTHING = Augment(crop=2, flip=True, rand_augment={"number": 2, "magnitude": 9}, erase=0.5, mixup=0.8, cutmix=1.0)
+
+
+def pictures(device):
+    pixels = np.random.default_rng(0).integers(0, 256, (64, 16, 24, 3)).astype(np.uint8)
+    return PictureClasses(placed(pixels, device), np.arange(64) % 5, 7, EVERYTHING)
+
+
+def test_they_are_kept_there_and_changed_as_here():
+    there, here = pictures(GPU), pictures(CPU)
+    assert there.pixels.is_cuda and isinstance(here.pixels, np.ndarray)
+    rows = np.random.default_rng(1).permutation(64)
+    one, other = there.batch(rows, 1, 0).to(GPU), here.batch(rows, 1, 0).to(CPU)
+    apart = (one.inputs["pixels"].cpu().int() - other.inputs["pixels"].int()).abs()
+    assert apart.float().mean() < 0.5 and (apart <= 1).float().mean() > 0.95      # a threshold may fall on either side
+    torch.testing.assert_close(one.mixture.share.cpu(), other.mixture.share)
+    assert torch.equal(one.mixture.other.cpu(), other.mixture.other) and torch.equal(one.labels.cpu(), other.labels)
+
+
+def test_nothing_waits_for_the_device():
+    rows = pictures(GPU)
+    rows.batch(np.arange(64), 1, 0).to(GPU)                                       # whatever waits once may do so now
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        rows.batch(np.arange(64), 1, 1).to(GPU)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

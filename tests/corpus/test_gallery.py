@@ -1,0 +1,214 @@
+"""Folders, tables, shards and files laid end to end give the same pictures; what is wrong is said by file and line."""
+
+import io
+import json
+import tarfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from regard.corpus.dataset import hold_out, read_dataset
+from regard.corpus.examples import Pictures
+from regard.corpus.gallery import read_pictures
+from regard.errors import Mistake
+from regard.recipe import LabelledPictures
+
+SHADES = {"dark": [10, 20, 30], "light": [200, 220]}
+
+
+def png(shade):
+    file = io.BytesIO()
+    Image.fromarray(np.full((4, 4, 3), shade, np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+def tar(path, members):
+    """Members by name: bytes, or the target of a link."""
+    with tarfile.open(path, "w") as shard:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            if isinstance(content, str):
+                info.type, info.linkname = tarfile.SYMTYPE, content
+                shard.addfile(info)
+            else:
+                info.size = len(content)
+                shard.addfile(info, io.BytesIO(content))
+    return path
+
+
+@pytest.fixture
+def forms(tmp_path):
+    """The same pictures in every form."""
+    rows = [(label, shade) for label, shades in SHADES.items() for shade in shades]
+    for label, shade in rows:
+        (tmp_path / "folder" / label / "deeper").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "folder" / label / "deeper" / f"{shade}.PNG").write_bytes(png(shade))
+    for name in (".DS_Store", "notes.txt", ".hidden.png"):
+        (tmp_path / "folder" / "dark" / name).write_bytes(b"?")
+    (tmp_path / "folder" / "empty").mkdir()
+    lines = [f"folder/{label}/deeper/{shade}.PNG\t{label}\n" for label, shade in rows]
+    (tmp_path / "a.tsv").write_text("".join(lines))
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps({"file": path, "kind": label}) + "\n"
+                                              for path, label in (line.strip().split("\t") for line in lines)))
+    laid, index = b"", ""
+    for label, shade in rows:
+        index += f"{label}\t{len(laid)}\t{len(png(shade))}\n"
+        laid += png(shade)
+    (tmp_path / "c.pngs").write_bytes(laid)
+    (tmp_path / "c.index.tsv").write_text(index)
+    tar(tmp_path / "d.tar", [member for i, (label, shade) in enumerate(rows)
+                             for member in ((f"x/{i:04}.png", png(shade)), (f"x/{i:04}.cls", f"{label}\n".encode()))])
+    tar(tmp_path / "e.tar", [member for i, (label, shade) in enumerate(rows) for member in (
+        (f"{i:04}.json", json.dumps({"label": label}).encode()), (f"{i:04}.png", png(shade)))])
+    return tmp_path
+
+
+FORMS = {"folder": {"label": 1}, "a.tsv": {"label": 1}, "b.jsonl": {"label": "kind", "path": "file"}, "c.index.tsv": {"label": 0},
+         "d.tar": {"label": 1}, "e.tar": {"label": "label"}}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_gives_the_same_pictures(forms, name):
+    found = read_pictures([forms / name], **FORMS[name])
+    assert found.label == ["dark"] * 3 + ["light"] * 2 and found.labels() == ["dark", "light"]
+    assert [picture.read() for picture in found.pictures] == [png(shade) for shades in SHADES.values() for shade in shades]
+    assert found.digests == read_pictures([forms / "folder"], label=1).digests
+    assert all("\n" not in found.where(i) and str(forms) in found.where(i) for i in range(5))
+
+
+def test_a_recipe_names_them_and_several_follow_one_another(forms):
+    data = LabelledPictures(root=str(forms), train=["folder", "d.tar"], valid=["a.tsv"], test={"laid": ["e.tar"]})
+    found = read_dataset(data)
+    assert len(found.train) == 10 and len(found.valid) == 5 and len(found.tests["laid"]) == 5
+    assert found.train.label[5:] == found.valid.label == found.train.label[:5]
+
+
+def test_what_is_held_out_shares_no_picture_whatever_it_is_called(tmp_path):
+    for label in ("a", "b"):
+        (tmp_path / label).mkdir()
+        for i in range(20):
+            for copy in range(2):
+                (tmp_path / label / f"{i}-{copy}.png").write_bytes(png([i, 7 if label == "a" else 90, 3]))
+    everything = read_pictures([tmp_path], label=1)
+    train, valid, test = hold_out(everything, 5)
+    assert (len(train), len(valid), len(test)) == (60, 10, 10)
+    assert not set(train.digests) & set(valid.digests) and not set(valid.digests) & set(test.digests)
+    assert train.digests == Pictures(train.pictures).digests                      # carried along, not read again
+    with pytest.raises(Mistake, match=r"has 40 distinct examples; data.held_out = 11"):
+        hold_out(everything, 11)
+
+
+def test_captions_are_columns_or_lines_or_what_lies_beside(forms):
+    (forms / "columns.tsv").write_text("folder/dark/deeper/10.PNG\tone\ttwo\nfolder/dark/deeper/20.PNG\tthree\t\n")
+    assert read_pictures([forms / "columns.tsv"], captions=[1, 2]).captions == [["one", "two"], ["three"]]
+    (forms / "lines.tsv").write_text("folder/dark/deeper/10.PNG\tone\nfolder/dark/deeper/20.PNG\tthree\n"
+                                     "folder/dark/deeper/10.PNG\ttwo\n")
+    found = read_pictures([forms / "lines.tsv"], captions=[1])
+    assert found.captions == [["one", "two"], ["three"]] and len(found.pictures) == 2
+    assert found.texts() == [["one", "two", "three"]]
+    tar(forms / "t.tar", [("1.png", png(1)), ("1.txt", b"one\ntwo\n"), ("2.txt", b"three"), ("2.png", png(2)),
+                          ("3.png", png(3)), ("3.json", json.dumps({"captions": ["four", "five"], "label": "x"}).encode())])
+    assert read_pictures([forms / "t.tar"], captions=[1]).captions == [["one", "two"], ["three"], ["four", "five"]]
+    (forms / "c2.pngs").write_bytes(png(1) + png(2))
+    (forms / "c2.index.tsv").write_text(f"n\t0\t{len(png(1))}\tone\ttwo\nm\t{len(png(1))}\t{len(png(2))}\tthree\tfour\n")
+    both = read_pictures([forms / "c2.index.tsv"], label=0, captions=[3, 4])
+    assert both.label == ["n", "m"] and both.captions == [["one", "two"], ["three", "four"]]
+    with pytest.raises(Mistake, match="have labels and no captions"):
+        read_pictures([forms / "folder"], captions=[1])
+
+
+def test_members_are_only_read_and_odd_names_harm_nobody(tmp_path):
+    before = tmp_path / "home"
+    before.mkdir()
+    odd = ["../../evil.png", "/etc/evil2.png", "a\nb.png", "nul/../x.png", "ü" * 90 + ".png", "-rf.PNG"]
+    members = [(name, png(i)) for i, name in enumerate(odd)]
+    members += [(name.rpartition(".")[0] + ".cls", b"odd") for name in odd]
+    path = tar(before / "odd.tar", [*members, ("link.png", "/etc/passwd"), (".hidden.png", png(9)), ("notes.md", b"#")])
+    found = read_pictures([path], label=1)
+    assert [picture.read() for picture in found.pictures] == [png(i) for i in range(len(odd))]
+    assert all("\n" not in found.where(i) for i in range(len(odd)))
+    assert [entry.name for entry in tmp_path.rglob("*")] == ["home", "odd.tar"]
+
+
+@pytest.mark.parametrize("cut, match", [(700, "goes beyond its end"), (100, "not a whole tar"), (0, "not a whole tar")])
+def test_a_shard_that_is_not_whole_is_refused(tmp_path, cut, match):
+    path = tar(tmp_path / "a.tar", [("1.png", png(1) * 9), ("1.cls", b"x")])
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(Mistake, match=match):
+        read_pictures([path], label=1)
+
+
+MEMBERS = {
+    "two.tar": ([("1.png", png(1)), ("1.jpg", png(1)), ("1.cls", b"x")], "have the same name"),
+    "bare.tar": ([("1.png", png(1))], "1.png has no label"),
+    "large.tar": ([("1.png", png(1)), ("1.cls", b"x" * 2**21)], "a label or captions have at most"),
+    "json.tar": ([("1.png", png(1)), ("1.json", b"{")], "1.json is not JSON"),
+    "list.tar": ([("1.png", png(1)), ("1.json", b"[]")], "should hold a JSON object, not a list"),
+    "binary.tar": ([("1.png", png(1)), ("1.cls", b"\xff\xfe\xff")], "UTF-16|not UTF-8"),
+    "none.tar": ([("1.txt", b"x")], "has no pictures"),
+}
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_what_is_wrong_in_a_shard_is_named(tmp_path, name):
+    members, match = MEMBERS[name]
+    with pytest.raises(Mistake, match=match) as caught:
+        read_pictures([tar(tmp_path / name, members)], label=1)
+    assert name in str(caught.value) and "\n" not in str(caught.value)
+
+
+FILES = {
+    "a.tsv": ("nowhere.png\tx\n", "a.tsv:1 names a picture that is not there: .*nowhere.png"),
+    "b.tsv": ("here.png\n", "b.tsv:1 has 1 columns; data.path, data.label"),
+    "c.tsv": ("here.png\t \n", "c.tsv:1 has no label"),
+    "d.jsonl": ('{"path": "here.png"}\n', "d.jsonl:1 lacks a text field"),
+    "e.tsv": ("x" * 5000 + "\tx\n", "e.tsv:1 names a picture that is not there"),
+    "f.tsv": ("here.png/no.png\tx\n", "f.tsv:1 names a picture that is not there"),
+    "g.index.tsv": ("x\t0\t100000\n", r"g.index.tsv:1 says that a picture begins at 0 and has 100000 bytes; g.pngs has"),
+    "h.index.tsv": ("x\t-1\t3\n", "h.index.tsv needs its pictures beside it in one file: h.jpgs or"),
+    "i.csv": ("x", "give a folder with one folder a label"),
+    "j.tar.gz": ("x", "is a compressed shard"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_is_wrong_in_a_file_is_named_by_line(tmp_path, name):
+    (tmp_path / "here.png").write_bytes(png(1))
+    (tmp_path / "g.pngs").write_bytes(png(1))
+    text, match = FILES[name]
+    (tmp_path / name).write_text(text)
+    with pytest.raises(Mistake, match=match) as caught:
+        read_pictures([tmp_path / name], label=1 if "index" not in name else 0)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("begin", ["-1", "a", "1e3", "٣x"])
+def test_offsets_are_numbers(tmp_path, begin):
+    (tmp_path / "g.pngs").write_bytes(png(1))
+    (tmp_path / "g.index.tsv").write_text(f"x\t{begin}\t3\n")
+    with pytest.raises(Mistake, match=r"g.index.tsv:1 says that a picture begins at"):
+        read_pictures([tmp_path / "g.index.tsv"], label=0)
+
+
+def test_folders_say_what_they_cannot_be(tmp_path):
+    with pytest.raises(Mistake, match=r"no file or folder .*nothing; relative paths start at data.root"):
+        read_pictures([tmp_path / "nothing"], label=1)
+    with pytest.raises(Mistake, match="has no pictures"):
+        read_pictures([tmp_path], label=1)
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "a.gif").write_bytes(b"GIF89a")
+    with pytest.raises(Mistake, match=r"a.gif is not a PNG, JPEG or WebP picture"):
+        read_pictures([tmp_path], label=1)
+    (tmp_path / "cat" / "a.gif").unlink()
+    (tmp_path / "b.png").write_bytes(png(1))
+    with pytest.raises(Mistake, match=r"b.png lies beside the labels' folders"):
+        read_pictures([tmp_path], label=1)
+
+
+def test_a_link_to_a_labels_folder_is_followed(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "1.png").write_bytes(png(1))
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "cat").symlink_to(tmp_path / "there")
+    assert read_pictures([tmp_path / "set"], label=1).label == ["cat"]

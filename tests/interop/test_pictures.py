@@ -1,0 +1,261 @@
+"""Random tiny ViT and DeiT models say here what they say in `transformers`, from file to label; and go back bit for bit."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+import regard
+from regard import recipe as recipes
+from regard.cli import app
+from regard.errors import Mistake
+from regard.interop.convert import write_folder
+from regard.run.convert import convert, prove
+from regard.run.pictures import PictureClassifier
+from regard.training.checkpoint import weights_of, write_weights
+
+
+def shape(**other):
+    return dict(dict(hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40, image_size=16,
+                     patch_size=4, num_labels=5), **other)
+
+
+CASES = [
+    ("ViTForImageClassification", shape(), {}),
+    ("ViTForImageClassification", shape(image_size=[16, 24], patch_size=[8, 4], num_labels=3, layer_norm_eps=1e-3), {}),
+    ("ViTForImageClassification", shape(image_size=18, num_hidden_layers=3, num_attention_heads=1, hidden_act="relu"), {}),
+    ("ViTModel", shape(), {}),
+    ("ViTModel", shape(image_size=[8, 12]), {"add_pooling_layer": False}),
+    ("DeiTForImageClassification", shape(), {}),
+    ("DeiTForImageClassificationWithTeacher", shape(image_size=[12, 16], hidden_act="gelu_new"), {}),
+    ("DeiTModel", shape(), {}),
+    ("DeiTModel", shape(), {"add_pooling_layer": False}),
+]
+NAMES = [f"{name}-{number}" for number, (name, *_) in enumerate(CASES)]
+
+
+def processor_for(size, **options):
+    size = [size, size] if isinstance(size, int) else size
+    return transformers.ViTImageProcessor(size={"height": size[0], "width": size[1]}, **options)
+
+
+@pytest.fixture(scope="module", params=CASES, ids=NAMES)
+def pair(request, tmp_path_factory, unlike):
+    """One of their models with its processor, and the same opened by us."""
+    torch.manual_seed(len(request.param[1]))
+    name, settings, options = request.param
+    kind, folder = getattr(transformers, name), tmp_path_factory.mktemp("parity") / "theirs"
+    model = unlike(kind(kind.config_class(**settings), **options))
+    model.save_pretrained(folder)
+    processor = processor_for(settings["image_size"], resample=3, image_mean=[0.4, 0.5, 0.6], image_std=[0.2, 0.3, 0.25])
+    processor.save_pretrained(folder)
+    return model, processor, regard.load(folder, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Pictures of several shapes."""
+    folder, chance = tmp_path_factory.mktemp("files"), np.random.default_rng(1)
+    for i, (height, width) in enumerate([(30, 50), (16, 16), (64, 20), (9, 11)]):
+        small = Image.fromarray(chance.integers(0, 256, (height // 3, width // 3, 3)).astype(np.uint8))
+        small.resize((width, height), Image.Resampling.BICUBIC).save(folder / f"{i}.png")
+    return sorted(folder.iterdir())
+
+
+@torch.no_grad()
+def test_from_the_file_to_the_logits_they_agree(pair, files):
+    model, processor, run = pair
+    pixels = processor([Image.open(file) for file in files], return_tensors="pt")["pixel_values"]
+    theirs = model(pixel_values=pixels)
+    expected = theirs["logits"] if "logits" in theirs else theirs["last_hidden_state"]
+    (batch,) = [run.unlabelled(files).batch(np.arange(len(files)), 0, 0)]
+    torch.testing.assert_close(run.model.encoder.normalised(batch.inputs["pixels"]), pixels.float(), atol=1e-4, rtol=0)
+    torch.testing.assert_close(run.model(**batch.inputs), expected, atol=1e-4, rtol=0)
+    assert expected.std() > 0.1
+    if isinstance(run, PictureClassifier):
+        for judged, p in zip(run.classify(files), expected.softmax(-1)):
+            assert [found.label for found in judged] == [f"LABEL_{i}" for i in p.argsort(descending=True)]
+            assert judged[0].probability == pytest.approx(float(p.max()), abs=1e-4)
+
+
+def test_states_and_attention_agree(pair):
+    _, _, run = pair
+    proof = prove(run, run.folder)
+    assert proof.against == "transformers" and proof.holds and proof.texts == 0, proof
+
+
+def test_the_way_there_and_back_is_bit_for_bit(pair, tmp_path):
+    _, _, run = pair
+    back = write_folder(run, tmp_path / "back")
+    there, again = load_file(run.folder / "model.safetensors"), load_file(back / "model.safetensors")
+    assert there.keys() == again.keys() and all(torch.equal(there[name], again[name]) for name in there)
+    for name in ("config.json", "preprocessor_config.json"):
+        assert (run.folder / name).read_bytes() == (back / name).read_bytes()
+
+
+@torch.no_grad()
+def test_vectors_are_their_last_states(pair, files):
+    model, processor, run = pair
+    theirs = model(pixel_values=processor([Image.open(file) for file in files], return_tensors="pt")["pixel_values"],
+                   output_hidden_states=True).hidden_states
+    marks = run.recipe.model.marks
+    for layer in (0, 1):
+        for one, state in zip(run.embed(files, layer=layer), theirs[layer]):
+            np.testing.assert_allclose(one.vectors[0], state[marks:].mean(0), atol=1e-4)
+        for one, state in zip(run.embed(files, layer=layer, pool="cls"), theirs[layer]):
+            np.testing.assert_allclose(one.vectors[0], state[0], atol=1e-4)
+
+
+SMALL = dict(kind="vit", layers=2, width=24, heads=3, feed_forward=40, patch=4)
+
+
+def own_run(folder, model=(), data=()):
+    """A run folder as training would leave it, with random weights."""
+    recipe = recipes.build({"task": "classify", "data": {"train": ["x"], "valid": ["x"], "size": 16, **dict(data)},
+                            "model": {**SMALL, **dict(model)}})
+    folder.mkdir()
+    (folder / "recipe.toml").write_text(recipe.to_toml(), encoding="utf-8")
+    (folder / "labels.json").write_text(json.dumps(["cat", "dog", "emu"]))
+    run = PictureClassifier(folder, recipe, torch.device("cpu"))
+    with torch.no_grad():
+        for p in run.model.parameters():
+            p.add_(0.25 * torch.randn_like(p))
+    write_weights(folder / "model.safetensors", weights_of(run.model))
+    return regard.load(folder, device="cpu")
+
+
+FITS = [({}, {}, "vit"), ({}, {"fit": "stretch", "size": [16, 24], "resample": "bicubic"}, "vit"), ({}, {"resize": 20}, "vit"),
+        ({"distilled": "token"}, {"fit": "stretch", "resize": 18}, "deit"),
+        ({"distilled": "head", "mean": [0.1, 0.2, 0.3]}, {}, "deit")]
+
+
+@pytest.mark.parametrize("model, data, family", FITS, ids=str)
+def test_a_run_of_ours_says_the_same_there(tmp_path, files, model, data, family):
+    run = own_run(tmp_path / "run", model, data)
+    proof = convert(run.folder, tmp_path / "hf", verify=True, device="cpu")
+    assert proof.against == "transformers" and proof.holds, proof
+    opened, info = transformers.AutoModelForImageClassification.from_pretrained(tmp_path / "hf", output_loading_info=True)
+    teacher = model.get("distilled") == "head"
+    assert opened.config.model_type == family and opened.config.id2label == {0: "cat", 1: "dog", 2: "emu"}
+    assert teacher or not info["missing_keys"]
+    processor = transformers.AutoImageProcessor.from_pretrained(tmp_path / "hf")
+    assert type(processor).__name__.startswith({"vit": "ViT", "deit": "DeiT"}[family])
+    ours = run.model.encoder.normalised(run.unlabelled(files).batch(np.arange(4), 0, 0).inputs["pixels"])
+    theirs = processor([Image.open(file) for file in files], return_tensors="pt")["pixel_values"]
+    assert (ours - theirs).abs().max() <= 2.01 / 255 / min(run.recipe.model.deviation)      # two shades, where it is cut
+    again = regard.load(tmp_path / "hf", device="cpu")
+    assert again.classify(files) == run.classify(files)
+    assert again.frame == run.frame and again.labels == run.labels
+    card = (tmp_path / "hf" / "README.md").read_text()
+    assert "Labels of pictures" in card and "## Conversion" in card
+
+
+@pytest.mark.parametrize("model, data, message", [
+    ({"pool": "mean"}, {}, "model.pool = 'mean' has no counterpart in the nearest, vit"),
+    ({"layer_scale": 0.1}, {}, "model.layer_scale = 0.1"),
+    ({"positions": {"kind": "sinusoidal"}}, {}, "model.positions.kind = 'sinusoidal'"),
+    ({"norm_first": False}, {}, "model.norm_first = False"),
+    ({}, {"size": [16, 24]}, "data.fit = 'crop' to 16 × 24 pixels has no counterpart"),
+])
+def test_what_fits_no_family_is_said_in_one_line(tmp_path, model, data, message):
+    own_run(tmp_path / "run", model, data)
+    with pytest.raises(Mistake) as caught:
+        convert(tmp_path / "run", tmp_path / "hf", device="cpu")
+    assert message in str(caught.value) and "\n" not in str(caught.value) and not (tmp_path / "hf").exists()
+
+
+@pytest.fixture
+def theirs(tmp_path, unlike):
+    model = unlike(transformers.ViTForImageClassification(transformers.ViTConfig(**shape())))
+    model.save_pretrained(tmp_path / "theirs")
+    processor_for(16).save_pretrained(tmp_path / "theirs")
+    return tmp_path / "theirs"
+
+
+def changed(path, **values):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+HOSTILE = [
+    ("config.json", dict(qkv_bias=False), "qkv_bias = False: is not read here"),
+    ("config.json", dict(num_channels=1), "num_channels = 1"),
+    ("config.json", dict(image_size=[16, 16, 16]), "image_size = .*should be one whole number, or two"),
+    ("config.json", dict(image_size=10**9), "image_size = 1000000000: should be a whole number from 1 to 8192"),
+    ("config.json", dict(image_size="16"), "image_size = '16'"),
+    ("config.json", dict(patch_size=32), "a patch of 32 × 32 pixels is larger than the picture, 16 × 16"),
+    ("config.json", dict(patch_size=0), "patch_size = 0"),
+    ("config.json", dict(image_size=20), "brings pictures to 16 pixels, the model reads 20"),
+    ("config.json", dict(patch_size=8), r"position_embeddings has shape \[1, 17, 24\], config.json says \[1, 5, 24\]"),
+    ("config.json", dict(id2label={"0": "one"}), "one label or several"),
+    ("config.json", dict(architectures=["ViTForMaskedImageModeling"]), "ViTForMaskedImageModeling.: is not read"),
+    ("config.json", dict(architectures=["ViTMAE"], auto_map={"x": "y"}), "asks for code of its own"),
+    ("preprocessor_config.json", dict(size={"height": 32, "width": 32}), "brings pictures to 32 pixels, the model reads 16"),
+    ("preprocessor_config.json", dict(size={"shortest_edge": 16}), "leaves pictures of different shapes"),
+    ("preprocessor_config.json", dict(size={"longest_edge": 16}), "should have height and width, or shortest_edge"),
+    ("preprocessor_config.json", dict(size=None), "size = "),
+    ("preprocessor_config.json", dict(image_processor_type="BeitImageProcessor"), "'BeitImageProcessor' is not read"),
+    ("preprocessor_config.json", dict(resample=9), "resample = 9: should be one of Pillow's numbers"),
+    ("preprocessor_config.json", dict(do_resize=False), "do_resize = False"),
+    ("preprocessor_config.json", dict(rescale_factor=1.0), "rescale_factor = 1.0: is not read here; only 1/255"),
+    ("preprocessor_config.json", dict(image_std=[0.5, 0, 0.5]), "image_std = .*three numbers"),
+    ("preprocessor_config.json", dict(image_mean=[0.5]), "image_mean = .*three numbers"),
+]
+
+
+@pytest.mark.parametrize("file, values, message", HOSTILE, ids=[f"{next(iter(one[1]))}-{i}" for i, one in enumerate(HOSTILE)])
+def test_what_is_wrong_in_a_folder_is_one_line(theirs, file, values, message):
+    changed(theirs / file, **values)
+    with pytest.raises(Mistake, match=message) as caught:
+        regard.load(theirs, device="cpu")
+    assert "\n" not in str(caught.value)
+
+
+def test_forms_of_a_processor_that_mean_the_same(theirs, files):
+    before = regard.load(theirs, device="cpu").classify(files)
+    sides = {"height": 16, "width": 16}
+    for values in (dict(size=16), dict(size=[16, 16]), dict(image_mean=0.5, image_std=0.5), dict(size=sides)):
+        changed(theirs / "preprocessor_config.json", **values)
+        assert regard.load(theirs, device="cpu").classify(files) == before
+    (theirs / "preprocessor_config.json").unlink()
+    assert regard.load(theirs, device="cpu").classify(files) == before            # a ViT's own
+    (theirs / "preprocessor_config.json").write_text(json.dumps(dict(do_normalize=False, size=16)))
+    plain = regard.load(theirs, device="cpu").recipe.model
+    assert plain.mean == (0, 0, 0) and plain.deviation == (1, 1, 1)
+
+
+def test_half_precision_goes_there_and_back(theirs, tmp_path):
+    half = {name: tensor.half() for name, tensor in load_file(theirs / "model.safetensors").items()}
+    save_file(half, theirs / "model.safetensors", metadata={"format": "pt"})
+    again = load_file(write_folder(regard.load(theirs, device="cpu"), tmp_path / "back") / "model.safetensors")
+    assert all(torch.equal(half[name], again[name]) for name in half)
+
+
+def test_the_command_line_reads_a_folder(theirs, files):
+    done = CliRunner().invoke(app, ["classify", str(theirs), *map(str, files), "--json", "--device", "cpu"])
+    assert done.exit_code == 0 and len(done.stdout.splitlines()) == len(files), done.output
+    assert set(json.loads(done.stdout.splitlines()[0])) == {"label", "probability"}
+
+
+def test_a_run_begins_from_a_folder_and_reads_larger_pictures(theirs, tmp_path, files):
+    from regard.run.fit import train
+
+    for i, label in enumerate(["a", "b"] * 4):
+        (tmp_path / "set" / label).mkdir(parents=True, exist_ok=True)
+        Image.open(files[i % 4]).resize((20 + i, 20)).save(tmp_path / "set" / label / f"{i}.png")
+    data = {"root": str(tmp_path / "set"), "train": ["."], "valid": ["."], "size": 24, "fit": "stretch"}
+    recipe = {"task": "classify", "data": data,
+              "model": {**SMALL, "norm_epsilon": 1e-12},
+              "train": {"steps": 1, "evaluate_every": 1, "pictures_per_batch": 4, "optimizer": {"learning_rate": 1e-9},
+                        "schedule": {"warmup_steps": 0}, "begin": {"run": str(theirs), "parts": ["encoder."]}}}
+    run, before = train(recipe, tmp_path / "run", device="cpu"), regard.load(theirs, device="cpu")
+    before.resize((24, 24))
+    for one, other in zip(run.embed(files), before.embed(files)):
+        np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-5)
+    del recipe["train"]["begin"]["parts"]
+    with pytest.raises(Mistake, match=r"output.* has shape \[5(, 24)?\], the model wants \[2(, 24)?\]"):
+        train(recipe, tmp_path / "other", device="cpu")

@@ -1,0 +1,223 @@
+"""A run that answers questions: trained on composed letters and odd white space, scored, loaded again, used by command."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import regard
+from regard.cli import app
+from regard.corpus.questions import read_questions
+from regard.errors import Mistake
+from regard.run.card import card
+from regard.run.evaluate import compare_runs, evaluate
+from regard.run.fit import train
+
+KINDS = {"who?": ["Åsa", "A\u030ake\u0301", "кот", "dog"],
+         "where?": ["cafe\u0301", "Straße", "\u1112\u1161\u11ab\u1100\u116e\u11a8", "zoo"],
+         "what?": ["Äpfel", "😀", "ﬁns", "tea"], "when?": ["e\u0301te\u0301", "Ωm", "x\u0301y", "noon"]}
+OTHERS = ["und", "naïve", "o\u0308d", "so", "is"]
+SPACES = [" ", "  ", "\r\n", "\n", "\u00a0", " \t"]
+STACK = {"kind": "transformer", "layers": 1, "width": 64, "heads": 2, "feed_forward": 128, "max_length": 16, "segments": 2,
+         "positions": {"kind": "rotary"}}
+TRAIN = {"steps": 300, "tokens_per_batch": 1024, "evaluate_every": 150, "save_every": 300, "log_every": 50,
+         "optimizer": {"learning_rate": 3e-3}, "schedule": {"warmup_steps": 10},
+         "regularize": {"dropout": 0.0, "label_smoothing": 0.0}}
+
+
+def example(number):
+    """Who, where, what or when? One word of each kind stands among others."""
+    chance = random.Random(number)
+    words = {kind: chance.choice(choices) for kind, choices in KINDS.items()}
+    chosen = [*words.values(), *chance.choices(OTHERS, k=10)]
+    chance.shuffle(chosen)
+    starts, context = {}, ""
+    for word in chosen:
+        starts[word], context = len(context), context + word + chance.choice(SPACES)
+    kind = chance.choice(list(KINDS))
+    return {"question": kind, "context": context, "answers": [{"text": words[kind], "start": starts[words[kind]]}]}
+
+
+def settings(root, **changes):
+    made = {"task": "answer", "data": {"root": str(root), "train": ["train.jsonl"], "valid": ["valid.jsonl"]},
+            "tokens": {"size": 100}, "model": STACK, "train": TRAIN}
+    return {name: {**part, **changes.get(name, {})} if isinstance(part, dict) else part for name, part in made.items()}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("questions")
+    for name, numbers in (("train", range(1500)), ("valid", range(2000, 2080))):
+        (folder / f"{name}.jsonl").write_text("\n".join(json.dumps(example(number)) for number in numbers), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(files, tmp_path_factory):
+    made = train(settings(files), tmp_path_factory.mktemp("answer") / "run", device="cpu")
+    evaluate(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def asked(run):
+    valid = run.data.valid
+    return valid.question, valid.context, [gold for (gold,) in valid.golds()]
+
+
+def said(*words, stdin=None):
+    result = CliRunner().invoke(app, [*map(str, words)], input=stdin, catch_exceptions=False)
+    return result.stdout.splitlines()
+
+
+def test_it_answers_and_its_places_are_exact(run, asked):
+    questions, contexts, golds = asked
+    scores = json.loads((run.folder / "scores.json").read_text())["valid"]
+    assert scores["exact_match"]["low"] > 80 and scores["f1"]["low"] > 80 and "norm:squad" in scores["f1"]["signature"]
+    found = run.answers(questions, contexts)
+    exact = [best.text == gold for (best,), gold in zip(found, golds)]
+    assert np.mean(exact) > 0.85, "character for character, not only as SQuAD reads them"
+    for (best,), context in zip(found, contexts):
+        assert context[best.start:best.end] == best.text and 0 < best.probability <= 1
+    assert (run.folder / "outputs" / "valid.txt").read_text(encoding="utf-8").splitlines() == [best.text for (best,) in found]
+
+
+def test_company_and_the_order_of_questions_change_nothing(run, asked):
+    questions, contexts, _ = (part[:12] for part in asked)
+    together = run.answers(questions, contexts, top=3)
+    for question, context, best in zip(questions, contexts, together):
+        alone = run.answers([question], [context], top=3)[0]
+        assert [(one.text, one.start, one.end) for one in best] == [(one.text, one.start, one.end) for one in alone]
+        assert [one.probability for one in best] == pytest.approx([one.probability for one in alone], abs=1e-5)
+        assert run.answer(question, context).text == best[0].text
+    assert [one[0].text for one in run.answers(questions[::-1], contexts[::-1])] == [best[0].text for best in together[::-1]]
+
+
+def test_in_windows_it_finds_what_it_finds_in_one(run, asked):
+    """The same weights with room for a whole context; and contexts ten times as long as any that was trained on."""
+    questions, contexts, _ = asked
+    rows = run.encode(run.data.valid)
+    assert len(rows) > 2 * len(questions) and rows.lengths(0, 0)[0].max() == 16
+    wide = regard.load(run.folder, device="cpu")
+    object.__setattr__(wide.recipe.model, "max_length", 64)
+    assert len(wide.encode(wide.data.valid)) == len(questions)
+    cut, whole = ([best[0] for best in one.answers(questions, contexts)] for one in (run, wide))
+    assert np.mean([(a.start, a.end) == (b.start, b.end) for a, b in zip(whole, cut)]) > 0.85
+    before, after = "is und " * 60, " so is" * 30
+    late = [best[0] for best in run.answers(questions, [before + context + after for context in contexts])]
+    assert np.mean([a.text == b.text and a.start == b.start + len(before) for a, b in zip(late, cut)]) > 0.85
+
+
+def test_candidates_are_distinct_and_at_most_as_long_as_the_recipe_says(run, asked):
+    question, context = asked[0][0], asked[1][0]
+    found = run.answers([question], [context], top=500)[0]
+    assert len({(one.start, one.end) for one in found}) == len(found) > 60
+    assert [one.probability for one in found] == sorted((one.probability for one in found), reverse=True)
+    assert sum(one.probability for one in found) <= 1 + 1e-9
+    object.__setattr__(run.recipe.answering, "max_answer", 1)
+    try:
+        short = run.answers([question], [context], top=500)[0]
+        tokens = {tuple(span) for span in run.tokenizers[0].encode_spans([context])[0][1].tolist()}
+        assert {(one.start, one.end) for one in short} <= tokens
+    finally:
+        object.__setattr__(run.recipe.answering, "max_answer", 30)
+
+
+def test_the_question_is_never_the_answer(run):
+    found = run.answers(["who? dog"], ["tea zoo"], top=100)[0]
+    assert {one.text for one in found} <= {"tea zoo"[a:b] for a in range(7) for b in range(a + 1, 8)}
+
+
+def test_it_may_say_that_there_is_no_answer_where_it_is_allowed_to(run):
+    with_none = run.answers(["who?"], ["tea so"], top=100, unanswerable=True)[0]
+    assert [(one.start, one.end) for one in with_none if not one.text] == [(0, 0)]
+    assert sum(one.probability for one in with_none) == pytest.approx(1) and run.answer("who?", "tea so").text
+    object.__setattr__(run.recipe.answering, "threshold", -1e9)
+    try:
+        nothing = run.answer("who?", "so dog tea", unanswerable=True)
+        assert (nothing.text, nothing.start, nothing.end) == ("", 0, 0) and run.answer("who?", "so dog tea").text == "dog"
+    finally:
+        object.__setattr__(run.recipe.answering, "threshold", 0.0)
+
+
+def test_the_command_line_speaks_the_promised_forms(run, asked):
+    lines = [f"{question}\t{' '.join(context.split())}" for question, context, _ in zip(*(part[:3] for part in asked))]
+    plain = said("answer", run.folder, stdin="\n".join(lines) + "\n")
+    assert plain == said("answer", run.folder, *lines) and len(plain) == 3
+    found = [json.loads(line) for line in said("answer", run.folder, *lines, "--json", "--top", 2)]
+    assert len(found) == 6 and set(found[0]) == {"text", "start", "end", "probability"} and found[0]["text"] == plain[0]
+    tabbed = said("answer", run.folder, "--question", "wh\to?", "--context", "tea\tdog\nso", "--json")
+    assert json.loads(tabbed[0])["text"] in "tea\tdog\nso" and len(tabbed) == 1
+    for words, message in [(["--question", "x"], "go together"), (["a\tb", "--question", "x", "--context", "y"], "not both"),
+                           (["a\tb", "no tab"], "line 2 has no tab"), (["a\t "], "line 1 has an empty context"),
+                           (["\tb"], "line 1 has an empty question")]:
+        with pytest.raises(Mistake, match=message):
+            said("answer", run.folder, *words)
+    with pytest.raises(Mistake, match=r"answers questions .task = 'answer'.; it cannot classify"):
+        said("classify", run.folder, "text")
+    with pytest.raises(Mistake, match="2 questions but 1 contexts"):
+        run.answers(["a", "b"], ["c"])
+
+
+def test_loaded_it_is_what_was_saved_and_its_card_says_what_it_is_for(run, asked):
+    again = regard.load(run.folder, device="cpu")
+    assert again.answers(*asked[:2], top=2) == run.answers(*asked[:2], top=2)
+    text = card(run)
+    assert "regard answer" in text and "| exact match |" in text and "| f1 |" in text and "max_answer" in text
+    (rows,) = compare_runs_of(run, again)
+    assert [row["metric"] for row in rows] == ["exact_match"] * 2 and rows[1]["p_value"] == 1.0
+
+
+def compare_runs_of(one, other):
+    one.data.tests["valid"] = one.data.valid
+    return compare_runs([one, other]).values()
+
+
+def test_one_begins_from_a_masked_run(files, tmp_path):
+    """Its encoder and its tokenizer, whose mask is one more mark."""
+    text = [" ".join(example(number)["context"].split()) for number in range(200)]
+    (tmp_path / "text.txt").write_text("\n".join(text), encoding="utf-8")
+    short = {**TRAIN, "steps": 2, "evaluate_every": 2}
+    data = {"root": str(tmp_path), "train": ["text.txt"], "held_out": 20, "too_long": "truncate"}
+    masked = train({"task": "masked", "data": data, "tokens": {"size": 100}, "model": STACK, "train": short}, tmp_path / "masked",
+                   device="cpu")
+    begin = {"run": str(masked.folder), "parts": ["encoder."]}
+    still = {**short, "steps": 1, "evaluate_every": 1, "optimizer": {"learning_rate": 1e-9}, "begin": begin}
+    made = train(settings(files, train=still), tmp_path / "run", device="cpu")
+    assert made.tokenizers[0].to_json() == masked.tokenizers[0].to_json()
+    for one, other in zip(made.embed(["dog zoo"], pool="words"), masked.embed(["dog zoo"], pool="words")):
+        assert np.allclose(one.vectors, other.vectors, atol=1e-5)
+
+
+@pytest.mark.parametrize("impossible", [False, True])
+def test_a_starter_recipe_of_squads_file_trains(tmp_path, impossible):
+    paragraphs = []
+    for i, row in enumerate(map(example, range(60))):
+        gold = [{"text": answer["text"], "answer_start": answer["start"]} for answer in row["answers"]]
+        asked = {"id": str(i), "question": row["question"], "answers": [] if impossible and i % 3 == 0 else gold}
+        paragraphs.append({"context": row["context"], "qas": [asked]})
+    (tmp_path / "train.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    (tmp_path / "mine.toml").write_text("\n".join(said("new", "answer", "--data", tmp_path / "train.json")))
+    short = ["train.steps=2", "train.evaluate_every=2", "model.width=16", "model.layers=1", "model.feed_forward=16"]
+    made = train(tmp_path / "mine.toml", tmp_path / "run", overrides=short, device="cpu")
+    assert made.recipe.data.unanswerable == impossible and made.recipe.model.segments == 2
+    (result,) = evaluate(made)
+    assert set(result.scores) == {"exact_match", "f1"} and len(result.outputs) == len(result.examples)
+    notes = made.score("train", read_questions([tmp_path / "train.json"])).notes
+    assert any("of 20 without one" in note for note in notes) == impossible
+
+
+@pytest.mark.parametrize("change, message", [
+    ({"train": {"regularize": {"bpe_dropout": 0.1}}}, "an answer is said by its tokens"),
+    ({"model": {"max_length": 6}}, "need at least 8"),
+    ({"model": {"kind": "recurrent"}}, "model.kind = 'recurrent'"),
+    ({"data": {"too_long": "drop"}}, "data.too_long = 'drop': input should be 'truncate'"),
+    ({"data": {"stride": 0}}, "data.stride = 0"),
+    ({"data": {"train": ["none.jsonl"]}}, r"none.jsonl:1 has no answer; set data.unanswerable = true"),
+])
+def test_what_does_not_fit_is_said_before_training(files, tmp_path, change, message):
+    (files / "none.jsonl").write_text(json.dumps({**example(1), "answers": []}))
+    with pytest.raises(Mistake, match=message):
+        train(settings(files, **change), tmp_path / "run", device="cpu")
