@@ -35,8 +35,10 @@ def places() -> dict[tuple[str, type[Part]], list[str]]:
     def walk(path: str, kind: type[Part], task: str) -> None:
         found.setdefault((path, kind), []).append(task)
         for name, field in kind.model_fields.items():
+            place = f"{path}.{name}.NAME" if get_origin(field.annotation) is dict else f"{path}.{name}"
+            place = place.replace(".tasks.NAME.world", ".world")                  # a task's is as any
             for inner in parts_in(field.annotation):
-                walk(f"{path}.{name}".lstrip("."), inner, task)
+                walk(place.lstrip("."), inner, task)
 
     for task, recipe in recipes():
         walk("", recipe, task)
@@ -76,7 +78,7 @@ def kind_of(annotation: Any) -> str:
         return " or ".join(kind_of(option) for option in inside)
     if origin is Annotated:
         return kind_of(inside[0])
-    if origin is list:
+    if origin is list or (origin is tuple and inside[-1] is Ellipsis):
         return f"list of {kind_of(inside[0])}"
     if origin is tuple:
         return f"{'two' if len(inside) == 2 else 'three'} of {kind_of(inside[0])}"

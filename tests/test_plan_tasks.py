@@ -103,7 +103,9 @@ def test_the_memory_of_a_picture_is_what_autograd_keeps(model, bf16):
     {"task": "classify", "model": {"attention": "dot"}}, {"task": "tag"}, {"model": {"kind": "recurrent"}},
     {"task": "regress"}, {"task": "answer"}, {"task": "corrupted", "model": {"preset": "t5-tiny"}},
     {"model": {"kind": "recurrent", "decoder": "luong", "attention": "none"}},
-    {"model": {"kind": "universal", "width": 64, "heads": 4}},
+    {"model": {"kind": "universal", "width": 64, "heads": 4}}, {"task": "corrupted", "model": {"preset": "t5-tiny"}},
+    {"task": "regress", "model": {"kind": "transformer"}},
+    {"task": "text-to-text", "model": {"preset": "t5-tiny"}, "data": {"tasks": {"a": {"prefix": "a: ", "world": {}}}}},
 ], ids=str)
 def test_every_kind_is_planned_and_told(settings):
     recipe = recipes.build({"data": {"world": {}}, **settings})

@@ -24,6 +24,7 @@ Beam = Annotated[int | None, typer.Option("--beam", "--num-beams", min=1,
                                           help="Hypotheses kept a sentence; the recipe's when not given.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="PART.SETTING=VALUE",
                                                help="Override a setting of the recipe; may be repeated.")]
+Task = Annotated[str | None, typer.Option(metavar="NAME", help="Of a run of several tasks, the one that is wanted.")]
 Source = Annotated[Path | None, typer.Option(help="Text to translate, one sentence a line.")]
 Reference = Annotated[Path | None, typer.Option(help="Its translation, line by line.")]
 
@@ -38,12 +39,14 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the run; made anew."
 
 
 @app.command()
-def new(task: Annotated[str, typer.Argument(help="What to train for: translate, language, masked, classify, tag or answer.")],
+def new(task: Annotated[str, typer.Argument(help="What to train for: translate, text-to-text, language, masked, classify, tag or "
+                                            "answer.")],
         source: Source = None,
         target: Annotated[Path | None, typer.Option(help="Its translation, line by line.")] = None,
         pairs: Annotated[Path | None, typer.Option(help="Or both in one .tsv or .jsonl file.")] = None,
         data: Annotated[list[Path] | None, typer.Option(help="For other tasks: text, labelled texts (.tsv, .jsonl), "
-                                                        "tagged words, questions (.json, .jsonl).")] = None,
+                                                        "tagged words, questions (.json, .jsonl); for text-to-text a file a "
+                                                        "task.")] = None,
         pictures: Annotated[Path | None, typer.Option(help="To classify pictures: a folder with a folder for each label, or with "
                                                       "such folders in train and valid.")] = None) -> None:
     """Write a starter recipe for one's own data to standard output."""
@@ -99,7 +102,7 @@ def train(recipe: Annotated[Path, typer.Argument(metavar="RECIPE|RUN", help="A r
 
 
 @app.command()
-def evaluate(run: RunFolder, source: Source = None, reference: Reference = None, device: Device = "auto",
+def evaluate(run: RunFolder, source: Source = None, reference: Reference = None, task: Task = None, device: Device = "auto",
              as_json: AsJson = False) -> None:
     """Score a run on its recipe's test sets, or on given files; with intervals and signatures."""
     from regard.run.card import write_card
@@ -107,7 +110,7 @@ def evaluate(run: RunFolder, source: Source = None, reference: Reference = None,
     from regard.run.opened import load
 
     opened = load(run, device=device)
-    results = score(opened, source=source, reference=reference, save=opened.foreign is None)
+    results = score(opened, source=source, reference=reference, task=task, save=opened.foreign is None)
     write_card(opened)
     if as_json:
         for result in results:
@@ -119,14 +122,15 @@ def evaluate(run: RunFolder, source: Source = None, reference: Reference = None,
 
 @app.command()
 def compare(runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="The baseline first.")], source: Source = None,
-            reference: Reference = None, device: Device = "auto", as_json: AsJson = False) -> None:
+            reference: Reference = None, task: Task = None, device: Device = "auto", as_json: AsJson = False) -> None:
     """Is one run better than another? Paired significance tests."""
     from regard.run.evaluate import compare_runs
     from regard.run.opened import load
 
     if len(runs) < 2:
         raise Mistake("compare needs at least two run folders, the baseline first")
-    for name, rows in compare_runs([load(run, device=device) for run in runs], source=source, reference=reference).items():
+    opened = [load(run, device=device) for run in runs]
+    for name, rows in compare_runs(opened, source=source, reference=reference, task=task).items():
         if as_json:
             for row in rows:
                 print_json(set=name, **row)
@@ -144,12 +148,13 @@ def translate(run: RunFolder, texts: Texts = None, beam: Beam = None,
               number: Annotated[int, typer.Option("--number", "-n", min=1, help="Print the n best.")] = 1,
               temperature: Annotated[float | None, typer.Option(min=1e-6, help="Sample at this temperature.")] = None,
               top_k: Annotated[int, typer.Option(min=0)] = 0, top_p: Annotated[float, typer.Option(min=1e-6, max=1.0)] = 1.0,
-              seed: int = 0, device: Device = "auto", as_json: AsJson = False) -> None:
-    """Translate texts, or standard input line by line."""
+              seed: int = 0, task: Task = None, device: Device = "auto", as_json: AsJson = False) -> None:
+    """Translate texts, or standard input line by line; what a run of several tasks does with them, they say, or --task."""
     end_with_the_reader()
-    opened = open_for("translate", run, device)
+    opened = open_for("translate", run, device, task)
     for lines in portions(texts):
-        found = opened.translate(lines, beam=1 if greedy else beam, length_penalty=length_penalty, max_tokens=max_tokens,
+        asked = as_asked(opened, lines, task)
+        found = opened.translate(asked, beam=1 if greedy else beam, length_penalty=length_penalty, max_tokens=max_tokens,
                                  number=number, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
         for best in found:
             for translation in best:
@@ -212,13 +217,13 @@ def fill(run: RunFolder, texts: Texts = None,
 
 
 @app.command()
-def classify(run: RunFolder, texts: Texts = None, device: Device = "auto", as_json: AsJson = False) -> None:
+def classify(run: RunFolder, texts: Texts = None, task: Task = None, device: Device = "auto", as_json: AsJson = False) -> None:
     """Say the likeliest label, or the number, of texts, or the label of pictures by their paths; from the arguments or standard
     input line by line. A tab is between the two texts of a pair."""
     end_with_the_reader()
-    opened = open_for("classify", run, device)
+    opened = open_for("classify", run, device, task)
     for lines in portions(texts):
-        for found in opened.classify(lines):
+        for found in opened.classify(lines, task) if task else opened.classify(lines):
             if isinstance(found, float):
                 print_json(score=round(found, 6)) if as_json else print(f"{found:.4f}")
             elif as_json:
@@ -307,14 +312,15 @@ def show(run: RunFolder, text: Annotated[str, typer.Argument(help="A sentence to
          head: Annotated[int | None, typer.Option(min=1, help="Head of that layer, counted from 1.")] = None,
          heads: Annotated[bool, typer.Option("--heads", help="All heads of the layer, side by side.")] = False,
          steps: Annotated[bool, typer.Option("--steps", help="How many steps each token took (universal models).")] = False,
-         device: Device = "auto") -> None:
+         task: Task = None, device: Device = "auto") -> None:
     """Draw what a translation attended to, word by word; or how long each token was thought about."""
     from regard.run.show import show_alignment
     from regard.run.steps import show_steps
 
     if out is None and not terminal:
         raise Mistake("say where the picture goes: --out a.svg (or .png, .pdf), or --terminal")
-    opened = open_for("align", run, device)
+    opened = open_for("align", run, device, task)
+    (text,) = as_asked(opened, [text], task)
     if steps:
         if heads or layer or head:
             raise Mistake("--steps counts the steps of tokens, not of heads: leave out --layer, --head and --heads")
@@ -428,14 +434,21 @@ def doctor(as_json: AsJson = False) -> None:
         print(f"[{name}]".ljust(12) + state)
 
 
-def open_for(verb: str, run: Path, device: str) -> Any:
-    """A run that has the verb."""
+def open_for(verb: str, run: Path, device: str, task: str | None = None) -> Any:
+    """A run that has the verb, and the task."""
     from regard.run.opened import load
 
     opened = load(run, device=device)
     if not hasattr(opened, verb):
         raise Mistake(f"{run} {opened.does} (task = {opened.recipe.task!r}); it cannot {verb}")
+    if task is not None and not hasattr(opened, "prefixed"):
+        raise Mistake(f"--task {task}: {run} {opened.does}, and has no other task; leave it out")
     return opened
+
+
+def as_asked(opened: Any, texts: list[str], task: str | None) -> list[str]:
+    """Texts as a task wants them."""
+    return texts if task is None else opened.prefixed(texts, task)
 
 
 def portions(texts: list[str] | None, size: int = 2000) -> Iterator[list[str]]:

@@ -13,12 +13,14 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("heads", [(4, 4), (4, 2)])
-@pytest.mark.parametrize("structure", ["none", "causal", "lengths", "both", "window"])
+@pytest.mark.parametrize("structure", ["none", "causal", "lengths", "both", "window", "documents", "packed"])
 def test_fused_kernels_equal_the_written_out_equation(dtype, heads, structure):
     q, k, v = (torch.randn(3, h, 37, 64, device="cuda", dtype=dtype, requires_grad=True) for h in (heads[0], heads[1], heads[1]))
     lengths = torch.tensor([37, 20, 1], device="cuda")
+    documents = torch.arange(37, device="cuda") // torch.tensor([[5], [9], [5]], device="cuda")
     mask = {"none": Mask(), "causal": Mask(causal=True), "lengths": Mask(lengths=lengths),
-            "both": Mask(causal=True, lengths=lengths), "window": Mask(causal=True, window=5)}[structure]
+            "both": Mask(causal=True, lengths=lengths), "window": Mask(causal=True, window=5),
+            "documents": Mask(documents=documents), "packed": Mask(causal=True, documents=documents)}[structure]
     fused, plain = attend(q, k, v, mask=mask), attend(q, k, v, mask=mask, weights=True)[0]
     tolerance = 2e-2 if dtype != torch.float32 else 2e-3
     torch.testing.assert_close(fused, plain, atol=tolerance, rtol=tolerance)

@@ -26,6 +26,18 @@ def test_the_three_forms_hold_the_same_pairs(tmp_path):
         assert list(zip(pairs.source, pairs.target)) == ROWS and pairs.lines == [1, 2, 3]
 
 
+def test_columns_may_be_named_and_several_make_a_source(tmp_path):
+    named = read_pairs([write(tmp_path / "a.tsv", "de\ten", *(f"{t}\t{s}" for s, t in ROWS))], columns=("en", "de"))
+    assert list(zip(named.source, named.target)) == ROWS and named.lines == [2, 3, 4]
+    three = read_pairs([write(tmp_path / "b.jsonl", '{"q": "what", "c": "a\\tb", "a": 3}', '{"q": "", "c": "", "a": ""}')],
+                       columns=("q", "c", "a"))
+    assert (three.source, three.target, three.lines) == (["what\ta b"], ["3"], [1])
+    with pytest.raises(Mistake, match=r"b.tsv:2 has an empty source side"):
+        read_pairs([write(tmp_path / "b.tsv", "x\ty\tz", "x\t\tz")], columns=(0, 1, 2))
+    with pytest.raises(Mistake, match=r"a.tsv:1 names no column 'fr'"):
+        read_pairs([tmp_path / "a.tsv"], columns=("en", "fr"))
+
+
 def test_pairs_empty_on_both_sides_are_left_out_and_lines_still_known(tmp_path):
     pairs = read_pairs([write(tmp_path / "a.en", "one", "", "three"), write(tmp_path / "a.de", "eins", " ", "drei")])
     assert pairs.source == ["one", "three"] and pairs.where(1).endswith("a.en:3")

@@ -45,6 +45,9 @@ def test_weights_tokens_and_marks_are_theirs_and_the_folder_is_whole(theirs, tmp
     again = regard.load(run.folder, device="cpu")
     assert again.classify(texts) == run.classify(texts) and again.marks == run.marks
     assert "accuracy" in evaluate(again)[0].scores
+    assert convert(run.folder, tmp_path / "hf", verify=True, device="cpu").holds
+    back = regard.load(tmp_path / "hf", device="cpu")
+    assert back.marks.before == run.marks.before and back.tokenizers[0].encode(texts) == run.tokenizers[0].encode(texts)
 
 
 def test_a_shape_that_is_not_theirs_is_named(theirs, tmp_path):
@@ -76,3 +79,55 @@ def test_one_that_answers_keeps_their_vocabulary_and_goes_back_to_them(family, t
     rows = run.encode(run.data.valid)
     expected = run.model(**rows.batch(np.array([0]), 0, 0).inputs)[0, 0]
     torch.testing.assert_close(logits[:len(expected)], expected, atol=1e-4, rtol=0)
+
+
+T5_SIZES = dict(vocab_size=61, d_model=24, d_kv=6, num_heads=4, d_ff=40, num_layers=1, num_decoder_layers=2)
+T5_SHAPE = {"preset": "t5-tiny", "width": 24, "heads": 4, "feed_forward": 40, "encoder_layers": 1, "decoder_layers": 2,
+            "max_length": 32}
+
+
+def texts(tmp_path, begin, **train_settings):
+    for name, numbers in (("train", range(60)), ("valid", range(60, 80))):
+        lines = [f"the {'dog' if i % 2 else 'cat'} sleeps\t{i % 2}\n" for i in numbers]
+        (tmp_path / f"{name}.tsv").write_text("".join(lines))
+    task = {"prefix": "which: ", "kind": "classify", "train": ["train.tsv"], "valid": ["valid.tsv"],
+            "labels": {"0": "a cat", "1": "a dog"}}
+    return {"task": "text-to-text", "data": {"root": str(tmp_path), "tasks": {"which": task}}, "model": T5_SHAPE,
+            "train": {"steps": 1, "evaluate_every": 1, "optimizer": {"learning_rate": 1e-9}, "schedule": {"warmup_steps": 0},
+                      **train_settings, "begin": {"run": str(begin)}}, "decode": {"length_penalty": 0.0}}
+
+
+@pytest.fixture(scope="module")
+def their_t5(tmp_path_factory, write_theirs, unlike):
+    model = transformers.T5ForConditionalGeneration(transformers.T5Config(**T5_SIZES, decoder_start_token_id=0))
+    return write_theirs(unlike(model), tmp_path_factory.mktemp("t5") / "theirs")
+
+
+def test_tasks_begin_from_their_t5_and_become_a_t5_again(their_t5, tmp_path):
+    run = train(texts(tmp_path, their_t5), tmp_path / "run", device="cpu")
+    before = regard.load(their_t5, device="cpu")
+    lines = ["which: the dog sleeps", "which: a cat"]
+    assert run.marks == before.marks and run.tokenizers[0].encode(lines) == before.tokenizers[0].encode(lines)
+    assert [found.text for found in run.best(lines)] == [found.text for found in before.best(lines, length_penalty=0.0)]
+    proof = convert(run.folder, tmp_path / "hf", verify=True, device="cpu")
+    assert proof.against == "transformers" and proof.holds, proof
+    again = regard.load(tmp_path / "hf", device="cpu")
+    assert again.marks == run.marks and again.tokenizers[0].encode(lines) == run.tokenizers[0].encode(lines)
+    assert [found.text for found in again.best(lines, length_penalty=0.0)] == [found.text for found in run.best(lines)]
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    assert theirs(lines[0])["input_ids"] == [*run.tokenizers[0].encode(lines[:1])[0], run.marks.end]
+    assert (theirs.pad_token, theirs.eos_token) == ("<pad>", "</s>")
+
+
+def test_tasks_begin_from_a_pretrained_t5_of_ours(tmp_path):
+    """With its weights, and its tokenizer, sentinels and all."""
+    (tmp_path / "plain.txt").write_text("the dog sleeps\nwhich a cat a dog: the cat sleeps\n" * 60)
+    pretraining = {"task": "corrupted", "data": {"root": str(tmp_path), "train": ["plain.txt"], "valid": ["plain.txt"]},
+                   "tokens": {"size": 160, "kind": "words"}, "model": T5_SHAPE, "train": {"steps": 2, "evaluate_every": 2}}
+    pretrained = train(pretraining, tmp_path / "pretrained", device="cpu")
+    run = train(texts(tmp_path, pretrained.folder), tmp_path / "run", device="cpu")
+    assert run.tokenizers[0].to_json() == pretrained.tokenizers[0].to_json()
+    for (name, mine), (other, theirs) in zip(run.model.named_parameters(), pretrained.model.named_parameters()):
+        assert name == other and np.allclose(mine.detach(), theirs.detach(), atol=1e-6), name
+    (result,) = evaluate(run)
+    assert result.name == "which/valid" and convert(run.folder, tmp_path / "hf", verify=True, device="cpu").holds

@@ -35,6 +35,7 @@ FITS = [
     ("translate", dict(SMALL, encoder_layers=1, decoder_layers=2, tie="embeddings", activation="geglu", **T5), "t5",
      "AutoModelForSeq2SeqLM"),
     ("corrupted", dict(SMALL, encoder_layers=1, decoder_layers=1, scale_output=True, **T5), "t5", "AutoModelForSeq2SeqLM"),
+    ("text-to-text", dict(SMALL, encoder_layers=1, decoder_layers=1, scale_output=True, **T5), "t5", "AutoModelForSeq2SeqLM"),
     ("masked", BERT, "bert", "AutoModelForMaskedLM"),
     ("classify", BERT, "bert", "AutoModelForSequenceClassification"),
     ("classify", dict(BERT, segments=0, pool="first_relu"), "distilbert", "AutoModelForSequenceClassification"),
@@ -49,8 +50,9 @@ NAMES = [f"{task}-{family}-{number}" for number, (task, _, family, _) in enumera
 
 def own_run(folder, task, model):
     """A run folder as training would leave it, with random weights."""
-    kind = {} if task in ("translate", "corrupted") else {"kind": "transformer"}
-    data = {"world": {}, "second": 2} if task == "pairs" else {"world": {}}
+    kind = {} if task in ("translate", "corrupted", "text-to-text") else {"kind": "transformer"}
+    data = {"pairs": {"world": {}, "second": 2}, "text-to-text": {"tasks": {"say": {"prefix": "say: ", "world": {}}}}}.get(
+        task, {"world": {}})
     task = "classify" if task == "pairs" else task
     recipe = recipes.build({"task": task, "data": data, "tokens": {"size": 180}, "model": {**kind, **model},
                             "decode": {"length_penalty": 0.0}})
@@ -84,7 +86,7 @@ def converted(request, tmp_path_factory):
 def test_it_says_the_same_in_transformers(converted):
     run, proof, folder, family, kind = converted
     assert proof.against == "transformers" and proof.holds, proof
-    assert proof.texts == (4 if run.recipe.task in ("language", "translate", "corrupted") else 0)
+    assert proof.texts == (4 if run.recipe.task in ("language", "translate", "corrupted", "text-to-text") else 0)
     opened, info = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True)
     assert opened.config.model_type == family == transformers.AutoModel.from_pretrained(folder).config.model_type
     assert not info["missing_keys"] and not info["mismatched_keys"]
@@ -112,9 +114,9 @@ def test_opened_again_it_does_the_same(converted):
     run, _, folder, _, _ = converted
     again = regard.load(folder, device="cpu")
     task = run.recipe.task
-    if task in ("language", "translate"):
+    if task in ("language", "translate", "text-to-text"):
         assert (again.marks.begin, again.marks.end, again.marks.never) == (run.marks.begin, run.marks.end, run.marks.never)
-    if task == "translate":
+    if task in ("translate", "text-to-text"):
         assert [found.text for found in again.best(LINES, length_penalty=0.0)] == [found.text for found in run.best(LINES)]
     elif task == "language":
         assert again.generate(LINES, max_tokens=12) == run.generate(LINES, max_tokens=12)

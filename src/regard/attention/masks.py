@@ -4,9 +4,12 @@ Queries are the last T of the S positions, so that the same mask serves a whole 
 """
 
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
+
+from regard.attention.documents import Documents, find_documents
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +40,11 @@ class Mask:
     def structure(self) -> frozenset[str]:
         """The names of the conditions that are set."""
         return frozenset(f.name for f in fields(self) if getattr(self, f.name) is not f.default)
+
+    @cached_property
+    def packed(self) -> Documents | None:
+        """Where the documents lie, found once for all layers."""
+        return None if self.documents is None else find_documents(self.documents)
 
     def rows(self, chosen: Tensor) -> "Mask":
         """The same mask for a selection of the batch."""

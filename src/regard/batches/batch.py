@@ -1,11 +1,14 @@
 """What a model is given at once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+from regard.tokens.special import FILL
 
 NOTHING = -1
 """The label where a model is not asked to say anything."""
@@ -47,9 +50,21 @@ class Batch:
         return Batch(inputs, torch.cat([self.labels, self.labels]), np.concatenate([self.rows, self.rows]),
                      self.mixture and self.mixture.twice())
 
+    @staticmethod
+    def join(batches: "Sequence[Batch]") -> "Batch":
+        """The rows of several batches, one after another."""
+        inputs = {name: stacked([batch.inputs[name] for batch in batches], FILL) for name in batches[0].inputs}
+        return Batch(inputs, stacked([batch.labels for batch in batches], NOTHING), np.concatenate([b.rows for b in batches]))
+
     def label_count(self) -> int:
         """How many labels are asked for; of numbers, all."""
         return self.labels.numel() if self.labels.is_floating_point() else int((self.labels != NOTHING).sum())
+
+
+def stacked(parts: Sequence[Tensor], pad: int) -> Tensor:
+    """Rows of different lengths, filled up to the longest: (B, T) each, or (B,)."""
+    longest = max(part.size(-1) for part in parts)
+    return torch.cat([F.pad(part, (0, longest - part.size(1)), value=pad) if part.dim() > 1 else part for part in parts])
 
 
 def send(x: Tensor, device: torch.device) -> Tensor:

@@ -25,7 +25,8 @@ class Batches:
         planned = self.planned
         if planned is None or planned[0] != epoch:
             chance = np.random.default_rng([self.seed, SHUFFLE, epoch])
-            batches = fill(self.examples.lengths(self.seed, epoch), self.budget, chance.permutation(len(self.examples)))
+            lengths = self.examples.lengths(self.seed, epoch)
+            batches = fill(lengths, self.budget, chance.permutation(len(lengths[0])))
             planned = self.planned = epoch, [batches[i] for i in chance.permutation(len(batches))]
         return planned[1]
 
@@ -86,5 +87,5 @@ def fill(sides: Sequence[np.ndarray], budget: int, order: np.ndarray) -> list[np
 def in_order(examples: Rows, budget: int) -> Iterator[Batch]:
     """Every example once, unshuffled and without dropout: for evaluation."""
     plain = examples.plain()
-    for rows in fill(plain.lengths(0, 0), budget, np.arange(len(examples))):
+    for rows in fill(plain.lengths(0, 0), budget, np.arange(len(plain))):
         yield plain.batch(rows, 0, 0)

@@ -1,11 +1,12 @@
-"""Examples that are longer than the model allows: refused, dropped or cut, as `data.too_long` says, before the first step."""
+"""Examples that are longer than the model allows: refused, dropped, cut or split, as `data.too_long` says, before the first
+step."""
 
 from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
 
-from regard.batches.rows import Rows
+from regard.batches.rows import Rows, Single
 from regard.corpus.examples import Examples
 from regard.errors import Mistake
 
@@ -13,22 +14,26 @@ Kind = TypeVar("Kind", bound=Examples)
 
 
 def training_rows(examples: Kind, encode: Callable[[Kind], Rows], *, max_length: int, too_long: str) -> tuple[Rows, int]:
-    """The training examples that fit, and how many were dropped or cut."""
+    """The training examples that fit, and how many were dropped, cut or split."""
     rows = encode(examples)
     long = overlong(rows, max_length)
     if len(long) and too_long == "error":
         raise too_long_mistake(examples, rows, int(long[0]), max_length)
-    if len(long) == len(rows):
-        raise Mistake(f"{examples.name}: every example is longer than model.max_length = {max_length} tokens; raise it")
+    if too_long == "split" and isinstance(rows, Single):
+        return rows.split(max_length), len(long)
     if len(long) and too_long == "drop":
+        if len(long) == len(rows):
+            raise Mistake(f"{examples.name}: every example is longer than model.max_length = {max_length} tokens; raise it")
         kept = np.setdiff1d(np.arange(len(examples)), long)
         rows = encode(examples.choose(kept.tolist()))
     return rows.capped(max_length), len(long)
 
 
 def evaluation_rows(examples: Kind, encode: Callable[[Kind], Rows], *, max_length: int, too_long: str) -> Rows:
-    """Examples to be scored: none may be dropped, so what is too long is refused or cut."""
+    """Examples to be scored: none may be dropped, so what is too long is refused, cut or split."""
     rows = encode(examples)
+    if too_long == "split" and isinstance(rows, Single):
+        return rows.split(max_length)
     long = overlong(rows, max_length)
     if len(long) and too_long == "error":
         raise too_long_mistake(examples, rows, int(long[0]), max_length)

@@ -9,7 +9,8 @@ import torch
 from regard import chance
 from regard.batches.batch import NOTHING, Batch
 from regard.batches.ragged import Ragged
-from regard.batches.rows import Single, read, read_two
+from regard.batches.rows import Single, read_two
+from regard.tokens.special import FILL
 
 if TYPE_CHECKING:
     from regard.recipe import Masking
@@ -48,11 +49,17 @@ class Masked(Single):
         seen, asked = np.where(chosen, changed, ids), np.where(chosen, ids, NOTHING)
         return Hidden(Ragged(seen, where.offsets), Ragged(asked, where.offsets))
 
+    def unpadded(self, rows: np.ndarray, seed: int, epoch: int) -> tuple[Ragged, Ragged]:
+        hidden, marks = self.hide(rows, seed, epoch, self.text.most), self.marks
+        silent = [NOTHING] * len(marks.before), [NOTHING] * len(marks.after)
+        return hidden.read.between(marks.before, marks.after), hidden.asked.between(*silent)
+
+    def padded(self, read: Ragged, said: Ragged, rows: np.ndarray) -> Batch:
+        inputs = {"source": torch.from_numpy(read.padded(pad=FILL)), "lengths": torch.from_numpy(read.lengths)}
+        return Batch(inputs, torch.from_numpy(said.padded(pad=NOTHING)), rows)
+
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
-        hidden = self.hide(rows, seed, epoch, self.text.most)
-        before, after = ([NOTHING] * len(mark) for mark in (self.marks.before, self.marks.after))
-        labels = torch.from_numpy(hidden.asked.padded(pad=NOTHING, before=before, after=after))
-        return Batch(read(hidden.read, self.marks), labels, rows)
+        return self.padded(*self.unpadded(rows, seed, epoch), rows)
 
 
 @dataclass

@@ -50,6 +50,18 @@ class Ragged:
         within = np.arange(len(self.flat)) - np.repeat(self.offsets[:-1], lengths) < most
         return Ragged(self.flat[within], np.concatenate([[0], np.cumsum(kept)]))
 
+    def behind(self, first: np.ndarray) -> "Ragged":
+        """Every row without its first entries, so many of each."""
+        lengths = self.lengths
+        kept = np.arange(len(self.flat)) - np.repeat(self.offsets[:-1], lengths) >= np.repeat(first, lengths)
+        return Ragged(self.flat[kept], np.concatenate([[0], np.cumsum(lengths - first)]))
+
+    def split(self, most: int) -> "Ragged":
+        """Rows of more than `most` entries as several."""
+        numbers = np.maximum(1, -(-self.lengths // most))
+        within = np.arange(numbers.sum()) - np.repeat(np.cumsum(numbers) - numbers, numbers)
+        return Ragged(self.flat, np.append(np.repeat(self.offsets[:-1], numbers) + most * within, self.offsets[-1:]))
+
     def between(self, before: Sequence[int], after: Sequence[int]) -> "Ragged":
         """Every row with the given entries before and after it."""
         around = [np.tile(np.array(mark, self.flat.dtype), (len(self), 1)).reshape(-1) for mark in (before, after)]

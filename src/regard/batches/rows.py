@@ -1,12 +1,13 @@
 """Examples as ids, one kind for each shape of task; each knows how long its rows are and makes batches of them."""
 
 from dataclasses import dataclass, field, replace
-from typing import Protocol, Self
+from typing import Protocol, Self, cast
 
 import numpy as np
 import torch
 
 from regard.batches.batch import NOTHING, Batch
+from regard.batches.epoch import once_an_epoch
 from regard.batches.ragged import Ragged
 from regard.batches.side import Side
 from regard.tokens.special import FILL, OURS, Marks
@@ -80,6 +81,20 @@ class Single:
     def capped(self, most: int) -> Self:
         return replace(self, text=replace(self.text, most=most - self.around))
 
+    def split(self, most: int) -> Rows:
+        """The same texts, the long ones cut into several of at most so many positions."""
+        return cast(Rows, replace(self, text=self.text.split(most - self.around)))
+
+
+class Unpadded(Rows, Protocol):
+    """Rows that are made before they are padded, so that they may be cut, or several put into one."""
+
+    def unpadded(self, rows: np.ndarray, seed: int, epoch: int) -> tuple[Ragged, Ragged]:
+        """What is read at each position of some rows, and what should be said there."""
+        ...
+
+    def padded(self, read: Ragged, said: Ragged, rows: np.ndarray) -> Batch: ...
+
 
 @dataclass
 class Sentences(Single):
@@ -89,9 +104,59 @@ class Sentences(Single):
     def around(self) -> int:
         return 1
 
-    def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
+    def unpadded(self, rows: np.ndarray, seed: int, epoch: int) -> tuple[Ragged, Ragged]:
         text = self.text.take(rows, seed, epoch)
-        return Batch({"target": begun(text, self.marks)}, ended(text, self.marks), rows)
+        return text.between([self.marks.begin], []), text.between([], [self.marks.end])
+
+    def padded(self, read: Ragged, said: Ragged, rows: np.ndarray) -> Batch:
+        return Batch({"target": torch.from_numpy(read.padded(pad=FILL))}, torch.from_numpy(said.padded(pad=NOTHING)), rows)
+
+    def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
+        return self.padded(*self.unpadded(rows, seed, epoch), rows)
+
+    def split(self, most: int) -> "Windows":
+        return Windows(self, most)
+
+
+@dataclass
+class Windows:
+    """Texts cut into windows of at most `most` positions: each reads on where the one before it ended, and sees nothing of what
+    is before that; every word is said once."""
+
+    texts: Unpadded
+    most: int
+
+    def __len__(self) -> int:
+        return len(self.cut(0, 0)[0])
+
+    @once_an_epoch
+    def cut(self, seed: int, epoch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The text of each window, its first position there, and how many it has."""
+        lengths = self.texts.lengths(seed, epoch)[0]
+        windows = -(-lengths // self.most)
+        text = np.repeat(np.arange(len(lengths)), windows)
+        first = self.most * (np.arange(len(text)) - np.repeat(np.cumsum(windows) - windows, windows))
+        return text, first, np.minimum(lengths[text] - first, self.most)
+
+    def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
+        return [self.cut(seed, epoch)[2]]
+
+    def unpadded(self, rows: np.ndarray, seed: int, epoch: int) -> tuple[Ragged, Ragged]:
+        text, first, _ = (part[rows] for part in self.cut(seed, epoch))
+        read, said = self.texts.unpadded(text, seed, epoch)
+        return read.behind(first).truncated(self.most), said.behind(first).truncated(self.most)
+
+    def padded(self, read: Ragged, said: Ragged, rows: np.ndarray) -> Batch:
+        return self.texts.padded(read, said, rows)
+
+    def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
+        return self.padded(*self.unpadded(rows, seed, epoch), rows)
+
+    def plain(self) -> "Windows":
+        return replace(self, texts=self.texts.plain())
+
+    def capped(self, most: int) -> "Windows":
+        return replace(self, most=min(self.most, most))
 
 
 @dataclass

@@ -46,6 +46,11 @@ class Side:
         pieces = self.variants.take(self.choose(where.flat, seed, epoch))
         return Ragged(pieces.flat, pieces.offsets[where.offsets]).truncated(self.most)
 
+    def split(self, most: int) -> "Side":
+        """The long sentences cut into several."""
+        assert self.words is None, "where merges are dropped, every epoch would cut elsewhere"
+        return Side(self.ids.split(most))
+
     def plain(self) -> "Side":
         """The same sentences, always segmented alike."""
         return Side(self.ids, most=self.most)

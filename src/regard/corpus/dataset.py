@@ -7,42 +7,62 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from regard.corpus import worlds
-from regard.corpus.examples import Examples, Lines
+from regard.corpus.examples import Examples, Lines, TaskPairs, Tasks
 from regard.corpus.gallery import read_pictures
 from regard.corpus.pairs import read_pairs
 from regard.corpus.questions import read_questions
 from regard.corpus.single import read_labelled, read_tagged, read_text
+from regard.corpus.tasks import as_task, rooted
 from regard.errors import Mistake
 from regard.recipe import (
     Algorithm,
     CaptionedPictures,
     Data,
+    DataPart,
     LabelledData,
     LabelledPictures,
     PairData,
     QuestionData,
     Shapes,
     TaggedData,
+    TasksData,
     TextData,
 )
 
 Kind = TypeVar("Kind", bound=Examples)
+Set = TypeVar("Set")
 
 
 @dataclass
-class Dataset(Generic[Kind]):
-    train: Kind
-    valid: Kind
-    tests: dict[str, Kind]
+class Dataset(Generic[Set]):
+    train: Set
+    valid: Set
+    tests: dict[str, Set]
 
 
-def read_dataset(data: Data, *, train: bool = True) -> Dataset[Any]:
+def read_dataset(data: DataPart, *, train: bool = True) -> Dataset[Any]:
     """Everything `[data]` names; without `train`, the training set is left empty where it is not needed to find the others."""
+    if isinstance(data, TasksData):
+        return read_tasks(data, train)
+    assert isinstance(data, Data)
     found = read_forward(data, train)
     if not isinstance(data, PairData) or not data.reverse:
         return found
     tests = {name: pairs.reversed() for name, pairs in found.tests.items()}
     return Dataset(found.train.reversed() if train else found.train, found.valid.reversed(), tests)
+
+
+def read_tasks(data: TasksData, train: bool) -> Dataset[Any]:
+    """The sets of every task; its test sets, or where it has none its validation set, are named task/set."""
+    sets: dict[str, dict[str, TaskPairs]] = {"train": {}, "valid": {}, "tests": {}}
+    for name, task in data.tasks.items():
+        found = read_dataset(rooted(task, data.root), train=train)
+        sets["valid"][name] = as_task(name, task, found.valid)
+        if train:
+            sets["train"][name] = as_task(name, task, found.train)
+        sets["tests"] |= {f"{name}/{test}": as_task(name, task, pairs) for test, pairs in found.tests.items()} \
+            or {f"{name}/valid": sets["valid"][name]}
+    return Dataset(Tasks(sets["train"]), Tasks(sets["valid"]), sets["tests"])
 
 
 def read_forward(data: Data, train: bool) -> Dataset[Any]:

@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -69,6 +69,27 @@ class Pairs(Listed):
     def reversed(self) -> "Pairs":
         """The other direction; what a world knows of its pairs holds for this one only."""
         return Pairs(self.target, self.source, self.name, self.lines)
+
+
+@dataclass
+class TaskPairs(Pairs):
+    """Pairs of one of several tasks; what says which it is stands before every source."""
+
+    task: str = ""
+
+
+@dataclass
+class Tasks:
+    """The examples of several tasks, by name."""
+
+    parts: dict[str, TaskPairs]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts.values()))
+
+    def texts(self) -> list[list[str]]:
+        """The text of each side, task after task."""
+        return [list(chain.from_iterable(side)) for side in zip(*(pairs.texts() for pairs in self.parts.values()))]
 
 
 @dataclass

@@ -4,15 +4,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from regard.corpus.examples import Pairs
-from regard.corpus.table import Row, jsonl_rows, kind_of, tsv_rows
+from regard.corpus.table import Row, jsonl_rows, kind_of, table_rows, tsv_rows
 from regard.corpus.text import read_lines
 from regard.errors import Mistake
 
 
-def read_pairs(files: Sequence[Path], *, columns: tuple[int, int] = (0, 1),
-               fields: tuple[str, str] = ("source", "target")) -> Pairs:
-    """Pairs from two aligned files (source, target) or one .tsv or .jsonl file. Pairs empty on both sides are left out."""
-    if len(files) == 2:
+def read_pairs(files: Sequence[Path], *, columns: Sequence[int | str] = (0, 1),
+               fields: Sequence[str] = ("source", "target")) -> Pairs:
+    """Pairs from two aligned files (source, target) or one .tsv or .jsonl file. Pairs empty on both sides are left out. Of more
+    than two columns, the last is the target, and the source is the others with tabs between them."""
+    if len(columns) > 2 and len(files) == 1:
+        rows = table_rows(files[0], columns, "columns")
+    elif len(files) == 2 and len(columns) == 2:
         rows = aligned_rows(*files)
     elif len(files) == 1 and kind_of(files[0]) == ".jsonl":
         rows = jsonl_rows(files[0], fields, "data.fields")
@@ -26,13 +29,13 @@ def read_pairs(files: Sequence[Path], *, columns: tuple[int, int] = (0, 1),
 
 def collect(rows: Iterable[Row], files: Sequence[Path]) -> Pairs:
     pairs = Pairs([], [], str(files[0]))
-    for line, (source, target) in rows:
-        source, target = source.strip(), target.strip()
-        if bool(source) != bool(target):
-            side = "source" if not source else "target"
+    for line, cells in rows:
+        *sources, target = (cell.strip() for cell in cells)
+        if any((*sources, target)) and not all((*sources, target)):
+            side = "source" if target else "target"
             raise Mistake(f"{files[0]}:{line} has an empty {side} side; remove the pair, or check that the lines are aligned")
-        if source:
-            pairs.source.append(source)
+        if target:
+            pairs.source.append("\t".join(text.replace("\t", " ") for text in sources) if len(sources) > 1 else sources[0])
             pairs.target.append(target)
             pairs.lines.append(line)
     if not pairs.source:

@@ -15,6 +15,7 @@ from regard.recipe import (
     QuestionData,
     Shapes,
     TaggedData,
+    TaskData,
     TextData,
     World,
 )
@@ -26,15 +27,18 @@ NOWHERE = "–"
 
 def examples(data: Data, split: str, number: int) -> Any:
     """Translation pairs; sentences; words tagged with what they become in German; sentences with an "it" labelled with its
-    German gender; words to be found again in the German sentence; pictures."""
+    German gender, or paired with it; words to be found again in the German sentence; pictures."""
     world = data.world
     if isinstance(world, Shapes):
         return drawn(data, world, split, number)
     assert isinstance(world, World)
     name = f"world {world.kind} {split}"
-    share = 1.0 if isinstance(data, LabelledData) else world.share
+    labelled = isinstance(data, LabelledData) or (isinstance(data, TaskData) and data.kind == "classify")
+    share = 1.0 if labelled else world.share
     gold = bilingual.generate(number, world.seed, level=world.level, split=split, share=share)
     match data:
+        case TaskData(kind="classify"):
+            return Pairs([pair.source for pair in gold], genders(gold), name)
         case PairData():
             return Pairs([pair.source for pair in gold], [pair.target for pair in gold], name, gold=gold)
         case TextData():
@@ -42,7 +46,7 @@ def examples(data: Data, split: str, number: int) -> Any:
         case TaggedData():
             return Tagged([pair.source.split() for pair in gold], [glosses(pair) for pair in gold], name)
         case LabelledData():
-            return Labelled([pair.source for pair in gold], [bilingual.GENDER[pair.pronouns[0].form] for pair in gold], name)
+            return Labelled([pair.source for pair in gold], genders(gold), name)
         case QuestionData():
             return questions_of(gold, data.unanswerable, name)
 
@@ -55,6 +59,11 @@ def drawn(data: Data, world: Shapes, split: str, number: int) -> Pictures:
     if isinstance(data, LabelledPictures):
         return replace(found, label=[picture.label(data.of) for picture in gold])
     return replace(found, captions=[[caption.text for caption in picture.captions] for picture in gold])
+
+
+def genders(gold: list[bilingual.Pair]) -> list[str]:
+    """Of what each "it" stands for."""
+    return [bilingual.GENDER[pair.pronouns[0].form] for pair in gold]
 
 
 def solved(world: Algorithm, split: str, number: int, shortest: int, longest: int) -> Pairs:

@@ -26,7 +26,7 @@ COPIED = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_
           "preprocessor_config.json")
 """What goes back as it came."""
 LABELLED = ("classify", "tag")
-WRITTEN_AS = {"corrupted": "translate", "regress": "classify"}
+WRITTEN_AS = {"corrupted": "translate", "text-to-text": "translate", "regress": "classify"}
 """Tasks whose models are those of another task."""
 
 

@@ -51,7 +51,7 @@ class Stack(nn.Module):
                 begins: Tensor | None) -> tuple[Tensor, list[dict[str, Any]]]:
         """The positions of what is read (T,) or (B, T), and what each block is given besides it."""
         past = caches[0].length if caches else 0
-        key_at = positions_of(past + x.size(1), mask.starts, x.device)            # (S,) or (B, S)
+        key_at = positions_of(past + x.size(1), mask, x.device)                   # (S,) or (B, S)
         key_at = key_at if begins is None else key_at + begins[:, None]           # (B, S)
         at = key_at[..., past:]
         rotation, bias = self.positions.rotation(at), self.positions.bias(at, key_at)
@@ -66,7 +66,9 @@ def collect(states: list[Tensor] | None, x: Tensor) -> Tensor:
     return x
 
 
-def positions_of(length: int, starts: Tensor | None, device: torch.device) -> Tensor:
-    """0, 1, 2 …, counted from where each row begins."""
+def positions_of(length: int, mask: Mask, device: torch.device) -> Tensor:
+    """0, 1, 2 …, counted from where each row begins, or in it each document."""
+    if mask.packed is not None:
+        return mask.packed.place
     at = torch.arange(length, device=device)
-    return at if starts is None else (at - starts[:, None]).clamp(min=0)
+    return at if mask.starts is None else (at - mask.starts[:, None]).clamp(min=0)

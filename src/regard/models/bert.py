@@ -22,7 +22,8 @@ HIDDEN = 0.15
 
 
 class Encoder(nn.Module):
-    """Ids (B, S) and the segment of each -> contextual vectors (B, S, D)."""
+    """Ids (B, S) and the segment of each -> contextual vectors (B, S, D). Packed rows say which document each is of, what fills
+    them up being one too."""
 
     def __init__(self, settings: "EncoderModel", vocabulary: int, regularize: "Regularize | None" = None):
         super().__init__()
@@ -31,12 +32,13 @@ class Encoder(nn.Module):
         self.stack = build_stack(settings, regularize, causal=False, embedding_norm=settings.embedding_norm)
 
     def forward(self, source: Tensor, lengths: Tensor, segments: Tensor | None = None,
-                states: list[Tensor] | None = None) -> Tensor:
+                states: list[Tensor] | None = None, documents: Tensor | None = None) -> Tensor:
         x = self.words(source)
         if self.segments is not None:
             last = self.segments.num_embeddings - 1                               # RoBERTa has one segment
             x = x + self.segments(torch.zeros_like(source) if segments is None else segments.clamp(max=last))
-        return self.stack(x, mask=Mask(lengths=lengths), states=states)
+        mask = Mask(lengths=lengths) if documents is None else Mask(documents=documents)
+        return self.stack(x, mask=mask, states=states)
 
 
 class Reading(nn.Module):
@@ -107,10 +109,11 @@ class MaskedWords(Reading):
 
         self.followed: Tensor | None = None
 
-    def forward(self, source: Tensor, lengths: Tensor, segments: Tensor | None = None, follows: Tensor | None = None) -> Tensor:
+    def forward(self, source: Tensor, lengths: Tensor, segments: Tensor | None = None, follows: Tensor | None = None,
+                documents: Tensor | None = None) -> Tensor:
         """The logits (B, S, V) of the word at each position. Where it is known whether the second text follows the first, what
         is thought of that (B, 2) is left behind in `followed`."""
-        x = self.encoder(source, lengths, segments)
+        x = self.encoder(source, lengths, segments, documents=documents)
         self.followed = None if follows is None else self.next_sentence(self.pool(x, lengths))
         return self.output(self.norm(F.gelu(self.transform(x))))
 

@@ -32,9 +32,10 @@ class Gpt(nn.Module):
         if settings.tie:
             self.output.weight = self.words.weight
 
-    def forward(self, target: Tensor) -> Tensor:
-        """The logits (B, T, V) of the word after each position, given all before it."""
-        return self.output(self.decoder(self.words(target), mask=Mask(causal=True)))
+    def forward(self, target: Tensor, documents: Tensor | None = None) -> Tensor:
+        """The logits (B, T, V) of the word after each position, given all before it; in packed rows (`documents`, (B, T)) all
+        before it in its document."""
+        return self.output(self.decoder(self.words(target), mask=Mask(causal=True, documents=documents)))
 
     def layers_of(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
         """The embeddings with their positions, then what each layer makes of them: (B, S, D) each."""

@@ -34,6 +34,11 @@ MODELS: dict[str, dict[str, Any]] = {
         "recurrent": RecurrentTranslator,
         "universal": UniversalTransformer,
     },
+    "text-to-text": {
+        "transformer": Transformer,
+        "recurrent": RecurrentTranslator,
+        "universal": UniversalTransformer,
+    },
     "classify": {
         "transformer": EncoderClassifier,
         "recurrent": RecurrentClassifier,

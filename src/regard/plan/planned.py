@@ -29,6 +29,7 @@ from regard.recipe import DECODERS, ENCODERS, PRESETS, VITS, ClassifyPictures, R
 TYPICAL_LENGTH = 30
 """Tokens of a sentence where no data say better; WMT sentences have about as many. A single text is as long as it may be."""
 TYPICAL = (TYPICAL_LENGTH, TYPICAL_LENGTH)
+PAIRS = ("translate", "text-to-text")
 
 BATCHES = {"125m": 0.5e6, "350m": 0.5e6, "760m": 0.5e6, "1.3b": 1e6, "2.7b": 1e6, "6.7b": 2e6, "13b": 2e6, "175b": 3.2e6}
 LABELS = 1_000
@@ -149,7 +150,7 @@ def plan(what: str | Path | Recipe, overrides: Sequence[str] = (), *, vocabulary
 def plan_recipe(name: str, recipe: Recipe, vocabulary: tuple[int, int],
                 lengths: tuple[int, int] = TYPICAL, devices: Sequence[Device] = DEVICES,
                 notes: Sequence[str] = ()) -> Plan:
-    translates = recipe.task == "translate"
+    translates = recipe.task in PAIRS
     if translates and recipe.model.tie in ("all", "embeddings") and vocabulary[0] != vocabulary[1]:
         raise Mistake(f"vocabularies {both(vocabulary)} differ, but model.tie = {recipe.model.tie!r} shares one: "
                       "set model.tie = 'target'")
@@ -173,7 +174,7 @@ def build_on_paper(recipe: Recipe, vocabulary: tuple[int, int]) -> nn.Module:
     """The recipe's model with shapes but without memory."""
     if getattr(recipe.model, "features", None) is not None:
         raise Mistake("model.features: the vectors come from another run; plan that one, and this recipe without them")
-    said: dict[str, tuple[int, ...]] = {"translate": vocabulary[1:], "corrupted": vocabulary[1:], "classify": (2,),
+    said: dict[str, tuple[int, ...]] = {**dict.fromkeys((*PAIRS, "corrupted"), vocabulary[1:]), "classify": (2,),
                                         "regress": (1,), "tag": (2,)}
     sizes: Any = (recipe.data.height_width, vocabulary[0]) if isinstance(recipe, ClassifyPictures) else \
         vocabulary[:1] + said.get(recipe.task, ())

@@ -6,6 +6,7 @@
 from regard.recipe.data import (
     Algorithm,
     Data,
+    DataPart,
     LabelledData,
     PairData,
     PairTokens,
@@ -32,6 +33,7 @@ from regard.recipe.pictures import (
 from regard.recipe.read import apply_override, build, parse, read
 from regard.recipe.reader import ElmoModel, Features, RecurrentLanguage, RecurrentReader, Vectors
 from regard.recipe.stack import DECODERS, ENCODERS, DecoderModel, EncoderModel
+from regard.recipe.tasks import TaskData, TasksData
 from regard.recipe.train import Begin, Decode, Optimizer, Regularize, Schedule, Train, Training
 from regard.recipe.whole import (
     OF_KIND,
@@ -47,14 +49,15 @@ from regard.recipe.whole import (
     Masking,
     Recipe,
     Tag,
+    TextToText,
     Translate,
 )
 
 __all__ = ["DECODERS", "ENCODERS", "OF_KIND", "PRESETS", "RECIPES", "VITS", "Algorithm", "Answer", "Answering", "Augment",
-           "Begin", "CaptionedPictures", "Classify", "ClassifyPictures", "Corrupted", "Corruption", "Data", "Decode",
-           "DecoderModel", "ElmoModel", "EncoderModel", "Features", "GridPositions", "LabelledData", "LabelledPictures",
-           "Language", "Masked", "Masking", "Model", "Optimizer", "PairData", "PairTokens", "Part", "PictureData", "Positions",
-           "QuestionData", "RandAugment", "Recipe", "RecurrentLanguage", "RecurrentModel", "RecurrentReader", "Regularize",
-           "Schedule", "Shapes", "Tag", "TaggedData", "TextData", "Tokens", "Train", "TrainPictures", "Training",
-           "TransformerModel", "Translate", "UniversalModel", "Vectors", "VitModel", "World", "apply_override", "build",
-           "kinds_of", "parse", "parts_in", "read"]
+           "Begin", "CaptionedPictures", "Classify", "ClassifyPictures", "Corrupted", "Corruption", "Data", "DataPart",
+           "Decode", "DecoderModel", "ElmoModel", "EncoderModel", "Features", "GridPositions", "LabelledData",
+           "LabelledPictures", "Language", "Masked", "Masking", "Model", "Optimizer", "PairData", "PairTokens", "Part",
+           "PictureData", "Positions", "QuestionData", "RandAugment", "Recipe", "RecurrentLanguage", "RecurrentModel",
+           "RecurrentReader", "Regularize", "Schedule", "Shapes", "Tag", "TaggedData", "TaskData", "TasksData", "TextData",
+           "TextToText", "Tokens", "Train", "TrainPictures", "Training", "TransformerModel", "Translate", "UniversalModel",
+           "Vectors", "VitModel", "World", "apply_override", "build", "kinds_of", "parse", "parts_in", "read"]

@@ -24,8 +24,8 @@ class World(Part):
 
 class Algorithm(Part):
     """Pairs that an algorithm makes, to be tested on longer ones than were trained on (Dehghani et al. 2019, sec. 3.4); for the
-    task translate. `copy`: some digits, to be said again. `addition`: "123+45", to be answered with "168"; its length is the
-    digits of the longer operand."""
+    tasks translate and text-to-text. `copy`: some digits, to be said again. `addition`: "123+45", to be answered with "168"; its
+    length is the digits of the longer operand."""
 
     kind: Literal["copy", "addition"]
     number: Count = 50_000
@@ -69,14 +69,21 @@ AnyWorld = Annotated[
 ]
 
 
-class Data(Part):
-    """Where the examples come from: files, or a world."""
+class DataPart(Part):
+    """What the data of every task have."""
 
     sees: ClassVar[bool] = False
     """Whether they are pictures."""
 
     root: str = "."
     """Folder that relative paths start at."""
+    origin: str = ""
+    """Where the data come from and under which licence; printed on the model's card."""
+
+
+class Data(DataPart):
+    """Where the examples come from: files, or a world."""
+
     train: Files = []
     """The training set."""
     valid: Files = []
@@ -90,8 +97,6 @@ class Data(Part):
     examples of one (source) text stay together."""
     too_long: Literal["error", "drop", "truncate"] = "error"
     """What to do with a training example of more than `model.max_length` tokens."""
-    origin: str = ""
-    """Where the data come from and under which licence; printed on the model's card."""
 
     @model_validator(mode="after")
     def one_source(self) -> "Data":
@@ -107,7 +112,7 @@ class Data(Part):
     @model_validator(mode="after")
     def pairs_are_for_translators(self) -> "Data":
         if isinstance(self.world, Algorithm) and not isinstance(self, PairData):
-            raise ValueError(f"data.world.kind = {self.world.kind!r} has pairs: it is for task = 'translate'")
+            raise ValueError(f"data.world.kind = {self.world.kind!r} has pairs: it is for the tasks translate and text-to-text")
         return self
 
     @model_validator(mode="after")
@@ -121,8 +126,8 @@ class PairData(Data):
     """Parallel text: two aligned files (source, target), or one .tsv or .jsonl; each plain, .gz or .xz. From a world, its
     sentences and their translations."""
 
-    columns: tuple[int, int] = (0, 1)
-    """Source and target column of a .tsv, counted from 0."""
+    columns: tuple[int | str, int | str] = (0, 1)
+    """Source and target column of a .tsv: their numbers, counted from 0, or their names in its first line."""
     fields: tuple[str, str] = ("source", "target")
     """Source and target field of a .jsonl."""
     reverse: bool = False
@@ -146,13 +151,18 @@ class TextData(Data):
     """Read this column of .tsv or .jsonl files: its number, counted from 0, or its name."""
     language: Literal["source", "target", "both"] = "source"
     """Of a world: which language; in both, every sentence is followed by its translation."""
-    too_long: Literal["error", "drop", "truncate"] = "drop"
-    """What to do with a training line of more than `model.max_length` tokens."""
+    too_long: Literal["error", "drop", "truncate", "split"] = "drop"  # type: ignore[assignment]
+    """What to do with a training line of more than `model.max_length` tokens; `split` reads it window by window, each as if it
+    stood alone."""
+    pack: bool = False
+    """Fill every row of `model.max_length` tokens with several lines, none of which sees another, for less padding."""
 
     @model_validator(mode="after")
     def lines_can_be_set_aside(self) -> "TextData":
         if self.stream and self.held_out:
             raise ValueError("data.held_out sets lines aside, and a stream has none: give data.valid")
+        if self.stream and self.pack:
+            raise ValueError("data.pack packs lines, and a stream has none: give data.pack or data.stream")
         if self.overlap and not self.stream:
             raise ValueError("data.overlap: only a stream has windows; set data.stream = true")
         return self

@@ -83,7 +83,7 @@ def explain(error: ValidationError, recipe: type[Recipe]) -> str:
         return f"setting {dotted} is missing"
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "value_error":
-        return message
+        return f"{dotted}: {message}" if len(place) > 2 and place[:2] == ["data", "tasks"] else message
     if problem["type"] == "kind":
         return f"{dotted}.kind = {problem['input'].get('kind')!r}: {message}"
     return f"{dotted} = {problem['input']!r}: {message[0].lower()}{message[1:]}"
@@ -92,13 +92,18 @@ def explain(error: ValidationError, recipe: type[Recipe]) -> str:
 def settings_place(location: Sequence[int | str], recipe: type[Recipe]) -> tuple[list[str], type[Part]]:
     """The setting that an error's location names, and the part it is in.
 
-    Kinds of a union, and the types of a setting that has several, stand in the location but not in a recipe.
+    Kinds of a union, and the types of a setting that has several, stand in the location but not in a recipe; the names of
+    entries stand in both and are no settings.
     """
     place: list[str] = []
     part: type[Part] = recipe
     options: list[type[Part]] = [recipe]
-    several = False
+    named = several = False
     for key in location:
+        if named:
+            place.append(str(key))
+            named, options = False, []
+            continue
         if several and isinstance(key, str):
             continue
         if tagged := [option for option in options if option.model_fields.get("kind") and key in kinds_of(option)]:
@@ -108,5 +113,6 @@ def settings_place(location: Sequence[int | str], recipe: type[Recipe]) -> tuple
         field = part.model_fields.get(str(key))
         options = parts_in(field.annotation) if field else []
         several = field is not None and not options and get_origin(field.annotation) in (Union, UnionType)
+        named = field is not None and get_origin(field.annotation) is dict
         part = options[0] if options else part
     return place, part

@@ -7,12 +7,13 @@ from typing import Any, Literal, Self
 import tomli_w
 from pydantic import Field, model_validator
 
-from regard.recipe.data import Data, LabelledData, PairData, PairTokens, QuestionData, TaggedData, TextData, Tokens
+from regard.recipe.data import LabelledData, PairData, PairTokens, QuestionData, TaggedData, TextData, Tokens
 from regard.recipe.model import Model, TransformerModel
 from regard.recipe.part import Count, Part, Share
 from regard.recipe.pictures import LabelledPictures, TrainPictures, VitModel, two
 from regard.recipe.reader import LanguageModel, ReaderModel, RecurrentLanguage, RecurrentReader
 from regard.recipe.stack import EncoderModel
+from regard.recipe.tasks import TasksData
 from regard.recipe.train import Decode, Train
 
 SHORTEST_WINDOW = 8
@@ -24,7 +25,7 @@ class Recipe(Part):
 
     task: str
     seed: int = Field(1, ge=0)
-    data: Data
+    data: Any
     tokens: Tokens = Tokens()
     model: Any
     train: Train = Train()
@@ -70,11 +71,22 @@ class Language(Recipe):
     model: LanguageModel = RecurrentLanguage()
 
     @model_validator(mode="after")
-    def windows_move_on(self) -> "Language":
+    def fits_the_text(self) -> "Language":
         if self.data.overlap >= self.model.max_length:
             raise ValueError(f"data.overlap = {self.data.overlap} leaves nothing of a window of model.max_length = "
                              f"{self.model.max_length} tokens")
+        if self.data.pack and self.model.kind != "transformer":
+            raise ValueError(f"data.pack: a model of kind {self.model.kind!r} would read on from one line into the next; "
+                             "set model.kind = 'transformer'")
+        if self.model.kind == "elmo":
+            split_alike(self)
         return self
+
+
+def split_alike(recipe: "Language | Corrupted") -> None:
+    if recipe.data.too_long == "split" and recipe.train.regularize.bpe_dropout:
+        raise ValueError("data.too_long = 'split' cuts every line at the same places, which train.regularize.bpe_dropout would "
+                         "move: set one of them otherwise")
 
 
 class Masking(Part):
@@ -114,6 +126,9 @@ class Masked(Recipe):
             raise ValueError("data.stream: masked words are said line by line")
         if self.masking.next_sentence and not self.model.segments:
             raise ValueError("masking.next_sentence needs model.segments = 2")
+        if self.masking.next_sentence and (self.data.pack or self.data.too_long == "split"):
+            setting = "data.pack" if self.data.pack else "data.too_long = 'split'"
+            raise ValueError(f"{setting}: masking.next_sentence reads lines two by two, as they are; give one or the other")
         return self
 
 
@@ -138,7 +153,18 @@ class Corrupted(Recipe):
     def fits_the_text(self) -> "Corrupted":
         if self.data.stream:
             raise ValueError("data.stream: spans are cut out line by line")
+        if self.data.pack:
+            raise ValueError("data.pack: only the tasks language and masked pack lines")
+        split_alike(self)
         return self
+
+
+class TextToText(Recipe):
+    """Answer texts with texts, whatever the task: each says in words what is wanted (Raffel et al. 2020, sec. 2.4)."""
+
+    task: Literal["text-to-text"] = "text-to-text"
+    data: TasksData
+    model: Model = TransformerModel(preset="t5-small")
 
 
 class Classify(Recipe):
@@ -233,6 +259,7 @@ RECIPES: dict[str, type[Recipe]] = {
     "language": Language,
     "masked": Masked,
     "corrupted": Corrupted,
+    "text-to-text": TextToText,
     "classify": Classify,
     "regress": Regress,
     "tag": Tag,

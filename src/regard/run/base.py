@@ -4,9 +4,9 @@ import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from regard import __version__
 from regard.attention.watch import places
 from regard.batches.batches import in_order
-from regard.batches.lengths import evaluation_rows
+from regard.batches.lengths import evaluation_rows, training_rows
+from regard.batches.packed import Packed
 from regard.batches.ragged import Ragged
-from regard.batches.rows import Rows, read
+from regard.batches.rows import Rows, Unpadded, read
 from regard.batches.side import encode, open_side
 from regard.corpus.dataset import Dataset, read_dataset
 from regard.corpus.examples import Examples
@@ -156,6 +157,23 @@ class Run:
             return encode(texts, tokenizer)
         return open_side(texts, tokenizer, bpe_dropout=self.recipe.train.regularize.bpe_dropout, seed=self.recipe.seed)
 
+    def too_long(self, examples: Any) -> str:
+        """What is done with those of some examples that are too long."""
+        return self.recipe.data.too_long
+
+    def training_rows(self, examples: Any) -> tuple[Rows, int]:
+        """The training examples that fit, as ids, and how many did not."""
+        most = self.longest
+        rows, long = training_rows(examples, partial(self.encode, training=True), max_length=most,
+                                   too_long=self.too_long(examples))
+        return Packed(cast(Unpadded, rows), most) if getattr(self.recipe.data, "pack", False) else rows, long
+
+    def evaluation_rows(self, examples: Any, *, refuse: bool = False) -> Rows:
+        """Examples to be scored, as ids; `refuse` those too long where the recipe says so, else cut them."""
+        too_long = self.too_long(examples)
+        return evaluation_rows(examples, self.encode, max_length=self.longest,
+                               too_long="truncate" if too_long == "error" and not refuse else too_long)
+
     def objective(self) -> Objective:
         """What it is trained for."""
         return Say(self.recipe.train.regularize)
@@ -183,7 +201,7 @@ class Run:
 
     def perplexity(self, examples: Examples) -> Score:
         """Perplexity a label, of which there is one a token."""
-        rows = evaluation_rows(examples, self.encode, max_length=self.longest, too_long="truncate")
+        rows = self.evaluation_rows(examples)
         log_p, counts = np.zeros(len(rows)), np.zeros(len(rows))
         for batch in in_order(rows, self.recipe.decode.batch_tokens):
             log_p[batch.rows] = log_probabilities(self.model, batch.to(self.device)).cpu()

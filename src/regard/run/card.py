@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from regard.recipe import Algorithm, Data, Shapes
+from regard.recipe import Algorithm, Data, DataPart, Shapes, TasksData
 from regard.run.base import Run
 from regard.run.pictures import PictureRun
 
@@ -32,6 +32,11 @@ WORDS: dict[str, dict[str, Any]] = {
         "misuses": "Misleading news, impersonation, spam, and any text passed off as a person's.",
         "limits": f"{LIMITS} What it fills in is likely, not true.",
         "verbs": ['fill {} "the [MASK] ran"']},
+    "text-to-text": {
+        "uses": "Its tasks, on texts like those it was trained on. Research and teaching.",
+        "misuses": f"{READER} every answer; passing its output off as a person's words.",
+        "limits": f"{LIMITS} It can answer fluently and wrongly.",
+        "verbs": ['translate {} "…" --task NAME', 'classify {} "…" --task NAME']},
     "read": {
         "uses": "Vectors of texts and of words in their sentences, to compare and to search by. Research and teaching.",
         "misuses": f"{READER} what is found; judging people by what is near to what.",
@@ -101,6 +106,8 @@ def card(run: Run, folder: Path | None = None, conversion: dict[str, Any] | None
     known = [("data", origin(recipe.data)), ("recipe", f"`recipe.toml`, {recipe.digest()}")] if run.foreign is None else []
     known += [("model", f"{model.kind}, {layers} layers of {model.width}")]
     known += [("trained on", facts.get("hardware", "unknown"))] if run.foreign is None else []
+    if isinstance(recipe.data, TasksData):
+        known += [(f"task {name}", f"{task.kind}: `{' … '.join(task.prefixes)}…`") for name, task in recipe.data.tasks.items()]
     table = "\n".join(f"| {name} | {value} |" for name, value in known)
     return f"""# {folder.name}
 
@@ -147,8 +154,11 @@ def converted(note: dict[str, Any]) -> str:
     return f"{title}Largest differences to {note['against']}, float32:\n\n| | |\n|---|---|\n{rows}\n{texts}"
 
 
-def origin(data: Data) -> str:
+def origin(data: DataPart) -> str:
     """Where the data come from."""
+    if isinstance(data, TasksData):
+        return data.origin or "; ".join(f"{name}: {origin(task)}" for name, task in data.tasks.items())
+    assert isinstance(data, Data)
     world = data.world
     if data.origin or world is None:
         return data.origin or f"{', '.join(data.train)}; origin and licence not stated in the recipe (data.origin)"

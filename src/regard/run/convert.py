@@ -24,7 +24,7 @@ from regard.tokens.special import NO_MARK
 
 TEXTS = ["The dog sleeps.", "A small cat looks at the old house, and it is happy.", "Yes", "We sold 12 books in 1999!"]
 LARGEST_CARD = 2**20
-TWO_TEXTS = ("translate", "corrupted")
+TWO_TEXTS = ("translate", "corrupted", "text-to-text")
 LATER = {"ctranslate2": "CTranslate2", "onnx": "ONNX"}
 
 

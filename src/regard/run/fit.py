@@ -3,7 +3,6 @@
 import copy
 import json
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,8 @@ import torch
 
 from regard import recipe as recipes
 from regard.batches.batches import Batches
-from regard.batches.lengths import evaluation_rows, training_rows
+from regard.batches.mixed import Mixed
+from regard.batches.packed import Packed
 from regard.corpus.dataset import Dataset, read_dataset
 from regard.corpus.vectors import read_vectors
 from regard.errors import Mistake
@@ -23,6 +23,8 @@ from regard.run.opened import kind_of, load
 from regard.training import checkpoint
 from regard.training.log import Log, note
 from regard.training.loop import Trainer
+
+DONE = {"drop": "dropped", "truncate": "cut", "split": "split"}
 
 
 def train(recipe: Recipe | dict[str, Any] | str | Path, out: str | Path | None = None, *, overrides: Sequence[str] = (),
@@ -89,9 +91,8 @@ def fit(settings: Recipe, data: Dataset[Any], folder: Path, device: torch.device
         kind.prepare(folder, settings, data)
         torch.manual_seed(settings.seed)
         run = kind(folder, settings, device)
-        limits: Any = {"max_length": run.longest, "too_long": settings.data.too_long}
-        rows, long = training_rows(data.train, partial(run.encode, training=True), **limits)
-        valid, *_ = [evaluation_rows(examples, run.encode, **limits) for examples in (data.valid, *data.tests.values())]
+        rows, long = run.training_rows(data.train)
+        valid, *_ = [run.evaluation_rows(examples, refuse=True) for examples in (data.valid, *data.tests.values())]
         batches = Batches(rows, settings.train.budget(run.longest), settings.seed)
         take_vectors(run, log)
         if settings.train.begin is not None:
@@ -160,11 +161,15 @@ def describe(run: Run, log: Log, data: Dataset[Any], long: int, batches: Batches
               **run.sizes(), "parameters": parameters}
     (run.folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     (run.folder / "environment.json").write_text(json.dumps(environment.describe(run.device), indent=1) + "\n", encoding="utf-8")
+    packed = f"packed into {len(batches.examples):,} rows, " if isinstance(batches.examples, Packed) else ""
     log.note(f"{len(data.train):,} examples to learn from, {len(data.valid):,} to check; {parameters:,} parameters; "
-             f"{len(batches.plan(0)):,} batches an epoch, {padding:.1%} padding; on {environment.hardware(run.device)}")
+             f"{packed}{len(batches.plan(0)):,} batches an epoch, {padding:.1%} padding; on {environment.hardware(run.device)}")
+    if isinstance(batches.examples, Mixed):
+        often = [f"{name} {drawn / len(batches.examples):.1%}" for name, drawn in zip(data.train.parts, batches.examples.drawn)]
+        log.note(f"of every epoch: {', '.join(often)}")
     if long:
         log.note(f"{long:,} examples longer than model.max_length = {run.longest} tokens were "
-                 f"{'dropped' if run.recipe.data.too_long == 'drop' else 'cut'}")
+                 f"{DONE.get(run.recipe.data.too_long, 'dropped or cut')}")
     log.record(event="begin", parameters=parameters, padding_share=round(padding, 4), too_long=long)
 
 

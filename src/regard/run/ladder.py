@@ -122,6 +122,8 @@ def climb(recipe: Recipe | dict[str, Any] | str | Path, out: Path, *, ablate: bo
 
 def transformer_recipe(recipe: Recipe | dict[str, Any] | str | Path, overrides: Sequence[str]) -> Recipe:
     base = as_recipe(recipe, overrides)
+    if base.task != "translate":
+        raise Mistake(f"a ladder is for task = 'translate', not {base.task!r}")
     if base.model.kind != "transformer":
         raise Mistake(f"a ladder starts from a Transformer's recipe, not from model.kind = {base.model.kind!r}")
     return base

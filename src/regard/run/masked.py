@@ -10,7 +10,6 @@ import torch
 
 from regard.batches.batch import NOTHING
 from regard.batches.batches import in_order
-from regard.batches.lengths import evaluation_rows
 from regard.batches.masked import Masked, MaskedPairs, successors, word_heads
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows, read
@@ -105,7 +104,7 @@ class MaskedRun(Run):
         return {**scores, "valid_next_sentence": 100 * float(np.mean(told))} if told else scores
 
     def score(self, name: str, examples: Lines) -> Result:
-        rows = evaluation_rows(examples, self.encode, max_length=self.recipe.model.max_length, too_long="truncate")
+        rows = self.evaluation_rows(examples)
         words, told = self.judged(rows)
         scores: dict[str, Score] = {"accuracy": item_accuracy(words), "perplexity": self.perplexity(examples)}
         if told:

@@ -21,12 +21,13 @@ from regard.run.pictures import PictureClassifier
 from regard.run.regress import Regressor
 from regard.run.solve import Solver
 from regard.run.tag import Tagger
+from regard.run.tasks import TasksRun
 from regard.run.translate import Translator
 from regard.training.checkpoint import load_weights, read_weights
 
 KINDS: dict[str, type[Run]] = {"translate": Translator, "language": LanguageRun, "masked": MaskedRun,
-                               "corrupted": CorruptedRun, "classify": Classifier, "regress": Regressor,
-                               "tag": Tagger, "answer": AnswerRun}
+                               "corrupted": CorruptedRun, "text-to-text": TasksRun, "classify": Classifier,
+                               "regress": Regressor, "tag": Tagger, "answer": AnswerRun}
 OF_KIND: dict[tuple[str, str], type[Run]] = {("classify", "vit"): PictureClassifier}
 """Where the kind of model says that a task's examples are no texts."""
 

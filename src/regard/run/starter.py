@@ -15,6 +15,7 @@ from regard.corpus.questions import read_questions
 from regard.corpus.single import read_labelled, read_tagged, read_text
 from regard.corpus.text import iterate_lines
 from regard.errors import Mistake
+from regard.run.starter_tasks import found_tasks
 
 # (pairs up to, preset, vocabulary, steps, tokens a batch, learning rate, dropout, R-Drop, BPE-dropout)
 SIZES = [
@@ -91,6 +92,62 @@ bpe_dropout = {bpe_dropout}
 [decode]
 beam = 5
 length_penalty = 0.6
+"""
+
+
+def tasks_recipe(files: Sequence[Path]) -> str:
+    """For several tables, and two aligned files: a task each."""
+    tasks = found_tasks(files)
+    number = sum(len(task.pairs) for task in tasks)
+    preset, size, steps, tokens, rate, dropout, _, _ = next(row[1:] for row in SIZES if number <= row[0])
+    longest = max(longest_words(task.pairs) for task in tasks)
+    root = files[0].parent if same_folder(files) else Path()
+    parts = "\n".join(task.part(same_folder(files)) for task in tasks)
+    return f"""\
+# Texts answered with texts, from {number:,} examples of your own. Train it with:  regard train THIS_FILE --out runs/mine
+# and ask it with:  regard translate runs/mine "…" --task {tasks[0].name}
+# Every setting is explained in docs/settings.md; what is not written here has a default.
+task = "text-to-text"
+seed = 1
+
+[data]
+root = "{root}"                       # relative paths start here
+mixing = "proportional"         # or "equal", or a temperature such as 2.0: how often each task is read
+origin = ""                     # where the data come from, and their licence; printed on the model's card
+
+{parts}
+[tokens]
+kind = "bpe"
+size = {size}
+
+[model]
+preset = "{preset}"                # tiny, small, base, big, or T5's: t5-tiny, t5-small, t5-base, t5-large
+norm_first = true
+max_length = {min(512, max(64, 4 * longest))}                # the longest line has {longest} words
+
+[train]
+steps = {steps}
+tokens_per_batch = {tokens}
+evaluate_every = {max(100, steps // 20)}
+evaluate_sentences = 100        # of each task, decoded at each evaluation
+save_every = {max(100, steps // 20)}
+ema = 0.999                     # keep a moving average of the weights, and evaluate that
+# begin = {{run = "runs/pretrained"}}      # a run of the task corrupted, or a T5 folder, of the same shape
+
+[train.optimizer]
+kind = "adamw"
+learning_rate = {rate}
+
+[train.schedule]
+kind = "cosine"
+warmup_steps = {max(100, steps // 10)}
+
+[train.regularize]
+dropout = {dropout}
+label_smoothing = 0.1
+
+[decode]
+beam = 4
 """
 
 
@@ -178,7 +235,7 @@ DESCRIBED: dict[str, Callable[[Sequence[Path]], tuple[str, Examples, str]]] = {
     "answer": asked,
 }
 STARTERS: dict[str, Callable[[Sequence[Path]], str]] = {
-    "translate": translate_recipe, **{task: partial(text_recipe, task) for task in DESCRIBED}}
+    "translate": translate_recipe, "text-to-text": tasks_recipe, **{task: partial(text_recipe, task) for task in DESCRIBED}}
 
 
 # (shorter sides up to, size, patch)

@@ -14,6 +14,7 @@ from regard.scoring.correlation import correlations
 from regard.scoring.labels import label_scores
 from regard.scoring.likelihood import accuracy, compare_right, item_accuracy, perplexity
 from regard.scoring.score import Score, bootstrap
+from regard.scoring.summary import compare_summaries, summary_scores
 from regard.scoring.translation import compare, score_by_length, translation_scores
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "bootstrap",
     "compare",
     "compare_right",
+    "compare_summaries",
     "correlations",
     "format_moses",
     "item_accuracy",
@@ -34,6 +36,7 @@ __all__ = [
     "parse_moses",
     "perplexity",
     "score_by_length",
+    "summary_scores",
     "translation_scores",
     "uniform_error",
 ]

@@ -1,0 +1,69 @@
+"""Examples of several tasks in one epoch, each task in its share (Raffel et al. 2020, sec. 3.5.2): which examples is a pure
+function of (seed, epoch)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from regard.batches.batch import Batch
+from regard.batches.epoch import once_an_epoch
+from regard.batches.rows import Rows
+
+MIX = 13
+
+
+@dataclass
+class Mixed:
+    """The examples of every part that an epoch reads, part after part. A part goes on in the next epoch where it stopped in this
+    one, so that all its examples are read before one is read again."""
+
+    parts: list[Rows]
+    drawn: list[int]
+    """How many examples of each part an epoch reads."""
+
+    def __len__(self) -> int:
+        return sum(self.drawn)
+
+    @once_an_epoch
+    def chosen(self, seed: int, epoch: int) -> list[np.ndarray]:
+        """The rows of each part."""
+        return [passes(len(part), epoch * drawn, drawn, [seed, MIX, number])
+                for number, (part, drawn) in enumerate(zip(self.parts, self.drawn))]
+
+    def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
+        parts = [[side[rows] for side in part.lengths(seed, epoch)]
+                 for part, rows in zip(self.parts, self.chosen(seed, epoch))]
+        return [np.concatenate(side) for side in zip(*parts)]
+
+    def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
+        ends = np.cumsum(self.drawn)
+        owner = np.searchsorted(ends, rows, side="right")
+        found = []
+        for number, (part, chosen) in enumerate(zip(self.parts, self.chosen(seed, epoch))):
+            mine = rows[owner == number]
+            if len(mine):
+                first = ends[number] - self.drawn[number]
+                found.append(replace(part.batch(chosen[mine - first], seed, epoch), rows=mine))
+        return Batch.join(found)
+
+    def plain(self) -> "Mixed":
+        return Mixed([part.plain() for part in self.parts], self.drawn)
+
+    def capped(self, most: int) -> "Mixed":
+        return Mixed([part.capped(most) for part in self.parts], self.drawn)
+
+
+def passes(size: int, first: int, number: int, key: Sequence[int]) -> np.ndarray:
+    """So many places, from the `first` on, of an endless row of shuffles of 0 … size - 1."""
+    shuffles = range(first // size, (first + number - 1) // size + 1)
+    row = np.concatenate([np.random.default_rng([*key, shuffle]).permutation(size) for shuffle in shuffles])
+    return row[first % size:][:number]
+
+
+def shares(sizes: Sequence[int], weights: Sequence[float], temperature: float = 1.0, limit: int | None = None) -> list[int]:
+    """How many examples of each task an epoch reads, which has as many as there are in all: in proportion to
+    weight · min(size, limit)^(1/T), and at least one."""
+    counted = np.minimum(np.array(sizes, np.float64), limit or np.inf)
+    rates = np.array(weights) * counted ** (1 / temperature)
+    return np.maximum(1, np.rint(sum(sizes) * rates / rates.sum())).astype(int).tolist()

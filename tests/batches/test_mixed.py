@@ -1,0 +1,79 @@
+"""Several tasks in an epoch: each in its share, each example of a task before any of them again, the same for the same seed."""
+
+from collections import Counter
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.batches.batches import Batches
+from regard.batches.mixed import Mixed, passes, shares
+from regard.batches.ragged import Ragged
+from regard.batches.rows import Translations
+from regard.batches.side import Side
+from regard.tokens.special import EOS
+
+
+def part(number, size):
+    """Texts that say whose they are: 10 · number + 5, as often as is random, then the example."""
+    rows = [[10 * number + 5] * (1 + (7 * i + number) % 5) + [100 + i] for i in range(size)]
+    return Translations(Side(Ragged.of(rows)), Side(Ragged.of([row[::-1] for row in rows])))
+
+
+SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=4)
+
+
+@given(SIZES, st.data())
+def test_an_epoch_reads_each_task_in_its_share(sizes, data):
+    drawn = [data.draw(st.integers(1, 60)) for _ in sizes]
+    batches = Batches(Mixed([part(i, size) for i, size in enumerate(sizes)], drawn), 60, seed=3)
+    read = Counter()
+    for epoch in range(3):
+        for index in range(len(batches.plan(epoch))):
+            batch = batches.batch(epoch, index)
+            for source, length, target, labels in zip(*batch.inputs.values(), batch.labels):
+                text = source[:length - 1].tolist()
+                assert source[length - 1] == EOS and labels.tolist()[:length] == [*text[::-1], EOS]
+                assert target[1:length].tolist() == text[::-1] and (labels[length:] < 0).all()
+                read[(text[0] - 5) // 10, text[-1] - 100] += 1
+        for number, (size, often) in enumerate(zip(sizes, drawn)):
+            times = [read[number, i] for i in range(size)]
+            assert sum(times) == (epoch + 1) * often
+            assert max(times) - min(times) <= 1, "all of a task before one of it again"
+
+
+def test_a_batch_is_a_pure_function_of_seed_and_epoch_and_mixes_tasks():
+    made = [Batches(Mixed([part(0, 50), part(1, 20)], [40, 40]), 120, seed=1) for _ in range(2)]
+    made[1].batch(3, 1)
+    one, other = (batches.batch(2, 1) for batches in made)
+    assert all(torch.equal(x, other.inputs[name]) for name, x in one.inputs.items()) and torch.equal(one.labels, other.labels)
+    assert any(len({int(text[0]) for text in made[0].batch(2, i).inputs["source"]}) == 2 for i in range(len(made[0].plan(2))))
+
+
+@given(st.integers(1, 9), st.integers(0, 30), st.integers(1, 30), st.integers(1, 30))
+def test_a_shuffle_goes_on_where_it_stopped(size, first, number, more):
+    both = passes(size, first, number + more, [1])
+    assert np.array_equal(both, np.concatenate([passes(size, first, number, [1]), passes(size, first + number, more, [1])]))
+    assert sorted(passes(size, 3 * size, size, [1])) == list(range(size))
+
+
+@given(SIZES)
+def test_in_proportion_every_example_is_read_once(sizes):
+    assert shares(sizes, [1.0] * len(sizes)) == sizes
+
+
+def test_shares_are_those_of_the_paper():
+    sizes = [1000, 100, 10]
+    assert shares(sizes, [1, 1, 1], temperature=np.inf) == [370, 370, 370]
+    assert shares(sizes, [1, 1, 1], limit=100) == [529, 529, 53]                  # min(e, K)
+    roots = np.sqrt(sizes)
+    assert shares(sizes, [1, 1, 1], temperature=2) == np.rint(1110 * roots / roots.sum()).astype(int).tolist()
+    assert shares(sizes, [1, 1, 2], temperature=np.inf) == [278, 278, 555]
+    assert shares([10_000, 1], [1, 1e-9])[1] == 1, "none is left out altogether"
+
+
+def test_joined_batches_are_padded_to_the_longest():
+    mixed = Mixed([part(0, 3), part(1, 3)], [3, 3])
+    whole = mixed.batch(np.arange(6), 1, 0)
+    assert whole.inputs["source"].shape[1] == int(whole.inputs["lengths"].max()) and whole.rows.tolist() == list(range(6))

@@ -1,0 +1,64 @@
+"""Pairs as a task reads and says them: what stands before the text, words for labels, rounded numbers."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.corpus.dataset import read_dataset
+from regard.corpus.examples import Pairs
+from regard.corpus.tasks import as_task, rounded
+from regard.errors import Mistake
+from regard.recipe import TaskData, TasksData
+
+
+def task(**settings):
+    return TaskData.model_validate({"prefix": "do: ", "world": {}, **settings})
+
+
+def test_the_prefix_stands_before_every_text_and_the_line_is_known():
+    made = as_task("t", task(), Pairs(["a", "b"], ["c", "d"], "file", [3, 9]))
+    assert (made.source, made.target, made.task, made.where(1)) == (["do: a", "do: b"], ["c", "d"], "t", "file:9")
+    assert made.choose([1]).task == "t" and made.choose([1]).source == ["do: b"]
+    two = task(prefix=["one: ", " two: "], columns=[0, 1, 2], world=None, train=["a.tsv"], held_out=1)
+    assert as_task("t", two, Pairs(["a\tb"], ["c"])).source == ["one: a two: b"]
+
+
+def test_labels_are_said_in_words():
+    classify = task(kind="classify", labels={"0": "no", "1": "yes"})
+    assert as_task("t", classify, Pairs(["a", "b"], ["1", "0"])).target == ["yes", "no"]
+    with pytest.raises(Mistake, match=r"file:2 has the label '2', for which labels has no word \(0, 1\)"):
+        as_task("t", classify, Pairs(["a", "b"], ["1", "2"], "file", [1, 2]))
+
+
+@pytest.mark.parametrize("target, step, said", [
+    ("3.749", 0.2, "3.8"), ("3.7", 0.2, "3.6"), ("-0.04", 0.2, "0.0"), ("2", 0.25, "2.00"), ("2.3", 0.25, "2.25"),
+    ("17", 5, "15"), ("0.123", 0.01, "0.12"), ("1e3", 1, "1000")])
+def test_numbers_are_said_in_steps(target, step, said):
+    assert rounded(target, step, "here") == said
+
+
+@given(st.floats(-1e4, 1e4), st.sampled_from([0.01, 0.1, 0.2, 0.25, 0.5, 1, 5]))
+def test_what_is_said_is_no_farther_than_half_a_step(number, step):
+    said = rounded(str(number), step, "here")
+    assert abs(float(said) - number) <= step / 2 + 1e-6 and rounded(said, step, "here") == said
+
+
+@pytest.mark.parametrize("target", ["much", "nan", "inf", ""])
+def test_what_is_no_number_is_named(target):
+    with pytest.raises(Mistake, match=r"here has '.*' where a number should be"):
+        rounded(target, 0.2, "here")
+
+
+def test_the_sets_of_all_tasks_are_named_by_task_and_root(tmp_path):
+    (tmp_path / "b").mkdir()
+    for name in ("a.tsv", "b/b.tsv"):
+        (tmp_path / name).write_text("".join(f"{name} {i}\t{i}\n" for i in range(20)))
+    one = {"prefix": "a: ", "train": ["a.tsv"], "held_out": 2, "test": {"more": ["a.tsv"]}}
+    other = {"prefix": "b: ", "root": "b", "train": ["b.tsv"], "valid": ["b.tsv"]}
+    data = TasksData.model_validate({"root": str(tmp_path), "tasks": {"a": one, "b": other}})
+    found = read_dataset(data)
+    assert list(found.tests) == ["a/held_out", "a/more", "b/valid"]
+    assert {name: len(pairs) for name, pairs in found.train.parts.items()} == {"a": 16, "b": 20}
+    assert len(found.train) == 36 and len(found.train.texts()[0]) == 36 and found.train.texts()[1][-1] == "19"
+    assert not set(found.train.parts["a"].source) & set(found.valid.parts["a"].source + found.tests["a/held_out"].source)
+    assert len(read_dataset(data, train=False).train) == 0

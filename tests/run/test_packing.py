@@ -1,0 +1,65 @@
+"""Runs that learn from packed rows: as whole and as exact as any other."""
+
+import copy
+import json
+import shutil
+
+import pytest
+
+import regard
+from regard.errors import Mistake
+from regard.recipe import build
+from regard.run.evaluate import evaluate
+from regard.run.fit import train
+
+BASE = {
+    "data": {"world": {"number": 400, "held_out": 40}, "pack": True, "too_long": "split"},
+    "tokens": {"size": 300},
+    "model": {"kind": "transformer", "layers": 1, "heads": 4, "feed_forward": 96, "width": 48, "max_length": 40},
+    "train": {"steps": 80, "tokens_per_batch": 640, "evaluate_every": 40, "save_every": 40, "optimizer": {"learning_rate": 1e-2},
+              "schedule": {"warmup_steps": 10}, "regularize": {"dropout": 0.1, "label_smoothing": 0.0}},
+}
+
+
+def settings(task, **changes):
+    merged = {"task": task, **copy.deepcopy(BASE)}
+    for part, change in changes.items():
+        merged[part] = {**merged.get(part, {}), **change}
+    return merged
+
+
+@pytest.mark.parametrize("task, more", [
+    ("language", {"train": {"regularize": {"bpe_dropout": 0.2, "dropout": 0.1, "r_drop": 1.0}}}),
+    ("masked", {"masking": {"whole_words": True}, "model": {"segments": 2, "max_length": 16}})], ids=["language", "masked"])
+def test_it_learns_resumes_to_the_bit_and_is_scored_line_by_line(task, more, tmp_path):
+    wanted = settings(task, **more)
+    run = train(wanted, tmp_path / "run", device="cpu")
+    begun = json.loads((run.folder / "log.jsonl").read_text().splitlines()[0])
+    assert begun["padding_share"] < 0.05 and (begun["too_long"] > 0) == (task == "masked")
+    (result,) = evaluate(run)
+    assert result.scores["perplexity"].high < run.tokenizers[0].size / 2
+    whole = (run.folder / "model.safetensors").read_bytes()
+    shutil.rmtree(run.folder / "checkpoints" / "step-00000080")
+    (run.folder / "model.safetensors").unlink()
+    again = train(run.folder, resume=True, device="cpu")
+    assert (again.folder / "model.safetensors").read_bytes() == whole
+    assert regard.load(run.folder, device="cpu").recipe.data.pack
+
+
+@pytest.mark.parametrize("task, changes, message", [
+    ("language", {"model": {"kind": "recurrent"}}, "data.pack: a model of kind 'recurrent' would read on from one line"),
+    ("language", {"data": {"stream": True}}, "data.pack packs lines, and a stream has none"),
+    ("masked", {"model": {"segments": 2}, "masking": {"next_sentence": True}}, "data.pack: masking.next_sentence reads lines"),
+    ("masked", {"model": {"segments": 2}, "masking": {"next_sentence": True}, "data": {"pack": False}}, "too_long = .split.: "),
+    ("corrupted", {}, "data.pack: only the tasks language and masked"),
+    ("corrupted", {"data": {"pack": False}, "train": {"regularize": {"bpe_dropout": 0.1}}}, "cuts every line at the same places"),
+    ("translate", {}, "no setting 'pack' in data"),
+])
+def test_what_cannot_be_packed_is_said(task, changes, message):
+    wanted = settings(task, **changes)
+    if task in ("corrupted", "translate") or changes.get("model", {}).get("kind") == "recurrent":
+        wanted["model"] = changes.get("model", {})
+    if task == "translate":
+        wanted["data"]["too_long"] = "drop"
+    with pytest.raises(Mistake, match=message):
+        build(wanted)
