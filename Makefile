@@ -23,7 +23,7 @@ check: setup
 	$(BIN)/mypy
 
 test: check
-	$(BIN)/pytest -m "not system"
+	$(BIN)/pytest -m "not system" -n auto --dist loadfile
 
 system: setup
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test,browser]"
