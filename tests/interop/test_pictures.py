@@ -191,7 +191,7 @@ HOSTILE = [
     ("config.json", dict(patch_size=0), "patch_size = 0"),
     ("config.json", dict(image_size=20), "brings pictures to 16 pixels, the model reads 20"),
     ("config.json", dict(patch_size=8), r"position_embeddings has shape \[1, 17, 24\], config.json says \[1, 5, 24\]"),
-    ("config.json", dict(id2label={"0": "one"}), "one label or several"),
+    ("config.json", dict(id2label={"0": "one"}), "with one label is not read; one of at least two is"),
     ("config.json", dict(architectures=["ViTForMaskedImageModeling"]), "ViTForMaskedImageModeling.: is not read"),
     ("config.json", dict(architectures=["ViTMAE"], auto_map={"x": "y"}), "asks for code of its own"),
     ("preprocessor_config.json", dict(size={"height": 32, "width": 32}), "brings pictures to 32 pixels, the model reads 16"),

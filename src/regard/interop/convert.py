@@ -92,19 +92,19 @@ def open_folder(path: str | Path, *, allow_pickle: bool = False) -> Foreign:
         settings |= picture_settings(folder, family, settings["data.size"])
     labels = labels_of(config) if architecture.task in LABELLED else []
     if architecture.task in LABELLED:
-        require_one(config, name, len(labels), architecture.task)
+        require_one(config, name, len(labels), numbers=architecture.task == "classify" and not family.processor)
     mask = None if tokenizer is None else mask_of(folder, tokenizer)
     if architecture.task == "masked" and mask is None:
         raise Mistake(f"{folder}/tokenizer.json has no token for a masked word ([MASK] or <mask>)")
     return Foreign(folder, family, name, settings, tokenizer, config, tensors, labels, mask)
 
 
-def require_one(config: Config, name: str, labels: int, task: str) -> None:
-    """One of several labels is said, or of texts one number; not several of either."""
+def require_one(config: Config, name: str, labels: int, *, numbers: bool) -> None:
+    """One of several labels is said, or, where `numbers` are, one of these; not several of either."""
     problem = config.at("problem_type")
     if problem == "multi_label_classification" or (problem == "regression" and labels > 1):
         raise Mistake(f"{config.path}: {name} with several labels or numbers at once is not read; one of them is")
-    if labels == 1 and (task != "classify" or problem not in (MISSING, "regression")):
+    if labels == 1 and (not numbers or problem not in (MISSING, "regression")):
         raise Mistake(f"{config.path}: {name} with one label is not read; one of at least two is")
 
 

@@ -23,7 +23,8 @@ class TaskData(PairData):
     """What stands before every text, such as "translate English to German: "; where a text is made of several columns, what
     stands before each."""
     kind: Literal["translate", "summarise", "classify", "regress"] = "translate"
-    """How it is scored: by BLEU and chrF, by ROUGE, by the share of texts said exactly, by correlations of the numbers said."""
+    """How it is scored: by BLEU and chrF; by ROUGE; by the share of texts said exactly, F1 and Matthews's correlation; by
+    correlations of the numbers said."""
     columns: tuple[int | str, ...] = (0, 1)  # type: ignore[assignment]
     """The columns of a .tsv, by number, counted from 0, or by their names in its first line; the last is the target. Where there
     are more than two, a .jsonl's too, by name."""

@@ -30,6 +30,7 @@ from regard.scoring import (
     compare_right,
     compare_summaries,
     correlations,
+    label_scores,
     summary_scores,
     translation_scores,
 )
@@ -150,7 +151,8 @@ class TasksRun(Translator):
                 return summary_scores(said, meant, samples=samples), []
             case "classify":
                 commonest = max(meant.count(label) for label in set(meant)) / len(meant)
-                return {"accuracy": accuracy(exact(said, self.written(meant)))}, \
+                meant = self.written(meant)
+                return {"accuracy": accuracy(exact(said, meant)), **label_scores(said, meant, samples=samples)}, \
                     [f"always saying the commonest label: {commonest:.1%}"]
             case "regress":
                 numbers, missing = said_numbers(said)
