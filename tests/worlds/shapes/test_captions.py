@@ -1,0 +1,131 @@
+"""The laws of the captions: the true ones parse, are true and know their boxes; the false ones parse and are false."""
+
+from dataclasses import replace
+from itertools import pairwise
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.worlds.shapes import KINDS, SPLITS, VOCABULARY, Picture, false_captions, generate, parse, true_of
+from regard.worlds.shapes.caption import say
+from regard.worlds.shapes.false import twist
+from regard.worlds.shapes.observe import observe
+from regard.worlds.shapes.scene import OPPOSITE, compose
+
+NOUNS = {*KINDS, "circles", "squares", "triangles", "crosses", "stars", "rings", "shape", "shapes"}
+NUMBERS = {"a": 1, "an": 1, "the": 1, "one": 1, "two": 2, "three": 3, "four": 4}
+seeds, splits = st.integers(0, 10**6), st.sampled_from(SPLITS)
+
+
+@pytest.fixture(scope="module")
+def pictures() -> list[Picture]:
+    return [picture for split in SPLITS for picture in generate(400, 1, split=split)]
+
+
+def bare(text):
+    return [word.strip(",:") for word in text.split()]
+
+
+@given(seeds, splits, st.sampled_from(range(24, 129, 8)))
+def test_captions_parse_and_are_true(seed, split, size):
+    for picture in generate(12, seed, split=split, size=size):
+        for caption in picture.captions:
+            assert true_of(parse(caption.text), picture.scene), caption.text
+
+
+def test_every_noun_phrase_has_the_boxes_of_what_it_names(pictures):
+    for picture in pictures:
+        by_box = {shape.box: shape for shape in picture.scene.shapes}
+        for caption in picture.captions:
+            words = bare(caption.text)
+            assert [phrase.end - 1 for phrase in caption.phrases] == [at for at, word in enumerate(words) if word in NOUNS]
+            assert all(one.end <= other.start for one, other in pairwise(caption.phrases))
+            for phrase in caption.phrases:
+                said = words[phrase.start:phrase.end]
+                assert len(phrase.boxes) == len(set(phrase.boxes)) == NUMBERS[said[0]], caption.text
+                looks = parse(" ".join(said)).phrases[0].looks
+                assert all(looks.fits(by_box[box]) for box in phrase.boxes), caption.text
+
+
+def test_a_phrase_means_all_the_shapes_that_it_fits(pictures):
+    """So there is no doubt about its boxes; but what is listed after a colon is of what stands before it, and what follows
+    "is a" of the subject."""
+    for picture in pictures:
+        for caption in picture.captions:
+            statement = parse(caption.text)
+            named = caption.phrases[:1] if statement.whole or statement.quality else caption.phrases
+            for phrase in named:
+                looks = parse(" ".join(bare(caption.text)[phrase.start:phrase.end])).phrases[0].looks
+                assert {*phrase.boxes} == {shape.box for shape in picture.scene.shapes if looks.fits(shape)}, caption.text
+            if statement.quality:
+                assert len({phrase.boxes for phrase in caption.phrases}) == 1
+            if statement.whole:
+                listed = [box for phrase in caption.phrases[1:] for box in phrase.boxes]
+                assert sorted(listed) == sorted(caption.phrases[0].boxes)
+
+
+def test_the_vocabulary_is_small_and_all_of_it_is_used(pictures):
+    said = {word for picture in pictures for caption in picture.captions for word in bare(caption.text)}
+    assert said == VOCABULARY and len(VOCABULARY) == 54
+
+
+def test_every_form_of_statement_is_made(pictures):
+    statements = [parse(caption.text) for picture in pictures if len(picture.scene.shapes) > 1 for caption in picture.captions]
+    kinds = {
+        "one phrase": lambda s: len(s.phrases) == 1 and not s.whole and not s.quality, "whole": lambda s: s.whole,
+        "list": lambda s: len(s.phrases) > 1 and not s.relations and not s.whole, "long list": lambda s: len(s.phrases) > 3,
+        "relation": lambda s: s.relations, "two": lambda s: len(s.relations) == 2, "quality": lambda s: s.quality,
+        "number": lambda s: not s.phrases[0].singular, "the": lambda s: s.phrases[0].determiner == "the",
+    }
+    for name, which in kinds.items():
+        assert sum(map(bool, map(which, statements))) > 0.01 * len(statements), name
+
+
+@given(seeds)
+def test_a_statement_said_in_any_way_is_read_as_it_was_meant(seed):
+    draws = Random(seed)
+    for _ in range(20):
+        statement = observe(compose(draws, 32, (1, 4)), draws)
+        for meant in filter(None, (statement, twist(statement, draws))):
+            ways = {" ".join(say(meant, draws).words) for _ in range(6)}
+            assert {parse(way) for way in ways} == {meant}, ways
+
+
+@given(seeds, splits)
+def test_false_captions_parse_and_are_false(seed, split):
+    for picture in generate(2, seed, split=split):
+        texts = false_captions(picture.scene, 99, Random(seed))
+        assert len(set(texts)) == 99 and texts == false_captions(picture.scene, 99, Random(seed))
+        for statement in map(parse, texts):
+            assert statement is not None and not any(true_of(statement, picture.scene, margin) for margin in (None, 0))
+            assert picture.scene.novel or not statement.names_held_out()
+
+
+def test_false_captions_are_in_the_words_of_true_ones(pictures):
+    said = {word for picture in pictures[::40] for text in false_captions(picture.scene, 99, Random(1)) for word in bare(text)}
+    assert said == VOCABULARY
+
+
+def test_half_of_the_false_captions_are_hard():
+    """They mention two colours or kinds at least, and one at most that is not in the picture; few of the others do."""
+    near = number = 0
+    for picture in generate(40, 1, shapes=(2, 4)):
+        there = {name for shape in picture.scene.shapes for name in shape.combination}
+        for statement in map(parse, false_captions(picture.scene, 40, Random(1))):
+            looks = [phrase.looks for phrase in statement.phrases] + [statement.quality] * bool(statement.quality)
+            mentioned = [name for look in looks for name in (look.colour, look.kind) if name]
+            near += len(mentioned) > 1 >= sum(name not in there for name in mentioned)
+            number += 1
+    assert 0.5 < near / number < 0.7
+
+
+@given(seeds)
+def test_what_is_turned_around_is_false(seed):
+    """Each relation that a true caption states excludes its opposite."""
+    for picture in generate(20, seed, shapes=(2, 4)):
+        for statement in (parse(caption.text) for caption in picture.captions):
+            if statement.relations:
+                turned = tuple(OPPOSITE[relation] for relation in statement.relations)
+                assert not true_of(replace(statement, relations=turned), picture.scene)
