@@ -171,6 +171,18 @@ def test_compare_and_plan_and_doctor_and_world(regard, tiny_run, tmp_path):
     assert len((tmp_path / "w" / "train.de").read_text().splitlines()) == 50
 
 
+def test_world_writes_pictures_and_overwrites_nothing(regard, tmp_path):
+    status, _, err = regard("world", "shapes", "--number", "20", "--size", "24", "--out", tmp_path / "s")
+    assert status == 0 and "README.md, composition, test, train, valid" in err
+    assert len([*(tmp_path / "s" / "train").glob("*.png")]) == 20
+    for words, said in [(["shapes"], "is there already"), (["shapes", "--level", "2"], "--level 2: the world of shapes has no"),
+                        (["shapes", "--size", "30"], "size = 30: a multiple of 8"), (["bilingual", "--size", "8"], "no pictures"),
+                        (["shape"], "no world 'shape'; there are: bilingual, shapes")]:
+        status, _, err = regard("world", *words, "--out", tmp_path / ("s" if words == ["shapes"] else "t"))
+        assert status == 2 and said in err and err.count("\n") == 1
+    assert not (tmp_path / "t").exists()
+
+
 def test_the_real_command_exits_2_and_help_is_instant(tmp_path):
     run = subprocess.run([sys.executable, "-m", "regard", "translate", str(tmp_path), "x"], capture_output=True, text=True)
     assert run.returncode == 2 and run.stderr.count("\n") == 1

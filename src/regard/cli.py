@@ -50,16 +50,26 @@ def new(task: Annotated[str, typer.Argument(help="What to train for: translate, 
 
 
 @app.command()
-def world(kind: Annotated[str, typer.Argument(help="Which world: bilingual.")],
+def world(kind: Annotated[str, typer.Argument(help="Which world: bilingual or shapes.")],
           out: Annotated[Path, typer.Option(help="Folder to write.")],
-          number: Annotated[int, typer.Option(help="Training sentences.")] = 10_000, seed: int = 1,
-          level: Annotated[int, typer.Option(help="Difficulty, 1 to 3.")] = 3) -> None:
-    """Write an embedded world as plain files: text, gold word alignments, antecedents."""
-    if kind != "bilingual":
-        raise Mistake(f"no world {kind!r}; there is: bilingual")
-    from regard.worlds import bilingual
+          number: Annotated[int, typer.Option(help="Training sentences or pictures.")] = 10_000, seed: int = 1,
+          level: Annotated[int | None, typer.Option(help="Difficulty of bilingual, 1 to 3; 3 when not given.")] = None,
+          size: Annotated[int | None, typer.Option(help="Pixels across a picture of shapes; 32 when not given.")] = None) -> None:
+    """Write an embedded world as plain files: text, gold word alignments, antecedents; or pictures, captions, boxes, labels."""
+    if kind not in ("bilingual", "shapes"):
+        raise Mistake(f"no world {kind!r}; there are: bilingual, shapes")
+    if kind == "bilingual":
+        from regard.worlds import bilingual
 
-    bilingual.write(out, number, seed, level)
+        if size is not None:
+            raise Mistake(f"--size {size}: the bilingual world has no pictures; leave it out")
+        bilingual.write(out, number, seed, 3 if level is None else level)
+    else:
+        from regard.worlds import shapes
+
+        if level is not None:
+            raise Mistake(f"--level {level}: the world of shapes has no levels; leave it out")
+        shapes.write(out, number, seed, 32 if size is None else size)
     print(f"wrote {out}: {', '.join(sorted(path.name for path in out.iterdir()))}", file=sys.stderr)
 
 
