@@ -14,7 +14,7 @@ from regard.worlds.shapes.false import twist
 from regard.worlds.shapes.observe import observe
 from regard.worlds.shapes.scene import OPPOSITE, compose
 
-NOUNS = {*KINDS, "crosses", *(f"{kind}s" for kind in (*KINDS, "shape")), "shape"}
+NOUNS = {*KINDS, "circles", "squares", "triangles", "crosses", "stars", "rings", "shape", "shapes"}
 NUMBERS = {"a": 1, "an": 1, "the": 1, "one": 1, "two": 2, "three": 3, "four": 4}
 seeds, splits = st.integers(0, 10**6), st.sampled_from(SPLITS)
 
@@ -72,7 +72,7 @@ def test_the_vocabulary_is_small_and_all_of_it_is_used(pictures):
 
 
 def test_every_form_of_statement_is_made(pictures):
-    statements = [parse(caption.text) for picture in pictures for caption in picture.captions]
+    statements = [parse(caption.text) for picture in pictures if len(picture.scene.shapes) > 1 for caption in picture.captions]
     kinds = {
         "one phrase": lambda s: len(s.phrases) == 1 and not s.whole and not s.quality, "whole": lambda s: s.whole,
         "list": lambda s: len(s.phrases) > 1 and not s.relations and not s.whole, "long list": lambda s: len(s.phrases) > 3,

@@ -42,6 +42,11 @@ def test_shapes_have_their_colour_and_its_dark_where_they_have_a_texture(seed, s
             assert (bright | dark).all() and bright.mean() > 0.3 and dark.any() == (shape.texture != "plain")
 
 
+def test_noise_is_another_one_for_another_seed():
+    one, other = (draw(Scene(32, (), shade=200, noise=noise)) for noise in (1, 2))
+    assert (one != other).any(2).mean() > 0.8
+
+
 def test_a_square_is_its_box():
     pixels = draw(Scene(24, (Shape("square", "blue", "plain", "large", (2, 3, 12, 13)),), shade=200, noise=0))
     assert (pixels[3:13, 2:12] == RGB["blue"]).all() and (pixels == 200).all(2).sum() == 24 * 24 - 100

@@ -161,6 +161,16 @@ def test_adjectives_come_in_any_order():
     assert len(orders) == 1 and true_of(orders.pop(), SCENE)
 
 
+@pytest.mark.parametrize("caption, novel", [
+    ("a red star", True), ("two small red stars", True), ("the star is red", True), ("the red shape is a plain star", True),
+    ("two red shapes: a circle and a star", True), ("a ring above a red star", True),
+    ("a red circle and a star", False), ("a star above a red shape", False), ("a yellow star", False),
+    ("the red shape is small", False),
+])
+def test_a_held_out_combination_is_recognised_however_it_is_said(caption, novel):
+    assert parse(caption).names_held_out() == novel
+
+
 def test_the_margin_is_three_sixteenths_of_the_picture_unless_one_is_given():
     for lower in range(20):
         scene = Scene(64, (Shape("ring", "red", "plain", "small", (2, 2, 20, 20)),
