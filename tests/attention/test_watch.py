@@ -35,7 +35,7 @@ def test_watched_output_equals_unwatched_bit_for_bit(kind, inputs):
 @pytest.mark.parametrize("kind", KINDS)
 def test_recorded_weights_mix_the_values_into_the_output(kind, inputs, monkeypatch):
     """weights · v is what the fused path gave, at every place, also when rows are computed a few at a time."""
-    monkeypatch.setattr("regard.attention.watch.ROWS_AT_ONCE", 2)
+    monkeypatch.setattr("regard.attention.record.LEAST", 200)
     model = tiny(kind, key_value_heads=1)
     mixed = {}
     for name, place in places(model).items():

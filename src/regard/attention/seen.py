@@ -1,0 +1,111 @@
+"""What `watch` recorded."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.attention.kept import Kept
+from regard.errors import Mistake
+
+
+class Path(Protocol):
+    """An output of a search: which row of the batch it was in each time the model read a token."""
+
+    @property
+    def rows(self) -> Sequence[int]: ...
+
+
+@dataclass
+class Seen:
+    """For every watched place, what was kept of the weights (B, H, T, S) of each call, oldest first."""
+
+    calls: dict[str, list[Kept]] = field(default_factory=dict)
+    gradient_calls: dict[str, list[Kept | None]] = field(default_factory=dict)
+    """dL/dW likewise; None where nothing came back."""
+    states: dict[str, list[Tensor]] = field(default_factory=dict)
+    """For every layer, what it gave on (B, T, D) in each call, before the norm at the end of a stack."""
+    left_out: list[str] = field(default_factory=list)
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The weights at a place, the queries of all its calls one after another: a recurrent decoder calls once a word."""
+        return whole(name, self.kept(name))
+
+    def gradient(self, name: str) -> Tensor:
+        """The gradients with respect to the weights at a place, zero where none came back."""
+        calls = self.gradient_calls.get(name)
+        if not calls or all(kept is None for kept in calls):
+            raise Mistake(f"{name}: no gradients; watch with gradients=True, and go backward through what was watched")
+        pairs = zip(calls, self.kept(name))
+        return whole(name, [kept or Kept("weights", same.shape, {"weights": torch.zeros(same.shape)}) for kept, same in pairs])
+
+    def places(self) -> list[str]:
+        return list(self.calls)
+
+    def kept(self, name: str) -> list[Kept]:
+        """What is kept of each call at a place, whole or reduced."""
+        if name not in self.calls:
+            raise Mistake(f"{name}: not watched; there are {', '.join(self.calls) or 'no places that were called'}")
+        return self.calls[name]
+
+    @property
+    def dropped(self) -> dict[str, str]:
+        """In words, what is not kept of each place that is not whole."""
+        words = {name: [kept.dropped for kept in calls if kept.dropped] for name, calls in self.calls.items()}
+        gradients = {f"{name} (gradients)": [kept.dropped for kept in calls if kept and kept.dropped]
+                     for name, calls in self.gradient_calls.items()}
+        found = {name: "; ".join(dict.fromkeys(said)) for name, said in {**words, **gradients}.items() if said}
+        return found | dict(line.split(": ", 1) for line in self.left_out)
+
+    @property
+    def nbytes(self) -> int:
+        maps = [kept for calls in (*self.calls.values(), *self.gradient_calls.values()) for kept in calls if kept]
+        return sum(kept.nbytes for kept in maps) + sum(x.nbytes for calls in self.states.values() for x in calls)
+
+    def stack(self, pattern: str = "") -> Tensor:
+        """The weights at every place whose name matches, one layer after another: (L, B, H, T, S)."""
+        return torch.stack([self[name] for name in self.calls if re.search(pattern, name)])
+
+    def clear(self) -> None:
+        """Forget it all: a record that is to be read by hypotheses holds one search."""
+        for part in (self.calls, self.gradient_calls, self.states, self.left_out):
+            part.clear()
+
+    def of(self, hypothesis: Path, name: str, prefix: Sequence[int] = ()) -> Tensor:
+        """The weights (H, T, S) at a place along the way of one hypothesis of the search that was watched, as if it alone had
+        been read from the beginning: T are the tokens it went on from. `prefix` is its row of the prefix it began with, where
+        there was one; what fills it (-1) is left out. A place that was called before the search (an encoder) gives its row."""
+        calls, rows = self.kept(name), list(hypothesis.rows)
+        if not rows:
+            raise Mistake("this hypothesis does not know its way; take it from walk or beam_search")
+        sentence, read, filled = rows[0], max(0, len(prefix) - 1), sum(token < 0 for token in prefix)
+        before, T = 0, 0
+        while T < read and before < len(calls):
+            T, before = T + calls[before].shape[2], before + 1
+        steps = calls[before:before + len(rows)]
+        if T != read or len(steps) < len(rows) or steps[0].shape[2] != 1:
+            return whole(name, calls)[sentence]
+        widths = [kept.shape[3] for kept in calls]
+        if widths != sorted(widths):
+            raise Mistake(f"{name}: more than one search was recorded; watch one, or seen.clear() before each")
+        asked = [whole(name, calls[:before])[sentence]] if before else []
+        # the hypotheses of a sentence lie side by side, in the batch or, before a source they share, among the queries
+        asked += [whole(name, [kept]).transpose(1, 2).flatten(0, 1)[row][:, None] for kept, row in zip(steps, rows)]
+        return side_by_side(asked)[:, filled:, 0 if "cross" in name else filled:]
+
+
+def whole(name: str, calls: Iterable[Kept]) -> Tensor:
+    for kept in calls:
+        if kept.dropped:
+            raise Mistake(f"{name}: the budget dropped {kept.dropped}; see seen.kept({name!r}), or give more")
+    return side_by_side([kept.parts["weights"] for kept in calls])
+
+
+def side_by_side(maps: Sequence[Tensor]) -> Tensor:
+    """Rows of several maps (…, T, S), one after another; those over fewer keys are filled with zeros."""
+    longest = max(weights.size(-1) for weights in maps)
+    return maps[0] if len(maps) == 1 else torch.cat([F.pad(weights, (0, longest - weights.size(-1))) for weights in maps], dim=-2)
