@@ -40,7 +40,7 @@ def attend(q, k, v, *, score=None, mask=None, bias=None, scale=None, dropout=0.0
 
 def attention_weights(q: Tensor, k: Tensor, *, score: Score | None = None, mask: Mask | None = None, bias: Tensor | None = None,
                       scale: float | None = None, rows: Tensor | slice = EVERY, least: torch.dtype = torch.float32) -> Tensor:
-    """The softmax over keys, written out once: (B, H, T, S), in the precision `least` at least. `rows`: of these queries alone."""
+    """The softmax over keys, written out once: (B, H, T, S), in `least` precision at least. `rows`: of these queries alone."""
     T, S = q.size(-2), k.size(-2)
     scores = (score or dot(scale))(q[:, :, rows], k)                              # (B, H, T, S)
     if bias is not None:

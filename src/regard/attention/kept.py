@@ -13,9 +13,26 @@ from typing import Any
 
 import numpy as np
 
-PARTS = {"weights": ("weights",), "top": ("values", "keys"), "blocks": ("means",), "rows": ("weights", "rows"),
-         "entropy": ("entropy",), "nothing": ()}
+KINDS = ("weights", "top", "blocks", "rows", "entropy", "nothing")
 Shape = tuple[int, int, int, int]
+
+
+def parts_of(kind: str, size: int, shape: Shape) -> dict[str, tuple[int, ...]]:
+    """The shapes of what is kept of a map."""
+    B, H, T, S = shape
+    match kind:
+        case "weights":
+            return {"weights": shape}
+        case "top":
+            return {"values": (B, H, T, size), "keys": (B, H, T, size)}
+        case "blocks":
+            return {"means": (B, H, -(-T // size), -(-S // size))}
+        case "rows":
+            return {"weights": (B, H, -(-T // size), S), "rows": (-(-T // size),)}
+        case "entropy":
+            return {"entropy": (B, H, T)}
+        case _:
+            return {}
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,8 @@ class Mask:
         """The same mask for a selection of the batch."""
         def pick(name: str) -> Tensor | None:
             value = getattr(self, name)
-            return None if value is None else value if name == "allowed" and value.size(0) == 1 else value[chosen]
+            shared = name == "allowed" and value is not None and (value.dim() < 4 or value.size(0) == 1)
+            return value if value is None or shared else value[chosen]
 
         return replace(self, lengths=pick("lengths"), starts=pick("starts"), documents=pick("documents"), prefix=pick("prefix"),
                        allowed=pick("allowed"))
@@ -56,7 +57,7 @@ class Mask:
         return replace(self, allowed=self.allowed[..., list(chosen), :, :]) if per_head and self.allowed is not None else self
 
     def dense(self, queries: int, keys: int, device: torch.device | None = None, rows: Tensor | slice = EVERY) -> Tensor | None:
-        """Booleans that broadcast to (B, H, T, S), or None where everything may be seen. `rows`: for these of the T queries alone."""
+        """Booleans that broadcast to (B, H, T, S), or None where everything may be seen. `rows`: of these queries alone."""
         key = torch.arange(keys, device=device)                                   # (S,)
         query = torch.arange(keys - queries, keys, device=device)[rows, None]     # (T, 1)
         conditions = []

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.attention.kept import Kept, Shape
+from regard.attention.kept import Kept, Shape, parts_of
 from regard.errors import Mistake
 
 KEEP = ("blocks", "top", "rows", "entropy")
@@ -85,20 +85,8 @@ def chunks(shape: Shape, numbers: int, multiple: int = 1) -> Iterator[tuple[slic
 
 def described(kind: str, size: int, shape: Shape, dtype: torch.dtype) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
     """The shape and type of what is kept of a map."""
-    B, H, T, S = shape
-    match kind:
-        case "weights":
-            return {"weights": (shape, dtype)}
-        case "top":
-            return {"values": ((B, H, T, size), dtype), "keys": ((B, H, T, size), torch.int16 if S < 2**15 else torch.int32)}
-        case "blocks":
-            return {"means": ((B, H, -(-T // size), -(-S // size)), dtype)}
-        case "rows":
-            return {"weights": ((B, H, -(-T // size), S), dtype), "rows": ((-(-T // size),), torch.int64)}
-        case "entropy":
-            return {"entropy": ((B, H, T), torch.float32)}
-        case _:
-            return {}
+    types = {"keys": torch.int16 if shape[3] < 2**15 else torch.int32, "rows": torch.int64, "entropy": torch.float32}
+    return {name: (part, types.get(name, dtype)) for name, part in parts_of(kind, size, shape).items()}
 
 
 def size_of(kind: str, size: int, shape: Shape, dtype: torch.dtype) -> int:
@@ -117,10 +105,14 @@ class Budget:
     def __init__(self, budget: int | str | None, maps: int, keep: str = "blocks"):
         if keep not in KEEP:
             raise Mistake(f"keep = {keep!r}: should be one of {', '.join(KEEP)}")
-        self.keep, self.maps, self.waiting = keep, maps, maps
-        whole = None if budget is None else parse_bytes(budget)
-        self.left = None if whole is None else whole * SHARE // (SHARE + 1)
-        self.room = None if whole is None else whole // (SHARE + 1)
+        self.keep, self.maps = keep, maps
+        self.whole = None if budget is None else parse_bytes(budget)
+        self.room = None if self.whole is None else self.whole // (SHARE + 1)
+        self.reset()
+
+    def reset(self) -> None:
+        """Nothing is recorded yet."""
+        self.waiting, self.left = self.maps, None if self.whole is None else self.whole * SHARE // (SHARE + 1)
 
     def record(self, whole: Map, *, first: bool) -> Kept:
         """Keep what a share allows; `first`: whether this map has not come before."""

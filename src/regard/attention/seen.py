@@ -1,19 +1,22 @@
 """What `watch` recorded."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from hashlib import sha256
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from regard.attention.kept import Kept
+from regard.attention.file import Record, place_of, tidy
+from regard.attention.kept import Kept, Shape
+from regard.attention.record import Budget
 from regard.errors import Mistake
 
 
-class Path(Protocol):
+class Way(Protocol):
     """An output of a search: which row of the batch it was in each time the model read a token."""
 
     @property
@@ -29,7 +32,11 @@ class Seen:
     """dL/dW likewise; None where nothing came back."""
     states: dict[str, list[Tensor]] = field(default_factory=dict)
     """For every layer, what it gave on (B, T, D) in each call, before the norm at the end of a stack."""
-    left_out: list[str] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    """What else there was no room for."""
+    heads: list[int] | None = None
+    rows: list[int] | None = None
+    budget: Budget | None = field(default=None, repr=False)
 
     def __getitem__(self, name: str) -> Tensor:
         """The weights at a place, the queries of all its calls one after another: a recurrent decoder calls once a word."""
@@ -40,8 +47,8 @@ class Seen:
         calls = self.gradient_calls.get(name)
         if not calls or all(kept is None for kept in calls):
             raise Mistake(f"{name}: no gradients; watch with gradients=True, and go backward through what was watched")
-        pairs = zip(calls, self.kept(name))
-        return whole(name, [kept or Kept("weights", same.shape, {"weights": torch.zeros(same.shape)}) for kept, same in pairs])
+        some = next(kept for kept in calls if kept is not None)
+        return whole(name, [kept or nothing(same.shape, some) for kept, same in zip(calls, self.kept(name))])
 
     def places(self) -> list[str]:
         return list(self.calls)
@@ -55,11 +62,11 @@ class Seen:
     @property
     def dropped(self) -> dict[str, str]:
         """In words, what is not kept of each place that is not whole."""
-        words = {name: [kept.dropped for kept in calls if kept.dropped] for name, calls in self.calls.items()}
-        gradients = {f"{name} (gradients)": [kept.dropped for kept in calls if kept and kept.dropped]
-                     for name, calls in self.gradient_calls.items()}
-        found = {name: "; ".join(dict.fromkeys(said)) for name, said in {**words, **gradients}.items() if said}
-        return found | dict(line.split(": ", 1) for line in self.left_out)
+        maps: dict[str, Sequence[Kept | None]] = {**self.calls}
+        maps |= {f"{name} (gradients)": calls for name, calls in self.gradient_calls.items()}
+        words = {name: [kept.dropped for kept in calls if kept and kept.dropped] for name, calls in maps.items()}
+        found = {name: "; ".join(dict.fromkeys(said)) for name, said in words.items() if said}
+        return found | self.left_out
 
     @property
     def nbytes(self) -> int:
@@ -72,10 +79,25 @@ class Seen:
 
     def clear(self) -> None:
         """Forget it all: a record that is to be read by hypotheses holds one search."""
-        for part in (self.calls, self.gradient_calls, self.states, self.left_out):
-            part.clear()
+        self.calls.clear()
+        self.gradient_calls.clear()
+        self.states.clear()
+        self.left_out.clear()
+        if self.budget is not None:
+            self.budget.reset()
 
-    def of(self, hypothesis: Path, name: str, prefix: Sequence[int] = ()) -> Tensor:
+    def record(self, tokens: Any = None, *, model: nn.Module | None = None,
+               inputs: Mapping[str, Tensor] | None = None) -> Record:
+        """As a record that can be written to a file: `tokens` as `Record` has them; the model and its inputs leave their hashes."""
+        def joined(name: str, calls: list[Kept]) -> list[Kept]:
+            reduced = any(kept.dropped for kept in calls)
+            return [kept.numpy() for kept in (calls if reduced else [of_weights(self[name])])]
+
+        placed = {name: place_of(name, joined(name, calls), self.heads, self.rows) for name, calls in self.calls.items()}
+        return Record(placed, tidy(tokens), "" if model is None else fingerprint(model.state_dict()),
+                      "" if inputs is None else fingerprint(inputs))
+
+    def of(self, hypothesis: Way, name: str, prefix: Sequence[int] = ()) -> Tensor:
         """The weights (H, T, S) at a place along the way of one hypothesis of the search that was watched, as if it alone had
         been read from the beginning: T are the tokens it went on from. `prefix` is its row of the prefix it began with, where
         there was one; what fills it (-1) is left out. A place that was called before the search (an encoder) gives its row."""
@@ -83,19 +105,38 @@ class Seen:
         if not rows:
             raise Mistake("this hypothesis does not know its way; take it from walk or beam_search")
         sentence, read, filled = rows[0], max(0, len(prefix) - 1), sum(token < 0 for token in prefix)
-        before, T = 0, 0
-        while T < read and before < len(calls):
-            T, before = T + calls[before].shape[2], before + 1
+        before = asked = 0
+        while asked < read and before < len(calls):
+            asked, before = asked + calls[before].shape[2], before + 1
         steps = calls[before:before + len(rows)]
-        if T != read or len(steps) < len(rows) or steps[0].shape[2] != 1:
+        if asked != read or len(steps) < len(rows) or steps[0].shape[2] != 1:
             return whole(name, calls)[sentence]
         widths = [kept.shape[3] for kept in calls]
         if widths != sorted(widths):
             raise Mistake(f"{name}: more than one search was recorded; watch one, or seen.clear() before each")
-        asked = [whole(name, calls[:before])[sentence]] if before else []
+        maps = [whole(name, calls[:before])[sentence]] if before else []
         # the hypotheses of a sentence lie side by side, in the batch or, before a source they share, among the queries
-        asked += [whole(name, [kept]).transpose(1, 2).flatten(0, 1)[row][:, None] for kept, row in zip(steps, rows)]
-        return side_by_side(asked)[:, filled:, 0 if "cross" in name else filled:]
+        maps += [whole(name, [kept]).transpose(1, 2).flatten(0, 1)[row][:, None] for kept, row in zip(steps, rows)]
+        return side_by_side(maps)[:, filled:, 0 if "cross" in name else filled:]
+
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of names, shapes, types and numbers, whatever the order."""
+    found = sha256()
+    for name, tensor in sorted(tensors.items()):
+        found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
+def nothing(shape: Shape, like: Kept) -> Kept:
+    """The gradient of what does not depend on the weights."""
+    return of_weights(next(iter(like.parts.values())).new_zeros(shape))
+
+
+def of_weights(weights: Tensor) -> Kept:
+    B, H, T, S = weights.shape
+    return Kept("weights", (B, H, T, S), {"weights": weights})
 
 
 def whole(name: str, calls: Iterable[Kept]) -> Tensor:

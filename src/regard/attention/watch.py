@@ -77,25 +77,26 @@ def watch(model: nn.Module, *, layers: Chosen = None, heads: Chosen = None, rows
     """
     watched = places(model, layers, kinds)
     allowance = Budget(budget, len(watched) * (1 + gradients), keep)
-    seen = Seen()
+    seen = Seen(heads=None if heads is None else list(heads), rows=None if rows is None else list(rows), budget=allowance)
 
     def look(name: str) -> Callable:
         def hook(module: Attend, args: tuple, options: dict, output: Tensor) -> None:
             q, k, v = (part.detach() for part in args)
             first = name not in seen.calls
             with torch.no_grad():
-                whole = weights_map(q, k, module, heads_of(heads, q, k, name), **options)
+                whole = weights_map(q, k, module, heads_of(heads, q, name), **options)
                 seen.calls.setdefault(name, []).append(allowance.record(of_rows(whole, rows, name), first=first))
-            if gradients and output.requires_grad:
+            if gradients:
                 calls = seen.gradient_calls.setdefault(name, [])
                 calls.append(None)
-                output.register_hook(remember(name, calls, len(calls) - 1, v, first))
+                if output.requires_grad:
+                    output.register_hook(remember(name, calls, len(calls) - 1, v, first))
         return hook
 
     def remember(name: str, calls: list, number: int, v: Tensor, first: bool) -> Callable:
         def hook(gradient: Tensor) -> None:
             with torch.no_grad():
-                whole = gradient_map(gradient, v, heads_of(heads, gradient, v, name))
+                whole = gradient_map(gradient, v, heads_of(heads, gradient, name))
                 calls[number] = allowance.record(of_rows(whole, rows, name), first=first)
         return hook
 
@@ -105,7 +106,7 @@ def watch(model: nn.Module, *, layers: Chosen = None, heads: Chosen = None, rows
             if allowance.take(x):
                 seen.states.setdefault(name, []).append(x)
             else:
-                seen.left_out.append(f"{name}: hidden states {tuple(x.shape)}")
+                seen.left_out[f"{name} (states)"] = f"hidden states {tuple(x.shape)}"
         return hook
 
     with ExitStack() as stack:
@@ -126,12 +127,11 @@ def edit(model: nn.Module, change: Callable[[str, Tensor], Tensor], *, layers: C
         def hook(module: Attend, args: tuple, options: dict, output: Tensor) -> Tensor:
             q, k, v = args
             weights = attention_weights(q, k, score=module.score, scale=module.scale, **options)
-            changed = change(name, weights if heads is None else weights[:, heads_of(heads, q, k, name)])
-            expected = weights.shape if heads is None else (*weights[:, :1].shape[:1], len(heads), *weights.shape[2:])
-            if changed.shape != torch.Size(expected):
-                raise Mistake(f"edit of {name}: weights {tuple(expected)} became {tuple(changed.shape)}; keep the shape")
-            if heads is not None:
-                changed = weights.index_copy(1, torch.tensor(list(heads), device=weights.device), changed.to(weights.dtype))
+            chosen = heads_of(heads, q, name)
+            picked = weights if chosen is None else weights[:, chosen]
+            changed = checked(name, picked, change(name, picked))
+            if chosen is not None:
+                changed = weights.index_copy(1, torch.tensor(chosen, device=weights.device), changed.to(weights.dtype))
             return mix(F.dropout(changed, module.dropout, module.training), v)
         return hook
 
@@ -139,7 +139,7 @@ def edit(model: nn.Module, change: Callable[[str, Tensor], Tensor], *, layers: C
         def hook(module: nn.Module, args: tuple, output: Any) -> Tensor:
             if not isinstance(output, Tensor):
                 raise Mistake(f"edit of {name}: the states of recurrent cells can be watched, not changed; edit their attention")
-            return change(name, output)
+            return checked(name, output, change(name, output))
         return hook
 
     with ExitStack() as stack:
@@ -151,6 +151,13 @@ def edit(model: nn.Module, change: Callable[[str, Tensor], Tensor], *, layers: C
             for name, place in places(model, layers, kinds).items():
                 stack.callback(place.register_forward_hook(replace_weights(name), with_kwargs=True).remove)
         yield
+
+
+def checked(name: str, before: Tensor, after: Tensor) -> Tensor:
+    if not isinstance(after, Tensor) or after.shape != before.shape:
+        became = tuple(after.shape) if isinstance(after, Tensor) else type(after).__name__
+        raise Mistake(f"edit of {name}: {tuple(before.shape)} became {became}; give back a tensor of the same shape")
+    return after
 
 
 def uncompiled() -> AbstractContextManager:
@@ -186,7 +193,7 @@ def gradient_map(gradient: Tensor, v: Tensor, heads: list[int] | None = None) ->
                lambda batch, rows: dot(1.0)(gradient[batch][:, :, rows], v[batch]), signed=True)
 
 
-def heads_of(heads: Chosen, q: Tensor, k: Tensor, name: str) -> list[int] | None:
+def heads_of(heads: Chosen, q: Tensor, name: str) -> list[int] | None:
     for head in heads or ():
         if not 0 <= head < q.size(1):
             raise Mistake(f"heads = {list(heads or ())}: {name} has {q.size(1)}, counted from 0")
