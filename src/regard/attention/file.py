@@ -182,20 +182,27 @@ def read_record(about: Any, arrays: dict[str, np.ndarray]) -> Record:
     places = {}
     for said in about["places"]:
         calls = [read_call(f"{said['name']}/{number}", call, arrays) for number, call in enumerate(said["calls"])]
+        numbers = [*said["heads"], *(said["rows"] or ()), said["layer"] or 0]
+        words = [said["name"], said["kind"], said["queries"], said["keys"]]
+        if not all(isinstance(word, str) for word in words) or not all(map(is_number, numbers)):
+            raise Mistake(f"a place that is not described as a place should be ({str(said)[:60]})")
         if not calls or len(said["heads"]) != calls[0].shape[1]:
             raise Mistake(f"{said['name']}: {len(said['heads'])} heads are named, and the weights are of another number")
         places[said["name"]] = Place(said["name"], said["layer"], said["kind"], said["queries"], said["keys"],
-                                     [int(head) for head in said["heads"]], calls, said["rows"])
+                                     said["heads"], calls, said["rows"])
     if arrays:
         raise Mistake(f"tensors that no place names, such as {next(iter(arrays))!r}")
     return Record(places, dict(about["tokens"]), str(about["model"]), str(about["inputs"]))
 
 
+def is_number(value: Any) -> bool:
+    return type(value) is int
+
+
 def read_call(where: str, said: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> Kept:
     """One call's arrays, taken out of all; no shape is believed before it is confirmed."""
     kind, size, shape = said["kind"], said["size"], tuple(said["shape"])
-    whole_numbers = all(type(number) is int for number in (size, *shape))
-    if kind not in KINDS or len(shape) != 4 or not whole_numbers or size < 1 or min(shape) < 0:
+    if kind not in KINDS or len(shape) != 4 or not all(map(is_number, (size, *shape))) or size < 1 or min(shape) < 0:
         raise Mistake(f"{where}: a reduction this regard does not know ({str(kind)[:20]!r}, {str(size)[:20]}, {str(shape)[:60]})")
     parts = {}
     for name, expected in parts_of(kind, size, shape).items():

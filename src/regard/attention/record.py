@@ -99,7 +99,7 @@ class Budget:
 
     Every map that is watched has an equal share of what is left when it comes: (bytes left) / (maps still to come); one that
     comes again, (bytes left) / (all maps). A map is kept whole if it fits into its share; else reduced as `keep` says, as little
-    as fits; else its entropies; else nothing.
+    as fits; else its entropies; else nothing. Maps of the same shape are reduced alike when they first come.
     """
 
     def __init__(self, budget: int | str | None, maps: int, keep: str = "blocks"):
@@ -108,6 +108,7 @@ class Budget:
         self.keep, self.maps = keep, maps
         self.whole = None if budget is None else parse_bytes(budget)
         self.room = None if self.whole is None else self.whole // (SHARE + 1)
+        self.alike: dict[tuple[Shape, bool], tuple[str, int]] = {}
         self.reset()
 
     def reset(self) -> None:
@@ -120,7 +121,10 @@ class Budget:
             return record(whole)
         share = self.left // max(1, self.waiting if first else self.maps)
         self.waiting -= first
-        kept = record(whole, *self.choose(whole, share), room=self.room)
+        chosen = self.choose(whole, share)
+        alike = self.alike.setdefault((whole.shape, whole.signed), chosen) if first else chosen
+        chosen = alike if size_of(*alike, whole.shape, whole.dtype) <= share else chosen
+        kept = record(whole, *chosen, room=self.room)
         self.left -= kept.nbytes
         return kept
 

@@ -62,16 +62,17 @@ class Seen:
     @property
     def dropped(self) -> dict[str, str]:
         """In words, what is not kept of each place that is not whole."""
-        maps: dict[str, Sequence[Kept | None]] = {**self.calls}
-        maps |= {f"{name} (gradients)": calls for name, calls in self.gradient_calls.items()}
-        words = {name: [kept.dropped for kept in calls if kept and kept.dropped] for name, calls in maps.items()}
+        words = {name: [kept.dropped for kept in calls if kept.dropped] for name, calls in self.calls.items()}
+        words |= {f"{name} (gradients)": [kept.dropped for kept in calls if kept and kept.dropped]
+                  for name, calls in self.gradient_calls.items()}
         found = {name: "; ".join(dict.fromkeys(said)) for name, said in words.items() if said}
         return found | self.left_out
 
     @property
     def nbytes(self) -> int:
-        maps = [kept for calls in (*self.calls.values(), *self.gradient_calls.values()) for kept in calls if kept]
-        return sum(kept.nbytes for kept in maps) + sum(x.nbytes for calls in self.states.values() for x in calls)
+        weights = sum(kept.nbytes for calls in self.calls.values() for kept in calls)
+        gradients = sum(kept.nbytes for calls in self.gradient_calls.values() for kept in calls if kept)
+        return weights + gradients + sum(x.nbytes for calls in self.states.values() for x in calls)
 
     def stack(self, pattern: str = "") -> Tensor:
         """The weights at every place whose name matches, one layer after another: (L, B, H, T, S)."""
@@ -88,7 +89,7 @@ class Seen:
 
     def record(self, tokens: Any = None, *, model: nn.Module | None = None,
                inputs: Mapping[str, Tensor] | None = None) -> Record:
-        """As a record that can be written to a file: `tokens` as `Record` has them; the model and its inputs leave their hashes."""
+        """As a record that can be written to a file: `tokens` as `Record` has them; model and inputs leave their hashes."""
         def joined(name: str, calls: list[Kept]) -> list[Kept]:
             reduced = any(kept.dropped for kept in calls)
             return [kept.numpy() for kept in (calls if reduced else [of_weights(self[name])])]
