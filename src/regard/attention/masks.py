@@ -69,7 +69,7 @@ class Mask:
         if self.starts is not None:
             conditions.append(key >= column(self.starts))
         if self.window is not None:
-            conditions.append((key - query).abs() < self.window)
+            conditions.append((key < query + self.window) & (key > query - self.window))
         if self.documents is not None:
             mine = self.documents[:, -queries:][:, rows]
             conditions.append((mine[:, :, None] == self.documents[:, None, :])[:, None])      # (B, 1, T, S)

@@ -17,9 +17,9 @@ UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MI
 SHARE = 10
 """A record has a tenth of its own size besides, to be computed in."""
 LEAST, MOST = 2**20, 2**26
-"""Bytes to compute in: less is not worth a kernel, more is not faster."""
+"""Bytes to compute in: less is not worth a kernel, where no budget says so; more is not faster."""
 COPIES = 3
-"""Tensors of a part's size that are alive while it is computed: scores, weights, and what becomes of them."""
+"""Tensors of a part's size that may be alive while it is computed: scores, weights, and one for queries and masks."""
 FEWEST_BLOCKS = 8
 """Of keys; coarser means say less than entropies."""
 
@@ -51,16 +51,15 @@ def record(whole: Map, kind: str = "weights", size: int = 1, room: int | None = 
         return Kept(kind, whole.shape, {"weights": weights, "rows": rows}, size)
     parts = {name: torch.empty(shape, dtype=dtype, device=whole.device)
              for name, (shape, dtype) in described(kind, size, whole.shape, whole.dtype).items()}
-    cost = prod(whole.shape) * whole.dtype.itemsize
-    room = max(LEAST, min(MOST, cost // SHARE if room is None else room))
-    numbers = room // (COPIES * whole.width * (4 if kind == "entropy" else whole.dtype.itemsize))
+    room = max(LEAST, prod(whole.shape) * whole.dtype.itemsize // SHARE) if room is None else room
+    numbers = min(MOST, room) // cost(kind, size, whole)
     for batch, queries in chunks(whole.shape, numbers, size if kind == "blocks" else 1):
         part = whole.part(batch, queries)
         match kind:
             case "weights":
                 parts["weights"][batch, :, queries] = part
             case "top":
-                keys = part.abs().topk(size).indices
+                keys = (part.abs() if whole.signed else part).topk(size).indices
                 parts["values"][batch, :, queries] = part.gather(-1, keys)
                 parts["keys"][batch, :, queries] = keys
             case "blocks":
@@ -70,7 +69,15 @@ def record(whole: Map, kind: str = "weights", size: int = 1, room: int | None = 
                 parts["means"][batch, :, first:first + means.size(2)] = means
             case "entropy":
                 parts["entropy"][batch, :, queries] = torch.special.entr(part.to(torch.float32)).sum(-1)
+        del part                                      # before the next is made
     return Kept(kind, whole.shape, parts, size)
+
+
+def cost(kind: str, size: int, whole: Map) -> int:
+    """Bytes it takes to compute and reduce one number of a map."""
+    item, S = whole.dtype.itemsize, max(1, whole.shape[3])
+    besides = {"top": whole.signed * item + -(-size * (8 + 2 * item) // S), "entropy": 8}.get(kind, 0)
+    return COPIES * whole.width * item + besides
 
 
 def chunks(shape: Shape, numbers: int, multiple: int = 1) -> Iterator[tuple[slice, slice]]:
