@@ -3,6 +3,7 @@
     run = regard.load("runs/demo")            open a run folder
     run.best(["The dog sleeps."])             translate
     with regard.watch(run.model) as seen: …   see what it attends to
+    regard.Record.read("a.attn")              what was seen and kept in a file
     regard.train("recipe.toml")               make a run
 """
 
@@ -14,6 +15,7 @@ from regard.errors import Mistake
 PUBLIC = {
     "Mask": "regard.attention.masks",
     "Recipe": "regard.recipe",
+    "Record": "regard.attention.file",
     "Run": "regard.run.base",
     "attend": "regard.attention.core",
     "context_attention": "regard.attention.plain",
@@ -27,7 +29,7 @@ PUBLIC = {
 }
 
 __version__ = "0.1.0"
-__all__ = ["Mask", "Mistake", "Recipe", "Run", "__version__", "attend", "context_attention", "convert", "edit",
+__all__ = ["Mask", "Mistake", "Recipe", "Record", "Run", "__version__", "attend", "context_attention", "convert", "edit",
            "key_value_attention", "load", "self_attention", "train", "watch"]
 
 

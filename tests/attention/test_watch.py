@@ -5,8 +5,20 @@ import torch
 
 from regard.attention.core import attention_weights
 from regard.attention.watch import edit, places, watch
+from regard.errors import Mistake
 from regard.models.transformer import Transformer
-from regard.recipe import Positions, TransformerModel
+from regard.models.universal import UniversalTransformer
+from regard.models.zoo import MODELS
+from regard.recipe import (
+    DecoderModel,
+    EncoderModel,
+    Positions,
+    RecurrentLanguage,
+    RecurrentModel,
+    RecurrentReader,
+    TransformerModel,
+    UniversalModel,
+)
 
 KINDS = ["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
 
@@ -35,7 +47,7 @@ def test_watched_output_equals_unwatched_bit_for_bit(kind, inputs):
 @pytest.mark.parametrize("kind", KINDS)
 def test_recorded_weights_mix_the_values_into_the_output(kind, inputs, monkeypatch):
     """weights · v is what the fused path gave, at every place, also when rows are computed a few at a time."""
-    monkeypatch.setattr("regard.attention.watch.ROWS_AT_ONCE", 2)
+    monkeypatch.setattr("regard.attention.record.LEAST", 200)
     model = tiny(kind, key_value_heads=1)
     mixed = {}
     for name, place in places(model).items():
@@ -59,6 +71,137 @@ def test_layers_heads_and_kinds_are_chosen(inputs):
     assert seen.stack()[:, 1, :, :, 5:].eq(0).all(), "padding is never looked at"
 
 
+def test_names_layers_heads_and_rows_that_are_not_there_are_refused(inputs):
+    model = tiny()
+    with watch(model, kinds="decoder.*self", rows=[0, -1]) as seen:
+        model(*inputs)
+    assert seen.places() == ["decoder.blocks.0.self_attention", "decoder.blocks.1.self_attention"]
+    assert seen.stack().shape == (2, 3, 2, 2, 6)
+    for wrong, problem in [({"layers": [7]}, "0 to 1"), ({"kinds": "("}, "no pattern"), ({"heads": [2]}, "has 2"),
+                           ({"rows": [7]}, "has 7 queries"), ({"budget": "much"}, "budget"), ({"keep": "all"}, "keep")]:
+        with pytest.raises(Mistake, match=problem), watch(model, **wrong):
+            model(*inputs)
+    with pytest.raises(Mistake, match="not watched"):
+        seen["encoder"]
+    assert not any(module._forward_hooks for module in model.modules()), "nothing is left behind"
+
+
+BLOCK = dict(width=16, heads=4, feed_forward=16, max_length=32)
+READ, LENGTHS = torch.randint(4, 13, (3, 7), generator=torch.Generator().manual_seed(0)), torch.tensor([7, 5, 2])
+FAMILIES = {
+    "bert": ("masked", EncoderModel(kind="transformer", layers=2, **BLOCK), (13,), (READ, LENGTHS)),
+    "classifier": ("classify", EncoderModel(kind="transformer", layers=2, **BLOCK), (13, 3), (READ, LENGTHS)),
+    "gpt": ("language", DecoderModel(kind="transformer", layers=3, window=2, **BLOCK), (13,), (READ,)),
+    "llama": ("language", DecoderModel(kind="transformer", layers=2, key_value_heads=2, norm="rms", activation="swiglu",
+                                       positions={"kind": "rotary"}, **BLOCK), (13,), (READ,)),
+    "t5": ("corrupted", TransformerModel(preset="tiny", positions=Positions(kind="relative"), scale_scores=False, **BLOCK),
+           (13, 13), (READ, LENGTHS, READ)),
+    "universal": ("translate", UniversalModel(kind="universal", encoder_layers=2, decoder_layers=2, **BLOCK), (13, 13),
+                  (READ, LENGTHS, READ)),
+    "bahdanau": ("translate", RecurrentModel(kind="recurrent", cell="gru", width=8, attention="additive", decoder="bahdanau"),
+                 (13, 13), (READ, LENGTHS, READ)),
+    "luong": ("translate", RecurrentModel(kind="recurrent", cell="lstm", width=8, attention="general", decoder="luong"), (13, 13),
+              (READ, LENGTHS, READ)),
+    "recurrent language": ("language", RecurrentLanguage(cell="gru", layers=2, width=8, attention="cosine"), (13,), (READ,)),
+    "tagger": ("tag", RecurrentReader(cell="lstm", layers=1, width=8, attention="scaled"), (13, 3), (READ, LENGTHS)),
+}
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request):
+    task, settings, sizes, inputs = FAMILIES[request.param]
+    return MODELS[task][settings.kind](settings, *sizes).eval(), inputs
+
+
+@pytest.mark.parametrize("options", [{}, {"budget": 900}, {"budget": "1MB", "states": True, "gradients": True}], ids=str)
+def test_no_family_says_anything_else_when_watched(family, options):
+    """Bit for bit, in value and gradient; and the recorded weights are those of the written-out path."""
+    model, inputs = family
+    written = {}
+
+    def remember(name):
+        def hook(module, args, given, output):
+            weights = attention_weights(args[0], args[1], score=module.score, scale=module.scale, **given)
+            written.setdefault(name, []).append(weights.detach())
+        return hook
+
+    plain = model(*inputs)
+    plain.square().sum().backward()
+    gradients = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+    model.zero_grad()
+    handles = [place.register_forward_hook(remember(name), with_kwargs=True) for name, place in places(model).items()]
+    with watch(model, **options) as seen:
+        watched = model(*inputs)
+        watched.square().sum().backward()
+    for handle in handles:
+        handle.remove()
+    assert torch.equal(watched, plain)
+    again = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    assert all(torch.equal(one, other) for one, other in zip(gradients, again, strict=True))
+    assert seen.places() == list(places(model))
+    for name, calls in written.items():
+        for kept, weights in zip(seen.kept(name), calls, strict=True):
+            assert kept.shape == weights.shape
+            if kept.kind == "weights":
+                torch.testing.assert_close(kept.parts["weights"], weights, atol=1e-6, rtol=0)
+    assert options.get("budget") == 900 or not seen.dropped
+
+
+def test_recorded_gradients_are_those_of_the_written_out_path(family):
+    """dL/dW = dO·Vᵀ, beside the fused kernels; autograd through written-out weights says the same."""
+    model, inputs = family
+    leaves = {}
+
+    def change(name, weights):
+        leaves.setdefault(name, []).append(weights)
+        weights.retain_grad()
+        return weights
+
+    with edit(model, change):
+        model(*inputs).square().sum().backward()
+    with watch(model, gradients=True, heads=[0]) as seen:
+        model(*inputs).square().sum().backward()
+    for name, calls in leaves.items():
+        expected = torch.cat([weights.grad[:, :1] for weights in calls], dim=2)
+        torch.testing.assert_close(seen.gradient(name), expected, atol=1e-5, rtol=1e-4)
+        assert expected.abs().max() > 0
+    with torch.no_grad(), watch(model, gradients=True) as blind:
+        model(*inputs)
+    with pytest.raises(Mistake, match="no gradients"):
+        blind.gradient(blind.places()[0])
+
+
+def test_hidden_states_are_those_of_the_layers(family):
+    model, inputs = family
+    with torch.no_grad(), watch(model, states=True) as seen:
+        model(*inputs)
+    if hasattr(model, "layers_of"):
+        layers = model.layers_of(*(inputs[:2] if len(inputs) > 1 else (*inputs, LENGTHS)))[1:]
+        states = [calls[0] for name, calls in seen.states.items() if not name.startswith("decoder") or len(inputs) == 1]
+        assert len(states) == len(layers)
+        real = LENGTHS[:, None] > torch.arange(7)
+        if any("blocks" in name for name in seen.states):
+            layers, states = layers[:-1], states[:-1]                             # the last one is normalised there
+        if not isinstance(model, UniversalTransformer):                           # and here some tokens have halted
+            for state, layer in zip(states, layers):
+                torch.testing.assert_close(state[real], layer[real])
+    assert all(state.shape[:2] == (3, 7) for name, (state, *_) in seen.states.items() if not name.startswith("decoder.cells"))
+
+
+def test_what_is_compiled_runs_as_it_is_while_it_is_watched(inputs):
+    """A compiled callable sits beside its module; hooks put on afterwards would pass it by."""
+    model = tiny()
+    plain, compiled = model(*inputs), torch.compile(model, backend="eager")
+    before = compiled(*inputs)
+    for whose in (model, compiled):
+        with watch(whose) as seen:
+            assert torch.equal(compiled(*inputs), plain)
+        assert seen.places() == list(places(model)) == list(places(compiled))
+        with edit(whose, lambda name, weights: torch.zeros_like(weights)):
+            assert not torch.allclose(compiled(*inputs), plain)
+    torch.testing.assert_close(compiled(*inputs), before)
+
+
 def test_editing_with_the_same_weights_changes_nothing_and_with_others_something(inputs):
     model = tiny()
     plain = model(*inputs)
@@ -67,6 +210,36 @@ def test_editing_with_the_same_weights_changes_nothing_and_with_others_something
     with edit(model, lambda name, weights: torch.zeros_like(weights), kinds="cross"):
         assert (model(*inputs) - plain).abs().max() > 0.01
     assert torch.equal(model(*inputs), plain)
+
+
+def test_editing_states_and_heads_changes_nothing_else(family):
+    model, inputs = family
+    plain = model(*inputs)
+    with edit(model, lambda name, weights: weights.clone(), heads=[0]):
+        torch.testing.assert_close(model(*inputs), plain, atol=1e-5, rtol=1e-5)
+    with pytest.raises(Mistake, match="same shape"), edit(model, lambda name, weights: weights[..., :1, :1]):
+        model(*inputs)
+    with pytest.raises(Mistake, match="became NoneType"), edit(model, lambda name, weights: None):
+        model(*inputs)
+    if any(isinstance(module, torch.nn.RNNBase) for module in model.modules()):
+        with pytest.raises(Mistake, match="recurrent cells"), edit(model, lambda name, x: x, states=True):
+            model(*inputs)
+        return
+    with edit(model, lambda name, x: x.clone(), states=True):
+        assert torch.equal(model(*inputs), plain)
+    with edit(model, lambda name, x: x.flip(-1), states=True, layers=[1]):
+        assert not torch.allclose(model(*inputs), plain)
+
+
+def test_an_ablated_head_adds_nothing(inputs):
+    """Its weights at zero are its columns of the output projection at zero."""
+    model = tiny()
+    with edit(model, lambda name, weights: torch.zeros_like(weights), layers=[1], heads=[1], kinds="decoder.*self"):
+        ablated = model(*inputs)
+    projection = model.decoder.blocks[1].self_attention.to_out.weight
+    with torch.no_grad():
+        projection[:, projection.size(1) // 2:] = 0
+    torch.testing.assert_close(ablated, model(*inputs), atol=1e-5, rtol=1e-5)
 
 
 def test_weights_in_half_precision_are_computed_in_float32():

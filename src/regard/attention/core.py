@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.attention.documents import attend_within
-from regard.attention.masks import NO_MASK, Mask
+from regard.attention.masks import EVERY, NO_MASK, Mask, of_rows
 from regard.attention.nearby import attend_nearby, scored_pairs
 
 Score = Callable[[Tensor, Tensor], Tensor]
@@ -40,17 +40,21 @@ def attend(q, k, v, *, score=None, mask=None, bias=None, scale=None, dropout=0.0
 
 
 def attention_weights(q: Tensor, k: Tensor, *, score: Score | None = None, mask: Mask | None = None, bias: Tensor | None = None,
-                      scale: float | None = None) -> Tensor:
-    """The softmax over keys, written out once: (B, H, T, S), at least in float32."""
-    scores = (score or dot(scale))(q, k)                                          # (B, H, T, S)
-    scores = scores.float() if scores.dtype in (torch.bfloat16, torch.float16) else scores
+                      scale: float | None = None, rows: Tensor | slice = EVERY, least: torch.dtype = torch.float32) -> Tensor:
+    """The softmax over keys, written out once: (B, H, T, S), in `least` precision at least. `rows`: of these queries alone."""
+    T, S = q.size(-2), k.size(-2)
+    scores = (score or dot(scale))(q[:, :, rows], k)                              # (B, H, T, S)
     if bias is not None:
-        scores = scores + bias
-    allowed = (mask or NO_MASK).dense(q.size(-2), k.size(-2), q.device)
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        scores = scores + of_rows(bias, rows)
+    allowed = (mask or NO_MASK).dense(T, S, q.device, rows)
+    dtype = torch.promote_types(scores.dtype, least)
     if allowed is None:
-        return scores.softmax(-1)
+        return scores.softmax(-1, dtype=dtype)
     blind = ~allowed.any(-1, keepdim=True)            # softmax over nothing is NaN: let the blind see, then blank what they saw
-    return scores.masked_fill(~(allowed | blind), -math.inf).softmax(-1).masked_fill(blind, 0.0)
+    wider = torch.broadcast_shapes(scores.shape, allowed.shape) != scores.shape
+    fill = Tensor.masked_fill if scores.requires_grad or wider else Tensor.masked_fill_       # in place, where nobody minds
+    return fill(fill(scores, ~(allowed | blind), -math.inf).softmax(-1, dtype=dtype), blind, 0.0)
 
 
 def dot(scale: float | None = None) -> Score:

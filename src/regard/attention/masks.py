@@ -3,6 +3,7 @@
 Queries are the last T of the S positions, so that the same mask serves a whole sequence and one new token after a cache.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
@@ -10,6 +11,8 @@ import torch
 from torch import Tensor
 
 from regard.attention.documents import Documents, find_documents
+
+EVERY = slice(None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,19 +49,25 @@ class Mask:
         """Where the documents lie, found once for all layers."""
         return None if self.documents is None else find_documents(self.documents)
 
-    def rows(self, chosen: Tensor) -> "Mask":
+    def rows(self, chosen: Tensor | slice) -> "Mask":
         """The same mask for a selection of the batch."""
         def pick(name: str) -> Tensor | None:
             value = getattr(self, name)
-            return None if value is None else value if name == "allowed" and value.size(0) == 1 else value[chosen]
+            shared = name == "allowed" and value is not None and (value.dim() < 4 or value.size(0) == 1)
+            return value if value is None or shared else value[chosen]
 
         return replace(self, lengths=pick("lengths"), starts=pick("starts"), documents=pick("documents"), prefix=pick("prefix"),
                        allowed=pick("allowed"))
 
-    def dense(self, queries: int, keys: int, device: torch.device | None = None) -> Tensor | None:
-        """Booleans that broadcast to (B, H, T, S), or None where everything may be seen."""
+    def heads(self, chosen: Sequence[int]) -> "Mask":
+        """The same mask for a selection of the heads."""
+        per_head = self.allowed is not None and self.allowed.dim() > 2 and self.allowed.size(-3) > 1
+        return replace(self, allowed=self.allowed[..., list(chosen), :, :]) if per_head and self.allowed is not None else self
+
+    def dense(self, queries: int, keys: int, device: torch.device | None = None, rows: Tensor | slice = EVERY) -> Tensor | None:
+        """Booleans that broadcast to (B, H, T, S), or None where everything may be seen. `rows`: of these queries alone."""
         key = torch.arange(keys, device=device)                                   # (S,)
-        query = torch.arange(keys - queries, keys, device=device)[:, None]        # (T, 1)
+        query = torch.arange(keys - queries, keys, device=device)[rows, None]     # (T, 1)
         conditions = []
         if self.causal:
             seen = key <= query                                                   # (T, S)
@@ -68,12 +77,12 @@ class Mask:
         if self.starts is not None:
             conditions.append(key >= column(self.starts))
         if self.window is not None:
-            conditions.append((key - query).abs() < self.window)
+            conditions.append((key < query + self.window) & (key > query - self.window))
         if self.documents is not None:
-            mine = self.documents[:, -queries:]
+            mine = self.documents[:, -queries:][:, rows]
             conditions.append((mine[:, :, None] == self.documents[:, None, :])[:, None])      # (B, 1, T, S)
         if self.allowed is not None:
-            conditions.append(self.allowed)
+            conditions.append(of_rows(self.allowed, rows))
         if not conditions:
             return None
         combined = conditions[0]
@@ -84,6 +93,11 @@ class Mask:
 
 def column(per_row: Tensor) -> Tensor:
     return per_row[:, None, None, None]                                           # (B, 1, 1, 1)
+
+
+def of_rows(x: Tensor, rows: Tensor | slice) -> Tensor:
+    """These rows of what broadcasts to (B, H, T, S)."""
+    return x if x.dim() < 2 or x.size(-2) == 1 else x[..., rows, :]
 
 
 def join(name, mine, other):

@@ -1,116 +1,215 @@
 """Look at attention, or change it, without touching the model.
 
-`watch` records weights beside the path the output always came from: they are computed again from q and k, in row chunks.
-`edit` replaces weights on the written-out path (ablation, permutation).
+`watch` records weights beside the path the output always came from: they are computed again from q and k, part by part.
+`edit` replaces weights on the written-out path (ablation, permutation). Both run the module itself: a compiled callable beside it
+is run uncompiled meanwhile.
 """
 
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
-from regard.attention.core import Score, attention_weights, mix
-from regard.attention.masks import NO_MASK, Mask
+from regard.attention.core import attention_weights, dot, mix
+from regard.attention.masks import Mask
 from regard.attention.multihead import Attend
+from regard.attention.record import Budget, Map
+from regard.attention.seen import Seen
+from regard.errors import Mistake
 
-ROWS_AT_ONCE = 256
-
-
-@dataclass
-class Seen:
-    """What `watch` recorded: for every watched place, the weights (B, H, T, S) of each call, oldest first."""
-
-    calls: dict[str, list[Tensor]] = field(default_factory=dict)
-
-    def __getitem__(self, name: str) -> Tensor:
-        """The weights at a place, the queries of all its calls one after another: a recurrent decoder calls once a word."""
-        longest = max(weights.size(-1) for weights in self.calls[name])
-        return torch.cat([F.pad(weights, (0, longest - weights.size(-1))) for weights in self.calls[name]], dim=2)
-
-    def places(self) -> list[str]:
-        return list(self.calls)
-
-    def stack(self, pattern: str = "") -> Tensor:
-        """The weights at every place whose name matches, one layer after another: (L, B, H, T, S)."""
-        return torch.stack([self[name] for name in self.calls if re.search(pattern, name)])
+Chosen = Sequence[int] | None
+Names = str | Sequence[str] | None
 
 
-def places(model: nn.Module, layers: Sequence[int] | None = None, kinds: str | Sequence[str] | None = None) -> dict[str, Attend]:
+def places(model: nn.Module, layers: Chosen = None, kinds: Names = None) -> dict[str, Attend]:
     """The named places of attention in a model, such as `decoder.blocks.0.cross_attention`."""
-    found = {name.removesuffix(".attend"): module for name, module in model.named_modules() if isinstance(module, Attend)}
-    kinds = [kinds] if isinstance(kinds, str) else kinds
-    if kinds is not None:
-        found = {name: place for name, place in found.items() if any(kind in name for kind in kinds)}
-    if layers is not None:
-        found = {name: place for name, place in found.items() if layer_of(name) in layers}
-    return found
+    found = {plain(name).removesuffix(".attend"): module for name, module in model.named_modules() if isinstance(module, Attend)}
+    return choose(found, layers, kinds)
+
+
+def states_of(model: nn.Module, layers: Chosen = None, kinds: Names = None) -> dict[str, nn.Module]:
+    """The named modules whose outputs are hidden states: blocks with attention in them, and recurrent cells."""
+    blocks = {above.group() for name in places(model) if (above := re.match(r".*\.\d+(?=\.)", name))}
+    return choose({plain(name): module for name, module in model.named_modules()
+                   if plain(name) in blocks or isinstance(module, nn.RNNBase)}, layers, kinds)
+
+
+def plain(name: str) -> str:
+    return name.removeprefix("_orig_mod.")            # what torch.compile puts around a module
+
+
+def choose(found: dict[str, Any], layers: Chosen, kinds: Names) -> dict[str, Any]:
+    """Those of the chosen layers whose names match one of the patterns. Where there is anything, something has to be chosen."""
+    patterns = [kinds] if isinstance(kinds, str) else kinds
+    try:
+        chosen = {name: module for name, module in found.items() if (layers is None or layer_of(name) in layers)
+                  and (patterns is None or any(re.search(pattern, name) for pattern in patterns))}
+    except re.error as error:
+        raise Mistake(f"kinds = {kinds!r}: no pattern of a name ({error}); such as 'self', 'cross', 'decoder.*self'") from None
+    if found and not chosen and layers is not None and not any(layer_of(name) in layers for name in found):
+        numbers = sorted({number for name in found if (number := layer_of(name)) is not None})
+        raise Mistake(f"layers = {list(layers)}: the model has " + (f"{numbers[0]} to {numbers[-1]}" if numbers else "no layers"))
+    return chosen
 
 
 def layer_of(name: str) -> int | None:
-    number = re.search(r"\.(\d+)\.", name)
+    number = re.search(r"\.(\d+)(\.|$)", name)
     return int(number.group(1)) if number else None
 
 
 @contextmanager
-def watch(model: nn.Module, *, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None,
-          kinds: str | Sequence[str] | None = None) -> Iterator[Seen]:
+def watch(model: nn.Module, *, layers: Chosen = None, heads: Chosen = None, rows: Chosen = None, kinds: Names = None,
+          budget: int | str | None = None, keep: str = "blocks", states: bool = False,
+          gradients: bool = False) -> Iterator[Seen]:
     """Record attention while the block runs; the model's output does not change by one bit.
 
-    `layers` and `heads` are numbers counted from 0, `kinds` parts of names: "self", "cross", "encoder", "decoder.*self".
+    `layers`, `heads` and `rows` (queries of each call) are numbers counted from 0, `kinds` patterns of names: "self", "cross",
+    "encoder", "decoder.*self". A `budget` ("200MB") is for the record and what it takes to make it; what does not fit is kept as
+    `keep` says: "blocks" (means), "top" (the largest of each row), "rows" (every n-th) or "entropy".
+    With `states`, what each layer makes of its input comes too, and with `gradients` those of the loss with respect to the
+    weights, when it goes backward.
     """
-    seen = Seen()
+    watched = places(model, layers, kinds)
+    allowance = Budget(budget, len(watched) * (1 + gradients), keep)
+    seen = Seen(heads=None if heads is None else list(heads), rows=None if rows is None else list(rows), budget=allowance)
 
-    def record(name: str):
+    def look(name: str) -> Callable:
         def hook(module: Attend, args: tuple, options: dict, output: Tensor) -> None:
-            q, k, _ = args
+            q, k, v = (part.detach() for part in args)
+            first = name not in seen.calls
             with torch.no_grad():
-                seen.calls.setdefault(name, []).append(weights_in_chunks(q, k, heads=heads, score=module.score,
-                                                                                  scale=module.scale, **options))
+                whole = weights_map(q, k, module, heads_of(heads, q, name), **options)
+                seen.calls.setdefault(name, []).append(allowance.record(of_rows(whole, rows, name), first=first))
+            if gradients:
+                calls = seen.gradient_calls.setdefault(name, [])
+                calls.append(None)
+                if output.requires_grad:
+                    output.register_hook(remember(name, calls, len(calls) - 1, v, first))
         return hook
 
-    handles = [place.register_forward_hook(record(name), with_kwargs=True)
-               for name, place in places(model, layers, kinds).items()]
-    try:
+    def remember(name: str, calls: list, number: int, v: Tensor, first: bool) -> Callable:
+        def hook(gradient: Tensor) -> None:
+            with torch.no_grad():
+                whole = gradient_map(gradient, v, heads_of(heads, gradient, name))
+                calls[number] = allowance.record(of_rows(whole, rows, name), first=first)
+        return hook
+
+    def remember_state(name: str) -> Callable:
+        def hook(module: nn.Module, args: tuple, output: Any) -> None:
+            x = state_in(output).detach()
+            if allowance.take(x):
+                seen.states.setdefault(name, []).append(x)
+            else:
+                seen.left_out[f"{name} (states)"] = f"hidden states {tuple(x.shape)}"
+        return hook
+
+    with ExitStack() as stack:
+        stack.enter_context(uncompiled())
+        for name, place in watched.items():
+            stack.callback(place.register_forward_hook(look(name), with_kwargs=True).remove)
+        for name, layer in states_of(model, layers).items() if states else ():
+            stack.callback(layer.register_forward_hook(remember_state(name)).remove)
         yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
-def edit(model: nn.Module, change: Callable[[str, Tensor], Tensor], *, layers: Sequence[int] | None = None,
-         kinds: str | Sequence[str] | None = None) -> Iterator[None]:
-    """Replace the weights (B, H, T, S) at each place by `change(name, weights)` while the block runs."""
-    def replace(name: str):
+def edit(model: nn.Module, change: Callable[[str, Tensor], Tensor], *, layers: Chosen = None, heads: Chosen = None,
+         kinds: Names = None, states: bool = False) -> Iterator[None]:
+    """Replace the weights (B, H, T, S) at each place by `change(name, weights)` while the block runs; of the chosen heads alone,
+    where there are such. With `states`, what each block gives on (B, T, D) instead."""
+    def replace_weights(name: str) -> Callable:
         def hook(module: Attend, args: tuple, options: dict, output: Tensor) -> Tensor:
             q, k, v = args
-            return mix(change(name, attention_weights(q, k, score=module.score, scale=module.scale, **options)), v)
+            weights = attention_weights(q, k, score=module.score, scale=module.scale, **options)
+            chosen = heads_of(heads, q, name)
+            picked = weights if chosen is None else weights[:, chosen]
+            changed = checked(name, picked, change(name, picked))
+            if chosen is not None:
+                changed = weights.index_copy(1, torch.tensor(chosen, device=weights.device), changed.to(weights.dtype))
+            return mix(F.dropout(changed, module.dropout, module.training), v)
         return hook
 
-    handles = [place.register_forward_hook(replace(name), with_kwargs=True)
-               for name, place in places(model, layers, kinds).items()]
-    try:
+    def replace_state(name: str) -> Callable:
+        def hook(module: nn.Module, args: tuple, output: Any) -> Tensor:
+            if not isinstance(output, Tensor):
+                raise Mistake(f"edit of {name}: the states of recurrent cells can be watched, not changed; edit their attention")
+            return checked(name, output, change(name, output))
+        return hook
+
+    with ExitStack() as stack:
+        stack.enter_context(uncompiled())
+        if states:
+            for name, layer in states_of(model, layers, kinds).items():
+                stack.callback(layer.register_forward_hook(replace_state(name)).remove)
+        else:
+            for name, place in places(model, layers, kinds).items():
+                stack.callback(place.register_forward_hook(replace_weights(name), with_kwargs=True).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
-def weights_in_chunks(q: Tensor, k: Tensor, *, heads: Sequence[int] | None = None, score: Score | None = None,
-                      mask: Mask | None = None, bias: Tensor | None = None, scale: float | None = None) -> Tensor:
-    """The written-out weights, a few query rows at a time, so that only the record itself takes memory."""
-    T, S = q.size(-2), k.size(-2)
-    allowed = (mask or NO_MASK).dense(T, S, q.device)
-    bias = None if bias is None else bias.expand(*bias.shape[:-2], T, S)
-    chunks = []
-    for start in range(0, T, ROWS_AT_ONCE):
-        rows = slice(start, start + ROWS_AT_ONCE)
-        part = None if allowed is None else Mask(allowed=allowed.expand(-1, -1, T, -1)[:, :, rows])
-        added = None if bias is None else bias[..., rows, :]
-        w = attention_weights(q[:, :, rows], k, score=score, mask=part, bias=added, scale=scale)
-        chunks.append(w if heads is None else w[:, list(heads)])
-    return torch.cat(chunks, dim=2)
+def checked(name: str, before: Tensor, after: Tensor) -> Tensor:
+    if not isinstance(after, Tensor) or after.shape != before.shape:
+        became = tuple(after.shape) if isinstance(after, Tensor) else type(after).__name__
+        raise Mistake(f"edit of {name}: {tuple(before.shape)} became {became}; give back a tensor of the same shape")
+    return after
+
+
+def uncompiled() -> AbstractContextManager:
+    """Compiled callables run their module; there are none where nothing has imported the compiler."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+
+
+def weights_map(q: Tensor, k: Tensor, place: Attend, heads: list[int] | None = None, *, mask: Mask | None = None,
+                bias: Tensor | None = None) -> Map:
+    """The weights at a place, to be computed part by part."""
+    (B, H, T, _), S = q.shape, k.size(-2)
+    if heads is not None:
+        shared = H // k.size(1)
+        q, k = q[:, heads], k[:, [head // shared for head in heads]]
+        mask = None if mask is None else mask.heads(heads)
+        bias = bias if bias is None or bias.dim() < 3 or bias.size(-3) == 1 else bias[..., heads, :, :]
+
+    def part(batch: slice, rows: Tensor | slice) -> Tensor:
+        added = bias if bias is None or bias.dim() < 4 or bias.size(0) == 1 else bias[batch]
+        return attention_weights(q[batch], k[batch], score=place.score, mask=None if mask is None else mask.rows(batch),
+                                 bias=added, scale=place.scale, rows=rows, least=q.dtype)
+
+    return Map((B, q.size(1), T, S), q.dtype, q.device, part, width=1 if place.score is None else k.size(-1))
+
+
+def gradient_map(gradient: Tensor, v: Tensor, heads: list[int] | None = None) -> Map:
+    """dL/dW = dO·Vᵀ, for the mix O = W V."""
+    (B, H, T, _), S = gradient.shape, v.size(-2)
+    if heads is not None:
+        shared = H // v.size(1)
+        gradient, v = gradient[:, heads], v[:, [head // shared for head in heads]]
+    return Map((B, gradient.size(1), T, S), gradient.dtype, gradient.device,
+               lambda batch, rows: dot(1.0)(gradient[batch][:, :, rows], v[batch]), signed=True)
+
+
+def heads_of(heads: Chosen, q: Tensor, name: str) -> list[int] | None:
+    for head in heads or ():
+        if not 0 <= head < q.size(1):
+            raise Mistake(f"heads = {list(heads or ())}: {name} has {q.size(1)}, counted from 0")
+    return None if heads is None else list(heads)
+
+
+def of_rows(whole: Map, rows: Chosen, name: str) -> Map:
+    if rows is None:
+        return whole
+    for row in rows:
+        if not -whole.shape[2] <= row < whole.shape[2]:
+            raise Mistake(f"rows = {list(rows)}: a call of {name} has {whole.shape[2]} queries, counted from 0")
+    return whole.only(torch.tensor([row % whole.shape[2] for row in rows], device=whole.device))
+
+
+def state_in(output: Any) -> Tensor:
+    """(B, T, D) of a block or of recurrent cells."""
+    x = output[0] if isinstance(output, tuple) else output
+    return pad_packed_sequence(x, batch_first=True)[0] if isinstance(x, PackedSequence) else x

@@ -23,9 +23,11 @@ class Beams:
     limits: Tensor                                                                # (B,) most tokens, end included
     alive: Tensor                                                                 # (B, N) log-probabilities
     tokens: Tensor                                                                # (B, N, L)
+    ways: Tensor                                                                  # (B, N, L) row of the batch in each step
     finished: Tensor                                                              # (B, N) scores, best first
     finished_log_p: Tensor                                                        # (B, N)
     finished_tokens: Tensor                                                       # (B, N, L)
+    finished_ways: Tensor                                                         # (B, N, L)
     end: int
 
     @staticmethod
@@ -35,7 +37,7 @@ class Beams:
         alive = nothing.clone()
         alive[:, 0] = 0                                                           # the empty hypothesis
         blank = torch.full((B, beam, L), FILL, device=device)
-        return Beams(torch.arange(B, device=device), limits, alive, blank, nothing, nothing, blank, end)
+        return Beams(torch.arange(B, device=device), limits, alive, blank, blank.clone(), nothing, nothing, blank, blank, end)
 
     def keep(self, which: Tensor) -> "Beams":
         return replace(self, **{part.name: getattr(self, part.name)[which] for part in fields(self) if part.name != "end"})
@@ -75,24 +77,28 @@ def advance(beams: Beams, log_p: Tensor, step: int, alpha: float) -> Tensor:
     best, flat = candidates.topk(min(2 * N, N * V), dim=1)                        # at most N of these end
     origin, token = flat // V, flat % V
     ends = token == beams.end
+    sentence, place = torch.arange(B, device=flat.device)[:, None], torch.arange(N, device=flat.device)
+    beams.ways[:, :, step] = sentence * N + place if step else sentence           # the first step reads each sentence once
 
     ending = torch.where(ends, best, -torch.inf)[:, :N]
-    finish(beams, ending, take(beams.tokens, origin[:, :N]), step, alpha)
+    finish(beams, ending, origin[:, :N], step, alpha)
 
     beams.alive, chosen = torch.where(ends, -torch.inf, best).topk(N, dim=1)
     origin, token = origin.gather(1, chosen), token.gather(1, chosen)
-    beams.tokens = take(beams.tokens, origin)
+    beams.tokens, beams.ways = take(beams.tokens, origin), take(beams.ways, origin)
     beams.tokens[:, :, step] = torch.where(beams.alive > -torch.inf, token, FILL)
     return origin
 
 
-def finish(beams: Beams, ending: Tensor, tokens: Tensor, step: int, alpha: float) -> None:
-    """Let newly ended hypotheses (B, N) compete with the finished ones."""
+def finish(beams: Beams, ending: Tensor, origin: Tensor, step: int, alpha: float) -> None:
+    """Let newly ended hypotheses (B, N), with what they go on from, compete with the finished ones."""
+    tokens, ways = take(beams.tokens, origin), take(beams.ways, origin)
     tokens[:, :, step] = beams.end
     scores = torch.cat([beams.finished, ending / length_penalty(step + 1, alpha)], dim=1)
     beams.finished, chosen = scores.topk(beams.finished.size(1), dim=1)
     beams.finished_log_p = torch.cat([beams.finished_log_p, ending], dim=1).gather(1, chosen)
     beams.finished_tokens = take(torch.cat([beams.finished_tokens, tokens], dim=1), chosen)
+    beams.finished_ways = take(torch.cat([beams.finished_ways, ways], dim=1), chosen)
 
 
 def is_done(beams: Beams, length: int, alpha: float, number: int, stop_early: bool) -> Tensor:
@@ -106,10 +112,11 @@ def is_done(beams: Beams, length: int, alpha: float, number: int, stop_early: bo
 
 
 def collect(beams: Beams, number: int, results: list[list[Hypothesis]]) -> None:
-    finished = zip(beams.rows.tolist(), beams.finished_tokens.tolist(), beams.finished_log_p.tolist(), beams.finished.tolist())
-    for row, tokens, log_p, scores in finished:
-        results[row] = [Hypothesis(said[:said.index(beams.end)], log_probability, score)
-                        for said, log_probability, score in zip(tokens, log_p, scores) if score > -torch.inf][:number]
+    finished = zip(beams.rows.tolist(), beams.finished_tokens.tolist(), beams.finished_log_p.tolist(), beams.finished.tolist(),
+                   beams.finished_ways.tolist())
+    for row, tokens, log_p, scores, ways in finished:
+        results[row] = [Hypothesis(said[:said.index(beams.end)], log_probability, score, way[:said.index(beams.end) + 1])
+                        for said, log_probability, score, way in zip(tokens, log_p, scores, ways) if score > -torch.inf][:number]
 
 
 def take(tokens: Tensor, which: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """What a search needs of a model, and what it gives back."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -32,6 +32,9 @@ class Hypothesis:
     log_probability: float
     score: float
     """The log-probability divided by the length penalty."""
+    rows: list[int] = field(default_factory=list, compare=False, repr=False)
+    """Where it was in each step of the search, from the one that read the last token of its prefix to the one that said its end:
+    the row of the batch."""
 
 
 def length_penalty(length: Tensor | float, alpha: float) -> Tensor | float:

@@ -87,11 +87,12 @@ def walk(model: Decodes, inputs: Any, limits: Tensor, choose: Choose = greedy, a
          prefix: Tensor | None = None, marks: Marks = OURS) -> list[Hypothesis]:
     """What is written of each sentence in the end."""
     said: list[list[int]] = [[] for _ in range(len(limits))]
-    total = [0.0] * len(said)
+    total, way = [0.0] * len(said), [list[int]() for _ in said]
     for step in steps(model, inputs, limits, choose, prefix=prefix, marks=marks):
-        for row, token, log_p, going in step.each():
+        for place, (row, token, log_p, going) in enumerate(step.each()):
             total[row] += log_p
+            way[row].append(place)
             if going:
                 said[row].append(token)
-    return [Hypothesis(tokens, log_probability, log_probability / float(length_penalty(len(tokens) + 1, alpha)))
-            for tokens, log_probability in zip(said, total)]
+    return [Hypothesis(tokens, log_probability, log_probability / float(length_penalty(len(tokens) + 1, alpha)), rows)
+            for tokens, log_probability, rows in zip(said, total, way)]
