@@ -104,7 +104,7 @@ def test_a_recipe_has_a_test_set_of_each_length():
 
 
 @pytest.mark.parametrize("text, said", [
-    ("[data.world]\nkind = 'copied'", r"data.world.kind = 'copied': should be bilingual, copy or addition"),
+    ("[data.world]\nkind = 'copied'", r"data.world.kind = 'copied': should be bilingual, copy, addition or shapes"),
     ("[data.world]\nkind = 'copy'\nlongst = 3", r"no setting 'longst' in data.world; did you mean 'longest'\?"),
     ("[data.world]\nkind = 'copy'\nlevel = 3", r"no setting 'level' in data.world; there are: kind, number"),
     ("[data.world]\nkind = 'copy'\nshortest = 11", r"data.world.shortest = 11 is more than longest = 10"),
