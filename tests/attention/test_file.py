@@ -134,6 +134,26 @@ def test_other_files_and_other_versions_are_refused(model, tmp_path):
         seen_by(model)[0].record().write(tmp_path / "no" / "a.attn")
 
 
+@pytest.mark.parametrize("wrong, problem", [
+    (lambda arrays, said: arrays.update({"more": np.zeros(2)}), "no place names"),
+    (lambda arrays, said: arrays.popitem(), "is missing"),
+    (lambda arrays, said: next(arrays[name] for name in arrays if name.endswith("keys")).fill(99), "no places"),
+    (lambda arrays, said: said["places"][0].update(heads=["a", "b"]), "not described"),
+    (lambda arrays, said: said["places"][0].update(heads=[0]), "1 heads are named"),
+    (lambda arrays, said: said["places"][0].update(layer="first"), "not described"),
+    (lambda arrays, said: said["places"][0]["calls"][0].update(shape=[2, 2, 5, 4]), "should be"),
+    (lambda arrays, said: said["places"][0]["calls"][0].update(kind="most"), "does not know")])
+def test_a_record_that_contradicts_itself_is_refused(broken, wrong, problem):
+    path, whole = broken
+    path.write_bytes(whole)
+    arrays = {name: array.copy() for name, array in load_file(path).items()}
+    said = json.loads(json.loads(whole[8:8 + int.from_bytes(whole[:8], "little")])["__metadata__"]["attn"])
+    wrong(arrays, said)
+    save_file(arrays, path, metadata={"attn": json.dumps(said)})
+    with pytest.raises(Mistake, match=problem):
+        Record.read(path)
+
+
 @pytest.mark.parametrize("tokens, problem", [
     (TOKENS | {"source": [["a"] * 5, ["b"]]}, "5 in a row, and 4"), (TOKENS | {"source": [["a"]]}, "1 rows, and a batch of 2"),
     (TOKENS | {"target": [[1], [2]]}, "list of strings"), (TOKENS | {"source": {"patches": [2]}}, "patches should be")])

@@ -170,6 +170,23 @@ def test_two_thousand_positions_are_watched_within_their_budget(keep):
     assert seen.nbytes < budget and most <= without + budget
 
 
+@torch.no_grad()
+def test_masks_and_biases_of_single_heads_go_with_their_heads():
+    q, k, allowed, bias = torch.randn(2, 4, 5, 8), torch.randn(2, 4, 5, 8), torch.rand(1, 4, 5, 5) > 0.5, torch.randn(4, 5, 5)
+    expected = attention_weights(q, k, mask=Mask(allowed=allowed), bias=bias)
+    kept = record(weights_map(q, k, Attend(), [3, 1], mask=Mask(allowed=allowed), bias=bias))
+    torch.testing.assert_close(kept.parts["weights"], expected[:, [3, 1]])
+
+
+@torch.no_grad()
+def test_what_is_taken_between_two_maps_is_not_given_twice():
+    budget, whole = Budget(40_000, 2), weights_map(*torch.randn(2, 1, 2, 64, 8), Attend())
+    first = budget.record(whole, first=True)
+    assert budget.take(torch.zeros(budget.left // 4 - 300)) and not budget.take(torch.zeros(10_000))
+    second = budget.record(whole, first=True)
+    assert second.nbytes < first.nbytes and budget.left >= 0
+
+
 def test_half_precision_is_recorded_as_it_is_and_rounded_once():
     q, k = torch.randn(2, 2, 5, 8).bfloat16(), torch.randn(2, 2, 7, 8).bfloat16()
     kept = record(weights_map(q, k, Attend(), mask=Mask(lengths=torch.tensor([7, 0])))).parts["weights"]

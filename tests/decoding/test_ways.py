@@ -74,6 +74,8 @@ def test_two_searches_in_one_record_are_refused_and_a_cleared_one_begins_anew():
     with watch(model) as seen:
         search(model, inputs, limits, 2)
         (best, *_), = search(model, inputs, limits, 2)
+        with pytest.raises(Mistake, match="as in a search"):
+            seen[place]
         with pytest.raises(Mistake, match="more than one search"):
             seen.of(best, place)
         seen.clear()

@@ -1,7 +1,7 @@
 """What `watch` recorded."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Protocol
@@ -140,10 +140,12 @@ def of_weights(weights: Tensor) -> Kept:
     return Kept("weights", (B, H, T, S), {"weights": weights})
 
 
-def whole(name: str, calls: Iterable[Kept]) -> Tensor:
+def whole(name: str, calls: Sequence[Kept]) -> Tensor:
     for kept in calls:
         if kept.dropped:
             raise Mistake(f"{name}: the budget dropped {kept.dropped}; see seen.kept({name!r}), or give more")
+    if len({kept.shape[0] for kept in calls}) > 1:
+        raise Mistake(f"{name}: the batch changed from call to call, as in a search; use seen.of(hypothesis, {name!r})")
     return side_by_side([kept.parts["weights"] for kept in calls])
 
 
