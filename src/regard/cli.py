@@ -306,8 +306,8 @@ def embed(run: RunFolder, texts: Texts = None,
 
 @app.command()
 def match(run: RunFolder,
-          images: Annotated[list[str] | None, typer.Argument(metavar="[IMAGE]...", help="Pictures by their paths; standard input, "
-                                                             "one a line, when not given.")] = None,
+          images: Annotated[list[str] | None, typer.Argument(metavar="[IMAGE]...", help="Pictures by their paths; standard "
+                                                             "input, one a line, when not given.")] = None,
           labels: Annotated[str, typer.Option(help="Texts to choose from, with commas between them; or a file with one a "
                                               "line.")] = "",
           template: Annotated[list[str] | None, typer.Option(help="What a label is put into: 'a photo of a {}'; of several, the "

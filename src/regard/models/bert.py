@@ -61,8 +61,8 @@ class Reading(nn.Module):
 
 
 class Pool(nn.Module):
-    """What a text is judged by (B, S, D) -> (B, D): tanh(W x_1) of its first token, as BERT has it, relu(W x_1) as DistilBERT, its
-    last token as it is, or the mean or the largest numbers of all."""
+    """What a text is judged by (B, S, D) -> (B, D): tanh(W x_1) of its first token, as BERT has it, relu(W x_1) as DistilBERT,
+    its last token as it is, or the mean or the largest numbers of all."""
 
     def __init__(self, kind: str, width: int):
         super().__init__()

@@ -1,5 +1,5 @@
-"""CLIP (Radford et al. 2021): a picture and a text are read by a tower each, and mapped into one space, where the one lies near the
-other if they belong together.
+"""CLIP (Radford et al. 2021): a picture and a text are read by a tower each, and mapped into one space, where the one lies near
+the other if they belong together.
 
 Deviations: the Vision Transformer is the only tower for pictures (the paper has ResNets too); a text tower that reads in both
 directions, and means instead of a class token and an end mark, are settings.

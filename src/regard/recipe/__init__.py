@@ -52,11 +52,11 @@ from regard.recipe.whole import (
     Translate,
 )
 
-__all__ = ["CLIPS", "DECODERS", "ENCODERS", "OF_KIND", "PRESETS", "RECIPES", "VITS", "Algorithm", "Answer", "Answering", "Augment",
-           "Begin", "CaptionedPictures", "Classify", "ClassifyPictures", "ClipModel", "Contrast", "Corrupted", "Corruption", "Data", "Decode",
-           "DecoderModel", "ElmoModel", "EncoderModel", "Features", "GridPositions", "ImageTower", "LabelledData", "LabelledPictures",
-           "Language", "Masked", "Masking", "Model", "Optimizer", "PairData", "PairTokens", "PairedPictures", "Part", "PictureData", "Positions",
-           "QuestionData", "RandAugment", "Recipe", "RecurrentLanguage", "RecurrentModel", "RecurrentReader", "Regularize",
-           "Schedule", "Shapes", "Tag", "TaggedData", "TextData", "TextTower", "Tokens", "Train", "TrainContrast", "TrainPictures", "Training",
-           "TransformerModel", "Translate", "UniversalModel", "Vectors", "VitModel", "World", "apply_override", "build",
-           "kinds_of", "parse", "parts_in", "read"]
+__all__ = ["CLIPS", "DECODERS", "ENCODERS", "OF_KIND", "PRESETS", "RECIPES", "VITS", "Algorithm", "Answer", "Answering",
+           "Augment", "Begin", "CaptionedPictures", "Classify", "ClassifyPictures", "ClipModel", "Contrast", "Corrupted",
+           "Corruption", "Data", "Decode", "DecoderModel", "ElmoModel", "EncoderModel", "Features", "GridPositions", "ImageTower",
+           "LabelledData", "LabelledPictures", "Language", "Masked", "Masking", "Model", "Optimizer", "PairData", "PairTokens",
+           "PairedPictures", "Part", "PictureData", "Positions", "QuestionData", "RandAugment", "Recipe", "RecurrentLanguage",
+           "RecurrentModel", "RecurrentReader", "Regularize", "Schedule", "Shapes", "Tag", "TaggedData", "TextData", "TextTower",
+           "Tokens", "Train", "TrainContrast", "TrainPictures", "Training", "TransformerModel", "Translate", "UniversalModel",
+           "Vectors", "VitModel", "World", "apply_override", "build", "kinds_of", "parse", "parts_in", "read"]

@@ -91,7 +91,7 @@ class ClipModel(Part):
     @model_validator(mode="before")
     @classmethod
     def fill_from_preset(cls, given: Any) -> Any:
-        preset = CLIPS.get(given.get("preset")) if isinstance(given, dict) else None
+        preset = CLIPS.get(str(given.get("preset"))) if isinstance(given, dict) else None
         if preset is None:
             return given
         towers = {name: {**preset[name], **given[name]} if isinstance(given.get(name, {}), dict) and name in given

@@ -47,6 +47,8 @@ heads of 128 for 1.3b are more than its width and its stated size allow: 16 here
 class StackPart(TextPart):
     """A stack that reads one text."""
 
+    layers: Count = 6
+
     @model_validator(mode="after")
     def begins_at_its_beginning(self) -> Self:
         if self.positions.offset:

@@ -1,4 +1,4 @@
-"""A run that knows which pictures and texts belong together: matches, zero-shot labels, retrieval, vectors of the shared space."""
+"""A run that knows which pictures and texts belong together: matches, zero-shot labels, retrieval, vectors of a shared space."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -136,8 +136,8 @@ class ContrastRun(PictureRun):
         """Every label of each picture, the most probable first. A label is put in the place of {} in each template, and the mean
         of its vectors counts (Radford et al. 2021, sec. 3.1.4)."""
         texts = self.label_vectors(labels, templates)
-        near = float(self.model.scale()) * torch.from_numpy(self.image_vectors(pictures)) @ torch.from_numpy(texts).T     # (N, C)
-        p = near.softmax(-1)
+        near = torch.from_numpy(self.image_vectors(pictures) @ texts.T)           # (N, C)
+        p = (float(self.model.scale().detach()) * near).softmax(-1)
         order = p.argsort(descending=True, stable=True)
         return [[Judgement(labels[i], float(row[i])) for i in best] for row, best in zip(p, order.tolist())]
 
@@ -182,7 +182,8 @@ class ContrastRun(PictureRun):
         return (self.image_vectors(examples),
                 self.text_vectors([caption for captions in examples.captions for caption in captions]), owners)
 
-    def embed(self, texts: Sequence[Picture], *, layer: int = -1, pool: str = "mean", read_as: str | None = None) -> list[Embedded]:
+    def embed(self, texts: Sequence[Picture], *, layer: int = -1, pool: str = "mean",
+              read_as: str | None = None) -> list[Embedded]:
         """The vector of each picture or text in the shared space. What is the path of a file is a picture; `read_as`, "image" or
         "text", says otherwise."""
         if layer != -1 or pool != "mean":
