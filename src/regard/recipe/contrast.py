@@ -115,7 +115,7 @@ class ContrastRegularize(Regularize):
 class TrainContrast(TrainPictures):
     """The training loop for pairs of a picture and a text."""
 
-    pictures_per_batch: Count = Field(256, ge=2)
+    pictures_per_batch: int = Field(256, ge=2)
     """Pairs that are told apart; on several devices, those of all of them together."""
     regularize: ContrastRegularize = ContrastRegularize()
 

@@ -62,7 +62,6 @@ class EncoderModel(StackPart):
     kind: Literal["transformer"]
     preset: Literal["tiny", "small", "bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base",
                     "bert-large"] | None = None
-    layers: Count = 6
     activation: Literal["relu", "gelu", "quick_gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = "gelu"
     norm_first: bool = True
     """Normalise before each sub-layer (pre-norm) instead of after it."""
@@ -87,7 +86,6 @@ class DecoderModel(StackPart):
     kind: Literal["transformer"]
     preset: Literal["tiny", "small", "gpt", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt3-125m", "gpt3-350m", "gpt3-760m",
                     "gpt3-1.3b", "gpt3-2.7b", "gpt3-6.7b", "gpt3-13b", "gpt3-175b"] | None = None
-    layers: Count = 6
     activation: Literal["relu", "gelu", "quick_gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = "gelu"
     norm_first: bool = True
     """Normalise before each sub-layer (pre-norm) instead of after it."""
