@@ -1,4 +1,4 @@
-"""Random tiny CLIP models say here what they say in `transformers`, from file and text to probabilities; and go back bit for bit."""
+"""Random tiny CLIP models say here what they say in `transformers`, from file and text to labels; and go back bit for bit."""
 
 import json
 
@@ -46,7 +46,8 @@ V = library().get_vocab_size()
 def shape(text=(), image=(), **other):
     return dict(dict(
         text_config=dict(dict(vocab_size=V, hidden_size=16, intermediate_size=40, num_hidden_layers=2, num_attention_heads=2,
-                              max_position_embeddings=90, bos_token_id=V - 2, eos_token_id=V - 1, pad_token_id=V - 1), **dict(text)),
+                              max_position_embeddings=90, bos_token_id=V - 2, eos_token_id=V - 1, pad_token_id=V - 1),
+                         **dict(text)),
         vision_config=dict(dict(hidden_size=24, intermediate_size=48, num_hidden_layers=2, num_attention_heads=3, image_size=16,
                                 patch_size=4), **dict(image)), projection_dim=12), **other)
 
@@ -72,7 +73,8 @@ def written(model, folder, tokenizer=None):
     model.save_pretrained(folder)
     (folder / "tokenizer.json").write_text((tokenizer or library()).to_str(), encoding="utf-8")
     side = model.config.vision_config.image_size
-    transformers.CLIPImageProcessor(size={"shortest_edge": side}, crop_size={"height": side, "width": side}).save_pretrained(folder)
+    sides = {"height": side, "width": side}
+    transformers.CLIPImageProcessor(size={"shortest_edge": side}, crop_size=sides).save_pretrained(folder)
     return folder
 
 
@@ -152,7 +154,8 @@ def test_a_run_of_ours_says_the_same_there(tmp_path, files, changes):
                         **processor([Image.open(file) for file in files], return_tensors="pt"))
     np.testing.assert_allclose(run.text_vectors(LINES), theirs.text_embeds, atol=1e-4)
     again = regard.load(tmp_path / "hf", device="cpu")
-    assert again.match(files, LINES) == run.match(files, LINES) and again.frame == run.frame and again.marks.after == run.marks.after
+    assert again.match(files, LINES) == run.match(files, LINES)
+    assert again.frame == run.frame and again.marks.after == run.marks.after
     card = (tmp_path / "hf" / "README.md").read_text()
     assert "Which of some texts fits a picture" in card and "## Conversion" in card
 
@@ -249,8 +252,9 @@ def test_a_run_begins_from_a_folder(theirs, files, tmp_path):
 
     (tmp_path / "set.tsv").write_text("".join(f"{file}\t{line}\n" for file, line in zip(files, LINES)))
     text = {"activation": "quick_gelu", "layers": 2, "width": 16, "heads": 2, "feed_forward": 40, "max_length": 90}
-    image = {"activation": "quick_gelu", "layers": 2, "width": 24, "heads": 3, "feed_forward": 48, "patch": 4, "patch_bias": False,
-             "embedding_norm": True, "mean": [0.48145466, 0.4578275, 0.40821073], "deviation": [0.26862954, 0.26130258, 0.27577711]}
+    image = {"activation": "quick_gelu", "layers": 2, "width": 24, "heads": 3, "feed_forward": 48, "patch": 4,
+             "patch_bias": False, "embedding_norm": True, "mean": [0.48145466, 0.4578275, 0.40821073],
+             "deviation": [0.26862954, 0.26130258, 0.27577711]}
     recipe = {"task": "contrast", "data": {"root": str(tmp_path), "train": ["set.tsv"], "valid": ["set.tsv"], "size": 16,
                                            "resample": "bicubic"}, "model": {"space": 12, "image": image, "text": text},
               "train": {"steps": 1, "evaluate_every": 1, "pictures_per_batch": 3, "optimizer": {"learning_rate": 1e-9},

@@ -50,7 +50,7 @@ def close(one, other, atol=1e-10):
 @given(models())
 def test_batched_is_one_by_one_and_padding_changes_nothing(model):
     pixels, source, lengths = pairs()
-    images, texts, scale = model(pixels, source, lengths)
+    images, texts, _ = model(pixels, source, lengths)
     assert images.shape == texts.shape == (4, 6) and min(images.std(), texts.std()) > 1e-3
     for i in range(4):
         close(model.image_features(pixels[i:i + 1])[0], images[i])
@@ -62,7 +62,7 @@ def test_batched_is_one_by_one_and_padding_changes_nothing(model):
 @given(models())
 def test_vectors_have_length_one_and_order_does_not_matter(model):
     pixels, source, lengths = pairs()
-    images, texts, scale = model(pixels, source, lengths)
+    images, texts, _ = model(pixels, source, lengths)
     close(images.norm(dim=-1), torch.ones(4).double())
     close(texts.norm(dim=-1), torch.ones(4).double())
     turn = torch.tensor([2, 0, 3, 1])

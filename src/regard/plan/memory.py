@@ -8,7 +8,8 @@ Kept a position, with D, H, G, K, J, F as in the layers (G the heads of keys and
     attention           its inputs; b · (H·K + G·K + G·J + H·J); 4H; and a mask of H·S bytes with dropout on the weights
     score biases        b · H · S, for ALiBi and relative positions in self-attention
     the end             4D for what the encoder hands on in fp32, b · D for the input of the output
-    feed-forward        its input; b · F for ReLU, 2b · F for GELU, 3b · F for its quick form, 4b · F for SwiGLU; and b · F + F with dropout
+    feed-forward        its input; b · F for ReLU, 2b · F for GELU, 3b · F for its quick form, 4b · F for SwiGLU; and b · F + F
+                        with dropout
     patches             their pixels
     recurrent cells     their input; b · (gates + 2) · h for each direction: gates, state and what is passed on (not checked)
     logits              b · V, 4V (the copy in float32, in bf16), 4V (log-probabilities), 4V (their gradient); R-Drop: 12V more;
@@ -93,7 +94,7 @@ def kept_by(module: nn.Module, name: str, source: int, target: int, b: int) -> i
 
 
 def spoken(model: nn.Module, target: int, batch: int, bf16: bool, r_drop: bool) -> int:
-    """Bytes of what is said of one example: of every position, of the whole, or, of a pair, of all others in the batch both ways."""
+    """Bytes of what is said of one example: of every position, of the whole, or, of a pair, of all in the batch, both ways."""
     output = getattr(model, "output", None)
     if output is None:
         return 2 * logits(batch, bf16=False)

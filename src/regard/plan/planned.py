@@ -2,7 +2,8 @@
 
     forward         the matrix products of one sentence pair (parts.py)
     training        3 × forward: the backward pass makes two products for each one
-    a step          tokens_per_batch / longer side sentence pairs, or pictures_per_batch pairs; × gradient_accumulation_steps; × 2 with R-Drop
+    a step          tokens_per_batch / longer side sentence pairs, or pictures_per_batch; × gradient_accumulation_steps;
+                    × 2 with R-Drop
     rule of thumb   6 · N · tokens (Kaplan et al. 2020): N parameters, each used once a token; tokens of one side,
                     since every parameter sees either the source or the target
 """
@@ -51,7 +52,8 @@ PRESET_SETTINGS: dict[str, dict[str, Any]] = {
               "train": {"pictures_per_batch": 32_768, "steps": round(32 * 400e6 / 32_768)}} for name in CLIPS},
 }
 """What a preset is planned with when there is no recipe: base and big as published (Vaswani et al. 2017, sec. 5), GPT-3 on 300
-billion tokens (Brown et al. 2020, tables 2.1 and D.1), CLIP 32 times through 400 million pairs (Radford et al. 2021, sec. 2.5)."""
+billion tokens (Brown et al. 2020, tables 2.1 and D.1), CLIP 32 times through 400 million pairs (Radford et al. 2021,
+sec. 2.5)."""
 
 PAPER_HOURS = {"base": 12.0, "big": 84.0}
 """Training times on 8 P100 (Vaswani et al. 2017, sec. 5.2)."""
