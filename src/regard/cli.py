@@ -39,14 +39,14 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the run; made anew."
 
 
 @app.command()
-def new(task: Annotated[str, typer.Argument(help="What to train for: translate, text-to-text, language, masked, classify, tag or "
-                                            "answer.")],
+def new(task: Annotated[str, typer.Argument(help="What to train for: translate, text-to-text, language, masked, classify, tag, "
+                                            "answer or contrast.")],
         source: Source = None,
         target: Annotated[Path | None, typer.Option(help="Its translation, line by line.")] = None,
         pairs: Annotated[Path | None, typer.Option(help="Or both in one .tsv or .jsonl file.")] = None,
         data: Annotated[list[Path] | None, typer.Option(help="For other tasks: text, labelled texts (.tsv, .jsonl), "
-                                                        "tagged words, questions (.json, .jsonl); for text-to-text a file a "
-                                                        "task.")] = None,
+                                                        "tagged words, questions (.json, .jsonl), pictures with captions (.tsv, "
+                                                        ".jsonl, .tar); for text-to-text a file a task.")] = None,
         pictures: Annotated[Path | None, typer.Option(help="To classify pictures: a folder with a folder for each label, or with "
                                                       "such folders in train and valid.")] = None) -> None:
     """Write a starter recipe for one's own data to standard output."""
@@ -282,18 +282,23 @@ def embed(run: RunFolder, texts: Texts = None,
                                             "words: one for each word in it.")] = "mean",
           out: Annotated[Path | None, typer.Option(help="Draw the vectors of --words on a plane: .svg, .png or .pdf.")] = None,
           words: Annotated[str | None, typer.Option(help="Words to draw, with commas between them.")] = None,
+          read_as: Annotated[str | None, typer.Option("--as", help="image or text, where a run reads both; what is the path of a "
+                                                      "file is an image when not given.")] = None,
           device: Device = "auto", as_json: AsJson = False) -> None:
     """The vectors of texts, or of each word in its sentence, or of pictures by their paths; from standard input line by line, as
     JSON or numbers."""
     end_with_the_reader()
     opened = open_for("embed", run, device)
+    options = {} if read_as is None else {"read_as": read_as}
+    if options and not hasattr(opened, "match"):
+        raise Mistake(f"--as {read_as}: {run} {opened.does}, and nothing else; leave it out")
     if out is not None:
         from regard.run.homonyms import draw_words
 
         print(draw_words(opened, [line for lines in portions(texts) for line in lines], words, out, layer=layer))
         return
     for lines in portions(texts):
-        for text, found in zip(lines, opened.embed(lines, layer=layer, pool=pool)):
+        for text, found in zip(lines, opened.embed(lines, layer=layer, pool=pool, **options)):
             vectors = [[round(float(x), 6) for x in vector] for vector in found.vectors]
             if as_json and pool != "words":
                 print_json(text=text, vector=vectors[0])
@@ -302,6 +307,29 @@ def embed(run: RunFolder, texts: Texts = None,
             else:
                 for token, vector in zip(found.tokens, vectors):
                     print(token, *vector)
+
+
+@app.command()
+def match(run: RunFolder,
+          images: Annotated[list[str] | None, typer.Argument(metavar="[IMAGE]...", help="Pictures by their paths; standard "
+                                                             "input, one a line, when not given.")] = None,
+          labels: Annotated[str, typer.Option(help="Texts to choose from, with commas between them; or a file with one a "
+                                              "line.")] = "",
+          template: Annotated[list[str] | None, typer.Option(help="What a label is put into: 'a photo of a {}'; of several, the "
+                                                             "mean counts.")] = None,
+          device: Device = "auto", as_json: AsJson = False) -> None:
+    """Which of some labels fits pictures best: every label with its probability, the best first."""
+    end_with_the_reader()
+    opened = open_for("match", run, device)
+    chosen = opened.labels_from(labels)
+    for lines in portions(images):
+        for path, found in zip(lines, opened.match(lines, chosen, template or ["{}"])):
+            if as_json:
+                print(json.dumps([{"label": one.label, "probability": round(one.probability, 6)} for one in found],
+                                 ensure_ascii=False))
+            else:
+                for one in found:
+                    print(*([path] if images is None or len(images) > 1 else []), one.label, f"{one.probability:.4f}", sep="\t")
 
 
 @app.command()

@@ -118,7 +118,7 @@ def of_folder(folder: Path, wanted: Wanted) -> Iterator[Found]:
 def of_table(file: Path, wanted: Wanted, path: int | str) -> Iterator[Found]:
     """A path, which starts at the table, and what belongs to it."""
     settings = ", ".join(name for name in ("data.path", wanted.settings) if name)
-    for line, (name, *cells) in table_rows(file, [path, *wanted.columns], settings):
+    for line, (name, *cells) in table_rows(file, [path, *wanted.columns], settings, lists=wanted.captions or ()):
         place = file.parent / name.strip()
         if not is_file(place):
             raise Mistake(f"{file}:{line} names a picture that is not there: {shown(str(place))}")

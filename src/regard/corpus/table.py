@@ -15,10 +15,11 @@ def kind_of(path: Path) -> str:
     return Path(path.stem).suffix if path.suffix in (".gz", ".xz") else path.suffix
 
 
-def table_rows(path: Path, columns: Sequence[int | str], setting: str) -> Iterator[Row]:
-    """A .jsonl by the names of its fields, anything else as a .tsv by numbers or by the names in its first line."""
+def table_rows(path: Path, columns: Sequence[int | str], setting: str, *, lists: Sequence[int | str] = ()) -> Iterator[Row]:
+    """A .jsonl by the names of its fields, anything else as a .tsv by numbers or by the names in its first line. Fields among
+    `lists` may be lists of texts, each of which is then a cell."""
     if kind_of(path) == ".jsonl":
-        return jsonl_rows(path, columns, setting)
+        return jsonl_rows(path, columns, setting, lists)
     return tsv_rows(path, columns, setting)
 
 
@@ -43,7 +44,7 @@ def place(column: int | str, header: list[str], path: Path, setting: str) -> int
     return header.index(column)
 
 
-def jsonl_rows(path: Path, names: Sequence[int | str], setting: str) -> Iterator[Row]:
+def jsonl_rows(path: Path, names: Sequence[int | str], setting: str, lists: Sequence[int | str] = ()) -> Iterator[Row]:
     for number, line in enumerate(iterate_lines(path), start=1):
         if not line.strip():
             continue
@@ -51,8 +52,11 @@ def jsonl_rows(path: Path, names: Sequence[int | str], setting: str) -> Iterator
             row = json.loads(line)
         except (json.JSONDecodeError, RecursionError) as error:
             raise Mistake(f"{path}:{number} is not JSON: {error}") from None
-        values = [row.get(name) if isinstance(row, dict) else None for name in names]
-        for name, value in zip(names, values):
-            if not isinstance(value, str | int) or isinstance(value, bool):
-                raise Mistake(f"{path}:{number} lacks a text field {name!r}; name yours in {setting}")
-        yield number, [str(value) for value in values]
+        cells: list[str] = []
+        for name in names:
+            found = row.get(name) if isinstance(row, dict) else None
+            for value in found if isinstance(found, list) and name in lists else [found]:
+                if not isinstance(value, str | int) or isinstance(value, bool):
+                    raise Mistake(f"{path}:{number} lacks a text field {name!r}; name yours in {setting}")
+                cells.append(str(value))
+        yield number, cells

@@ -44,6 +44,11 @@ class Config:
             found = found.get(key, MISSING) if isinstance(found, dict) else MISSING
         return MISSING if found is None else found
 
+    def part(self, name: str) -> "Config":
+        """The settings of a part as such, empty where there is none."""
+        found = self.at(name) if name else self.values
+        return Config(found if isinstance(found, dict) else {}, self.path)
+
     def wrong(self, name: str, value: Any, should: str) -> Mistake:
         shown = repr(value) if len(repr(value)) <= 60 else repr(value)[:60] + " …"
         return Mistake(f"{self.path}: {name} = {shown}: {should}")

@@ -84,10 +84,11 @@ def open_folder(path: str | Path, *, allow_pickle: bool = False) -> Foreign:
     family, name = recognise(config)
     architecture = family.architectures[name]
     settings = family.settings(config, architecture)
-    rows = 0 if family.processor else rows_of(config)
+    texts = None if family.texts is None else config.part(family.texts)
+    rows = 0 if texts is None else rows_of(texts)
     tensors = open_tensors(folder, allow_pickle=allow_pickle)
     settings |= seen(family, architecture, config, tensors)
-    tokenizer = None if family.processor else open_tokenizer(folder, config, family, rows)
+    tokenizer = None if texts is None else open_tokenizer(folder, texts, family, rows)
     if family.processor:
         settings |= picture_settings(folder, family, settings["data.size"])
     labels = labels_of(config) if architecture.task in LABELLED else []

@@ -11,6 +11,7 @@ from typing import Any
 
 from regard.errors import Mistake
 from regard.interop.config import MISSING, Config, Kind, count
+from regard.tokens.special import Marks
 
 Settings = dict[str, Any]
 """Settings of ours by dotted name, such as `positions.kind`."""
@@ -38,7 +39,9 @@ class Rule:
 
     def shape(self, ours: Iterable[int]) -> tuple[int, ...]:
         """The shape of theirs, from that of ours."""
-        first, *rest = ours
+        if not (whole := tuple(ours)):
+            return whole                                                          # a single number
+        first, *rest = whole
         whole = (first * self.part[1] + self.front, *rest)
         return (*[1] * self.flat, *(whole[::-1] if self.transposed else whole))
 
@@ -130,6 +133,12 @@ class Family:
     """The setting that names what an output is begun from, where a second text is written."""
     never: tuple[str, ...] = ()
     """Settings that name tokens which are never said."""
+    ends: Callable[[Config, Marks, int], str | None] = lambda config, marks, highest: None
+    """What is wrong with how its texts end, if anything, by the settings of its texts and the highest token."""
+    texts: str | None = ""
+    """The part of config.json that tells of its texts, all of it where nothing is said; None where it reads none."""
+    pictures: str = ""
+    """What our settings of how pictures are normalised begin with."""
     processor: str = ""
     """Whose way of bringing pictures to one size it has (pictures.PROCESSORS), where it reads pictures."""
 

@@ -122,6 +122,8 @@ def separate_output(family: Family, tensors: Tensors) -> bool:
 
 def ours_of(whole: Tensor, rule: Rule) -> Tensor:
     """Our tensor, out of theirs."""
+    if not whole.dim():
+        return whole
     whole = whole.flatten(0, rule.flat) if rule.flat else whole.T if rule.transposed else whole
     return whole[rule.front:].chunk(rule.part[1])[rule.part[0]].contiguous()
 
@@ -130,6 +132,8 @@ def theirs_of(parts: list[tuple[Rule, Tensor]], front: Tensor | None) -> Tensor:
     """Their tensor, from all the parts that ours has of it."""
     parts = sorted(parts, key=lambda part: part[0].part)
     rule = parts[0][0]
+    if not parts[0][1].dim():
+        return parts[0][1]
     whole = torch.cat([tensor for _, tensor in parts])
     if rule.front:
         nothing = whole.new_zeros(rule.front, *whole.shape[1:])

@@ -19,10 +19,12 @@ EPSILON = {"layer": 1e-5, "batch": 1e-5, "rms": 1e-6}
 def plain(settings: Settings) -> Settings:
     """Settings with what they leave open filled in."""
     filled = dict(settings)
-    for name, value in {"key_width": lambda: filled["width"] // filled["heads"], "value_width": lambda: filled["key_width"],
-                        "key_value_heads": lambda: filled["heads"], "norm_epsilon": lambda: EPSILON[filled["norm"]]}.items():
-        if name in filled and filled[name] is None:
-            filled[name] = value()
+    for part in dict.fromkeys(name.removesuffix("norm") for name in settings if name.split(".")[-1] == "norm"):
+        mine = {name.removeprefix(part): value for name, value in filled.items() if name.startswith(part)}
+        for name, value in {"key_width": lambda of: of["width"] // of["heads"], "value_width": lambda of: of["key_width"],
+                            "key_value_heads": lambda of: of["heads"], "norm_epsilon": lambda of: EPSILON[of["norm"]]}.items():
+            if name in mine and mine[name] is None:
+                filled[part + name] = mine[name] = value(mine)
     return filled
 
 
@@ -31,16 +33,21 @@ def files_of_ours(run: Any, family: Family, architecture: str, settings: Setting
     labels = getattr(run, "labels", [])
     labelled = {"id2label": {str(i): label for i, label in enumerate(labels)},
                 "label2id": {label: i for i, label in enumerate(labels)}} if labels else {}
-    if family.processor:
-        return {"config.json": {"architectures": [architecture], **family.config(settings), "dtype": "float32", **labelled},
-                "preprocessor_config.json": processor_of(settings, family)}
+    files: dict[str, Any] = {"preprocessor_config.json": processor_of(settings, family)} if family.processor else {}
+    if family.texts is None:
+        return files | {"config.json": {"architectures": [architecture], **family.config(settings), "dtype": "float32",
+                                        **labelled}}
     source, target = run.tokenizers[0], run.tokenizers[-1]
     if source is not target and source.to_json() != target.to_json():
         raise Mistake(f"{run.folder} has two vocabularies (tokens.joint = false), a Hugging Face folder has one")
     marks, names = run.marks, special_names(source)
+    if family.processor:
+        names |= ends_of(run, source)
     special = {f"{name}_id": source.library.token_to_id(text) for name, text in names.items() if name in WRITTEN}
-    config = {"architectures": [architecture], **family.config(settings), "vocab_size": source.size, "dtype": "float32"} | special
-    files: dict[str, Any] = {"config.json": config}
+    config = {"architectures": [architecture], **family.config(settings), "dtype": "float32"}
+    files["config.json"] = config
+    texts = config[family.texts] if family.texts else config
+    texts |= {"vocab_size": source.size, **special}
     if family.begin is not None:
         config |= {"decoder_start_token_id": marks.begin, "is_encoder_decoder": True}
     if run.recipe.task == "regress":
@@ -53,9 +60,18 @@ def files_of_ours(run: Any, family: Family, architecture: str, settings: Setting
     files["tokenizer.json"] = with_marks(source, marks)
     segments = ["token_type_ids"] if settings.get("segments", 0) > 1 else []
     files["tokenizer_config.json"] = {
-        "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": settings["max_length"], **names,
+        "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": run.recipe.model.max_length, **names,
         "clean_up_tokenization_spaces": False, "model_input_names": ["input_ids", *segments, "attention_mask"]}
     return files
+
+
+def ends_of(run: Any, tokenizer: Tokenizer) -> dict[str, str]:
+    """What its texts begin and end with, where the vector of a text is taken at its end."""
+    begin, end = run.marks.before[0], run.marks.after[-1]
+    if end == EOS:
+        raise Mistake(f"{run.folder} ends its texts with token {EOS}, which transformers takes for the sign of another way to "
+                      "find their end; train with a tokenizer of its own, or one from a clip folder")
+    return {"bos_token": str(tokenizer.library.id_to_token(begin)), "eos_token": str(tokenizer.library.id_to_token(end))}
 
 
 def special_names(tokenizer: Tokenizer) -> dict[str, str]:

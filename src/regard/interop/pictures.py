@@ -16,10 +16,16 @@ VIT: dict[str, Any] = {
     "image_processor_type": "ViTImageProcessor", "do_resize": True, "size": {"height": 224, "width": 224}, "resample": 2,
     "do_rescale": True, "rescale_factor": TO_ONE, "do_normalize": True, "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
 }
+CLIP: dict[str, Any] = {
+    **VIT, "image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 224}, "resample": 3, "do_center_crop": True,
+    "crop_size": {"height": 224, "width": 224}, "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
 PROCESSORS: dict[str, dict[str, Any]] = {
     "ViT": VIT,
     "DeiT": {**VIT, "image_processor_type": "DeiTImageProcessor", "size": {"height": 256, "width": 256}, "resample": 3,
              "do_center_crop": True, "crop_size": {"height": 224, "width": 224}},
+    "CLIP": CLIP,
 }
 """What a preprocessor_config.json says when it does not say otherwise, by the beginning of the type that it names."""
 
@@ -42,7 +48,7 @@ MEAN, DEVIATION = colours(1.0), colours(1e6, 1e-6)
 def picture_settings(folder: Path, family: Family, size: int | tuple[int, int]) -> Settings:
     """Our settings, from preprocessor_config.json; pictures must come out at the size that the model reads."""
     path = folder / "preprocessor_config.json"
-    said = read_json(path) if path.is_file() else {"size": size, "do_center_crop": False}
+    said = read_json(path) if path.is_file() else {"size": size, "crop_size": size, "do_center_crop": family.processor == "CLIP"}
     kind = str(said.get("image_processor_type") or said.get("feature_extractor_type") or family.processor)
     standard = next((PROCESSORS[name] for name in PROCESSORS if kind.startswith(name)), None)
     if standard is None:
@@ -57,7 +63,7 @@ def picture_settings(folder: Path, family: Family, size: int | tuple[int, int]) 
     resample = given.at("resample")
     if isinstance(resample, bool) or not isinstance(resample, int) or not 0 <= resample < len(RESAMPLE):
         raise given.wrong("resample", resample, f"should be one of Pillow's numbers, 0 to {len(RESAMPLE) - 1}")
-    resized, fit = size_of(given, "size")
+    resized, fit = size_of(given, "size", shorter="shortest_edge" in standard["size"])
     cut = size_of(given, "crop_size")[0] if given.at("do_center_crop") is True else resized
     if fit == "crop" and given.at("do_center_crop") is not True:
         raise given.wrong("size", given.at("size"), "leaves pictures of different shapes; do_center_crop should be true")
@@ -65,13 +71,16 @@ def picture_settings(folder: Path, family: Family, size: int | tuple[int, int]) 
         raise Mistake(f"{path} brings pictures to {cut} pixels, the model reads {size} (image_size)")
     plain = given.at("do_normalize") is False
     return {"data.size": size, "data.resize": resized, "data.fit": fit, "data.resample": RESAMPLE[resample],
-            "mean": (0.0,) * 3 if plain else checked(given, "image_mean", MEAN),
-            "deviation": (1.0,) * 3 if plain else checked(given, "image_std", DEVIATION)}
+            f"{family.pictures}mean": (0.0,) * 3 if plain else checked(given, "image_mean", MEAN),
+            f"{family.pictures}deviation": (1.0,) * 3 if plain else checked(given, "image_std", DEVIATION)}
 
 
-def size_of(given: Config, name: str) -> tuple[int | tuple[int, int], str]:
-    """A size, and whether the shorter side is brought to it (crop) or both (stretch)."""
+def size_of(given: Config, name: str, *, shorter: bool = False) -> tuple[int | tuple[int, int], str]:
+    """A size, and whether the shorter side is brought to it (crop) or both (stretch); one number means the `shorter` side in some
+    families, both in others."""
     value: Any = given.at(name)
+    if shorter and isinstance(value, int):
+        return checked(given, name, SIDE), "crop"
     if isinstance(value, dict) and value.keys() >= {"height", "width"}:
         value = [value["height"], value["width"]]
     elif isinstance(value, dict):
@@ -98,7 +107,8 @@ def processor_of(settings: Settings, family: Family) -> dict[str, Any]:
         raise Mistake(f"data.fit = 'crop' to {resized[0]} × {resized[1]} pixels has no counterpart in preprocessor_config.json; "
                       "a square has, and data.fit = 'stretch'")
     crop = settings["data.fit"] == "crop" or tuple(size) != tuple(resized)
-    made = {**PROCESSORS[family.processor], "image_mean": list(settings["mean"]), "image_std": list(settings["deviation"]),
+    made = {**PROCESSORS[family.processor], "image_mean": list(settings[f"{family.pictures}mean"]),
+            "image_std": list(settings[f"{family.pictures}deviation"]),
             "resample": RESAMPLE.index(settings["data.resample"]), "do_center_crop": crop,
             "size": {"shortest_edge": resized[0]} if settings["data.fit"] == "crop" else sides(resized)}
     return {name: value for name, value in made.items() if name != "crop_size"} | ({"crop_size": sides(size)} if crop else {})

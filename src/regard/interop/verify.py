@@ -28,7 +28,9 @@ class Asked:
     """What is written on from, marks included; the texts that are read, where a second text is written."""
     marks: Marks = field(default_factory=Marks)
     pixels: Tensor | None = None                                                  # (B, 3, H, W)
-    """Normalised pictures, which are read instead; `source` then only counts their positions."""
+    """Normalised pictures, which are read instead, or beside the texts; instead, `source` only counts their positions."""
+    positions: int = 0
+    """Of a picture that is read beside a text; 0 where it is not."""
     max_tokens: int = 24
     beam: int = 4
 
@@ -100,7 +102,9 @@ def compare(ours: Said, theirs: Said, asked: Asked, against: str) -> Proof:
 
 
 def real_rows(asked: Asked, name: str) -> Tensor:
-    """The queries that count: all of a target, of a source those before its end."""
+    """The queries that count: all of a target and of a picture, of a source those before its end; of one vector for each, all."""
+    if name in ("image", "features"):
+        return torch.ones(len(asked.source), *([asked.positions] if name == "image" else []), dtype=torch.bool)
     if asked.target is not None and name in ("decoder", "cross"):
         return torch.ones(asked.target.shape, dtype=torch.bool)
     return asked.real
@@ -119,16 +123,18 @@ def by_transformers(folder: Path, asked: Asked, *, writes: bool) -> Said:
     kind = getattr(transformers, name) if name else transformers.AutoModel
     model = kind.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
     pad = config.get("pad_token_id") or 0
-    inputs = {"pixel_values": asked.pixels} if asked.pixels is not None else \
-        {"input_ids": asked.source.masked_fill(~asked.real, pad), "attention_mask": asked.real.long()}
+    inputs = {} if asked.pixels is None else {"pixel_values": asked.pixels}
+    if asked.pixels is None or asked.positions:
+        inputs |= {"input_ids": asked.source.masked_fill(~asked.real, pad), "attention_mask": asked.real.long()}
     if asked.target is not None:
         inputs["decoder_input_ids"] = asked.target
     if asked.segments is not None and hasattr(model.config, "type_vocab_size"):
         inputs["token_type_ids"] = asked.segments.clamp(max=model.config.type_vocab_size - 1)
     found = model(**inputs, output_hidden_states=True, output_attentions=True, return_dict=True)
     logits = torch.stack([found["start_logits"], found["end_logits"]], dim=-1) if "start_logits" in found else \
-        next(found[name] for name in ("logits", "prediction_logits", "last_hidden_state") if name in found)
-    said = Said(logits, *seen(found, asked.target is not None))
+        next(found[name] for name in ("logits", "prediction_logits", "logits_per_image", "last_hidden_state")
+             if name in found)
+    said = Said(logits, *(seen_by_towers(found) if asked.positions else seen(found, asked.target is not None)))
     if writes:
         said.greedy = [written(model, prompt, asked, 1) for prompt in asked.prompts]
         said.beam = [written(model, prompt, asked, asked.beam) for prompt in asked.prompts]
@@ -141,6 +147,14 @@ def seen(found: Any, two: bool) -> tuple[dict[str, list[Tensor]], dict[str, list
     return ({"encoder": list(found["encoder_hidden_states"]), "decoder": list(found["decoder_hidden_states"])},
             {"encoder": list(found["encoder_attentions"]), "decoder": list(found["decoder_attentions"]),
              "cross": list(found["cross_attentions"])})
+
+
+def seen_by_towers(found: Any) -> tuple[dict[str, list[Tensor]], dict[str, list[Tensor]]]:
+    """Of a picture and a text; with their vectors, of length 1."""
+    towers = {"image": found["vision_model_output"], "text": found["text_model_output"]}
+    return ({"features": [found["image_embeds"], found["text_embeds"]],
+             **{name: list(tower["hidden_states"]) for name, tower in towers.items()}},
+            {name: list(tower["attentions"]) for name, tower in towers.items()})
 
 
 def written(model: Any, prompt: list[int], asked: Asked, beam: int) -> list[int]:

@@ -29,6 +29,8 @@ def open_tokenizer(folder: Path, config: Config, family: Family, rows: int) -> T
     if number >= rows:
         raise Mistake(f"{path} does not fit the model: {word!r} is token {number}, the embedding has {rows} rows (vocab_size)")
     tokenizer.marks = marks_of(tokenizer, config, family, generation(folder), rows)
+    if problem := family.ends(config, tokenizer.marks, number):
+        raise Mistake(f"{path} does not fit the model: {problem}")
     return tokenizer
 
 

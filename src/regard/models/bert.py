@@ -63,8 +63,8 @@ class Reading(nn.Module):
 
 
 class Pool(nn.Module):
-    """What a text is judged by (B, S, D) -> (B, D): tanh(W x_1) of its first token, as BERT has it, relu(W x_1) as DistilBERT, or
-    the mean or the largest numbers of all."""
+    """What a text is judged by (B, S, D) -> (B, D): tanh(W x_1) of its first token, as BERT has it, relu(W x_1) as DistilBERT,
+    its last token as it is, or the mean or the largest numbers of all."""
 
     def __init__(self, kind: str, width: int):
         super().__init__()
@@ -74,6 +74,8 @@ class Pool(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         if self.dense is not None:
             return self.dense(x[:, 0]).tanh() if self.kind == "first" else self.dense(x[:, 0]).relu()
+        if self.kind == "end":
+            return x[torch.arange(len(x), device=x.device), lengths - 1]
         real = torch.arange(x.size(1), device=x.device) < lengths[:, None]        # (B, S)
         if self.kind == "max":
             return x.masked_fill(~real[..., None], float("-inf")).amax(1)

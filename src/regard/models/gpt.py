@@ -17,7 +17,7 @@ from regard.layers.state import State, leading
 
 if TYPE_CHECKING:
     from regard.recipe import Regularize
-    from regard.recipe.stack import DecoderModel, EncoderModel
+    from regard.recipe.stack import DecoderModel, StackPart
 
 
 class Gpt(nn.Module):
@@ -54,8 +54,7 @@ class Gpt(nn.Module):
         return self.output(self.decoder(self.words(tokens), mask=mask, caches=state.memories)), state
 
 
-def build_stack(settings: "EncoderModel | DecoderModel", regularize: "Regularize | None", *, causal: bool,
-                **options: Any) -> Stack:
+def build_stack(settings: "StackPart", regularize: "Regularize | None", *, causal: bool, **options: Any) -> Stack:
     """The stack that settings of an encoder or a decoder describe."""
     shape = block_shape(settings, regularize)
     assert shape.key_width is not None

@@ -27,11 +27,12 @@ TABLE = "encoder.stack.positions.table.weight"
 class Patches(nn.Conv2d):
     """Pixels (B, 3, H, W) -> a vector for each patch (B, N, D), row by row: one linear map, as a strided convolution (eq. 1)."""
 
-    def __init__(self, width: int, patch: Size, grid: Size):
-        super().__init__(3, width, patch, stride=patch)
+    def __init__(self, width: int, patch: Size, grid: Size, bias: bool = True):
+        super().__init__(3, width, patch, stride=patch, bias=bias)
         self.grid = grid
         nn.init.normal_(self.weight, std=(3 * patch[0] * patch[1]) ** -0.5)
-        nn.init.zeros_(self.bias)  # type: ignore[arg-type]
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
 
     def forward(self, pixels: Tensor) -> Tensor:
         """In the weights' precision, whatever it was computed in, as embeddings are."""
@@ -46,12 +47,12 @@ class PictureEncoder(nn.Module):
         self.settings, self.size = settings, size
         width, grid = settings.width, settings.grid(size)
         patch = (settings.patch, settings.patch) if isinstance(settings.patch, int) else settings.patch
-        self.patches = Patches(width, patch, grid)
+        self.patches = Patches(width, patch, grid, settings.patch_bias)
         self.class_token = nn.Parameter(torch.zeros(width)) if settings.pool == "class" else None
         self.distillation_token = nn.Parameter(torch.zeros(width)) if settings.distilled != "none" else None
         self.stack = Stack(block_shape(settings, regularize), settings.layers,
                            build_grid(settings.positions, width=width, grid=grid, marks=settings.marks),
-                           embedding_dropout=embedding_dropout(regularize))
+                           embedding_dropout=embedding_dropout(regularize), embedding_norm=settings.embedding_norm)
         self.mean: Tensor
         self.deviation: Tensor
         for name, values in (("mean", settings.mean), ("deviation", settings.deviation)):
@@ -104,14 +105,7 @@ class PictureReading(nn.Module):
 
     def adapted(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Another one's weights for this one, which may read pictures of another size; a square grid is interpolated."""
-        marks, (rows, columns) = self.settings.marks, self.encoder.patches.grid
-        table = weights.get(TABLE)
-        if table is None or len(table) == marks + rows * columns:
-            return weights
-        side = round((len(table) - marks) ** 0.5)
-        if side * side != len(table) - marks or self.settings.positions.kind != "learned":
-            return weights
-        return {**weights, TABLE: interpolated(table, marks, (side, side), (rows, columns))}
+        return fitted(weights, TABLE, self.encoder)
 
 
 class PictureVectors(PictureReading):
@@ -142,6 +136,18 @@ class Vit(PictureReading):
         x = self.encoder(pixels)
         said = self.output(x[:, 0] if self.settings.pool == "class" else x.mean(1))
         return said if self.distilled_output is None else (said + self.distilled_output(x[:, 1])) / 2
+
+
+def fitted(weights: dict[str, Tensor], name: str, encoder: PictureEncoder) -> dict[str, Tensor]:
+    """Weights whose positions, of this name, are those of the encoder's grid; those of another square grid are interpolated."""
+    marks, (rows, columns) = encoder.settings.marks, encoder.patches.grid
+    table = weights.get(name)
+    if table is None or len(table) == marks + rows * columns:
+        return weights
+    side = round((len(table) - marks) ** 0.5)
+    if side * side != len(table) - marks or encoder.settings.positions.kind != "learned":
+        return weights
+    return {**weights, name: interpolated(table, marks, (side, side), (rows, columns))}
 
 
 def interpolated(table: Tensor, marks: int, old: Size, new: Size) -> Tensor:

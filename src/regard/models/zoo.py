@@ -3,6 +3,7 @@
 from typing import Any
 
 from regard.models.bert import EncoderClassifier, EncoderPointer, EncoderTagger, MaskedWords, TextVectors
+from regard.models.clip import Clip
 from regard.models.gpt import Gpt
 from regard.models.language import Elmo, RecurrentLanguageModel
 from regard.models.reader import RecurrentClassifier, RecurrentTagger
@@ -54,5 +55,8 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "answer": {
         "transformer": EncoderPointer,
+    },
+    "contrast": {
+        "clip": Clip,
     },
 }

@@ -8,10 +8,12 @@ Kept a position, with D, H, G, K, J, F as in the layers (G the heads of keys and
     attention           its inputs; b · (H·K + G·K + G·J + H·J); 4H; and a mask of H·S bytes with dropout on the weights
     score biases        b · H · S, for ALiBi and relative positions in self-attention
     the end             4D for what the encoder hands on in fp32, b · D for the input of the output
-    feed-forward        its input; b · F for ReLU, 2b · F for GELU, 4b · F for SwiGLU; and b · F + F with dropout
+    feed-forward        its input; b · F for ReLU, 2b · F for GELU, 3b · F for its quick form, 4b · F for SwiGLU; and b · F + F
+                        with dropout
     patches             their pixels
     recurrent cells     their input; b · (gates + 2) · h for each direction: gates, state and what is passed on (not checked)
-    logits              b · V, 4V (the copy in float32, in bf16), 4V (log-probabilities), 4V (their gradient); R-Drop: 12V more
+    logits              b · V, 4V (the copy in float32, in bf16), 4V (log-probabilities), 4V (their gradient); R-Drop: 12V more;
+                        of pairs, all of the batch instead of V, for both sides
 
 On tiny models these sums are within 4% of what autograd keeps (tests/test_plan.py). An allocator's reserve, the kernels'
 workspace and the batch itself come on top.
@@ -38,8 +40,6 @@ def training_memory(model: nn.Module, train: Training, precision: str, source: i
     bf16 = precision == "bf16"
     passes = 2 if train.regularize.r_drop else 1
     sentences = passes * train.budget(max(source, target)) / max(source, target)
-    output: nn.Linear = model.output  # type: ignore[assignment]
-    said = 1 if "output" in getattr(model, "once", ()) else target * getattr(model, "says", 1)
     kept = {
         "parameters": 4 * count,
         "gradients": 4 * count,
@@ -47,7 +47,7 @@ def training_memory(model: nn.Module, train: Training, precision: str, source: i
         "moving average": 4 * count if train.ema else 0,
         "bf16 weights": 2 * sum(m.weight.numel() for m in model.modules() if isinstance(m, nn.Linear)) if bf16 else 0,
         "activations": round(sentences * activations(model, source, target, bf16)),
-        "logits": round(sentences * said * logits(output.out_features, bf16, r_drop=passes == 2)),
+        "logits": round(sentences * spoken(model, target, round(sentences), bf16, r_drop=passes == 2)),
     }
     return {name: size for name, size in kept.items() if size}
 
@@ -67,7 +67,7 @@ def kept_by(module: nn.Module, name: str, source: int, target: int, b: int) -> i
     if isinstance(module, FeedForward):
         width, inner = module.inner.in_features, module.inner.out_features
         gated, dropped = module.gate is not None, module.dropout.p > 0
-        copies = 4 if gated else 2 if module.activation == "gelu" else 1
+        copies = 4 if gated else {"gelu": 2, "quick_gelu": 3}.get(module.activation, 1)
         return rows * (b * width * (2 if gated and b == 2 else 1) + b * inner * copies + (b + 1) * inner * dropped)
     if isinstance(module, MultiHead):
         cross = name.endswith("cross_attention")
@@ -91,6 +91,15 @@ def kept_by(module: nn.Module, name: str, source: int, target: int, b: int) -> i
         directions = 2 if module.bidirectional else 1
         return b * rows * (module.input_size + directions * (GATES[type(module)] + 2) * module.hidden_size)
     return b * rows * module.in_features if isinstance(module, nn.Linear) and name == "output" else 0
+
+
+def spoken(model: nn.Module, target: int, batch: int, bf16: bool, r_drop: bool) -> int:
+    """Bytes of what is said of one example: of every position, of the whole, or, of a pair, of all in the batch, both ways."""
+    output = getattr(model, "output", None)
+    if output is None:
+        return 2 * logits(batch, bf16=False)
+    said = 1 if "output" in getattr(model, "once", ()) else target * getattr(model, "says", 1)
+    return said * logits(output.out_features, bf16, r_drop)
 
 
 def logits(vocabulary: int, bf16: bool, r_drop: bool = False) -> int:

@@ -70,8 +70,9 @@ def parts(model: nn.Module, source: int, target: int, prefix: str = "") -> list[
 
 
 def rows_of(name: str, source: int, target: int) -> int:
-    """The encoder works on the source; the decoder and the output on the target."""
-    return source if name.startswith(("encoder", "source")) else target
+    """The encoder, and a tower that reads pictures, work on the source; the decoder, the output and a tower that reads texts on
+    the target."""
+    return source if name.startswith(("encoder", "source", "image")) else target
 
 
 def work(module: nn.Module, name: str, rows: int, source: int) -> Iterator[tuple[Place, int]]:
@@ -96,7 +97,7 @@ def work(module: nn.Module, name: str, rows: int, source: int) -> Iterator[tuple
 
 def place_of(name: str) -> Place:
     """The place that a parameter's name, such as `encoder.blocks.0.self_attention.to_q.bias`, stands for."""
-    match name.replace("encoder.stack.", "encoder.").split("."):
+    match name.replace(".stack.", ".").split("."):
         case [*stack, "layers", layer, _] if stack:
             return Place(" ".join(stack), int(layer), "cells")
         case [stack, "blocks", layer, around, "norm" | "scale", *_] if around.startswith("around_"):
@@ -105,7 +106,7 @@ def place_of(name: str) -> Place:
             return Place(stack, int(layer), "residual projection")
         case [stack, "blocks", layer, kind, step, *_]:
             return Place(stack, int(layer), kind.replace("_", "-"), STEPS.get(step, step))
-        case ["encoder" | "decoder" as stack, kind, *_]:
+        case ["encoder" | "decoder" | "image" | "text" as stack, kind, *_]:
             return Place(stack, None, "norms" if kind == "norm" else kind)
         case [stack, *_]:
             return Place(stack.replace("_", " "))

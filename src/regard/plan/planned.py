@@ -2,7 +2,8 @@
 
     forward         the matrix products of one sentence pair (parts.py)
     training        3 × forward: the backward pass makes two products for each one
-    a step          tokens_per_batch / longer side sentence pairs; × gradient_accumulation_steps; × 2 with R-Drop
+    a step          tokens_per_batch / longer side sentence pairs, or pictures_per_batch; × gradient_accumulation_steps;
+                    × 2 with R-Drop
     rule of thumb   6 · N · tokens (Kaplan et al. 2020): N parameters, each used once a token; tokens of one side,
                     since every parameter sees either the source or the target
 """
@@ -24,7 +25,7 @@ from regard.plan.block import BlockPlan, plan_block
 from regard.plan.clock import DEVICES, Device, measure_device, training_flops
 from regard.plan.memory import training_memory
 from regard.plan.parts import Part, Total, parts, total
-from regard.recipe import DECODERS, ENCODERS, PRESETS, VITS, ClassifyPictures, Recipe
+from regard.recipe import CLIPS, DECODERS, ENCODERS, PRESETS, VITS, ClassifyPictures, Contrast, Recipe
 
 TYPICAL_LENGTH = 30
 """Tokens of a sentence where no data say better; WMT sentences have about as many. A single text is as long as it may be."""
@@ -48,9 +49,12 @@ PRESET_SETTINGS: dict[str, dict[str, Any]] = {
        for name, batch in BATCHES.items()},
     **{name: {"task": "classify", "model": {"kind": "vit"},
               "data": {"train": ["train"], "valid": ["valid"], "size": 32 if "cifar" in name else 224}} for name in VITS},
+    **{name: {"task": "contrast", "tokens": {"size": 49_408}, "data": {"train": ["train"], "valid": ["valid"], "size": 224},
+              "train": {"pictures_per_batch": 32_768, "steps": round(32 * 400e6 / 32_768)}} for name in CLIPS},
 }
 """What a preset is planned with when there is no recipe: base and big as published (Vaswani et al. 2017, sec. 5), GPT-3 on 300
-billion tokens (Brown et al. 2020, tables 2.1 and D.1)."""
+billion tokens (Brown et al. 2020, tables 2.1 and D.1), CLIP 32 times through 400 million pairs (Radford et al. 2021,
+sec. 2.5)."""
 
 PAPER_HOURS = {"base": 12.0, "big": 84.0}
 """Training times on 8 P100 (Vaswani et al. 2017, sec. 5.2)."""
@@ -155,7 +159,9 @@ def plan_recipe(name: str, recipe: Recipe, vocabulary: tuple[int, int],
         raise Mistake(f"vocabularies {both(vocabulary)} differ, but model.tie = {recipe.model.tie!r} shares one: "
                       "set model.tie = 'target'")
     model = build_on_paper(recipe, vocabulary)
-    if isinstance(recipe, ClassifyPictures):
+    if isinstance(recipe, Contrast):
+        lengths = recipe.model.image.length(recipe.data.height_width), recipe.model.max_length
+    elif isinstance(recipe, ClassifyPictures):
         lengths = (recipe.model.length(recipe.data.height_width),) * 2
     elif not translates:
         lengths = (max(lengths), max(lengths)) if lengths != TYPICAL else (recipe.model.max_length, recipe.model.max_length)
@@ -167,6 +173,9 @@ def plan_recipe(name: str, recipe: Recipe, vocabulary: tuple[int, int],
     last = f"{assumed} assumed"
     if isinstance(recipe, ClassifyPictures):
         last = "pictures of {} × {} pixels, {} positions".format(*recipe.data.height_width, lengths[0])
+    if isinstance(recipe, Contrast):
+        last = "pictures of {} × {} pixels, {} positions, and texts of {} tokens assumed".format(
+            *recipe.data.height_width, *lengths)
     return Plan(name, recipe, vocabulary, lengths, parts(model, *lengths), memory, list(devices), [*notes, last])
 
 
@@ -176,7 +185,7 @@ def build_on_paper(recipe: Recipe, vocabulary: tuple[int, int]) -> nn.Module:
         raise Mistake("model.features: the vectors come from another run; plan that one, and this recipe without them")
     said: dict[str, tuple[int, ...]] = {**dict.fromkeys((*PAIRS, "corrupted"), vocabulary[1:]), "classify": (2,),
                                         "regress": (1,), "tag": (2,)}
-    sizes: Any = (recipe.data.height_width, vocabulary[0]) if isinstance(recipe, ClassifyPictures) else \
+    sizes: Any = (recipe.data.height_width, vocabulary[0]) if isinstance(recipe, ClassifyPictures | Contrast) else \
         vocabulary[:1] + said.get(recipe.task, ())
     with torch.device("meta"):
         return MODELS[recipe.task][recipe.model.kind](recipe.model, *sizes, recipe.train.regularize)
@@ -197,7 +206,7 @@ def open_recipe(what: str | Path | Recipe, overrides: Sequence[str]) -> tuple[st
         joint = " joint" if recipe.task == "translate" else ""
         return f"{what} (preset)", recipe, aimed_at(recipe), [
             f"vocabulary {both(aimed_at(recipe))}{joint}, {why}",
-            f"{recipe.train.steps:,} steps of {recipe.train.tokens_per_batch:,} tokens, {why}"]
+            f"{recipe.train.steps:,} steps of {per_batch(recipe)}, {why}"]
     path = Path(what)
     if (path / "recipe.toml").is_file():
         return str(path), recipes.read(path / "recipe.toml", list(overrides)), *run_vocabulary(path)
@@ -206,6 +215,11 @@ def open_recipe(what: str | Path | Recipe, overrides: Sequence[str]) -> tuple[st
                       "and block for one encoder block")
     recipe = recipes.read(path, list(overrides))
     return path.name, recipe, aimed_at(recipe), aim(recipe)
+
+
+def per_batch(recipe: Recipe) -> str:
+    return f"{recipe.train.pictures_per_batch:,} pairs" if isinstance(recipe, Contrast) \
+        else f"{recipe.train.tokens_per_batch:,} tokens"
 
 
 def changed(settings: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 `docs/settings.md` is generated from the types and docstrings of this folder.
 """
 
+from regard.recipe.contrast import CLIPS, ClipModel, ImageTower, PairedPictures, TextTower, TrainContrast
 from regard.recipe.data import (
     Algorithm,
     Data,
@@ -42,6 +43,7 @@ from regard.recipe.whole import (
     Answering,
     Classify,
     ClassifyPictures,
+    Contrast,
     Corrupted,
     Corruption,
     Language,
@@ -53,11 +55,12 @@ from regard.recipe.whole import (
     Translate,
 )
 
-__all__ = ["DECODERS", "ENCODERS", "OF_KIND", "PRESETS", "RECIPES", "VITS", "Algorithm", "Answer", "Answering", "Augment",
-           "Begin", "CaptionedPictures", "Classify", "ClassifyPictures", "Corrupted", "Corruption", "Data", "DataPart",
-           "Decode", "DecoderModel", "ElmoModel", "EncoderModel", "Features", "GridPositions", "LabelledData",
-           "LabelledPictures", "Language", "Masked", "Masking", "Model", "Optimizer", "PairData", "PairTokens", "Part",
-           "PictureData", "Positions", "QuestionData", "RandAugment", "Recipe", "RecurrentLanguage", "RecurrentModel",
-           "RecurrentReader", "Regularize", "Schedule", "Shapes", "Tag", "TaggedData", "TaskData", "TasksData", "TextData",
-           "TextToText", "Tokens", "Train", "TrainPictures", "Training", "TransformerModel", "Translate", "UniversalModel",
-           "Vectors", "VitModel", "World", "apply_override", "build", "kinds_of", "parse", "parts_in", "read"]
+__all__ = ["CLIPS", "DECODERS", "ENCODERS", "OF_KIND", "PRESETS", "RECIPES", "VITS", "Algorithm", "Answer", "Answering",
+           "Augment", "Begin", "CaptionedPictures", "Classify", "ClassifyPictures", "ClipModel", "Contrast", "Corrupted",
+           "Corruption", "Data", "DataPart", "Decode", "DecoderModel", "ElmoModel", "EncoderModel", "Features", "GridPositions",
+           "ImageTower", "LabelledData", "LabelledPictures", "Language", "Masked", "Masking", "Model", "Optimizer", "PairData",
+           "PairTokens", "PairedPictures", "Part", "PictureData", "Positions", "QuestionData", "RandAugment", "Recipe",
+           "RecurrentLanguage", "RecurrentModel", "RecurrentReader", "Regularize", "Schedule", "Shapes", "Tag", "TaggedData",
+           "TaskData", "TasksData", "TextData", "TextToText", "TextTower", "Tokens", "Train", "TrainContrast", "TrainPictures",
+           "Training", "TransformerModel", "Translate", "UniversalModel", "Vectors", "VitModel", "World", "apply_override",
+           "build", "kinds_of", "parse", "parts_in", "read"]

@@ -49,7 +49,7 @@ class BlockPart(Part):
     key_value_heads: Count | None = None
     """Heads of keys and values, shared by groups of query heads; as many as `heads` when not given."""
     feed_forward: Count = 2048
-    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = "relu"
+    activation: Literal["relu", "gelu", "quick_gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = "relu"
     norm: Literal["layer", "rms", "batch"] = "layer"
     """`batch` normalises over the batch instead of over a vector; it is here to be compared with."""
     norm_epsilon: float | None = Field(None, gt=0)

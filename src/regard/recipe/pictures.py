@@ -116,7 +116,7 @@ class VitModel(BlockPart):
     width: Count = 192
     heads: Count = 3
     feed_forward: Count = 768
-    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = "gelu"
+    activation: Literal["relu", "gelu", "quick_gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = "gelu"
     norm_first: bool = True
     """Normalise before each sub-layer (pre-norm) instead of after it."""
     patch: Side | tuple[Side, Side] = 16
@@ -131,6 +131,10 @@ class VitModel(BlockPart):
     """Taken from red, green and blue, of which 1 is the most."""
     deviation: tuple[Deviation, Deviation, Deviation] = (0.5, 0.5, 0.5)
     """What is left is divided by this."""
+    embedding_norm: bool = False
+    """Normalise patches and marks with their positions before the first layer, as CLIP does."""
+    patch_bias: bool = True
+    """In the map from a patch to its vector."""
 
     @property
     def marks(self) -> int:

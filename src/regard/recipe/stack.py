@@ -47,6 +47,8 @@ heads of 128 for 1.3b are more than its width and its stated size allow: 16 here
 class StackPart(TextPart):
     """A stack that reads one text."""
 
+    layers: Count = 6
+
     @model_validator(mode="after")
     def begins_at_its_beginning(self) -> Self:
         if self.positions.offset:
@@ -60,8 +62,7 @@ class EncoderModel(StackPart):
     kind: Literal["transformer"]
     preset: Literal["tiny", "small", "bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base",
                     "bert-large"] | None = None
-    layers: Count = 6
-    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = "gelu"
+    activation: Literal["relu", "gelu", "quick_gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = "gelu"
     norm_first: bool = True
     """Normalise before each sub-layer (pre-norm) instead of after it."""
     segments: int = Field(0, ge=0)
@@ -85,8 +86,7 @@ class DecoderModel(StackPart):
     kind: Literal["transformer"]
     preset: Literal["tiny", "small", "gpt", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt3-125m", "gpt3-350m", "gpt3-760m",
                     "gpt3-1.3b", "gpt3-2.7b", "gpt3-6.7b", "gpt3-13b", "gpt3-175b"] | None = None
-    layers: Count = 6
-    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = "gelu"
+    activation: Literal["relu", "gelu", "quick_gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = "gelu"
     norm_first: bool = True
     """Normalise before each sub-layer (pre-norm) instead of after it."""
     tie: bool = True

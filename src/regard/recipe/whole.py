@@ -7,10 +7,11 @@ from typing import Any, Literal, Self
 import tomli_w
 from pydantic import Field, model_validator
 
+from regard.recipe.contrast import ClipModel, PairedPictures, TrainContrast
 from regard.recipe.data import LabelledData, PairData, PairTokens, QuestionData, TaggedData, TextData, Tokens
 from regard.recipe.model import Model, TransformerModel
 from regard.recipe.part import Count, Part, Share
-from regard.recipe.pictures import LabelledPictures, TrainPictures, VitModel, two
+from regard.recipe.pictures import LabelledPictures, PictureData, TrainPictures, VitModel, two
 from regard.recipe.reader import LanguageModel, ReaderModel, RecurrentLanguage, RecurrentReader
 from regard.recipe.stack import EncoderModel
 from regard.recipe.tasks import TasksData
@@ -193,12 +194,30 @@ class ClassifyPictures(Recipe):
 
     @model_validator(mode="after")
     def patches_fill_the_picture(self) -> Self:
-        for side, patch in zip(self.data.height_width, two(self.model.patch)):
-            if side % patch:
-                near = max(1, round(side / patch)) * patch
-                raise ValueError(f"data.size = {self.data.size} is not a multiple of model.patch = {self.model.patch}: "
-                                 f"{near} is, or choose another patch")
+        require_patches(self.data, self.model, "model")
         return self
+
+
+class Contrast(Recipe):
+    """Say which picture and which text belong together."""
+
+    task: Literal["contrast"] = "contrast"
+    data: PairedPictures
+    model: ClipModel = ClipModel()
+    train: TrainContrast = TrainContrast()  # type: ignore[assignment]
+
+    @model_validator(mode="after")
+    def patches_fill_the_picture(self) -> Self:
+        require_patches(self.data, self.model.image, "model.image")
+        return self
+
+
+def require_patches(data: PictureData, model: VitModel, name: str) -> None:
+    for side, patch in zip(data.height_width, two(model.patch)):
+        if side % patch:
+            near = max(1, round(side / patch)) * patch
+            raise ValueError(f"data.size = {data.size} is not a multiple of {name}.patch = {model.patch}: "
+                             f"{near} is, or choose another patch")
 
 
 class Regress(Classify):
@@ -264,6 +283,7 @@ RECIPES: dict[str, type[Recipe]] = {
     "regress": Regress,
     "tag": Tag,
     "answer": Answer,
+    "contrast": Contrast,
 }
 OF_KIND: dict[tuple[str, str], type[Recipe]] = {("classify", "vit"): ClassifyPictures}
 """Where the kind of model says that a task's examples are no texts."""

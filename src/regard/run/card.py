@@ -76,6 +76,15 @@ PICTURES = {
                   "pictures; pictures unlike them, and details smaller than its `data.size` shows, come out badly. Its "
                   "probabilities are not calibrated.",
         "verbs": ["classify {} a.jpg", "embed {} a.jpg"]},
+    "contrast": {
+        "uses": "Which of some texts fits a picture, and which picture a text; search among pictures like those it was trained "
+                "on. Research and teaching.",
+        "misuses": "Recognising, sorting or judging people; watching over them; any label that was not tried on pictures like "
+                   "those at hand.",
+        "limits": "It compares the texts it is given, and finds one the best even where none fits. How a label is worded changes "
+                  "what comes out. It repeats the biases of its training pictures and captions; it counts badly and confuses who "
+                  "is where. Its probabilities are over the labels given, and not calibrated.",
+        "verbs": ['match {} a.jpg --labels "a cat,a dog"', 'embed {} a.jpg "a cat"']},
     "read": {
         "uses": "Vectors of pictures, to compare and to search by. Research and teaching.",
         "misuses": "Recognising or judging people by what is near to what.",

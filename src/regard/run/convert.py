@@ -18,6 +18,7 @@ from regard.interop.verify import Asked, Proof, Said, by_transformers, compare, 
 from regard.layers.stack import Stack
 from regard.run.base import Run
 from regard.run.card import card, converted
+from regard.run.contrast import ContrastRun
 from regard.run.opened import load
 from regard.run.pictures import PictureRun
 from regard.tokens.special import NO_MARK
@@ -75,9 +76,13 @@ def reads_pairs(run: Run) -> bool:
 
 
 def ask(run: Run) -> Asked:
-    """A few texts, of different lengths, as the run reads them; or pictures of noise."""
+    """A few texts, of different lengths, as the run reads them; or pictures of noise, or both."""
+    pixels, positions = None, 0
     if isinstance(run, PictureRun):
         pixels = torch.randn(len(TEXTS), 3, *run.frame.size, generator=torch.Generator().manual_seed(run.recipe.seed))
+    if isinstance(run, ContrastRun):
+        positions = run.recipe.model.image.length(run.frame.size)
+    elif pixels is not None:
         places = torch.zeros(len(TEXTS), run.longest, dtype=torch.long)
         return Asked(places, torch.full((len(TEXTS),), run.longest), pixels=pixels)
     most = run.recipe.model.max_length // 2
@@ -86,7 +91,8 @@ def ask(run: Run) -> Asked:
     if reads_pairs(run):
         room = max(1, most - run.marks.around_two)
         inputs = read_two(Ragged.of(texts).truncated(room), Ragged.of(texts[::-1]).truncated(room), run.marks)
-    asked = Asked(inputs["source"], inputs["lengths"], inputs.get("segments"), marks=run.marks, max_tokens=min(24, most - 1))
+    asked = Asked(inputs["source"], inputs["lengths"], inputs.get("segments"), marks=run.marks, max_tokens=min(24, most - 1),
+                  pixels=pixels, positions=positions)
     if run.recipe.task in TWO_TEXTS:
         asked.target = torch.cat([torch.full((len(texts), 1), run.marks.begin), asked.source[:, :5].flip(0)], dim=1)
         asked.prompts = [row[:length].tolist() for row, length in zip(asked.source, asked.lengths)]
@@ -107,9 +113,14 @@ def said(run: Run, asked: Asked, writes: bool) -> Said:
     if asked.segments is not None:
         inputs["segments"] = asked.segments
     if asked.pixels is not None:
-        inputs = {"pixels": asked.pixels}
+        inputs = {"pixels": asked.pixels, **(inputs if asked.positions else {})}
     with watch(model) as seen, States(model, normed=asked.pixels is None) as states:
         logits = model(**inputs)
+    if asked.positions:
+        images, texts, scale = logits
+        return Said(scale * images @ texts.T, {"features": [images, texts], "image": states.found["image.stack"],
+                                               "text": states.found["text.stack"]},
+                    {name: list(seen.stack(rf"^{name}.*self")) for name in ("image", "text")})
     kinds = {"text": r"self", "encoder": r"^encoder.*self", "decoder": r"^decoder.*self", "cross": r"cross"}
     wanted = ["encoder", "decoder", "cross"] if asked.target is not None else ["text"]
     layers = states.by_stack(asked.target is not None)

@@ -16,6 +16,7 @@ from regard.interop.convert import Foreign, open_folder
 from regard.models.zoo import MODELS
 from regard.recipe import (
     Answering,
+    ClipModel,
     Data,
     Decode,
     DecoderModel,
@@ -23,6 +24,7 @@ from regard.recipe import (
     LabelledData,
     LabelledPictures,
     PairData,
+    PairedPictures,
     PairTokens,
     Part,
     PictureData,
@@ -38,6 +40,7 @@ from regard.run import environment
 from regard.run.answer import AnswerRun
 from regard.run.base import Run
 from regard.run.classify import Classifier
+from regard.run.contrast import ContrastRun
 from regard.run.language import LanguageRun
 from regard.run.masked import MaskedRun
 from regard.run.pictures import PictureClassifier, PictureRun
@@ -74,6 +77,7 @@ OPENED: dict[tuple[str, str], tuple[type[Part], type[Data], type[Run]]] = {
     ("answer", "transformer"): (EncoderModel, QuestionData, AnswerRun),
     ("read", "vit"): (VitModel, PictureData, PictureRun),
     ("classify", "vit"): (VitModel, LabelledPictures, PictureClassifier),
+    ("contrast", "clip"): (ClipModel, PairedPictures, ContrastRun),
 }
 """By task and kind of model: its settings, what its data would be, and the run."""
 
@@ -124,8 +128,9 @@ def brought(foreign: Foreign) -> Brought:
 
 def shapes(foreign: Foreign, settings: Any) -> dict[str, torch.Size]:
     """Of every tensor of a model of these settings, without making one."""
-    sizes: list[Any] = [two(foreign.data["size"])] if foreign.tokenizer is None else \
-        [foreign.tokenizer.size] * (2 if foreign.task == "translate" else 1)
+    sizes: list[Any] = [two(foreign.data["size"])] if foreign.data else []
+    if foreign.tokenizer is not None:
+        sizes += [foreign.tokenizer.size] * (2 if foreign.task == "translate" else 1)
     labels = [len(foreign.labels)] if foreign.labels else []
     with torch.device("meta"):
         model = MODELS[foreign.task][settings.kind](settings, *sizes, *labels)

@@ -23,8 +23,8 @@ from regard.run.base import EVALUATE_TOKENS, Embedded, Run
 from regard.run.classify import Classifier, Judgement
 from regard.training.objectives import surprise
 
-Picture = str | Path | Image.Image | np.ndarray
-"""A file, or the pixels themselves (H, W, 3)."""
+Picture = str | Path | Piece | Image.Image | np.ndarray
+"""A file, where its bytes lie, or the pixels themselves (H, W, 3)."""
 
 
 class PictureRun(Run):
@@ -117,4 +117,4 @@ class PictureClassifier(PictureRun, Classifier):
 def as_piece(picture: Picture) -> Piece | np.ndarray:
     if isinstance(picture, Image.Image):
         return np.asarray(plain(picture))
-    return picture if isinstance(picture, np.ndarray) else Piece(Path(picture))
+    return picture if isinstance(picture, np.ndarray | Piece) else Piece(Path(picture))

@@ -9,12 +9,12 @@ import numpy as np
 
 from regard.corpus.examples import Examples, Pairs
 from regard.corpus.gallery import read_pictures
-from regard.corpus.images import decode
 from regard.corpus.pairs import read_pairs
 from regard.corpus.questions import read_questions
 from regard.corpus.single import read_labelled, read_tagged, read_text
 from regard.corpus.text import iterate_lines
 from regard.errors import Mistake
+from regard.run.starter_pairs import contrast_recipe, sides_of
 from regard.run.starter_tasks import found_tasks
 
 # (pairs up to, preset, vocabulary, steps, tokens a batch, learning rate, dropout, R-Drop, BPE-dropout)
@@ -235,14 +235,14 @@ DESCRIBED: dict[str, Callable[[Sequence[Path]], tuple[str, Examples, str]]] = {
     "answer": asked,
 }
 STARTERS: dict[str, Callable[[Sequence[Path]], str]] = {
-    "translate": translate_recipe, "text-to-text": tasks_recipe, **{task: partial(text_recipe, task) for task in DESCRIBED}}
+    "translate": translate_recipe, "text-to-text": tasks_recipe, **{task: partial(text_recipe, task) for task in DESCRIBED},
+    "contrast": contrast_recipe}
 
 
 # (shorter sides up to, size, patch)
 PICTURE_SIZES = [(40, 32, 4), (96, 64, 8), (160, 128, 16), (float("inf"), 224, 16)]
 # (pictures up to, epochs, layers, width)
 PICTURE_NUMBERS = [(5_000, 200, 6, 192), (100_000, 200, 9, 384), (float("inf"), 90, 12, 384)]
-LOOKED_AT = 64
 
 
 def picture_recipe(task: str, folder: Path) -> str:
@@ -260,9 +260,7 @@ def picture_recipe(task: str, folder: Path) -> str:
 held_out = {held_out}                 # so many pictures are set aside to validate, and as many to test;
                                 # or name your own folders:  valid = ["valid"]  and  test.mine = ["test"]
 """
-    sides = [min(decode(one.read(), str(one)).size) for one in pictures.pictures[::-(-len(pictures) // LOOKED_AT)]
-             if not isinstance(one, np.ndarray)]
-    size, patch = next(row[1:] for row in PICTURE_SIZES if np.median(sides) <= row[0])
+    size, patch = next(row[1:] for row in PICTURE_SIZES if np.median(sides_of(pictures)) <= row[0])
     epochs, layers, width = next(row[1:] for row in PICTURE_NUMBERS if len(pictures) <= row[0])
     batch = min(256, max(8, len(pictures) // 8))
     steps = max(200, epochs * -(-len(pictures) // batch))

@@ -13,6 +13,7 @@ from regard.scoring.answers import answer_scores
 from regard.scoring.correlation import correlations
 from regard.scoring.labels import label_scores
 from regard.scoring.likelihood import accuracy, compare_right, item_accuracy, perplexity
+from regard.scoring.retrieval import retrieval_ranks, retrieval_scores
 from regard.scoring.score import Score, bootstrap
 from regard.scoring.summary import compare_summaries, summary_scores
 from regard.scoring.translation import compare, score_by_length, translation_scores
@@ -35,6 +36,8 @@ __all__ = [
     "merge_words",
     "parse_moses",
     "perplexity",
+    "retrieval_ranks",
+    "retrieval_scores",
     "score_by_length",
     "summary_scores",
     "translation_scores",

@@ -7,6 +7,10 @@ SPECIALS = ["<pad>", "<s>", "</s>", "<unk>"]
 MASK, MASK_TEXT = 4, "<mask>"
 """Where words are masked, the next one."""
 
+END, END_TEXT = 4, "<end>"
+"""Where what is thought of a text gathers at its end, a mark of its own: `transformers` takes a CLIP whose texts end with token 2
+for one of the first folders, and looks for the highest token instead."""
+
 FILL = 0
 """The id that rectangles of texts are filled up with; any would do, for what is behind a text's end is never looked at."""
 

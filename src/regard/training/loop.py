@@ -24,7 +24,7 @@ from regard.training.schedule import rate
 Objective = Callable[[nn.Module, Batch], Tensor]
 Evaluate = Callable[[nn.Module], dict[str, float]]
 NOT_FINITE_IN_A_ROW = 25
-BETTER = ("valid_bleu", "valid_accuracy", "valid_spearman", "valid_f1", "valid_mean")
+BETTER = ("valid_bleu", "valid_accuracy", "valid_spearman", "valid_f1", "valid_mean", "valid_recall")
 """What the best weights are chosen by, where it is measured; else by the loss."""
 
 

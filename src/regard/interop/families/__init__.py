@@ -1,6 +1,7 @@
 """Every family that can be read and written, by its `model_type`."""
 
 from regard.interop.families.bert import BERT, DISTILBERT, ROBERTA
+from regard.interop.families.clip import CLIP
 from regard.interop.families.gpt import GPT, GPT2
 from regard.interop.families.llama import LLAMA, MISTRAL
 from regard.interop.families.marian import MARIAN
@@ -20,4 +21,5 @@ FAMILIES: dict[str, Family] = {
     "t5": T5,
     "vit": VIT,
     "deit": DEIT,
+    "clip": CLIP,
 }

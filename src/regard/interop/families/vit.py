@@ -45,7 +45,8 @@ VIT = Family(
         Field("patch", "patch_size", pair(), 16),
     ),
     fixed={"kind": "vit", "norm": "layer", "norm_first": True, "bias": True, "residual": True, "scale_scores": True,
-           "positions.kind": "learned", "pool": "class", "distilled": "none"},
+           "positions.kind": "learned", "pool": "class", "distilled": "none", "embedding_norm": False,
+           "patch_bias": True},
     derived=EQUAL_HEADS, check=patches_fit, demands={"qkv_bias": (True,), "num_channels": (3,)},
     writes={"num_channels": lambda settings: 3, "qkv_bias": lambda settings: True},
     rules=(
@@ -59,7 +60,7 @@ VIT = Family(
         "ViTForImageClassification": Architecture("classify", on_top(("output", "classifier"))),
         "ViTModel": Architecture("read", bare=True),
     },
-    bare="ViTModel", kept=(r"pooler\..*",), heads=(r"classifier\..*",), processor="ViT",
+    bare="ViTModel", kept=(r"pooler\..*",), heads=(r"classifier\..*",), processor="ViT", texts=None,
 )
 
 TOKEN = {"distilled": "token"}

@@ -1,0 +1,108 @@
+"""CLIP (Radford et al. 2021): a picture and a text are read by a tower each, and mapped into one space, where the one lies near
+the other if they belong together.
+
+Deviations: the Vision Transformer is the only tower for pictures (the paper has ResNets too); a text tower that reads in both
+directions, and means instead of a class token and an end mark, are settings.
+"""
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard.attention.masks import Mask
+from regard.layers.stack import Stack
+from regard.models.bert import Pool
+from regard.models.gpt import build_stack, initialise
+from regard.models.vit import PictureEncoder, Size, fitted
+
+if TYPE_CHECKING:
+    from regard.recipe import Regularize
+    from regard.recipe.contrast import ClipModel
+    from regard.recipe.contrast import TextTower as Settings
+
+MOST = math.log(100)
+"""Of the logarithm of the scale (sec. 2.5)."""
+
+
+class TextTower(nn.Module):
+    """Ids (B, S) -> a vector of each text (B, D)."""
+
+    def __init__(self, settings: "Settings", vocabulary: int, regularize: "Regularize | None" = None):
+        super().__init__()
+        self.causal = settings.causal
+        self.words = nn.Embedding(vocabulary, settings.width)
+        self.stack = build_stack(settings, regularize, causal=settings.causal)
+        self.pool = Pool(settings.pool, settings.width)
+
+    def forward(self, source: Tensor, lengths: Tensor) -> Tensor:
+        mask = Mask(causal=True) if self.causal else Mask(lengths=lengths)
+        return self.pool(self.stack(self.words(source), mask=mask), lengths)
+
+
+class Clip(nn.Module):
+    once = ("image_projection", "text_projection")
+
+    def __init__(self, settings: "ClipModel", size: Size, vocabulary: int, regularize: "Regularize | None" = None):
+        super().__init__()
+        self.settings = settings
+        self.image = PictureEncoder(settings.image, size, regularize)
+        self.text = TextTower(settings.text, vocabulary, regularize)
+        self.image_projection = nn.Linear(settings.image.width, settings.space, bias=False)
+        self.text_projection = nn.Linear(settings.text.width, settings.space, bias=False)
+        self.log_scale = nn.Parameter(torch.tensor(-math.log(settings.temperature)))
+        initialise(self)
+        for tower in (self.image, self.text):
+            initialise_tower(tower.stack)
+        for projection in (self.image_projection, self.text_projection):
+            nn.init.normal_(projection.weight, std=projection.in_features ** -0.5)
+        if self.image.class_token is not None:
+            nn.init.normal_(self.image.class_token, std=settings.image.width ** -0.5)
+
+    def forward(self, pixels: Tensor, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Vectors of pictures and of texts (B, E), and what their products are multiplied by."""
+        return self.image_features(pixels), self.text_features(source, lengths), self.scale()
+
+    def image_features(self, pixels: Tensor) -> Tensor:
+        """A vector of length 1 of each picture: (B, E)."""
+        x = self.image(pixels)                                                    # (B, N, D)
+        x = x[:, 0] if self.settings.image.pool == "class" else x.mean(1)
+        return unit(self.image_projection(x))
+
+    def text_features(self, source: Tensor, lengths: Tensor) -> Tensor:
+        """A vector of length 1 of each text: (B, E)."""
+        return unit(self.text_projection(self.text(source, lengths)))
+
+    def resize(self, size: Size) -> None:
+        self.image.resize(size)
+
+    def adapted(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Another one's weights for this one, which may read pictures of another size."""
+        return fitted(weights, "image.stack.positions.table.weight", self.image)
+
+    def scale(self) -> Tensor:
+        """One over the temperature, at most 100. While training, the weight itself is brought back, lest it wander off where
+        no gradient reaches it."""
+        if self.training:
+            with torch.no_grad():
+                self.log_scale.clamp_(max=MOST)
+        return self.log_scale.clamp(max=MOST).exp()
+
+
+def unit(x: Tensor) -> Tensor:
+    """Vectors of length 1, in float32 at least, whatever they were computed in."""
+    return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1)
+
+
+def initialise_tower(stack: Stack) -> None:
+    """Matrices by the width and depth of their tower, as the authors' code has it."""
+    for block in stack.layers():
+        width = block.self_attention.to_q.in_features
+        inside, out = width ** -0.5, (2 * width * len(stack.blocks)) ** -0.5
+        for layer in (block.self_attention.to_q, block.self_attention.to_k, block.self_attention.to_v):
+            nn.init.normal_(layer.weight, std=inside)
+        nn.init.normal_(block.self_attention.to_out.weight, std=out)
+        nn.init.normal_(block.feed_forward.inner.weight, std=(2 * width) ** -0.5)
+        nn.init.normal_(block.feed_forward.outer.weight, std=out)

@@ -1,0 +1,58 @@
+"""Pictures with one of their captions: which one is a pure function of seed and epoch."""
+
+import numpy as np
+import torch
+
+from regard.batches.batches import Batches, in_order
+from regard.batches.matched import Matched
+from regard.batches.ragged import Ragged
+from regard.batches.side import Side
+from regard.recipe import Augment
+from regard.tokens.special import BOTH_ENDS
+
+COUNTS = [1, 2, 3, 5, 5, 4, 1, 2, 3]
+
+
+def rows(augment=None):
+    """A caption says its number, and its picture has the colour of its own."""
+    first = np.cumsum([0, *COUNTS])
+    captions = Ragged.of([[10 + i] * (1 + i % 4) for i in range(first[-1])])
+    pixels = np.broadcast_to(np.arange(len(COUNTS), dtype=np.uint8)[:, None, None, None], (len(COUNTS), 4, 4, 3)).copy()
+    return Matched(pixels, Side(captions), first, 20, BOTH_ENDS, augment)
+
+
+def test_a_picture_has_a_caption_of_its_own_and_in_time_all_of_them():
+    made, seen = rows(), [set() for _ in COUNTS]
+    for epoch in range(max(COUNTS)):
+        batch = made.batch(np.arange(len(COUNTS)), 1, epoch)
+        for i, (ids, length) in enumerate(zip(batch.inputs["source"], batch.inputs["lengths"])):
+            assert ids[0] == 1 and ids[length - 1] == 2 and len(set(ids[1:length - 1].tolist())) == 1
+            seen[i].add(int(ids[1]) - 10)
+            assert batch.inputs["pixels"][i].unique().tolist() == [i]
+    assert [sorted(found) for found in seen] == [list(range(a, b)) for a, b in zip(made.first, made.first[1:])]
+
+
+def test_a_caption_depends_on_seed_and_epoch_and_on_nothing_else():
+    made = rows()
+    whole, part = made.batch(np.arange(9), 3, 2), made.batch(np.array([7, 4]), 3, 2)
+    for name in ("source", "lengths", "pixels"):
+        width = part.inputs["source"].size(1)
+        expected = whole.inputs[name][[7, 4]]
+        assert torch.equal(part.inputs[name], expected[:, :width] if name == "source" else expected)
+    assert not torch.equal(made.batch(np.arange(9), 4, 2).inputs["source"], whole.inputs["source"])
+
+
+def test_batches_are_drawn_from_all_pairs_and_labels_are_their_places():
+    batches = Batches(rows(), 4 * 20, 1)
+    sizes = sorted(len(found) for found in batches.plan(0))
+    assert sizes == [1, 4, 4]
+    assert batches.batch(0, 0).labels.tolist() == list(range(len(batches.rows(0, 0))))
+    lengths = [set(batches.batch(epoch, i).inputs["lengths"].tolist()) for epoch in range(3) for i in range(3)]
+    assert any(len(found) > 1 for found in lengths)                               # not sorted by length
+
+
+def test_what_is_evaluated_is_neither_changed_nor_drawn():
+    made = rows(Augment(crop=2, flip=True))
+    one, other = list(in_order(made, 60)), list(in_order(made, 60))
+    assert all(torch.equal(a.inputs["pixels"], b.inputs["pixels"]) and a.change is None for a, b in zip(one, other))
+    assert made.batch(np.arange(4), 1, 1).change is not None

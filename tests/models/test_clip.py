@@ -1,0 +1,147 @@
+"""The laws of CLIP's towers and of the space they share."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard import recipe as recipes
+from regard.errors import Mistake
+from regard.models.clip import MOST, Clip
+from regard.plan.parts import parts, total
+from regard.recipe import ClipModel, Regularize
+
+V, SIZE = 19, (8, 12)
+
+
+def unlike(model):
+    """Small weights make everything nearly alike: larger ones tell mistakes from rounding."""
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if p.dim():
+                p.copy_(torch.randn_like(p) * (0.3 if p.dim() > 1 else 1.0) + ("norm.weight" in name))
+    return model
+
+
+@st.composite
+def models(draw):
+    torch.manual_seed(draw(st.integers(0, 1000)))
+    block = dict(layers=draw(st.integers(1, 2)), width=8, heads=2, feed_forward=16,
+                 activation=draw(st.sampled_from(["gelu", "quick_gelu"])))
+    settings = ClipModel(
+        space=6, image=dict(**block, patch=4, pool=draw(st.sampled_from(["class", "mean"])), patch_bias=draw(st.booleans()),
+                            embedding_norm=draw(st.booleans())),
+        text=dict(**block, max_length=16, causal=draw(st.booleans()), pool=draw(st.sampled_from(["end", "mean"])),
+                  positions={"kind": draw(st.sampled_from(["learned", "rotary"]))}))
+    return unlike(Clip(settings, SIZE, V, Regularize(dropout=0.3)).double().eval())
+
+
+def pairs(number=4):
+    lengths = torch.randint(3, 9, (number,))
+    return torch.randint(0, 256, (number, 3, *SIZE), dtype=torch.uint8), torch.randint(5, V, (number, 9)), lengths
+
+
+def close(one, other, atol=1e-10):
+    torch.testing.assert_close(one, other, atol=atol, rtol=0)
+
+
+@given(models())
+def test_batched_is_one_by_one_and_padding_changes_nothing(model):
+    pixels, source, lengths = pairs()
+    images, texts, _ = model(pixels, source, lengths)
+    assert images.shape == texts.shape == (4, 6) and min(images.std(), texts.std()) > 1e-3
+    for i in range(4):
+        close(model.image_features(pixels[i:i + 1])[0], images[i])
+        close(model.text_features(source[i:i + 1, :lengths[i]], lengths[i:i + 1])[0], texts[i])
+    other = torch.where(torch.arange(9) < lengths[:, None], source, (source + 3) % V)
+    close(model.text_features(other, lengths), texts)
+
+
+@given(models())
+def test_vectors_have_length_one_and_order_does_not_matter(model):
+    pixels, source, lengths = pairs()
+    images, texts, _ = model(pixels, source, lengths)
+    close(images.norm(dim=-1), torch.ones(4).double())
+    close(texts.norm(dim=-1), torch.ones(4).double())
+    turn = torch.tensor([2, 0, 3, 1])
+    again, words, _ = model(pixels[turn], source[turn], lengths[turn])
+    close(again @ words.T, (images @ texts.T)[turn][:, turn])
+
+
+def test_a_causal_tower_takes_its_vector_at_the_end_and_nowhere_else():
+    for causal, pool in ((True, "end"), (True, "mean"), (False, "end")):
+        torch.manual_seed(1)
+        settings = ClipModel(text=dict(layers=1, width=8, heads=2, feed_forward=16, causal=causal, pool=pool),
+                             image=dict(layers=1, width=8, heads=2, feed_forward=16, patch=4))
+        tower = unlike(Clip(settings, SIZE, V).double().eval()).text
+        source = torch.randint(5, V, (1, 6))
+        states = tower.stack(tower.words(source), mask=tower_mask(causal))
+        expected = states[:, -1] if pool == "end" else states.mean(1)
+        close(tower(source, torch.tensor([6])), expected)
+        earlier = tower.stack(tower.words(source[:, :4]), mask=tower_mask(causal))
+        assert torch.allclose(states[:, :4], earlier) == causal
+
+
+def tower_mask(causal):
+    from regard.attention.masks import Mask
+
+    return Mask(causal=causal)
+
+
+def test_the_temperature_is_learned_and_clamped():
+    model = Clip(ClipModel(image=dict(patch=4, layers=1), text=dict(layers=1)), SIZE, V)
+    assert model.scale().item() == pytest.approx(1 / 0.07)
+    with torch.no_grad():
+        model.log_scale.fill_(9.0)
+    model.eval()
+    assert model.scale().item() == pytest.approx(100) and model.log_scale.item() == 9.0
+    model.train()
+    scale = model.scale()
+    scale.backward()
+    assert scale.item() == pytest.approx(100) and model.log_scale.item() == pytest.approx(math.log(100))
+    assert model.log_scale.grad.item() == pytest.approx(100, rel=1e-3)            # it can come back
+    assert pytest.approx(math.log(100)) == MOST
+
+
+def test_the_published_shape_has_the_published_size():
+    settings = ClipModel(preset="clip-vit-b-32")
+    with torch.device("meta"):
+        model = Clip(settings, (224, 224), 49_408)
+    assert sum(p.numel() for p in model.parameters()) == total(parts(model, 50, 77)).parameters == 151_277_313
+    other = ClipModel(preset="clip-vit-b-32", image={"layers": 3}, space=64)
+    assert (other.image.layers, other.image.width, other.text.layers, other.space) == (3, 768, 12, 64)
+
+
+def test_another_size_is_read_after_resizing():
+    model = unlike(Clip(ClipModel(image=dict(patch=4, layers=1, width=8, heads=2), text=dict(layers=1)), (8, 8), V).eval())
+    with pytest.raises(Mistake, match="the model reads 8 × 8"):
+        model.image_features(torch.zeros(1, 3, 16, 16, dtype=torch.uint8))
+    theirs = dict(model.state_dict())
+    larger = Clip(model.settings, (16, 16), V).eval()
+    larger.load_state_dict(larger.adapted(theirs))
+    model.resize((16, 16))
+    pixels = torch.randint(0, 256, (2, 3, 16, 16), dtype=torch.uint8)
+    close(model.image_features(pixels), larger.image_features(pixels), atol=1e-6)
+
+
+WORLD = {"size": 32, "world": {"kind": "shapes"}}
+
+
+@pytest.mark.parametrize("changes, message", [
+    ({"train": {"gradient_accumulation_steps": 2}}, "pairs are told apart within one batch"),
+    ({"train": {"regularize": {"r_drop": 1.0}}}, "train.regularize.r_drop"),
+    ({"train": {"augment": {"mixup": 0.2}}}, "captions cannot be blended"),
+    ({"train": {"pictures_per_batch": 1}}, "train.pictures_per_batch = 1"),
+    ({"model": {"image": {"patch": 5}}}, "data.size = 32 is not a multiple of model.image.patch = 5"),
+    ({"model": {"image": {"distilled": "token"}}}, "model.image.distilled"),
+    ({"model": {"temperature": 0.001}}, "model.temperature = 0.001"),
+    ({"model": {"text": {"pool": "cls"}}}, "model.text.pool = 'cls'"),
+    ({"model": {"text": {"head": 2}}}, "no setting 'head' in model.text; did you mean 'heads'?"),
+    ({"data": {"size": 32, "world": {"kind": "bilingual"}}}, "has no pictures"),
+])
+def test_what_cannot_be_is_said_in_one_line(changes, message):
+    with pytest.raises(Mistake) as caught:
+        recipes.build({"task": "contrast", "data": WORLD, **changes})
+    assert message in str(caught.value) and "\n" not in str(caught.value)

@@ -1,0 +1,84 @@
+"""The symmetric loss over pairs: what is written out, in any order, on one process or on several."""
+
+import multiprocessing
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+from regard.batches.batch import Batch
+from regard.training.contrast import Match, gathered
+
+
+class Two(nn.Module):
+    """Two linear maps and a scale: what of CLIP the loss sees."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.image, self.text = (nn.Linear(5, 4, bias=False).double() for _ in range(2))
+        self.log_scale = nn.Parameter(torch.tensor(2.0).double())
+
+    def forward(self, pixels, source):
+        return F.normalize(self.image(pixels), dim=-1), F.normalize(self.text(source), dim=-1), self.log_scale.exp()
+
+
+def batch_of(rows=range(7)):
+    chance = torch.Generator().manual_seed(5)
+    pixels, source = (torch.randn(7, 5, generator=chance, dtype=torch.float64)[list(rows)] for _ in range(2))
+    return Batch({"pixels": pixels, "source": source}, torch.arange(len(pixels)), torch.arange(len(pixels)).numpy())
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_is_the_mean_of_both_cross_entropies(smoothing):
+    model, batch = Two(), batch_of()
+    images, texts, scale = model(**batch.inputs)
+    logits, labels = scale * images @ texts.T, torch.arange(7)
+    expected = sum(F.cross_entropy(side, labels, reduction="sum", label_smoothing=smoothing) for side in (logits, logits.T)) / 2
+    torch.testing.assert_close(Match(smoothing)(model, batch), expected)
+    assert batch.label_count() == 7
+
+
+def test_the_order_of_the_pairs_does_not_matter():
+    model = Two()
+    torch.testing.assert_close(Match()(model, batch_of([4, 0, 6, 2, 1, 5, 3])), Match()(model, batch_of()))
+
+
+def test_one_process_gathers_itself():
+    x = torch.randn(3, 2)
+    every, first = gathered(x)
+    assert every is x and first == 0
+
+
+def share(rank, ranks, folder, rows):
+    """What one process has of the loss and its gradients."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=ranks)
+    model = Two()
+    loss = Match()(model, batch_of(range(rows)[rank::ranks]))
+    loss.backward()
+    torch.save([loss.detach(), *(p.grad for p in model.parameters())], Path(folder, f"{rank}.pt"))
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("ranks, rows", [(2, 6), (2, 7), (3, 7)])
+def test_several_processes_are_one_with_the_whole_batch(ranks, rows):
+    """The shares of loss and gradients add up to those of one process; shares may be of unequal size."""
+    model = Two()
+    whole = Match()(model, batch_of(range(rows)))
+    whole.backward()
+    context = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory() as folder:
+        processes = [context.Process(target=share, args=(rank, ranks, folder, rows)) for rank in range(ranks)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(60)
+        shares = [torch.load(Path(folder, f"{rank}.pt"), weights_only=True) for rank in range(ranks)]
+    for found, expected in zip(zip(*shares), [whole.detach(), *(p.grad for p in model.parameters())], strict=True):
+        torch.testing.assert_close(sum(found), expected, atol=1e-12, rtol=0)
+        assert not torch.allclose(found[0], expected)
