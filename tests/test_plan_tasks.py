@@ -16,6 +16,7 @@ PUBLISHED = {
     "gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080, "gpt2-xl": 1_557_611_200,
     "bert-base": 110_106_428, "bert-large": 336_226_108,                          # with both heads
     "vit-base": 86_567_656, "vit-large": 304_326_632, "vit-small": 22_050_664, "vit-tiny": 5_717_416,      # 1,000 labels
+    "clip-vit-b-32": 151_277_313, "clip-vit-l-14": 427_616_513,
 }
 GPT3 = {"125m": 2.25e20, "350m": 6.41e20, "760m": 1.37e21, "1.3b": 2.38e21, "2.7b": 4.77e21, "6.7b": 1.20e22, "13b": 2.31e22,
         "175b": 3.14e23}
@@ -75,6 +76,30 @@ def test_the_multiplications_of_a_picture_are_those_that_are_done(model):
     assert found.tokens_a_step == 256 * found.lengths[0]
     page = planning.text(found, by_layer=True)
     assert "pictures of 8 × 12 pixels" in page and "1,000 labels assumed" in page and "patches" in page
+
+
+@pytest.mark.parametrize("activation", ["gelu", "quick_gelu"])
+def test_the_multiplications_and_the_memory_of_a_pair(activation):
+    towers = {"image": {**VIT, "activation": activation}, "text": {"layers": 1, "width": 16, "heads": 2, "activation": activation}}
+    recipe = recipes.build({"task": "contrast", "data": PICTURES, "model": {"space": 8, **towers}, "tokens": {"size": 50},
+                            "train": {"pictures_per_batch": 64}})
+    found = planning.plan(recipe)
+    model = MODELS["contrast"]["clip"](recipe.model, (8, 12), 50).train()
+    pair = torch.zeros(1, 3, 8, 12), torch.zeros(1, 77, dtype=torch.long), torch.tensor([77])
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(*pair)
+    assert 2 * found.total.multiplications == counter.get_total_flops()
+    assert found.parameters == sum(p.numel() for p in model.parameters())
+    assert found.lengths == (13, 77) and found.tokens_a_step == 64 * 77
+    assert found.flops_a_step == 3 * 2 * found.total.multiplications * 64
+    kept = {}
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.setdefault(t.untyped_storage().data_ptr(), t), lambda t: t):
+        model(*(part.expand(8, *part.shape[1:]) for part in pair))
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    bytes_kept = sum(t.untyped_storage().nbytes() for at, t in kept.items() if at not in weights)
+    assert activations(model, 13, 77, False) == pytest.approx(bytes_kept / 8, rel=0.1)
+    page = planning.text(found, by_layer=True)
+    assert "13 positions, and texts of 77 tokens" in page and "image, 2 layers" in page and "vocabulary 50" in page
 
 
 @pytest.mark.parametrize("bf16", [False, True])
