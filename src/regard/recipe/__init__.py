@@ -16,6 +16,7 @@ from regard.recipe.data import (
     Tokens,
     World,
 )
+from regard.recipe.drawing import DalleModel, DvaeModel, PictureCodes
 from regard.recipe.model import PRESETS, Model, Positions, RecurrentModel, TransformerModel, UniversalModel
 from regard.recipe.part import Part, kinds_of, parts_in
 from regard.recipe.pictures import (
@@ -40,8 +41,10 @@ from regard.recipe.whole import (
     Answering,
     Classify,
     ClassifyPictures,
+    Codes,
     Corrupted,
     Corruption,
+    Draw,
     Language,
     Masked,
     Masking,
@@ -51,10 +54,10 @@ from regard.recipe.whole import (
 )
 
 __all__ = ["DECODERS", "ENCODERS", "OF_KIND", "PRESETS", "RECIPES", "VITS", "Algorithm", "Answer", "Answering", "Augment",
-           "Begin", "CaptionedPictures", "Classify", "ClassifyPictures", "Corrupted", "Corruption", "Data", "Decode",
-           "DecoderModel", "ElmoModel", "EncoderModel", "Features", "GridPositions", "LabelledData", "LabelledPictures",
-           "Language", "Masked", "Masking", "Model", "Optimizer", "PairData", "PairTokens", "Part", "PictureData", "Positions",
-           "QuestionData", "RandAugment", "Recipe", "RecurrentLanguage", "RecurrentModel", "RecurrentReader", "Regularize",
-           "Schedule", "Shapes", "Tag", "TaggedData", "TextData", "Tokens", "Train", "TrainPictures", "Training",
-           "TransformerModel", "Translate", "UniversalModel", "Vectors", "VitModel", "World", "apply_override", "build",
-           "kinds_of", "parse", "parts_in", "read"]
+           "Begin", "CaptionedPictures", "Classify", "ClassifyPictures", "Codes", "Corrupted", "Corruption", "DalleModel",
+           "Data", "Decode", "DecoderModel", "Draw", "DvaeModel", "ElmoModel", "EncoderModel", "Features", "GridPositions",
+           "LabelledData", "LabelledPictures", "Language", "Masked", "Masking", "Model", "Optimizer", "PairData", "PairTokens",
+           "Part", "PictureCodes", "PictureData", "Positions", "QuestionData", "RandAugment", "Recipe", "RecurrentLanguage",
+           "RecurrentModel", "RecurrentReader", "Regularize", "Schedule", "Shapes", "Tag", "TaggedData", "TextData", "Tokens",
+           "Train", "TrainPictures", "Training", "TransformerModel", "Translate", "UniversalModel", "Vectors", "VitModel",
+           "World", "apply_override", "build", "kinds_of", "parse", "parts_in", "read"]

@@ -79,6 +79,14 @@ class Near:
         return (model(**batch.inputs)[..., 0].float() - batch.labels).square().sum()
 
 
+class Rebuild:
+    """Say the pixels of pictures again, and choose their codes well; a picture is one label."""
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
+        rebuilt = model(**batch.inputs)
+        return (model.distance(rebuilt.said, batch.inputs["pixels"]) + rebuilt.penalty).sum()  # type: ignore[operator]
+
+
 def divergence(log_p: Tensor, labels: Tensor) -> Tensor:
     """½ (KL(p‖q) + KL(q‖p)) between the two halves of a batch, summed over what is asked (Liang et al. 2021, eq. 2)."""
     p, q = log_p.chunk(2)                                                         # (B, …, V) each
