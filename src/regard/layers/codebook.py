@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.layers.conv import Conv
+
 if TYPE_CHECKING:
     from regard.recipe import DvaeModel
 
@@ -34,12 +36,12 @@ class Chosen:
 
 class Relaxed(nn.Module):
     """(B, width, h, w) -> the mean of the book's vectors under a softmax of (logits + Gumbel noise) / τ, while training; the
-    likeliest one else. `values` are the numbers of a picture, by which the divergence is shared out."""
+    likeliest one else. The divergence is shared out among the numbers of a picture, as its pixels' error is."""
 
-    def __init__(self, settings: "DvaeModel", values: int):
+    def __init__(self, settings: "DvaeModel", size: tuple[int, int]):
         super().__init__()
-        self.settings, self.values = settings, values
-        self.to_logits = nn.Conv2d(settings.width, settings.codes, 1)
+        self.settings, self.values = settings, 3 * size[0] * size[1]
+        self.to_logits = Conv(settings.width, settings.codes, 1, settings.grid(size))
         self.table = nn.Parameter(torch.randn(settings.codes, settings.code_width) * settings.code_width ** -0.5)
         self.temperature: Tensor
         self.weight: Tensor
@@ -73,10 +75,10 @@ class Nearest(nn.Module):
     each of its vectors (app. A.1), or the gradient of its distance to them. A vector that hardly any chooses begins anew at one
     of the batch's: chance is seeded by the step, so that it is the same one again."""
 
-    def __init__(self, settings: "DvaeModel"):
+    def __init__(self, settings: "DvaeModel", size: tuple[int, int]):
         super().__init__()
         self.settings = settings
-        self.to_vectors = nn.Conv2d(settings.width, settings.code_width, 1)
+        self.to_vectors = Conv(settings.width, settings.code_width, 1, settings.grid(size))
         table = torch.randn(settings.codes, settings.code_width)
         self.table: Tensor
         self.counts: Tensor
@@ -141,5 +143,5 @@ def eased(step: int, steps: int, first: float, last: float) -> float:
     return last + (first - last) * (1 + math.cos(math.pi * min(1.0, step / steps))) / 2
 
 
-def build_codebook(settings: "DvaeModel", values: int) -> "Relaxed | Nearest":
-    return Relaxed(settings, values) if settings.quantise == "gumbel" else Nearest(settings)
+def build_codebook(settings: "DvaeModel", size: tuple[int, int]) -> "Relaxed | Nearest":
+    return (Relaxed if settings.quantise == "gumbel" else Nearest)(settings, size)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.errors import Mistake
 from regard.layers.codebook import build_codebook
+from regard.layers.conv import Conv, ResidualConv
 from regard.models.vit import Size, shape_of
 
 if TYPE_CHECKING:
@@ -34,18 +34,6 @@ class Rebuilt:
     penalty: Tensor                                                               # (B,)
 
 
-class Residual(nn.Module):
-    """x + W₁ relu(W₃ relu(x)): (B, D, h, w) -> (B, D, h, w)."""
-
-    def __init__(self, width: int):
-        super().__init__()
-        self.wide = nn.Conv2d(width, width, 3, padding=1)
-        self.narrow = nn.Conv2d(width, width, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.narrow(F.relu(self.wide(F.relu(x))))
-
-
 class Dvae(nn.Module):
     """Pixels (B, 3, H, W) in uint8 -> codes (B, h, w) -> pixels."""
 
@@ -55,20 +43,23 @@ class Dvae(nn.Module):
         width, halvings = settings.width, settings.down.bit_length() - 1
         said = 6 if settings.reconstruct == "laplace" else 3
 
+        def halved(times: int) -> Size:
+            return size[0] >> times, size[1] >> times
+
         def blocks() -> list[nn.Module]:
-            return [Residual(width) for _ in range(settings.layers)]
+            return [ResidualConv(width, self.grid) for _ in range(settings.layers)]
 
         def halve(number: int) -> list[nn.Module]:
-            return [nn.Conv2d(width if number else 3, width, 4, stride=2, padding=1), nn.ReLU()]
+            return [Conv(width if number else 3, width, 4, halved(number + 1), stride=2), nn.ReLU()]
 
         def double(number: int) -> list[nn.Module]:
-            last = number == halvings - 1
-            return [nn.ReLU(), nn.Conv2d(width, 4 * (said if last else width), 3, padding=1), nn.PixelShuffle(2)]
+            out = said if number == halvings - 1 else width
+            return [nn.ReLU(), Conv(width, 4 * out, 3, halved(halvings - number)), nn.PixelShuffle(2)]
 
         self.encoder = nn.Sequential(*(part for number in range(halvings) for part in halve(number)),
-                                     nn.Conv2d(width, width, 3, padding=1), *blocks(), nn.ReLU())
-        self.book = build_codebook(settings, 3 * size[0] * size[1])
-        self.decoder = nn.Sequential(nn.Conv2d(settings.code_width, width, 3, padding=1), *blocks(),
+                                     Conv(width, width, 3, self.grid), *blocks(), nn.ReLU())
+        self.book = build_codebook(settings, size)
+        self.decoder = nn.Sequential(Conv(settings.code_width, width, 3, self.grid), *blocks(),
                                      *(part for number in range(halvings) for part in double(number)))
 
     def begin_step(self, step: int) -> None:

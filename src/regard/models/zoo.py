@@ -3,6 +3,7 @@
 from typing import Any
 
 from regard.models.bert import EncoderClassifier, EncoderPointer, EncoderTagger, MaskedWords, TextVectors
+from regard.models.dalle import Dalle
 from regard.models.dvae import Dvae
 from regard.models.gpt import Gpt
 from regard.models.language import Elmo, RecurrentLanguageModel
@@ -53,5 +54,8 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "codes": {
         "dvae": Dvae,
+    },
+    "draw": {
+        "dalle": Dalle,
     },
 }

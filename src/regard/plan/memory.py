@@ -10,6 +10,7 @@ Kept a position, with D, H, G, K, J, F as in the layers (G the heads of keys and
     the end             4D for what the encoder hands on in fp32, b · D for the input of the output
     feed-forward        its input; b · F for ReLU, 2b · F for GELU, 4b · F for SwiGLU; and b · F + F with dropout
     patches             their pixels
+    convolutions        their input; of the choice of a code, four numbers for each code of the book (neither is checked)
     recurrent cells     their input; b · (gates + 2) · h for each direction: gates, state and what is passed on (not checked)
     logits              b · V, 4V (the copy in float32, in bf16), 4V (log-probabilities), 4V (their gradient); R-Drop: 12V more
 
@@ -21,9 +22,11 @@ from torch import nn
 
 from regard.attention.multihead import MultiHead
 from regard.attention.positions import Alibi, Relative
+from regard.layers.conv import Conv
 from regard.layers.feed_forward import FeedForward
 from regard.layers.norm import Residual
 from regard.layers.stack import Stack
+from regard.models.dvae import Dvae
 from regard.models.vit import Patches
 from regard.plan.parts import GATES, rows_of
 from regard.recipe import Training
@@ -38,7 +41,6 @@ def training_memory(model: nn.Module, train: Training, precision: str, source: i
     bf16 = precision == "bf16"
     passes = 2 if train.regularize.r_drop else 1
     sentences = passes * train.budget(max(source, target)) / max(source, target)
-    output: nn.Linear = model.output  # type: ignore[assignment]
     said = 1 if "output" in getattr(model, "once", ()) else target * getattr(model, "says", 1)
     kept = {
         "parameters": 4 * count,
@@ -47,7 +49,7 @@ def training_memory(model: nn.Module, train: Training, precision: str, source: i
         "moving average": 4 * count if train.ema else 0,
         "bf16 weights": 2 * sum(m.weight.numel() for m in model.modules() if isinstance(m, nn.Linear)) if bf16 else 0,
         "activations": round(sentences * activations(model, source, target, bf16)),
-        "logits": round(sentences * said * logits(output.out_features, bf16, r_drop=passes == 2)),
+        "logits": round(sentences * said * said_of(model, bf16, r_drop=passes == 2)),
     }
     return {name: size for name, size in kept.items() if size}
 
@@ -85,12 +87,19 @@ def kept_by(module: nn.Module, name: str, source: int, target: int, b: int) -> i
         ends = 4 * module.width * (normed + (b == 4 and name == "encoder"))
         dropped = any(isinstance(part, nn.Dropout) and part.p > 0 for part in module.dropout.modules())
         return bias + rows * (ends + module.width * dropped)
-    if isinstance(module, Patches):
-        return b * module.grid[0] * module.grid[1] * module.weight[0].numel()
+    if isinstance(module, Patches | Conv):
+        return b * module.grid[0] * module.grid[1] * module.in_channels * module.stride[0] * module.stride[1]
     if isinstance(module, nn.RNNBase):
         directions = 2 if module.bidirectional else 1
         return b * rows * (module.input_size + directions * (GATES[type(module)] + 2) * module.hidden_size)
     return b * rows * module.in_features if isinstance(module, nn.Linear) and name == "output" else 0
+
+
+def said_of(model: nn.Module, bf16: bool, r_drop: bool) -> int:
+    """Bytes of what a model says in one position: of words, or of codes."""
+    if isinstance(model, Dvae):
+        return 16 * model.settings.codes
+    return logits(model.output.out_features, bf16, r_drop)  # type: ignore[union-attr, arg-type]
 
 
 def logits(vocabulary: int, bf16: bool, r_drop: bool = False) -> int:

@@ -25,15 +25,22 @@ AT_ONCE = 256
 class CodesRun(PictureRun):
     does = "says pictures in codes"
 
+    def sizes(self) -> dict[str, Any]:
+        return {**super().sizes(), "vocabularies": [self.recipe.model.codes], "grid": list(self.model.grid)}
+
     def encode(self, examples: Any, *, training: bool = False) -> Any:
         """Of the recipe's pictures, rows to learn from. Of pictures as a user gives them, their codes (N, h, w)."""
         if isinstance(examples, Pictures):
             augment = self.recipe.train.augment if training and self.recipe.train.augment.anything else None
             return PictureClasses(self.pixels(examples), np.zeros(len(examples), np.int64), self.longest, augment)
-        found = np.zeros((len(examples), *self.model.grid), np.int64)
-        with torch.no_grad():
-            for batch in in_order(self.unlabelled(examples), EVALUATE_TOKENS):
-                found[batch.rows] = self.model.codes(**batch.to(self.device).inputs).cpu()
+        return self.codes_of(self.unlabelled(examples))
+
+    @torch.no_grad()
+    def codes_of(self, rows: Rows) -> np.ndarray:
+        """The codes (N, h, w) of pictures that have their size already."""
+        found = np.zeros((len(rows), *self.model.grid), np.int64)
+        for batch in in_order(rows, EVALUATE_TOKENS):
+            found[batch.rows] = self.model.codes(**batch.to(self.device).inputs).cpu()
         return found
 
     @torch.no_grad()

@@ -15,6 +15,7 @@ from regard.run.base import Run
 from regard.run.classify import Classifier
 from regard.run.codes import CodesRun
 from regard.run.corrupted import CorruptedRun
+from regard.run.draw import DrawRun
 from regard.run.foreign import HUB_NAME, fetch, load_foreign
 from regard.run.language import LanguageRun
 from regard.run.masked import MaskedRun
@@ -27,7 +28,7 @@ from regard.training.checkpoint import load_weights, read_weights
 
 KINDS: dict[str, type[Run]] = {"translate": Translator, "language": LanguageRun, "masked": MaskedRun,
                                "corrupted": CorruptedRun, "classify": Classifier, "regress": Regressor,
-                               "tag": Tagger, "answer": AnswerRun, "codes": CodesRun}
+                               "tag": Tagger, "answer": AnswerRun, "codes": CodesRun, "draw": DrawRun}
 OF_KIND: dict[tuple[str, str], type[Run]] = {("classify", "vit"): PictureClassifier}
 """Where the kind of model says that a task's examples are no texts."""
 
