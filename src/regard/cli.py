@@ -272,8 +272,8 @@ def answer(run: RunFolder,
 
 @app.command()
 def draw(run: RunFolder, text: Annotated[str, typer.Argument(help="What the picture should show.")],
-         out: Annotated[Path, typer.Option(help="The picture to write, a .png; of several a sheet with all of them, and each beside "
-                                           "it: a-1.png, a-2.png … What is there already is overwritten.")],
+         out: Annotated[Path, typer.Option(help="The picture to write, a .png; of several a sheet with all of them, and each "
+                                           "beside it: a-1.png, a-2.png … What is there already is overwritten.")],
          number: Annotated[int, typer.Option("--number", "-n", help="Pictures to draw.")] = 1,
          temperature: Annotated[float, typer.Option(help="Lower is likelier and more alike.")] = 1.0,
          top_k: Annotated[int, typer.Option(help="Draw from the k likeliest codes only; 0 is all.")] = 0,
@@ -290,8 +290,8 @@ def draw(run: RunFolder, text: Annotated[str, typer.Argument(help="What the pict
 
     check_out(out)
     opened = open_for("draw", run, device)
-    (found,) = opened.draw([text], number=number, temperature=None if greedy else temperature, top_k=top_k, top_p=top_p, seed=seed,
-                           rank=None if rank is None else load(rank, device=device), of=of)
+    (found,) = opened.draw([text], number=number, temperature=None if greedy else temperature, top_k=top_k, top_p=top_p,
+                           seed=seed, rank=None if rank is None else load(rank, device=device), of=of)
     for path, one in zip(write_pictures([one.picture for one in found], out), found):
         print_json(file=str(path), score=round(one.score, 6)) if as_json else print(f"{path}\t{one.score:.4f}")
 

@@ -127,7 +127,8 @@ def join(name, mine, other):
         return mine & other
     if name == "grid" and mine == other:
         return mine
-    raise ValueError("two grids cannot be combined" if name == "grid" else "two document masks cannot be combined; number the documents once")
+    raise ValueError("two grids cannot be combined" if name == "grid" else
+                     "two document masks cannot be combined; number the documents once")
 
 
 NO_MASK = Mask()

@@ -23,8 +23,8 @@ LAYOUT = 1
 
 @dataclass
 class Captioned:
-    """Read a caption and the codes of its picture so far; say what comes next. In each epoch a picture has one of its captions, as
-    (seed, epoch, picture) decides."""
+    """Read a caption and the codes of its picture so far; say what comes next. In each epoch a picture has one of its captions,
+    as (seed, epoch, picture) decides."""
 
     captions: Ragged
     """The ids of all captions, each at most `text` tokens."""

@@ -19,15 +19,16 @@ class Stack(nn.Module):
 
     def __init__(self, shape: Shape, layers: int, positions: Positions, *, source_width: int | None = None,
                  widths: Sequence[int] | None = None, windows: Sequence[int | None] | None = None,
-                 grids: Sequence[Grid | None] | None = None, embedding_dropout: nn.Module | None = None, embedding_norm: bool = False):
+                 grids: Sequence[Grid | None] | None = None, embedding_dropout: nn.Module | None = None,
+                 embedding_norm: bool = False):
         super().__init__()
         widths = [shape.width, *(widths or [shape.width] * layers)]
         self.positions = positions
         self.embedding_norm = build_norm(shape.norm, shape.width, shape.norm_epsilon) if embedding_norm else nn.Identity()
         self.dropout = embedding_dropout or nn.Identity()
-        everything = [None] * layers
+        sights = zip(widths, windows or [None] * layers, grids or [None] * layers)
         shapes = [replace(shape, width=width, window=window, grid=grid, drop_path=shape.drop_path * number / layers)
-                  for number, (width, window, grid) in enumerate(zip(widths, windows or everything, grids or everything), start=1)]
+                  for number, (width, window, grid) in enumerate(sights, start=1)]
         self.blocks = nn.ModuleList(Block(one, source_width=source_width, out_width=out)
                                     for one, out in zip(shapes, widths[1:]))
         self.width = widths[-1]

@@ -1,8 +1,8 @@
 """DALL·E (Ramesh et al. 2021, sec. 2.2): one Transformer decoder reads a caption and goes on with the codes of its picture.
 
 A row is <s>, the caption filled up to `text_length` tokens, and the codes row by row. Words, what fills up (one token for each
-position) and codes have one table: codes come after the fillers, fillers after the words. What can be said follows from the place:
-the logits of all else are -inf, so that nothing but codes is ever drawn in a picture.
+position) and codes have one table: codes come after the fillers, fillers after the words. What can be said follows from the
+place: the logits of all else are -inf, so that nothing but codes is ever drawn in a picture.
 
 Deviations: no share of captions is hidden (10% of BPE-dropout as published); embedding and output are not tied.
 """

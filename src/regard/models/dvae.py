@@ -1,8 +1,8 @@
-"""The discrete variational autoencoder of DALL·E (Ramesh et al. 2021, sec. 2.1 and app. A): a picture as a grid of codes, and back.
+"""The discrete autoencoder of DALL·E (Ramesh et al. 2021, sec. 2.1 and app. A): a picture as a grid of codes, and back.
 
-Deviations: the blocks are those of the VQ-VAE (van den Oord et al. 2017, sec. 4.1), pixels are shuffled up to the picture's size,
-and the decoder's last blocks stand at the size of the grid; all of it is much smaller. Pixels are said by their squared or absolute
-error, or under a logit-Laplace distribution (app. A.3).
+Deviations: the blocks are those of the VQ-VAE (van den Oord et al. 2017, sec. 4.1) and stand at the size of the grid, from which
+pixels are shuffled up to the picture's; all of it is much smaller. Pixels are said by their squared or absolute error, or under a
+logit-Laplace distribution (app. A.3).
 """
 
 from dataclasses import dataclass

@@ -81,8 +81,9 @@ class DalleModel(BlockPart):
     text_length: Count = 64
     """Tokens of a caption; a shorter one is filled up, with a learned token for each position."""
     attention: list[Pattern] = Field(["full"], min_length=1)
-    """What of the picture so far each layer sees, again and again from the first on: all of it, the last row and a bit (`row`), the
-    column, or a neighbourhood (`conv`); the caption in any case. As published: row, column, row, row; in the last layer conv."""
+    """What of the picture so far each layer sees, again and again from the first on: all of it, the last row and the place above
+    (`row`), the column, or a neighbourhood (`conv`); the caption in any case. As published: row, column, row, row; in the last
+    layer conv."""
     kernel: int = Field(11, ge=3)
     """Width and height of the neighbourhood, an odd number."""
     text_weight: float = Field(0.125, ge=0, lt=1)

@@ -79,7 +79,8 @@ PICTURES = {
     "codes": {
         "uses": "Pictures like those it was trained on in few numbers, for models that draw. Research and teaching.",
         "misuses": "Keeping pictures whose details matter; showing what it makes of a person's picture as that person.",
-        "limits": "What it gives back is like the picture and not the same; pictures unlike its training pictures come out badly.",
+        "limits": "What it gives back is like the picture and not the same; pictures unlike those it was trained on come out "
+                  "badly.",
         "verbs": ["evaluate {}"]},
     "draw": {
         "uses": "Pictures like those it was trained on, from captions like theirs. Research and teaching.",

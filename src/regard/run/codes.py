@@ -50,7 +50,7 @@ class CodesRun(PictureRun):
         if codes.dim() != 3 or tuple(codes.shape[1:]) != self.model.grid:
             raise Mistake(f"codes of the shape {tuple(codes.shape)}; pictures of {self.folder} have (N, {self.model.grid[0]}, "
                           f"{self.model.grid[1]})")
-        if codes.is_floating_point() or (len(codes) and not (0 <= int(codes.min()) and int(codes.max()) < book)):
+        if codes.is_floating_point() or (len(codes) and (int(codes.min()) < 0 or int(codes.max()) >= book)):
             raise Mistake(f"codes should be whole numbers from 0 to {book - 1}")
         made = [self.model.pictures(part.to(self.device)).permute(0, 2, 3, 1).cpu().numpy()
                 for part in codes.long().split(AT_ONCE)]

@@ -66,7 +66,8 @@ class DrawRun(PictureRun):
     def prepare(cls, folder: Path, recipe: Any, data: Dataset[Any]) -> None:
         if not (folder / FOLDER / "model.safetensors").is_file():
             copy_run(Path(recipe.model.codes.run), folder / FOLDER, "model.codes.run")
-        codes, named = recipes.read(folder / FOLDER / "recipe.toml"), f"model.codes.run = '{recipe.model.codes.run}'"
+        codes: Any = recipes.read(folder / FOLDER / "recipe.toml")
+        named = f"model.codes.run = '{recipe.model.codes.run}'"
         if codes.task != "codes":
             raise Mistake(f"{named} is a run of task = {codes.task!r}; name one of task = 'codes'")
         if codes.data.height_width != recipe.data.height_width:
@@ -152,7 +153,8 @@ class DrawRun(PictureRun):
         found, counts = self.surprises(rows)
         text, picture = found.sum(0) / np.maximum(counts.sum(0), 1)
         share = self.recipe.model.text_weight
-        return {"valid_loss": float(share * text + (1 - share) * picture), "valid_text": float(text), "valid_picture": float(picture)}
+        weighed = share * text + (1 - share) * picture
+        return {"valid_loss": float(weighed), "valid_text": float(text), "valid_picture": float(picture)}
 
     def score(self, name: str, examples: Pictures) -> Result:
         found, counts = self.surprises(self.encode(examples))
@@ -163,8 +165,8 @@ class DrawRun(PictureRun):
 
     def draw(self, texts: Sequence[str], *, number: int = 1, temperature: float | None = 1.0, top_k: int = 0, top_p: float = 1.0,
              seed: int = 0, rank: Any = None, of: int | None = None) -> list[list[Drawn]]:
-        """`number` pictures of each caption; without a temperature, the likeliest code each time. With `rank`, a run that compares
-        pictures and texts (CLIP), the best of `of` pictures, best first. What is drawn depends on the seed, the place of the
+        """`number` pictures of each caption; without a temperature, the likeliest code each time. With `rank`, a run that
+        compares pictures and texts (CLIP), the best of `of` pictures, best first. What is drawn depends on the seed, the place of the
         caption among all and which of its pictures it is, not on the batch."""
         if rank is not None and not hasattr(rank, "similarity"):
             raise Mistake(f"{getattr(rank, 'folder', 'the run to rank by')} {getattr(rank, 'does', 'cannot rank')}: it does not "

@@ -77,8 +77,8 @@ class Point(Choose):
 
 
 class Draw(Choose):
-    """Say a caption and after it the codes of its picture, each of the positions with its weight (T,); so many (T,) can be said in
-    each."""
+    """Say a caption and after it the codes of its picture, each of the positions with its weight (T,); so many (T,) can be said
+    in each."""
 
     def __init__(self, regularize: "Regularize", weights: Tensor, sayable: Tensor):
         super().__init__(regularize)
