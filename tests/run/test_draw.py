@@ -11,10 +11,13 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import regard
+from regard import recipe as recipes
 from regard.batches.drawing import Captioned, captions_begun
 from regard.batches.ragged import Ragged
 from regard.cli import app
 from regard.errors import Mistake
+from regard.layers.conv import Conv
+from regard.plan import plan
 from regard.run.card import card
 from regard.run.evaluate import evaluate
 from regard.run.fit import train
@@ -262,3 +265,53 @@ def test_the_card_warns_of_misleading_pictures(run, codes):
         run.embed(["a"])
     with pytest.raises(Mistake, match="has no vectors"):
         codes.embed(["a.png"])
+
+
+def test_starters_are_recipes_that_train(pictures, codes, tmp_path):
+    page = "\n".join(said("new", "codes", "--data", pictures / "train.tsv"))
+    found = recipes.parse(page)
+    assert found.task == "codes" and found.data.size == 32 and "24 of your own" in page
+    page = "\n".join(said("new", "draw", "--data", pictures / "train.tsv"))
+    found = recipes.parse(page, [f"model.codes.run={codes.folder}", "data.size=8", "train.steps=1", "train.evaluate_every=1"])
+    assert found.model.text_length == 16
+    train(found, tmp_path / "run", device="cpu")
+    with pytest.raises(Mistake, match="name your data"):
+        said("new", "draw")
+
+
+def test_pictures_without_captions_are_enough_for_codes(pictures, tmp_path):
+    """A folder, flat or not."""
+    folder = tmp_path / "flat"
+    (folder / "more").mkdir(parents=True)
+    for number, file in enumerate(sorted(pictures.glob("*.png"))):
+        shutil.copy(file, folder / "more" if number % 2 else folder)
+    data = {"train": ["flat"], "valid": ["flat"], "test": {}, "size": 8, "root": str(tmp_path)}
+    made = train(settings(CODES, tmp_path, data=data, train={"steps": 1, "evaluate_every": 1}), tmp_path / "run", device="cpu")
+    assert len(made.data.valid) == 32
+
+
+def test_both_are_planned(run, codes):
+    for made in (run, codes):
+        found = plan(str(made.folder))
+        assert found.parameters == sum(p.numel() for p in made.model.parameters())
+        assert found.total.multiplications > 0 and all(sum(sizes.values()) > 0 for sizes in found.memory.values())
+    convolutions = [module for module in codes.model.modules() if isinstance(module, Conv)]
+    by_hand = sum(module.weight.numel() * module.grid[0] * module.grid[1] for module in convolutions)
+    assert plan(str(codes.folder)).total.multiplications == by_hand
+    assert "pictures of 8 × 8 pixels, 10 positions" in "\n".join(said("plan", run.folder))
+    with pytest.raises(Mistake, match="how many codes a picture has follows from it"):
+        plan(recipes.build(settings(DRAW, "nowhere", model={"codes": {"run": "nowhere"}})))
+
+
+def test_grids_of_convolutions_are_what_comes_out(codes):
+    """The plan counts by them."""
+    sizes = {}
+
+    def remember(module, _, out):
+        sizes[module] = tuple(out.shape[2:])
+
+    hooks = [module.register_forward_hook(remember) for module in codes.model.modules() if isinstance(module, Conv)]
+    codes.model(torch.zeros(1, 3, 8, 8, dtype=torch.uint8))
+    for hook in hooks:
+        hook.remove()
+    assert len(sizes) > 5 and all(module.grid == size for module, size in sizes.items())

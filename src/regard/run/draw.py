@@ -166,8 +166,8 @@ class DrawRun(PictureRun):
     def draw(self, texts: Sequence[str], *, number: int = 1, temperature: float | None = 1.0, top_k: int = 0, top_p: float = 1.0,
              seed: int = 0, rank: Any = None, of: int | None = None) -> list[list[Drawn]]:
         """`number` pictures of each caption; without a temperature, the likeliest code each time. With `rank`, a run that
-        compares pictures and texts (CLIP), the best of `of` pictures, best first. What is drawn depends on the seed, the place of the
-        caption among all and which of its pictures it is, not on the batch."""
+        compares pictures and texts (CLIP), the best of `of` pictures, best first. What is drawn depends on the seed, the place of
+        the caption among all and which of its pictures it is, not on the batch."""
         if rank is not None and not hasattr(rank, "similarity"):
             raise Mistake(f"{getattr(rank, 'folder', 'the run to rank by')} {getattr(rank, 'does', 'cannot rank')}: it does not "
                           "compare pictures with texts; rank by a run of task = 'contrast'")

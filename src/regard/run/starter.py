@@ -15,6 +15,7 @@ from regard.corpus.questions import read_questions
 from regard.corpus.single import read_labelled, read_tagged, read_text
 from regard.corpus.text import iterate_lines
 from regard.errors import Mistake
+from regard.run.starter_pictures import codes_recipe, draw_recipe
 
 # (pairs up to, preset, vocabulary, steps, tokens a batch, learning rate, dropout, R-Drop, BPE-dropout)
 SIZES = [
@@ -178,7 +179,8 @@ DESCRIBED: dict[str, Callable[[Sequence[Path]], tuple[str, Examples, str]]] = {
     "answer": asked,
 }
 STARTERS: dict[str, Callable[[Sequence[Path]], str]] = {
-    "translate": translate_recipe, **{task: partial(text_recipe, task) for task in DESCRIBED}}
+    "translate": translate_recipe, **{task: partial(text_recipe, task) for task in DESCRIBED},
+    "codes": codes_recipe, "draw": draw_recipe}
 
 
 # (shorter sides up to, size, patch)
