@@ -40,7 +40,7 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the run; made anew."
 
 @app.command()
 def new(task: Annotated[str, typer.Argument(help="What to train for: translate, text-to-text, language, masked, classify, tag, "
-                                            "answer or contrast.")],
+                                            "answer, contrast, codes or draw.")],
         source: Source = None,
         target: Annotated[Path | None, typer.Option(help="Its translation, line by line.")] = None,
         pairs: Annotated[Path | None, typer.Option(help="Or both in one .tsv or .jsonl file.")] = None,
@@ -273,6 +273,32 @@ def answer(run: RunFolder,
                     print_json(text=best.text, start=best.start, end=best.end, probability=round(best.probability, 6))
                 else:
                     print(" ".join(best.text.split()))
+
+
+@app.command()
+def draw(run: RunFolder, text: Annotated[str, typer.Argument(help="What the picture should show.")],
+         out: Annotated[Path, typer.Option(help="The picture to write, a .png; of several a sheet with all of them, and each "
+                                           "beside it: a-1.png, a-2.png … What is there already is overwritten.")],
+         number: Annotated[int, typer.Option("--number", "-n", help="Pictures to draw.")] = 1,
+         temperature: Annotated[float, typer.Option(help="Lower is likelier and more alike.")] = 1.0,
+         top_k: Annotated[int, typer.Option(help="Draw from the k likeliest codes only; 0 is all.")] = 0,
+         top_p: Annotated[float, typer.Option(help="Draw from the likeliest codes that together reach p; 1 is all.")] = 1.0,
+         greedy: Annotated[bool, typer.Option("--greedy", help="Take the likeliest code each time.")] = False,
+         seed: Annotated[int, typer.Option(help="Another seed draws other pictures.")] = 0,
+         rank: Annotated[Path | None, typer.Option(metavar="RUN", help="Keep the pictures that this run (CLIP) finds to fit the "
+                                                   "text best, best first.")] = None,
+         of: Annotated[int | None, typer.Option(help="Draw so many to choose from; 32 when not given.")] = None,
+         device: Device = "auto", as_json: AsJson = False) -> None:
+    """Draw pictures from a text."""
+    from regard.run.opened import load
+    from regard.run.sheet import check_out, write_pictures
+
+    check_out(out)
+    opened = open_for("draw", run, device)
+    (found,) = opened.draw([text], number=number, temperature=None if greedy else temperature, top_k=top_k, top_p=top_p,
+                           seed=seed, rank=None if rank is None else load(rank, device=device), of=of)
+    for path, one in zip(write_pictures([one.picture for one in found], out), found):
+        print_json(file=str(path), score=round(one.score, 6)) if as_json else print(f"{path}\t{one.score:.4f}")
 
 
 @app.command()

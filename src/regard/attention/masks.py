@@ -15,6 +15,36 @@ from regard.attention.documents import Documents, find_documents
 EVERY = slice(None)
 
 
+@dataclass(frozen=True)
+class Grid:
+    """Positions of which the first are text and the rest a grid, row by row: what of the grid its places see of those before
+    them (Ramesh et al. 2021, app. B.1, fig. 11); text is seen by all.
+
+        row       as many places back as a row has, and the one above
+        column    the same column
+        conv      a neighbourhood of `kernel` × `kernel`, wrapped around at the edges as rows are; at most as wide as a row
+    """
+
+    text: int
+    columns: int
+    see: str
+    kernel: int = 11
+
+    def sees(self, query: Tensor, key: Tensor) -> Tensor:
+        """Whether each query (T, 1) may look at each key (S,): (T, S)."""
+        back = query - key
+        match self.see:
+            case "row":
+                near = back <= self.columns
+            case "column":
+                near = back % self.columns == 0
+            case _:
+                reach = min(self.kernel // 2, (self.columns - 1) // 2)
+                above = (back + reach).div(self.columns, rounding_mode="floor")
+                near = (above <= reach) & ((back - above * self.columns).abs() <= reach)
+        return (key < self.text) | (query < self.text) | (near & (back >= 0))
+
+
 @dataclass(frozen=True, eq=False)
 class Mask:
     """All conditions hold together; the empty mask lets every query look everywhere."""
@@ -31,6 +61,8 @@ class Mask:
     """Keys at a distance of this or more are out of sight."""
     prefix: Tensor | None = None
     """(B,) keys before this are seen by all queries, even earlier ones (prefix language model)."""
+    grid: Grid | None = None
+    """Text and after it a grid, of which each place sees a part."""
     allowed: Tensor | None = None
     """Dense booleans that broadcast to (B, H, T, S)."""
 
@@ -81,6 +113,8 @@ class Mask:
         if self.documents is not None:
             mine = self.documents[:, -queries:][:, rows]
             conditions.append((mine[:, :, None] == self.documents[:, None, :])[:, None])      # (B, 1, T, S)
+        if self.grid is not None:
+            conditions.append(self.grid.sees(query, key))
         if self.allowed is not None:
             conditions.append(of_rows(self.allowed, rows))
         if not conditions:
@@ -113,7 +147,10 @@ def join(name, mine, other):
         return min(mine, other)
     if name == "allowed":
         return mine & other
-    raise ValueError("two document masks cannot be combined; number the documents once")
+    if name == "grid" and mine == other:
+        return mine
+    raise ValueError("two grids cannot be combined" if name == "grid" else
+                     "two document masks cannot be combined; number the documents once")
 
 
 NO_MASK = Mask()

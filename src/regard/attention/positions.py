@@ -80,6 +80,19 @@ class SinusoidalGrid(Positions):
         return x + self.table[at].to(x.dtype)
 
 
+class TextThenGrid(Positions):
+    """Text, and after it a picture's places row by row: learned positions of the text; of each place its row's and its column's
+    (Ramesh et al. 2021, sec. 2.2)."""
+
+    def __init__(self, width: int, text: int, grid: tuple[int, int]):
+        super().__init__()
+        self.text, self.row, self.column = (nn.Embedding(number, width) for number in (text, *grid))
+
+    def embed(self, x, at):
+        places = self.row.weight[:, None] + self.column.weight                    # (rows, columns, D)
+        return x + torch.cat([self.text.weight, places.flatten(0, 1)])[at]
+
+
 class Rotary(Positions):
     """Pair i of a head's components is turned by p / base^(2i/K): scores depend on distance alone."""
 

@@ -22,6 +22,7 @@ from regard.recipe import (
     LabelledData,
     LabelledPictures,
     PairData,
+    PictureData,
     QuestionData,
     Shapes,
     TaggedData,
@@ -106,6 +107,8 @@ def read_files(data: Data, files: list[str]) -> Any:
             read = partial(read_pictures, label=data.label, path=data.path, offset=data.offset)
         case CaptionedPictures():
             read = partial(read_pictures, captions=data.captions, path=data.path, offset=data.offset)
+        case PictureData():
+            read = partial(read_pictures, path=data.path, offset=data.offset)
         case TextData():
             read = partial(read_text, column=data.column, keep_empty=data.stream)
     return read([Path(data.root, file) for file in files])

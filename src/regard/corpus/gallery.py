@@ -110,7 +110,7 @@ def of_folder(folder: Path, wanted: Wanted) -> Iterator[Found]:
                 continue
             if ending in OTHERS:
                 raise Mistake(f"{file} is not a PNG, JPEG or WebP picture; convert it, or leave it out")
-            if file == inside:
+            if file == inside and wanted.label is not None:
                 raise Mistake(f"{file} lies beside the labels' folders; put it into one of them, or leave it out")
             yield Found(Piece(file), inside.name)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from regard.attention.cache import Cache
-from regard.attention.masks import NO_MASK, Mask
+from regard.attention.masks import NO_MASK, Grid, Mask
 from regard.attention.multihead import MultiHead
 from regard.attention.positions import Rotation
 from regard.layers.embedding import Switch
@@ -44,6 +44,8 @@ class Shape:
     norm_epsilon: float | None = None
     window: int | None = None
     """How far self-attention sees, where it does not see everything."""
+    grid: Grid | None = None
+    """What of a picture it sees, likewise."""
     drop_path: float = 0.0
     layer_scale: float | None = None
 
@@ -87,7 +89,7 @@ class Block(nn.Module):
                         bias=shape.bias)
         residual = partial(Residual, norm=shape.norm, norm_first=shape.norm_first, dropout=shape.dropout, residual=shape.residual,
                            epsilon=shape.norm_epsilon, drop_path=shape.drop_path, layer_scale=shape.layer_scale)
-        self.window = None if shape.window is None else Mask(window=shape.window)
+        self.sight = None if shape.window is None and shape.grid is None else Mask(window=shape.window, grid=shape.grid)
         self.self_attention = heads(width, out_width=out)
         self.around_self = residual(width, out)
         if source_width is not None:
@@ -102,7 +104,7 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None, rotation: Rotation | None = None,
                 cache: Cache | None = None, source: Source | None = None) -> Tensor:
-        mask = mask if self.window is None else self.window & (mask or NO_MASK)
+        mask = mask if self.sight is None else self.sight & (mask or NO_MASK)
 
         def look_around(y: Tensor) -> Tensor:
             keys, values = self.self_attention.keys_values(y, rotation)

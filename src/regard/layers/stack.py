@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.cache import Cache
-from regard.attention.masks import NO_MASK, Mask
+from regard.attention.masks import NO_MASK, Grid, Mask
 from regard.attention.positions import Positions
 from regard.layers.block import Block, Shape, Source
 from regard.layers.norm import build_norm
@@ -19,14 +19,16 @@ class Stack(nn.Module):
 
     def __init__(self, shape: Shape, layers: int, positions: Positions, *, source_width: int | None = None,
                  widths: Sequence[int] | None = None, windows: Sequence[int | None] | None = None,
-                 embedding_dropout: nn.Module | None = None, embedding_norm: bool = False):
+                 grids: Sequence[Grid | None] | None = None, embedding_dropout: nn.Module | None = None,
+                 embedding_norm: bool = False):
         super().__init__()
         widths = [shape.width, *(widths or [shape.width] * layers)]
         self.positions = positions
         self.embedding_norm = build_norm(shape.norm, shape.width, shape.norm_epsilon) if embedding_norm else nn.Identity()
         self.dropout = embedding_dropout or nn.Identity()
-        shapes = [replace(shape, width=width, window=window, drop_path=shape.drop_path * number / layers)
-                  for number, (width, window) in enumerate(zip(widths, windows or [None] * layers), start=1)]
+        sights = zip(widths, windows or [None] * layers, grids or [None] * layers)
+        shapes = [replace(shape, width=width, window=window, grid=grid, drop_path=shape.drop_path * number / layers)
+                  for number, (width, window, grid) in enumerate(sights, start=1)]
         self.blocks = nn.ModuleList(Block(one, source_width=source_width, out_width=out)
                                     for one, out in zip(shapes, widths[1:]))
         self.width = widths[-1]

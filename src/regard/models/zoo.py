@@ -4,6 +4,8 @@ from typing import Any
 
 from regard.models.bert import EncoderClassifier, EncoderPointer, EncoderTagger, MaskedWords, TextVectors
 from regard.models.clip import Clip
+from regard.models.dalle import Dalle
+from regard.models.dvae import Dvae
 from regard.models.gpt import Gpt
 from regard.models.language import Elmo, RecurrentLanguageModel
 from regard.models.reader import RecurrentClassifier, RecurrentTagger
@@ -58,5 +60,11 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "contrast": {
         "clip": Clip,
+    },
+    "codes": {
+        "dvae": Dvae,
+    },
+    "draw": {
+        "dalle": Dalle,
     },
 }

@@ -11,6 +11,7 @@ Kept a position, with D, H, G, K, J, F as in the layers (G the heads of keys and
     feed-forward        its input; b · F for ReLU, 2b · F for GELU, 3b · F for its quick form, 4b · F for SwiGLU; and b · F + F
                         with dropout
     patches             their pixels
+    convolutions        their input; of the choice of a code, four numbers for each code of the book (neither is checked)
     recurrent cells     their input; b · (gates + 2) · h for each direction: gates, state and what is passed on (not checked)
     logits              b · V, 4V (the copy in float32, in bf16), 4V (log-probabilities), 4V (their gradient); R-Drop: 12V more;
                         of pairs, all of the batch instead of V, for both sides
@@ -23,9 +24,11 @@ from torch import nn
 
 from regard.attention.multihead import MultiHead
 from regard.attention.positions import Alibi, Relative
+from regard.layers.conv import Conv
 from regard.layers.feed_forward import FeedForward
 from regard.layers.norm import Residual
 from regard.layers.stack import Stack
+from regard.models.dvae import Dvae
 from regard.models.vit import Patches
 from regard.plan.parts import GATES, rows_of
 from regard.recipe import Training
@@ -85,8 +88,8 @@ def kept_by(module: nn.Module, name: str, source: int, target: int, b: int) -> i
         ends = 4 * module.width * (normed + (b == 4 and name == "encoder"))
         dropped = any(isinstance(part, nn.Dropout) and part.p > 0 for part in module.dropout.modules())
         return bias + rows * (ends + module.width * dropped)
-    if isinstance(module, Patches):
-        return b * module.grid[0] * module.grid[1] * module.weight[0].numel()
+    if isinstance(module, Patches | Conv):
+        return b * module.grid[0] * module.grid[1] * module.in_channels * module.stride[0] * module.stride[1]
     if isinstance(module, nn.RNNBase):
         directions = 2 if module.bidirectional else 1
         return b * rows * (module.input_size + directions * (GATES[type(module)] + 2) * module.hidden_size)
@@ -95,6 +98,8 @@ def kept_by(module: nn.Module, name: str, source: int, target: int, b: int) -> i
 
 def spoken(model: nn.Module, target: int, batch: int, bf16: bool, r_drop: bool) -> int:
     """Bytes of what is said of one example: of every position, of the whole, or, of a pair, of all in the batch, both ways."""
+    if isinstance(model, Dvae):
+        return target * 16 * model.settings.codes
     output = getattr(model, "output", None)
     if output is None:
         return 2 * logits(batch, bf16=False)

@@ -5,7 +5,7 @@ Modules are built on torch's meta device: they have shapes but no memory, so tha
 The work is that of the matrix products, in multiplications (each goes with one addition: FLOPs = 2 × multiplications):
 
     a Linear        rows · in · out
-    patches         each a row of a Linear map of its pixels
+    patches         each a row of a Linear map of its pixels; likewise every place that a convolution gives out
     recurrent cells rows · gates · h · (in + h), for each direction
     the scores      H · K for every pair of a query and a key, masked or not
     the mixing      H · J for every such pair
@@ -22,6 +22,7 @@ from torch import nn
 
 from regard.attention.multihead import MultiHead
 from regard.attention.scores import Scored
+from regard.layers.conv import Conv
 from regard.models.vit import Patches
 
 GATES = {nn.RNN: 1, nn.GRU: 3, nn.LSTM: 4}
@@ -84,7 +85,7 @@ def work(module: nn.Module, name: str, rows: int, source: int) -> Iterator[tuple
         keys = source if name.endswith("cross_attention") else max(rows, source)
         yield place_of(f"{name}.scores"), rows * keys * module.width
         yield place_of(f"{name}.mixing"), rows * keys * module.source_width
-    elif isinstance(module, Patches):
+    elif isinstance(module, Patches | Conv):
         yield place_of(f"{name}.weight"), module.grid[0] * module.grid[1] * module.weight.numel()
     elif isinstance(module, nn.Linear):
         projects_source = name.endswith(("cross_attention.to_k", "cross_attention.to_v"))

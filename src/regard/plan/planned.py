@@ -25,7 +25,7 @@ from regard.plan.block import BlockPlan, plan_block
 from regard.plan.clock import DEVICES, Device, measure_device, training_flops
 from regard.plan.memory import training_memory
 from regard.plan.parts import Part, Total, parts, total
-from regard.recipe import CLIPS, DECODERS, ENCODERS, PRESETS, VITS, ClassifyPictures, Contrast, Recipe
+from regard.recipe import CLIPS, DECODERS, ENCODERS, PRESETS, VITS, ClassifyPictures, Codes, Contrast, Draw, Recipe
 
 TYPICAL_LENGTH = 30
 """Tokens of a sentence where no data say better; WMT sentences have about as many. A single text is as long as it may be."""
@@ -161,8 +161,10 @@ def plan_recipe(name: str, recipe: Recipe, vocabulary: tuple[int, int],
     model = build_on_paper(recipe, vocabulary)
     if isinstance(recipe, Contrast):
         lengths = recipe.model.image.length(recipe.data.height_width), recipe.model.max_length
-    elif isinstance(recipe, ClassifyPictures):
+    elif isinstance(recipe, ClassifyPictures | Codes):
         lengths = (recipe.model.length(recipe.data.height_width),) * 2
+    elif isinstance(recipe, Draw):
+        lengths = (recipe.model.text_length + codes_of(recipe).model.length(recipe.data.height_width),) * 2
     elif not translates:
         lengths = (max(lengths), max(lengths)) if lengths != TYPICAL else (recipe.model.max_length, recipe.model.max_length)
     precisions = ["bf16", "fp32"] if recipe.train.precision == "auto" else [recipe.train.precision]
@@ -171,7 +173,7 @@ def plan_recipe(name: str, recipe: Recipe, vocabulary: tuple[int, int],
     if translates:
         assumed = f"sentences of {lengths[0]} source and {lengths[1]} target tokens"
     last = f"{assumed} assumed"
-    if isinstance(recipe, ClassifyPictures):
+    if isinstance(recipe, ClassifyPictures | Codes | Draw):
         last = "pictures of {} × {} pixels, {} positions".format(*recipe.data.height_width, lengths[0])
     if isinstance(recipe, Contrast):
         last = "pictures of {} × {} pixels, {} positions, and texts of {} tokens assumed".format(
@@ -185,10 +187,25 @@ def build_on_paper(recipe: Recipe, vocabulary: tuple[int, int]) -> nn.Module:
         raise Mistake("model.features: the vectors come from another run; plan that one, and this recipe without them")
     said: dict[str, tuple[int, ...]] = {**dict.fromkeys((*PAIRS, "corrupted"), vocabulary[1:]), "classify": (2,),
                                         "regress": (1,), "tag": (2,)}
-    sizes: Any = (recipe.data.height_width, vocabulary[0]) if isinstance(recipe, ClassifyPictures | Contrast) else \
-        vocabulary[:1] + said.get(recipe.task, ())
+    sizes: Any = vocabulary[:1] + said.get(recipe.task, ())
+    if isinstance(recipe, ClassifyPictures | Contrast):
+        sizes = recipe.data.height_width, vocabulary[0]
+    elif isinstance(recipe, Codes):
+        sizes = (recipe.data.height_width,)
+    elif isinstance(recipe, Draw):
+        codes = codes_of(recipe)
+        sizes = vocabulary[0], codes.model.codes, codes.model.grid(recipe.data.height_width)
     with torch.device("meta"):
         return MODELS[recipe.task][recipe.model.kind](recipe.model, *sizes, recipe.train.regularize)
+
+
+def codes_of(recipe: Draw) -> Recipe:
+    """The recipe of the codes that are drawn."""
+    path = Path(recipe.model.codes.run, "recipe.toml")
+    if not path.is_file():
+        raise Mistake(f"model.codes.run = '{recipe.model.codes.run}' is not there, and how many codes a picture has follows from "
+                      "it; train it first")
+    return recipes.read(path)
 
 
 def open_recipe(what: str | Path | Recipe, overrides: Sequence[str]) -> tuple[str, Recipe, tuple[int, int], list[str]]:
@@ -209,7 +226,8 @@ def open_recipe(what: str | Path | Recipe, overrides: Sequence[str]) -> tuple[st
             f"{recipe.train.steps:,} steps of {per_batch(recipe)}, {why}"]
     path = Path(what)
     if (path / "recipe.toml").is_file():
-        return str(path), recipes.read(path / "recipe.toml", list(overrides)), *run_vocabulary(path)
+        inside = [f"model.codes.run={path / 'codes'}"] if (path / "codes" / "recipe.toml").is_file() else []
+        return str(path), recipes.read(path / "recipe.toml", [*inside, *overrides]), *run_vocabulary(path)
     if not path.exists() and not path.suffix:
         raise Mistake(f"{str(what)!r} is no recipe, run folder or preset; presets: {', '.join(PRESET_SETTINGS)}, "
                       "and block for one encoder block")
@@ -244,12 +262,16 @@ def run_vocabulary(folder: Path) -> tuple[tuple[int, int], list[str]]:
 
 
 def aimed_at(recipe: Recipe) -> tuple[int, int]:
+    if isinstance(recipe, Codes):
+        return recipe.model.codes, recipe.model.codes
     return (LABELS, LABELS) if isinstance(recipe, ClassifyPictures) else (recipe.tokens.size, recipe.tokens.size)
 
 
 def aim(recipe: Recipe) -> list[str]:
     if isinstance(recipe, ClassifyPictures):
         return [f"{LABELS:,} labels assumed"]
+    if isinstance(recipe, Codes):
+        return [f"a book of {recipe.model.codes:,} codes"]
     kind = "joint" if getattr(recipe.tokens, "joint", True) else "for each language"
     kind = f" {kind}" if recipe.task == "translate" else ""
     return [f"vocabulary {recipe.tokens.size:,}{kind}: the size aimed at (tokens.size); small data may give fewer"]

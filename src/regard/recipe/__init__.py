@@ -18,6 +18,7 @@ from regard.recipe.data import (
     Tokens,
     World,
 )
+from regard.recipe.drawing import DalleModel, DvaeModel, PictureCodes
 from regard.recipe.model import PRESETS, Model, Positions, RecurrentModel, TransformerModel, UniversalModel
 from regard.recipe.part import Part, kinds_of, parts_in
 from regard.recipe.pictures import (
@@ -43,9 +44,11 @@ from regard.recipe.whole import (
     Answering,
     Classify,
     ClassifyPictures,
+    Codes,
     Contrast,
     Corrupted,
     Corruption,
+    Draw,
     Language,
     Masked,
     Masking,
@@ -56,11 +59,12 @@ from regard.recipe.whole import (
 )
 
 __all__ = ["CLIPS", "DECODERS", "ENCODERS", "OF_KIND", "PRESETS", "RECIPES", "VITS", "Algorithm", "Answer", "Answering",
-           "Augment", "Begin", "CaptionedPictures", "Classify", "ClassifyPictures", "ClipModel", "Contrast", "Corrupted",
-           "Corruption", "Data", "DataPart", "Decode", "DecoderModel", "ElmoModel", "EncoderModel", "Features", "GridPositions",
-           "ImageTower", "LabelledData", "LabelledPictures", "Language", "Masked", "Masking", "Model", "Optimizer", "PairData",
-           "PairTokens", "PairedPictures", "Part", "PictureData", "Positions", "QuestionData", "RandAugment", "Recipe",
-           "RecurrentLanguage", "RecurrentModel", "RecurrentReader", "Regularize", "Schedule", "Shapes", "Tag", "TaggedData",
-           "TaskData", "TasksData", "TextData", "TextToText", "TextTower", "Tokens", "Train", "TrainContrast", "TrainPictures",
-           "Training", "TransformerModel", "Translate", "UniversalModel", "Vectors", "VitModel", "World", "apply_override",
-           "build", "kinds_of", "parse", "parts_in", "read"]
+           "Augment", "Begin", "CaptionedPictures", "Classify", "ClassifyPictures", "ClipModel", "Codes", "Contrast",
+           "Corrupted", "Corruption", "DalleModel", "Data", "DataPart", "Decode", "DecoderModel", "Draw", "DvaeModel",
+           "ElmoModel", "EncoderModel", "Features", "GridPositions", "ImageTower", "LabelledData", "LabelledPictures",
+           "Language", "Masked", "Masking", "Model", "Optimizer", "PairData", "PairTokens", "PairedPictures", "Part",
+           "PictureCodes", "PictureData", "Positions", "QuestionData", "RandAugment", "Recipe", "RecurrentLanguage",
+           "RecurrentModel", "RecurrentReader", "Regularize", "Schedule", "Shapes", "Tag", "TaggedData", "TaskData",
+           "TasksData", "TextData", "TextToText", "TextTower", "Tokens", "Train", "TrainContrast", "TrainPictures", "Training",
+           "TransformerModel", "Translate", "UniversalModel", "Vectors", "VitModel", "World", "apply_override", "build",
+           "kinds_of", "parse", "parts_in", "read"]

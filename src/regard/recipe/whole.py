@@ -9,9 +9,10 @@ from pydantic import Field, model_validator
 
 from regard.recipe.contrast import ClipModel, PairedPictures, TrainContrast
 from regard.recipe.data import LabelledData, PairData, PairTokens, QuestionData, TaggedData, TextData, Tokens
+from regard.recipe.drawing import DalleModel, DvaeModel
 from regard.recipe.model import Model, TransformerModel
 from regard.recipe.part import Count, Part, Share
-from regard.recipe.pictures import LabelledPictures, PictureData, TrainPictures, VitModel, two
+from regard.recipe.pictures import CaptionedPictures, LabelledPictures, PictureData, TrainPictures, VitModel, two
 from regard.recipe.reader import LanguageModel, ReaderModel, RecurrentLanguage, RecurrentReader
 from regard.recipe.stack import EncoderModel
 from regard.recipe.tasks import TasksData
@@ -273,6 +274,47 @@ class Answer(Recipe):
         return self
 
 
+class Codes(Recipe):
+    """Say a picture in a grid of codes, and make it of them again."""
+
+    task: Literal["codes"] = "codes"
+    data: PictureData
+    tokens: None = None  # type: ignore[assignment]
+    """Pictures have none."""
+    model: DvaeModel = DvaeModel()
+    train: TrainPictures = TrainPictures()  # type: ignore[assignment]
+
+    @model_validator(mode="after")
+    def codes_fill_the_picture(self) -> Self:
+        for side in self.data.height_width:
+            if side % self.model.down:
+                raise ValueError(f"data.size = {self.data.size} is not a multiple of model.down = {self.model.down}: "
+                                 f"{max(1, round(side / self.model.down)) * self.model.down} is")
+        if self.model.quantise == "vq" and self.model.codebook == "average" and self.train.ema:
+            raise ValueError("train.ema: the codebook is a moving average already, and would not fit one of the other weights; "
+                             "set it to 0, or model.codebook = 'loss'")
+        return self
+
+
+class Draw(Recipe):
+    """Draw pictures from captions."""
+
+    task: Literal["draw"] = "draw"
+    data: CaptionedPictures
+    model: DalleModel
+    train: TrainPictures = TrainPictures()  # type: ignore[assignment]
+
+    @model_validator(mode="after")
+    def pictures_stay_as_their_codes(self) -> Self:
+        if self.train.augment.anything:
+            raise ValueError("train.augment: pictures are turned into codes once; augment them where the codes are learned")
+        if self.train.regularize.r_drop:
+            raise ValueError("train.regularize.r_drop is not for this task: set it to 0")
+        if self.train.regularize.bpe_dropout:
+            raise ValueError("train.regularize.bpe_dropout is not for this task: set it to 0")
+        return self
+
+
 RECIPES: dict[str, type[Recipe]] = {
     "translate": Translate,
     "language": Language,
@@ -284,6 +326,8 @@ RECIPES: dict[str, type[Recipe]] = {
     "tag": Tag,
     "answer": Answer,
     "contrast": Contrast,
+    "codes": Codes,
+    "draw": Draw,
 }
 OF_KIND: dict[tuple[str, str], type[Recipe]] = {("classify", "vit"): ClassifyPictures}
 """Where the kind of model says that a task's examples are no texts."""

@@ -90,6 +90,19 @@ PICTURES = {
         "misuses": "Recognising or judging people by what is near to what.",
         "limits": "It repeats the biases of its training pictures; pictures unlike them come out badly.",
         "verbs": ["embed {} a.jpg"]},
+    "codes": {
+        "uses": "Pictures like those it was trained on in few numbers, for models that draw. Research and teaching.",
+        "misuses": "Keeping pictures whose details matter; showing what it makes of a person's picture as that person.",
+        "limits": "What it gives back is like the picture and not the same; pictures unlike those it was trained on come out "
+                  "badly.",
+        "verbs": ["evaluate {}"]},
+    "draw": {
+        "uses": "Pictures like those it was trained on, from captions like theirs. Research and teaching.",
+        "misuses": "Misleading pictures: of people, of events, of anything passed off as seen or as made by a person; imitating "
+                   "somebody's work without leave.",
+        "limits": "It repeats the biases of its training pictures and captions, draws something for any caption, and often not "
+                  "what was asked. Captions unlike its own, and longer than `model.text_length` tokens, come out badly.",
+        "verbs": ['draw {} "…" --out a.png --number 8']},
 }
 
 

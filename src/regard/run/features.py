@@ -13,18 +13,22 @@ FOLDER = "features"
 NEEDED = ["recipe.toml", "model.safetensors"]
 
 
-def copy_run(source: Path, folder: Path) -> None:
-    """Put what `load` needs of a run into `folder/features`, and its tokenizer beside it."""
+def copy_features(source: Path, folder: Path) -> None:
+    """Put a run into `folder/features`, and its tokenizer beside it."""
+    copy_run(source, folder / FOLDER, "model.features.run")
+    reads = source / "tokenizer.source.json"
+    shutil.copyfile(reads if reads.exists() else source / "tokenizer.json", folder / "tokenizer.json")
+
+
+def copy_run(source: Path, into: Path, setting: str) -> None:
+    """Put what `load` needs of a run, which a setting names, into a folder."""
     if not all((source / name).is_file() for name in NEEDED):
-        raise Mistake(f"model.features.run = '{source}' is not a finished run folder; train it first")
-    into = folder / FOLDER
+        raise Mistake(f"{setting} = '{source}' is not a finished run folder; train it first")
     into.mkdir(exist_ok=True)
     for path in [*(source / name for name in NEEDED), *source.glob("tokenizer*.json"), *source.glob("labels.json")]:
         shutil.copyfile(path, into / path.name)
     if (source / FOLDER).is_dir():
         shutil.copytree(source / FOLDER, into / FOLDER, dirs_exist_ok=True)
-    reads = source / "tokenizer.source.json"
-    shutil.copyfile(reads if reads.exists() else source / "tokenizer.json", folder / "tokenizer.json")
 
 
 def contextual(folder: Path, settings: Features) -> Contextual:

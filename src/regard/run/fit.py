@@ -2,6 +2,7 @@
 
 import copy
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,7 @@ def begin(settings: Recipe, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for left in (*folder.glob("tokenizer*.json"), folder / "log.jsonl"):
             left.unlink(missing_ok=True)
+        shutil.rmtree(folder / "codes", ignore_errors=True)
         (folder / "recipe.toml").write_text(absolute.to_toml(), encoding="utf-8")
     except OSError as error:
         raise Mistake(f"cannot write the run folder {folder}: {error.strerror}") from None

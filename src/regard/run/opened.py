@@ -13,8 +13,10 @@ from regard.run import environment
 from regard.run.answer import AnswerRun
 from regard.run.base import Run
 from regard.run.classify import Classifier
+from regard.run.codes import CodesRun
 from regard.run.contrast import ContrastRun
 from regard.run.corrupted import CorruptedRun
+from regard.run.draw import DrawRun
 from regard.run.foreign import HUB_NAME, fetch, load_foreign
 from regard.run.language import LanguageRun
 from regard.run.masked import MaskedRun
@@ -37,6 +39,8 @@ KINDS: dict[str, type[Run]] = {
     "tag": Tagger,
     "answer": AnswerRun,
     "contrast": ContrastRun,
+    "codes": CodesRun,
+    "draw": DrawRun,
 }
 OF_KIND: dict[tuple[str, str], type[Run]] = {("classify", "vit"): PictureClassifier}
 """Where the kind of model says that a task's examples are no texts."""

@@ -15,6 +15,7 @@ from regard.corpus.single import read_labelled, read_tagged, read_text
 from regard.corpus.text import iterate_lines
 from regard.errors import Mistake
 from regard.run.starter_pairs import contrast_recipe, sides_of
+from regard.run.starter_pictures import codes_recipe, draw_recipe
 from regard.run.starter_tasks import found_tasks
 
 # (pairs up to, preset, vocabulary, steps, tokens a batch, learning rate, dropout, R-Drop, BPE-dropout)
@@ -236,7 +237,7 @@ DESCRIBED: dict[str, Callable[[Sequence[Path]], tuple[str, Examples, str]]] = {
 }
 STARTERS: dict[str, Callable[[Sequence[Path]], str]] = {
     "translate": translate_recipe, "text-to-text": tasks_recipe, **{task: partial(text_recipe, task) for task in DESCRIBED},
-    "contrast": contrast_recipe}
+    "contrast": contrast_recipe, "codes": codes_recipe, "draw": draw_recipe}
 
 
 # (shorter sides up to, size, patch)

@@ -16,7 +16,7 @@ from regard.corpus.examples import Labelled
 from regard.errors import Mistake
 from regard.models.reader import Contextual
 from regard.run.base import Run
-from regard.run.features import contextual, copy_run
+from regard.run.features import contextual, copy_features
 from regard.tokens.special import BOTH_ENDS, OURS, Marks
 
 
@@ -24,7 +24,7 @@ class TextRun(Run):
     @classmethod
     def prepare(cls, folder: Path, recipe: Any, data: Dataset[Any]) -> None:
         if getattr(recipe.model, "features", None) is not None:
-            copy_run(Path(recipe.model.features.run), folder)
+            copy_features(Path(recipe.model.features.run), folder)
         super().prepare(folder, recipe, data)
 
     def own_marks(self) -> Marks:

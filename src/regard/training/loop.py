@@ -94,6 +94,8 @@ class Trainer:
         torch.manual_seed(hash_step(self.seed, progress.step))
         self.optimizer.set_rate(rate(progress.step, settings.steps, settings.schedule))
         self.model.train()
+        if hasattr(self.model, "begin_step"):         # a temperature that falls, a weight that rises
+            self.model.begin_step(progress.step)  # type: ignore[operator]
         count = sum(batch.label_count() for _, _, batch in micro_batches)
         total = torch.zeros((), device=self.device)
         for _, _, batch in micro_batches:

@@ -61,15 +61,34 @@ class Say:
         return (said + self.r_drop * divergence(log_p, batch.labels)) / 2
 
 
-class Point(Say):
-    """Say positions in a text: what is behind its end, where log p is -inf, is no choice."""
+class Choose(Say):
+    """Say labels of which not all can be said everywhere: where log p is -inf is no choice."""
 
     def log_p(self, model: nn.Module, batch: Batch) -> Tensor:
-        log_p = super().log_p(model, batch)                                       # (B, 2, S)
+        log_p = super().log_p(model, batch)                                       # (B, …, V)
         return log_p.masked_fill(log_p == -torch.inf, 0.0)
+
+
+class Point(Choose):
+    """Say positions in a text: what is behind its end is no choice."""
 
     def choices(self, batch: Batch) -> Tensor:
         return batch.inputs["lengths"][:, None]
+
+
+class Draw(Choose):
+    """Say a caption and after it the codes of its picture, each of the positions with its weight (T,); so many (T,) can be said
+    in each."""
+
+    def __init__(self, regularize: "Regularize", weights: Tensor, sayable: Tensor):
+        super().__init__(regularize)
+        self.weights, self.sayable = weights, sayable
+
+    def choices(self, batch: Batch) -> Tensor:
+        return self.sayable
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return (asked(self.log_p(model, batch), batch, self.smoothing, self.choices(batch)) * self.weights).sum()
 
 
 class Near:
@@ -77,6 +96,14 @@ class Near:
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
         return (model(**batch.inputs)[..., 0].float() - batch.labels).square().sum()
+
+
+class Rebuild:
+    """Say the pixels of pictures again, and choose their codes well; a picture is one label."""
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
+        rebuilt = model(**batch.inputs)
+        return (model.distance(rebuilt.said, batch.inputs["pixels"]) + rebuilt.penalty).sum()  # type: ignore[operator]
 
 
 def divergence(log_p: Tensor, labels: Tensor) -> Tensor:

@@ -1,0 +1,69 @@
+"""DALL·E (Ramesh et al. 2021, sec. 2.2): one Transformer decoder reads a caption and goes on with the codes of its picture.
+
+A row is <s>, the caption filled up to `text_length` tokens, and the codes row by row. Words, what fills up (one token for each
+position) and codes have one table: codes come after the fillers, fillers after the words. What can be said follows from the
+place: the logits of all else are -inf, so that nothing but codes is ever drawn in a picture.
+
+Deviations: no share of captions is hidden (10% of BPE-dropout as published); embedding and output are not tied.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.cache import Cache
+from regard.attention.masks import Grid, Mask
+from regard.attention.positions import TextThenGrid
+from regard.layers.block import block_shape, embedding_dropout
+from regard.layers.stack import Stack
+from regard.layers.state import State
+from regard.models.gpt import initialise
+
+if TYPE_CHECKING:
+    from regard.recipe import DalleModel, Regularize
+
+
+class Dalle(nn.Module):
+    def __init__(self, settings: "DalleModel", words: int, codes: int, grid: tuple[int, int],
+                 regularize: "Regularize | None" = None):
+        super().__init__()
+        self.settings, self.grid = settings, grid
+        text = 1 + settings.text_length                                           # positions before the picture
+        self.text, self.first_code = text, words + settings.text_length
+        self.vocabulary = self.first_code + codes
+        grids = [None if see == "full" else Grid(text, grid[1], see, settings.kernel) for see in settings.patterns()]
+        self.words = nn.Embedding(self.vocabulary, settings.width)
+        self.decoder = Stack(block_shape(settings, regularize), settings.layers, TextThenGrid(settings.width, text, grid),
+                             grids=grids, embedding_dropout=embedding_dropout(regularize))
+        self.output = nn.Linear(settings.width, self.vocabulary, bias=False)
+        initialise(self)
+
+    def forward(self, target: Tensor) -> Tensor:
+        """The logits (B, T, V) of what comes after each position, given all before it."""
+        return self.said(self.decoder(self.words(target), mask=Mask(causal=True)), 0)
+
+    def said(self, x: Tensor, past: int) -> Tensor:
+        at = torch.arange(past, past + x.size(1), device=x.device)
+        return self.output(x).masked_fill(~self.sayable(at), -torch.inf)
+
+    def sayable(self, at: Tensor) -> Tensor:
+        """What may come after these positions: words and fillers in the text, codes in the picture: (T,) -> (T, V)."""
+        codes = torch.arange(self.vocabulary, device=at.device) >= self.first_code
+        return codes == (at >= self.text - 1)[:, None]
+
+    def layers_of(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
+        """The embeddings with their positions, then what each layer makes of them: (B, S, D) each."""
+        states: list[Tensor] = []
+        self.decoder(self.words(source), mask=Mask(causal=True), states=states)
+        return states
+
+    def start(self, inputs: Any, prefix: Tensor, room: int = 32) -> State:
+        """Read what is already written (B, P), which begins in all rows at the same place; there is no other input."""
+        state = State(prefix.size(0), [], [Cache(room) for _ in self.decoder.blocks])
+        return self.step(prefix, state)[1] if prefix.size(1) else state
+
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """Read the next tokens (rows, T); the logits (rows, T, V) after each of them."""
+        past = state.memories[0].length
+        return self.said(self.decoder(self.words(tokens), mask=Mask(causal=True), caches=state.memories), past), state

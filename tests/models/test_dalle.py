@@ -1,0 +1,185 @@
+"""The laws that DALL·E's two models owe."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.attention.masks import CAUSAL, Grid, Mask
+from regard.decoding.walk import sampler, walk
+from regard.layers.codebook import Nearest, eased
+from regard.models.dalle import Dalle
+from regard.models.dvae import Dvae, logit_laplace
+from regard.recipe import DalleModel, DvaeModel
+from regard.run.draw import CODES_ALONE
+from regard.tokens.special import BOS
+
+WORDS, TEXT, CODES, GRID = 9, 4, 7, (3, 4)
+
+
+def dalle(attention=("row", "column", "conv", "full")):
+    settings = DalleModel(codes={"run": "codes"}, layers=4, width=16, heads=2, feed_forward=32, text_length=TEXT,
+                          attention=list(attention), kernel=3)
+    torch.manual_seed(3)
+    model = Dalle(settings, WORDS, CODES, GRID).double().eval()
+    for p in model.parameters():
+        torch.nn.init.normal_(p, std=0.3)
+    return model
+
+
+def row(number, length=1 + TEXT + 12):
+    """<s>, words, fillers, codes."""
+    chance = torch.Generator().manual_seed(number)
+    text = torch.randint(4, WORDS, (TEXT,), generator=chance)
+    text[2:] = WORDS + torch.arange(2, TEXT)
+    codes = WORDS + TEXT + torch.randint(CODES, (12,), generator=chance)
+    return torch.cat([torch.tensor([BOS]), text, codes])[:length]
+
+
+def another(token):
+    """A word or filler for a word or filler, a code for a code."""
+    first = WORDS + TEXT
+    return first + (token - first + 1) % CODES if token >= first else 4 + (token - 3) % (first - 4)
+
+
+@given(text=st.integers(1, 5), rows=st.integers(1, 4), columns=st.integers(1, 5), kernel=st.sampled_from([3, 5, 11]))
+def test_a_grids_dense_form_is_the_written_out_rule(text, rows, columns, kernel):
+    S = text + rows * columns
+    reach = min(kernel // 2, (columns - 1) // 2)
+    near = {(down * columns + across) for down in range(reach + 1) for across in range(-reach, reach + 1)}
+    rule = {"row": lambda q, k: q - k <= columns, "column": lambda q, k: (q - text) % columns == (k - text) % columns,
+            "conv": lambda q, k: q - k in near}
+    for see, sees in rule.items():
+        seen = (Mask(grid=Grid(text, columns, see, kernel)) & CAUSAL).dense(S, S)[0, 0]
+        for q in range(S):
+            for k in range(S):
+                assert seen[q, k] == (k <= q and (k < text or sees(q, k))), (see, q, k)
+        last = (Mask(grid=Grid(text, columns, see, kernel)) & CAUSAL).dense(1, S)[0, 0, 0]
+        assert torch.equal(last, seen[-1])
+
+
+def test_a_row_reaches_the_place_above():
+    """Fig. 11 (a): five places back in a picture of four columns."""
+    seen = (Mask(grid=Grid(6, 4, "row")) & CAUSAL).dense(22, 22)[0, 0]
+    assert seen[6 + 9, 6:].tolist() == [5 <= k <= 9 for k in range(16)] and seen[6 + 9, :6].all()
+
+
+def test_grids_join_with_themselves_alone():
+    one = Mask(grid=Grid(3, 4, "row"))
+    assert (one & one).grid == one.grid and (one & CAUSAL).structure == {"grid", "causal"}
+    with pytest.raises(ValueError, match="two grids"):
+        one & Mask(grid=Grid(3, 4, "column"))
+
+
+@pytest.mark.parametrize("attention", [["full"], ["row"], ["column"], ["conv"], ["row", "column", "row", "conv"]])
+def test_later_tokens_cannot_change_earlier_logits(attention):
+    model, ids = dalle(attention), row(1)[None]
+    before = model(ids)
+    for place in range(1, ids.size(1)):
+        changed = ids.clone()
+        changed[0, place] = another(int(ids[0, place]))
+        torch.testing.assert_close(model(changed)[:, :place], before[:, :place], atol=1e-10, rtol=0)
+        assert not torch.allclose(model(changed)[:, place], before[:, place])
+
+
+def test_the_column_above_is_seen_and_what_is_beside_it_is_not():
+    """In one layer; the text is seen from everywhere."""
+    model = Dalle(DalleModel(codes={"run": "codes"}, layers=1, width=16, heads=2, feed_forward=32, text_length=TEXT,
+                             attention=["column"]), WORDS, CODES, GRID).double().eval()
+    ids, last = row(1)[None], TEXT + 12
+    before = model(ids)[0, last]
+    for place, seen in ((TEXT + 8, True), (TEXT + 4, True), (TEXT + 7, False), (TEXT + 11, False), (2, True)):
+        changed = ids.clone()
+        changed[0, place] = another(int(ids[0, place]))
+        assert torch.allclose(model(changed)[0, last], before, atol=1e-12) != seen
+
+
+@pytest.mark.parametrize("attention", [["full"], ["row", "column", "row", "conv"]])
+def test_cached_is_uncached_and_batched_is_one_by_one(attention):
+    model, rows = dalle(attention), torch.stack([row(1), row(2)])
+    whole = model(rows)
+    torch.testing.assert_close(torch.cat([model(rows[:1]), model(rows[1:])]), whole, atol=1e-10, rtol=0)
+    state = model.start(None, rows[:, :TEXT])
+    for place in range(TEXT, rows.size(1)):
+        logits, state = model.step(rows[:, place:place + 1], state)
+        torch.testing.assert_close(logits[:, 0], whole[:, place], atol=1e-10, rtol=0)
+
+
+def test_only_codes_are_drawn_in_a_picture_and_only_words_and_fillers_before_it():
+    model = dalle()
+    logits = model(row(1)[None])[0]
+    codes = torch.arange(model.vocabulary) >= model.first_code
+    for place, one in enumerate(logits):
+        assert torch.equal(one.isfinite(), codes if place >= TEXT else ~codes)
+    prefix = torch.stack([row(n, 1 + TEXT) for n in range(6)])
+    drawn = walk(model, None, torch.full((6,), 13), sampler(seed=1, temperature=50.0), prefix=prefix, marks=CODES_ALONE)
+    for one in drawn:
+        assert len(one.tokens) == 12 and min(one.tokens) >= model.first_code and max(one.tokens) < model.vocabulary
+    assert len({token for one in drawn for token in one.tokens}) == CODES
+
+
+@pytest.mark.parametrize("settings", [{}, {"quantise": "vq"}, {"quantise": "vq", "codebook": "loss"}, {"reconstruct": "laplace"}])
+def test_gradients_reach_the_encoder_through_the_codes(settings):
+    model = Dvae(DvaeModel(codes=11, code_width=4, width=8, layers=1, commitment=0.0, **settings), (8, 12)).train()
+    pixels = torch.randint(256, (3, 3, 8, 12), dtype=torch.uint8)
+    made = model(pixels)
+    assert made.codes.shape == (3, 2, 3) and made.penalty.shape == (3,)
+    model.distance(made.said, pixels).sum().backward()
+    assert model.encoder[0].weight.grad.abs().sum() > 0
+    shown = model.pictures(made.codes)
+    assert shown.shape == pixels.shape and shown.dtype == torch.uint8
+
+
+def test_a_straight_through_gradient_is_the_decoders():
+    book = Nearest(DvaeModel(quantise="vq", codes=5, code_width=3, width=3), (8, 8)).eval()
+    torch.nn.init.dirac_(book.to_vectors.weight)
+    torch.nn.init.zeros_(book.to_vectors.bias)
+    x = torch.randn(2, 3, 2, 2, requires_grad=True)
+    chosen, towards = book(x), torch.randn(2, 3, 2, 2)
+    (chosen.vectors * towards).sum().backward()
+    torch.testing.assert_close(x.grad, towards)
+    distance = (x.detach()[:, None] - book.table[None, :, :, None, None]).square().sum(2)         # (B, V, h, w)
+    assert torch.equal(chosen.codes, distance.argmin(1))
+    torch.testing.assert_close(chosen.vectors, book.table[chosen.codes].permute(0, 3, 1, 2))
+
+
+def test_the_book_follows_the_means_of_what_chose_it_and_dead_codes_begin_anew():
+    book = Nearest(DvaeModel(quantise="vq", codes=4, code_width=2, width=2, decay=0.0, restart=0.5), (8, 8)).train()
+    book.table.copy_(torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0], [-50.0, -50.0]]))
+    vectors = torch.tensor([[0.0, 1.0], [1.0, 0.0], [9.0, 1.0], [11.0, 1.0], [0.0, 9.0], [0.0, 9.0]])
+    book.follow(vectors, torch.tensor([0, 0, 1, 1, 2, 2]))
+    torch.testing.assert_close(book.table[:3], torch.tensor([[0.5, 0.5], [10.0, 1.0], [0.0, 9.0]]))
+    assert (book.table[3] == vectors).all(1).any() and (book.counts > 0).all()
+    before = book.table.clone()
+    book.follow(torch.full((6, 2), torch.nan), torch.zeros(6, dtype=torch.long))
+    assert torch.equal(book.table, before)
+
+
+def test_the_temperature_falls_with_the_step_and_nothing_else():
+    model = Dvae(DvaeModel(codes=4, width=8, anneal_steps=100, temperature=(2.0, 0.5), kl=6.0, kl_steps=10), (8, 8))
+    found = []
+    for step in (1, 50, 100, 1000, 50):
+        model.begin_step(step)
+        found.append((float(model.book.temperature), float(model.book.weight)))
+    assert found[0][0] > 1.99 and found[1] == pytest.approx((1.25, 6.0)) and found[2] == found[3] == pytest.approx((0.5, 6.0))
+    assert found[4] == found[1] and eased(5, 10, 0.0, 6.0) == pytest.approx(3.0)
+
+
+def test_the_divergence_is_from_a_uniform_choice():
+    model = Dvae(DvaeModel(codes=4, code_width=4, width=8, kl=1.0, kl_steps=1), (8, 8)).eval()
+    pixels = torch.randint(256, (2, 3, 8, 8), dtype=torch.uint8)
+    with torch.no_grad():
+        logits = model.book.to_logits(model.encoder(model.scaled(pixels)))
+        p = logits.movedim(1, -1).softmax(-1)
+        expected = (p * (p * 4).log()).sum((1, 2, 3)) / (3 * 64)
+        torch.testing.assert_close(model(pixels).penalty, expected, atol=1e-6, rtol=1e-5)
+        torch.nn.init.zeros_(model.book.to_logits.weight)
+        assert float(model(pixels).penalty.abs().max()) < 1e-6
+
+
+def test_the_logit_laplace_is_a_density():
+    """It integrates to one over what pixels may be, of a distribution narrow enough to lie inside."""
+    light = torch.linspace(0, 1, 20_001, dtype=torch.float64)[None, None, None]
+    said = torch.tensor([0.3, -2.5], dtype=torch.float64)[None, :, None, None]
+    density = (-logit_laplace(said, light)).exp()[0, 0, 0]
+    assert float(torch.trapezoid(density, 0.8 * light[0, 0, 0] + 0.1)) == pytest.approx(1, abs=2e-3)
