@@ -267,3 +267,10 @@ def test_a_starter_recipe_of_something_else_is_refused(tmp_path, name, content, 
     (tmp_path / name).write_text(content)
     with pytest.raises(Mistake, match=message):
         said("new", "contrast", "--data", tmp_path / name)
+
+
+def test_a_picture_is_nearer_to_what_it_shows_than_to_what_it_does_not(run, pictures):
+    images = [str(pictures / f"valid/{name}-0.png") for name in ("red-blue", "green-white")]
+    near = run.similarity(images, ["red above blue", "green above white"])
+    assert near.shape == (2, 2) and np.abs(near).max() <= 1 + 1e-6
+    assert near[0, 0] > near[0, 1] and near[1, 1] > near[1, 0]

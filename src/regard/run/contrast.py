@@ -141,6 +141,10 @@ class ContrastRun(PictureRun):
         order = p.argsort(descending=True, stable=True)
         return [[Judgement(labels[i], float(row[i])) for i in best] for row, best in zip(p, order.tolist())]
 
+    def similarity(self, pictures: Sequence[Picture] | Pictures, texts: Sequence[str]) -> np.ndarray:
+        """How near each picture is to each text, from -1 to 1: (N, M)."""
+        return self.image_vectors(pictures) @ self.text_vectors(texts).T
+
     def labels_from(self, given: str) -> list[str]:
         """Labels with commas between them, or those in a file, one a line."""
         if Path(given).is_file():
