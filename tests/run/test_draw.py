@@ -19,6 +19,7 @@ from regard.errors import Mistake
 from regard.layers.conv import Conv
 from regard.plan import plan
 from regard.run.card import card
+from regard.run.draw import Drawn
 from regard.run.evaluate import evaluate
 from regard.run.fit import train
 from regard.run.sheet import sheet
@@ -315,3 +316,20 @@ def test_grids_of_convolutions_are_what_comes_out(codes):
     for hook in hooks:
         hook.remove()
     assert len(sizes) > 5 and all(module.grid == size for module, size in sizes.items())
+
+
+def test_on_the_world_of_shapes_drawings_are_judged_by_their_pixels(tmp_path, monkeypatch):
+    world = {"size": 24, "world": {"kind": "shapes", "number": 40, "held_out": 6, "shapes": [1, 1]}}
+    short = {"steps": 1, "evaluate_every": 1}
+    codes = train({**CODES, "data": world, "train": {**CODES["train"], **short}}, tmp_path / "codes", device="cpu")
+    model = {**DRAW["model"], "codes": {"run": str(codes.folder)}, "text_length": 16}
+    run = train({**DRAW, "data": world, "model": model, "train": {**DRAW["train"], **short}}, tmp_path / "run", device="cpu")
+    assert evaluate(run)[0].scores["right"].score <= 20
+    true = {picture.captions[0].text: picture.pixels() for picture in run.data.tests["test"].gold}
+    blank = np.full((24, 24, 3), 200, np.uint8)
+    monkeypatch.setattr(run, "draw", lambda texts: [[Drawn(true[text] if n % 2 else blank, np.zeros(1), 0.0)]
+                                                    for n, text in enumerate(texts)])
+    monkeypatch.setattr(run.codes, "decode", lambda codes: np.stack(list(true.values())))
+    result = run.score("test", run.data.tests["test"])
+    assert result.scores["right"].score == 50 and result.scores["right_rebuilt"].score == 100
+    assert [line.split("\t")[0] for line in result.outputs] == ["wrong", "right"] * 3
