@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import regard
 from regard import recipe as recipes
+from regard.batches.batches import in_order
 from regard.batches.drawing import Captioned, captions_begun
 from regard.batches.ragged import Ragged
 from regard.cli import app
@@ -255,6 +256,20 @@ def test_too_long_captions_are_dropped_where_they_are_learned_from_and_cut_where
     learned, scored = run.encode(examples, training=True), run.encode(examples)
     assert len(learned) == 2 and learned.of.tolist() == [0, 1, 2]
     assert len(scored) == 3 and scored.of.tolist() == [0, 2, 3, 4] and scored.captions.lengths.tolist() == [3, 6, 6, 1]
+
+
+def test_the_loss_is_weighed_between_caption_and_picture(run):
+    """1/8 of the mean over the caption's positions and 7/8 of that over the picture's, smoothed over what can be said there."""
+    (batch,) = in_order(run.encode(run.data.valid), 10_000)
+    model, objective = run.model.eval(), run.objective()
+    with torch.no_grad():
+        log_p = model(**batch.inputs).log_softmax(-1)
+        each = torch.zeros(batch.labels.shape)
+        for b, t in np.ndindex(*each.shape):
+            can = log_p[b, t][log_p[b, t].isfinite()]
+            each[b, t] = -0.99 * log_p[b, t, batch.labels[b, t]] - 0.01 * can.mean()
+        expected = each[:, :6].mean() / 8 + each[:, 6:].mean() * 7 / 8
+        assert float(objective(model, batch)) / batch.label_count() == pytest.approx(float(expected), rel=1e-4)
 
 
 def test_the_card_warns_of_misleading_pictures(run, codes):
