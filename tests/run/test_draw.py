@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import regard
 from regard import recipe as recipes
+from regard.batches.batches import in_order
 from regard.batches.drawing import Captioned, captions_begun
 from regard.batches.ragged import Ragged
 from regard.cli import app
@@ -19,6 +20,7 @@ from regard.errors import Mistake
 from regard.layers.conv import Conv
 from regard.plan import plan
 from regard.run.card import card
+from regard.run.draw import Drawn
 from regard.run.evaluate import evaluate
 from regard.run.fit import train
 from regard.run.sheet import sheet
@@ -256,6 +258,20 @@ def test_too_long_captions_are_dropped_where_they_are_learned_from_and_cut_where
     assert len(scored) == 3 and scored.of.tolist() == [0, 2, 3, 4] and scored.captions.lengths.tolist() == [3, 6, 6, 1]
 
 
+def test_the_loss_is_weighed_between_caption_and_picture(run):
+    """1/8 of the mean over the caption's positions and 7/8 of that over the picture's, smoothed over what can be said there."""
+    (batch,) = in_order(run.encode(run.data.valid), 10_000)
+    model, objective = run.model.eval(), run.objective()
+    with torch.no_grad():
+        log_p = model(**batch.inputs).log_softmax(-1)
+        each = torch.zeros(batch.labels.shape)
+        for b, t in np.ndindex(*each.shape):
+            can = log_p[b, t][log_p[b, t].isfinite()]
+            each[b, t] = -0.99 * log_p[b, t, batch.labels[b, t]] - 0.01 * can.mean()
+        expected = each[:, :6].mean() / 8 + each[:, 6:].mean() * 7 / 8
+        assert float(objective(model, batch)) / batch.label_count() == pytest.approx(float(expected), rel=1e-4)
+
+
 def test_the_card_warns_of_misleading_pictures(run, codes):
     assert "Misleading pictures" in card(run) and "regard draw" in card(run) and "dalle, 2 layers of 32" in card(run)
     assert "dvae, 1 layers of 16" in card(codes)
@@ -315,3 +331,20 @@ def test_grids_of_convolutions_are_what_comes_out(codes):
     for hook in hooks:
         hook.remove()
     assert len(sizes) > 5 and all(module.grid == size for module, size in sizes.items())
+
+
+def test_on_the_world_of_shapes_drawings_are_judged_by_their_pixels(tmp_path, monkeypatch):
+    world = {"size": 24, "world": {"kind": "shapes", "number": 40, "held_out": 6, "shapes": [1, 1]}}
+    short = {"steps": 1, "evaluate_every": 1}
+    codes = train({**CODES, "data": world, "train": {**CODES["train"], **short}}, tmp_path / "codes", device="cpu")
+    model = {**DRAW["model"], "codes": {"run": str(codes.folder)}, "text_length": 16}
+    run = train({**DRAW, "data": world, "model": model, "train": {**DRAW["train"], **short}}, tmp_path / "run", device="cpu")
+    assert evaluate(run)[0].scores["right"].score <= 20
+    true = {picture.captions[0].text: picture.pixels() for picture in run.data.tests["test"].gold}
+    blank = np.full((24, 24, 3), 200, np.uint8)
+    monkeypatch.setattr(run, "draw", lambda texts: [[Drawn(true[text] if n % 2 else blank, np.zeros(1), 0.0)]
+                                                    for n, text in enumerate(texts)])
+    monkeypatch.setattr(run.codes, "decode", lambda codes: np.stack(list(true.values())))
+    result = run.score("test", run.data.tests["test"])
+    assert result.scores["right"].score == 50 and result.scores["right_rebuilt"].score == 100
+    assert [line.split("\t")[0] for line in result.outputs] == ["wrong", "right"] * 3

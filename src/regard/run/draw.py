@@ -25,15 +25,17 @@ from regard.errors import Mistake
 from regard.interop.convert import Foreign
 from regard.models.vit import shape_of
 from regard.models.zoo import MODELS
+from regard.recipe import Shapes
 from regard.run.base import EVALUATE_TOKENS, Embedded, Result
 from regard.run.codes import CodesRun
 from regard.run.features import copy_run
 from regard.run.language import sample_number
 from regard.run.pictures import Picture, PictureRun
-from regard.scoring import perplexity
+from regard.scoring import accuracy, perplexity
 from regard.tokens.special import NO_MARK, Marks
 from regard.training.loop import Objective
 from regard.training.objectives import Draw, surprise
+from regard.worlds.shapes import shows
 
 FOLDER = "codes"
 DRAW_AT_ONCE = 64
@@ -158,8 +160,21 @@ class DrawRun(PictureRun):
 
     def score(self, name: str, examples: Pictures) -> Result:
         found, counts = self.surprises(self.encode(examples))
-        return Result(name, examples, [], {"caption_perplexity": perplexity(-found[:, 0], counts[:, 0]),
-                                           "picture_perplexity": perplexity(-found[:, 1], counts[:, 1])})
+        result = Result(name, examples, [], {"caption_perplexity": perplexity(-found[:, 0], counts[:, 0]),
+                                             "picture_perplexity": perplexity(-found[:, 1], counts[:, 1])})
+        if isinstance(self.recipe.data.world, Shapes):
+            self.judge(result)
+        return result
+
+    def judge(self, result: Result) -> None:
+        """Where the truth is known: of how many first captions one drawn picture is right; and how many of the true pictures
+        still are when they are made of their codes again, which is the most that could be."""
+        captions = [captions[0] for captions in result.examples.captions]
+        drawn = [bool(shows(found[0].picture, caption)) for caption, found in zip(captions, self.draw(captions))]
+        rebuilt = self.codes.decode(self.codes_of(result.examples).reshape(-1, *self.codes.model.grid).astype(np.int64))
+        still = [bool(shows(picture, caption)) for caption, picture in zip(captions, rebuilt)]
+        result.scores |= {"right": accuracy(drawn, "right"), "right_rebuilt": accuracy(still, "right_rebuilt")}
+        result.outputs = [f"{'right' if right else 'wrong'}\t{caption}" for caption, right in zip(captions, drawn)]
 
     # what it can do
 

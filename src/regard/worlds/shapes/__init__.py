@@ -9,6 +9,7 @@ from regard.worlds.shapes.caption import Caption, Named, captions
 from regard.worlds.shapes.draw import draw
 from regard.worlds.shapes.false import false_captions
 from regard.worlds.shapes.parse import parse
+from regard.worlds.shapes.recognise import recognise, shows
 from regard.worlds.shapes.scene import COLOURS, HELD_OUT, KINDS, SIZES, TEXTURES, Box, Scene, Shape
 from regard.worlds.shapes.statement import Description, Phrase, Statement, true_of
 from regard.worlds.shapes.words import VOCABULARY
@@ -16,4 +17,4 @@ from regard.worlds.shapes.world import LABELS, SPLITS, Picture, generate, scene_
 
 __all__ = ["COLOURS", "HELD_OUT", "KINDS", "LABELS", "SIZES", "SPLITS", "TEXTURES", "VOCABULARY", "Box", "Caption", "Description",
            "Named", "Phrase", "Picture", "Scene", "Shape", "Statement", "captions", "draw", "false_captions", "generate", "parse",
-           "scene_of", "split_of", "true_of", "write"]
+           "recognise", "scene_of", "shows", "split_of", "true_of", "write"]
