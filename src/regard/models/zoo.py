@@ -3,6 +3,7 @@
 from typing import Any
 
 from regard.models.bert import EncoderClassifier, EncoderPointer, EncoderTagger, MaskedWords, TextVectors
+from regard.models.captioner import LstmCaptioner, TransformerCaptioner
 from regard.models.gpt import Gpt
 from regard.models.language import Elmo, RecurrentLanguageModel
 from regard.models.reader import RecurrentClassifier, RecurrentTagger
@@ -49,5 +50,9 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "answer": {
         "transformer": EncoderPointer,
+    },
+    "caption": {
+        "lstm": LstmCaptioner,
+        "transformer": TransformerCaptioner,
     },
 }

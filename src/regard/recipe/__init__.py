@@ -3,6 +3,14 @@
 `docs/settings.md` is generated from the types and docstrings of this folder.
 """
 
+from regard.recipe.caption import (
+    CaptionModel,
+    CnnEncoder,
+    EfficientNetEncoder,
+    LstmDecoder,
+    PatchesEncoder,
+    TransformerDecoder,
+)
 from regard.recipe.data import (
     Algorithm,
     Data,
@@ -38,6 +46,7 @@ from regard.recipe.whole import (
     RECIPES,
     Answer,
     Answering,
+    Caption,
     Classify,
     ClassifyPictures,
     Corrupted,
@@ -51,10 +60,11 @@ from regard.recipe.whole import (
 )
 
 __all__ = ["DECODERS", "ENCODERS", "OF_KIND", "PRESETS", "RECIPES", "VITS", "Algorithm", "Answer", "Answering", "Augment",
-           "Begin", "CaptionedPictures", "Classify", "ClassifyPictures", "Corrupted", "Corruption", "Data", "Decode",
-           "DecoderModel", "ElmoModel", "EncoderModel", "Features", "GridPositions", "LabelledData", "LabelledPictures",
-           "Language", "Masked", "Masking", "Model", "Optimizer", "PairData", "PairTokens", "Part", "PictureData", "Positions",
-           "QuestionData", "RandAugment", "Recipe", "RecurrentLanguage", "RecurrentModel", "RecurrentReader", "Regularize",
-           "Schedule", "Shapes", "Tag", "TaggedData", "TextData", "Tokens", "Train", "TrainPictures", "Training",
+           "Begin", "Caption", "CaptionModel", "CaptionedPictures", "Classify", "ClassifyPictures", "CnnEncoder", "Corrupted",
+           "Corruption", "Data", "Decode", "DecoderModel", "EfficientNetEncoder", "ElmoModel", "EncoderModel", "Features",
+           "GridPositions", "LabelledData", "LabelledPictures", "Language", "LstmDecoder", "Masked", "Masking", "Model",
+           "Optimizer", "PairData", "PairTokens", "Part", "PatchesEncoder", "PictureData", "Positions", "QuestionData",
+           "RandAugment", "Recipe", "RecurrentLanguage", "RecurrentModel", "RecurrentReader", "Regularize", "Schedule",
+           "Shapes", "Tag", "TaggedData", "TextData", "Tokens", "Train", "TrainPictures", "Training", "TransformerDecoder",
            "TransformerModel", "Translate", "UniversalModel", "Vectors", "VitModel", "World", "apply_override", "build",
            "kinds_of", "parse", "parts_in", "read"]

@@ -12,6 +12,7 @@ from regard.recipe import Algorithm, Recipe
 from regard.run import environment
 from regard.run.answer import AnswerRun
 from regard.run.base import Run
+from regard.run.caption import CaptionRun
 from regard.run.classify import Classifier
 from regard.run.corrupted import CorruptedRun
 from regard.run.foreign import HUB_NAME, fetch, load_foreign
@@ -26,7 +27,7 @@ from regard.training.checkpoint import load_weights, read_weights
 
 KINDS: dict[str, type[Run]] = {"translate": Translator, "language": LanguageRun, "masked": MaskedRun,
                                "corrupted": CorruptedRun, "classify": Classifier, "regress": Regressor,
-                               "tag": Tagger, "answer": AnswerRun}
+                               "tag": Tagger, "answer": AnswerRun, "caption": CaptionRun}
 OF_KIND: dict[tuple[str, str], type[Run]] = {("classify", "vit"): PictureClassifier}
 """Where the kind of model says that a task's examples are no texts."""
 
