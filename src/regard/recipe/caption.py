@@ -117,6 +117,8 @@ class LstmDecoder(Part):
     attention: Literal["soft", "hard"] = "soft"
     """`soft` sees the mean of all places under the weights (sec. 4.2), `hard` one place that is drawn from them (sec. 4.1), and
     once it is trained the likeliest one."""
+    ask_with_word: bool = False
+    """Look from the state and the word before, not from the state alone, which has not read that word yet (as published)."""
     gate: bool = True
     """A learned number before each word says how much of what is seen counts (sec. 4.2.1)."""
     doubly_stochastic: float = Field(1.0, ge=0)
