@@ -38,12 +38,14 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the run; made anew."
 
 
 @app.command()
-def new(task: Annotated[str, typer.Argument(help="What to train for: translate, language, masked, classify, tag or answer.")],
+def new(task: Annotated[str, typer.Argument(help="What to train for: translate, language, masked, classify, tag, answer or "
+                                        "caption.")],
         source: Source = None,
         target: Annotated[Path | None, typer.Option(help="Its translation, line by line.")] = None,
         pairs: Annotated[Path | None, typer.Option(help="Or both in one .tsv or .jsonl file.")] = None,
         data: Annotated[list[Path] | None, typer.Option(help="For other tasks: text, labelled texts (.tsv, .jsonl), "
-                                                        "tagged words, questions (.json, .jsonl).")] = None,
+                                                        "tagged words, questions (.json, .jsonl), paths of pictures and "
+                                                        "captions (.tsv, .jsonl).")] = None,
         pictures: Annotated[Path | None, typer.Option(help="To classify pictures: a folder with a folder for each label, or with "
                                                       "such folders in train and valid.")] = None) -> None:
     """Write a starter recipe for one's own data to standard output."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention.cache import Cache
@@ -113,8 +114,8 @@ class LstmCaptioner(Captioner):
         baseline b, a moving average, makes it vary less (eq. 12)."""
         assert self.said is not None
         told, spoken = self.told, labels >= 0
-        log_p = self.said.float().log_softmax(-1).gather(-1, labels.clamp(min=0)[..., None])[..., 0]
-        reward = torch.where(spoken, log_p, 0.0).sum(1).detach()                  # (B,)
+        surprise = F.cross_entropy(self.said.detach().float().transpose(1, 2), labels, ignore_index=-1, reduction="none")
+        reward = -surprise.sum(1)                                                 # (B,) log p of each caption
         better = (reward - self.baseline)[:, None]
         loss = -(told.reinforce * better * place.chances()[:, 0] + told.entropy * place.entropy()[:, 0])
         with torch.no_grad():
