@@ -18,7 +18,8 @@ PIXELS = np.arange(3 * 4 * 4 * 3, dtype=np.uint8).reshape(3, 4, 4, 3)
 
 def rows(**options):
     flat = [caption for captions in CAPTIONS for caption in captions]
-    return PictureCaptions.of(PIXELS, Side(Ragged.of(flat)), [len(captions) for captions in CAPTIONS], room=8, marks=OURS, **options)
+    numbers = [len(captions) for captions in CAPTIONS]
+    return PictureCaptions.of(PIXELS, Side(Ragged.of(flat)), numbers, room=8, marks=OURS, **options)
 
 
 def said(batch):

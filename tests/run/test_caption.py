@@ -30,8 +30,8 @@ SETTINGS = {
     "tokens": {"kind": "words"},
     "model": {"encoder": {"kind": "cnn", "widths": [16, 16], "strides": [2, 2]},
               "decoder": {"kind": "lstm", "width": 32, "doubly_stochastic": 0.01}, "max_length": 12},
-    "train": {"steps": 120, "pictures_per_batch": 24, "evaluate_every": 40, "save_every": 20, "log_every": 10, "keep": 9,
-              "evaluate_sentences": 6, "optimizer": {"learning_rate": 1e-2}, "schedule": {"warmup_steps": 5},
+    "train": {"steps": 160, "pictures_per_batch": 24, "evaluate_every": 40, "save_every": 20, "log_every": 10, "keep": 9,
+              "evaluate_sentences": 6, "optimizer": {"learning_rate": 5e-3}, "schedule": {"warmup_steps": 5},
               "regularize": {"dropout": 0.0, "label_smoothing": 0.0}, "augment": {"crop": 1}},
     "decode": {"beam": 2},
 }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from regard.attention.positions import build_grid
+from regard.attention.positions import Learned, build_grid
 from regard.layers.pixels import Normalise
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ class PictureMap(nn.Module):
     def __init__(self, settings: "MapPart", grid: tuple[int, int]):
         super().__init__()
         self.places = build_grid(settings.positions, width=settings.width, grid=grid, marks=0)
-        self.grid = grid
+        if isinstance(self.places, Learned):
+            nn.init.normal_(self.places.table.weight, std=0.02)                   # what a place shows counts more at first
 
     def channels(self, pixels: Tensor) -> Tensor:
         """(B, D, rows, columns)"""

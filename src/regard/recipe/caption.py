@@ -18,7 +18,7 @@ class MapPart(Part):
 
     marks: ClassVar[int] = 0
 
-    positions: GridPositions = GridPositions(kind="sinusoidal")
+    positions: GridPositions = GridPositions()
     """What a convolution sees does not say where it is."""
 
     @property
