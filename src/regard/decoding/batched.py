@@ -1,16 +1,32 @@
 """Many sentences: sorted by length, decoded in batches of alike ones, returned in order."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from regard.decoding.beam import beam_search
+from regard.decoding.protocol import Decodes, Hypothesis
+from regard.decoding.walk import greedy, sampler, walk
 from regard.tokens.special import FILL, OURS, Marks
 
 Result = TypeVar("Result")
-Search = Callable[[tuple[Tensor, Tensor], Tensor, np.ndarray], list[Result]]
+Search = Callable[[Any, Tensor, np.ndarray], list[Result]]
+"""Of inputs, limits, and the number of each example among all."""
+
+
+def searcher(model: Decodes, *, beam: int, alpha: float, number: int = 1, temperature: float | None = None, top_k: int = 0,
+             top_p: float = 1.0, seed: int = 0, marks: Marks = OURS) -> Search[list[Hypothesis]]:
+    """The `number` best hypotheses of each example, best first; with a temperature, one that is drawn."""
+    def search(inputs: Any, limits: Tensor, numbers: np.ndarray) -> list[list[Hypothesis]]:
+        if temperature is None and beam > 1:
+            return beam_search(model, inputs, limits, beam=beam, alpha=alpha, number=number, marks=marks)
+        choose = greedy if temperature is None else sampler(seed=seed, temperature=temperature, top_k=top_k, top_p=top_p,
+                                                            numbers=numbers)
+        return [[found] for found in walk(model, inputs, limits, choose, alpha, marks=marks)]
+    return search
 
 
 def default_limit(length: int) -> int:

@@ -99,24 +99,29 @@ def of_files(folder: Path, names: list[str], index: dict[str, str] | None) -> Te
 
 
 def of_pickles(folder: Path, names: list[str]) -> Tensors:
-    """Pickles, of which only the tensors are taken (`weights_only`). Torch may raise anything on a crafted one, hence the last
-    clause."""
+    """Pickles as torch writes them today: archives, of which nothing is compressed."""
     tensors: dict[str, Tensor] = {}
     for name in names:
-        path = folder / name
         try:
-            with zipfile.ZipFile(path) as archive:
+            with zipfile.ZipFile(folder / name) as archive:
                 if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
-                    raise Mistake(f"{path} is compressed, as torch never writes it; it is not opened")
-            found = torch.load(path, map_location="cpu", weights_only=True)       # tests/test_house.py allows it here alone
-        except Mistake:
-            raise
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
-                raise
-            reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
-            raise Mistake(f"{path} is not a pickle of tensors alone: {reason}") from None
-        if not isinstance(found, dict) or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in found.items()):
-            raise Mistake(f"{path} should hold tensors by name, and holds something else")
-        tensors |= found
+                    raise Mistake(f"{folder / name} is compressed, as torch never writes it; it is not opened")
+        except (zipfile.BadZipFile, OSError, ValueError, RuntimeError, NotImplementedError) as error:
+            raise Mistake(f"{folder / name} is not a pickle of tensors alone: {str(error)[:120]}") from None
+        tensors |= unpickled(folder / name)
     return Tensors(str(folder / names[0]), {name: tuple(tensor.shape) for name, tensor in tensors.items()}, tensors.__getitem__)
+
+
+def unpickled(path: Path) -> dict[str, Tensor]:
+    """The tensors of a pickle, and nothing else of it (`weights_only`). Torch may raise anything on a crafted one, hence the last
+    clause."""
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)           # tests/test_house.py allows it here alone
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+            raise
+        reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
+        raise Mistake(f"{path} is not a pickle of tensors alone: {reason}") from None
+    if not isinstance(found, dict) or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in found.items()):
+        raise Mistake(f"{path} should hold tensors by name, and holds something else")
+    return dict(found)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from regard.attention.positions import Learned, build_grid
 from regard.errors import Mistake
 from regard.layers.block import block_shape, embedding_dropout
+from regard.layers.pixels import Normalise
 from regard.layers.stack import Stack
 from regard.models.gpt import initialise
 
@@ -53,10 +54,7 @@ class PictureEncoder(nn.Module):
         self.stack = Stack(block_shape(settings, regularize), settings.layers,
                            build_grid(settings.positions, width=width, grid=grid, marks=settings.marks),
                            embedding_dropout=embedding_dropout(regularize), embedding_norm=settings.embedding_norm)
-        self.mean: Tensor
-        self.deviation: Tensor
-        for name, values in (("mean", settings.mean), ("deviation", settings.deviation)):
-            self.register_buffer(name, torch.tensor(values)[:, None, None], persistent=False)
+        self.normalise = Normalise(settings.mean, settings.deviation)
 
     def forward(self, pixels: Tensor, states: list[Tensor] | None = None) -> Tensor:
         if tuple(pixels.shape[2:]) != self.size:
@@ -67,9 +65,7 @@ class PictureEncoder(nn.Module):
         return self.stack(torch.cat([*marks, x], dim=1), states=states)
 
     def normalised(self, pixels: Tensor) -> Tensor:
-        if pixels.is_floating_point():
-            return pixels
-        return ((pixels / 255 - self.mean) / self.deviation).to(self.patches.weight.dtype)
+        return self.normalise(pixels).to(self.patches.weight.dtype)
 
     def resize(self, size: Size) -> None:
         """Read pictures of another size from now on; learned positions are interpolated (sec. 3.2)."""

@@ -3,6 +3,7 @@
 from typing import Any
 
 from regard.models.bert import EncoderClassifier, EncoderPointer, EncoderTagger, MaskedWords, TextVectors
+from regard.models.captioner import LstmCaptioner, TransformerCaptioner
 from regard.models.clip import Clip
 from regard.models.dalle import Dalle
 from regard.models.dvae import Dvae
@@ -57,6 +58,10 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "answer": {
         "transformer": EncoderPointer,
+    },
+    "caption": {
+        "lstm": LstmCaptioner,
+        "transformer": TransformerCaptioner,
     },
     "contrast": {
         "clip": Clip,

@@ -3,6 +3,14 @@
 `docs/settings.md` is generated from the types and docstrings of this folder.
 """
 
+from regard.recipe.caption import (
+    CaptionModel,
+    CnnEncoder,
+    EfficientNetEncoder,
+    LstmDecoder,
+    PatchesEncoder,
+    TransformerDecoder,
+)
 from regard.recipe.contrast import CLIPS, ClipModel, ImageTower, PairedPictures, TextTower, TrainContrast
 from regard.recipe.data import (
     Algorithm,
@@ -42,6 +50,7 @@ from regard.recipe.whole import (
     RECIPES,
     Answer,
     Answering,
+    Caption,
     Classify,
     ClassifyPictures,
     Codes,
@@ -59,12 +68,13 @@ from regard.recipe.whole import (
 )
 
 __all__ = ["CLIPS", "DECODERS", "ENCODERS", "OF_KIND", "PRESETS", "RECIPES", "VITS", "Algorithm", "Answer", "Answering",
-           "Augment", "Begin", "CaptionedPictures", "Classify", "ClassifyPictures", "ClipModel", "Codes", "Contrast",
-           "Corrupted", "Corruption", "DalleModel", "Data", "DataPart", "Decode", "DecoderModel", "Draw", "DvaeModel",
-           "ElmoModel", "EncoderModel", "Features", "GridPositions", "ImageTower", "LabelledData", "LabelledPictures",
-           "Language", "Masked", "Masking", "Model", "Optimizer", "PairData", "PairTokens", "PairedPictures", "Part",
-           "PictureCodes", "PictureData", "Positions", "QuestionData", "RandAugment", "Recipe", "RecurrentLanguage",
-           "RecurrentModel", "RecurrentReader", "Regularize", "Schedule", "Shapes", "Tag", "TaggedData", "TaskData",
-           "TasksData", "TextData", "TextToText", "TextTower", "Tokens", "Train", "TrainContrast", "TrainPictures", "Training",
+           "Augment", "Begin", "Caption", "CaptionModel", "CaptionedPictures", "Classify", "ClassifyPictures", "ClipModel",
+           "CnnEncoder", "Codes", "Contrast", "Corrupted", "Corruption", "DalleModel", "Data", "DataPart", "Decode",
+           "DecoderModel", "Draw", "DvaeModel", "EfficientNetEncoder", "ElmoModel", "EncoderModel", "Features", "GridPositions",
+           "ImageTower", "LabelledData", "LabelledPictures", "Language", "LstmDecoder", "Masked", "Masking", "Model",
+           "Optimizer", "PairData", "PairTokens", "PairedPictures", "Part", "PatchesEncoder", "PictureCodes", "PictureData",
+           "Positions", "QuestionData", "RandAugment", "Recipe", "RecurrentLanguage", "RecurrentModel", "RecurrentReader",
+           "Regularize", "Schedule", "Shapes", "Tag", "TaggedData", "TaskData", "TasksData", "TextData", "TextToText",
+           "TextTower", "Tokens", "Train", "TrainContrast", "TrainPictures", "Training", "TransformerDecoder",
            "TransformerModel", "Translate", "UniversalModel", "Vectors", "VitModel", "World", "apply_override", "build",
            "kinds_of", "parse", "parts_in", "read"]

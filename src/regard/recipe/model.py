@@ -77,11 +77,9 @@ class BlockPart(Part):
         return self
 
 
-class TextPart(BlockPart):
-    """What Transformers that read text have besides."""
+class PlacedPart(BlockPart):
+    """What Transformers that know the order of words have besides."""
 
-    max_length: int = Field(256, ge=2)
-    """Longest text in tokens."""
     positions: Positions = Positions()
 
     @model_validator(mode="after")
@@ -89,6 +87,13 @@ class TextPart(BlockPart):
         if self.positions.kind == "rotary" and (self.key_width or self.width // self.heads) % 2:
             raise ValueError("rotary positions need an even key width")
         return self
+
+
+class TextPart(PlacedPart):
+    """What Transformers that read text have besides."""
+
+    max_length: int = Field(256, ge=2)
+    """Longest text in tokens."""
 
 
 def filled(given: Any, presets: dict[str, dict[str, Any]]) -> Any:

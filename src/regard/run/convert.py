@@ -14,6 +14,7 @@ from regard.decoding.beam import beam_search
 from regard.decoding.walk import walk
 from regard.errors import Mistake
 from regard.interop.convert import write_folder
+from regard.interop.efficientnet import PACKAGE, packaged_weights
 from regard.interop.verify import Asked, Proof, Said, by_transformers, compare, is_installed
 from regard.layers.stack import Stack
 from regard.run.base import Run
@@ -22,6 +23,7 @@ from regard.run.contrast import ContrastRun
 from regard.run.opened import load
 from regard.run.pictures import PictureRun
 from regard.tokens.special import NO_MARK
+from regard.training.checkpoint import write_weights
 
 TEXTS = ["The dog sleeps.", "A small cat looks at the old house, and it is happy.", "Yes", "We sold 12 books in 1999!"]
 LARGEST_CARD = 2**20
@@ -36,6 +38,9 @@ def convert(source: str | Path, out: str | Path, *, to: str = "hf", verify: bool
         raise Mistake(f"--to {to}: {LATER[to]} is not written yet; use --to hf")
     if to != "hf":
         raise Mistake(f"--to {to}: should be hf")
+    if str(source) == PACKAGE and not Path(source).exists():
+        write_packaged(Path(out), verify)
+        return None
     run = load(source, device=device, allow_pickle=allow_pickle)
     folder = write_folder(run, out)
     proof = prove(run, folder) if verify else None
@@ -45,6 +50,18 @@ def convert(source: str | Path, out: str | Path, *, to: str = "hf", verify: bool
         (run.folder / "conversion.json").write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
         (run.folder / "README.md").write_text(card(run), encoding="utf-8")
     return proof
+
+
+def write_packaged(folder: Path, verify: bool) -> None:
+    """The weights of EfficientNet-Lite0, for a captioner's `train.begin`."""
+    if verify:
+        raise Mistake(f"--verify: {PACKAGE} has weights without a program to compare with; leave it out")
+    weights = packaged_weights()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Mistake(f"cannot write {folder}: {error.strerror}") from None
+    write_weights(folder / "model.safetensors", weights)
 
 
 def card_of(run: Run, folder: Path, note: dict[str, Any]) -> str:

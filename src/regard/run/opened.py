@@ -12,6 +12,7 @@ from regard.recipe import Algorithm, Recipe
 from regard.run import environment
 from regard.run.answer import AnswerRun
 from regard.run.base import Run
+from regard.run.caption import CaptionRun
 from regard.run.classify import Classifier
 from regard.run.codes import CodesRun
 from regard.run.contrast import ContrastRun
@@ -38,6 +39,7 @@ KINDS: dict[str, type[Run]] = {
     "regress": Regressor,
     "tag": Tagger,
     "answer": AnswerRun,
+    "caption": CaptionRun,
     "contrast": ContrastRun,
     "codes": CodesRun,
     "draw": DrawRun,

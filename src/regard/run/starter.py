@@ -313,6 +313,85 @@ erase = 0.25
 """
 
 
+def caption_recipe(files: Sequence[Path]) -> str:
+    """For tables of paths and captions, or indices of pictures laid end to end."""
+    if not files:
+        raise Mistake("name your data: --data F, a .tsv or .jsonl with the path of a picture and its captions")
+    first = next(iter(iterate_lines(files[0])), "")
+    laid = ".index.tsv" in files[0].name
+    columns: list[int | str] = ["captions"] if ".jsonl" in files[0].name else \
+        list(range(3 if laid else 1, max(4 if laid else 2, len(first.split("\t")))))
+    path: int | str = "file" if ".jsonl" in files[0].name else 0
+    pictures = read_pictures(files, captions=columns, path=path)
+    held_out = min(1000, max(1, len(set(pictures.keys())) // 20))
+    texts = pictures.texts()[0]
+    steps, batch = max(500, 40 * len(pictures) // 64), min(64, max(8, len(pictures) // 8))
+    names = ", ".join(f'"{file.name if same_folder(files) else file.resolve()}"' for file in files)
+    root = files[0].resolve().parent if same_folder(files) else Path()
+    longest = max(len(text.split()) for text in texts)
+    return f"""\
+# Captions of pictures, from {len(pictures):,} of your own with {len(texts):,} captions. Train it with:
+#   regard train THIS_FILE --out runs/mine
+# Every setting is explained in docs/settings.md; what is not written here has a default.
+task = "caption"
+seed = 1
+
+[data]
+root = "{root}"
+train = [{names}]
+path = {json.dumps(path)}                        # the column of the path: its number, counted from 0, or its name
+captions = {json.dumps(columns)}
+held_out = {held_out}                 # so many pictures are set aside to validate, and as many to test
+too_long = "truncate"
+size = 128                      # every picture is brought to this height and width: the middle of it
+origin = ""                     # where the pictures come from, and their licence; printed on the model's card
+
+[tokens]
+kind = "words"
+size = {min(8000, max(500, len(texts) // 4))}
+lowercase = true
+
+[model]
+max_length = {max(24, 2 * longest)}                 # the longest caption has {longest} words
+
+[model.encoder]                 # or EfficientNet-Lite0 with ImageNet's weights, which few pictures need: docs/caption.md
+kind = "cnn"
+widths = [32, 64, 128, 256]
+strides = [2, 2, 2, 2]          # a map of 8 × 8 places
+
+[model.decoder]
+kind = "lstm"                   # or "transformer"
+width = 256
+
+[train]
+steps = {steps}
+pictures_per_batch = {batch}
+evaluate_every = {max(20, steps // 20)}
+evaluate_sentences = {min(200, held_out)}        # decoded for BLEU at each evaluation
+save_every = {max(20, steps // 20)}
+
+[train.optimizer]
+learning_rate = 1e-3
+
+[train.schedule]
+warmup_steps = {max(20, steps // 20)}
+
+[train.regularize]
+dropout = 0.3
+label_smoothing = 0.0
+
+[train.augment]
+crop = 8
+
+[decode]
+beam = 3
+length_penalty = 0.6
+"""
+
+
+STARTERS["caption"] = caption_recipe
+
+
 def same_folder(files: Sequence[Path]) -> bool:
     return len({path.parent for path in files}) == 1
 

@@ -13,10 +13,8 @@ from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows, Translations
 from regard.batches.side import Side
 from regard.corpus.examples import Pairs
-from regard.decoding.batched import decode_all
-from regard.decoding.beam import beam_search
+from regard.decoding.batched import decode_all, searcher
 from regard.decoding.protocol import Hypothesis
-from regard.decoding.walk import greedy, sampler, walk
 from regard.errors import Mistake
 from regard.models.zoo import MODELS
 from regard.run.base import Result, Run, override
@@ -116,16 +114,8 @@ class Translator(Run):
         if number > settings.beam and temperature is None:
             raise Mistake(f"{number} hypotheses asked for, but beam is {settings.beam}; set --beam {number}")
         sources = self.ids(texts)
-
-        def search(inputs, limits, numbers) -> list[list[Hypothesis]]:
-            if temperature is not None:
-                choose = sampler(seed=seed, temperature=temperature, top_k=top_k, top_p=top_p, numbers=numbers)
-                return [[found] for found in walk(self.model, inputs, limits, choose, settings.length_penalty, marks=self.marks)]
-            if settings.beam == 1:
-                return [[found] for found in walk(self.model, inputs, limits, greedy, settings.length_penalty, marks=self.marks)]
-            return beam_search(self.model, inputs, limits, beam=settings.beam, alpha=settings.length_penalty, number=number,
-                               marks=self.marks)
-
+        search = searcher(self.model, beam=settings.beam, alpha=settings.length_penalty, number=number, temperature=temperature,
+                          top_k=top_k, top_p=top_p, seed=seed, marks=self.marks)
         spoken = [i for i, ids in enumerate(sources) if ids]
         found = decode_all([sources[i] for i in spoken], search, batch_tokens=max(1, settings.batch_tokens // settings.beam),
                            device=self.device, most=self.recipe.model.max_length, max_tokens=settings.max_tokens,

@@ -10,6 +10,7 @@ from regard.scoring.alignment import (
     uniform_error,
 )
 from regard.scoring.answers import answer_scores
+from regard.scoring.captions import by_rank, caption_scores, grounding_scores, inside, sentence_bleu
 from regard.scoring.correlation import correlations
 from regard.scoring.labels import label_scores
 from regard.scoring.likelihood import accuracy, compare_right, item_accuracy, perplexity
@@ -25,11 +26,15 @@ __all__ = [
     "answer_scores",
     "best_head",
     "bootstrap",
+    "by_rank",
+    "caption_scores",
     "compare",
     "compare_right",
     "compare_summaries",
     "correlations",
     "format_moses",
+    "grounding_scores",
+    "inside",
     "item_accuracy",
     "label_scores",
     "links",
@@ -39,6 +44,7 @@ __all__ = [
     "retrieval_ranks",
     "retrieval_scores",
     "score_by_length",
+    "sentence_bleu",
     "summary_scores",
     "translation_scores",
     "uniform_error",

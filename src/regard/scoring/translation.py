@@ -21,7 +21,7 @@ from sacrebleu.significance import PairedTest
 from regard.errors import Mistake
 from regard.scoring.score import SAMPLES, Score
 
-References = Sequence[str] | Sequence[Sequence[str]]
+References = Sequence[str] | Sequence[Sequence[str]] | Sequence[Sequence[str | None]]
 
 DRAWS = 10_000_000  # sentences drawn in all; sacreBLEU holds about 100 bytes for each at once
 
@@ -64,12 +64,13 @@ def translation_scores(
     BLEU has sacreBLEU's defaults (13a tokens, exponential smoothing, orders 1 to 4 whatever the length), so a set in
     which no sentence has four words scores 0.
     """
-    streams = _streams(hypotheses, references)
+    streams = streams_of(hypotheses, references)
     samples = _affordable(samples, len(hypotheses))
-    return {name: _score(_metric(name), hypotheses, streams, samples) for name in metrics}
+    return {name: score_one(_metric(name), hypotheses, streams, samples) for name in metrics}
 
 
-def _score(metric: Any, hypotheses: Sequence[str], streams: list[list[str]], samples: int) -> Score:
+def score_one(metric: Any, hypotheses: Sequence[str], streams: list[list[str]], samples: int, told_first: str = "") -> Score:
+    """One of sacreBLEU's metrics, with what its signature does not say of it told first."""
     result = metric.corpus_score(list(hypotheses), streams, n_bootstrap=samples)
     signature = str(metric.get_signature())
     told = json.loads(result.format(width=6, is_json=True, signature=signature))
@@ -77,7 +78,7 @@ def _score(metric: Any, hypotheses: Sequence[str], streams: list[list[str]], sam
     half = told.get("confidence_var", 0.0)
     best = float("inf") if isinstance(metric, TER) else 100.0
     low, high = max(0.0, mean - half), min(best, mean + half)
-    return Score(result.name, float(result.score), min(low, result.score), max(high, result.score), signature)
+    return Score(result.name, float(result.score), min(low, result.score), max(high, result.score), told_first + signature)
 
 
 def score_by_length(
@@ -95,7 +96,7 @@ def score_by_length(
     A bin reaches from `low` to `high` words, both included. Short bins may hold no 4-grams, so the orders counted are those
     that occur (`eff:yes` in the signature).
     """
-    streams = _streams(hypotheses, references)
+    streams = streams_of(hypotheses, references)
     if len(sources) != len(hypotheses):
         raise Mistake(f"{len(sources)} sources but {len(hypotheses)} hypotheses: give one line of each per sentence")
     samples = _affordable(samples, len(hypotheses))
@@ -104,7 +105,7 @@ def score_by_length(
     for low, high in _bins(lengths, bins, least):
         chosen = [i for i, length in enumerate(lengths) if low <= length <= high]
         metric = BLEU(effective_order=True, force=True)
-        score = _score(metric, [hypotheses[i] for i in chosen], [[s[i] for i in chosen] for s in streams], samples)
+        score = score_one(metric, [hypotheses[i] for i in chosen], [[s[i] for i in chosen] for s in streams], samples)
         numbers = {"score": score.score, "ci_low": score.low, "ci_high": score.high, "signature": score.signature}
         rows.append({"low": low, "high": high, "count": len(chosen), **numbers})
     return rows
@@ -150,7 +151,7 @@ def compare(
     if len(hypotheses) < 2:
         raise Mistake(f"{len(hypotheses)} system to compare: give at least 2")
     for system, outputs in hypotheses.items():
-        streams = _streams(outputs, references, system)
+        streams = streams_of(outputs, references, system)
     systems: list[tuple[str, Sequence[str]]] = [(name, list(outputs)) for name, outputs in hypotheses.items()]
     samples = _affordable(samples, len(streams[0]))
     chosen = {name: _metric(name) for name in metrics}
@@ -188,7 +189,7 @@ def _metric(name: str) -> Any:
     return METRICS[name]()
 
 
-def _streams(hypotheses: Sequence[str], references: References, name: str = "") -> list[list[str]]:
+def streams_of(hypotheses: Sequence[str], references: References, name: str = "") -> list[list[str]]:
     """The references as sacreBLEU takes them, one list per translator, once their lengths are known to agree."""
     single = not references or isinstance(references[0], str)
     given: Any = [references] if single else references

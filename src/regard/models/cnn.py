@@ -1,0 +1,66 @@
+"""Pictures as maps of vectors (B, S, D), a vector a place, through convolutions: what a captioner looks at (Xu et al. 2015,
+sec. 3.1.1).
+
+The small network is of residual blocks (He et al. 2016, fig. 2) with group norm (Wu & He 2018), which a batch cannot change. A
+convolution hardly knows where in the picture it is: positions are added, of which Xu et al. have none.
+"""
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.positions import Learned, build_grid
+from regard.layers.pixels import Normalise
+
+if TYPE_CHECKING:
+    from regard.recipe.caption import CnnEncoder, MapPart
+
+GROUPS = 8
+
+
+class PictureMap(nn.Module):
+    """Pixels (B, 3, H, W) -> a vector of each place of a grid (B, S, D), row by row."""
+
+    def __init__(self, settings: "MapPart", grid: tuple[int, int]):
+        super().__init__()
+        self.places = build_grid(settings.positions, width=settings.width, grid=grid, marks=0)
+        if isinstance(self.places, Learned):
+            nn.init.normal_(self.places.table.weight, std=0.02)                   # what a place shows counts more at first
+
+    def channels(self, pixels: Tensor) -> Tensor:
+        """(B, D, rows, columns)"""
+        raise NotImplementedError
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        x = self.channels(pixels).flatten(2).transpose(1, 2)                      # (B, S, D)
+        return self.places.embed(x, torch.arange(x.size(1), device=x.device))
+
+
+class Cnn(PictureMap):
+    def __init__(self, settings: "CnnEncoder", size: tuple[int, int]):
+        super().__init__(settings, settings.grid(size))
+        self.normalise = Normalise(settings.mean, settings.deviation)
+        self.blocks = nn.Sequential(*(ConvolutionBlock(before, width, stride) for before, width, stride
+                                      in zip([3, *settings.widths], settings.widths, settings.strides)))
+
+    def channels(self, pixels: Tensor) -> Tensor:
+        return self.blocks(self.normalise(pixels).to(next(self.parameters()).dtype))
+
+
+class ConvolutionBlock(nn.Module):
+    """relu(Wx + f(x)), f being convolution, norm, ReLU, convolution, norm."""
+
+    def __init__(self, width: int, out: int, stride: int):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Conv2d(width, out, 3, stride, padding=1, bias=False), group_norm(out), nn.ReLU(),
+                                   nn.Conv2d(out, out, 3, padding=1, bias=False), group_norm(out))
+        self.shortcut = nn.Sequential(nn.Conv2d(width, out, 1, stride, bias=False), group_norm(out))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.shortcut(x) + self.inner(x)).relu()
+
+
+def group_norm(width: int) -> nn.Module:
+    return nn.GroupNorm(math.gcd(GROUPS, width), width)

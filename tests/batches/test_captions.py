@@ -1,0 +1,70 @@
+"""Pictures with captions as rows: one caption an epoch to learn from, every caption to check."""
+
+import numpy as np
+import pytest
+import torch
+
+from regard.batches.batch import NOTHING
+from regard.batches.batches import Batches
+from regard.batches.pictures import PictureCaptions
+from regard.batches.ragged import Ragged
+from regard.batches.side import Side
+from regard.recipe import Augment
+from regard.tokens.special import BOS, EOS, OURS
+
+CAPTIONS = [[[10], [11, 12, 13], [14, 15]], [[20]], [[30, 31], [32]]]
+PIXELS = np.arange(3 * 4 * 4 * 3, dtype=np.uint8).reshape(3, 4, 4, 3)
+
+
+def rows(**options):
+    flat = [caption for captions in CAPTIONS for caption in captions]
+    numbers = [len(captions) for captions in CAPTIONS]
+    return PictureCaptions.of(PIXELS, Side(Ragged.of(flat)), numbers, room=8, marks=OURS, **options)
+
+
+def said(batch):
+    return [[token for token in labels.tolist() if token != NOTHING][:-1] for labels in batch.labels]
+
+
+def test_every_epoch_takes_a_caption_of_each_picture_and_all_in_time():
+    found, seen = rows(), [set(), set(), set()]
+    for epoch in range(40):
+        batch = found.batch(np.arange(3), 7, epoch)
+        assert said(batch) == said(rows().batch(np.arange(3), 7, epoch)), "a pure function of seed and epoch"
+        for picture, caption in enumerate(said(batch)):
+            assert caption in CAPTIONS[picture]
+            seen[picture].add(tuple(caption))
+        lengths = found.lengths(7, epoch)
+        assert lengths[0].tolist() == [8] * 3 and lengths[1].tolist() == [len(caption) + 1 for caption in said(batch)]
+    assert [len(captions) for captions in seen] == [3, 1, 2]
+    assert any(said(rows().batch(np.arange(3), 8, e)) != said(rows().batch(np.arange(3), 7, e)) for e in range(5))
+
+
+def test_a_row_does_not_depend_on_the_batch_it_is_in():
+    together = said(rows().batch(np.array([2, 0, 1]), 1, 3))
+    assert together == [said(rows().batch(np.array([row]), 1, 3))[0] for row in (2, 0, 1)]
+
+
+def test_what_is_checked_is_every_caption_of_every_picture():
+    found = rows(each=True)
+    batch = found.batch(np.arange(len(found)), 0, 0)
+    assert said(batch) == [caption for captions in CAPTIONS for caption in captions]
+    owners = [picture for picture, captions in enumerate(CAPTIONS) for _ in captions]
+    for pixels, picture, target, labels in zip(batch.inputs["pixels"], owners, batch.inputs["target"], batch.labels):
+        assert (pixels.permute(1, 2, 0).numpy() == PIXELS[picture]).all()
+        assert target[0] == BOS and EOS in labels
+
+
+def test_plain_rows_are_the_longest_so_that_none_is_too_long_unseen():
+    assert said(rows().plain().batch(np.arange(3), 5, 9)) == [[11, 12, 13], [20], [30, 31]]
+    assert said(rows().plain().capped(3).batch(np.arange(3), 5, 9)) == [[11, 12], [20], [30, 31]]
+
+
+def test_a_batch_has_so_many_pictures_and_training_changes_them():
+    plan = Batches(rows(), 2 * 8, 1).plan(0)
+    assert sorted(map(len, plan)) == [1, 2]
+    augmented = rows(augment=Augment(crop=2))
+    changed, plain = (one.batch(np.arange(3), 1, 0).to(torch.device("cpu")) for one in (augmented, augmented.plain()))
+    assert (changed.inputs["pixels"] != plain.inputs["pixels"]).any()
+    with pytest.raises(IndexError):
+        rows().batch(np.array([3]), 0, 0)

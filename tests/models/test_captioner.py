@@ -1,0 +1,252 @@
+"""What every captioner owes, whatever it reads pictures with and tells them by; and the equations of Xu et al. 2015."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from regard.attention.hard import Hard
+from regard.attention.watch import watch
+from regard.batches.batch import NOTHING, Batch
+from regard.decoding.beam import beam_search
+from regard.decoding.walk import greedy, walk
+from regard.models.efficientnet import EfficientNet, from_package
+from regard.models.zoo import MODELS
+from regard.recipe import CaptionModel, Regularize
+from regard.tokens.special import BOS, EOS
+from regard.training.objectives import Say
+
+V, SIZE = 11, (16, 24)
+ENCODERS = {
+    "cnn": {"kind": "cnn", "widths": [8, 12], "strides": [2, 2]},
+    "patches": {"kind": "patches", "layers": 1, "width": 12, "heads": 2, "feed_forward": 16, "patch": 8, "pool": "class"},
+    "efficientnet": {"kind": "efficientnet-lite0", "channels": 112, "frozen": False},
+}
+
+
+def build(encoder="cnn", seed=0, **decoder):
+    torch.manual_seed(seed)
+    shape = {"heads": 2, "feed_forward": 16, "layers": 2} if decoder.get("kind") == "transformer" else {}
+    told = {"width": 8, **shape, **decoder}
+    settings = CaptionModel.model_validate({"encoder": ENCODERS[encoder], "decoder": told, "max_length": 16})
+    model = MODELS["caption"][settings.kind](settings, SIZE, V, Regularize(dropout=0.0))
+    return model.double().eval()
+
+
+@st.composite
+def models(draw):
+    encoder, seed = draw(st.sampled_from(["cnn", "patches"])), draw(st.integers(0, 100))
+    if draw(st.booleans()):
+        positions = {"kind": draw(st.sampled_from(["sinusoidal", "rotary", "alibi"]))}
+        return build(encoder, seed, kind="transformer", positions=positions, tie=draw(st.booleans()))
+    return build(encoder, seed, attention=draw(st.sampled_from(["soft", "hard"])), gate=draw(st.booleans()),
+                 ask_with_word=draw(st.booleans()),
+                 layers=draw(st.integers(1, 2)), embedding_width=draw(st.sampled_from([None, 6])))
+
+
+def examples(B=3, T=5):
+    return torch.randint(0, 256, (B, 3, *SIZE), dtype=torch.uint8), torch.randint(4, V, (B, T))
+
+
+def close(one, other, by=1e-10):
+    torch.testing.assert_close(one, other, atol=by, rtol=0)
+
+
+@given(models())
+def test_cached_equals_uncached(model):
+    pixels, target = examples()
+    state, parts = model.start(pixels, room=2), []
+    for start, end in ((0, 1), (1, 3), (3, 5)):
+        logits, state = model.step(target[:, start:end], state)
+        parts.append(logits)
+    close(torch.cat(parts, 1), model(pixels, target))
+
+
+@given(models())
+def test_batched_equals_one_by_one_and_later_words_change_nothing(model):
+    pixels, target = examples()
+    together = model(pixels, target)
+    for b in range(len(pixels)):
+        close(together[b], model(pixels[b:b + 1], target[b:b + 1])[0])
+    changed = target.clone()
+    changed[:, 3:] = 4
+    close(together[:, :3], model(pixels, changed)[:, :3])
+
+
+def rescore(model, pixels, tokens, prefix=(BOS,)):
+    with torch.no_grad():
+        log_p = model(pixels[None], torch.tensor([[*prefix, *tokens]])).log_softmax(-1)[0, len(prefix) - 1:]
+    return sum(float(log_p[i, token]) for i, token in enumerate([*tokens, EOS]))
+
+
+@given(models(), st.integers(2, 4))
+def test_beam_one_is_greedy_and_scores_are_rescored_outputs(model, beam):
+    pixels, _ = examples()
+    limits = torch.tensor([6, 4, 5])
+    walked = walk(model, pixels, limits, greedy)
+    narrow = beam_search(model, pixels, limits, beam=1)
+    wide = beam_search(model, pixels, limits, beam=beam, alpha=0.6, number=2)
+    for row in range(3):
+        assert walked[row].tokens == narrow[row][0].tokens
+        for h in wide[row]:
+            assert h.log_probability == pytest.approx(rescore(model, pixels[row], h.tokens), abs=1e-5)
+
+
+@given(models())
+def test_prefixes_of_different_lengths_go_on_as_if_alone(model):
+    pixels, _ = examples()
+    prefixes = [[BOS], [BOS, 5, 6], [BOS, 7]]
+    padded = torch.tensor([[-1] * (3 - len(prefix)) + prefix for prefix in prefixes])
+    found = walk(model, pixels, torch.tensor([5, 5, 5]), greedy, prefix=padded)
+    for row, prefix in enumerate(prefixes):
+        assert found[row].log_probability == pytest.approx(rescore(model, pixels[row], found[row].tokens, prefix), abs=1e-5)
+
+
+@given(models())
+def test_every_word_looks_at_the_whole_picture_once(model):
+    pixels, target = examples()
+    plain = model(pixels, target)
+    with watch(model, kinds="cross") as seen:
+        assert torch.equal(model(pixels, target), plain)
+    weights = seen.stack()                                                        # (L, B, H, T, S)
+    rows, columns = model.grid
+    assert weights.shape[1] == 3 and weights.shape[3:] == (5, rows * columns)
+    close(weights.sum(-1), torch.ones_like(weights.sum(-1)))
+
+
+def test_the_map_has_its_places_row_by_row():
+    """What is at the last place of the first row depends most on the upper right corner of the picture."""
+    for encoder in ("cnn", "patches"):
+        model = build(encoder)
+        rows, columns = model.grid
+        assert model.grid == model.settings.encoder.grid(SIZE)
+        pixels = torch.randn(1, 3, *SIZE, dtype=torch.double, requires_grad=True)
+        places = model.read(pixels)
+        assert places.shape[:2] == (1, rows * columns)
+        places[0, columns - 1].square().sum().backward()
+        felt = pixels.grad.abs().sum((0, 1)).reshape(2, SIZE[0] // 2, 3, SIZE[1] // 3).sum((1, 3))
+        assert felt.argmax() == 2
+
+
+def batch_of(pixels, target):
+    labels = torch.cat([target[:, 1:], torch.full((len(target), 1), EOS)], 1)
+    labels[1, 3:] = NOTHING
+    return Batch({"pixels": pixels, "target": target}, labels, np.arange(len(target)))
+
+
+@pytest.mark.parametrize("r_drop", [0.0, 1.0])
+def test_the_penalty_is_equation_14(r_drop):
+    model = build(doubly_stochastic=0.7)
+    batch = batch_of(*examples())
+    with watch(model, kinds="cross") as seen:
+        model(**batch.inputs)
+    alpha = seen.stack()[0, :, 0]
+    expected = 0.0
+    for b in range(3):
+        words = int((batch.labels[b] != NOTHING).sum())
+        expected += 0.7 * sum((1 - sum(alpha[b, t, i] for t in range(words))) ** 2 for i in range(alpha.size(-1)))
+    model.train()
+    model(**(batch.twice() if r_drop else batch).inputs)
+    close(model.penalty(batch), expected)
+    without = build(doubly_stochastic=0.0).train()
+    close(Say(Regularize(label_smoothing=0.0, r_drop=r_drop))(model, batch) - expected,
+          Say(Regularize(label_smoothing=0.0, r_drop=r_drop))(without, batch), by=1e-5)
+
+
+def test_a_model_that_is_not_trained_asks_for_nothing():
+    model = build(doubly_stochastic=1.0)
+    batch = batch_of(*examples())
+    model(**batch.inputs)
+    assert model.penalty(batch) == 0
+
+
+def forced(model, places):
+    """Hard attention that looks where it is told to."""
+    order = iter(places)
+    model.decoder.place.draw = lambda weights: torch.full(weights.shape[:3], next(order))
+
+
+def test_the_estimate_of_the_gradient_is_right_on_average():
+    """Over all ways of looking, by their chances: that of Σ_s p(s) log p(y | s), eq. 10, whatever the baseline."""
+    words, pixels = 2, torch.randint(0, 256, (1, 3, *SIZE), dtype=torch.uint8)
+    model = build("patches", attention="hard", expected=0.0, entropy=0.0, reinforce=1.0).train()
+    places = model.grid[0] * model.grid[1]
+    target = torch.tensor([[BOS, 5]])
+    batch = Batch({"pixels": pixels, "target": target}, torch.tensor([[5, 7]]), np.arange(1))
+    weights = [p for name, p in model.named_parameters() if "cross_attention" in name or "bridge" in name]
+    bound, estimates = 0.0, [torch.zeros_like(p) for p in weights]
+    for ways in product(range(places), repeat=words):
+        forced(model, ways)
+        model.baseline.fill_(-1.3)
+        loss = Say(Regularize(label_smoothing=0.0))
+        estimate = torch.autograd.grad(-loss(model, batch), weights, retain_graph=True)
+        log_p = model.said.log_softmax(-1).gather(-1, batch.labels[..., None]).sum()
+        chance = model.decoder.place.chances().sum().exp()
+        bound = bound + chance * log_p
+        estimates = [total + chance.detach() * part for total, part in zip(estimates, estimate)]
+    for exact, found in zip(torch.autograd.grad(bound, weights), estimates):
+        close(found, exact, by=1e-7)
+        assert exact.abs().max() > 1e-5
+
+
+def test_the_baseline_follows_the_rewards_and_the_entropy_is_what_it_is():
+    model = build(attention="hard", expected=0.0, entropy=0.5, reinforce=0.0).train()
+    batch = batch_of(*examples())
+    model(**batch.inputs)
+    place = model.decoder.place
+    weights, spoken = place.weights()[:, 0], batch.labels >= 0
+    close(model.penalty(batch), -0.5 * torch.special.entr(weights).sum(-1)[spoken].sum())
+    log_p = model.said.log_softmax(-1).gather(-1, batch.labels.clamp(min=0)[..., None])[..., 0]
+    close(model.baseline, 0.1 * (log_p * spoken).sum(1).mean().detach(), by=1e-6)
+
+
+def test_hard_attention_sees_one_place_and_half_the_time_the_mean():
+    torch.manual_seed(0)
+    place, (q, k, v) = Hard(), torch.randn(3, 64, 1, 2, 5, dtype=torch.double)
+    place.begin(64, q.device)
+    seen = place.train()(q, k, v)
+    assert all((row[None] == values).all(-1).any() for row, values in zip(seen[:, 0, 0], v[:, 0]))
+    place.expected = 0.5
+    place.begin(64, q.device)
+    seen = place(q, k, v)
+    soft = nn.functional.scaled_dot_product_attention(q, k, v)
+    assert 10 < place.soft.sum() < 54
+    close(seen[place.soft], soft[place.soft])
+    assert (place.chances()[place.soft] == 0).all() and (place.chances()[~place.soft] < 0).any()
+    likeliest = (q @ k.transpose(-2, -1)).argmax(-1)
+    close(place.eval()(q, k, v), v.gather(2, likeliest[..., None].expand(-1, -1, -1, 5)))
+
+
+def theirs(name):
+    """The package's name of one of our tensors."""
+    ends = {"stem.0": "_conv_stem", "stem.1": "_bn0", "head.0": "_conv_head", "head.1": "_bn1"}
+    parts = {"expand.0": "_expand_conv", "expand.1": "_bn0", "depthwise.0": "_depthwise_conv", "depthwise.1": "_bn1",
+             "project.0": "_project_conv", "project.1": "_bn2"}
+    *layer, tensor = name.split(".")
+    if layer[0] == "blocks":
+        return f"_blocks.{layer[1]}.{parts['.'.join(layer[2:])]}.{tensor}"
+    return f"{ends['.'.join(layer)]}.{tensor}"
+
+
+def test_efficientnet_has_its_published_shape_and_takes_the_packages_tensors():
+    network = EfficientNet().eval()
+    assert sum(p.numel() for p in network.parameters()) == 4_652_008 - 1_281_000
+    weights = {theirs(name): torch.randn_like(tensor, dtype=torch.float) for name, tensor in network.state_dict().items()}
+    found = from_package({**weights, "_fc.weight": torch.zeros(1000, 1280), "_fc.bias": torch.zeros(1000)})
+    assert found.keys() == network.state_dict().keys()
+    assert network(torch.zeros(1, 3, 64, 97)).shape == (1, 1280, 2, 4)
+
+
+def test_a_frozen_encoder_stays_as_it_is():
+    frozen = {**ENCODERS["efficientnet"], "frozen": True}
+    settings = CaptionModel.model_validate({"encoder": frozen, "decoder": {"width": 8}, "max_length": 8})
+    model = MODELS["caption"]["lstm"](settings, SIZE, V).train()
+    before = {name: tensor.clone() for name, tensor in model.encoder.network.state_dict().items()}
+    pixels, target = examples()
+    model(pixels, target).sum().backward()
+    assert all(p.grad is None for p in model.encoder.network.parameters())
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.encoder.network.state_dict().items())
