@@ -18,6 +18,7 @@ from regard.batches.ragged import Ragged
 from regard.cli import app
 from regard.errors import Mistake
 from regard.layers.conv import Conv
+from regard.models.dvae import Dvae
 from regard.plan import plan
 from regard.run.card import card
 from regard.run.draw import Drawn
@@ -153,6 +154,8 @@ def test_what_is_drawn_depends_on_the_seed_alone(run):
     assert all(np.array_equal(a.codes, b.codes) and a.score == pytest.approx(b.score, abs=1e-4)
                for a, b in zip(together[0], run.draw(captions[:1], number=3, temperature=2.0, seed=7)[0]))
     assert np.array_equal(run.draw(captions[:1], temperature=2.0, seed=7)[0][0].codes, together[0][0].codes)
+    one, two = run.draw(captions[:1] * 2, number=3, temperature=4.0)
+    assert any(not np.array_equal(a.codes, b.codes) for a, b in zip(one, two))
     other = run.draw(captions, number=3, temperature=2.0, seed=8)
     assert any(not np.array_equal(a.codes, b.codes) for a, b in zip(together[0], other[0]))
 
@@ -202,11 +205,11 @@ def test_the_command_line_draws(run, tmp_path):
 
 
 def test_a_sheet_shows_each_picture_in_its_place():
-    pictures = [np.full((4, 6, 3), shade, np.uint8) for shade in (10, 20, 30)]
-    whole = sheet(pictures)
-    assert whole.shape == (2 * 6 + 2, 2 * 8 + 2, 3)
-    assert (whole[2:6, 2:8] == 10).all() and (whole[2:6, 10:16] == 20).all() and (whole[8:12, 2:8] == 30).all()
-    assert (whole[8:12, 10:16] == 255).all()
+    whole = sheet([np.full((4, 6, 3), shade, np.uint8) for shade in (10, 20, 30, 40, 50)])
+    assert whole.shape == (2 * 6 + 2, 3 * 8 + 2, 3)
+    for place, shade in enumerate((10, 20, 30, 40, 50, 255)):
+        top, left = 2 + place // 3 * 6, 2 + place % 3 * 8
+        assert (whole[top:top + 4, left:left + 6] == shade).all()
 
 
 @pytest.mark.parametrize("words, message", [
@@ -256,6 +259,14 @@ def test_too_long_captions_are_dropped_where_they_are_learned_from_and_cut_where
     learned, scored = run.encode(examples, training=True), run.encode(examples)
     assert len(learned) == 2 and learned.of.tolist() == [0, 1, 2]
     assert len(scored) == 3 and scored.of.tolist() == [0, 2, 3, 4] and scored.captions.lengths.tolist() == [3, 6, 6, 1]
+
+
+def test_the_model_is_told_every_step(pictures, tmp_path, monkeypatch):
+    steps = []
+    monkeypatch.setattr(Dvae, "begin_step", lambda self, step: steps.append(step))
+    short = settings(CODES, pictures, train={"steps": 3, "evaluate_every": 3, "gradient_accumulation_steps": 2})
+    train(short, tmp_path / "run", device="cpu")
+    assert steps == [1, 2, 3]
 
 
 def test_the_loss_is_weighed_between_caption_and_picture(run):

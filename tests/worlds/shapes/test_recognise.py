@@ -35,6 +35,13 @@ def test_captions_are_judged_by_pixels_as_by_scenes():
     assert shapes.shows(picture.pixels(), "a melancholy afternoon") is None
 
 
+def test_what_is_faint_is_there_and_a_shadow_is_not():
+    for picture in shapes.generate(10, 7, shapes=(1, 2)):
+        pixels, shade = picture.pixels().astype(float), picture.scene.shade
+        assert shapes.recognise((shade + 0.8 * (pixels - shade)).astype(np.uint8)).shapes == picture.scene.shapes
+        assert shapes.recognise((shade + 0.1 * (pixels - shade)).astype(np.uint8)).shapes == ()
+
+
 def test_nothing_is_in_nothing():
     for shade in (0, 128, 200, 255):
         assert shapes.recognise(np.full((32, 32, 3), shade, np.uint8)).shapes == ()
