@@ -108,6 +108,17 @@ def test_each_word_looks_somewhere(which, pictures, request):
         run.look(files(pictures), ["red is above"])
 
 
+def test_a_word_looks_from_where_it_is_said(run, pictures):
+    """Before a word there is the begin mark or the word before it; an empty caption looks nowhere."""
+    look = next(run.look(files(pictures)[:1], ["red is above"]))
+    pixels = torch.from_numpy(run.seen(files(pictures)[:1])).permute(0, 3, 1, 2)
+    with torch.no_grad(), regard.watch(run.model, kinds="cross") as seen:
+        run.model(pixels, torch.tensor([[run.marks.begin, *run.ids(["red is"])[0]]]))
+    np.testing.assert_allclose(look.weights.reshape(3, -1), seen.stack()[0, 0, 0].numpy(), atol=1e-5)
+    nothing = next(run.look(files(pictures)[:1], [""]))
+    assert nothing.words == [] and nothing.weights.shape == (0, 4, 4)
+
+
 def test_hard_attention_learns_too(pictures, tmp_path):
     decoder = {"kind": "lstm", "width": 32, "attention": "hard"}
     made = settings(pictures, model={"decoder": decoder}, train={"steps": 60, "evaluate_every": 60})

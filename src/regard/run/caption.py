@@ -151,7 +151,7 @@ class CaptionRun(PictureRun):
         numbers, places = self.tokenizers[0].words(caption), range(weights.shape[-1])
         merged = np.array([[merge_words(head, numbers, places) for head in layer] for layer in weights])      # (L, H, T, S)
         words = self.tokenizers[0].decode([list(caption)])[0].split()
-        mean, _ = Alignment([], words, merged).view()
+        mean = Alignment([], words, merged).view()[0] if words else merged[0, 0]
         grid = self.model.grid
         return Look(words, mean.reshape(-1, *grid), merged.reshape(*merged.shape[:3], *grid))
 
