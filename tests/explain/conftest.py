@@ -62,6 +62,16 @@ def target(request):
     return KINDS[request.param]()
 
 
+@pytest.fixture(scope="session")
+def tiny_classifier():
+    return classifier
+
+
+@pytest.fixture(scope="session")
+def tiny_target():
+    return reading
+
+
 @pytest.fixture
 def kinds():
     return KINDS

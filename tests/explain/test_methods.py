@@ -32,7 +32,7 @@ def test_every_method_gives_a_number_a_token_or_refuses_in_a_line(target):
 
 
 def test_what_does_not_apply(kinds):
-    found, refused = explain(kinds["recurrent translator"]())
+    _, refused = explain(kinds["recurrent translator"]())
     assert set(refused) == set(DEEP)
     _, refused = explain(kinds["without attention"]())
     assert set(refused) == {"attention", "norms", "gradient-attention", *DEEP}

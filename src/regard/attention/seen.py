@@ -74,7 +74,8 @@ class Seen:
     def nbytes(self) -> int:
         weights = sum(kept.nbytes for calls in self.calls.values() for kept in calls)
         gradients = sum(kept.nbytes for calls in self.gradient_calls.values() for kept in calls if kept)
-        return weights + gradients + sum(x.nbytes for kept in (self.states, self.values) for calls in kept.values() for x in calls)
+        beside = [x for kept in (self.states, self.values) for calls in kept.values() for x in calls]
+        return weights + gradients + sum(x.nbytes for x in beside)
 
     def stack(self, pattern: str = "") -> Tensor:
         """The weights at every place whose name matches, one layer after another: (L, B, H, T, S)."""

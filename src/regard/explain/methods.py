@@ -12,6 +12,7 @@
 In an encoder–decoder, paths lead through both sides, and the explanation is what they have to do with the source.
 """
 
+import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -60,7 +61,7 @@ def gradient_attention(target: Target) -> Tensor:
 
 def norms(target: Target) -> Tensor:
     name = look(target).last.name
-    with torch.no_grad(), watch(target.model, values=True, kinds=rf"^{name}$") as seen:
+    with torch.no_grad(), watch(target.model, values=True, kinds=rf"^{re.escape(name)}$") as seen:
         target.said(target.ids)
     weights = seen[name][0].double().cpu()                                        # (H, T, S)
     values = share(seen.values[name][-1], len(weights))[0].double().cpu()         # (H, S, J)
@@ -152,6 +153,6 @@ def build_network(paths: Paths) -> tuple[Network, list[int]]:
     for stage in paths.stages:
         above = raise_by(stage.weights.mean(0), below if stage.across else above, above)
     network = Network(nodes)
-    for a, b, capacity in [*((0, node, share) for node, share in zip(above, paths.asks.tolist())), *edges]:
+    for a, b, capacity in [*((0, node, part) for node, part in zip(above, paths.asks.tolist())), *edges]:
         network.add(a, b, capacity)
     return network, inputs

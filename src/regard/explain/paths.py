@@ -45,8 +45,8 @@ class Paths:
         return next((stage.weights.size(-1) for stage in self.stages if stage.across), 0)
 
     def climb(self, combine: Combine) -> Tensor:
-        """What every position has to do with every input, (T, inputs): `combine(weights (T, S), seen (S, inputs), own (T, inputs))`
-        at each stage, where `own` is what comes past it by the residual."""
+        """What every position has to do with every input: (T, inputs). At each stage `combine(weights (T, S), seen (S, inputs),
+        own (T, inputs))`, where `own` is what comes past it by the residual."""
         own, S = self.stages[0].weights.size(-2), self.source_size
         everything = torch.eye(own + S, dtype=torch.float64)
         below, above = everything[own:], everything[:own]
@@ -89,10 +89,10 @@ def look_with_gradients(target: Target) -> Paths:
 
 def paths_of(seen: Seen, target: Target, weights: Callable[[str], Tensor], deep: str | None = None) -> Paths:
     if not seen.places():
-        raise Mistake("a model without attention has none to explain it by; use: occlusion, input-gradient or integrated-gradients")
+        raise Mistake("a model without attention has none to explain it by; use: occlusion, input-gradient, integrated-gradients")
     if deep is not None and any(layer_of(name) is None for name in seen.places()):
-        raise Mistake(f"{deep} follows attention through the layers of a Transformer; this model is recurrent, and mixes its words "
-                      "otherwise too; use: attention, norms or a method of gradients")
+        raise Mistake(f"{deep} follows attention through the layers of a Transformer; this model is recurrent, and mixes its "
+                      "words otherwise too; use: attention, norms or a method of gradients")
     stages, source = stages_of(seen, target, weights)
     T = stages[-1].weights.size(-2)
     first = stages[0].weights.size(-2) if target.translates else 0

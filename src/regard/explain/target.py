@@ -74,7 +74,7 @@ class Target:
         with embedded(self.model, ids, keep):
             self.said(ids)
         if not found:
-            raise Mistake("the model reads no word vectors of its own; use a method without gradients with respect to them: occlusion")
+            raise Mistake("the model reads no word vectors of its own that have gradients; use: occlusion")
         return found[0]
 
     def gradients(self, vectors: Tensor) -> Tensor:
