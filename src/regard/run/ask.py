@@ -195,7 +195,7 @@ def ask_set(run: Run, examples: Any, number: int) -> Iterator[Asked]:
 
 
 def ask_pair(run: Translator, pair: bilingual.Pair, index: int) -> Iterator[Asked]:
-    """An aligned word of a world's reference, and the pronoun that an "it" became."""
+    """The pronoun that an "it" became in a world's reference; where there is none, an aligned word."""
     source, target = run.ids([pair.source])[0], run.tokenizers[1].encode([pair.target])[0]
     words, spoken = run.tokenizers[0].words(source), set(run.tokenizers[1].words(target))
     linked = sorted({t for _, t in pair.alignment if t in spoken})
@@ -203,7 +203,7 @@ def ask_pair(run: Translator, pair: bilingual.Pair, index: int) -> Iterator[Aske
     def tokens(of: set[int]) -> tuple[int, ...]:
         return tuple(i for i, word in enumerate(words) if word in of)
 
-    if linked:
+    if linked and not pair.pronouns:
         chosen = drawn(linked, index)
         asked = ask_translation(run, pair.source, str(chosen + 1), target)
         right = tokens({s for s, t in pair.alignment if t == chosen})

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.attention.watch import places
 from regard.errors import Mistake
 from regard.explain.faithful import LOT, MEASURES, SHARES, mean, measure, permuted, summarise
 from regard.explain.methods import METHODS, explain
@@ -83,7 +84,8 @@ class Measured:
             return [interval(scores[name]) if name in scores else "" for name in names]
 
         curves = [Table(title, ["", *(f"{share}%" for share in SHARES)],
-                        [[method, *cells([f"{key} {share}%" for share in SHARES], scores)] for method, scores in self.scores.items()])
+                        [[method, *cells([f"{key} {share}%" for share in SHARES], scores)]
+                         for method, scores in self.scores.items()])
                   for title, key in (("probability lost without the first tokens", "without"),
                                      ("probability lost with the first tokens alone", "only"))]
         return [Table(f"{self.name}: {self.number} answers", ["", *present],
@@ -100,7 +102,7 @@ def explain_text(run: Run, text: str, method: str = "all", *, label: str | None 
     asked = ask(run, text, label=label, word=word)
     values, refused = explain(asked.target, methods)
     measured = measure(asked.target, values, fresh=fresh(run), gold=asked.gold)
-    shown = permuted(asked.target) if "attention" in values or attends(asked) else None
+    shown = permuted(asked.target) if attends(asked) else None
     return Explained(asked.answer, asked.tokens, {name: numbers.tolist() for name, numbers in values.items()}, refused, measured,
                      shown)
 
@@ -108,7 +110,8 @@ def explain_text(run: Run, text: str, method: str = "all", *, label: str | None 
 def explain_set(run: Run, data: str, method: str = "all", *, number: int = 200, progress: bool = False) -> Measured:
     """How faithful explanations are over a set."""
     methods, other = methods_of(method), fresh(run)
-    rows, shown, refused = [], [], {}
+    rows, shown = [], []
+    refused: dict[str, str] = {}
     for index, asked in enumerate(ask_set(run, read_set(run, data), number)):
         values, why = explain(asked.target, methods)
         refused |= why
@@ -125,8 +128,6 @@ def explain_set(run: Run, data: str, method: str = "all", *, number: int = 200, 
 
 
 def attends(asked: Asked) -> bool:
-    from regard.attention.watch import places
-
     return bool(places(asked.target.model))
 
 
@@ -163,6 +164,7 @@ def write_page(run: Run, found: Measured, path: Path) -> None:
     refused = [f"{name} does not apply: {why}." for name, why in found.refused.items()]
     report = Report(f"Are explanations of {run.folder.name} faithful?",
                     f"{found.number} answers of {found.name}; in brackets 95% intervals over them.",
-                    tables=[(table.title, table.header, table.rows) for table in found.tables()], notes=[*found.words(), *refused])
+                    tables=[(table.title, table.header, table.rows) for table in found.tables()],
+                    notes=[*found.words(), *refused])
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page(report), encoding="utf-8")
