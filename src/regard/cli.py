@@ -331,12 +331,12 @@ def show(run: RunFolder, text: Annotated[str, typer.Argument(help="A sentence to
 
 @app.command()
 def explain(run: RunFolder, text: Annotated[str | None, typer.Argument(help="What the run reads.")] = None,
-            data: Annotated[str | None, typer.Option(metavar="FILE|SET", help="Measure over a file, one text a line, or over a set "
-                                                     "of the recipe (valid …).")] = None,
+            data: Annotated[str | None, typer.Option(metavar="FILE|SET", help="Measure over a file, one text a line, or over a "
+                                                     "set of the recipe (valid …).")] = None,
             method: Annotated[str, typer.Option(help="all, or some with commas between them: attention, rollout, flow, "
                                                 "gradient-attention, norms, input-gradient, integrated-gradients, "
                                                 "occlusion.")] = "all",
-            label: Annotated[str | None, typer.Option("--class", help="The label to explain; the likeliest when not given.")] = None,
+            label: Annotated[str | None, typer.Option("--class", help="The label to explain; else the likeliest.")] = None,
             word: Annotated[str | None, typer.Option(help="The word of the translation to explain, by its number from 1 or as it "
                                                      "stands there; or the word that should come next.")] = None,
             number: Annotated[int, typer.Option("--number", "-n", min=1, help="Examples of --data.")] = 200,

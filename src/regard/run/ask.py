@@ -12,7 +12,7 @@ from regard.batches.ragged import Ragged
 from regard.batches.rows import ClassPairs, Translations
 from regard.batches.side import Side
 from regard.chance import mix
-from regard.corpus.examples import Labelled, Lines, Pairs
+from regard.corpus.examples import Labelled, Lines, Pairs, Tasks
 from regard.corpus.single import read_labelled, read_text
 from regard.corpus.table import kind_of
 from regard.errors import Mistake
@@ -27,6 +27,7 @@ from regard.tokens.special import NO_MARK
 from regard.tokens.tokenizer import Tokenizer
 from regard.worlds import bilingual
 
+NOT_EXPLAINED = "{run.folder} {run.does}; what is explained are labels of texts, words of translations, and what comes next"
 STAND_INS = ("<mask>", "[MASK]", "<unk>", "[UNK]", "<pad>", "[PAD]")
 
 
@@ -51,7 +52,7 @@ def ask(run: Run, text: str, *, label: str | None = None, word: str | None = Non
         return ask_translation(run, text, word)
     if isinstance(run, LanguageRun):
         return ask_next(run, text, word)
-    raise Mistake(f"{run.folder} {run.does}; what is explained are the labels of texts, translations, and what comes next")
+    raise Mistake(NOT_EXPLAINED.format(run=run))
 
 
 def ask_label(run: Classifier, text: str, label: str | None = None, word: str | None = None) -> Asked:
@@ -159,15 +160,19 @@ def stand_in(tokenizer: Tokenizer) -> int:
 # sets
 
 def read_set(run: Run, data: str) -> Any:
-    """The validation set or a test set of the recipe by its name, or a file: labelled texts (.tsv, .jsonl) or texts, one a line."""
+    """The validation set or a test set of the recipe by its name, or a file: labelled texts (.tsv, .jsonl) or a text a line."""
     if Path(data).is_file():
         labelled = isinstance(run, Classifier) and run.foreign is None and kind_of(Path(data)) in ("tsv", "jsonl")
         settings = run.recipe.data
         return read_labelled([Path(data)], text=settings.text, second=settings.second, label=settings.label) if labelled \
             else read_text([Path(data)])
-    own = {} if run.foreign is not None else {"valid": run.data.valid, **run.data.tests}
+    own: dict[str, Any] = {}
+    if run.foreign is None:
+        valid = run.data.valid
+        parts = {f"valid/{name}": part for name, part in valid.parts.items()} if isinstance(valid, Tasks) else {"valid": valid}
+        own = {**parts, **run.data.tests}
     if data not in own:
-        raise Mistake(f"--data {data}: there is no such file" + (f", and no such set; there are: {', '.join(own)}" if own else ""))
+        raise Mistake(f"--data {data}: there is no such file" + (f" or set; there are: {', '.join(own)}" if own else ""))
     return own[data]
 
 
@@ -191,7 +196,7 @@ def ask_set(run: Run, examples: Any, number: int) -> Iterator[Asked]:
                 continue
             yield ask(run, " ".join(words[:-1]) if isinstance(run, LanguageRun) else examples.text[index])
         else:
-            raise Mistake(f"{run.folder} {run.does}; what is explained are the labels of texts, translations, and what comes next")
+            raise Mistake(NOT_EXPLAINED.format(run=run))
 
 
 def ask_pair(run: Translator, pair: bilingual.Pair, index: int) -> Iterator[Asked]:

@@ -51,8 +51,8 @@ class Heads:
         resolver = self.resolver()
         if resolver is not None:
             share, lot = resolver.shares["antecedent"]
-            said.append(f"\"it\" is resolved by {resolver.place}, head {resolver.number + 1}: {share:.0%} of its weight is on the "
-                        f"antecedent (by lot {lot:.0%}), and without it the right pronoun loses "
+            said.append(f"\"it\" is resolved by {resolver.place}, head {resolver.number + 1}: {share:.0%} of its weight is on "
+                        f"the antecedent (by lot {lot:.0%}), and without it the right pronoun loses "
                         f"{self.pronouns[resolver.place, resolver.number]:.2f} nats.")
         pruned = ", ".join(f"{share:.0%}: {loss:.3f}" for share, loss in self.pruned.items())
         return [*said, f"The loss without so many of the heads, the least important first: {pruned}."]
