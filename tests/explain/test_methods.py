@@ -142,6 +142,13 @@ def test_the_greatest_flow_is_the_least_cut(nodes, data):
     assert network.flow(0, nodes - 1) == pytest.approx(least)                     # nothing is left over from the first
 
 
+def test_a_flow_is_taken_back_where_another_way_lets_more_through():
+    network = Network(8)
+    for a, b in [(0, 1), (1, 2), (2, 7), (1, 3), (3, 4), (4, 7), (0, 5), (5, 6), (6, 2)]:
+        network.add(a, b, 1.0)
+    assert network.flow(0, 7) == 2                    # the shortest way, 0 1 2 7, is in the way of both others
+
+
 @pytest.mark.parametrize("name", ["classifier", "mean classifier", "recurrent classifier"])
 def test_padding_changes_nothing(name, kinds):
     torch.manual_seed(0)

@@ -75,13 +75,17 @@ def test_gold_tokens_are_those_of_the_world(tiny_run):
     gold = tiny_run.data.valid.gold
     for pair, asked in zip(gold, ask_set(tiny_run, tiny_run.data.valid, len(gold))):
         words = tiny_run.tokenizers[0].words(tiny_run.ids([pair.source])[0])
+        (said,) = tiny_run.tokenizers[1].encode([pair.target])
+        assert asked.target.answer == said[asked.target.step]
+        assert asked.target.inputs["target"][0, 1:].tolist() == said[:asked.target.step]
         if pair.pronouns:
             (truth,) = asked.gold.values()
             assert {words[token] for token in truth.right} == {pair.pronouns[0].antecedent_source}
             assert {words[token] for token in truth.among} == set(pair.pronouns[0].candidates)
         else:
             assert set(asked.gold) == {"alignment"}
-            assert {words[token] for token in asked.gold["alignment"].right} <= {s for s, _ in pair.alignment}
+            chosen = tiny_run.tokenizers[1].words(said)[asked.target.step]
+            assert {words[token] for token in asked.gold["alignment"].right} == {s for s, t in pair.alignment if t == chosen}
 
 
 def test_files_of_texts_and_of_labelled_texts(runs, tmp_path):
