@@ -418,6 +418,53 @@ def show(run: RunFolder, text: Annotated[str, typer.Argument(help="A sentence to
 
 
 @app.command()
+def explain(run: RunFolder, text: Annotated[str | None, typer.Argument(help="What the run reads.")] = None,
+            data: Annotated[str | None, typer.Option(metavar="FILE|SET", help="Measure over a file, one text a line, or over a "
+                                                     "set of the recipe (valid …).")] = None,
+            method: Annotated[str, typer.Option(help="all, or some with commas between them: attention, rollout, flow, "
+                                                "gradient-attention, norms, input-gradient, integrated-gradients, "
+                                                "occlusion.")] = "all",
+            label: Annotated[str | None, typer.Option("--class", help="The label to explain; else the likeliest.")] = None,
+            word: Annotated[str | None, typer.Option(help="The word of the translation to explain, by its number from 1 or as it "
+                                                     "stands there; or the word that should come next.")] = None,
+            number: Annotated[int, typer.Option("--number", "-n", min=1, help="Examples of --data.")] = 200,
+            heads: Annotated[bool, typer.Option("--heads", help="What each head does, and what is lost without it; over --data, "
+                                                "or the validation set.")] = False,
+            out: Annotated[Path | None, typer.Option(help="Page to write about --data: .html.")] = None,
+            task: Task = None, device: Device = "auto", as_json: AsJson = False) -> None:
+    """Say what each token had to do with an answer, by several methods, and whether they can be believed."""
+    from regard.run.explain import explain_set, explain_text, write_page
+    from regard.run.heads import explain_heads
+
+    if heads and (text is not None or out is not None):
+        raise Mistake("--heads looks at many sentences: leave out the text and --out, and give --data or nothing")
+    if not heads and (text is None) == (data is None):
+        raise Mistake("give a text to explain, or --data to measure explanations over many")
+    if data is not None and (label is not None or word is not None):
+        raise Mistake("--class and --word are for one text; over --data the run's own answers are explained")
+    if out is not None and (data is None or out.suffix != ".html"):
+        raise Mistake(f"--out {out}: a page about --data, written as .html")
+    opened = open_for("explain", run, device, task)
+    found: Any
+    if heads:
+        found = explain_heads(opened, data or "valid", number=number)
+    elif data is not None:
+        found = explain_set(opened, data, method, number=number, progress=sys.stderr.isatty())
+        if out is not None:
+            write_page(opened, found, out)
+    else:
+        found = explain_text(opened, as_asked(opened, [str(text)], task)[0], method, label=label, word=word)
+    if as_json:
+        print_json(**found.to_json())
+        return
+    for table in found.tables():
+        print_table(table.title, table.header, table.rows)
+    print()
+    for line in [*found.words(), *(f"{name} does not apply: {why}" for name, why in found.refused.items())]:
+        print(line)
+
+
+@app.command()
 def ladder(recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="The recipe of a Transformer.")],
            out: Annotated[Path, typer.Option(help="Folder for the runs and their report.")] = Path("runs/ladder"),
            set_: Set = None,

@@ -52,10 +52,11 @@ def test_recorded_weights_mix_the_values_into_the_output(kind, inputs, monkeypat
     mixed = {}
     for name, place in places(model).items():
         place.register_forward_hook(lambda module, args, output, name=name: mixed.update({name: (args[2], output)}))
-    with watch(model) as seen:
+    with watch(model, values=True) as seen:
         model(*inputs)
     for name in seen.places():
         v, output = mixed[name]
+        assert torch.equal(seen.values[name][0], v)
         torch.testing.assert_close(seen[name] @ v.repeat_interleave(2, 1), output, atol=1e-6, rtol=1e-5)
 
 

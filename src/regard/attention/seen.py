@@ -32,6 +32,8 @@ class Seen:
     """dL/dW likewise; None where nothing came back."""
     states: dict[str, list[Tensor]] = field(default_factory=dict)
     """For every layer, what it gave on (B, T, D) in each call, before the norm at the end of a stack."""
+    values: dict[str, list[Tensor]] = field(default_factory=dict)
+    """For every watched place, what was mixed under the weights (B, G, S, J) in each call."""
     left_out: dict[str, str] = field(default_factory=dict)
     """What else there was no room for."""
     heads: list[int] | None = None
@@ -72,7 +74,8 @@ class Seen:
     def nbytes(self) -> int:
         weights = sum(kept.nbytes for calls in self.calls.values() for kept in calls)
         gradients = sum(kept.nbytes for calls in self.gradient_calls.values() for kept in calls if kept)
-        return weights + gradients + sum(x.nbytes for calls in self.states.values() for x in calls)
+        beside = [x for kept in (self.states, self.values) for calls in kept.values() for x in calls]
+        return weights + gradients + sum(x.nbytes for x in beside)
 
     def stack(self, pattern: str = "") -> Tensor:
         """The weights at every place whose name matches, one layer after another: (L, B, H, T, S)."""
@@ -83,6 +86,7 @@ class Seen:
         self.calls.clear()
         self.gradient_calls.clear()
         self.states.clear()
+        self.values.clear()
         self.left_out.clear()
         if self.budget is not None:
             self.budget.reset()

@@ -66,14 +66,14 @@ def layer_of(name: str) -> int | None:
 @contextmanager
 def watch(model: nn.Module, *, layers: Chosen = None, heads: Chosen = None, rows: Chosen = None, kinds: Names = None,
           budget: int | str | None = None, keep: str = "blocks", states: bool = False,
-          gradients: bool = False) -> Iterator[Seen]:
+          gradients: bool = False, values: bool = False) -> Iterator[Seen]:
     """Record attention while the block runs; the model's output does not change by one bit.
 
     `layers`, `heads` and `rows` (queries of each call) are numbers counted from 0, `kinds` patterns of names: "self", "cross",
     "encoder", "decoder.*self". A `budget` ("200MB") is for the record and what it takes to make it; what does not fit is kept as
     `keep` says: "blocks" (means), "top" (the largest of each row), "rows" (every n-th) or "entropy".
-    With `states`, what each layer makes of its input comes too, and with `gradients` those of the loss with respect to the
-    weights, when it goes backward.
+    With `states`, what each layer makes of its input comes too, with `values` what is mixed under the weights, and with
+    `gradients` those of the loss with respect to the weights, when it goes backward.
     """
     watched = places(model, layers, kinds)
     allowance = Budget(budget, len(watched) * (1 + gradients), keep)
@@ -86,6 +86,8 @@ def watch(model: nn.Module, *, layers: Chosen = None, heads: Chosen = None, rows
             with torch.no_grad():
                 whole = weights_map(q, k, module, heads_of(heads, q, name), **options)
                 seen.calls.setdefault(name, []).append(allowance.record(of_rows(whole, rows, name), first=first))
+            if values:
+                keep_whole(seen.values, name, v, "values")
             if gradients:
                 calls = seen.gradient_calls.setdefault(name, [])
                 calls.append(None)
@@ -102,12 +104,14 @@ def watch(model: nn.Module, *, layers: Chosen = None, heads: Chosen = None, rows
 
     def remember_state(name: str) -> Callable:
         def hook(module: nn.Module, args: tuple, output: Any) -> None:
-            x = state_in(output).detach()
-            if allowance.take(x):
-                seen.states.setdefault(name, []).append(x)
-            else:
-                seen.left_out[f"{name} (states)"] = f"hidden states {tuple(x.shape)}"
+            keep_whole(seen.states, name, state_in(output).detach(), "states")
         return hook
+
+    def keep_whole(kept: dict[str, list[Tensor]], name: str, x: Tensor, what: str) -> None:
+        if allowance.take(x):
+            kept.setdefault(name, []).append(x)
+        else:
+            seen.left_out[f"{name} ({what})"] = f"{'hidden ' if what == 'states' else ''}{what} {tuple(x.shape)}"
 
     with ExitStack() as stack:
         stack.enter_context(uncompiled())

@@ -266,6 +266,12 @@ class Run:
         """Of a text's own tokens; in a Hugging Face folder of its marks too, as sentence-transformers has it."""
         return (inside if self.foreign is None else tokens).mean(0, keepdims=True)
 
+    def explain(self, text: str, method: str = "all", *, label: str | None = None, word: str | None = None) -> Any:
+        """What each token of a text has to do with what is said of it (or with a label, or a word), and whether to believe it."""
+        from regard.run.explain import explain_text
+
+        return explain_text(self, text, method, label=label, word=word)
+
     def read_json(self, name: str) -> dict[str, Any]:
         path = self.folder / name
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

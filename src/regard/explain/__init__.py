@@ -1,0 +1,1 @@
+"""Why a model said what it said, and whether to believe the explanation."""

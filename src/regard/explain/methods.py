@@ -1,0 +1,158 @@
+"""Explanations: what each token the model reads has to do with its answer, one number a token.
+
+    attention               the weights themselves: the last layer that looks at the tokens, the mean of its heads
+    rollout                 Abnar & Zuidema 2020: half of what each layer sees, half of what comes past it
+    flow                    the same paper: the greatest flow from the answer to each token, weights as capacities
+    gradient-attention      Chefer et al. 2021: R ← R + (∇A ⊙ A)⁺ R, without their normalisation of what decoders see
+    norms                   Kobayashi et al. 2020: ‖Σ_h A_h f_h(x)‖, what is seen by its length; in the layer of `attention`
+    input-gradient          x · ∇x, of the word vectors
+    integrated-gradients    Sundararajan et al. 2017: from the stand-in's word vectors to the tokens' own
+    occlusion               how much less probable (in log) the answer is when the stand-in takes the token's place
+
+In an encoder–decoder, paths lead through both sides, and the explanation is what they have to do with the source.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.attention.core import share
+from regard.attention.multihead import MultiHead
+from regard.attention.watch import layer_of, watch
+from regard.errors import Mistake
+from regard.explain.flow import Network
+from regard.explain.paths import Paths, look, look_with_gradients
+from regard.explain.target import AT_ONCE, Target
+
+POINTS = 64
+"""Points on the way from the stand-in to the tokens."""
+MOST_TOKENS = 64
+"""A flow is computed for each token through all layers: more take too long."""
+
+
+def attention(target: Target) -> Tensor:
+    paths = look(target)
+    return of_tokens(paths.last.weights.mean(0), paths, target)
+
+
+def rollout(target: Target) -> Tensor:
+    paths = look(target, deep="rollout")
+    return paths.answer(paths.climb(lambda weights, seen, own: (weights @ seen + own) / 2))
+
+
+def flow(target: Target) -> Tensor:
+    paths = look(target, deep="flow")
+    longest = max(stage.weights.size(-1) for stage in [*paths.stages, *paths.source])
+    if longest > MOST_TOKENS:
+        raise Mistake(f"flow is for texts of at most {MOST_TOKENS} tokens, this one has {longest}; use: rollout")
+    network, inputs = build_network(paths)
+    return torch.tensor([network.flow(0, inputs[column]) for column in paths.tokens.tolist()], dtype=torch.float64)
+
+
+def gradient_attention(target: Target) -> Tensor:
+    paths = look_with_gradients(target)
+    if layer_of(paths.last.name) is None:
+        return of_tokens(paths.last.weights.mean(0), paths, target)               # one attention over recurrent states
+    return paths.answer(paths.climb(lambda weights, seen, own: own + weights @ seen))
+
+
+def norms(target: Target) -> Tensor:
+    name = look(target).last.name
+    with torch.no_grad(), watch(target.model, values=True, kinds=rf"^{re.escape(name)}$") as seen:
+        target.said(target.ids)
+    weights = seen[name][0].double().cpu()                                        # (H, T, S)
+    values = share(seen.values[name][-1], len(weights))[0].double().cpu()         # (H, S, J)
+    place = target.model.get_submodule(name)
+    if isinstance(place, MultiHead):
+        out = place.to_out.weight.detach().double().cpu().unflatten(1, (len(weights), -1))      # (D, H, J)
+        values = torch.einsum("hsj,dhj->hsd", values, out)
+    lengths = torch.stack([torch.einsum("hs,hsd->sd", row, values).norm(dim=-1) for row in weights.unbind(1)])     # (T, S)
+    return of_tokens(lengths, look(target), target)
+
+
+def input_gradient(target: Target) -> Tensor:
+    vectors = target.vectors(target.ids)
+    return summed(vectors * target.gradients(vectors), target)
+
+
+def integrated_gradients(target: Target, points: int = POINTS) -> Tensor:
+    """∫ ∇f(x₀ + a (x − x₀)) da · (x − x₀), by Gauss and Legendre; their sum is f(x) − f(x₀)."""
+    begin, end = target.vectors(everything_hidden(target)), target.vectors(target.ids)
+    at, weight = (torch.from_numpy(part).to(end) for part in np.polynomial.legendre.leggauss(points))
+    total = torch.zeros_like(end)
+    for a, w in zip(((at + 1) / 2).split(AT_ONCE), (weight / 2).split(AT_ONCE)):
+        total += (w[:, None, None] * target.gradients(begin + a[:, None, None] * (end - begin))).sum(0, keepdim=True)
+    return summed(total * (end - begin), target)
+
+
+def occlusion(target: Target) -> Tensor:
+    hidden = torch.cat([torch.zeros(1, len(target.places), dtype=torch.bool), torch.eye(len(target.places), dtype=torch.bool)])
+    said = target.measure(target.hide(hidden))
+    return said[0] - said[1:]
+
+
+METHODS: dict[str, Callable[[Target], Tensor]] = {
+    "attention": attention,
+    "rollout": rollout,
+    "flow": flow,
+    "gradient-attention": gradient_attention,
+    "norms": norms,
+    "input-gradient": input_gradient,
+    "integrated-gradients": integrated_gradients,
+    "occlusion": occlusion,
+}
+
+
+def explain(target: Target, methods: Sequence[str] = tuple(METHODS)) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The numbers (N,) by method, and why some methods do not apply; what is asked for alone has to."""
+    found, refused = {}, {}
+    for name in methods:
+        try:
+            found[name] = METHODS[name](target)
+        except Mistake as mistake:
+            if len(methods) == 1:
+                raise
+            refused[name] = str(mistake)
+    return found, refused
+
+
+def everything_hidden(target: Target) -> Tensor:
+    return target.hide(torch.ones(1, len(target.places), dtype=torch.bool))
+
+
+def summed(x: Tensor, target: Target) -> Tensor:
+    """(1, S, D) -> (N,)."""
+    return x[0].sum(-1)[target.places].double().cpu()
+
+
+def of_tokens(rows: Tensor, paths: Paths, target: Target) -> Tensor:
+    """The answer's share of what one place says of its keys: (T, S) -> (N,)."""
+    return (paths.asks @ rows)[target.places.cpu()]
+
+
+def build_network(paths: Paths) -> tuple[Network, list[int]]:
+    """The stages as a network, from node 0 (the answer) to the node of each input; capacities as in rollout."""
+    T, S = paths.stages[0].weights.size(-2), paths.source_size
+    below, above = list(range(1 + T, 1 + T + S)), list(range(1, 1 + T))
+    inputs, nodes = above + below, 1 + T + S
+    edges: list[tuple[int, int, float]] = []
+
+    def raise_by(weights: Tensor, seen: list[int], own: list[int]) -> list[int]:
+        nonlocal nodes
+        new = list(range(nodes, nodes + len(own)))
+        nodes += len(new)
+        edges.extend((a, b, w / 2) for a, row in zip(new, weights.tolist()) for b, w in zip(seen, row))
+        edges.extend((a, b, 0.5) for a, b in zip(new, own))
+        return new
+
+    for stage in paths.source:
+        below = raise_by(stage.weights.mean(0), below, below)
+    for stage in paths.stages:
+        above = raise_by(stage.weights.mean(0), below if stage.across else above, above)
+    network = Network(nodes)
+    for a, b, capacity in [*((0, node, part) for node, part in zip(above, paths.asks.tolist())), *edges]:
+        network.add(a, b, capacity)
+    return network, inputs

@@ -1,0 +1,160 @@
+"""What the heads of a run do, and what it loses without them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.attention.watch import places
+from regard.batches.batches import in_order
+from regard.corpus.examples import Labelled, Lines, Pairs
+from regard.errors import Mistake
+from regard.explain.heads import MIXED, Head, Place, ablate, name_heads, prune, relations_within
+from regard.run.ask import ask_pair, ask_set, read_set
+from regard.run.base import EVALUATE_TOKENS, Run
+from regard.run.classify import Classifier
+from regard.run.explain import Table
+from regard.run.language import LanguageRun
+from regard.run.translate import Translator
+from regard.training.objectives import log_probabilities
+from regard.worlds import bilingual
+
+PRUNED = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Every head: what it does, and what is lost without it."""
+
+    heads: list[Head]
+    lost: dict[Place, float]
+    """In loss a label."""
+    pronouns: dict[Place, float]
+    """In the log-probability of the right pronoun for "it", where a world knows it."""
+    pruned: dict[float, float]
+    number: int
+    refused: dict[str, str]
+
+    def resolver(self) -> Head | None:
+        """The head that resolves "it": of those that look at the antecedent, the one without which the pronoun suffers most."""
+        looking = [head for head in self.heads if "antecedent" in head.shares and head.excess("antecedent") > 0]
+        if not looking or not self.pronouns:
+            return None
+        return max(looking, key=lambda head: self.pronouns[head.place, head.number])
+
+    def words(self) -> list[str]:
+        said = [f"{head.place}, head {head.number + 1}: {head.does} ({head.shares[head.does][0]:.0%} of its weight; "
+                f"by lot {head.shares[head.does][1]:.0%})" for head in self.heads if head.does != MIXED]
+        resolver = self.resolver()
+        if resolver is not None:
+            share, lot = resolver.shares["antecedent"]
+            said.append(f"\"it\" is resolved by {resolver.place}, head {resolver.number + 1}: {share:.0%} of its weight is on "
+                        f"the antecedent (by lot {lot:.0%}), and without it the right pronoun loses "
+                        f"{self.pronouns[resolver.place, resolver.number]:.2f} nats.")
+        pruned = ", ".join(f"{share:.0%}: {loss:.3f}" for share, loss in self.pruned.items())
+        return [*said, f"The loss without so many of the heads, the least important first: {pruned}."]
+
+    def tables(self) -> list[Table]:
+        names = list(dict.fromkeys(name for head in self.heads for name in head.shares))
+        header = ["head", "does", *names, "loss without it", *(["\"it\" without it"] if self.pronouns else [])]
+        rows = [[f"{head.place} {head.number + 1}", head.does,
+                 *("{:.2f} ({:.2f})".format(*head.shares[name]) if name in head.shares else "" for name in names),
+                 f"{self.lost[head.place, head.number]:+.4f}",
+                 *([f"{self.pronouns[head.place, head.number]:+.3f}"] if self.pronouns else [])] for head in self.heads]
+        return [Table(f"heads over {self.number} sentences: share of weight (by lot)", header, rows)]
+
+    def to_json(self) -> dict[str, Any]:
+        resolver = self.resolver()
+        return {"heads": [{"place": head.place, "head": head.number + 1, "does": head.does,
+                           "shares": {name: {"share": share, "by_lot": lot} for name, (share, lot) in head.shares.items()},
+                           "loss_without": self.lost[head.place, head.number],
+                           "pronoun_without": self.pronouns.get((head.place, head.number))} for head in self.heads],
+                "resolver": None if resolver is None else {"place": resolver.place, "head": resolver.number + 1},
+                "pruned": {str(share): loss for share, loss in self.pruned.items()}, "number": self.number}
+
+
+def explain_heads(run: Run, data: str = "valid", *, number: int = 200) -> Heads:
+    """Name the heads of a run over a set, and take each away."""
+    if not places(run.model):
+        raise Mistake(f"{run.folder}: a model without attention has no heads")
+    examples = complete(run, read_set(run, data))
+    examples = examples.choose(range(0, len(examples), max(1, -(-len(examples) // number))))
+    rows = run.evaluation_rows(examples)
+    batches = [batch.to(run.device) for batch in in_order(rows, EVALUATE_TOKENS)]
+    labels = sum(batch.label_count() for batch in batches)
+
+    def loss() -> float:
+        with torch.no_grad():
+            return -sum(float(log_probabilities(run.model, batch).sum()) for batch in batches) / labels
+
+    heads = name_heads(run.model, sentences(run, rows, examples))
+    where = [(head.place, head.number) for head in heads]
+    gold = examples.gold if isinstance(examples, Pairs) and examples.gold is not None else []
+    asked = [one.target for index, pair in enumerate(gold) if pair.pronouns for one in ask_pair(run, pair, index)]
+
+    def pronouns() -> float:
+        return -float(torch.cat([target.measure(target.ids) for target in asked]).mean())
+
+    lost = ablate(run.model, where, loss)
+    return Heads(heads, lost, ablate(run.model, where, pronouns) if asked else {}, prune(run.model, lost, PRUNED, loss),
+                 len(examples), {})
+
+
+def complete(run: Run, examples: Any) -> Any:
+    """Examples with what should be said of them; where nobody has said it, what the run says itself."""
+    if isinstance(run, LanguageRun) or not isinstance(examples, Lines):
+        next(ask_set(run, examples, 1), None)                                     # refuses what is no text
+        return examples
+    if isinstance(run, Translator):
+        return Pairs(examples.text, [found.text for found in run.best(examples.text)], examples.name, examples.lines)
+    if isinstance(run, Classifier):
+        return Labelled(examples.text, [found[0].label for found in run.classify(examples.text)], examples.name,
+                        lines=examples.lines)
+    raise Mistake(f"{run.folder} {run.does}; heads are named of runs that classify texts, translate or write on")
+
+
+def sentences(run: Run, rows: Any, examples: Any) -> Iterator[tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]]:
+    """Each example as the model reads it, with what is next to what, and what a world knows."""
+    known = {*run.marks.before, *run.marks.after, run.marks.begin, run.marks.end}
+    for index in range(len(rows)):
+        inputs = rows.batch(np.array([index]), 0, 0).to(run.device).inputs
+        relations = {side: relations_within(inputs[side][0].cpu(), sorted(known), vectors(run, side, inputs[side]))
+                     for side in ("source", "target") if side in inputs}
+        if isinstance(run, Translator):
+            relations["cross"] = across(run, inputs, examples.gold[index] if examples.gold else None, relations["source"])
+        yield inputs, relations
+
+
+def vectors(run: Run, side: str, ids: Tensor) -> Tensor | None:
+    """The word vectors of one side, where the model has its own."""
+    table = getattr(run.model, f"{side}_embedding", None) or getattr(run.model, "words", None)
+    if table is None:
+        return None
+    with torch.no_grad():
+        return table(ids)[0].cpu()
+
+
+def across(run: Translator, inputs: dict[str, Tensor], pair: bilingual.Pair | None,
+           source: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What each word that is about to be said has to do with the source; what a source's "it" has to do with it is put there."""
+    T, S = inputs["target"].size(1), inputs["source"].size(1)
+    marked = source["separator"][0]
+    found = {"separator": marked.expand(T, S)}
+    if pair is None:
+        return found
+    before = [-1] * len(run.marks.before)
+    read = torch.tensor([*before, *run.tokenizers[0].words(inputs["source"][0, len(before):S - len(run.marks.after)].tolist()),
+                         *[-1] * len(run.marks.after)])
+    said = torch.tensor([*run.tokenizers[1].words(inputs["target"][0, 1:].tolist()), -1])     # what each position says next
+    found["aligned word"] = torch.zeros(T, S, dtype=torch.bool)
+    for s, t in pair.alignment:
+        found["aligned word"] |= (said[:, None] == t) & (read == s)
+    found["antecedent"], source["antecedent"] = torch.zeros(T, S, dtype=torch.bool), torch.zeros(S, S, dtype=torch.bool)
+    for pronoun in pair.pronouns:
+        meant = read == pronoun.antecedent_source
+        found["antecedent"] |= (said[:, None] == pronoun.target) & meant
+        source["antecedent"] |= (read[:, None] == pronoun.source) & meant
+    return found

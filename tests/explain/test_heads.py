@@ -1,0 +1,86 @@
+"""Heads named by where they look."""
+
+import pytest
+import torch
+from torch import nn
+
+from regard.attention.multihead import MultiHead
+from regard.explain.heads import MIXED, ablate, name_heads, prune, relations_within, without
+
+
+class Looking(nn.Module):
+    """One attention whose heads look where they are told."""
+
+    def __init__(self, patterns):
+        super().__init__()
+        self.self_attention = MultiHead(8, len(patterns), key_width=6, value_width=4)
+        self.patterns = patterns
+
+    def forward(self, source):
+        x = torch.zeros(1, source.size(1), 8)
+        _, values = self.self_attention.keys_values(x + 1)
+        wanted = torch.stack([pattern(source[0]) for pattern in self.patterns])[None]           # (1, H, T, S)
+        T = source.size(1)
+        q = torch.eye(T).expand(1, len(self.patterns), T, T)
+        return self.self_attention.attend(30 * q @ wanted, torch.eye(T).expand(1, len(self.patterns), T, T), values)
+
+
+def after(ids):
+    return torch.diag(torch.ones(len(ids) - 1), 1)
+
+
+def same(ids):
+    return (ids[:, None] == ids).float() - torch.eye(len(ids))
+
+
+def mark(ids):
+    return (ids == 2).float().expand(len(ids), -1)
+
+
+def everywhere(ids):
+    return torch.zeros(len(ids), len(ids))
+
+
+TEXTS = [torch.tensor([[5, 6, 7, 8, 5, 6, 7, 8, 2]]), torch.tensor([[9, 4, 9, 4, 2]])]
+
+
+def sentences():
+    return [({"source": ids}, {"source": relations_within(ids[0], [2])}) for ids in TEXTS]
+
+
+def test_heads_get_the_names_of_what_they_do():
+    patterns = [after, lambda ids: after(ids).T, same, mark, everywhere]
+    heads = name_heads(Looking(patterns), sentences())
+    assert [head.does for head in heads] == ["next word", "previous word", "same word", "separator", MIXED]
+    assert all(head.shares[head.does][0] > 0.8 for head in heads[:3])
+    for share, lot in heads[4].shares.values():
+        assert share == pytest.approx(lot)                                        # a head that looks everywhere is one by lot
+
+
+def test_similar_words_are_near_and_not_the_same():
+    vectors = torch.tensor([[1.0, 0], [1, 0.1], [0, 1], [1, 0]])
+    similar = relations_within(torch.tensor([5, 6, 7, 5]), [2], vectors)["similar word"]
+    assert similar.tolist() == [[False, True, False, False], [True, False, False, True], [False] * 4,
+                                [False, True, False, False]]
+
+
+def test_what_is_lost_without_a_head_is_the_written_out_difference(kinds):
+    target = kinds["translator"]()
+    heads = [(f"decoder.blocks.{layer}.cross_attention", head) for layer in range(2) for head in range(2)]
+
+    def loss():
+        return -float(target.measure(target.ids))
+
+    lost = ablate(target.model, heads, loss)
+    place = target.model.decoder.blocks[1].cross_attention
+    before, kept = loss(), place.to_out.weight.detach().clone()
+    with torch.no_grad():
+        place.to_out.weight[:, 4:] = 0                                            # what head 1 says is not heard
+    assert lost[heads[3]] == pytest.approx(loss() - before)
+    with torch.no_grad():
+        place.to_out.weight.copy_(kept)
+    pruned = prune(target.model, lost, [0.0, 0.25, 1.0], loss)
+    with without(target.model, heads):
+        assert pruned[1.0] == pytest.approx(loss())
+    assert pruned[0.0] == pytest.approx(before) and pruned[0.25] == pytest.approx(before + min(lost.values()))
+    assert loss() == before

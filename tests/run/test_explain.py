@@ -1,0 +1,140 @@
+"""Runs explained: every task that can be, from Python and from the command line."""
+
+import copy
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from regard.cli import app
+from regard.errors import Mistake
+from regard.explain.methods import METHODS
+from regard.run.ask import ask, ask_set
+from regard.run.fit import train
+from regard.run.heads import explain_heads
+
+STACK = {"kind": "transformer", "layers": 1, "heads": 2, "feed_forward": 32, "width": 16, "max_length": 48}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Untaught: what they say is poor, how it is explained is not."""
+    folder = tmp_path_factory.mktemp("explained")
+    base = {"data": {"world": {"number": 300, "held_out": 20}}, "tokens": {"size": 300},
+            "train": {"steps": 4, "tokens_per_batch": 512, "evaluate_every": 4, "save_every": 4, "log_every": 4}}
+    models = {"classify": STACK, "language": STACK, "tag": STACK}
+    return {task: train({**copy.deepcopy(base), "task": task, "model": model}, folder / task, device="cpu")
+            for task, model in models.items()}
+
+
+def said(*words):
+    result = CliRunner().invoke(app, ["explain", *map(str, words)], catch_exceptions=False)
+    return result.stdout
+
+
+def test_a_label_a_word_and_what_comes_next(runs, tiny_run):
+    classifier, text = runs["classify"], runs["classify"].data.valid.text[0]
+    found = classifier.explain(text, label=classifier.labels[1])
+    assert repr(classifier.labels[1]) in found.answer and set(found.values) == set(METHODS)
+    assert all(len(values) == len(found.tokens) for values in found.values.values())
+    assert set(found.measured) == {*METHODS, "by lot"} and 0 <= found.permuted <= 1
+    assert "".join(found.tokens) == text.replace(" ", "")
+    words = tiny_run.best(["The dog sleeps."])[0].text.split()
+    last = tiny_run.explain("The dog sleeps.", "occlusion", word=str(len(words)))
+    assert f"{len(words)} of {len(words)}" in last.answer and "".join(last.tokens) == "Thedogsleeps."
+    assert "comes next" in runs["language"].explain("the dog", "attention,rollout").answer
+
+
+def test_what_is_explained_is_what_the_run_says(runs, tiny_run):
+    text = runs["classify"].data.valid.text[0]
+    (best, *_), target = runs["classify"].classify([text])[0], ask(runs["classify"], text).target
+    assert float(target.measure(target.ids).exp()) == pytest.approx(best.probability, abs=1e-5)
+    translation = tiny_run.best([sentence := "The dog sleeps."])[0]
+    steps = [ask(tiny_run, sentence, word=str(number + 1)).target for number in range(len(translation.text.split()))]
+    assert all(target.answer == translation.tokens[target.step] for target in steps)
+    one = runs["language"].generate(["the dog"], max_tokens=1)[0]
+    target = ask(runs["language"], "the dog").target
+    assert one.tokens[:1] in ([target.answer], [])
+
+
+def test_a_set_has_intervals_gold_and_words(tiny_run, tmp_path):
+    found = json.loads(said(tiny_run.folder, "--data", "valid", "--number", 8, "--method", "attention,occlusion", "--json"))
+    assert found["number"] == 8 and set(found["scores"]) == {"attention", "occlusion", "by lot"}
+    measures = found["scores"]["attention"]
+    assert {"comprehensiveness", "sufficiency", "spearman", "kendall", "fresh", "without 50%"} <= set(measures)
+    assert {"alignment", "antecedent"} & set(measures)
+    assert all(score["low"] <= score["score"] <= score["high"] and score["signature"] for score in measures.values())
+    assert len(found["words"]) == 3
+    page = tmp_path / "page.html"
+    text = said(tiny_run.folder, "--data", "valid", "--number", 3, "--method", "attention", "--out", page)
+    assert "by lot" in text and "tokens drawn by lot" in page.read_text()
+
+
+def test_gold_tokens_are_those_of_the_world(tiny_run):
+    gold = tiny_run.data.valid.gold
+    for pair, asked in zip(gold, ask_set(tiny_run, tiny_run.data.valid, len(gold))):
+        words = tiny_run.tokenizers[0].words(tiny_run.ids([pair.source])[0])
+        (said,) = tiny_run.tokenizers[1].encode([pair.target])
+        assert asked.target.answer == said[asked.target.step]
+        assert asked.target.inputs["target"][0, 1:].tolist() == said[:asked.target.step]
+        if pair.pronouns:
+            (truth,) = asked.gold.values()
+            assert {words[token] for token in truth.right} == {pair.pronouns[0].antecedent_source}
+            assert {words[token] for token in truth.among} == set(pair.pronouns[0].candidates)
+        else:
+            assert set(asked.gold) == {"alignment"}
+            chosen = tiny_run.tokenizers[1].words(said)[asked.target.step]
+            assert {words[token] for token in asked.gold["alignment"].right} == {s for s, t in pair.alignment if t == chosen}
+
+
+def test_files_of_texts_and_of_labelled_texts(runs, tmp_path):
+    (tmp_path / "a.txt").write_text("the dog sleeps\na cat\n")
+    (tmp_path / "a.tsv").write_text(f"the dog sleeps\t{runs['classify'].labels[0]}\n")
+    for name, number in (("a.txt", 2), ("a.tsv", 1)):
+        found = json.loads(said(runs["classify"].folder, "--data", tmp_path / name, "--method", "occlusion", "--json"))
+        assert found["number"] == number
+    found = json.loads(said(runs["language"].folder, "--data", tmp_path / "a.txt", "--method", "attention", "--json"))
+    assert found["number"] == 2
+
+
+def test_the_heads_of_a_run(tiny_run, runs):
+    found = explain_heads(tiny_run, number=10)
+    assert len(found.heads) == len(found.lost) == len(found.pronouns) > 0
+    cross = [head for head in found.heads if "cross" in head.place]
+    assert all({"aligned word", "separator"} <= set(head.shares) for head in cross)
+    assert found.pruned[0.0] < found.pruned[1.0]
+    assert "loss without" in said(runs["language"].folder, "--heads", "--number", 5)
+    assert json.loads(said(runs["classify"].folder, "--heads", "--number", 5, "--json"))["heads"]
+
+
+@pytest.mark.parametrize(("task", "settings", "cure"), [
+    ("classify", {"label": "no such"}, "there are:"), ("classify", {"word": "1"}, "--class"),
+    ("language", {"label": "x"}, "--word"), ("translate", {"word": "99"}, "words 1 to"),
+    ("translate", {"word": "Unsinn"}, "not in the translation"),
+    ("translate", {"method": "magic"}, "should be all"), ("tag", {}, "what is explained are"),
+    ("classify", {"text": ""}, "empty"), ("translate", {"text": " "}, "empty"),
+])
+def test_mistakes_are_one_line(runs, tiny_run, task, settings, cure):
+    run = tiny_run if task == "translate" else runs[task]
+    with pytest.raises(Mistake, match=cure) as mistake:
+        run.explain(**{"text": "The dog sleeps.", **settings})
+    assert "\n" not in str(mistake.value)
+
+
+@pytest.mark.parametrize("words", [[], ["text", "--data", "valid"], ["--data", "nowhere"], ["text", "--out", "a.html"],
+                                   ["--data", "valid", "--word", "1"], ["text", "--heads"],
+                                   ["--data", "valid", "--out", "a.pdf"]])
+def test_mistakes_of_the_command_line(tiny_run, words):
+    with pytest.raises(Mistake):
+        said(tiny_run.folder, *words)
+
+
+def test_the_fresh_model_does_not_change_the_run_or_the_dice(tiny_run):
+    from regard.run.explain import fresh
+
+    before = torch.random.get_rng_state()
+    other = fresh(tiny_run)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    pairs = zip(other.parameters(), tiny_run.model.parameters())
+    assert any(not torch.equal(one, same) for one, same in pairs)
