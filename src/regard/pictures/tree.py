@@ -74,18 +74,16 @@ def tree(nodes: Sequence[Node], *, title: str | None = None, note: str = "") -> 
 
 
 def layout(nodes: Sequence[Node]) -> list[int]:
-    """A row for each node: the first to go on from a node stays in its row, the others go below."""
-    children: dict[int, list[int]] = {}
-    for number, node in enumerate(nodes):
-        children.setdefault(node.parent, []).append(number)
-    rows, free = [0] * len(nodes), 0
-    waiting = [(number, first) for first, number in zip([True] + [False] * len(nodes), children.get(-1, []))][::-1]
-    while waiting:
-        number, same = waiting.pop()
-        rows[number] = (rows[nodes[number].parent] if nodes[number].parent >= 0 else 0) if same else free
-        free = max(free, rows[number] + 1)
-        below = children.get(number, [])
-        waiting += [(child, place == 0) for place, child in enumerate(below)][::-1]
+    """A row for each node: in every step those that go on from the same one stand together, in the order of what they go on from,
+    the output first; and beside it, where there is room."""
+    rows = [0] * len(nodes)
+    for step in range(1, max(node.step for node in nodes) + 1):
+        free = 0
+        here = [number for number, node in enumerate(nodes) if node.step == step]
+        above = {number: rows[nodes[number].parent] if nodes[number].parent >= 0 else 0 for number in here}
+        for number in sorted(here, key=lambda number: (above[number], not nodes[number].best)):
+            rows[number] = max(free, above[number])
+            free = rows[number] + 1
     return rows
 
 

@@ -102,6 +102,7 @@ function drawLines() {
     });
   }));
   paint();
+  if (kept) (kept.side ? right : left)[kept.index].scrollIntoView({ block: "nearest" });
 }
 
 function drawModel() {
