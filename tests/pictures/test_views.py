@@ -24,7 +24,7 @@ NODES = [Node(-1, 1, NASTY, -0.1, KEPT, best=True), Node(-1, 1, "$x^2$", -1.0, K
 
 def some(L=2, H=3, T=5, S=4, seed=0):
     found = np.random.default_rng(seed).dirichlet(np.ones(S), (L, H, T))
-    return maps("self-attention", found, [NASTY, "$x^2$", "", *"abcdefg"][:T], list("wxyz")[:S] if S < 5 else [*map(str, range(S))])
+    return maps("self-attention", found, [NASTY, "$x^2$", "", *"abcdefg"][:T], list("vwxyz")[:S])
 
 
 def many(number=2000, L=2, H=2):

@@ -41,7 +41,8 @@ def group(request):
 
     def layers():
         for layer in range(2):
-            near = np.stack([np.exp(-np.abs(at[:, None] - at) / (1 + 20 * head * (layer + 1))) for head in range(3)]) * np.tri(number)
+            reach = 1 + 20 * np.arange(3)[:, None, None] * (layer + 1)
+            near = np.exp(-np.abs(at[:, None] - at) / reach) * np.tri(number)
             yield near / near.sum(-1, keepdims=True)
 
     words = [NASTY, *(f"w{i}" for i in range(1, number))]
@@ -97,7 +98,8 @@ def test_pages_to_look_around_in(browser, group, tmp_path, view):
 @pytest.mark.parametrize("kind", ["matrix", "lines", "model", "entropy", "tree", "positions"])
 def test_pages_around_a_picture(browser, group, tmp_path, kind):
     found = group[0]
-    nodes = [Node(-1, 1, NASTY, -0.1, KEPT, best=True), Node(-1, 1, "b", -1.0, PRUNED), Node(0, 2, "c", -0.2, ENDED, -0.1, best=True)]
+    nodes = [Node(-1, 1, NASTY, -0.1, KEPT, best=True), Node(-1, 1, "b", -1.0, PRUNED),
+             Node(0, 2, "c", -0.2, ENDED, -0.1, best=True)]
     drawn = {"matrix": lambda: alignment(found.weights[0, 0], found.keys, found.queries, darkest=found.darkest),
              "lines": lambda: lines(found.weights[0], found.queries, found.keys, found.heads),
              "model": lambda: model(found), "entropy": lambda: spread(found), "tree": lambda: tree(nodes),

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,11 @@ def attended(run: Run, text: str, *, budget: str = BUDGET) -> Record:
                   "said": [spelled(run.tokenizers[-1], [*target[1:], run.marks.end])]}
     else:
         tokens = {"text": [spelled(run.tokenizers[0], next(iter(inputs.values()))[0].tolist())]}
-    return seen.record(tokens, model=run.model, inputs=inputs)
+    if both:
+        return seen.record(tokens, model=run.model, inputs=inputs)
+    found = seen.record(model=run.model, inputs=inputs)                           # whose only stack may be called a decoder
+    places = {name: replace(place, queries="text", keys="text") for name, place in found.places.items()}
+    return replace(found, places=places, tokens=tokens)
 
 
 def spelled(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:

@@ -55,7 +55,7 @@ class TextRun(Run):
         return torch.stack(found) if found else torch.zeros(0, 1)
 
     def reading(self, text: str) -> dict[str, Tensor]:
-        pair = self.recipe.data.second is not None if self.foreign is None else "\t" in text
+        pair = getattr(self.recipe.data, "second", None) is not None if self.foreign is None else "\t" in text
         return self.pairs({0: text}).batch(np.array([0]), 0, 0).inputs if pair else super().reading(text)
 
     def singles(self, texts: Mapping[int, str]) -> Rows:
