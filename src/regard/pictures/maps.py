@@ -42,17 +42,18 @@ class Maps:
 
 
 def maps(name: str, layers: Iterable[np.ndarray], queries: Sequence[str], keys: Sequence[str], *,
-         names: Sequence[str] | None = None, heads: Sequence[str] | None = None, note: str = "") -> Maps:
-    """Weights (H, T, S) of each layer, one after another, in tiles where there are too many; what is unknown (NaN) is drawn as
-    nothing."""
+         names: Sequence[str] | None = None, heads: Sequence[str] | None = None, note: str = "", tiled: int = 1) -> Maps:
+    """Weights (H, T, S) of each layer, one after another, in tiles where there are too many, or in larger ones where they are
+    `tiled` already; what is unknown (NaN) is drawn as nothing."""
     taken: list[np.ndarray] = []
     size = 1
     count = None if names is None else len(names)
     for weights in layers:
         if not taken:
-            size = tile_size(len(queries), len(keys), (count or 12) * len(weights))
+            size = tile_size(-(-len(queries) // tiled), -(-len(keys) // tiled), (count or 12) * len(weights))
         taken.append(tiles(np.nan_to_num(weights), size))
     stacked = np.clip(np.stack(taken), 0, 1)                                      # (L, H, T, S)
+    size *= tiled
     said = [note] if note else []
     said += [f"tiles of {size} × {size} tokens"] if size > 1 else []
     return Maps(name, tile_names(queries, size), tile_names(keys, size), stacked,

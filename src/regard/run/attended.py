@@ -89,8 +89,8 @@ def group(name: str, places: list[Place], tokens: dict[str, Any], row: int) -> M
     numbers = [str(number + 1) for number in range(len(places) * steps)]
     if steps == 1 and all(place.layer is not None for place in places):
         numbers = [str((place.layer or 0) + 1) for place in places]
-    return maps(name, layers(), queries[::size], keys[::size], names=numbers, heads=[str(head + 1) for head in first.heads],
-                note=f"means over blocks of {size}" if size > 1 else first.dropped and f"without {first.dropped}")
+    return maps(name, layers(), queries, keys, names=numbers, heads=[str(head + 1) for head in first.heads], tiled=size,
+                note="" if size > 1 else first.dropped and f"without {first.dropped}")
 
 
 def words(said: Any, row: int, number: int) -> list[str]:

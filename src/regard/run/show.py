@@ -21,6 +21,7 @@ from regard.pictures.terminal import alignment_text, entropies_text
 from regard.pictures.thumbnails import model as thumbnails
 from regard.pictures.views import views
 from regard.pictures.waves import positions
+from regard.pictures.words import clean, shorten
 from regard.run.attended import attended, groups
 from regard.run.base import Run
 from regard.run.translate import Alignment, Translator
@@ -74,15 +75,16 @@ def show(what: Run | Record, text: str | None = None, choice: Choice | None = No
     number = chosen_group(found, choice.kind)
     picked = found[number]
     layer, head, token = numbers_of(picked, choice)
+    title = shorten(clean(text), 90) if text else picked.name
     said = f"{picked.name}: {named(len(picked.layers), 'layer')} of {named(len(picked.heads), 'head')}, " \
            f"{len(picked.queries)} × {len(picked.keys)}" + (f" ({picked.note})" if picked.note else "")
     if out is not None:
         if out.suffix.lower() == ".html" and choice.view != "entropy":
             sharp = sharpest(picked) if layer is None else layer
             write(out, views(found, view=choice.view, layer=sharp, head=head, token=token, group=number,
-                             title=text or picked.name).encode())
+                             title=title).encode())
         else:
-            save_any(figure_of(picked, choice.view, layer, head, token), out, text or picked.name)
+            save_any(figure_of(picked, choice.view, layer, head, token), out, title)
     return said + ("\n\n" + in_terminal(picked, choice.view, layer, head, token) if terminal else "")
 
 
