@@ -393,28 +393,62 @@ def match(run: RunFolder,
 
 
 @app.command()
-def show(run: RunFolder, text: Annotated[str, typer.Argument(help="A sentence to translate.")],
-         out: Annotated[Path | None, typer.Option(help="Picture to write: .svg, .png or .pdf.")] = None,
+def show(run: Annotated[Path | None, typer.Argument(metavar="RUN|FILE.attn", help="A run folder, a Hugging Face folder, a name "
+                                                    "on the hub, or a record of attention.")] = None,
+         text: Annotated[str | None, typer.Argument(help="A sentence to read or translate; a picture's path.")] = None,
+         out: Annotated[Path | None, typer.Option(help="Picture to write: .svg, .png or .pdf; with --view also .html.")] = None,
          terminal: Annotated[bool, typer.Option("--terminal", help="Draw in the terminal.")] = False,
-         layer: Annotated[int | None, typer.Option(min=1, help="Decoder layer, counted from 1.")] = None,
+         view: Annotated[str | None, typer.Option(help="matrix; heads: lines between tokens; model: all heads of all layers; "
+                                                  "token: one over the layers; entropy; beam: the tree of a search.")] = None,
+         kind: Annotated[str | None, typer.Option(help="Of a translator, which attention: cross, encoder or decoder.")] = None,
+         token: Annotated[str | None, typer.Option(help="The word of --view token or heads, or its number.")] = None,
+         save: Annotated[Path | None, typer.Option(help="Keep the record: a.attn.")] = None,
+         positions: Annotated[bool, typer.Option("--positions", help="The positional encoding and its dot products; a run's "
+                                                 "own, where one is given.")] = False,
+         layer: Annotated[int | None, typer.Option(min=1, help="Layer, counted from 1.")] = None,
          head: Annotated[int | None, typer.Option(min=1, help="Head of that layer, counted from 1.")] = None,
          heads: Annotated[bool, typer.Option("--heads", help="All heads of the layer, side by side.")] = False,
          steps: Annotated[bool, typer.Option("--steps", help="How many steps each token took (universal models).")] = False,
          task: Task = None, device: Device = "auto") -> None:
-    """Draw what a translation attended to, word by word; or how long each token was thought about."""
-    from regard.run.show import show_alignment
+    """Draw what a model attended to: a translation word by word, with --view any run, or a record; how a beam searched; how long
+    each token was thought about."""
+    from regard.run.beams import show_beam
+    from regard.run.show import Choice, check_place, read_record, show_alignment, show_positions
+    from regard.run.show import show as draw
     from regard.run.steps import show_steps
 
-    if out is None and not terminal:
-        raise Mistake("say where the picture goes: --out a.svg (or .png, .pdf), or --terminal")
-    opened = open_for("align", run, device, task)
+    plain = view is None and kind is None and token is None and save is None       # word by word, where that is possible
+    recorded = run is not None and run.suffix == ".attn"
+    check_place(out, terminal or save is not None, pages=not plain or positions or recorded)
+    if positions:
+        if out is None:
+            raise Mistake("--positions is a picture: add --out a.svg")
+        from regard.run.opened import load
+
+        print(show_positions(None if run is None else load(run, device=device), out))
+        return
+    if run is None:
+        raise Mistake("say what to show: a run folder and a text, or a record (FILE.attn)")
+    choice = Choice(view or ("heads" if heads else "matrix"), kind, layer, head, token)
+    if recorded:
+        if text is not None or steps or task or choice.view == "beam":
+            raise Mistake(f"{run} is a record of what was read already: leave out the text, --steps, --task and --view beam")
+        print(draw(read_record(run), None, choice, out=out, terminal=terminal, keep=save))
+        return
+    if text is None:
+        raise Mistake("say what to read: regard show RUN TEXT")
+    opened = open_for("align" if steps or choice.view == "beam" else "reading", run, device, task)
     (text,) = as_asked(opened, [text], task)
     if steps:
         if heads or layer or head:
             raise Mistake("--steps counts the steps of tokens, not of heads: leave out --layer, --head and --heads")
         print(show_steps(opened, text, out=out, terminal=terminal))
-        return
-    print(show_alignment(opened, text, out=out, terminal=terminal, layer=layer, head=head, all_heads=heads))
+    elif choice.view == "beam":
+        print(show_beam(opened, text, out=out, terminal=terminal))
+    elif plain and hasattr(opened, "align"):
+        print(show_alignment(opened, text, out=out, terminal=terminal, layer=layer, head=head, all_heads=heads))
+    else:
+        print(draw(opened, text, choice, out=out, terminal=terminal, keep=save))
 
 
 @app.command()

@@ -10,6 +10,7 @@ import transformers
 import regard
 from regard.batches.ragged import Ragged
 from regard.batches.rows import read_two
+from regard.run.attended import attended, groups
 from regard.run.foreign import fetch
 from regard.tokens.special import NO_MARK, Marks
 
@@ -377,3 +378,26 @@ def test_a_name_on_the_hub_is_fetched_once_and_only_what_is_read(opened, monkeyp
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     assert regard.load("somebody/gpt2", device="cpu").recipe.task == "language"
     assert asked[0][0] == "somebody/gpt2" and not any(pattern.endswith((".py", ".bin")) for pattern in asked[0][1])
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta pairs", "answer", "fill", "gpt2", "openai-gpt", "llama", "marian", "t5"])
+def test_what_is_shown_of_a_folder_is_what_they_attend_to(opened, name):
+    theirs, _, run = opened(name)
+    text = "the dog\ta book" if name in ("roberta pairs", "answer") else "the dog sleeps"
+    record = attended(run, text)
+    inputs = run.reading(text)
+    asked = {"input_ids": inputs.get("source", inputs.get("target"))}
+    if "segments" in inputs and theirs.config.model_type == "bert":
+        asked["token_type_ids"] = inputs["segments"]
+    if {"source", "target"} <= set(inputs):
+        asked["decoder_input_ids"] = inputs["target"]
+    theirs.set_attn_implementation("eager")
+    with torch.no_grad():
+        said = theirs(**asked, output_attentions=True)
+    maps = {group.name: group.weights for group in groups(record)}
+    wanted = {"self-attention": said.attentions} if "decoder_input_ids" not in asked else {
+        "cross-attention": said.cross_attentions, "self-attention of the encoder": said.encoder_attentions,
+        "self-attention of the decoder": said.decoder_attentions}
+    assert maps.keys() == wanted.keys()
+    for kind, layers in wanted.items():
+        np.testing.assert_allclose(maps[kind], torch.stack(layers)[:, 0].numpy(), atol=2e-6)

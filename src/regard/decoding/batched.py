@@ -34,6 +34,11 @@ def default_limit(length: int) -> int:
     return 2 * length + 20
 
 
+def limit_of(length: int, most: int, max_tokens: int | None = None) -> int:
+    """Likewise, where the model takes at most so many, or the user wants no more."""
+    return min(most, max_tokens + 1 if max_tokens else default_limit(length))
+
+
 def decode_all(sources: Sequence[Sequence[int]], search: Search, *, batch_tokens: int, device: torch.device, most: int,
                max_tokens: int | None = None, marks: Marks = OURS) -> list:
     """`search((ids, lengths), limits, numbers)` over batches; limits and results do not depend on the batch."""
@@ -44,7 +49,7 @@ def decode_all(sources: Sequence[Sequence[int]], search: Search, *, batch_tokens
         ids = torch.full((len(chosen), int(lengths.max())), FILL)
         for row, tokens in zip(ids, chosen):
             row[:len(tokens)] = torch.tensor(tokens)
-        limits = [min(most, max_tokens + 1 if max_tokens else default_limit(len(tokens))) for tokens in chosen]
+        limits = [limit_of(len(tokens), most, max_tokens) for tokens in chosen]
         found = search((ids.to(device), lengths.to(device)), torch.tensor(limits, device=device), np.array(numbers))
         for number, result in zip(numbers, found):
             results[number] = result

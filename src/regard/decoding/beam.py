@@ -5,6 +5,7 @@ N best finished ones. A sentence is done when nothing alive can still beat what 
 hypothesis of log-probability l that ends at length n is l / penalty(n), and l only falls.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -43,10 +44,26 @@ class Beams:
         return replace(self, **{part.name: getattr(self, part.name)[which] for part in fields(self) if part.name != "end"})
 
 
+@dataclass(frozen=True)
+class Candidates:
+    """One step of a search: the 2N best continuations of each of B sentences, best first."""
+
+    rows: Tensor                                                                  # (B,) which sentence of the batch
+    origin: Tensor                                                                # (B, 2N) which hypothesis alive it goes on from
+    tokens: Tensor                                                                # (B, 2N)
+    log_p: Tensor                                                                 # (B, 2N) of the whole hypothesis
+    kept: Tensor                                                                  # (B, N) which of them stay alive, in order
+
+
+Report = Callable[[Candidates], None]
+
+
 @torch.no_grad()
 def beam_search(model: Decodes, inputs: Any, limits: Tensor, *, beam: int, alpha: float = 0.0, number: int = 1,
-                stop_early: bool = True, prefix: Tensor | None = None, marks: Marks = OURS) -> list[list[Hypothesis]]:
-    """The `number` best hypotheses of each sentence, best first; of what follows its prefix, where there is one."""
+                stop_early: bool = True, prefix: Tensor | None = None, marks: Marks = OURS,
+                report: Report | None = None) -> list[list[Hypothesis]]:
+    """The `number` best hypotheses of each sentence, best first; of what follows its prefix, where there is one. Each step is
+    told to `report`."""
     longest, device = int(limits.max()), limits.device
     results: list[list[Hypothesis]] = [[] for _ in limits]
     last, state = begin(model, inputs, limits, prefix, marks)
@@ -56,7 +73,7 @@ def beam_search(model: Decodes, inputs: Any, limits: Tensor, *, beam: int, alpha
     logits = logits.repeat_interleave(beam, dim=0)
     for step in range(longest):
         log_p = next_log_probabilities(last_logits(logits), (beams.limits == step + 1).repeat_interleave(beam), marks)
-        origin = advance(beams, log_p, step, alpha)
+        origin = advance(beams, log_p, step, alpha, report)
         done = is_done(beams, step + 1, alpha, number, stop_early)
         if done.any():
             collect(beams.keep(done), number, results)
@@ -69,7 +86,7 @@ def beam_search(model: Decodes, inputs: Any, limits: Tensor, *, beam: int, alpha
     return results
 
 
-def advance(beams: Beams, log_p: Tensor, step: int, alpha: float) -> Tensor:
+def advance(beams: Beams, log_p: Tensor, step: int, alpha: float, report: Report | None = None) -> Tensor:
     """Extend every alive hypothesis by one token; returns which hypothesis each new one goes on from (B, N)."""
     B, N = beams.alive.shape
     V = log_p.size(-1)
@@ -84,6 +101,8 @@ def advance(beams: Beams, log_p: Tensor, step: int, alpha: float) -> Tensor:
     finish(beams, ending, origin[:, :N], step, alpha)
 
     beams.alive, chosen = torch.where(ends, -torch.inf, best).topk(N, dim=1)
+    if report is not None:
+        report(Candidates(beams.rows, origin, token, best, chosen))
     origin, token = origin.gather(1, chosen), token.gather(1, chosen)
     beams.tokens, beams.ways = take(beams.tokens, origin), take(beams.ways, origin)
     beams.tokens[:, :, step] = torch.where(beams.alive > -torch.inf, token, FILL)

@@ -2,7 +2,8 @@
 
 After Bahdanau et al. 2015, fig. 3.
 
-One colour scale, 0 to 1, in every picture, so that two pictures may be compared by eye.
+One colour scale, 0 to 1, in every picture, so that two pictures may be compared by eye; but of tiles of many words, up to the
+largest, for there is nothing to see else.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +21,6 @@ from regard.pictures import style
 from regard.pictures.words import label
 
 MARGIN, GAP, BAR = 0.18, 0.09, 0.085               # inches: around the figure, beside words, width of the colour bar
-UNIT = Normalize(0, 1)
 
 
 class Sizes(NamedTuple):
@@ -34,11 +34,11 @@ class Sizes(NamedTuple):
 def sizes(words: int) -> Sizes:
     """The figure grows with the words; the type steps down, never below 7 points."""
     steps = [(14, Sizes(0.36, 10, 45)), (24, Sizes(0.30, 9.5, 50)), (40, Sizes(0.24, 8.5, 55)), (64, Sizes(0.19, 7.5, 60))]
-    return next((size for most, size in steps if words <= most), Sizes(0.16, 7, 65))
+    return next((size for most, size in [*steps, (100, Sizes(0.16, 7, 65))] if words <= most), Sizes(0.075, 7, 65))
 
 
 def alignment(weights: np.ndarray, source: Sequence[str], target: Sequence[str], *, title: str | None = None,
-              gold: Iterable[tuple[int, int]] | None = None) -> Figure:
+              gold: Iterable[tuple[int, int]] | None = None, darkest: float = 1.0) -> Figure:
     """Attention weights (T, S) in 0..1 -> the matrix; `gold` links are (source, target) indices, as Pharaoh's "0-1" has them."""
     weights = checked(weights, (len(target), len(source)))
     rows, cols = weights.shape
@@ -56,11 +56,11 @@ def alignment(weights: np.ndarray, source: Sequence[str], target: Sequence[str],
         height = top + max(rows * size.cell, bar_height) + bottom
         figure = Figure(figsize=(width, height))
         axes = place(figure, left, top, cols * size.cell, rows * size.cell)
-        cells(axes, weights)
+        cells(axes, weights, darkest)
         axes.vlines(np.arange(cols + 1), 0, rows, color=style.PAPER, linewidth=size.cell * 3.6)
         axes.hlines(np.arange(rows + 1), 0, cols, color=style.PAPER, linewidth=size.cell * 3.6)
         name_axes(axes, source, target, size)
-        colour_bar(figure, place(figure, left + cols * size.cell + 2 * GAP, top, BAR, bar_height))
+        colour_bar(figure, place(figure, left + cols * size.cell + 2 * GAP, top, BAR, bar_height), darkest)
         if gold is not None:
             outline(figure, axes, gold, size)
         if lines:
@@ -76,9 +76,9 @@ def checked(weights: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return weights
 
 
-def cells(axes: Axes, weights: np.ndarray) -> None:
+def cells(axes: Axes, weights: np.ndarray, darkest: float = 1.0) -> None:
     rows, cols = weights.shape
-    axes.imshow(weights, cmap=style.ink(), norm=UNIT, extent=(0, cols, rows, 0), interpolation="none", aspect="auto")
+    axes.imshow(weights, cmap=style.ink(), vmin=0, vmax=darkest, extent=(0, cols, rows, 0), interpolation="none", aspect="auto")
 
 
 def head_room(source: Sequence[str], size: Sizes) -> tuple[float, float]:
@@ -96,21 +96,25 @@ def place(figure: Figure, left: float, top: float, width: float, height: float) 
 
 
 def name_axes(axes: Axes, source: Sequence[str], target: Sequence[str], size: Sizes) -> None:
+    """As many words as have room: all, or every second, third …"""
+    every = max(1, int(np.ceil(1.15 * size.font / 72 / size.cell)))
+    across, down = np.arange(0, len(source), every), np.arange(0, len(target), every)
     axes.set(xlim=(0, len(source)), ylim=(len(target), 0))
     axes.xaxis.tick_top()
     axes.tick_params(length=0, pad=GAP * 72 * 0.6, labelsize=size.font, labelcolor=style.TEXT)
-    axes.set_xticks(np.arange(len(source)) + 0.5, source, rotation=size.slant, ha="left", va="center_baseline",
+    axes.set_xticks(across + 0.5, source[::every], rotation=size.slant, ha="left", va="center_baseline",
                     rotation_mode="anchor", parse_math=False)
-    axes.set_yticks(np.arange(len(target)) + 0.5, target, ha="right", va="center_baseline", parse_math=False)
+    axes.set_yticks(down + 0.5, target[::every], ha="right", va="center_baseline", parse_math=False)
     axes.spines[:].set_visible(False)
 
 
-def colour_bar(figure: Figure, axes: Axes) -> None:
-    bar = figure.colorbar(ScalarMappable(UNIT, style.ink()), cax=axes, ticks=[0, 0.25, 0.5, 0.75, 1])
+def colour_bar(figure: Figure, axes: Axes, darkest: float = 1.0) -> None:
+    ticks = [darkest * part for part in (0, 0.25, 0.5, 0.75, 1)]
+    bar = figure.colorbar(ScalarMappable(Normalize(0, darkest), style.ink()), cax=axes, ticks=ticks)
     bar.set_label("attention weight", fontsize=style.SMALL, color=style.MUTED, labelpad=5)
     bar.outline.set(edgecolor=style.FAINT, linewidth=0.6)
     axes.tick_params(labelsize=style.SMALL - 0.5, length=0, pad=3)
-    axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "", "0.5", "", "1"])
+    axes.set_yticks(ticks, ["0", "", f"{darkest / 2:.2g}", "", f"{darkest:.2g}"])
 
 
 def outline(figure: Figure, axes: Axes, gold: Iterable[tuple[int, int]], size: Sizes) -> None:

@@ -152,20 +152,23 @@ def own(key: str, value: str, name: str) -> str:
     return f"#{prefix}{value[1:]}" if value.startswith("#") and key.endswith("href") else value.replace("url(#", f"url(#{prefix}")
 
 
-def format_of(path: str | Path) -> str:
-    """The format a picture's name ends in, or the user's mistake."""
+def format_of(path: str | Path, *, pages: bool = False) -> str:
+    """The format a picture's name ends in, .html among them where there are `pages`; or the user's mistake."""
     path = Path(path)
     kind = path.suffix.lower()[1:]
-    if kind not in FORMATS:
+    if kind not in FORMATS and not (pages and kind == "html"):
         wrong = f"{path.suffix} is not a format" if kind else "the name has no ending to tell the format"
-        raise Mistake(f"picture {path}: {wrong}; use .svg, .png or .pdf")
+        raise Mistake(f"picture {path}: {wrong}; use {'.svg, .png, .pdf or .html' if pages else '.svg, .png or .pdf'}")
     return kind
 
 
 def save(figure: Figure, path: str | Path) -> None:
     """Write the figure in the format its name ends in; a missing folder is made."""
-    path, kind = Path(path), format_of(path)
-    drawn = rendered(figure, kind)
+    write(path, rendered(figure, format_of(path)))
+
+
+def write(path: str | Path, drawn: bytes) -> None:
+    path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(drawn)

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from regard.pictures.maps import Maps
+from regard.pictures.spread import entropies
 from regard.pictures.words import columns, label
 
 SHADES = " ·░▒▓█"
@@ -32,3 +34,14 @@ def looked_at(weights: np.ndarray, source: Sequence[str], target: Sequence[str],
         found = ", ".join(f"{source[i]} {row[i]:.2f}" for i in best if row[i] >= 0.05)
         lines.append(f"{' ' * (margin - columns(word))}{word} ← {found}")
     return "\n".join(lines)
+
+
+def entropies_text(found: Maps) -> str:
+    """How widely every head of every layer looks, in nats, the sharpest shaded darkest."""
+    each, most = entropies(found.weights), max(float(np.log(found.weights.shape[3])), 1e-6)
+    darkest = len(SHADES) - 1
+    lines = [" " * 10 + "".join(f"{'head ' + name if i == 0 else name:>8}" for i, name in enumerate(found.heads))]
+    for name, row in zip(found.layers, each):
+        cells = (f"{SHADES[round(darkest * float(np.clip(1 - x / most, 0, 1)))]} {x:.2f}".rjust(8) for x in row)
+        lines.append(f"layer {name}".ljust(10) + "".join(cells))
+    return "\n".join([*lines, "", f"{found.name}: entropy in nats, {most:.2f} is everywhere alike"])

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from regard.batches.batches import in_order
 from regard.batches.windows import NOWHERE, Windows, windows
@@ -41,6 +42,13 @@ class AnswerRun(Run):
 
     def encode(self, examples: Questions, *, training: bool = False) -> Windows:
         return windows(examples, self.tokenizers[0], max_length=self.recipe.model.max_length, stride=self.recipe.data.stride)
+
+    def reading(self, text: str) -> dict[str, Tensor]:
+        """A question, a tab and its context; the first window of a long one."""
+        question, tab, context = text.partition("\t")
+        if not question.strip() or not context.strip():
+            raise Mistake("write a question, a tab and its context" if not tab else "the question or its context is empty")
+        return self.encode(Questions([question], [context], [[]])).batch(np.array([0]), 0, 0).inputs
 
     def answer(self, question: str, context: str, *, unanswerable: bool | None = None) -> Answer:
         """The best answer to a question in a context."""

@@ -237,6 +237,13 @@ class Run:
                 raise Mistake(f"line {number} is {len(ids) + marks} tokens long, the model takes {most}; split the sentence")
         return [ids[:most - marks] for ids in found]
 
+    def reading(self, text: str) -> dict[str, Tensor]:
+        """What the model is given when it reads a text: one row of inputs."""
+        (ids,) = self.ids([text])
+        if not ids:
+            raise Mistake("there is nothing to show of an empty sentence")
+        return read(Ragged.of([ids]), self.marks)
+
     def embed(self, texts: Sequence[str], *, layer: int = -1, pool: str = "mean") -> "list[Embedded]":
         """The vectors of each text in a layer of the encoder: one of the whole, the mean of its tokens (`mean`) or that of the
         mark it begins with (`cls`); or one for each word in its sentence (`words`). Layer 0 is the word embeddings."""

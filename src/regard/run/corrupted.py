@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from regard.batches.ragged import Ragged
-from regard.batches.rows import Rows, read
+from regard.batches.rows import Rows, begun, read
 from regard.batches.spans import Corrupted
 from regard.corpus.examples import Lines
 from regard.decoding.beam import beam_search
+from regard.decoding.protocol import Hypothesis
 from regard.errors import Mistake
 from regard.models.zoo import MODELS
 from regard.run.base import Result, Run
@@ -42,17 +43,33 @@ class CorruptedRun(Run):
         """The likeliest passages in place of each mask, written [MASK] or <mask>; the probability is that of all of them."""
         return [self.fill_one(text, number) for text in texts]
 
-    def fill_one(self, text: str, number: int) -> Filled:
+    def masked(self, text: str) -> list[list[int]]:
+        """The ids of a text's parts, between which there are masks."""
         parts = self.tokenizers[0].encode(WRITTEN.split(text))
         if not 2 <= len(parts) <= len(SENTINELS):
             raise Mistake(f"{text!r} has {len(parts) - 1} masks; write [MASK] where words are missing, "
                           f"at most {len(SENTINELS) - 1} times")
+        return parts
+
+    def read_masked(self, parts: list[list[int]]) -> dict[str, Tensor]:
         ids = [*parts[0], *(token for sentinel, part in zip(SENTINELS, parts[1:]) for token in (sentinel, *part))]
-        inputs = read(Ragged.of([ids]), self.marks)
+        return read(Ragged.of([ids]), self.marks)
+
+    def reading(self, text: str) -> dict[str, Tensor]:
+        """A text with its masks, and what is said of them as the decoder reads it."""
+        inputs = self.read_masked(self.masked(text))
+        said = Ragged.of([self.said(inputs, 1)[0].tokens])
+        return {**inputs, "target": begun(said, self.marks)}
+
+    def said(self, inputs: dict[str, Tensor], number: int) -> list[Hypothesis]:
         limit = torch.tensor([self.recipe.model.max_length], device=self.device)
         asked = inputs["source"].to(self.device), inputs["lengths"].to(self.device)
         beam = max(number, self.recipe.decode.beam)
-        found = beam_search(self.model, asked, limit, beam=beam, number=number, marks=self.marks)[0]
+        return beam_search(self.model, asked, limit, beam=beam, number=number, marks=self.marks)[0]
+
+    def fill_one(self, text: str, number: int) -> Filled:
+        parts = self.masked(text)
+        found = self.said(self.read_masked(parts), number)
         spans = [self.spans(hypothesis.tokens, len(parts) - 1) for hypothesis in found]
         candidates = [[Judgement(span[at], math.exp(hypothesis.log_probability)) for span, hypothesis in zip(spans, found)]
                       for at in range(len(parts) - 1)]

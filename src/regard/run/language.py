@@ -6,6 +6,7 @@ from itertools import product
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from regard.batches.rows import BothWays, Rows, Sentences, Stream
 from regard.corpus.examples import Lines
@@ -126,6 +127,9 @@ class LanguageRun(Run):
                 raise Mistake(f"prompt {number} is {len(ids)} tokens long, and the model takes {self.most} with what it writes; "
                               "shorten it")
         return begun
+
+    def reading(self, text: str) -> dict[str, Tensor]:
+        return {"target": torch.tensor(self.begun([text]))}
 
     def opened(self, prompt: str) -> list[int]:
         """A prompt as it is read: after the begin mark where there is one, or in a stream after the line before it."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from regard.batches.batch import NOTHING
 from regard.batches.batches import in_order
@@ -65,13 +66,9 @@ class MaskedRun(Run):
         return [self.fill_one(text, number) for text in texts]
 
     def fill_one(self, text: str, number: int) -> Filled:
-        parts = self.tokenizers[0].encode(WRITTEN.split(text))
-        if len(parts) < 2:
+        ids = self.masked(text)
+        if self.mask not in ids:
             raise Mistake(f"{text!r} has no mask; write [MASK] where a word is missing")
-        ids = [token for part in parts for token in (self.mask, *part)][1:]
-        if len(ids) + self.marks.around > self.recipe.model.max_length:
-            raise Mistake(f"{text!r} is {len(ids) + self.marks.around} tokens long, "
-                          f"the model takes {self.recipe.model.max_length}; shorten it")
         inputs = {name: part.to(self.device) for name, part in read(Ragged.of([ids]), self.marks).items()}
         with torch.no_grad():
             p = self.model(**inputs)[0, len(self.marks.before):].float().softmax(-1).cpu()      # (S, V)
@@ -82,6 +79,20 @@ class MaskedRun(Run):
             candidates.append([Judgement(word.strip(), float(q)) for word, q in zip(words, best.values)])
             ids[at] = int(best.indices[0])
         return Filled(self.tokenizers[0].decode([ids])[0], candidates)
+
+    def masked(self, text: str) -> list[int]:
+        """A text as ids, its masks among them."""
+        parts = self.tokenizers[0].encode(WRITTEN.split(text))
+        ids = [token for part in parts for token in (self.mask, *part)][1:]
+        if len(ids) + self.marks.around > self.recipe.model.max_length:
+            raise Mistake(f"{text!r} is {len(ids) + self.marks.around} tokens long, "
+                          f"the model takes {self.recipe.model.max_length}; shorten it")
+        return ids
+
+    def reading(self, text: str) -> dict[str, Tensor]:
+        if not (ids := self.masked(text)):
+            raise Mistake("there is nothing to show of an empty sentence")
+        return read(Ragged.of([ids]), self.marks)
 
     def judged(self, rows: Rows) -> tuple[list[tuple[int, int]], list[bool]]:
         """Of each row, how many hidden words are said right, and how many there are; and whether the next sentence was told."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torch import nn
+from torch import Tensor, nn
 
 from regard.batches.batches import in_order
 from regard.batches.pictures import PictureClasses
@@ -60,6 +60,9 @@ class PictureRun(Run):
             return PictureClasses(np.zeros((0, *self.frame.size, 3), np.uint8), np.zeros(0, np.int64), self.longest)
         return PictureClasses(decoded([as_piece(one) for one in pictures], self.frame), np.zeros(len(pictures), np.int64),
                               self.longest)
+
+    def reading(self, text: Picture) -> dict[str, Tensor]:
+        return self.unlabelled([text]).batch(np.array([0]), 0, 0).inputs
 
     def embed(self, texts: Sequence[Picture], *, layer: int = -1, pool: str = "mean") -> list[Embedded]:
         """A vector of each picture in a layer: the mean of its patches (`mean`), or what its class token has gathered (`cls`).

@@ -1,18 +1,201 @@
-"""Draw what a run attended to."""
+"""Draw what a run attended to, or what a record says that it did."""
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from regard.attention.file import Record
+from regard.attention.positions import Learned, Sinusoidal, sinusoids
 from regard.errors import Mistake
 from regard.pictures.alignment import alignment, heads
-from regard.pictures.style import save
-from regard.pictures.terminal import alignment_text
+from regard.pictures.lines import lines
+from regard.pictures.maps import Maps
+from regard.pictures.report import Report, page
+from regard.pictures.spread import spread
+from regard.pictures.style import format_of, save, svg_text, write
+from regard.pictures.terminal import alignment_text, entropies_text
+from regard.pictures.thumbnails import model as thumbnails
+from regard.pictures.views import views
+from regard.pictures.waves import positions
+from regard.pictures.words import clean, shorten
+from regard.run.attended import attended, groups
+from regard.run.base import Run
 from regard.run.translate import Alignment, Translator
+
+VIEWS = ("matrix", "heads", "model", "token", "entropy", "beam")
+KINDS = {"cross": "cross-attention", "encoder": "self-attention of the encoder", "decoder": "self-attention of the decoder"}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What of a record is wanted; layers and heads as they are called, counted from 1."""
+
+    view: str = "matrix"
+    kind: str | None = None
+    layer: int | None = None
+    head: int | None = None
+    token: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.view not in VIEWS:
+            raise Mistake(f"--view {self.view}: should be one of {', '.join(VIEWS)}")
+        if self.kind is not None and self.kind not in KINDS:
+            raise Mistake(f"--kind {self.kind}: should be one of {', '.join(KINDS)}")
+        if self.view == "token" and self.token is None:
+            raise Mistake("--view token: of which one? add --token WORD, or its number counted from 1")
+        if self.view in ("matrix", "heads") and self.head is not None and self.layer is None:
+            raise Mistake(f"--head {self.head} of which layer? add --layer 1, 2 …")
+
+
+def check_place(out: Path | None, elsewhere: bool, *, pages: bool) -> None:
+    """Whether a picture has somewhere to go, before anything is read."""
+    if out is None and not elsewhere:
+        raise Mistake("say where the picture goes: --out a.svg (or .png, .pdf), or --terminal")
+    if out is not None:
+        format_of(out, pages=pages)
+
+
+def read_record(path: Path) -> Record:
+    return Record.read(path)
+
+
+def show(what: Run | Record, text: str | None = None, choice: Choice | None = None, *, out: Path | None = None,
+         terminal: bool = False, keep: Path | None = None) -> str:
+    """A view of a run that reads a text, or of a record: as a picture, a page, in the terminal, kept as a record. In words, what
+    was drawn."""
+    choice = choice or Choice()
+    record = attended(what, str(text)) if isinstance(what, Run) else what
+    if keep is not None:
+        record.write(keep)
+    found = groups(record)
+    number = chosen_group(found, choice.kind)
+    picked = found[number]
+    layer, head, token = numbers_of(picked, choice)
+    title = shorten(clean(text), 90) if text else picked.name
+    said = f"{picked.name}: {named(len(picked.layers), 'layer')} of {named(len(picked.heads), 'head')}, " \
+           f"{len(picked.queries)} × {len(picked.keys)}" + (f" ({picked.note})" if picked.note else "")
+    if out is not None:
+        if out.suffix.lower() == ".html" and choice.view != "entropy":
+            sharp = sharpest(picked) if layer is None else layer
+            write(out, views(found, view=choice.view, layer=sharp, head=head, token=token, group=number,
+                             title=title).encode())
+        else:
+            save_any(figure_of(picked, choice.view, layer, head, token), out, title)
+    return said + ("\n\n" + in_terminal(picked, choice.view, layer, head, token) if terminal else "")
+
+
+def named(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number != 1 else ''}"
+
+
+def save_any(figure: Figure, out: Path, title: str) -> None:
+    """A picture, or a page around one."""
+    if out.suffix.lower() == ".html":
+        write(out, page(Report(title, "", figures=[("", svg_text(figure))])).encode())
+    else:
+        save(figure, out)
+
+
+def chosen_group(found: list[Maps], kind: str | None) -> int:
+    names = [one.name for one in found]
+    if kind is None:
+        return 0
+    if KINDS[kind] not in names:
+        raise Mistake(f"--kind {kind}: there is {', '.join(names)} here")
+    return names.index(KINDS[kind])
+
+
+def numbers_of(found: Maps, choice: Choice) -> tuple[int | None, int | None, int | None]:
+    """Layer, head and token, counted from 0."""
+    picked = []
+    for option, names, value in (("layer", found.layers, choice.layer), ("head", found.heads, choice.head)):
+        if value is not None and str(value) not in names:
+            raise Mistake(f"--{option} {value}: {found.name} has {', '.join(names)}")
+        picked.append(None if value is None else list(names).index(str(value)))
+    return picked[0], picked[1], None if choice.token is None else token_number(found, choice.token)
+
+
+def token_number(found: Maps, token: str) -> int:
+    """By what it says, or else by its number, counted from 1."""
+    words = list(found.queries)
+    if token in words:
+        return words.index(token)
+    if token.isdigit() and 1 <= int(token) <= len(words) * found.tile:
+        return min((int(token) - 1) // found.tile, len(words) - 1)
+    shown = " ".join(words[:12]) + (" …" if len(words) > 12 else "")
+    raise Mistake(f"--token {token}: is none of {shown}")
+
+
+def sharpest(found: Maps) -> int:
+    """The layer whose heads, taken together, look with the lowest entropy."""
+    mean = found.weights.mean(1)                                                  # (L, T, S)
+    return int(-(mean * np.log(np.maximum(mean, 1e-12))).sum(-1).mean(-1).argmin())
+
+
+def matrix_of(found: Maps, view: str, layer: int | None, head: int | None,
+              token: int | None) -> tuple[np.ndarray, list[str], str]:
+    """One matrix (rows, S), the names of its rows, and its own."""
+    if view == "token":
+        assert token is not None
+        asked = f"what {found.queries[token]} looks at"
+        if layer is not None and head is None:
+            rows = [f"head {name}" for name in found.heads]
+            return found.weights[layer, :, token], rows, f"{asked}, layer {found.layers[layer]}"
+        weights = found.weights[:, :, token].mean(1) if head is None else found.weights[:, head, token]
+        return weights, [f"layer {name}" for name in found.layers], f"{asked}, " + whose(found, head)
+    chosen = sharpest(found) if layer is None else layer
+    weights = found.weights[chosen].mean(0) if head is None else found.weights[chosen, head]
+    return weights, list(found.queries), f"{found.name}, layer {found.layers[chosen]}, " + whose(found, head)
+
+
+def whose(found: Maps, head: int | None) -> str:
+    return f"mean of {named(len(found.heads), 'head')}" if head is None else f"head {found.heads[head]}"
+
+
+def figure_of(found: Maps, view: str, layer: int | None, head: int | None, token: int | None) -> Figure:
+    note = f" ({found.note})" if found.note else ""
+    if view == "model":
+        return thumbnails(found, title=found.name + note)
+    if view == "entropy":
+        return spread(found, title=f"{found.name}: entropy and distance of heads{note}")
+    if view == "heads":
+        chosen = sharpest(found) if layer is None else layer
+        return lines(found.weights[chosen], found.queries, found.keys, found.heads, chosen=None if head is None else [head],
+                     only=token, title=f"{found.name}, layer {found.layers[chosen]}{note}", darkest=found.darkest)
+    weights, rows, name = matrix_of(found, view, layer, head, token)
+    return alignment(weights, found.keys, rows, title=name + note, darkest=found.darkest)
+
+
+def in_terminal(found: Maps, view: str, layer: int | None, head: int | None, token: int | None) -> str:
+    if view in ("model", "entropy"):
+        return entropies_text(found)
+    weights, rows, name = matrix_of(found, "matrix" if view == "heads" else view, layer, head, token)
+    width = shutil.get_terminal_size((100, 40)).columns
+    return alignment_text(weights / found.darkest, found.keys, rows, width) + f"\n\n{name}"
+
+
+def show_positions(run: Run | None, out: Path, *, width: int = 128, number: int = 50) -> str:
+    """The sinusoids of the 2017 paper, or what a run adds to its embeddings."""
+    if run is None:
+        table, title = sinusoids(torch.arange(number), width).numpy(), "sinusoidal positions"
+    else:
+        place = next((module for module in run.model.modules() if isinstance(module, Sinusoidal | Learned)), None)
+        if place is None:
+            raise Mistake(f"{run.folder} adds no positions to its embeddings; --positions is for sinusoidal and learned ones")
+        weights = place.table.weight if isinstance(place, Learned) else place.table
+        table, title = weights.detach().float().cpu().numpy()[:number], f"positions of {run.folder.name}"
+    save_any(positions(table, title=title), out, title)
+    return f"{title}: {table.shape[1]} components of {table.shape[0]} positions"
 
 
 def show_alignment(run: Translator, text: str, *, out: Path | None = None, terminal: bool = False, layer: int | None = None,
                    head: int | None = None, all_heads: bool = False) -> str:
-    """Translate a text and draw its cross-attention; layers and heads count from 1. What was said, and where the picture is."""
+    """Translate a text and draw its cross-attention word by word; layers and heads count from 1. What was said, and where the
+    picture is."""
     found = next(run.align([text]))
     check_choice(found, layer, head)
     weights, name = found.view(None if layer is None else layer - 1, None if head is None else head - 1)

@@ -54,6 +54,10 @@ class TextRun(Run):
                 found[number] = logits
         return torch.stack(found) if found else torch.zeros(0, 1)
 
+    def reading(self, text: str) -> dict[str, Tensor]:
+        pair = getattr(self.recipe.data, "second", None) is not None if self.foreign is None else "\t" in text
+        return self.pairs({0: text}).batch(np.array([0]), 0, 0).inputs if pair else super().reading(text)
+
     def singles(self, texts: Mapping[int, str]) -> Rows:
         """Texts as a user gives them, by their number, with nothing asked for."""
         return Classes(Side(Ragged.of(self.ids(list(texts.values())))), np.zeros(len(texts), np.int64), marks=self.marks)

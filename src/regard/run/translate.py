@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from regard.attention.watch import places, watch
 from regard.batches.ragged import Ragged
@@ -146,6 +146,14 @@ class Translator(Run):
             weights = seen.stack().float().cpu().numpy()                          # (L, B, H, T, S)
             for row, i in enumerate(rows):
                 yield self.by_words(sources[i], said[i], weights[:, row, :, :len(said[i]) + 1, :len(sources[i]) + 1])
+
+    def reading(self, text: str) -> dict[str, Tensor]:
+        """Its source, and its best translation as the decoder reads it."""
+        (source,), (said,) = self.ids([text]), self.best([text])
+        if not source:
+            raise Mistake("there is nothing to show of an empty sentence")
+        rows = Translations(Side(Ragged.of([source])), Side(Ragged.of([said.tokens])), self.marks)
+        return rows.batch(np.array([0]), 0, 0).inputs
 
     def best(self, texts: Sequence[str], **settings: Any) -> list[Translation]:
         """The best translation of each text."""

@@ -1,0 +1,104 @@
+"""What a run attends to when it reads a text: a record of it, and its maps as pictures take them."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from regard.attention.file import Place, Record
+from regard.attention.watch import watch
+from regard.errors import Mistake
+from regard.pictures.maps import Maps, maps
+from regard.run.base import Run
+from regard.tokens.tokenizer import Tokenizer
+
+BUDGET = "512MB"
+NAMES = {("cross", "source"): "cross-attention", ("self", "source"): "self-attention of the encoder",
+         ("self", "target"): "self-attention of the decoder", ("self", "text"): "self-attention"}
+
+
+def attended(run: Run, text: str, *, budget: str = BUDGET) -> Record:
+    """Read a text, or for a translator it and its translation. In cross-attention, what asks is the token said in each place."""
+    if not run.attends:
+        raise Mistake(f"{run.folder}: a model without attention has nothing to show")
+    inputs = run.reading(text)
+    with torch.no_grad(), watch(run.model, budget=budget) as seen:
+        run.model(**{name: part.to(run.device) for name, part in inputs.items()})
+    both = "source" in inputs and "target" in inputs
+    tokens: dict[str, Any]
+    if "pixels" in inputs:
+        tokens = {"text": {"patches": list(run.model.encoder.patches.grid)}}
+    elif both:
+        source, target = inputs["source"][0].tolist(), inputs["target"][0].tolist()
+        tokens = {"source": [spelled(run.tokenizers[0], source)], "target": [spelled(run.tokenizers[-1], target)],
+                  "said": [spelled(run.tokenizers[-1], [*target[1:], run.marks.end])]}
+    else:
+        tokens = {"text": [spelled(run.tokenizers[0], next(iter(inputs.values()))[0].tolist())]}
+    if both:
+        return seen.record(tokens, model=run.model, inputs=inputs)
+    found = seen.record(model=run.model, inputs=inputs)                           # whose only stack may be called a decoder
+    places = {name: replace(place, queries="text", keys="text") for name, place in found.places.items()}
+    return replace(found, places=places, tokens=tokens)
+
+
+def spelled(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
+    """Tokens as words to draw; a mark, or what has no letters, by its name."""
+    return [piece.strip() or tokenizer.library.id_to_token(number) or "" for piece, number in zip(tokenizer.pieces(ids), ids)]
+
+
+def groups(record: Record, row: int = 0) -> list[Maps]:
+    """The maps of one row of the batch, those of a stack's layers together; cross-attention first."""
+    stacks: dict[str, list[Place]] = {}
+    for place in record.places.values():
+        stacks.setdefault(re.sub(r"\d+", "*", place.name), []).append(place)
+    found: list[Maps] = []
+    for pattern, places in stacks.items():
+        lost = next((kept for place in places for kept in place.calls if kept.kind in ("entropy", "nothing")), None)
+        if lost is None:
+            name = NAMES.get((places[0].kind, places[0].keys), pattern)
+            found.append(group(name if all(name != other.name for other in found) else pattern, places, record.tokens, row))
+    if not found:
+        why = "; ".join(dict.fromkeys(place.dropped for place in record.places.values())) or "there are no places in it"
+        raise Mistake(f"this record has no weights to draw ({why}); record again with a larger budget")
+    return sorted(found, key=lambda one: one.name != NAMES["cross", "source"])
+
+
+def group(name: str, places: list[Place], tokens: dict[str, Any], row: int) -> Maps:
+    first = places[0]
+    T, S = sum(kept.shape[2] for kept in first.calls), max(kept.shape[3] for kept in first.calls)
+    asking = "said" if first.kind == "cross" and "said" in tokens else first.queries
+    queries, keys = words(tokens.get(asking), row, T), words(tokens.get(first.keys), row, S)
+    longest = max(map(len, tokens[asking])) if isinstance(tokens.get(asking), list) else T
+    steps = T // longest if T % longest == 0 else 1
+    size = first.calls[0].size if len(first.calls) == 1 and first.calls[0].kind == "blocks" else 1
+
+    def layers() -> Iterator[np.ndarray]:
+        for place in places:
+            if size > 1 and place.calls[0].kind == "blocks" and place.calls[0].size == size and len(place.calls) == 1:
+                means = place.calls[0].numpy().parts["means"][row]                # (H, T/n, S/n)
+                across = np.minimum(size, S - size * np.arange(means.shape[2]))
+                yield means[:, :-(-len(queries) // size), :-(-len(keys) // size)] * across[:-(-len(keys) // size)]
+                continue
+            weights = place.weights()[row]                                        # (H, T, S); universal: (H, steps · T, S)
+            for step in range(steps):
+                yield weights[:, step * longest:][:, :len(queries), :len(keys)]
+
+    numbers = [str(number + 1) for number in range(len(places) * steps)]
+    if steps == 1 and all(place.layer is not None for place in places):
+        numbers = [str((place.layer or 0) + 1) for place in places]
+    return maps(name, layers(), queries, keys, names=numbers, heads=[str(head + 1) for head in first.heads], tiled=size,
+                note="" if size > 1 else first.dropped and f"without {first.dropped}")
+
+
+def words(said: Any, row: int, number: int) -> list[str]:
+    """The tokens of a row; patches by their row and column, what is unknown by its place."""
+    if isinstance(said, dict):
+        down, across = said["patches"]
+        marks = ["[class]", "[distilled]", *(f"[{extra}]" for extra in range(number))][:max(0, number - down * across)]
+        return [*marks, *(f"{y + 1},{x + 1}" for y in range(down) for x in range(across))][:number]
+    if said is None:
+        return [str(place + 1) for place in range(number)]
+    return list(said[row])

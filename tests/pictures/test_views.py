@@ -1,0 +1,121 @@
+"""Views of attention: what is drawn is what was given, in tiles where there is much of it; words stay words."""
+
+import base64
+import json
+import re
+
+import numpy as np
+import pytest
+
+from regard.pictures.lines import head_colours, lines
+from regard.pictures.maps import MOST_NUMBERS, MOST_TILES, maps, tiles
+from regard.pictures.spread import distances, entropies, plane, spread
+from regard.pictures.style import rendered
+from regard.pictures.terminal import entropies_text
+from regard.pictures.thumbnails import model
+from regard.pictures.tree import ENDED, KEPT, PRUNED, Node, layout, tree, tree_text
+from regard.pictures.views import VIEWS, views
+from regard.pictures.waves import positions
+
+NASTY = "<img src=x onerror=alert(1)>"
+NODES = [Node(-1, 1, NASTY, -0.1, KEPT, best=True), Node(-1, 1, "$x^2$", -1.0, KEPT), Node(-1, 1, "c", -3.0, PRUNED),
+         Node(1, 2, "d", -1.1, KEPT), Node(0, 2, "</s>", -0.2, ENDED, -0.15, best=True), Node(0, 2, "e", -2.0, PRUNED)]
+
+
+def some(L=2, H=3, T=5, S=4, seed=0):
+    found = np.random.default_rng(seed).dirichlet(np.ones(S), (L, H, T))
+    return maps("self-attention", found, [NASTY, "$x^2$", "", *"abcdefg"][:T], list("vwxyz")[:S])
+
+
+def many(number=2000, L=2, H=2):
+    def layers():
+        for layer in range(L):
+            weights = np.random.default_rng(layer).random((H, number, number), np.float32)
+            yield weights / weights.sum(-1, keepdims=True)
+    words = [NASTY, *(f"w{i}" for i in range(number - 1))]
+    return maps("self-attention", layers(), words, words, names=[str(i + 1) for i in range(L)])
+
+
+FIGURES = {
+    "lines": lambda found: lines(found.weights[0], found.queries, found.keys, found.heads, title="a $title$"),
+    "one token": lambda found: lines(found.weights[0], found.queries, found.keys, found.heads, only=1, chosen=[1]),
+    "model": lambda found: model(found, title="all"),
+    "spread": lambda found: spread(found),
+    "tree": lambda found: tree(NODES, title=NASTY, note="beam 2"),
+    "waves": lambda found: positions(np.sin(np.arange(50)[:, None] / np.arange(1, 17))),
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_same_view_is_the_same_bytes_and_words_are_text(name):
+    svg = rendered(FIGURES[name](some()), "svg")
+    assert svg == rendered(FIGURES[name](some()), "svg")
+    assert b"<img" not in svg and svg.count(b"<text") >= 3
+
+
+@pytest.fixture(scope="module")
+def thousands():
+    return many()
+
+
+@pytest.mark.parametrize("name", ["lines", "model", "spread"])
+def test_thousands_of_tokens_are_drawn_in_tiles(name, thousands):
+    assert max(thousands.weights.shape[2:]) <= MOST_TILES and thousands.tile > 1
+    np.testing.assert_allclose(thousands.weights.sum(-1), 1, rtol=1e-4)             # rows are distributions still
+    figure = FIGURES[name](thousands)
+    assert max(figure.get_size_inches()) < 25 and len(rendered(figure, "svg")) < 4_000_000
+
+
+def test_a_tile_is_the_mean_of_its_queries_over_the_sum_of_its_keys():
+    weights = np.random.default_rng(0).dirichlet(np.ones(7), (2, 5))
+    found = tiles(weights, 3)
+    assert found.shape == (2, 2, 3)
+    np.testing.assert_allclose(found[1, 1, 2], weights[1, 3:, 6:].sum(-1).mean(), rtol=1e-6)
+    np.testing.assert_allclose(found[0, 0, 1], weights[0, :3, 3:6].sum(-1).mean(), rtol=1e-6)
+
+
+def test_lines_are_as_opaque_as_weights_are_heavy_and_the_heaviest_is_on_top():
+    weights = np.zeros((2, 2, 3))
+    weights[0, 0, 2], weights[1, 1, 0] = 0.9, 0.3
+    drawn = lines(weights, list("ab"), list("xyz"), ["1", "2"]).axes[0].collections[0]
+    assert [round(float(colour[3]), 3) for colour in drawn.get_colors()] == [0.3, 0.9]
+    assert [segment[:, 1].tolist() for segment in drawn.get_segments()] == [[1.5, 0.5], [0.5, 2.5]]
+    assert len(set(head_colours(16))) == 16
+
+
+def test_entropy_and_distance_of_heads():
+    even, sharp = np.full((1, 4, 8), 1 / 8), np.eye(8)[None, :4]
+    assert entropies(even)[0] == pytest.approx(np.log(8)) and entropies(sharp)[0] == pytest.approx(0)
+    apart = distances(np.concatenate([even, sharp, sharp, np.eye(8)[None, 4:]]))
+    assert apart[1, 2] == pytest.approx(0, abs=1e-9) and apart[1, 3] == pytest.approx(np.log(2)) and (apart == apart.T).all()
+    square = np.array([[0, 0], [3, 0], [3, 4.0]])
+    lengths = np.linalg.norm(square[:, None] - square, axis=-1)
+    found = plane(lengths)
+    np.testing.assert_allclose(np.linalg.norm(found[:, None] - found, axis=-1), lengths, atol=1e-6)
+    assert "layer 2" in entropies_text(some())
+
+
+def test_in_a_tree_no_two_branches_share_a_place_and_the_output_is_first():
+    rows = layout(NODES)
+    assert len({(node.step, row) for node, row in zip(NODES, rows)}) == len(NODES)
+    assert all(row == 0 for node, row in zip(NODES, rows) if node.best)
+    said = tree_text(NODES).splitlines()
+    assert len(said) == len(NODES) and said[1].startswith("  ► </s> -0.20 = -0.15") and said[-1].startswith("× c")
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_page_holds_the_weights_and_no_word_is_markup(view):
+    found = some()
+    text = views([found], view=view, token=1, title=NASTY)
+    assert text == views([some()], view=view, token=1, title=NASTY)
+    assert "<img" not in text and not re.search(r'(?:src|href)\s*=\s*"', text) and "url(" not in text
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text).group(1))["groups"][0]
+    weights = np.frombuffer(base64.b64decode(data["weights"]), np.uint8).reshape(found.weights.shape) / 255
+    np.testing.assert_allclose(weights, found.weights, atol=0.5 / 255 + 1e-6)
+    assert data["queries"][0].startswith("<img src=x")
+
+
+def test_a_page_of_thousands_of_tokens_and_many_heads_is_small():
+    weights = np.full((12, 200, 200), 1 / 200, np.float32)
+    found = maps("self-attention", (weights for _ in range(12)), ["a"] * 200, ["b"] * 200, names=[str(i) for i in range(12)])
+    assert found.weights.size <= MOST_NUMBERS and len(views([found])) < 4_000_000

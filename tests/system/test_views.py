@@ -1,0 +1,114 @@
+"""Every kind of page in a real browser, of 5 and of 2,000 tokens: no errors, no requests, words stay words."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from regard.pictures.alignment import alignment
+from regard.pictures.lines import lines
+from regard.pictures.maps import maps
+from regard.pictures.spread import spread
+from regard.pictures.thumbnails import model
+from regard.pictures.tree import ENDED, KEPT, PRUNED, Node, tree
+from regard.pictures.views import VIEWS, views
+from regard.pictures.waves import positions
+from regard.run.show import save_any
+
+pytestmark = pytest.mark.system
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+NASTY = "<img src=x onerror=alert(1)>"
+SHOWN = "<img src=x o…r=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module", params=[5, 2000])
+def group(request):
+    """Two kinds of attention, each of 2 layers of 3 heads that look back."""
+    number = request.param
+    at = np.arange(number)
+
+    def layers():
+        for layer in range(2):
+            reach = 1 + 20 * np.arange(3)[:, None, None] * (layer + 1)
+            near = np.exp(-np.abs(at[:, None] - at) / reach) * np.tri(number)
+            yield near / near.sum(-1, keepdims=True)
+
+    words = [NASTY, *(f"w{i}" for i in range(1, number))]
+    return [maps(name, layers(), words, words, names=["1", "2"]) for name in ("self-attention of the encoder", "cross-attention")]
+
+
+def opened(browser, path, do):
+    """What goes wrong while a page is opened, and something is done with it."""
+    page = browser.new_page(viewport={"width": 1000, "height": 800})
+    problems, requests = [], []
+    page.on("console", lambda message: problems.append(message.text))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("dialog", lambda dialog: (problems.append(dialog.message), dialog.dismiss()))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(path.as_uri())
+    do(page)
+    assert page.locator("img").count() == 0
+    page.close()
+    assert not problems and requests == [path.as_uri()]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_pages_to_look_around_in(browser, group, tmp_path, view):
+    path = tmp_path / "a.html"
+    path.write_text(views(group, view=view, token=0 if view == "token" else None, title=NASTY), encoding="utf-8")
+    assert path.stat().st_size < 3_000_000
+
+    def around(page):
+        assert page.locator("h1").inner_text() == NASTY and page.locator("#stage canvas").count() >= 1
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1000
+        if view == "heads":
+            first = page.locator(".lines .words div").first
+            assert SHOWN[:5] in first.inner_text()
+            first.hover()
+            assert "looks at" in page.locator("#said").inner_text()
+            first.click()
+        elif view == "model":
+            page.locator("#stage canvas").nth(1).click()
+            assert page.locator("button.head[aria-pressed=true]").all_inner_texts() == ["2"]
+        else:
+            page.locator("#stage canvas").hover(position={"x": 2, "y": 2})
+            assert "→" in page.locator("#said").inner_text()
+        for name in VIEWS.values():                   # every other view, every layer and kind, with a head less
+            page.get_by_role("button", name=name, exact=True).click()
+            for select in page.locator("#choose select").all():
+                select.select_option(index=1)
+        page.locator("button.head").first.click()
+        assert page.locator("button.head[aria-pressed=false]").count() == 1
+
+    opened(browser, path, around)
+
+
+@pytest.mark.parametrize("kind", ["matrix", "lines", "model", "entropy", "tree", "positions"])
+def test_pages_around_a_picture(browser, group, tmp_path, kind):
+    found = group[0]
+    nodes = [Node(-1, 1, NASTY, -0.1, KEPT, best=True), Node(-1, 1, "b", -1.0, PRUNED),
+             Node(0, 2, "c", -0.2, ENDED, -0.1, best=True)]
+    drawn = {"matrix": lambda: alignment(found.weights[0, 0], found.keys, found.queries, darkest=found.darkest),
+             "lines": lambda: lines(found.weights[0], found.queries, found.keys, found.heads),
+             "model": lambda: model(found), "entropy": lambda: spread(found), "tree": lambda: tree(nodes),
+             "positions": lambda: positions(np.sin(np.outer(np.arange(50), 1 / np.arange(1, 129))))}[kind]()
+    save_any(drawn, tmp_path / "a.html", NASTY)
+
+    def look(page):
+        assert page.locator("svg text").count() >= 3
+        if kind in ("matrix", "lines", "tree"):
+            assert any("<img" in text for text in page.locator("svg text").all_text_contents())
+
+    opened(browser, tmp_path / "a.html", look)
