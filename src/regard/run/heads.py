@@ -93,7 +93,8 @@ def explain_heads(run: Run, data: str = "valid", *, number: int = 200) -> Heads:
     heads = name_heads(run.model, sentences(run, rows, examples))
     where = [(head.place, head.number) for head in heads]
     gold = examples.gold if isinstance(examples, Pairs) and examples.gold is not None else []
-    asked = [one.target for index, pair in enumerate(gold) if pair.pronouns for one in ask_pair(run, pair, index)]
+    asked = [one.target for index, pair in enumerate(gold) if pair.pronouns and isinstance(run, Translator)
+             for one in ask_pair(run, pair, index)]
 
     def pronouns() -> float:
         return -float(torch.cat([target.measure(target.ids) for target in asked]).mean())
