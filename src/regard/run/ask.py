@@ -201,7 +201,7 @@ def ask_set(run: Run, examples: Any, number: int) -> Iterator[Asked]:
 
 def ask_pair(run: Translator, pair: bilingual.Pair, index: int) -> Iterator[Asked]:
     """The pronoun that an "it" became in a world's reference; where there is none, an aligned word."""
-    source, target = run.ids([pair.source])[0], run.tokenizers[1].encode([pair.target])[0]
+    source, target = run.ids([pair.source])[0], run.tokenizers[1].encode([pair.target])[0][:run.recipe.model.max_length - 1]
     words, spoken = run.tokenizers[0].words(source), set(run.tokenizers[1].words(target))
     linked = sorted({t for _, t in pair.alignment if t in spoken})
 
@@ -211,11 +211,13 @@ def ask_pair(run: Translator, pair: bilingual.Pair, index: int) -> Iterator[Aske
     if linked and not pair.pronouns:
         chosen = drawn(linked, index)
         asked = ask_translation(run, pair.source, str(chosen + 1), target)
-        right = tokens({s for s, t in pair.alignment if t == chosen})
-        yield Asked(asked.target, asked.tokens, asked.answer, {"alignment": Gold(frozenset(right), tokens(set(words)))})
+        gold = Gold(frozenset(tokens({s for s, t in pair.alignment if t == chosen})), tokens(set(words)))
+        yield Asked(asked.target, asked.tokens, asked.answer, {"alignment": gold})
     for pronoun in pair.pronouns:
-        asked = ask_translation(run, pair.source, str(pronoun.target + 1), target)
         gold = Gold(frozenset(tokens({pronoun.antecedent_source})), tokens(set(pronoun.candidates)))
+        if pronoun.target not in spoken or not gold.right:                        # cut off
+            continue
+        asked = ask_translation(run, pair.source, str(pronoun.target + 1), target)
         yield Asked(asked.target, asked.tokens, asked.answer, {"antecedent": gold})
 
 

@@ -13,7 +13,6 @@ from regard.batches.batches import in_order
 from regard.corpus.examples import Labelled, Lines, Pairs
 from regard.errors import Mistake
 from regard.explain.heads import MIXED, Head, Place, ablate, name_heads, prune, relations_within
-from regard.explain.target import Target
 from regard.run.ask import ask_pair, ask_set, read_set
 from regard.run.base import EVALUATE_TOKENS, Run
 from regard.run.classify import Classifier
@@ -93,9 +92,9 @@ def explain_heads(run: Run, data: str = "valid", *, number: int = 200) -> Heads:
 
     heads = name_heads(run.model, sentences(run, rows, examples))
     where = [(head.place, head.number) for head in heads]
-    asked: list[Target] = []
-    if isinstance(run, Translator) and isinstance(examples, Pairs) and examples.gold is not None:
-        asked = [one.target for index, pair in enumerate(examples.gold) if pair.pronouns for one in ask_pair(run, pair, index)]
+    gold = examples.gold if isinstance(examples, Pairs) and examples.gold is not None else []
+    asked = [one.target for index, pair in enumerate(gold) if pair.pronouns and isinstance(run, Translator)
+             for one in ask_pair(run, pair, index)]
 
     def pronouns() -> float:
         return -float(torch.cat([target.measure(target.ids) for target in asked]).mean())
