@@ -150,7 +150,7 @@ def plan_recipe(name: str, recipe: Recipe, vocabulary: tuple[int, int],
                 lengths: tuple[int, int] = TYPICAL, devices: Sequence[Device] = DEVICES,
                 notes: Sequence[str] = ()) -> Plan:
     if recipe.task == "caption":
-        raise Mistake("task = 'caption': convolutions and recurrent decoders over pictures are not counted yet; plan another recipe")
+        raise Mistake("task = 'caption': convolutions and decoders over pictures are not counted yet; plan another recipe")
     translates = recipe.task == "translate"
     if translates and recipe.model.tie in ("all", "embeddings") and vocabulary[0] != vocabulary[1]:
         raise Mistake(f"vocabularies {both(vocabulary)} differ, but model.tie = {recipe.model.tie!r} shares one: "
