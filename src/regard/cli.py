@@ -314,12 +314,14 @@ def caption(run: RunFolder,
                                                          "looked: .html, .svg, .png or .pdf.")] = None,
             device: Device = "auto", as_json: AsJson = False) -> None:
     """Say in words what pictures show, and where each word looked."""
-    from regard.run.wrong import draw_looks
+    from regard.run.wrong import draw_looks, format_of
     from regard.run.wrong import gallery as draw_gallery
 
     end_with_the_reader()
     if gallery is not None and (pictures or out):
         raise Mistake("--gallery takes its pictures from the run's test set: leave out pictures and --out")
+    if out is not None:
+        format_of(out)                                # refused before a model is read
     opened = open_for("caption", run, device)
     if gallery is not None:
         print(draw_gallery(opened, gallery, number or 12, beam=1 if greedy else beam))
