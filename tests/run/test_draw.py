@@ -242,6 +242,11 @@ def test_what_does_not_fit_is_refused_before_training(run, codes, pictures, tmp_
         train(settings(CODES, pictures, model={"quantise": "vq"}, train={"ema": 0.9}), tmp_path / "f")
 
 
+def test_what_has_no_paired_test_says_so(run):
+    with pytest.raises(Mistake, match="draws, for which there is no paired test"):
+        said("compare", run.folder, run.folder)
+
+
 def test_captions_take_turns(run):
     captions = Ragged.of([[4], [5, 6], [7]])
     rows = Captioned(captions, np.array([0, 2, 3]), np.zeros((2, 4), np.uint16), words=10, text=3)

@@ -83,6 +83,9 @@ def compare_runs(runs: Sequence[Any], *, source: Path | None = None,
     for run in runs:
         if type(run) is not type(runs[0]):
             raise Mistake(f"{runs[0].folder} {runs[0].does}, {run.folder} {run.does}: there is nothing to compare")
+    if not hasattr(runs[0], "paired"):
+        raise Mistake(f"{runs[0].folder} {runs[0].does}, for which there is no paired test; hold the intervals of evaluate "
+                      "against each other")
     folders = [run.folder.name for run in runs]
     names = [name if folders.count(name) == 1 else f"{number} {name}" for number, name in enumerate(folders, start=1)]
     sets = chosen_sets(runs[0], source, reference, task)
