@@ -88,6 +88,8 @@ def test_entropy_and_distance_of_heads():
     assert entropies(even)[0] == pytest.approx(np.log(8)) and entropies(sharp)[0] == pytest.approx(0)
     apart = distances(np.concatenate([even, sharp, sharp, np.eye(8)[None, 4:]]))
     assert apart[1, 2] == pytest.approx(0, abs=1e-9) and apart[1, 3] == pytest.approx(np.log(2)) and (apart == apart.T).all()
+    mixed = np.array([9 / 16, *[1 / 16] * 7])
+    assert apart[0, 1] == pytest.approx(-(mixed * np.log(mixed)).sum() - np.log(8) / 2)
     square = np.array([[0, 0], [3, 0], [3, 4.0]])
     lengths = np.linalg.norm(square[:, None] - square, axis=-1)
     found = plane(lengths)

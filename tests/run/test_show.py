@@ -103,6 +103,8 @@ def test_a_tree_ends_in_what_the_search_says(tiny_run):
     ended = sorted((node.score for node in nodes if node.score is not None), reverse=True)
     np.testing.assert_allclose(ended[:len(found)], [one.score for one in found], rtol=1e-5)
     assert sum(node.best for node in nodes) == len(found[0].tokens) + 1
+    for step in range(1, min(len(steps), 19) + 1):
+        assert sum(node.fate == "kept" and node.step == step for node in nodes) == 3
     for node in nodes:
         assert node.parent == -1 or (nodes[node.parent].fate == "kept" and nodes[node.parent].log_p >= node.log_p - 1e-6)
 
