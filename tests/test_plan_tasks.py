@@ -80,7 +80,8 @@ def test_the_multiplications_of_a_picture_are_those_that_are_done(model):
 
 @pytest.mark.parametrize("activation", ["gelu", "quick_gelu"])
 def test_the_multiplications_and_the_memory_of_a_pair(activation):
-    towers = {"image": {**VIT, "activation": activation}, "text": {"layers": 1, "width": 16, "heads": 2, "activation": activation}}
+    text = {"layers": 1, "width": 16, "heads": 2, "activation": activation}
+    towers = {"image": {**VIT, "activation": activation}, "text": text}
     recipe = recipes.build({"task": "contrast", "data": PICTURES, "model": {"space": 8, **towers}, "tokens": {"size": 50},
                             "train": {"pictures_per_batch": 64}})
     found = planning.plan(recipe)
