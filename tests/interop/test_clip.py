@@ -225,7 +225,9 @@ def test_a_first_folder_whose_end_is_not_the_highest_token_is_refused(theirs):
     assert prove(regard.load(theirs, device="cpu"), theirs).holds
 
 
-def test_forms_of_a_processor_that_mean_the_same(theirs, files):
+def test_forms_of_a_processor_that_mean_the_same(theirs, files, tmp_path):
+    Image.open(files[0]).resize((60, 20)).save(tmp_path / "wide.png")             # cut, not stretched
+    files = [*files, tmp_path / "wide.png"]
     before = regard.load(theirs, device="cpu").match(files, LINES)
     old = {"feature_extractor_type": "CLIPFeatureExtractor", "size": 16, "crop_size": 16, "resample": 3, "do_center_crop": True}
     (theirs / "preprocessor_config.json").write_text(json.dumps(old))

@@ -103,6 +103,9 @@ def test_the_temperature_is_learned_and_clamped():
     assert scale.item() == pytest.approx(100) and model.log_scale.item() == pytest.approx(math.log(100))
     assert model.log_scale.grad.item() == pytest.approx(100, rel=1e-3)            # it can come back
     assert pytest.approx(math.log(100)) == MOST
+    model.log_scale.grad = None
+    torch.compile(model, backend="aot_eager")(*pairs())[2].backward()
+    assert model.log_scale.grad.item() == pytest.approx(100, rel=1e-3)
 
 
 def test_the_published_shape_has_the_published_size():

@@ -198,6 +198,8 @@ def test_a_long_caption_is_cut_and_still_has_its_end(run):
     cut = run.ids([long])[0]
     assert len(cut) + run.marks.around == 12
     np.testing.assert_allclose(run.text_vectors([long]), run.text_vectors([run.tokenizers[0].decode([cut])[0]]), atol=1e-5)
+    inputs = run.encode(Pictures([np.zeros((12, 12, 3), np.uint8)], captions=[[long]])).batch(np.array([0]), 1, 0).inputs
+    assert inputs["source"][0].tolist() == [*run.marks.before, *cut, *run.marks.after] and inputs["lengths"].tolist() == [12]
 
 
 def test_card_and_comparison(run):
@@ -229,6 +231,8 @@ def test_on_the_world_of_shapes_the_true_caption_is_looked_for(tmp_path):
 
     run.text_vectors = knows
     assert run.choose_true(examples, np.eye(len(examples), dtype=np.float32)).score == 100
+    run.text_vectors = lambda texts: knows(texts) + 2 * (np.arange(len(texts)) == 1)[:, None]    # one false caption of the first
+    assert 0 < run.choose_true(examples, np.eye(len(examples), dtype=np.float32)).score < 100
     run.text_vectors = lambda texts: -knows(texts)
     assert run.choose_true(examples, np.eye(len(examples), dtype=np.float32)).score == 0
 

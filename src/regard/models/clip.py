@@ -85,10 +85,11 @@ class Clip(nn.Module):
     def scale(self) -> Tensor:
         """One over the temperature, at most 100. While training, the weight itself is brought back, lest it wander off where
         no gradient reaches it."""
-        if self.training:
-            with torch.no_grad():
-                self.log_scale.clamp_(max=MOST)
-        return self.log_scale.clamp(max=MOST).exp()
+        if not self.training:
+            return self.log_scale.clamp(max=MOST).exp()
+        with torch.no_grad():
+            self.log_scale.clamp_(max=MOST)
+        return self.log_scale.exp()
 
 
 def unit(x: Tensor) -> Tensor:
