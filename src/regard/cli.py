@@ -50,7 +50,8 @@ def new(task: Annotated[str, typer.Argument(help="What to train for: translate, 
         pictures: Annotated[Path | None, typer.Option(help="To classify pictures: a folder with a folder for each label, or with "
                                                       "such folders in train and valid.")] = None) -> None:
     """Write a starter recipe for one's own data to standard output."""
-    from regard.run.starter import picture_recipe, starter_recipe
+    from regard.run.starter import starter_recipe
+    from regard.run.starter_pictures import picture_recipe
 
     if pictures is not None:
         print(picture_recipe(task, pictures), end="")

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from regard.corpus.examples import Examples, Pairs
-from regard.corpus.gallery import read_pictures
 from regard.corpus.pairs import read_pairs
 from regard.corpus.questions import read_questions
 from regard.corpus.single import read_labelled, read_tagged, read_text
 from regard.corpus.text import iterate_lines
 from regard.errors import Mistake
-from regard.run.starter_pairs import contrast_recipe, sides_of
+from regard.run.starter_files import placed, set_aside
+from regard.run.starter_pairs import caption_recipe, contrast_recipe
 from regard.run.starter_pictures import codes_recipe, draw_recipe
 from regard.run.starter_tasks import found_tasks
 
@@ -40,11 +40,10 @@ def translate_recipe(files: Sequence[Path]) -> str:
     if not files:
         raise Mistake("name your data: --source F --target F, or --pairs F.tsv")
     pairs = read_pairs(files)
-    held_out = min(2000, max(1, len(set(pairs.source)) // 20))
+    held_out = set_aside(pairs)
     longest = longest_words(pairs)
     preset, size, steps, tokens, rate, dropout, r_drop, bpe_dropout = next(row[1:] for row in SIZES if len(pairs) <= row[0])
-    names = ", ".join(f'"{path.name if same_folder(files) else path.resolve()}"' for path in files)
-    root = files[0].parent if same_folder(files) else Path()
+    root, names = placed(files)
     return f"""\
 # Translation, from {len(pairs):,} sentence pairs of your own. Train it with:  regard train THIS_FILE --out runs/mine
 # Every setting is explained in docs/settings.md; what is not written here has a default.
@@ -102,8 +101,8 @@ def tasks_recipe(files: Sequence[Path]) -> str:
     number = sum(len(task.pairs) for task in tasks)
     preset, size, steps, tokens, rate, dropout, _, _ = next(row[1:] for row in SIZES if number <= row[0])
     longest = max(longest_words(task.pairs) for task in tasks)
-    root = files[0].parent if same_folder(files) else Path()
-    parts = "\n".join(task.part(same_folder(files)) for task in tasks)
+    root = placed(files)[0]
+    parts = "\n".join(task.part(files) for task in tasks)
     return f"""\
 # Texts answered with texts, from {number:,} examples of your own. Train it with:  regard train THIS_FILE --out runs/mine
 # and ask it with:  regard translate runs/mine "…" --task {tasks[0].name}
@@ -162,11 +161,10 @@ def text_recipe(task: str, files: Sequence[Path]) -> str:
         raise Mistake("name your data: --data F")
     words, examples, settings = DESCRIBED[task](files)
     segments = "segments = 2                    # the question, and the text beside it\n" if task == "answer" else ""
-    held_out = min(2000, max(1, len(set(examples.keys())) // 20))
+    held_out = set_aside(examples)
     steps, tokens, width, dropout = next(row[1:] for row in TEXT_SIZES if len(examples) <= row[0])
     longest = max(len(text.split()) for text in examples.texts()[0])
-    names = ", ".join(f'"{path.name if same_folder(files) else path.resolve()}"' for path in files)
-    root = files[0].parent if same_folder(files) else Path()
+    root, names = placed(files)
     return f"""\
 # {words}, from {len(examples):,} examples of your own. Train it with:  regard train THIS_FILE --out runs/mine
 # Every setting is explained in docs/settings.md; what is not written here has a default.
@@ -237,163 +235,7 @@ DESCRIBED: dict[str, Callable[[Sequence[Path]], tuple[str, Examples, str]]] = {
 }
 STARTERS: dict[str, Callable[[Sequence[Path]], str]] = {
     "translate": translate_recipe, "text-to-text": tasks_recipe, **{task: partial(text_recipe, task) for task in DESCRIBED},
-    "contrast": contrast_recipe, "codes": codes_recipe, "draw": draw_recipe}
-
-
-# (shorter sides up to, size, patch)
-PICTURE_SIZES = [(40, 32, 4), (96, 64, 8), (160, 128, 16), (float("inf"), 224, 16)]
-# (pictures up to, epochs, layers, width)
-PICTURE_NUMBERS = [(5_000, 200, 6, 192), (100_000, 200, 9, 384), (float("inf"), 90, 12, 384)]
-
-
-def picture_recipe(task: str, folder: Path) -> str:
-    """For a folder with a folder for each label, or with such folders in train and valid."""
-    if task != "classify":
-        raise Mistake(f"--pictures: pictures are for the task classify, not {task!r}")
-    if not folder.is_dir():
-        raise Mistake(f"{folder} is not a folder; name one with a folder for each label")
-    train = "train" if (folder / "train").is_dir() else "."
-    pictures = read_pictures([folder / train], label=0)
-    valid = next((name for name in ("valid", "validation", "val", "dev") if train == "train" and (folder / name).is_dir()), None)
-    test = 'test.mine = ["test"]\n' if train == "train" and (folder / "test").is_dir() else ""
-    held_out = min(2000, max(1, len(set(pictures.keys())) // 20))
-    checked = f'valid = ["{valid}"]\n' if valid else f"""\
-held_out = {held_out}                 # so many pictures are set aside to validate, and as many to test;
-                                # or name your own folders:  valid = ["valid"]  and  test.mine = ["test"]
-"""
-    size, patch = next(row[1:] for row in PICTURE_SIZES if np.median(sides_of(pictures)) <= row[0])
-    epochs, layers, width = next(row[1:] for row in PICTURE_NUMBERS if len(pictures) <= row[0])
-    batch = min(256, max(8, len(pictures) // 8))
-    steps = max(200, epochs * -(-len(pictures) // batch))
-    return f"""\
-# Labels of pictures, from {len(pictures):,} of your own. Train it with:  regard train THIS_FILE --out runs/mine
-# Every setting is explained in docs/settings.md; what is not written here has a default.
-task = "classify"
-seed = 1
-
-[data]
-root = "{folder.resolve()}"
-train = ["{train}"]               # a folder for each label
-{checked}{test}size = {size}                       # every picture is brought to this height and width: the middle of it
-origin = ""                     # where the pictures come from, and their licence; printed on the model's card
-
-[model]
-kind = "vit"
-layers = {layers}
-width = {width}
-heads = {width // 64}
-feed_forward = {4 * width}
-patch = {patch}                       # {size // patch} × {size // patch} patches are read like words
-
-[train]
-steps = {steps}                   # {epochs} times through the pictures
-pictures_per_batch = {batch}
-evaluate_every = {max(20, steps // 20)}
-save_every = {max(20, steps // 20)}
-
-[train.optimizer]
-learning_rate = 1e-3
-weight_decay = 0.05
-
-[train.schedule]
-warmup_steps = {max(20, steps // 20)}
-
-[train.regularize]
-dropout = 0.0
-drop_path = 0.1
-label_smoothing = 0.1
-
-[train.augment]                 # what is done to the pictures while training; leave out what changes their meaning
-crop = {max(1, size // 8)}
-flip = true
-rand_augment = {{ number = 2, magnitude = 9 }}
-mixup = 0.8
-cutmix = 1.0
-erase = 0.25
-"""
-
-
-def caption_recipe(files: Sequence[Path]) -> str:
-    """For tables of paths and captions, or indices of pictures laid end to end."""
-    if not files:
-        raise Mistake("name your data: --data F, a .tsv or .jsonl with the path of a picture and its captions")
-    first = next(iter(iterate_lines(files[0])), "")
-    laid = ".index.tsv" in files[0].name
-    columns: list[int | str] = ["captions"] if ".jsonl" in files[0].name else \
-        list(range(3 if laid else 1, max(4 if laid else 2, len(first.split("\t")))))
-    path: int | str = "file" if ".jsonl" in files[0].name else 0
-    pictures = read_pictures(files, captions=columns, path=path)
-    held_out = min(1000, max(1, len(set(pictures.keys())) // 20))
-    texts = pictures.texts()[0]
-    steps, batch = max(500, 40 * len(pictures) // 64), min(64, max(8, len(pictures) // 8))
-    names = ", ".join(f'"{file.name if same_folder(files) else file.resolve()}"' for file in files)
-    root = files[0].resolve().parent if same_folder(files) else Path()
-    longest = max(len(text.split()) for text in texts)
-    return f"""\
-# Captions of pictures, from {len(pictures):,} of your own with {len(texts):,} captions. Train it with:
-#   regard train THIS_FILE --out runs/mine
-# Every setting is explained in docs/settings.md; what is not written here has a default.
-task = "caption"
-seed = 1
-
-[data]
-root = "{root}"
-train = [{names}]
-path = {json.dumps(path)}                        # the column of the path: its number, counted from 0, or its name
-captions = {json.dumps(columns)}
-held_out = {held_out}                 # so many pictures are set aside to validate, and as many to test
-too_long = "truncate"
-size = 128                      # every picture is brought to this height and width: the middle of it
-origin = ""                     # where the pictures come from, and their licence; printed on the model's card
-
-[tokens]
-kind = "words"
-size = {min(8000, max(500, len(texts) // 4))}
-lowercase = true
-
-[model]
-max_length = {max(24, 2 * longest)}                 # the longest caption has {longest} words
-
-[model.encoder]                 # or EfficientNet-Lite0 with ImageNet's weights, which few pictures need: docs/caption.md
-kind = "cnn"
-widths = [32, 64, 128, 256]
-strides = [2, 2, 2, 2]          # a map of 8 × 8 places
-
-[model.decoder]
-kind = "lstm"                   # or "transformer"
-width = 256
-
-[train]
-steps = {steps}
-pictures_per_batch = {batch}
-evaluate_every = {max(20, steps // 20)}
-evaluate_sentences = {min(200, held_out)}        # decoded for BLEU at each evaluation
-save_every = {max(20, steps // 20)}
-
-[train.optimizer]
-learning_rate = 1e-3
-
-[train.schedule]
-warmup_steps = {max(20, steps // 20)}
-
-[train.regularize]
-dropout = 0.3
-label_smoothing = 0.0
-
-[train.augment]
-crop = 8
-
-[decode]
-beam = 3
-length_penalty = 0.6
-"""
-
-
-STARTERS["caption"] = caption_recipe
-
-
-def same_folder(files: Sequence[Path]) -> bool:
-    return len({path.parent for path in files}) == 1
+    "caption": caption_recipe, "contrast": contrast_recipe, "codes": codes_recipe, "draw": draw_recipe}
 
 
 def longest_words(pairs: Pairs) -> int:

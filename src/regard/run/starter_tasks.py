@@ -12,6 +12,7 @@ from regard.corpus.pairs import read_pairs
 from regard.corpus.table import kind_of
 from regard.corpus.text import iterate_lines
 from regard.errors import Mistake
+from regard.run.starter_files import placed, set_aside
 
 MOST_LABELS = 20
 NAMED = [("sentence", "label"), ("text", "label"), ("source", "target"), ("document", "summary"), ("article", "highlights"),
@@ -38,11 +39,11 @@ class Found:
             return "regress"
         return "summarise" if words[0] >= 4 * words[1] else "translate"
 
-    def part(self, together: bool) -> str:
-        """Its part of the recipe; where all files lie together, their names are enough."""
-        names = ", ".join(json.dumps(path.name if together else str(path.resolve())) for path in self.files)
+    def part(self, every: Sequence[Path]) -> str:
+        """Its part of the recipe; where every file of all tasks lies together, names are enough."""
+        _, names = placed(self.files, every)
         long = 'too_long = "drop"               # or "error", or "truncate"\n' if self.kind == "translate" else ""
-        held_out = min(2000, max(1, len(set(self.pairs.source)) // 20))
+        held_out = set_aside(self.pairs)
         return f"""\
 [data.tasks.{self.name}]          # {len(self.pairs):,} examples
 prefix = "{self.name}: "           # what stands before every text, and tells the task; say it in words
