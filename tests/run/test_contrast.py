@@ -15,9 +15,10 @@ from regard.cli import app
 from regard.corpus.examples import Pictures
 from regard.errors import Mistake
 from regard.run.card import card
+from regard.run.convert import convert
 from regard.run.evaluate import compare_runs, evaluate
 from regard.run.fit import train
-from regard.training.checkpoint import read_weights
+from regard.training.checkpoint import read_weights, write_weights
 
 COLOURS = {"red": (220, 40, 40), "green": (40, 200, 60), "blue": (40, 60, 220), "yellow": (220, 220, 40), "white": (250,) * 3,
            "black": (5, 5, 5)}
@@ -28,7 +29,7 @@ SETTINGS = {
              "captions": ["captions"]},
     "tokens": {"kind": "words"},
     "model": {"space": 16, "image": {**BLOCK, "patch": 4}, "text": {**BLOCK, "max_length": 12}},
-    "train": {"steps": 60, "pictures_per_batch": 18, "evaluate_every": 20, "save_every": 20, "log_every": 10, "keep": 9,
+    "train": {"steps": 160, "pictures_per_batch": 18, "evaluate_every": 20, "save_every": 20, "log_every": 10, "keep": 9,
               "optimizer": {"learning_rate": 3e-3}, "schedule": {"warmup_steps": 5}, "augment": {"crop": 1}},
 }
 
@@ -245,6 +246,30 @@ def test_it_begins_from_another(run, pictures, tmp_path):
     np.testing.assert_allclose(again.text_vectors(text), run.text_vectors(text), atol=1e-4)
     assert again.tokenizers[0].to_json() == run.tokenizers[0].to_json()
     assert regard.load(again.folder, device="cpu").marks == run.marks
+
+
+def test_a_tower_of_convolutions_begins_from_an_encoder_of_another_name(pictures, tmp_path):
+    encoder = {"kind": "cnn", "widths": [8, 16], "strides": [2, 2]}
+    towers = settings(pictures, model={"image": encoder}, train={"steps": 40})
+    first = train(towers, tmp_path / "first", device="cpu")
+    weights = {name.replace("image.", "encoder.", 1): value for name, value in read_weights(first.folder / "model.safetensors").items()
+               if name.startswith("image.")}
+    (tmp_path / "weights").mkdir()
+    write_weights(tmp_path / "weights" / "model.safetensors", weights)
+    begin = {"run": str(tmp_path / "weights"), "parts": ["encoder"], "into": "image", "tokens": False}
+    still = {"steps": 1, "evaluate_every": 1, "optimizer": {"learning_rate": 1e-9}, "begin": begin}
+    second = train(settings(pictures, model={"image": encoder}, train=still), tmp_path / "second", device="cpu")
+    taken = read_weights(second.folder / "model.safetensors")
+    for name, value in weights.items():
+        torch.testing.assert_close(taken[name.replace("encoder.", "image.", 1)], value, atol=1e-6, rtol=0)
+    file = next((pictures / "valid").glob("*.png"))
+    assert first.match([file], ["red above blue", "blue above red"])
+    with pytest.raises(Mistake, match="image.heads"):
+        convert(first.folder, tmp_path / "hf")
+    with pytest.raises(Mistake, match="size it was trained on"):
+        first.resize((24, 24))
+    with pytest.raises(Mistake, match="one part"):
+        train(settings(pictures, train={"begin": {**begin, "parts": []}}), tmp_path / "none", device="cpu")
 
 
 @pytest.mark.parametrize("task", ["contrast", "caption", "draw"])

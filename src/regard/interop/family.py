@@ -168,6 +168,8 @@ class Family:
 
     def misfits(self, settings: Settings, architecture: Architecture) -> list[str]:
         """What of our settings has no counterpart."""
+        if absent := [part.ours for part in self.fields if part.ours not in settings]:
+            return absent
         expected = self.fixed | {name: rule(settings) for name, rule in self.derived.items()} | architecture.settings
         covered = {part.ours for part in self.fields}
         expected |= {name: value for name, value in NEUTRAL.items() if name not in covered | expected.keys()}

@@ -22,11 +22,8 @@ from regard.layers.embedding import Embedding
 from regard.layers.recurrent import Carry, Recurrent
 from regard.layers.stack import Stack
 from regard.layers.state import State, leading
-from regard.models.cnn import Cnn
-from regard.models.efficientnet import EfficientNetMap
-from regard.models.gpt import initialise as initialise_encoder
+from regard.models.encoders import build_encoder
 from regard.models.transformer import initialise
-from regard.models.vit import PictureEncoder
 
 if TYPE_CHECKING:
     from regard.batches.batch import Batch
@@ -44,20 +41,11 @@ class Captioner(nn.Module):
         super().__init__()
         self.settings = settings
         self.grid = settings.encoder.grid(size)
-        self.encoder = build_encoder(settings, size, regularize)
+        self.encoder = build_encoder(settings.encoder, size, regularize)
 
     def read(self, pixels: Tensor) -> Tensor:
         """The map of each picture: (B, S, D)."""
         return self.encoder(pixels)[:, self.settings.encoder.marks:]
-
-
-def build_encoder(settings: "CaptionModel", size: tuple[int, int], regularize: "Regularize | None") -> nn.Module:
-    encoder = settings.encoder
-    if encoder.kind == "patches":
-        made = PictureEncoder(encoder, size, regularize)
-        initialise_encoder(made)
-        return made
-    return Cnn(encoder, size) if encoder.kind == "cnn" else EfficientNetMap(encoder, size)
 
 
 class LstmCaptioner(Captioner):

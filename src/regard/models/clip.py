@@ -1,8 +1,8 @@
 """CLIP (Radford et al. 2021): a picture and a text are read by a tower each, and mapped into one space, where the one lies near
 the other if they belong together.
 
-Deviations: the Vision Transformer is the only tower for pictures (the paper has ResNets too); a text tower that reads in both
-directions, and means instead of a class token and an end mark, are settings.
+Deviations: of a map that convolutions make, the mean is taken (the paper's ResNets end in attention); a text tower that reads in
+both directions, and means instead of a class token and an end mark, are settings.
 """
 
 import math
@@ -13,8 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention.masks import Mask
+from regard.errors import Mistake
 from regard.layers.stack import Stack
 from regard.models.bert import Pool
+from regard.models.encoders import build_encoder
 from regard.models.gpt import build_stack, initialise
 from regard.models.vit import PictureEncoder, Size, fitted
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 MOST = math.log(100)
 """Of the logarithm of the scale (sec. 2.5)."""
+TABLE = "image.stack.positions.table.weight"
 
 
 class TextTower(nn.Module):
@@ -48,18 +51,19 @@ class Clip(nn.Module):
     def __init__(self, settings: "ClipModel", size: Size, vocabulary: int, regularize: "Regularize | None" = None):
         super().__init__()
         self.settings = settings
-        self.image = PictureEncoder(settings.image, size, regularize)
+        self.image = build_encoder(settings.image, size, regularize)
         self.text = TextTower(settings.text, vocabulary, regularize)
         self.image_projection = nn.Linear(settings.image.width, settings.space, bias=False)
         self.text_projection = nn.Linear(settings.text.width, settings.space, bias=False)
         self.log_scale = nn.Parameter(torch.tensor(-math.log(settings.temperature)))
-        initialise(self)
-        for tower in (self.image, self.text):
-            initialise_tower(tower.stack)
+        initialise(self.text)
+        initialise_tower(self.text.stack)
+        if isinstance(self.image, PictureEncoder):
+            initialise_tower(self.image.stack)
+            if self.image.class_token is not None:
+                nn.init.normal_(self.image.class_token, std=settings.image.width ** -0.5)
         for projection in (self.image_projection, self.text_projection):
             nn.init.normal_(projection.weight, std=projection.in_features ** -0.5)
-        if self.image.class_token is not None:
-            nn.init.normal_(self.image.class_token, std=settings.image.width ** -0.5)
 
     def forward(self, pixels: Tensor, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Vectors of pictures and of texts (B, E), and what their products are multiplied by."""
@@ -76,11 +80,13 @@ class Clip(nn.Module):
         return unit(self.text_projection(self.text(source, lengths)))
 
     def resize(self, size: Size) -> None:
+        if not isinstance(self.image, PictureEncoder):
+            raise Mistake("a tower of convolutions reads pictures of the size it was trained on; bring them to it")
         self.image.resize(size)
 
     def adapted(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Another one's weights for this one, which may read pictures of another size."""
-        return fitted(weights, "image.stack.positions.table.weight", self.image)
+        return fitted(weights, TABLE, self.image) if isinstance(self.image, PictureEncoder) else weights
 
     def scale(self) -> Tensor:
         """One over the temperature, at most 100. While training, the weight itself is brought back, lest it wander off where

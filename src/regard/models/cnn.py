@@ -15,7 +15,7 @@ from regard.attention.positions import Learned, build_grid
 from regard.layers.pixels import Normalise
 
 if TYPE_CHECKING:
-    from regard.recipe.caption import CnnEncoder, MapPart
+    from regard.recipe.encoders import CnnEncoder, MapPart
 
 GROUPS = 8
 

@@ -13,7 +13,7 @@ from regard.layers.pixels import Normalise
 from regard.models.cnn import PictureMap
 
 if TYPE_CHECKING:
-    from regard.recipe.caption import EfficientNetEncoder
+    from regard.recipe.encoders import EfficientNetEncoder
 
 # (blocks, kernel, stride of the first, expansion, channels)
 STAGES = [(1, 3, 1, 1, 16), (2, 3, 2, 6, 24), (2, 5, 2, 6, 40), (3, 3, 2, 6, 80), (3, 5, 1, 6, 112), (4, 5, 2, 6, 192),

@@ -3,14 +3,7 @@
 `docs/settings.md` is generated from the types and docstrings of this folder.
 """
 
-from regard.recipe.caption import (
-    CaptionModel,
-    CnnEncoder,
-    EfficientNetEncoder,
-    LstmDecoder,
-    PatchesEncoder,
-    TransformerDecoder,
-)
+from regard.recipe.caption import CaptionModel, LstmDecoder, TransformerDecoder
 from regard.recipe.contrast import CLIPS, ClipModel, ImageTower, PairedPictures, TextTower, TrainContrast
 from regard.recipe.data import (
     Algorithm,
@@ -27,6 +20,7 @@ from regard.recipe.data import (
     World,
 )
 from regard.recipe.drawing import DalleModel, DvaeModel, PictureCodes
+from regard.recipe.encoders import CnnEncoder, EfficientNetEncoder, PatchesEncoder
 from regard.recipe.model import PRESETS, Model, Positions, RecurrentModel, TransformerModel, UniversalModel
 from regard.recipe.part import Part, kinds_of, parts_in
 from regard.recipe.pictures import (

@@ -1,11 +1,12 @@
 """What tells which picture and which text belong together: CLIP (Radford et al. 2021), its towers, its training."""
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
+from regard.recipe.encoders import CnnEncoder, EfficientNetEncoder
 from regard.recipe.model import Positions
-from regard.recipe.part import Count, Part, Share
+from regard.recipe.part import Count, Part, Share, kind_or
 from regard.recipe.pictures import CaptionedPictures, TrainPictures, VitModel
 from regard.recipe.stack import StackPart
 from regard.recipe.train import Regularize
@@ -40,6 +41,14 @@ class ImageTower(VitModel):
     kind: Literal["vit"] = "vit"
 
 
+Tower = Annotated[
+    Annotated[ImageTower, Tag("vit")] | Annotated[CnnEncoder, Tag("cnn")]
+    | Annotated[EfficientNetEncoder, Tag("efficientnet-lite0")],
+    Discriminator(kind_or("vit"), custom_error_type="kind", custom_error_message="should be vit, cnn or efficientnet-lite0"),
+]
+"""From a map that convolutions make, a picture's vector is the mean of its places."""
+
+
 class TextTower(StackPart):
     """A Transformer, from whose last token, or mean of tokens, a text's vector is made."""
 
@@ -69,7 +78,7 @@ class ClipModel(Part):
     """Width of the shared space."""
     temperature: float = Field(0.07, ge=0.01)
     """By which similarities are divided at the beginning; it is learned, and never less than 0.01."""
-    image: ImageTower = ImageTower()
+    image: Tower = ImageTower()
     text: TextTower = TextTower()
 
     @property
@@ -100,7 +109,7 @@ class ClipModel(Part):
 
     @model_validator(mode="after")
     def one_mark(self) -> Self:
-        if self.image.distilled != "none":
+        if isinstance(self.image, ImageTower) and self.image.distilled != "none":
             raise ValueError(f"model.image.distilled = {self.image.distilled!r}: the second mark is for labels; leave it out")
         return self
 

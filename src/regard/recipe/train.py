@@ -1,8 +1,8 @@
 """How a model is trained, and how it decodes."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from regard.recipe.part import Count, Part, Share
 
@@ -61,8 +61,16 @@ class Begin(Part):
     """A run folder, or a Hugging Face folder."""
     parts: list[str] = []
     """Names that the weights taken begin with, such as "encoder"; all when not given."""
+    into: str | None = None
+    """What that part is called here: an "encoder" of pictures may become the "image" tower of CLIP."""
     tokens: bool = True
     """Take its tokenizer too."""
+
+    @model_validator(mode="after")
+    def one_part_has_one_name(self) -> Self:
+        if self.into is not None and len(self.parts) != 1:
+            raise ValueError("train.begin.into names one part: give that part alone in train.begin.parts")
+        return self
 
 
 class Training(Part):

