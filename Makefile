@@ -19,7 +19,7 @@ demo: setup
 	$(BIN)/regard demo
 
 check: setup
-	$(BIN)/ruff check src tests docs
+	$(BIN)/ruff check src tests docs benchmarks
 	$(BIN)/mypy
 
 test: check

@@ -277,10 +277,13 @@ def answer(run: RunFolder,
 
 
 @app.command()
-def draw(run: RunFolder, text: Annotated[str, typer.Argument(help="What the picture should show.")],
-         out: Annotated[Path, typer.Option(help="The picture to write, a .png; of several a sheet with all of them, and each "
-                                           "beside it: a-1.png, a-2.png … What is there already is overwritten.")],
-         number: Annotated[int, typer.Option("--number", "-n", help="Pictures to draw.")] = 1,
+def draw(run: RunFolder, text: Annotated[str | None, typer.Argument(help="What the picture should show.")] = None,
+         out: Annotated[Path | None, typer.Option(help="The picture to write, a .png; of several a sheet with all of them, "
+                                                  "and each beside it: a-1.png, a-2.png … What is there is overwritten.")] = None,
+         gallery: Annotated[Path | None, typer.Option(help="Instead, draw captions of its test set beside the true pictures: "
+                                                      ".svg, .png or .pdf.")] = None,
+         number: Annotated[int | None, typer.Option("--number", "-n", help="Pictures to draw; of each caption with --gallery. "
+                                                    "1, and 4 with --gallery, when not given.")] = None,
          temperature: Annotated[float, typer.Option(help="Lower is likelier and more alike.")] = 1.0,
          top_k: Annotated[int, typer.Option(help="Draw from the k likeliest codes only; 0 is all.")] = 0,
          top_p: Annotated[float, typer.Option(help="Draw from the likeliest codes that together reach p; 1 is all.")] = 1.0,
@@ -291,13 +294,24 @@ def draw(run: RunFolder, text: Annotated[str, typer.Argument(help="What the pict
          of: Annotated[int | None, typer.Option(help="Draw so many to choose from; 32 when not given.")] = None,
          device: Device = "auto", as_json: AsJson = False) -> None:
     """Draw pictures from a text."""
+    from regard.run.drawings import gallery as draw_gallery
     from regard.run.opened import load
     from regard.run.sheet import check_out, write_pictures
 
-    check_out(out)
+    if gallery is not None and (text or out):
+        raise Mistake("--gallery takes its texts from the run's test set: leave out the text and --out")
+    if gallery is None and (text is None or out is None):
+        raise Mistake("give a text and --out a.png; or --gallery a.png, which takes its texts from the run's test set")
+    if out is not None:
+        check_out(out)
     opened = open_for("draw", run, device)
-    (found,) = opened.draw([text], number=number, temperature=None if greedy else temperature, top_k=top_k, top_p=top_p,
-                           seed=seed, rank=None if rank is None else load(rank, device=device), of=of)
+    manner: dict[str, Any] = dict(temperature=None if greedy else temperature, top_k=top_k, top_p=top_p, seed=seed, of=of,
+                  rank=None if rank is None else load(rank, device=device))
+    if gallery is not None:
+        print(draw_gallery(opened, gallery, samples=4 if number is None else number, **manner))
+        return
+    assert out is not None
+    (found,) = opened.draw([text], number=1 if number is None else number, **manner)
     for path, one in zip(write_pictures([one.picture for one in found], out), found):
         print_json(file=str(path), score=round(one.score, 6)) if as_json else print(f"{path}\t{one.score:.4f}")
 

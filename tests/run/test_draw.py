@@ -204,6 +204,15 @@ def test_the_command_line_draws(run, tmp_path):
     said("draw", run.folder, "a red picture", "--out", tmp_path / "c.png", "--greedy")
 
 
+def test_a_gallery_shows_captions_of_the_test_set_beside_the_truth(run, tmp_path):
+    said = CliRunner().invoke(app, ["draw", str(run.folder), "--gallery", str(tmp_path / "a.svg"), "-n", "3", "--device", "cpu"])
+    assert said.exit_code == 0 and "2 captions of mine" in said.output             # two different ones among eight
+    page = (tmp_path / "a.svg").read_text()
+    assert all(caption in page for caption in LOOKS) and page.count("<image") == 2 * (2 + 3) and "wrong" not in page
+    CliRunner().invoke(app, ["draw", str(run.folder), "--gallery", str(tmp_path / "b.svg"), "-n", "3", "--device", "cpu"])
+    assert page == (tmp_path / "b.svg").read_text()
+
+
 def test_a_sheet_shows_each_picture_in_its_place():
     whole = sheet([np.full((4, 6, 3), shade, np.uint8) for shade in (10, 20, 30, 40, 50)])
     assert whole.shape == (2 * 6 + 2, 3 * 8 + 2, 3)

@@ -6,17 +6,16 @@ from regard.models.cnn import Cnn, PictureMap
 from regard.models.efficientnet import EfficientNetMap
 from regard.models.gpt import initialise
 from regard.models.vit import PictureEncoder, Size
-from regard.recipe.encoders import CnnEncoder, EfficientNetEncoder
 
 if TYPE_CHECKING:
-    from regard.recipe import Regularize, VitModel
+    from regard.recipe import CnnEncoder, EfficientNetEncoder, Regularize, VitModel
 
 
 def build_encoder(settings: "VitModel | CnnEncoder | EfficientNetEncoder", size: Size,
                   regularize: "Regularize | None" = None) -> PictureEncoder | PictureMap:
-    if isinstance(settings, CnnEncoder):
+    if settings.kind == "cnn":
         return Cnn(settings, size)
-    if isinstance(settings, EfficientNetEncoder):
+    if settings.kind == "efficientnet-lite0":
         return EfficientNetMap(settings, size)
     made = PictureEncoder(settings, size, regularize)
     initialise(made)
