@@ -78,6 +78,38 @@ def test_the_multiplications_of_a_picture_are_those_that_are_done(model):
     assert "pictures of 8 × 12 pixels" in page and "1,000 labels assumed" in page and "patches" in page
 
 
+SMALL_CNN = {"kind": "cnn", "widths": [8, 12, 16], "strides": [2, 1, 2]}
+
+
+@pytest.mark.parametrize("encoder", [SMALL_CNN, {**VIT, "kind": "patches"}, {"kind": "efficientnet-lite0", "channels": 112,
+                                                                             "frozen": False}], ids=lambda e: e["kind"])
+@pytest.mark.parametrize("decoder", [{"kind": "lstm", "width": 12, "embedding_width": 8, "attention_width": 6},
+                                     {"kind": "transformer", "layers": 2, "width": 16, "heads": 2, "feed_forward": 32}],
+                         ids=lambda d: d["kind"])
+def test_the_multiplications_of_a_caption_are_those_that_are_done(encoder, decoder):
+    size = (32, 64) if encoder["kind"] == "efficientnet-lite0" else (8, 12)
+    recipe = recipes.build({"task": "caption", "data": {**PICTURES, "size": size}, "tokens": {"size": 50},
+                            "model": {"encoder": encoder, "decoder": decoder}, "train": {"pictures_per_batch": 64}})
+    found = planning.plan(recipe, target_length=7)
+    model = MODELS["caption"][decoder["kind"]](recipe.model, size, 50).eval()
+    with (sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False, allow_tf32=None),
+          FlopCounterMode(display=False) as counter, torch.no_grad()):
+        model(torch.zeros(1, 3, *size), torch.zeros(1, 7, dtype=torch.long))
+    scores = 6 * 7 * found.lengths[0] if decoder["kind"] == "lstm" else 0          # of a matrix and a vector, unseen by torch
+    assert 2 * (found.total.multiplications - scores) == counter.get_total_flops()
+    assert found.parameters == sum(p.numel() for p in model.parameters())
+    assert "texts of 7 tokens" in planning.text(found) and "frozen" not in planning.text(found)
+
+
+def test_the_multiplications_of_a_tower_of_convolutions():
+    recipe = recipes.build({"task": "contrast", "data": PICTURES, "tokens": {"size": 50},
+                            "model": {"space": 8, "image": SMALL_CNN}})
+    model = MODELS["contrast"]["clip"](recipe.model, (8, 12), 50).eval()
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(torch.zeros(1, 3, 8, 12), torch.zeros(1, 77, dtype=torch.long), torch.tensor([77]))
+    assert 2 * planning.plan(recipe).total.multiplications == counter.get_total_flops()
+
+
 @pytest.mark.parametrize("activation", ["gelu", "quick_gelu"])
 def test_the_multiplications_and_the_memory_of_a_pair(activation):
     text = {"layers": 1, "width": 16, "heads": 2, "activation": activation}

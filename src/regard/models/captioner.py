@@ -51,6 +51,8 @@ class Captioner(nn.Module):
 class LstmCaptioner(Captioner):
     """ẑ_t = β_t Σ_i α_ti a_i;  h_t = LSTM(h_{t-1}, y_{t-1}, ẑ_t);  p(y_t) ∝ exp L(E y_{t-1} + L_h h_t + L_z ẑ_t)   (eq. 7)"""
 
+    once = ("bridge",)
+
     def __init__(self, settings: "CaptionModel", size: tuple[int, int], vocabulary: int, regularize: "Regularize | None" = None):
         super().__init__(settings, size, regularize)
         told, width = settings.decoder, settings.encoder.width

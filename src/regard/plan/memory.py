@@ -24,12 +24,10 @@ from torch import nn
 
 from regard.attention.multihead import MultiHead
 from regard.attention.positions import Alibi, Relative
-from regard.layers.conv import Conv
 from regard.layers.feed_forward import FeedForward
 from regard.layers.norm import Residual
 from regard.layers.stack import Stack
 from regard.models.dvae import Dvae
-from regard.models.vit import Patches
 from regard.plan.parts import GATES, rows_of
 from regard.recipe import Training
 
@@ -88,8 +86,11 @@ def kept_by(module: nn.Module, name: str, source: int, target: int, b: int) -> i
         ends = 4 * module.width * (normed + (b == 4 and name == "encoder"))
         dropped = any(isinstance(part, nn.Dropout) and part.p > 0 for part in module.dropout.modules())
         return bias + rows * (ends + module.width * dropped)
-    if isinstance(module, Patches | Conv):
-        return b * module.grid[0] * module.grid[1] * module.in_channels * module.stride[0] * module.stride[1]
+    if isinstance(module, nn.Conv2d):
+        if not module.weight.requires_grad:
+            return 0
+        rows, columns = module.grid  # type: ignore[misc]
+        return b * int(rows) * int(columns) * module.in_channels * module.stride[0] * module.stride[1]
     if isinstance(module, nn.RNNBase):
         directions = 2 if module.bidirectional else 1
         return b * rows * (module.input_size + directions * (GATES[type(module)] + 2) * module.hidden_size)

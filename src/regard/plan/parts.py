@@ -18,12 +18,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 
 from regard.attention.multihead import MultiHead
 from regard.attention.scores import Scored
-from regard.layers.conv import Conv
-from regard.models.vit import Patches
+from regard.models.cnn import PictureMap
 
 GATES = {nn.RNN: 1, nn.GRU: 3, nn.LSTM: 4}
 STEPS = {"to_q": "queries", "to_k": "keys", "to_v": "values", "to_out": "output",
@@ -70,6 +70,19 @@ def parts(model: nn.Module, source: int, target: int, prefix: str = "") -> list[
     return [Part(place, parameters[place], multiplications[place], rows_of(place.stack, source, target)) for place in places]
 
 
+def lay_out(model: nn.Module, size: tuple[int, int]) -> None:
+    """Note what the convolutions over pictures of this size give out, rows and columns (`grid`), where they do not say."""
+    def note(module: nn.Conv2d, args: tuple, output: torch.Tensor) -> None:
+        module.grid = tuple(output.shape[2:])  # type: ignore[assignment]
+
+    for found in model.modules():
+        if isinstance(found, PictureMap):
+            hooks = [part.register_forward_hook(note) for part in found.modules() if isinstance(part, nn.Conv2d)]
+            found.channels(torch.empty(1, 3, *size, device=next(found.parameters()).device))
+            for hook in hooks:
+                hook.remove()
+
+
 def rows_of(name: str, source: int, target: int) -> int:
     """The encoder, and a tower that reads pictures, work on the source; the decoder, the output and a tower that reads texts on
     the target."""
@@ -85,8 +98,9 @@ def work(module: nn.Module, name: str, rows: int, source: int) -> Iterator[tuple
         keys = source if name.endswith("cross_attention") else max(rows, source)
         yield place_of(f"{name}.scores"), rows * keys * module.width
         yield place_of(f"{name}.mixing"), rows * keys * module.source_width
-    elif isinstance(module, Patches | Conv):
-        yield place_of(f"{name}.weight"), module.grid[0] * module.grid[1] * module.weight.numel()
+    elif isinstance(module, nn.Conv2d):
+        rows, columns = module.grid  # type: ignore[misc]
+        yield place_of(f"{name}.weight"), int(rows) * int(columns) * module.weight.numel()
     elif isinstance(module, nn.Linear):
         projects_source = name.endswith(("cross_attention.to_k", "cross_attention.to_v"))
         yield place_of(f"{name}.weight"), (source if projects_source else rows) * module.in_features * module.out_features
@@ -105,6 +119,9 @@ def place_of(name: str) -> Place:
             return Place(stack, int(layer), "norms")
         case [stack, "blocks", layer, around, "skip", *_] if around.startswith("around_"):
             return Place(stack, int(layer), "residual projection")
+        case ["encoder" | "image" as stack, "network" | "blocks" as kind, *_, "weight" | "bias"] if "attention" not in name \
+                and "feed_forward" not in name:
+            return Place(stack, None, "convolutions")
         case [stack, "blocks", layer, kind, step, *_]:
             return Place(stack, int(layer), kind.replace("_", "-"), STEPS.get(step, step))
         case ["encoder" | "decoder" | "image" | "text" as stack, kind, *_]:

@@ -24,8 +24,8 @@ from regard.models.zoo import MODELS
 from regard.plan.block import BlockPlan, plan_block
 from regard.plan.clock import DEVICES, Device, measure_device, training_flops
 from regard.plan.memory import training_memory
-from regard.plan.parts import Part, Total, parts, total
-from regard.recipe import CLIPS, DECODERS, ENCODERS, PRESETS, VITS, ClassifyPictures, Codes, Contrast, Draw, Recipe
+from regard.plan.parts import Part, Total, lay_out, parts, total
+from regard.recipe import CLIPS, DECODERS, ENCODERS, PRESETS, VITS, Caption, ClassifyPictures, Codes, Contrast, Draw, Recipe
 
 TYPICAL_LENGTH = 30
 """Tokens of a sentence where no data say better; WMT sentences have about as many. A single text is as long as it may be."""
@@ -154,8 +154,6 @@ def plan(what: str | Path | Recipe, overrides: Sequence[str] = (), *, vocabulary
 def plan_recipe(name: str, recipe: Recipe, vocabulary: tuple[int, int],
                 lengths: tuple[int, int] = TYPICAL, devices: Sequence[Device] = DEVICES,
                 notes: Sequence[str] = ()) -> Plan:
-    if recipe.task == "caption":
-        raise Mistake("task = 'caption': convolutions and decoders over pictures are not counted yet; plan another recipe")
     translates = recipe.task in PAIRS
     if translates and recipe.model.tie in ("all", "embeddings") and vocabulary[0] != vocabulary[1]:
         raise Mistake(f"vocabularies {both(vocabulary)} differ, but model.tie = {recipe.model.tie!r} shares one: "
@@ -163,6 +161,8 @@ def plan_recipe(name: str, recipe: Recipe, vocabulary: tuple[int, int],
     model = build_on_paper(recipe, vocabulary)
     if isinstance(recipe, Contrast):
         lengths = recipe.model.image.length(recipe.data.height_width), recipe.model.max_length
+    elif isinstance(recipe, Caption):
+        lengths = recipe.model.encoder.length(recipe.data.height_width), lengths[1]
     elif isinstance(recipe, ClassifyPictures | Codes):
         lengths = (recipe.model.length(recipe.data.height_width),) * 2
     elif isinstance(recipe, Draw):
@@ -177,10 +177,11 @@ def plan_recipe(name: str, recipe: Recipe, vocabulary: tuple[int, int],
     last = f"{assumed} assumed"
     if isinstance(recipe, ClassifyPictures | Codes | Draw):
         last = "pictures of {} × {} pixels, {} positions".format(*recipe.data.height_width, lengths[0])
-    if isinstance(recipe, Contrast):
+    if isinstance(recipe, Contrast | Caption):
         last = "pictures of {} × {} pixels, {} positions, and texts of {} tokens assumed".format(
             *recipe.data.height_width, *lengths)
-    return Plan(name, recipe, vocabulary, lengths, parts(model, *lengths), memory, list(devices), [*notes, last])
+    frozen = [] if all(p.requires_grad for p in model.parameters()) else ["frozen weights are counted as if they were trained"]
+    return Plan(name, recipe, vocabulary, lengths, parts(model, *lengths), memory, list(devices), [*notes, last, *frozen])
 
 
 def build_on_paper(recipe: Recipe, vocabulary: tuple[int, int]) -> nn.Module:
@@ -190,7 +191,7 @@ def build_on_paper(recipe: Recipe, vocabulary: tuple[int, int]) -> nn.Module:
     said: dict[str, tuple[int, ...]] = {**dict.fromkeys((*PAIRS, "corrupted"), vocabulary[1:]), "classify": (2,),
                                         "regress": (1,), "tag": (2,)}
     sizes: Any = vocabulary[:1] + said.get(recipe.task, ())
-    if isinstance(recipe, ClassifyPictures | Contrast):
+    if isinstance(recipe, ClassifyPictures | Contrast | Caption):
         sizes = recipe.data.height_width, vocabulary[0]
     elif isinstance(recipe, Codes):
         sizes = (recipe.data.height_width,)
@@ -198,7 +199,10 @@ def build_on_paper(recipe: Recipe, vocabulary: tuple[int, int]) -> nn.Module:
         codes = codes_of(recipe)
         sizes = vocabulary[0], codes.model.codes, codes.model.grid(recipe.data.height_width)
     with torch.device("meta"):
-        return MODELS[recipe.task][recipe.model.kind](recipe.model, *sizes, recipe.train.regularize)
+        model: nn.Module = MODELS[recipe.task][recipe.model.kind](recipe.model, *sizes, recipe.train.regularize)
+    if isinstance(recipe, Contrast | Caption):
+        lay_out(model, recipe.data.height_width)
+    return model
 
 
 def codes_of(recipe: Draw) -> Recipe:
