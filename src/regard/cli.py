@@ -282,6 +282,7 @@ def draw(run: RunFolder, text: Annotated[str | None, typer.Argument(help="What t
                                                   "and each beside it: a-1.png, a-2.png … What is there is overwritten.")] = None,
          gallery: Annotated[Path | None, typer.Option(help="Instead, draw captions of its test set beside the true pictures: "
                                                       ".svg, .png or .pdf.")] = None,
+         truth: Annotated[bool, typer.Option(help="With --gallery, show the true pictures too.")] = True,
          number: Annotated[int | None, typer.Option("--number", "-n", help="Pictures to draw; of each caption with --gallery. "
                                                     "1, and 4 with --gallery, when not given.")] = None,
          temperature: Annotated[float, typer.Option(help="Lower is likelier and more alike.")] = 1.0,
@@ -308,7 +309,7 @@ def draw(run: RunFolder, text: Annotated[str | None, typer.Argument(help="What t
     manner: dict[str, Any] = dict(temperature=None if greedy else temperature, top_k=top_k, top_p=top_p, seed=seed, of=of,
                   rank=None if rank is None else load(rank, device=device))
     if gallery is not None:
-        print(draw_gallery(opened, gallery, samples=4 if number is None else number, **manner))
+        print(draw_gallery(opened, gallery, samples=4 if number is None else number, truth=truth, **manner))
         return
     assert out is not None
     (found,) = opened.draw([text], number=1 if number is None else number, **manner)

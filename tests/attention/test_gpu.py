@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
-from regard.attention.core import attend
+from regard.attention import kernel
+from regard.attention.core import attend, attention_weights
+from regard.attention.kept import parts_of
 from regard.attention.masks import Mask
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
@@ -44,3 +47,40 @@ def test_a_row_that_may_look_nowhere_gives_zeros_in_value_and_gradient(dtype, pa
     gradients = torch.autograd.grad(out.float().square().sum(), (q, k, v))
     assert all(gradient.isfinite().all() for gradient in gradients)
     assert all(gradient[1].eq(0).all() for gradient in gradients)
+
+
+STRUCTURES = {"none": lambda lengths, documents: Mask(), "causal": lambda lengths, documents: Mask(causal=True),
+              "lengths": lambda lengths, documents: Mask(lengths=lengths),
+              "starts": lambda lengths, documents: Mask(causal=True, starts=lengths // 2),
+              "window": lambda lengths, documents: Mask(causal=True, window=5),
+              "documents": lambda lengths, documents: Mask(documents=documents),
+              "blind": lambda lengths, documents: Mask(allowed=torch.arange(documents.size(1), device="cuda")[:, None] % 3 > 0)}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("T, S, K, heads", [(150, 150, 64, (4, 2)), (3, 70, 24, (2, 2))])
+def test_what_is_recorded_in_one_go_is_the_written_out_equation(dtype, structure, with_bias, T, S, K, heads):
+    q, k = (torch.randn(2, h, n, K, device="cuda", dtype=dtype) for h, n in zip(heads, (T, S)))
+    documents = torch.arange(S, device="cuda") // torch.tensor([[9], [20]], device="cuda")
+    mask = STRUCTURES[structure](torch.tensor([S, S // 3], device="cuda"), documents)
+    if structure == "blind":
+        mask = Mask(allowed=mask.allowed[:T])
+    bias = torch.randn(heads[0], T, S, device="cuda", dtype=dtype) if with_bias else None
+    whole = attention_weights(q, k, mask=mask, bias=bias).expand(2, heads[0], T, S)
+    tolerance = 1e-6 if dtype == torch.float32 else 1e-2
+    for kind, size in (("weights", 1), ("entropy", 1), ("blocks", 2), ("blocks", 16), ("blocks", 64)):
+        if kind == "blocks" and size > T:
+            continue
+        parts = {name: torch.full(shape, 7.0, device="cuda") for name, shape in parts_of(kind, size, tuple(whole.shape)).items()}
+        assert kernel.can_run(q, mask) and kernel.fill(parts, kind, size, q, k, mask=mask, bias=bias)
+        expected = whole if kind == "weights" else torch.special.entr(whole).sum(-1) if kind == "entropy" \
+            else F.avg_pool2d(whole.contiguous(), (size, size), ceil_mode=True)
+        torch.testing.assert_close(next(iter(parts.values())), expected, atol=tolerance * (5 if kind == "entropy" else 1), rtol=0)
+
+
+def test_what_no_kernel_knows_is_recorded_part_by_part():
+    q, k = torch.randn(1, 2, 8, 16, device="cuda"), torch.randn(1, 2, 8, 16, device="cuda")
+    assert not kernel.can_run(q, Mask(causal=True, prefix=torch.tensor([2], device="cuda")))
+    assert not kernel.fill({}, "top", 3, q, k) and not kernel.fill({}, "blocks", 3, q, k)

@@ -211,6 +211,9 @@ def test_a_gallery_shows_captions_of_the_test_set_beside_the_truth(run, tmp_path
     assert all(caption in page for caption in LOOKS) and page.count("<image") == 2 * (2 + 3) and "wrong" not in page
     CliRunner().invoke(app, ["draw", str(run.folder), "--gallery", str(tmp_path / "b.svg"), "-n", "3", "--device", "cpu"])
     assert page == (tmp_path / "b.svg").read_text()
+    words = ["draw", str(run.folder), "--gallery", str(tmp_path / "c.svg"), "-n", "3", "--no-truth", "--device", "cpu"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert (tmp_path / "c.svg").read_text().count("<image") == 2 * 3
 
 
 def test_a_sheet_shows_each_picture_in_its_place():

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 import torch
@@ -37,10 +37,13 @@ class Map:
     """Numbers it takes to compute one: an additive score is a sum over as many."""
     signed: bool = False
     """Whether its rows are no distributions, and so have no entropy."""
+    fill: Callable[[dict[str, Tensor], str, int], bool] = lambda parts, kind, size: False
+    """Computes what is kept in one go, where a kernel can (kernel.py)."""
 
     def only(self, rows: Tensor) -> "Map":
         B, H, _, S = self.shape
-        return replace(self, shape=(B, H, len(rows), S), part=lambda batch, chosen: self.part(batch, rows[chosen]))
+        return Map((B, H, len(rows), S), self.dtype, self.device, lambda batch, chosen: self.part(batch, rows[chosen]),
+                   self.width, self.signed)
 
 
 def record(whole: Map, kind: str = "weights", size: int = 1, room: int | None = None) -> Kept:
@@ -51,6 +54,8 @@ def record(whole: Map, kind: str = "weights", size: int = 1, room: int | None = 
         return Kept(kind, whole.shape, {"weights": weights, "rows": rows}, size)
     parts = {name: torch.empty(shape, dtype=dtype, device=whole.device)
              for name, (shape, dtype) in described(kind, size, whole.shape, whole.dtype).items()}
+    if whole.fill(parts, kind, size):
+        return Kept(kind, whole.shape, parts, size)
     room = max(LEAST, prod(whole.shape) * whole.dtype.itemsize // SHARE) if room is None else room
     numbers = min(MOST, room) // cost(kind, size, whole)
     for batch, queries in chunks(whole.shape, numbers, size if kind == "blocks" else 1):
@@ -150,8 +155,8 @@ class Budget:
 
         if fits("weights", 1):
             return "weights", 1
-        sizes: Sequence[int] = {"blocks": range(2, S // FEWEST_BLOCKS + 1), "top": range(S, 0, -1), "rows": range(2, T + 1),
-                                "entropy": ()}[self.keep]
+        doubled = [2**n for n in range(1, (S // FEWEST_BLOCKS).bit_length())]
+        sizes: Sequence[int] = {"blocks": doubled, "top": range(S, 0, -1), "rows": range(2, T + 1), "entropy": ()}[self.keep]
         chosen = next((size for size in sizes if fits(self.keep, size)), None)
         if chosen is not None:
             return self.keep, chosen

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
+from regard.attention import kernel
 from regard.attention.core import attention_weights, dot, mix
 from regard.attention.masks import Mask
 from regard.attention.multihead import Attend
@@ -184,6 +186,9 @@ def weights_map(q: Tensor, k: Tensor, place: Attend, heads: list[int] | None = N
         return attention_weights(q[batch], k[batch], score=place.score, mask=None if mask is None else mask.rows(batch),
                                  bias=added, scale=place.scale, rows=rows, least=q.dtype)
 
+    if place.score is None and kernel.can_run(q, mask):
+        fill = partial(kernel.fill, q=q, k=k, mask=mask, bias=bias, scale=place.scale)
+        return Map((B, q.size(1), T, S), q.dtype, q.device, part, fill=fill)
     return Map((B, q.size(1), T, S), q.dtype, q.device, part, width=1 if place.score is None else k.size(-1))
 
 
