@@ -56,8 +56,8 @@ def grey(x: Tensor) -> Tensor:
 
 
 def smooth(x: Tensor) -> Tensor:
-    """Each pixel 5 parts of itself and 1 of each neighbour; the border stays. A convolution would be planned anew for each number of
-    pictures, which takes longer than all the rest."""
+    """Each pixel 5 parts of itself and 1 of each neighbour; the border stays. A convolution would be planned anew for each number
+    of pictures, which takes longer than all the rest."""
     if min(x.shape[2:]) < 3:
         return x
     softer = x.clone()
