@@ -4,7 +4,7 @@ A state has one part per source sentence, computed once and never reordered, and
 one sentence lie next to each other and are equally many for all.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -57,6 +57,16 @@ class State:
         sources = [join_sources(layer) for layer in zip(*(state.sources for state in states))]
         memories = [type(layer[0]).join(list(layer)) for layer in zip(*(state.memories for state in states))]
         return State(sum(state.number for state in states), sources, memories, join_starts(states))
+
+
+def begin(step: Callable[[Tensor, State], tuple[Tensor, State]], number: int, sources: list[Source], layers: int,
+          prefix: Tensor | None, room: int) -> State:
+    """The state of a Transformer's decoder that has read its sources and what is already written (B, P), short rows filled with
+    -1 on the left."""
+    state = State(number, sources, [Cache(room) for _ in range(layers)])
+    if prefix is None or prefix.size(1) == 0:
+        return state
+    return step(prefix.clamp(min=0), replace(state, starts=leading(prefix)))[1]
 
 
 def leading(tokens: Tensor) -> Tensor:

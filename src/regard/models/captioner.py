@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention.cache import Cache
 from regard.attention.hard import Hard, Remembered
 from regard.attention.masks import Mask
 from regard.attention.positions import build_positions
@@ -21,7 +20,7 @@ from regard.layers.block import Source, block_shape, embedding_dropout
 from regard.layers.embedding import Embedding
 from regard.layers.recurrent import Carry, Recurrent
 from regard.layers.stack import Stack
-from regard.layers.state import State, leading
+from regard.layers.state import State, begin
 from regard.models.encoders import build_encoder
 from regard.models.transformer import initialise
 
@@ -194,11 +193,7 @@ class TransformerCaptioner(Captioner):
 
     def start(self, inputs: Tensor, prefix: Tensor | None = None, room: int = 32) -> State:
         """Read the pictures, and tokens (B, P) already written, short ones filled with -1 on the left."""
-        state = State(len(inputs), self.show(inputs), [Cache(room) for _ in self.decoder.blocks])
-        if prefix is None or prefix.size(1) == 0:
-            return state
-        _, state = self.step(prefix.clamp(min=0), replace(state, starts=leading(prefix)))
-        return state
+        return begin(self.step, len(inputs), self.show(inputs), len(self.decoder.blocks), prefix, room)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Read the next tokens (hypotheses, T); the logits (hypotheses, T, V) after each of them."""

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from regard.attention.cache import Cache
 from regard.attention.masks import Mask
 from regard.attention.positions import build_positions
 from regard.layers.block import block_shape, embedding_dropout
 from regard.layers.stack import Stack
-from regard.layers.state import State, leading
+from regard.layers.state import State, begin
 
 if TYPE_CHECKING:
     from regard.recipe import Regularize
@@ -45,8 +44,7 @@ class Gpt(nn.Module):
 
     def start(self, inputs: Any, prefix: Tensor, room: int = 32) -> State:
         """Read what is already written (B, P), short rows filled with -1 on the left; there is no other input."""
-        state = State(prefix.size(0), [], [Cache(room) for _ in self.decoder.blocks], leading(prefix))
-        return self.step(prefix.clamp(min=0), state)[1] if prefix.size(1) else state
+        return begin(self.step, prefix.size(0), [], len(self.decoder.blocks), prefix, room)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Read the next tokens (rows, T); the logits (rows, T, V) after each of them."""

@@ -4,20 +4,18 @@ Deviations: biases in the query, key, value and output projections (as in the au
 attention weights and inside the feed-forward layer are settings, off by default.
 """
 
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from regard.attention.cache import Cache
 from regard.attention.masks import Mask
 from regard.attention.positions import Positions, build_positions
 from regard.layers.block import Shape, Source, block_shape, embedding_dropout
 from regard.layers.embedding import Embedding
 from regard.layers.stack import Stack
-from regard.layers.state import State, leading
+from regard.layers.state import State, begin
 
 if TYPE_CHECKING:
     from regard.recipe import Regularize, TransformerModel
@@ -79,11 +77,7 @@ class Transformer(nn.Module):
 
     def start(self, inputs: tuple[Tensor, Tensor], prefix: Tensor | None = None, room: int = 32) -> State:
         """Read the sources (ids, lengths), and target tokens (B, P) already written, short ones filled with -1 on the left."""
-        state = State(len(inputs[0]), self.encode(*inputs), [Cache(room) for _ in self.decoder.blocks])
-        if prefix is None or prefix.size(1) == 0:
-            return state
-        _, state = self.step(prefix.clamp(min=0), replace(state, starts=leading(prefix)))
-        return state
+        return begin(self.step, len(inputs[0]), self.encode(*inputs), len(self.decoder.blocks), prefix, room)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Read the next target tokens (hypotheses, T); the logits (hypotheses, T, V) after each of them."""
