@@ -187,7 +187,7 @@ def ask_pronouns(run: Translator, examples: Pairs, number: int) -> Iterator[Aske
     rows = run.evaluation_rows(riddles)
     for row, pair in enumerate(riddles.gold or []):
         inputs, (it,) = rows.batch(np.array([row]), 0, 0).to(run.device).inputs, pair.pronouns
-        read, heard, said = words_of(run, inputs)
+        read, heard, said = words_of(run, inputs, pair)
         if {it.source, *it.candidates} <= set(read) and it.target in said:         # nothing of it is cut off
             yield inputs, questions(pair, it, read, heard, said), pair
 
@@ -206,10 +206,9 @@ def tokens_of(words: set[int], numbers: Sequence[int]) -> tuple[int, ...]:
     return tuple(place for place, word in enumerate(numbers) if word in words)
 
 
-def words_of(run: Translator, inputs: Mapping[str, Tensor]) -> tuple[list[int], list[int], list[int]]:
+def words_of(run: Translator, inputs: Mapping[str, Tensor], pair: bilingual.Pair) -> tuple[list[int], list[int], list[int]]:
     """Word numbers, -1 for marks: of what is read in the source, and in the target, and of what each place there says next."""
     before, after = [-1] * len(run.marks.before), [-1] * len(run.marks.after)
-    source, target = inputs["source"][0].tolist(), inputs["target"][0, 1:].tolist()
-    spoken = run.tokenizers[1].words(target)
-    read = run.tokenizers[0].words(source[len(before):len(source) - len(after)])
+    read, spoken = (tokenizer.encode_words([text])[0][1] for tokenizer, text in zip(run.tokenizers, (pair.source, pair.target)))
+    read, spoken = read[:inputs["source"].size(1) - len(before) - len(after)], spoken[:inputs["target"].size(1) - 1]
     return [*before, *read, *after], [-1, *spoken], [*spoken, -1]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -72,11 +73,12 @@ class Heads:
                 "pruned": {str(share): loss for share, loss in self.pruned.items()}, "number": self.number}
 
 
-def explain_heads(run: Run, data: str = "valid", *, number: int = 200) -> Heads:
+def explain_heads(run: Run, data: str = "valid", *, number: int = 200, reference: Path | None = None,
+                  gold: Path | None = None) -> Heads:
     """Name the heads of a run over a set, and take each away."""
     if not places(run.model):
         raise Mistake(f"{run.folder}: a model without attention has no heads")
-    whole = complete(run, read_set(run, data))
+    whole = complete(run, read_set(run, data, reference, gold))
     examples = whole.choose(range(0, len(whole), max(1, -(-len(whole) // number))))
     rows = run.evaluation_rows(examples)
     batches = [batch.to(run.device) for batch in in_order(rows, EVALUATE_TOKENS)]
@@ -88,8 +90,8 @@ def explain_heads(run: Run, data: str = "valid", *, number: int = 200) -> Heads:
 
     heads = name_heads(run.model, sentences(run, rows, examples))
     where = [(head.place, head.number) for head in heads]
-    gold = examples.gold if isinstance(examples, Pairs) and examples.gold is not None else []
-    asked = [one.target for index, pair in enumerate(gold) if pair.pronouns and isinstance(run, Translator)
+    known = examples.gold if isinstance(examples, Pairs) and examples.gold is not None else []
+    asked = [one.target for index, pair in enumerate(known) if pair.pronouns and isinstance(run, Translator)
              for one in ask_pair(run, pair, index)]
 
     def pronouns() -> float:
@@ -97,16 +99,19 @@ def explain_heads(run: Run, data: str = "valid", *, number: int = 200) -> Heads:
 
     lost = ablate(run.model, where, loss)
     return Heads(heads, lost, ablate(run.model, where, pronouns) if asked else {}, prune(run.model, lost, PRUNED, loss),
-                 len(examples), {}, resolver_of(run, data, whole, number) if asked else None)
+                 len(examples), {}, resolver_of(run, data, whole, number))
 
 
-def resolver_of(run: Run, data: str, examples: Pairs, number: int) -> Resolver | None:
-    """The head that resolves "it", chosen on one set of a world and reported on the first other one."""
-    assert isinstance(run, Translator), "only a translator is asked for pronouns"
-    for name, other in {"valid": run.data.valid, **run.data.tests}.items():
-        if name != data and any(pair.pronouns for pair in other.gold or []):
-            return find_resolver(run, examples, other, (data, name), number)
-    return None
+def resolver_of(run: Run, data: str, examples: Any, number: int) -> Resolver | None:
+    """The head that resolves "it", chosen on one set of a world and reported on the first other one; of a translator alone."""
+    def riddles(found: Any) -> bool:
+        return isinstance(found, Pairs) and any(pair.pronouns for pair in found.gold or [])
+
+    if not isinstance(run, Translator) or not riddles(examples):
+        return None
+    others = {name: found for name, found in {"valid": run.data.valid, **run.data.tests}.items() if name != data}
+    return next((find_resolver(run, examples, found, (data, name), number)
+                 for name, found in others.items() if riddles(found)), None)
 
 
 def complete(run: Run, examples: Any) -> Any:
@@ -151,7 +156,7 @@ def across(run: Translator, inputs: dict[str, Tensor], pair: bilingual.Pair | No
     relations["cross"] = {"separator": relations["source"]["separator"][0].expand(T, S)}
     if pair is None:
         return
-    read, heard, said = (torch.tensor(words) for words in words_of(run, inputs))
+    read, heard, said = (torch.tensor(words) for words in words_of(run, inputs, pair))
     aligned = torch.zeros(T, S, dtype=torch.bool)
     for s, t in pair.alignment:
         aligned |= (said[:, None] == t) & (read == s)

@@ -58,6 +58,8 @@ class Pair:
     target: str
     alignment: tuple[tuple[int, int], ...]
     pronouns: tuple[Pronoun, ...]
+    possible: tuple[tuple[int, int], ...] = ()
+    """Links that are neither right nor wrong. A world has none; gold alignments in files may."""
 
 
 def generate(number: int, seed: int, *, level: int = 3, split: str = "train", share: float = SHARE) -> list[Pair]:
