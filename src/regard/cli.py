@@ -27,6 +27,8 @@ Set = Annotated[list[str] | None, typer.Option("--set", metavar="PART.SETTING=VA
 Task = Annotated[str | None, typer.Option(metavar="NAME", help="Of a run of several tasks, the one that is wanted.")]
 Source = Annotated[Path | None, typer.Option(help="Text to translate, one sentence a line.")]
 Reference = Annotated[Path | None, typer.Option(help="Its translation, line by line.")]
+Gold = Annotated[Path | None, typer.Option(metavar="FILE.align", help="Which words translate which, line by line: 0-0 1-2, and "
+                                           "2?3 or 2p3 for what is only possible.")]
 
 
 @app.command()
@@ -103,15 +105,15 @@ def train(recipe: Annotated[Path, typer.Argument(metavar="RECIPE|RUN", help="A r
 
 
 @app.command()
-def evaluate(run: RunFolder, source: Source = None, reference: Reference = None, task: Task = None, device: Device = "auto",
-             as_json: AsJson = False) -> None:
+def evaluate(run: RunFolder, source: Source = None, reference: Reference = None, gold: Gold = None, task: Task = None,
+             device: Device = "auto", as_json: AsJson = False) -> None:
     """Score a run on its recipe's test sets, or on given files; with intervals and signatures."""
     from regard.run.card import write_card
     from regard.run.evaluate import evaluate as score
     from regard.run.opened import load
 
     opened = load(run, device=device)
-    results = score(opened, source=source, reference=reference, task=task, save=opened.foreign is None)
+    results = score(opened, source=source, reference=reference, task=task, gold=gold, save=opened.foreign is None)
     write_card(opened)
     if as_json:
         for result in results:
@@ -473,6 +475,8 @@ def show(run: Annotated[Path | None, typer.Argument(metavar="RUN|FILE.attn", hel
 def explain(run: RunFolder, text: Annotated[str | None, typer.Argument(help="What the run reads.")] = None,
             data: Annotated[str | None, typer.Option(metavar="FILE|SET", help="Measure over a file, one text a line, or over a "
                                                      "set of the recipe (valid …).")] = None,
+            reference: Annotated[Path | None, typer.Option(help="The translation of --data, line by line.")] = None,
+            gold: Gold = None,
             method: Annotated[str, typer.Option(help="all, or some with commas between them: attention, rollout, flow, "
                                                 "gradient-attention, norms, input-gradient, integrated-gradients, "
                                                 "occlusion.")] = "all",
@@ -492,6 +496,8 @@ def explain(run: RunFolder, text: Annotated[str | None, typer.Argument(help="Wha
         raise Mistake("--heads looks at many sentences: leave out the text and --out, and give --data or nothing")
     if not heads and (text is None) == (data is None):
         raise Mistake("give a text to explain, or --data to measure explanations over many")
+    if data is None and (reference is not None or gold is not None):
+        raise Mistake("--reference and --gold go with --data FILE")
     if data is not None and (label is not None or word is not None):
         raise Mistake("--class and --word are for one text; over --data the run's own answers are explained")
     if out is not None and (data is None or out.suffix != ".html"):
@@ -499,9 +505,9 @@ def explain(run: RunFolder, text: Annotated[str | None, typer.Argument(help="Wha
     opened = open_for("explain", run, device, task)
     found: Any
     if heads:
-        found = explain_heads(opened, data or "valid", number=number)
+        found = explain_heads(opened, data or "valid", number=number, reference=reference, gold=gold)
     elif data is not None:
-        found = explain_set(opened, data, method, number=number, progress=sys.stderr.isatty())
+        found = explain_set(opened, data, method, number=number, reference=reference, gold=gold, progress=sys.stderr.isatty())
         if out is not None:
             write_page(opened, found, out)
     else:

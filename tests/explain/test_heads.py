@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from regard.attention.multihead import MultiHead
-from regard.explain.heads import MIXED, ablate, name_heads, prune, relations_within, without
+from regard.explain.heads import MIXED, Question, ablate, answers, name_heads, prune, relations_within, without
 
 
 class Looking(nn.Module):
@@ -55,6 +55,17 @@ def test_heads_get_the_names_of_what_they_do():
     assert all(head.shares[head.does][0] > 0.8 for head in heads[:3])
     for share, lot in heads[4].shares.values():
         assert share == pytest.approx(lot)                                        # a head that looks everywhere is one by lot
+
+
+def test_a_head_is_right_when_what_is_meant_gets_the_most_weight():
+    """Of groups of keys, asked from one query; who looks everywhere alike has chosen nothing."""
+    patterns = [after, lambda ids: after(ids).T, everywhere]
+    right = {"source": Question(1, ((2,), (0, 3)), 0)}                            # the next word, of it and two others
+    wrong = {"source": Question(1, ((2,), (0, 3)), 1)}
+    found = answers(Looking(patterns), [({"source": TEXTS[0]}, right), ({"source": TEXTS[1]}, wrong), ({"source": TEXTS[1]}, {})])
+    assert list(found.values()) == [[True, False], [False, True], [False, True]]  # a group of two weighs more, where all is alike
+    tie = {"source": Question(1, ((2,), (0,)), 0)}
+    assert answers(Looking(patterns), [({"source": TEXTS[0]}, tie)])["self_attention", 2] == [False]
 
 
 def test_similar_words_are_near_and_not_the_same():

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 from regard.cli import app
 from regard.errors import Mistake
 from regard.explain.methods import METHODS
-from regard.run.ask import ask, ask_set
+from regard.run.antecedents import ask_pronouns, find_resolver, least_right, lost_more, translated, words_of
+from regard.run.ask import ask, ask_set, read_set
 from regard.run.fit import train
 from regard.run.heads import explain_heads
 
@@ -94,6 +95,7 @@ def test_files_of_texts_and_of_labelled_texts(runs, tmp_path):
     for name, number in (("a.txt", 2), ("a.tsv", 1)):
         found = json.loads(said(runs["classify"].folder, "--data", tmp_path / name, "--method", "occlusion", "--json"))
         assert found["number"] == number
+    assert read_set(runs["classify"], str(tmp_path / "a.tsv")).text == ["the dog sleeps"]
     found = json.loads(said(runs["language"].folder, "--data", tmp_path / "a.txt", "--method", "attention", "--json"))
     assert found["number"] == 2
 
@@ -106,6 +108,56 @@ def test_the_heads_of_a_run(tiny_run, runs):
     assert found.pruned[0.0] < found.pruned[1.0]
     assert "loss without" in said(runs["language"].folder, "--heads", "--number", 5)
     assert json.loads(said(runs["classify"].folder, "--heads", "--number", 5, "--json"))["heads"]
+
+
+def test_the_noun_is_asked_for_from_its_pronoun(tiny_run):
+    """In each kind of attention, the query is that of the "it" or of what says its pronoun, and the keys are the nouns'."""
+    asked = list(ask_pronouns(tiny_run, tiny_run.data.valid, 6))
+    assert len(asked) == 6
+    for inputs, questions, pair in asked:
+        (it,), (read, heard, said_next) = pair.pronouns, words_of(tiny_run, inputs, pair)
+        assert set(questions) == {"source", "cross", "target"}
+        for side, queries, keys, query, nouns in (("source", read, read, it.source, it.candidates),
+                                                  ("cross", said_next, read, it.target, it.candidates)):
+            question = questions[side]
+            assert queries[question.query] == query and it.candidates[question.right] == it.antecedent_source
+            assert [{keys[key] for key in group} for group in question.among] == [{noun} for noun in nouns]
+        question = questions["target"]
+        assert said_next[question.query] == it.target
+        assert {heard[key] for key in question.among[question.right]} == {it.antecedent_target}
+        ids = inputs["target"][0].tolist()
+        pieces = [tiny_run.tokenizers[1].piece(ids[key]).strip() for key in question.among[question.right]]
+        assert "".join(pieces).strip(".,") == pair.target.split()[it.antecedent_target].strip(".,")
+
+
+def test_the_head_that_resolves_it_is_chosen_on_one_set_and_reported_on_another(tiny_run):
+    tests, valid = tiny_run.data.tests["test"], tiny_run.data.valid
+    found = find_resolver(tiny_run, valid, tests, ("valid", "test"), 12)
+    best = max(score.score for score in found.chosen.values())
+    assert found.chosen[found.head].score == best and found.second != found.head and len(found.chosen) == 12
+    swapped = find_resolver(tiny_run, tests, valid, ("test", "valid"), 12)
+    assert swapped.chosen[found.head] == found.accuracy[found.head]               # what the one reports, the other chooses by
+    assert len(found.beside) == 1 and 0 < found.number <= 12
+    told = json.loads(said(tiny_run.folder, "--heads", "--number", 12, "--json"))
+    assert told["resolver"] == json.loads(json.dumps(found.to_json()))
+    assert {head["right_noun"]["score"] for head in told["heads"]} == {round(s.score, 4) for s in found.chosen.values()}
+    text = said(tiny_run.folder, "--heads", "--number", 12, "--data", "test")
+    assert "right about its noun on test" in text and "\nOn valid it is right in" in text and "taken away" in text
+
+
+def test_without_all_heads_the_run_says_something_else_and_then_the_same_again(tiny_run):
+    pairs = [pair for _, _, pair in ask_pronouns(tiny_run, tiny_run.data.valid, 6)]
+    heads = list(find_resolver(tiny_run, tiny_run.data.valid, tiny_run.data.tests["test"], ("", ""), 2).chosen)
+    before = translated(tiny_run, pairs, [])
+    assert before == [found.text for found in tiny_run.best([pair.source for pair in pairs])]
+    assert translated(tiny_run, pairs, heads) != before == translated(tiny_run, pairs, [])
+
+
+def test_others_are_of_the_same_layers_and_least_right():
+    known = {("a", 0): [1, 1], ("a", 1): [0, 0], ("a", 2): [0, 1], ("b", 0): [1, 0], ("b", 1): [0, 0]}
+    assert least_right(known, [("a", 0), ("b", 0)]) == [("a", 1), ("b", 1)]
+    assert least_right(known, [("a", 0), ("a", 2)]) == [("a", 1)]                 # there is no fourth
+    assert lost_more([True, False], [[True, True], [False, True]]) == [-50.0, 100.0]
 
 
 @pytest.mark.parametrize(("task", "settings", "cure"), [

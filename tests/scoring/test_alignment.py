@@ -22,15 +22,31 @@ corpora = st.lists(alignments.filter(bool), min_size=1, max_size=8)
 
 @given(alignments)
 def test_moses_text_and_links_are_each_others_inverse(pairs):
-    assert parse_moses(format_moses(pairs)) == pairs
+    assert parse_moses(format_moses(pairs)) == (pairs, set())
     assert format_moses({(10, 0), (2, 1), (2, 0)}) == "2-0 2-1 10-0"                       # in order, as numbers
 
 
-@pytest.mark.parametrize("text", ["0-0 1:2", "0", "1-", "-1-2", "a-b", "0-0-0", "²-1"])
+@pytest.mark.parametrize("text", ["0-0 1:2", "0", "1-", "0?", "0P1", "0-1p", "-1-2", "a-b", "0-0-0", "²-1"])
 def test_a_broken_link_is_named_with_its_place(text):
     with pytest.raises(Mistake, match=r"^gold\.txt:7: '.*' is not a link") as error:
         parse_moses(text, "gold.txt:7")
     assert "\n" not in str(error.value)
+
+
+def test_links_are_sure_or_only_possible():
+    assert parse_moses("0-0 1?2 3p1 1-2") == ({(0, 0), (1, 2)}, {(3, 1)})                  # sure is possible too
+
+
+def test_what_is_only_possible_is_neither_wanted_nor_wrong():
+    """Och & Ney 2003, eq. 19: A = 0-0 1-1, S = 0-0 2-2, P = S and 1-1: 1 - (1 + 2) / (2 + 2)."""
+    said, sure, possible = [{(0, 0), (1, 1)}], [{(0, 0), (2, 2)}], [{(1, 1)}]
+    assert alignment_error(said, sure, possible, samples=5).score == 1 / 4 < alignment_error(said, sure, samples=5).score == 1 / 2
+    assert alignment_error([sure[0] | possible[0]], sure, possible, samples=5).score == 0
+    assert "gold:sure+possible" in alignment_error(said, sure, possible, samples=5).signature
+    weights = np.zeros((1, 2, 3, 3))
+    weights[0, 0, [0, 1], [2, 0]] = weights[0, 1, [0, 1], [0, 1]] = 1
+    (place, score) = best_head([weights], sure, possible, samples=5)
+    assert place == (0, 1) and score.score == 1 / 4
 
 
 @settings(max_examples=30, deadline=None)
@@ -129,9 +145,10 @@ def test_the_best_head_is_the_one_brute_force_finds(seed):
     generator = np.random.default_rng(seed)
     shapes = [(int(t), int(s)) for t, s in generator.integers(0, 6, (4, 2))]
     weights = [generator.random((2, 3, t, s)) * (generator.random((2, 3, t, 1)) > 0.2) for t, s in shapes]
-    gold = [{(int(a), int(b)) for a, b in generator.integers(0, 7, (4, 2))} for _ in shapes]
-    (layer, head), score = best_head(weights, gold, samples=5)
-    scores = {(i, j): alignment_error([links(w[i, j]) for w in weights], gold, samples=5) for i in range(2) for j in range(3)}
+    gold, possible = ([{(int(a), int(b)) for a, b in generator.integers(0, 7, (4, 2))} for _ in shapes] for _ in range(2))
+    (layer, head), score = best_head(weights, gold, possible, samples=5)
+    scores = {(i, j): alignment_error([links(w[i, j]) for w in weights], gold, possible, samples=5)
+              for i in range(2) for j in range(3)}
     assert (layer, head) == min(scores, key=lambda key: scores[key].score) and score == scores[layer, head]
 
 

@@ -17,6 +17,7 @@ from regard.worlds.bilingual import (
     generate,
     pronoun_accuracy,
     pronouns_right,
+    same_but_for_pronouns,
     size,
     split_of,
     talk,
@@ -219,6 +220,8 @@ def test_pronouns_are_scored_by_their_sequence(pairs):
     assert pronouns_right(pair, pair.target) and pronouns_right(pair, f"Ja, {form}.")
     assert not pronouns_right(pair, re.sub(rf"\b{form}\b", other, pair.target))
     assert not pronouns_right(pair, "") and not pronouns_right(pair, f"{form} {form}")
+    assert same_but_for_pronouns(pair.target, re.sub(rf"\b{form}\b", other, pair.target))
+    assert not same_but_for_pronouns(pair.target, pair.target.split(maxsplit=1)[1])
     right, total = pronoun_accuracy(pairs, [pair.target for pair in pairs])
     assert right == total == sum(bool(pair.pronouns) for pair in pairs)
 

@@ -53,7 +53,7 @@ class Pairs(Listed):
     lines: list[int] = field(default_factory=list)
     """The line each pair came from, counted from 1."""
     gold: list[bilingual.Pair] | None = None
-    """What a world knows of its pairs: alignments and antecedents."""
+    """What a world knows of its pairs, alignments and antecedents; or a file, alignments alone."""
 
     def __len__(self) -> int:
         return len(self.source)

@@ -46,6 +46,22 @@ class Head:
         return share - lot
 
 
+@dataclass(frozen=True)
+class Question:
+    """Which of some groups of keys a query should look at most."""
+
+    query: int
+    among: tuple[tuple[int, ...], ...]
+    right: int
+    """Which group, counted from 0."""
+
+    def answered(self, weights: Tensor) -> Tensor:
+        """Whether each head (H, T, S) gives the right group more weight than any other: (H,)."""
+        found = torch.stack([weights[:, self.query, list(keys)].sum(-1) for keys in self.among], -1)      # (H, groups)
+        others = torch.cat([found[:, :self.right], found[:, self.right + 1:]], -1)
+        return (found[:, self.right, None] > others).all(-1)
+
+
 def relations_within(ids: Tensor, marks: Sequence[int], vectors: Tensor | None = None) -> dict[str, Tensor]:
     """Of the tokens of one text (T,) to one another."""
     at = torch.arange(len(ids))
@@ -91,6 +107,23 @@ def name_heads(model: nn.Module, sentences: Iterable[tuple[Mapping[str, Tensor],
     return [Head(place, number, {name: (float(total[number]) / queries[where, name], lot[where, name] / queries[where, name])
                                  for (where, name), total in weight.items() if where == place and queries[where, name]})
             for place, count in heads.items() for number in range(count)]
+
+
+@torch.no_grad()
+def answers(model: nn.Module,
+            sentences: Iterable[tuple[Mapping[str, Tensor], Mapping[str, Question]]]) -> dict[Place, list[bool]]:
+    """Every head's answer to the question that each sentence asks where it looks: right or wrong."""
+    found: dict[Place, list[bool]] = defaultdict(list)
+    for inputs, questions in sentences:
+        with watch(model) as seen:
+            model(**inputs)
+        for place in seen.places():
+            question = questions.get(side_of(place, inputs))
+            weights = seen[place][0].double().cpu()                               # (H, T, S)
+            if question is not None and question.query < weights.size(1):         # not one query over recurrent states
+                for head, right in enumerate(question.answered(weights).tolist()):
+                    found[place, head].append(right)
+    return dict(found)
 
 
 def without(model: nn.Module, heads: Iterable[Place]) -> ExitStack:

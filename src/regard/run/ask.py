@@ -13,6 +13,7 @@ from regard.batches.rows import ClassPairs, Translations
 from regard.batches.side import Side
 from regard.chance import mix
 from regard.corpus.examples import Labelled, Lines, Pairs, Tasks
+from regard.corpus.pairs import read_pairs
 from regard.corpus.single import read_labelled, read_text
 from regard.corpus.table import kind_of
 from regard.errors import Mistake
@@ -23,6 +24,7 @@ from regard.run.classify import Classifier
 from regard.run.language import LanguageRun
 from regard.run.pictures import PictureClassifier
 from regard.run.translate import Translator
+from regard.run.truth import with_gold
 from regard.tokens.special import NO_MARK
 from regard.tokens.tokenizer import Tokenizer
 from regard.worlds import bilingual
@@ -159,13 +161,24 @@ def stand_in(tokenizer: Tokenizer) -> int:
 
 # sets
 
-def read_set(run: Run, data: str) -> Any:
-    """The validation set or a test set of the recipe by its name, or a file: labelled texts (.tsv, .jsonl) or a text a line."""
-    if Path(data).is_file():
-        labelled = isinstance(run, Classifier) and run.foreign is None and kind_of(Path(data)) in ("tsv", "jsonl")
-        settings = run.recipe.data
-        return read_labelled([Path(data)], text=settings.text, second=settings.second, label=settings.label) if labelled \
-            else read_text([Path(data)])
+def read_set(run: Run, data: str, reference: Path | None = None, gold: Path | None = None) -> Any:
+    """The validation set or a test set of the recipe by its name, or a file: labelled texts or pairs (.tsv, .jsonl), or a text a
+    line, which may have its translation in a second file. Pairs may have a `gold` alignment."""
+    path = Path(data)
+    if path.is_file():
+        table, settings = kind_of(path) in (".tsv", ".jsonl"), run.recipe.data
+        if isinstance(run, Translator) and (table or reference is not None):
+            pairs = read_pairs([path] if reference is None else [path, reference])
+            return pairs if gold is None else with_gold(run, pairs, gold)
+        if reference is not None or gold is not None:
+            raise Mistake("--gold aligns the words of a text and its translation: give --reference too, or --data FILE.tsv"
+                          if isinstance(run, Translator) else
+                          f"--reference and --gold are for a run that translates; {run.folder} {run.does}")
+        if isinstance(run, Classifier) and run.foreign is None and table:
+            return read_labelled([path], text=settings.text, second=settings.second, label=settings.label)
+        return read_text([path])
+    if reference is not None or gold is not None:
+        raise Mistake(f"--data {data}: --reference and --gold go with a file of sources")
     own: dict[str, Any] = {}
     if run.foreign is None:
         valid = run.data.valid
@@ -201,8 +214,9 @@ def ask_set(run: Run, examples: Any, number: int) -> Iterator[Asked]:
 
 def ask_pair(run: Translator, pair: bilingual.Pair, index: int) -> Iterator[Asked]:
     """The pronoun that an "it" became in a world's reference; where there is none, an aligned word."""
-    source, target = run.ids([pair.source])[0], run.tokenizers[1].encode([pair.target])[0][:run.recipe.model.max_length - 1]
-    words, spoken = run.tokenizers[0].words(source), set(run.tokenizers[1].words(target))
+    most = run.recipe.model.max_length - 1
+    words = run.tokenizers[0].encode_words([pair.source])[0][1][:len(run.ids([pair.source])[0])]
+    target, spoken = (part[:most] for part in run.tokenizers[1].encode_words([pair.target])[0])
     linked = sorted({t for _, t in pair.alignment if t in spoken})
 
     def tokens(of: set[int]) -> tuple[int, ...]:
@@ -211,7 +225,7 @@ def ask_pair(run: Translator, pair: bilingual.Pair, index: int) -> Iterator[Aske
     if linked and not pair.pronouns:
         chosen = drawn(linked, index)
         asked = ask_translation(run, pair.source, str(chosen + 1), target)
-        gold = Gold(frozenset(tokens({s for s, t in pair.alignment if t == chosen})), tokens(set(words)))
+        gold = Gold(frozenset(tokens({s for s, t in (*pair.alignment, *pair.possible) if t == chosen})), tokens(set(words)))
         yield Asked(asked.target, asked.tokens, asked.answer, {"alignment": gold})
     for pronoun in pair.pronouns:
         gold = Gold(frozenset(tokens({pronoun.antecedent_source})), tokens(set(pronoun.candidates)))

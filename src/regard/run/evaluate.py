@@ -11,14 +11,19 @@ from regard.errors import Mistake
 from regard.run.base import Result, Run
 from regard.run.tasks import TasksRun
 from regard.run.translate import Translator
-from regard.run.truth import score_against_truth
+from regard.run.truth import score_against_truth, with_gold
 
 
 def evaluate(run: Run, *, source: Path | None = None, reference: Path | None = None, task: str | None = None,
-             save: bool = True) -> list[Result]:
-    """Score the recipe's test sets, or one pair of files, and write scores.json into the run folder. Of a run of several tasks,
-    those of one `task`."""
-    results = [score_set(run, name, examples) for name, examples in chosen_sets(run, source, reference, task).items()]
+             gold: Path | None = None, save: bool = True) -> list[Result]:
+    """Score the recipe's test sets, or one pair of files, which may have a `gold` alignment, and write scores.json into the run
+    folder. Of a run of several tasks, those of one `task`."""
+    sets = chosen_sets(run, source, reference, task)
+    if gold is not None:
+        if source is None:
+            raise Mistake(f"--gold {gold} aligns the words of two files: give them as --source and --reference")
+        sets = {name: with_gold(run, examples, gold) for name, examples in sets.items()}
+    results = [score_set(run, name, examples) for name, examples in sets.items()]
     if save:
         write_scores(run, results)
     return results

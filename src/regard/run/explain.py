@@ -107,12 +107,13 @@ def explain_text(run: Run, text: str, method: str = "all", *, label: str | None 
                      shown)
 
 
-def explain_set(run: Run, data: str, method: str = "all", *, number: int = 200, progress: bool = False) -> Measured:
-    """How faithful explanations are over a set."""
+def explain_set(run: Run, data: str, method: str = "all", *, number: int = 200, reference: Path | None = None,
+                gold: Path | None = None, progress: bool = False) -> Measured:
+    """How faithful explanations are over a set; of a file, which may have its translation and a gold alignment beside it."""
     methods, other = methods_of(method), fresh(run)
     rows, shown = [], []
     refused: dict[str, str] = {}
-    for index, asked in enumerate(ask_set(run, read_set(run, data), number)):
+    for index, asked in enumerate(ask_set(run, read_set(run, data, reference, gold), number)):
         values, why = explain(asked.target, methods)
         refused |= why
         rows.append(measure(asked.target, values, fresh=other, gold=asked.gold, seed=index))

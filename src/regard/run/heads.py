@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from regard.batches.batches import in_order
 from regard.corpus.examples import Labelled, Lines, Pairs
 from regard.errors import Mistake
 from regard.explain.heads import MIXED, Head, Place, ablate, name_heads, prune, relations_within
+from regard.run.antecedents import Resolver, find_resolver, words_of
 from regard.run.ask import ask_pair, ask_set, read_set
 from regard.run.base import EVALUATE_TOKENS, Run
 from regard.run.classify import Classifier
@@ -37,51 +39,47 @@ class Heads:
     pruned: dict[float, float]
     number: int
     refused: dict[str, str]
-
-    def resolver(self) -> Head | None:
-        """The head that resolves "it": of those that look at the antecedent, the one without which the pronoun suffers most."""
-        looking = [head for head in self.heads if "antecedent" in head.shares and head.excess("antecedent") > 0]
-        if not looking or not self.pronouns:
-            return None
-        return max(looking, key=lambda head: self.pronouns[head.place, head.number])
+    resolver: Resolver | None = None
 
     def words(self) -> list[str]:
         said = [f"{head.place}, head {head.number + 1}: {head.does} ({head.shares[head.does][0]:.0%} of its weight; "
                 f"by lot {head.shares[head.does][1]:.0%})" for head in self.heads if head.does != MIXED]
-        resolver = self.resolver()
-        if resolver is not None:
-            share, lot = resolver.shares["antecedent"]
-            said.append(f"\"it\" is resolved by {resolver.place}, head {resolver.number + 1}: {share:.0%} of its weight is on "
-                        f"the antecedent (by lot {lot:.0%}), and without it the right pronoun loses "
-                        f"{self.pronouns[resolver.place, resolver.number]:.2f} nats.")
+        said += [] if self.resolver is None else self.resolver.words()
         pruned = ", ".join(f"{share:.0%}: {loss:.3f}" for share, loss in self.pruned.items())
         return [*said, f"The loss without so many of the heads, the least important first: {pruned}."]
 
     def tables(self) -> list[Table]:
         names = list(dict.fromkeys(name for head in self.heads for name in head.shares))
-        header = ["head", "does", *names, "loss without it", *(["\"it\" without it"] if self.pronouns else [])]
+        right = {} if self.resolver is None else {head: f"{score.score:.0f}%" for head, score in self.resolver.chosen.items()}
+        header = ["head", "does", *names, "loss without it", *(["\"it\" without it"] if self.pronouns else []),
+                  *(["right noun"] if right else [])]
         rows = [[f"{head.place} {head.number + 1}", head.does,
                  *("{:.2f} ({:.2f})".format(*head.shares[name]) if name in head.shares else "" for name in names),
                  f"{self.lost[head.place, head.number]:+.4f}",
-                 *([f"{self.pronouns[head.place, head.number]:+.3f}"] if self.pronouns else [])] for head in self.heads]
-        return [Table(f"heads over {self.number} sentences: share of weight (by lot)", header, rows)]
+                 *([f"{self.pronouns[head.place, head.number]:+.3f}"] if self.pronouns else []),
+                 *([right.get((head.place, head.number), "")] if right else [])] for head in self.heads]
+        return [Table(f"heads over {self.number} sentences: share of weight (by lot)", header, rows),
+                *([] if self.resolver is None else [self.resolver.table()])]
 
     def to_json(self) -> dict[str, Any]:
-        resolver = self.resolver()
+        right = {} if self.resolver is None else self.resolver.chosen
         return {"heads": [{"place": head.place, "head": head.number + 1, "does": head.does,
                            "shares": {name: {"share": share, "by_lot": lot} for name, (share, lot) in head.shares.items()},
                            "loss_without": self.lost[head.place, head.number],
-                           "pronoun_without": self.pronouns.get((head.place, head.number))} for head in self.heads],
-                "resolver": None if resolver is None else {"place": resolver.place, "head": resolver.number + 1},
+                           "pronoun_without": self.pronouns.get((head.place, head.number)),
+                           "right_noun": right[head.place, head.number].to_json() if (head.place, head.number) in right else None}
+                          for head in self.heads],
+                "resolver": None if self.resolver is None else self.resolver.to_json(),
                 "pruned": {str(share): loss for share, loss in self.pruned.items()}, "number": self.number}
 
 
-def explain_heads(run: Run, data: str = "valid", *, number: int = 200) -> Heads:
+def explain_heads(run: Run, data: str = "valid", *, number: int = 200, reference: Path | None = None,
+                  gold: Path | None = None) -> Heads:
     """Name the heads of a run over a set, and take each away."""
     if not places(run.model):
         raise Mistake(f"{run.folder}: a model without attention has no heads")
-    examples = complete(run, read_set(run, data))
-    examples = examples.choose(range(0, len(examples), max(1, -(-len(examples) // number))))
+    whole = complete(run, read_set(run, data, reference, gold))
+    examples = whole.choose(range(0, len(whole), max(1, -(-len(whole) // number))))
     rows = run.evaluation_rows(examples)
     batches = [batch.to(run.device) for batch in in_order(rows, EVALUATE_TOKENS)]
     labels = sum(batch.label_count() for batch in batches)
@@ -92,8 +90,8 @@ def explain_heads(run: Run, data: str = "valid", *, number: int = 200) -> Heads:
 
     heads = name_heads(run.model, sentences(run, rows, examples))
     where = [(head.place, head.number) for head in heads]
-    gold = examples.gold if isinstance(examples, Pairs) and examples.gold is not None else []
-    asked = [one.target for index, pair in enumerate(gold) if pair.pronouns and isinstance(run, Translator)
+    known = examples.gold if isinstance(examples, Pairs) and examples.gold is not None else []
+    asked = [one.target for index, pair in enumerate(known) if pair.pronouns and isinstance(run, Translator)
              for one in ask_pair(run, pair, index)]
 
     def pronouns() -> float:
@@ -101,7 +99,19 @@ def explain_heads(run: Run, data: str = "valid", *, number: int = 200) -> Heads:
 
     lost = ablate(run.model, where, loss)
     return Heads(heads, lost, ablate(run.model, where, pronouns) if asked else {}, prune(run.model, lost, PRUNED, loss),
-                 len(examples), {})
+                 len(examples), {}, resolver_of(run, data, whole, number))
+
+
+def resolver_of(run: Run, data: str, examples: Any, number: int) -> Resolver | None:
+    """The head that resolves "it", chosen on one set of a world and reported on the first other one; of a translator alone."""
+    def riddles(found: Any) -> bool:
+        return isinstance(found, Pairs) and any(pair.pronouns for pair in found.gold or [])
+
+    if not isinstance(run, Translator) or not riddles(examples):
+        return None
+    others = {name: found for name, found in {"valid": run.data.valid, **run.data.tests}.items() if name != data}
+    return next((find_resolver(run, examples, found, (data, name), number)
+                 for name, found in others.items() if riddles(found)), None)
 
 
 def complete(run: Run, examples: Any) -> Any:
@@ -125,7 +135,7 @@ def sentences(run: Run, rows: Any, examples: Any) -> Iterator[tuple[dict[str, Te
         relations = {side: relations_within(inputs[side][0].cpu(), sorted(known), vectors(run, side, inputs[side]))
                      for side in ("source", "target") if side in inputs}
         if isinstance(run, Translator):
-            relations["cross"] = across(run, inputs, examples.gold[index] if examples.gold else None, relations["source"])
+            across(run, inputs, examples.gold[index] if examples.gold else None, relations)
         yield inputs, relations
 
 
@@ -139,23 +149,22 @@ def vectors(run: Run, side: str, ids: Tensor) -> Tensor | None:
 
 
 def across(run: Translator, inputs: dict[str, Tensor], pair: bilingual.Pair | None,
-           source: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What each word that is about to be said has to do with the source; what a source's "it" has to do with it is put there."""
+           relations: dict[str, dict[str, Tensor]]) -> None:
+    """Add what each word that is about to be said has to do with the source; and where a world knows it, what an "it" stands for,
+    in all three ways of looking."""
     T, S = inputs["target"].size(1), inputs["source"].size(1)
-    marked = source["separator"][0]
-    found = {"separator": marked.expand(T, S)}
+    relations["cross"] = {"separator": relations["source"]["separator"][0].expand(T, S)}
     if pair is None:
-        return found
-    before = [-1] * len(run.marks.before)
-    read = torch.tensor([*before, *run.tokenizers[0].words(inputs["source"][0, len(before):S - len(run.marks.after)].tolist()),
-                         *[-1] * len(run.marks.after)])
-    said = torch.tensor([*run.tokenizers[1].words(inputs["target"][0, 1:].tolist()), -1])     # what each position says next
-    found["aligned word"] = torch.zeros(T, S, dtype=torch.bool)
+        return
+    read, heard, said = (torch.tensor(words) for words in words_of(run, inputs, pair))
+    aligned = torch.zeros(T, S, dtype=torch.bool)
     for s, t in pair.alignment:
-        found["aligned word"] |= (said[:, None] == t) & (read == s)
-    found["antecedent"], source["antecedent"] = torch.zeros(T, S, dtype=torch.bool), torch.zeros(S, S, dtype=torch.bool)
-    for pronoun in pair.pronouns:
-        meant = read == pronoun.antecedent_source
-        found["antecedent"] |= (said[:, None] == pronoun.target) & meant
-        source["antecedent"] |= (read[:, None] == pronoun.source) & meant
-    return found
+        aligned |= (said[:, None] == t) & (read == s)
+    relations["cross"]["aligned word"] = aligned
+    for side, queries, keys in (("source", read, read), ("cross", said, read), ("target", said, heard)):
+        holds = torch.zeros(len(queries), len(keys), dtype=torch.bool)
+        for it in pair.pronouns:
+            asking, meant = (it.source, it.antecedent_source) if side == "source" else \
+                (it.target, it.antecedent_source if side == "cross" else it.antecedent_target)
+            holds |= (queries[:, None] == asking) & (keys == meant)
+        relations[side]["antecedent"] = holds

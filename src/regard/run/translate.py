@@ -129,10 +129,15 @@ class Translator(Run):
         texts = self.tokenizers[1].decode([h.tokens for h in hypotheses])
         return [Translation(text, h.score, h.log_probability, h.tokens) for text, h in zip(texts, hypotheses)]
 
-    def align(self, texts: Sequence[str], targets: Sequence[list[int]] | None = None) -> Iterator[Alignment]:
-        """What each word of a translation (the model's own, unless its ids are given) looked at in its source."""
-        sources = self.ids(texts)
-        said = [translation.tokens for translation in self.best(texts)] if targets is None else list(targets)
+    def align(self, texts: Sequence[str], references: Sequence[str] | None = None) -> Iterator[Alignment]:
+        """What each word of a translation (the model's own, unless references are given) looked at in its source."""
+        sources, read = self.ids(texts), [words for _, words in self.tokenizers[0].encode_words(texts)]
+        if references is None:
+            told = [(found.text, found.tokens, self.tokenizers[1].words(found.tokens)) for found in self.best(texts)]
+        else:
+            encoded, most = self.tokenizers[1].encode_words(references), self.recipe.model.max_length - 1
+            told = [(text, ids[:most], words[:most]) for text, (ids, words) in zip(references, encoded)]
+        said = [ids for _, ids, _ in told]
         if not self.attends:
             raise Mistake(f"{self.folder}: a model without attention has nothing to show (model.attention = 'none')")
         if not all(sources) or not all(said):
@@ -144,8 +149,10 @@ class Translator(Run):
             with torch.no_grad(), watch(self.model, kinds="cross") as seen:
                 self.model(**batch.inputs)
             weights = seen.stack().float().cpu().numpy()                          # (L, B, H, T, S)
-            for row, i in enumerate(rows):
-                yield self.by_words(sources[i], said[i], weights[:, row, :, :len(said[i]) + 1, :len(sources[i]) + 1])
+            for row, i in enumerate(rows.tolist()):
+                target, _, spoken = told[i]
+                yield by_words(texts[i], read[i][:len(sources[i])], target, spoken,
+                               weights[:, row, :, :len(said[i]) + 1, :len(sources[i]) + 1])
 
     def reading(self, text: str) -> dict[str, Tensor]:
         """Its source, and its best translation as the decoder reads it."""
@@ -159,9 +166,8 @@ class Translator(Run):
         """The best translation of each text."""
         return [found[0] for found in self.translate(texts, **settings)]
 
-    def by_words(self, source: list[int], target: list[int], weights: np.ndarray) -> Alignment:
-        """Sub-words merged into words, end marks left out."""
-        source_words, target_words = [*self.tokenizers[0].words(source), -1], [*self.tokenizers[1].words(target), -1]
-        merged = np.array([[merge_words(head, target_words, source_words) for head in layer] for layer in weights])
-        texts = self.tokenizers[0].decode([source])[0], self.tokenizers[1].decode([target])[0]
-        return Alignment(texts[0].split(), texts[1].split(), merged)
+
+def by_words(source: str, read: list[int], target: str, spoken: list[int], weights: np.ndarray) -> Alignment:
+    """Sub-words, of which the numbers of their words are given, merged into words; end marks are left out."""
+    merged = np.array([[merge_words(head, [*spoken, -1], [*read, -1]) for head in layer] for layer in weights])
+    return Alignment(source.split()[:merged.shape[-1]], target.split()[:merged.shape[-2]], merged)

@@ -1,7 +1,7 @@
 """Word alignment read off attention weights, and its error rate (Och & Ney 2003).
 
-A link is (s, t): source word s, target word t, both counted from 0, written `s-t` in the Moses format. Weights are
-(T, S), one row per target word, as attention gives them.
+A link is (s, t): source word s, target word t, both counted from 0, written `s-t` in the Moses (Pharaoh) format, and in gold
+alignments `s?t` or `spt` where it is possible but not sure. Weights are (T, S), one row per target word, as attention gives them.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ Link = tuple[int, int]
 NO_MASS = 1e-12  # a row with less than this on real words looked only at special tokens
 
 
-def parse_moses(line: str, where: str = "alignment") -> set[Link]:
-    """`0-0 1-2` -> {(0, 0), (1, 2)}. `where` (a file:line) opens the message when a link cannot be read."""
-    found = set()
+def parse_moses(line: str, where: str = "alignment") -> tuple[set[Link], set[Link]]:
+    """`0-0 1?2` -> {(0, 0)}, {(1, 2)}: the sure links, and those that are only possible. `where` (a file:line) opens the message
+    when a link cannot be read."""
+    sure: set[Link] = set()
+    possible: set[Link] = set()
     for text in line.split():
-        if not re.fullmatch(r"[0-9]+-[0-9]+", text):
-            raise Mistake(f"{where}: {text!r} is not a link such as 0-3 (source-target, counted from 0)")
-        source, target = text.split("-")
-        found.add((int(source), int(target)))
-    return found
+        found = re.fullmatch(r"([0-9]+)([-?p])([0-9]+)", text)
+        if found is None:
+            raise Mistake(f"{where}: {text!r} is not a link such as 0-3 (source-target, counted from 0; 0?3 if only possible)")
+        (sure if found[2] == "-" else possible).add((int(found[1]), int(found[3])))
+    return sure, possible - sure
 
 
 def format_moses(pairs: Iterable[Link]) -> str:
@@ -63,58 +65,66 @@ def links(weights: np.ndarray) -> set[Link]:
 
 
 def alignment_error(
-    predicted: Sequence[set[Link]], gold: Sequence[set[Link]], *, samples: int = SAMPLES, seed: int = SEED
+    predicted: Sequence[set[Link]], gold: Sequence[set[Link]], possible: Sequence[set[Link]] | None = None, *,
+    samples: int = SAMPLES, seed: int = SEED
 ) -> Score:
-    """AER = 1 - 2|A ∩ G| / (|A| + |G|) over the corpus, 0 (perfect) to 1, with a bootstrap interval over sentences.
+    """AER = 1 - (|A ∩ S| + |A ∩ P|) / (|A| + |S|) over the corpus, 0 (perfect) to 1, with a bootstrap interval over sentences.
 
-    Every gold link counts as sure, so Och & Ney's sure and possible sets are one and AER = 1 - F1. Two empty
+    `gold` are the sure links S, which are possible too; `possible` the others in P. Without these, AER = 1 - F1. Two empty
     alignments agree: 0.
     """
     _same_length(len(predicted), "alignments", len(gold))
-    counts = np.array([(len(a & g), len(a) + len(g)) for a, g in zip(predicted, gold)], dtype=np.float64)  # (N, 2)
-    signature = sign("aer", bs=samples, seed=seed, units="words", gold="sure")
+    sets = zip(predicted, gold, _also(possible, gold))
+    counts = np.array([(len(a & s) + len(a & (s | p)), len(a) + len(s)) for a, s, p in sets], dtype=np.float64)      # (N, 2)
+    signature = sign("aer", bs=samples, seed=seed, units="words", gold="sure+possible" if any(possible or ()) else "sure")
     return bootstrapped("AER", counts, _aer, signature, samples=samples, seed=seed)
 
 
+def _also(possible: Sequence[set[Link]] | None, gold: Sequence[set[Link]]) -> Sequence[set[Link]]:
+    return [set() for _ in gold] if possible is None else possible
+
+
 def _aer(total: np.ndarray) -> float:
-    return float(1 - 2 * total[0] / total[1]) if total[1] else 0.0
+    return float(1 - total[0] / total[1]) if total[1] else 0.0
 
 
-def best_head(weights: Sequence[np.ndarray], gold: Sequence[set[Link]], *, samples: int = SAMPLES) -> tuple[Link, Score]:
+def best_head(weights: Sequence[np.ndarray], gold: Sequence[set[Link]], possible: Sequence[set[Link]] | None = None, *,
+              samples: int = SAMPLES) -> tuple[Link, Score]:
     """The (layer, head) whose links have the lowest AER; the first of equals.
 
     weights: one array (layers, heads, T, S) per sentence, over words. Choose on validation data and score the chosen
     head on other data: this Score is the winner's, and so flattered by the choice.
     """
     _same_length(len(weights), "sentences", len(gold))
-    totals = sum(_head_counts(w, g) for w, g in zip(weights, gold))                        # (layers, heads, 2)
+    totals = sum(_head_counts(w, s, p) for w, s, p in zip(weights, gold, _also(possible, gold)))     # (layers, heads, 2)
     errors = np.apply_along_axis(_aer, -1, totals)                                         # (layers, heads)
     layer, head = (int(i) for i in np.unravel_index(errors.argmin(), errors.shape))
-    return (layer, head), alignment_error([links(w[layer, head]) for w in weights], gold, samples=samples)
+    return (layer, head), alignment_error([links(w[layer, head]) for w in weights], gold, possible, samples=samples)
 
 
-def _head_counts(weights: np.ndarray, gold: set[Link]) -> np.ndarray:
-    """|A ∩ G| and |A| + |G| of every head of one sentence, without a set per head: (layers, heads, T, S) -> (…, 2)."""
+def _head_counts(weights: np.ndarray, gold: set[Link], possible: set[Link]) -> np.ndarray:
+    """|A ∩ S| + |A ∩ P| and |A| + |S| of every head of one sentence, without a set per head: (layers, heads, T, S) -> (…, 2)."""
     target, source = weights.shape[-2:]
     if not target or not source:
         return np.broadcast_to(np.array([0.0, len(gold)]), (*weights.shape[:2], 2))
-    truth = np.zeros((target, source), dtype=bool)
-    for s, t in gold:
+    worth = np.zeros((target, source))
+    for s, t in gold | possible:
         if s < source and t < target:                                                      # a link to a cut-off word is missed
-            truth[t, s] = True
+            worth[t, s] = 2 if (s, t) in gold else 1
     linked = weights.max(axis=-1) > 0                                                      # (layers, heads, T)
-    hits = linked & truth[np.arange(target), weights.argmax(axis=-1)]
+    hits = linked * worth[np.arange(target), weights.argmax(axis=-1)]
     return np.stack([hits.sum(axis=-1), linked.sum(axis=-1) + len(gold)], axis=-1).astype(np.float64)
 
 
-def uniform_error(shapes: Iterable[tuple[int, int]], gold: Sequence[set[Link]], *, samples: int = SAMPLES) -> Score:
+def uniform_error(shapes: Iterable[tuple[int, int]], gold: Sequence[set[Link]], possible: Sequence[set[Link]] | None = None, *,
+                  samples: int = SAMPLES) -> Score:
     """AER of attention that knows nothing but position: what a head has to beat.
 
     Under uniform attention all source words tie; here the tie is broken by place, so target word t of T links to source
     word round(t S / T), the diagonal (the prior of Dyer et al. 2013). shapes: (T, S) of every sentence.
     """
     diagonal = [{(min(s - 1, int(i * s / t + 0.5)), i) for i in range(t) if s} for t, s in shapes]
-    return alignment_error(diagonal, gold, samples=samples)
+    return alignment_error(diagonal, gold, possible, samples=samples)
 
 
 def _same_length(count: int, what: str, gold: int) -> None:

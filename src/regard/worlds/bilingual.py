@@ -58,6 +58,8 @@ class Pair:
     target: str
     alignment: tuple[tuple[int, int], ...]
     pronouns: tuple[Pronoun, ...]
+    possible: tuple[tuple[int, int], ...] = ()
+    """Links that are neither right nor wrong. A world has none; gold alignments in files may."""
 
 
 def generate(number: int, seed: int, *, level: int = 3, split: str = "train", share: float = SHARE) -> list[Pair]:
@@ -149,8 +151,17 @@ def baselines(pairs: Iterable[Pair]) -> dict[str, float]:
 
 def pronouns_right(pair: Pair, hypothesis: str) -> bool:
     """Whether a translation's er, sie, es and ihn are the gold ones, in order: here they never stand for anything but "it"."""
-    said = [word.strip(",.;:!?\"").lower() for word in hypothesis.split()]
-    return [word for word in said if word in GENDER] == [pronoun.form for pronoun in pair.pronouns]
+    return [word for word in bare_words(hypothesis) if word in GENDER] == [pronoun.form for pronoun in pair.pronouns]
+
+
+def same_but_for_pronouns(one: str, other: str) -> bool:
+    """Whether two translations differ in nothing but their er, sie, es and ihn."""
+    ours, theirs = ([word for word in bare_words(text) if word not in GENDER] for text in (one, other))
+    return ours == theirs
+
+
+def bare_words(text: str) -> list[str]:
+    return [word.strip(",.;:!?\"").lower() for word in text.split()]
 
 
 def pronoun_accuracy(pairs: Iterable[Pair], hypotheses: Iterable[str]) -> tuple[int, int]:
