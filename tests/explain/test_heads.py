@@ -69,7 +69,7 @@ def test_what_is_lost_without_a_head_is_the_written_out_difference(kinds):
     heads = [(f"decoder.blocks.{layer}.cross_attention", head) for layer in range(2) for head in range(2)]
 
     def loss():
-        return -float(target.measure(target.ids))
+        return -float(target.whole())
 
     lost = ablate(target.model, heads, loss)
     place = target.model.decoder.blocks[1].cross_attention

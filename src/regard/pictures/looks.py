@@ -60,10 +60,12 @@ def tile_height(pixels: np.ndarray) -> float:
     return TILE * pixels.shape[0] / pixels.shape[1]
 
 
-def lit(pixels: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The picture with as much light as each place has weight, the brightest in full: (H, W, 3), (rows, columns) -> (H, W, 3)."""
+def lit(pixels: np.ndarray, weights: np.ndarray, *, smooth: bool = True) -> np.ndarray:
+    """The picture with as much light as each place has weight, the brightest in full: (H, W, 3), (rows, columns) -> (H, W, 3).
+    Not `smooth`, a place has edges."""
     height, width = pixels.shape[:2]
-    light = Image.fromarray(weights.astype(np.float32)).resize((width, height), Image.Resampling.BICUBIC)
+    light = Image.fromarray(weights.astype(np.float32)).resize((width, height), Image.Resampling.BICUBIC if smooth
+                                                               else Image.Resampling.NEAREST)
     share = np.asarray(light).clip(min=0)
     share = share / max(float(share.max()), 1e-12)
     return (pixels * (DIM + (1 - DIM) * share)[..., None]).round().astype(np.uint8)

@@ -273,11 +273,13 @@ class Run:
         """Of a text's own tokens; in a Hugging Face folder of its marks too, as sentence-transformers has it."""
         return (inside if self.foreign is None else tokens).mean(0, keepdims=True)
 
-    def explain(self, text: str, method: str = "all", *, label: str | None = None, word: str | None = None) -> Any:
-        """What each token of a text has to do with what is said of it (or with a label, or a word), and whether to believe it."""
-        from regard.run.explain import explain_text
+    def explain(self, text: Any, method: str = "all", **question: str) -> Any:
+        """What each token of a text, or patch of a picture, has to do with what is said of it, and whether to believe it.
+        Asked for may be a `label`, a `word`, a text that a picture `fits`, and another one `against` it."""
+        from regard.run.asked import Question
+        from regard.run.explain import explain_one
 
-        return explain_text(self, text, method, label=label, word=word)
+        return explain_one(self, text, method, Question(**question))
 
     def read_json(self, name: str) -> dict[str, Any]:
         path = self.folder / name

@@ -97,7 +97,7 @@ def explain_heads(run: Run, data: str = "valid", *, number: int = 200) -> Heads:
              for one in ask_pair(run, pair, index)]
 
     def pronouns() -> float:
-        return -float(torch.cat([target.measure(target.ids) for target in asked]).mean())
+        return -float(torch.cat([target.whole() for target in asked]).mean())
 
     lost = ablate(run.model, where, loss)
     return Heads(heads, lost, ablate(run.model, where, pronouns) if asked else {}, prune(run.model, lost, PRUNED, loss),
