@@ -427,10 +427,10 @@ def show(run: Annotated[Path | None, typer.Argument(metavar="RUN|FILE.attn", hel
          heads: Annotated[bool, typer.Option("--heads", help="All heads of the layer, side by side.")] = False,
          steps: Annotated[bool, typer.Option("--steps", help="How many steps each token took (universal models).")] = False,
          task: Task = None, device: Device = "auto") -> None:
-    """Draw what a model attended to: a translation word by word, with --view any run, or a record; how a beam searched; how long
-    each token was thought about."""
+    """Draw what a model attended to: a translation word by word, where in a picture it looked, with --view any run, or a record;
+    how a beam searched; how long each token was thought about."""
     from regard.run.beams import show_beam
-    from regard.run.show import Choice, check_place, read_record, show_alignment, show_positions
+    from regard.run.show import Choice, check_place, read_record, reads_picture, show_alignment, show_picture, show_positions
     from regard.run.show import show as draw
     from regard.run.steps import show_steps
 
@@ -464,6 +464,8 @@ def show(run: Annotated[Path | None, typer.Argument(metavar="RUN|FILE.attn", hel
         print(show_beam(opened, text, out=out, terminal=terminal))
     elif plain and hasattr(opened, "align"):
         print(show_alignment(opened, text, out=out, terminal=terminal, layer=layer, head=head, all_heads=heads))
+    elif plain and not terminal and out is not None and reads_picture(opened, text):
+        print(show_picture(opened, text, choice, out))
     else:
         print(draw(opened, text, choice, out=out, terminal=terminal, keep=save))
 

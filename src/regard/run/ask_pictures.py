@@ -32,11 +32,9 @@ def ask_picture(run: PictureRun, picture: Picture, question: Question) -> Asked:
 
 def ask_picture_label(run: PictureClassifier, picture: Picture, question: Question) -> Asked:
     question.refuse(run, but="class", cure=f"use --class with one of: {', '.join(run.labels[:8])}")
-    model = run.recipe.model
     label = -1 if question.label is None else named_label("class", question.label, run.numbers)
-    pooled = None if model.pool == "mean" else (0, 1) if model.distilled == "head" else (0,)
-    inputs, about, seen = looked_at(run, run.model.encoder, model, picture)
-    target = likeliest(PictureTarget(run.model, inputs, "pixels", answer=label, pooled=pooled, **about))
+    inputs, about, seen = looked_at(run, picture)
+    target = likeliest(PictureTarget(run.model, inputs, "pixels", answer=label, pooled=run.pooled, **about))
     other = question.against
     return Asked(target, names(seen), f"the label {run.labels[target.answer]!r}, "
                  + ("the likeliest" if question.label is None else "asked for"), picture=seen,
@@ -50,10 +48,9 @@ def ask_match(run: ContrastRun, picture: Picture, question: Question) -> Asked:
         raise Mistake(f"which text? {run.folder} {run.does}; add --text 'a red circle'")
     if not all(text.strip() for text in texts):
         raise Mistake("no picture fits an empty text; say what it might show")
-    pixels, about, seen = looked_at(run, run.model.image, run.recipe.model.image, picture)
+    pixels, about, seen = looked_at(run, picture)
     told = {name: part.to(run.device) for name, part in read(Ragged.of(run.ids(texts)), run.marks).items()}
-    pooled = (0,) if run.recipe.model.image.pool == "class" else None
-    target = MatchTarget(run.model, {**pixels, **told}, "pixels", answer=0, pooled=pooled, **about)
+    target = MatchTarget(run.model, {**pixels, **told}, "pixels", answer=0, pooled=run.pooled, **about)
     return Asked(target, names(seen), f"that it fits {question.fits!r}", picture=seen,
                  against=None if question.against is None else (1, f"that it fits {question.against!r}"))
 
@@ -61,7 +58,7 @@ def ask_match(run: ContrastRun, picture: Picture, question: Question) -> Asked:
 def ask_caption(run: CaptionRun, picture: Picture, question: Question, reference: list[int] | None = None) -> Asked:
     """A word of the run's own caption, or of a reference, by its number from 1 or as it stands there; its first token."""
     question.refuse(run, but="word", cure="use --word with one of its caption, or its number")
-    inputs, about, seen = looked_at(run, run.model.encoder, run.recipe.model.encoder, picture)
+    inputs, about, seen = looked_at(run, picture)
     said = run.tell(seen.pixels[None])[0][0].tokens if reference is None else reference
     tokenizer = run.tokenizers[0]
     words, numbers = tokenizer.decode([said])[0].split(), tokenizer.words(said)
@@ -75,11 +72,11 @@ def ask_caption(run: CaptionRun, picture: Picture, question: Question, reference
                  (first_token("against", other, tokenizer), f"the word {other!r} in its place"))
 
 
-def looked_at(run: PictureRun, encoder: Any, settings: Any,
-              picture: Picture) -> tuple[dict[str, torch.Tensor], dict[str, Any], Seen]:
-    """A picture as the encoder reads it, normalised; its patches, what takes the place of one; and as one sees it."""
+def looked_at(run: PictureRun, picture: Picture) -> tuple[dict[str, torch.Tensor], dict[str, Any], Seen]:
+    """A picture as the model reads it, normalised; its patches, what takes the place of one; and as one sees it."""
+    encoder, settings = run.eye
     raw = run.unlabelled([picture]).batch(np.array([0]), 0, 0).inputs["pixels"].to(run.device)      # (1, 3, H, W)
-    pixels, grid = encoder.normalise(raw), settings.grid(run.frame.size)
+    pixels, grid = encoder.normalise(raw), run.grid
     patch = getattr(settings, "patch", None)
     sides = (patch, patch) if isinstance(patch, int) else patch
     before = 0 if isinstance(run, CaptionRun) else settings.marks                 # a decoder does not look at marks
