@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from regard.attention.multihead import MultiHead
+from regard.attention.watch import watch
 from regard.explain.apart import tell_apart
 from regard.explain.faithful import Gold, measure, permuted
 from regard.explain.methods import METHODS, explain
@@ -136,3 +137,30 @@ def test_a_likeness_counts_by_itself(kinds):
     for name, values in both.items():
         torch.testing.assert_close(values, one[name], atol=1e-9, rtol=0, msg=name)
     assert permuted(target) == pytest.approx(permuted(alone), abs=1e-9) and permuted(target) > 1e-4
+
+
+def test_what_is_lost_is_a_probability_or_a_likeness(kinds):
+    """Both are what they are without the first patch, not their logarithm."""
+    torch.manual_seed(0)
+    hidden = torch.eye(6, dtype=torch.bool)[3:4]
+    for name, amount in (("CLIP", lambda scores: scores), ("ViT", torch.exp)):
+        target = kinds[name]()
+        lost = measure(target, {"first": torch.eye(6)[3]})["first"]["without 1%"]
+        assert lost == pytest.approx(float(amount(target.whole()) - amount(target.without(hidden))))
+    moved = target.moved(torch.tensor([[0.2, 0.8, 0.0]]).log(), torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]]).log())
+    assert moved == pytest.approx((0.3 + 0.5) / 2)
+
+
+def test_rollout_reaches_patches_through_an_encoder_with_a_mark(kinds):
+    torch.manual_seed(0)
+    target = kinds["captioner"]()
+    with torch.no_grad(), watch(target.model) as seen:
+        target.said(target.read)
+    below = torch.eye(7).double()
+    for weights in seen.stack("encoder").mean(2)[:, 0]:
+        below = (weights @ below + below) / 2
+    above = torch.zeros(3, 7).double()                                            # of the words nothing is asked
+    for own, across in zip(seen.stack("decoder.*self").mean(2)[:, 0], seen.stack("cross").mean(2)[:, 0]):
+        above = (own @ above + above) / 2
+        above = (across @ below[1:] + above) / 2                                  # the decoder does not look at the mark
+    torch.testing.assert_close(METHODS["rollout"](target), above[2, 1:], atol=1e-10, rtol=0)
