@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from regard.attention.multihead import MultiHead
-from regard.explain.heads import MIXED, ablate, name_heads, prune, relations_within, without
+from regard.explain.heads import MIXED, ablate, name_heads, prune, relations_of_patches, relations_within, without
 
 
 class Looking(nn.Module):
@@ -84,3 +84,12 @@ def test_what_is_lost_without_a_head_is_the_written_out_difference(kinds):
         assert pruned[1.0] == pytest.approx(loss())
     assert pruned[0.0] == pytest.approx(before) and pruned[0.25] == pytest.approx(before + min(lost.values()))
     assert loss() == before
+
+
+def test_patches_are_beside_one_another_and_marks_are_not():
+    found = relations_of_patches((2, 3), 1, named=[4])
+    assert found["same patch"].nonzero().tolist() == [[i, i] for i in range(1, 7)]
+    assert found["patch beside it"][1].nonzero().flatten().tolist() == [2, 4, 5]          # right, below, and aslant
+    assert found["patch beside it"].sum(1).tolist() == [0, 3, 5, 3, 3, 5, 3]
+    assert found["mark"][:, 0].all() and not found["mark"][:, 1:].any()
+    assert found["what is named"][:, 5].all() and found["what is named"].sum() == 7

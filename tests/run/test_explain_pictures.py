@@ -158,3 +158,12 @@ def test_explaining_leaves_no_trace(runs, picture):
     before = {name: part.clone() for name, part in runs["contrast"].model.state_dict().items()}
     runs["contrast"].explain(picture, fits="a star")
     assert all(torch.equal(part, before[name]) for name, part in runs["contrast"].model.state_dict().items())
+
+
+def test_the_heads_of_a_classifier_of_pictures(runs):
+    found = json.loads(said(runs["classify"].folder, "--heads", "--number", 6, "--json"))
+    names = {"same patch", "patch beside it", "mark", "what is named"}
+    assert len(found["heads"]) == 2 and set(found["heads"][0]["shares"]) == names
+    assert all(0 <= share["share"] <= 1 for head in found["heads"] for share in head["shares"].values())
+    with pytest.raises(Mistake, match="those that classify"):
+        said(runs["contrast"].folder, "--heads")

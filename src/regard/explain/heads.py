@@ -59,6 +59,20 @@ def relations_within(ids: Tensor, marks: Sequence[int], vectors: Tensor | None =
     return found
 
 
+def relations_of_patches(grid: tuple[int, int], marks: int, named: Sequence[int] = ()) -> dict[str, Tensor]:
+    """Of the marks and patches of one picture to one another; `named` are patches that show what the answer names."""
+    number = marks + grid[0] * grid[1]
+    down, across = (axis.flatten() for axis in torch.meshgrid(torch.arange(grid[0]), torch.arange(grid[1]), indexing="ij"))
+    apart = torch.zeros(number, number, dtype=torch.long)
+    apart[marks:, marks:] = torch.maximum((down[:, None] - down).abs(), (across[:, None] - across).abs())
+    patch = torch.arange(number) >= marks
+    patches = patch[:, None] & patch
+    found = {"same patch": patches & (apart == 0), "patch beside it": patches & (apart == 1), "mark": ~patch.expand(number, -1)}
+    if len(named):
+        found["what is named"] = torch.isin(torch.arange(number) - marks, torch.tensor(list(named))).expand(number, -1)
+    return found
+
+
 def side_of(place: str, inputs: Mapping[str, Tensor]) -> str:
     """What looks at what in a place."""
     if "cross" in place:

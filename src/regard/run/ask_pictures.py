@@ -112,7 +112,7 @@ def ask_pictures(run: PictureRun, examples: Pictures, chosen: Sequence[int], que
                 continue
             asked, boxes = found
         if asked.against is None or asked.against[0] != asked.target.answer:
-            yield replace(asked, gold=in_boxes(boxes, gold, asked.picture) if boxes else {})
+            yield replace(asked, gold=in_boxes(boxes, gold, run.grid) if boxes else {})
 
 
 def ask_word(run: CaptionRun, picture: Picture, gold: shapes.Picture | None, index: int,
@@ -137,9 +137,9 @@ def named_boxes(scene: shapes.Scene, label: str) -> tuple[shapes.Box, ...]:
     return tuple(shape.box for shape in scene.shapes if label in (shape.kind, shape.colour, " ".join(shape.combination)))
 
 
-def in_boxes(boxes: Sequence[shapes.Box], gold: shapes.Picture | None, seen: Seen | None) -> dict[str, Gold]:
+def in_boxes(boxes: Sequence[shapes.Box], gold: shapes.Picture | None, grid: tuple[int, int]) -> dict[str, Gold]:
     """The patches of which at least half is in the boxes; where there are none such, the one of which most is."""
-    assert gold is not None and seen is not None
-    part = covered(boxes, (gold.scene.size, gold.scene.size), seen.grid).flatten()
+    assert gold is not None
+    part = covered(boxes, (gold.scene.size, gold.scene.size), grid).flatten()
     right = np.flatnonzero(part >= min(0.5, part.max()))
     return {"box": Gold(frozenset(right.tolist()), tuple(range(len(part))))}

@@ -1,7 +1,7 @@
 """What the heads of a run do, and what it loses without them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,14 +10,16 @@ from torch import Tensor
 
 from regard.attention.watch import places
 from regard.batches.batches import in_order
-from regard.corpus.examples import Labelled, Lines, Pairs
+from regard.corpus.examples import Labelled, Lines, Pairs, Pictures
 from regard.errors import Mistake
-from regard.explain.heads import MIXED, Head, Place, ablate, name_heads, prune, relations_within
+from regard.explain.heads import MIXED, Head, Place, ablate, name_heads, prune, relations_of_patches, relations_within
 from regard.run.ask import ask_pair, ask_set, read_set
+from regard.run.ask_pictures import in_boxes, named_boxes
 from regard.run.base import EVALUATE_TOKENS, Run
 from regard.run.classify import Classifier
 from regard.run.explain import Table
 from regard.run.language import LanguageRun
+from regard.run.pictures import PictureClassifier, PictureRun
 from regard.run.translate import Translator
 from regard.training.objectives import log_probabilities
 from regard.worlds import bilingual
@@ -64,7 +66,7 @@ class Heads:
                  *("{:.2f} ({:.2f})".format(*head.shares[name]) if name in head.shares else "" for name in names),
                  f"{self.lost[head.place, head.number]:+.4f}",
                  *([f"{self.pronouns[head.place, head.number]:+.3f}"] if self.pronouns else [])] for head in self.heads]
-        return [Table(f"heads over {self.number} sentences: share of weight (by lot)", header, rows)]
+        return [Table(f"heads over {self.number} examples: share of weight (by lot)", header, rows)]
 
     def to_json(self) -> dict[str, Any]:
         resolver = self.resolver()
@@ -82,7 +84,7 @@ def explain_heads(run: Run, data: str = "valid", *, number: int = 200) -> Heads:
         raise Mistake(f"{run.folder}: a model without attention has no heads")
     examples = complete(run, read_set(run, data))
     examples = examples.choose(range(0, len(examples), max(1, -(-len(examples) // number))))
-    rows = run.evaluation_rows(examples)
+    rows = run.encode(examples) if isinstance(run, PictureClassifier) else run.evaluation_rows(examples)
     batches = [batch.to(run.device) for batch in in_order(rows, EVALUATE_TOKENS)]
     labels = sum(batch.label_count() for batch in batches)
 
@@ -90,7 +92,8 @@ def explain_heads(run: Run, data: str = "valid", *, number: int = 200) -> Heads:
         with torch.no_grad():
             return -sum(float(log_probabilities(run.model, batch).sum()) for batch in batches) / labels
 
-    heads = name_heads(run.model, sentences(run, rows, examples))
+    heads = name_heads(run.model, pictures(run, rows, examples) if isinstance(run, PictureClassifier)
+                       else sentences(run, rows, examples))
     where = [(head.place, head.number) for head in heads]
     gold = examples.gold if isinstance(examples, Pairs) and examples.gold is not None else []
     asked = [one.target for index, pair in enumerate(gold) if pair.pronouns and isinstance(run, Translator)
@@ -106,6 +109,11 @@ def explain_heads(run: Run, data: str = "valid", *, number: int = 200) -> Heads:
 
 def complete(run: Run, examples: Any) -> Any:
     """Examples with what should be said of them; where nobody has said it, what the run says itself."""
+    if isinstance(run, PictureRun):
+        if not isinstance(run, PictureClassifier):
+            raise Mistake(f"{run.folder} {run.does}; of runs that read pictures, heads are named of those that classify them")
+        said = [found[0].label for found in run.classify(examples.pictures)] if not examples.label else examples.label
+        return replace(examples, label=said)
     if isinstance(run, LanguageRun) or not isinstance(examples, Lines):
         next(ask_set(run, examples, 1), None)                                     # refuses what is no text
         return examples
@@ -127,6 +135,17 @@ def sentences(run: Run, rows: Any, examples: Any) -> Iterator[tuple[dict[str, Te
         if isinstance(run, Translator):
             relations["cross"] = across(run, inputs, examples.gold[index] if examples.gold else None, relations["source"])
         yield inputs, relations
+
+
+def pictures(run: PictureClassifier, rows: Any,
+             examples: Pictures) -> Iterator[tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]]:
+    """Each picture as the model reads it, with what is beside what, and where what its label names is."""
+    for index in range(len(rows)):
+        named: list[int] = []
+        if examples.gold and (boxes := named_boxes(examples.gold[index].scene, examples.label[index])):
+            named = sorted(in_boxes(boxes, examples.gold[index], run.grid)["box"].right)
+        yield (rows.batch(np.array([index]), 0, 0).to(run.device).inputs,
+               {"target": relations_of_patches(run.grid, run.recipe.model.marks, named)})
 
 
 def vectors(run: Run, side: str, ids: Tensor) -> Tensor | None:
