@@ -430,10 +430,10 @@ def show(run: Annotated[Path | None, typer.Argument(metavar="RUN|FILE.attn", hel
          heads: Annotated[bool, typer.Option("--heads", help="All heads of the layer, side by side.")] = False,
          steps: Annotated[bool, typer.Option("--steps", help="How many steps each token took (universal models).")] = False,
          task: Task = None, device: Device = "auto") -> None:
-    """Draw what a model attended to: a translation word by word, with --view any run, or a record; how a beam searched; how long
-    each token was thought about."""
+    """Draw what a model attended to: a translation word by word, where in a picture it looked, with --view any run, or a record;
+    how a beam searched; how long each token was thought about."""
     from regard.run.beams import show_beam
-    from regard.run.show import Choice, check_place, read_record, show_alignment, show_positions
+    from regard.run.show import Choice, check_place, read_record, reads_picture, show_alignment, show_picture, show_positions
     from regard.run.show import show as draw
     from regard.run.steps import show_steps
 
@@ -467,51 +467,64 @@ def show(run: Annotated[Path | None, typer.Argument(metavar="RUN|FILE.attn", hel
         print(show_beam(opened, text, out=out, terminal=terminal))
     elif plain and hasattr(opened, "align"):
         print(show_alignment(opened, text, out=out, terminal=terminal, layer=layer, head=head, all_heads=heads))
+    elif plain and not terminal and out is not None and reads_picture(opened, text):
+        print(show_picture(opened, text, choice, out))
     else:
         print(draw(opened, text, choice, out=out, terminal=terminal, keep=save))
 
 
 @app.command()
-def explain(run: RunFolder, text: Annotated[str | None, typer.Argument(help="What the run reads.")] = None,
-            data: Annotated[str | None, typer.Option(metavar="FILE|SET", help="Measure over a file, one text a line, or over a "
-                                                     "set of the recipe (valid …).")] = None,
+def explain(run: RunFolder,
+            text: Annotated[str | None, typer.Argument(metavar="[TEXT|IMAGE]", help="What the run reads: a text, or a picture by "
+                                                       "its path.")] = None,
+            data: Annotated[str | None, typer.Option(metavar="FILE|SET", help="Measure over a file, one text a line, over a "
+                                                     "folder of pictures, or over a set of the recipe (valid …).")] = None,
             reference: Annotated[Path | None, typer.Option(help="The translation of --data, line by line.")] = None,
             gold: Gold = None,
             method: Annotated[str, typer.Option(help="all, or some with commas between them: attention, rollout, flow, "
                                                 "gradient-attention, norms, input-gradient, integrated-gradients, "
                                                 "occlusion.")] = "all",
             label: Annotated[str | None, typer.Option("--class", help="The label to explain; else the likeliest.")] = None,
-            word: Annotated[str | None, typer.Option(help="The word of the translation to explain, by its number from 1 or as it "
-                                                     "stands there; or the word that should come next.")] = None,
+            word: Annotated[str | None, typer.Option(help="The word of the translation or caption to explain, by its number from "
+                                                     "1 or as it stands there; or the word that should come next.")] = None,
+            fits: Annotated[str | None, typer.Option("--text", help="The text that a picture might fit (CLIP).")] = None,
+            against: Annotated[str | None, typer.Option(help="Another label, word or text: explained beside it, and whether the "
+                                                        "methods tell the two apart.")] = None,
             number: Annotated[int, typer.Option("--number", "-n", min=1, help="Examples of --data.")] = 200,
             heads: Annotated[bool, typer.Option("--heads", help="What each head does, and what is lost without it; over --data, "
                                                 "or the validation set.")] = False,
-            out: Annotated[Path | None, typer.Option(help="Page to write about --data: .html.")] = None,
+            out: Annotated[Path | None, typer.Option(help="Page to write about --data: .html; of a picture, its maps: .svg, .png "
+                                                     "or .pdf.")] = None,
             task: Task = None, device: Device = "auto", as_json: AsJson = False) -> None:
-    """Say what each token had to do with an answer, by several methods, and whether they can be believed."""
-    from regard.run.explain import explain_set, explain_text, write_page
+    """Say what each token or patch had to do with an answer, by several methods, and whether they can be believed."""
+    from regard.run.asked import Question
+    from regard.run.explain import check_out, draw_evidence, explain_one, explain_set, write_page
     from regard.run.heads import explain_heads
 
-    if heads and (text is not None or out is not None):
-        raise Mistake("--heads looks at many sentences: leave out the text and --out, and give --data or nothing")
+    if heads and (text is not None or out is not None or against is not None):
+        raise Mistake("--heads looks at many sentences: leave out the text, --against and --out, and give --data or nothing")
     if not heads and (text is None) == (data is None):
-        raise Mistake("give a text to explain, or --data to measure explanations over many")
+        raise Mistake("give a text or a picture to explain, or --data to measure explanations over many")
     if data is None and (reference is not None or gold is not None):
         raise Mistake("--reference and --gold go with --data FILE")
-    if data is not None and (label is not None or word is not None):
-        raise Mistake("--class and --word are for one text; over --data the run's own answers are explained")
-    if out is not None and (data is None or out.suffix != ".html"):
-        raise Mistake(f"--out {out}: a page about --data, written as .html")
+    if data is not None and (label is not None or word is not None or fits is not None):
+        raise Mistake("--class, --word and --text are for one text or picture; over --data the run's own answers are explained")
     opened = open_for("explain", run, device, task)
+    if out is not None:
+        check_out(opened, out, one=data is None)
+    question = Question(label, word, fits, against)
     found: Any
     if heads:
         found = explain_heads(opened, data or "valid", number=number, reference=reference, gold=gold)
     elif data is not None:
-        found = explain_set(opened, data, method, number=number, reference=reference, gold=gold, progress=sys.stderr.isatty())
+        found = explain_set(opened, data, method, number=number, question=question, reference=reference, gold=gold,
+                            progress=sys.stderr.isatty())
         if out is not None:
             write_page(opened, found, out)
     else:
-        found = explain_text(opened, as_asked(opened, [str(text)], task)[0], method, label=label, word=word)
+        found = explain_one(opened, as_asked(opened, [str(text)], task)[0], method, question)
+        if out is not None:
+            draw_evidence(found, out)
     if as_json:
         print_json(**found.to_json())
         return

@@ -3,11 +3,17 @@
 import pytest
 import torch
 
-from regard.explain.target import Target
+from regard.explain.picture import MatchTarget, PictureTarget, cells
+from regard.explain.target import TextTarget
 from regard.models.zoo import MODELS
 from regard.recipe import DecoderModel, EncoderModel, RecurrentLanguage, RecurrentModel, RecurrentReader, TransformerModel
+from regard.recipe.caption import CaptionModel
+from regard.recipe.contrast import ClipModel
+from regard.recipe.pictures import VitModel
 
 V, C, STAND_IN = 13, 3, 3
+SIZE, GRID, PATCH = (12, 8), (3, 2), (4, 4)
+TOWER = dict(layers=2, width=8, heads=2, feed_forward=16)
 BLOCKS = dict(kind="transformer", width=8, heads=2, feed_forward=16, max_length=80)
 
 
@@ -25,23 +31,54 @@ def classifier(pool="first"):
 
 def reading(model, S=6, padding=0):
     source = torch.cat([torch.randint(4, V, (1, S)), torch.zeros(1, padding, dtype=torch.long)], dim=1)
-    return Target(model, {"source": source, "lengths": torch.tensor([S])}, "source", torch.arange(1, S - 1), 1, STAND_IN)
+    return TextTarget(model, {"source": source, "lengths": torch.tensor([S])}, "source", torch.arange(1, S - 1), 1, STAND_IN)
 
 
 def translating(model, S=6, T=4, step=2):
     inputs = {"source": torch.randint(4, V, (1, S)), "lengths": torch.tensor([S]), "target": torch.randint(4, V, (1, T))}
-    return Target(model, inputs, "source", torch.arange(S - 1), 5, STAND_IN, step)
+    return TextTarget(model, inputs, "source", torch.arange(S - 1), 5, STAND_IN, step)
 
 
 def writing(model, T=6):
-    return Target(model, {"target": torch.randint(4, V, (1, T))}, "target", torch.arange(1, T), 5, STAND_IN, T - 1)
+    return TextTarget(model, {"target": torch.randint(4, V, (1, T))}, "target", torch.arange(1, T), 5, STAND_IN, T - 1)
 
 
 def recurrent_translator(attention):
     return MODELS["translate"]["recurrent"](RecurrentModel(kind="recurrent", width=8, attention=attention), V, V)
 
 
+def seeing(model, marks=1, pooled=(0,), step=None, kind=PictureTarget, **inputs):
+    """A picture of 3 × 2 patches, which are told apart by their colour."""
+    pixels = torch.randn(1, 3, 3, 2).double().repeat_interleave(4, 2).repeat_interleave(4, 3) + 0.3 * torch.randn(1, 3, *SIZE)
+    return kind(model, {"pixels": pixels.double(), **inputs}, "pixels", torch.arange(6) + marks, 1, pixels[0].mean((1, 2)), step,
+                cells=cells(SIZE, GRID, PATCH), pooled=pooled)
+
+
+def vit(**settings):
+    return larger(MODELS["classify"]["vit"](VitModel(kind="vit", patch=4, **{**TOWER, **settings}), SIZE, C))
+
+
+def captioning(encoder, decoder):
+    model = MODELS["caption"][decoder["kind"]](CaptionModel(encoder=encoder, decoder=decoder), SIZE, V)
+    return seeing(larger(model), marks=0, pooled=None, step=2, target=torch.randint(4, V, (1, 3)))
+
+
+def matching(**image):
+    model = larger(MODELS["contrast"]["clip"](ClipModel(space=6, image={"patch": 4, **TOWER, **image},
+                                                        text={**TOWER, "max_length": 9}), SIZE, V))
+    return seeing(model, kind=MatchTarget, source=torch.randint(4, V, (2, 5)), lengths=torch.tensor([5, 4]))
+
+
+PICTURES = {
+    "ViT": lambda: seeing(vit()),
+    "mean ViT": lambda: seeing(vit(pool="mean"), marks=0, pooled=None),
+    "DeiT": lambda: seeing(vit(distilled="head"), marks=2, pooled=(0, 1)),
+    "CLIP": matching,
+    "captioner": lambda: captioning({"kind": "patches", "patch": 4, "pool": "class", **TOWER}, {"kind": "transformer", **TOWER}),
+    "recurrent captioner": lambda: captioning({"kind": "cnn", "widths": [8, 8], "strides": [2, 2]}, {"kind": "lstm", "width": 8}),
+}
 KINDS = {
+    **PICTURES,
     "classifier": lambda: reading(classifier()),
     "mean classifier": lambda: reading(classifier("mean")),
     "recurrent classifier": lambda: reading(larger(MODELS["classify"]["recurrent"](
@@ -75,3 +112,9 @@ def tiny_target():
 @pytest.fixture
 def kinds():
     return KINDS
+
+
+@pytest.fixture(params=PICTURES)
+def picture(request):
+    torch.manual_seed(0)
+    return PICTURES[request.param]()

@@ -29,7 +29,7 @@ def trained(tiny_classifier, tiny_target):
     for _ in range(30):
         target = tiny_target(model.eval(), 10)
         target = replace(target, places=torch.arange(10))
-        targets.append(replace(target, answer=int(target.log_probabilities(target.ids)[0].argmax())))
+        targets.append(replace(target, answer=int(target.scores(target.read)[0].argmax())))
     return targets
 
 
@@ -67,14 +67,14 @@ def test_an_explanation_that_knows_positions_only_fails_the_control_with_random_
 def test_erasure_is_the_written_out_difference(trained):
     target, values = trained[0], torch.arange(10).double()
     without, alone = erasure(target, [values])
-    p = target.measure(target.ids).exp()
+    p = target.whole().exp()
     for k, share in enumerate(faithful.SHARES):
         number = max(1, -(-10 * share // 100))
-        hidden, others = target.ids.clone(), target.ids.clone()
+        hidden, others = target.read.clone(), target.read.clone()
         hidden[0, 10 - number:] = target.stand_in
         others[0, :10 - number] = target.stand_in
-        assert without[0, k] == pytest.approx(float(p - target.measure(hidden).exp()), abs=1e-6)
-        assert alone[0, k] == pytest.approx(float(p - target.measure(others).exp()), abs=1e-6)
+        assert without[0, k] == pytest.approx(float(p - target.said(hidden).detach().exp()), abs=1e-6)
+        assert alone[0, k] == pytest.approx(float(p - target.said(others).detach().exp()), abs=1e-6)
     assert first(values, 100).all()
 
 

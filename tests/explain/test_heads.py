@@ -5,7 +5,17 @@ import torch
 from torch import nn
 
 from regard.attention.multihead import MultiHead
-from regard.explain.heads import MIXED, Question, ablate, answers, name_heads, prune, relations_within, without
+from regard.explain.heads import (
+    MIXED,
+    Choice,
+    ablate,
+    answers,
+    name_heads,
+    prune,
+    relations_of_patches,
+    relations_within,
+    without,
+)
 
 
 class Looking(nn.Module):
@@ -60,11 +70,11 @@ def test_heads_get_the_names_of_what_they_do():
 def test_a_head_is_right_when_what_is_meant_gets_the_most_weight():
     """Of groups of keys, asked from one query; who looks everywhere alike has chosen nothing."""
     patterns = [after, lambda ids: after(ids).T, everywhere]
-    right = {"source": Question(1, ((2,), (0, 3)), 0)}                            # the next word, of it and two others
-    wrong = {"source": Question(1, ((2,), (0, 3)), 1)}
+    right = {"source": Choice(1, ((2,), (0, 3)), 0)}                            # the next word, of it and two others
+    wrong = {"source": Choice(1, ((2,), (0, 3)), 1)}
     found = answers(Looking(patterns), [({"source": TEXTS[0]}, right), ({"source": TEXTS[1]}, wrong), ({"source": TEXTS[1]}, {})])
     assert list(found.values()) == [[True, False], [False, True], [False, True]]  # a group of two weighs more, where all is alike
-    tie = {"source": Question(1, ((2,), (0,)), 0)}
+    tie = {"source": Choice(1, ((2,), (0,)), 0)}
     assert answers(Looking(patterns), [({"source": TEXTS[0]}, tie)])["self_attention", 2] == [False]
 
 
@@ -80,7 +90,7 @@ def test_what_is_lost_without_a_head_is_the_written_out_difference(kinds):
     heads = [(f"decoder.blocks.{layer}.cross_attention", head) for layer in range(2) for head in range(2)]
 
     def loss():
-        return -float(target.measure(target.ids))
+        return -float(target.whole())
 
     lost = ablate(target.model, heads, loss)
     place = target.model.decoder.blocks[1].cross_attention
@@ -95,3 +105,12 @@ def test_what_is_lost_without_a_head_is_the_written_out_difference(kinds):
         assert pruned[1.0] == pytest.approx(loss())
     assert pruned[0.0] == pytest.approx(before) and pruned[0.25] == pytest.approx(before + min(lost.values()))
     assert loss() == before
+
+
+def test_patches_are_beside_one_another_and_marks_are_not():
+    found = relations_of_patches((2, 3), 1, named=[4])
+    assert found["same patch"].nonzero().tolist() == [[i, i] for i in range(1, 7)]
+    assert found["patch beside it"][1].nonzero().flatten().tolist() == [2, 4, 5]          # right, below, and aslant
+    assert found["patch beside it"].sum(1).tolist() == [0, 3, 5, 3, 3, 5, 3]
+    assert found["mark"][:, 0].all() and not found["mark"][:, 1:].any()
+    assert found["what is named"][:, 5].all() and found["what is named"].sum() == 7

@@ -14,7 +14,7 @@ from regard.errors import Mistake
 from regard.explain.flow import Network
 from regard.explain.methods import METHODS, build_network, everything_hidden, explain, integrated_gradients
 from regard.explain.paths import look
-from regard.explain.target import Target
+from regard.explain.target import TextTarget
 
 DEEP = ("rollout", "flow")
 
@@ -41,23 +41,27 @@ def test_what_does_not_apply(kinds):
 
 
 def test_explaining_leaves_no_trace(target):
-    before = target.said(target.ids)
+    before = target.said(target.read)
     explain(target)
-    assert torch.equal(target.said(target.ids), before)
+    assert torch.equal(target.said(target.read), before)
     assert all(p.grad is None for p in target.model.parameters())
 
 
 def test_occlusion_is_the_written_out_difference(target):
     values = METHODS["occlusion"](target)
     for number, place in enumerate(target.places):
-        ids = target.ids.clone()
-        ids[0, place] = target.stand_in
-        close(values[number], (target.said(target.ids) - target.said(ids))[0].detach())
+        read = target.read.clone()
+        if target.pieces == "tokens":
+            read[0, place] = target.stand_in
+        else:
+            y, x = 4 * (number // 2), 4 * (number % 2)
+            read[0, :, y:y + 4, x:x + 4] = target.read[0].mean((1, 2))[:, None, None]
+        close(values[number], (target.said(target.read) - target.said(read))[0].detach())
 
 
 def test_integrated_gradients_are_complete(target):
     """Their sum is f(x) − f(everything hidden), as near as the points allow: nearer with more."""
-    whole = (target.said(target.ids) - target.said(everything_hidden(target)))[0].detach()
+    whole = (target.said(target.read) - target.said(everything_hidden(target)))[0].detach()
     gaps = [float((integrated_gradients(target, points).sum() - whole).abs()) for points in (1, 256)]
     assert gaps[1] < 2e-2 * max(1.0, float(whole.abs())) and gaps[1] <= gaps[0] + 1e-9
 
@@ -74,19 +78,19 @@ class Linear(nn.Module):
         return self.output(self.words(source)).sum(1)
 
 
-class Plain(Target):
+class Plain(TextTarget):
     """The logit itself, without the softmax."""
 
-    def log_probabilities(self, ids):
-        return self.model(source=ids, lengths=None)
+    def scores(self, read):
+        return self.model(source=read, lengths=None)
 
 
 def test_on_a_linear_model_input_gradient_and_integrated_gradients_are_exact():
     model = Linear().double()
     target = Plain(model, {"source": torch.tensor([[4, 5, 6, 7]]), "lengths": torch.tensor([4])}, "source", torch.arange(4), 1, 3)
     contribution = (model.words.weight @ model.output.weight[1])                  # (V,)
-    close(METHODS["input-gradient"](target), contribution[target.ids[0]].detach())
-    exact = (contribution[target.ids[0]] - contribution[3]).detach()
+    close(METHODS["input-gradient"](target), contribution[target.read[0]].detach())
+    exact = (contribution[target.read[0]] - contribution[3]).detach()
     close(METHODS["integrated-gradients"](target), exact)
     close(METHODS["occlusion"](target), exact)
 
@@ -102,7 +106,7 @@ def test_rollout_rows_sum_to_one(name, kinds):
 def test_rollout_is_the_product_of_the_layers(kinds):
     target = kinds["classifier"]()
     with torch.no_grad(), watch(target.model) as seen:
-        target.said(target.ids)
+        target.said(target.read)
     one, two = seen.stack().mean(2)[:, 0]                                         # (L, B, H, T, T)
     eye = torch.eye(len(one), dtype=one.dtype)
     close(METHODS["rollout"](target), ((two + eye) / 2 @ (one + eye) / 2)[0, target.places])
@@ -122,10 +126,9 @@ def test_flow_is_at_most_what_leaves_the_answer_and_enters_a_token(kinds):
     into = [sum(c for e, c in zip(network.to, network.capacity) if e == node) for node in inputs]
     values = METHODS["flow"](target)
     assert (values <= 1 + 1e-9).all() and (values > 0).all()
-    assert all(value <= into[column] + 1e-9 for value, column in zip(values.tolist(), look(target).tokens.tolist()))
-    with pytest.raises(Mistake, match="at most 64 tokens"):
-        METHODS["flow"](replace(target, inputs={**target.inputs, "source": target.ids.repeat(1, 11),
-                                                "lengths": torch.tensor([66])}))
+    assert all(value <= into[column] + 1e-9 for value, column in zip(values.tolist(), look(target).columns.tolist()))
+    with pytest.raises(Mistake, match="at most 64 tokens, here are 65"):
+        METHODS["flow"](replace(target, places=torch.arange(65)))
 
 
 @given(st.integers(3, 6), st.data())
@@ -153,7 +156,7 @@ def test_a_flow_is_taken_back_where_another_way_lets_more_through():
 def test_padding_changes_nothing(name, kinds):
     torch.manual_seed(0)
     target = kinds[name]()
-    padded = torch.cat([target.ids, torch.full((1, 3), 7)], dim=1)
+    padded = torch.cat([target.read, torch.full((1, 3), 7)], dim=1)
     wider = replace(target, inputs={**target.inputs, "source": padded})
     for (method, values), other in zip(explain(target)[0].items(), explain(wider)[0].values()):
         torch.testing.assert_close(values, other, atol=1e-9, rtol=0, msg=method)

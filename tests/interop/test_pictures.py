@@ -99,6 +99,34 @@ def test_the_way_there_and_back_is_bit_for_bit(pair, tmp_path):
 
 
 @torch.no_grad()
+def test_explanations_are_of_what_they_compute(pair, files):
+    """Attention, rollout and the occlusion of each patch, from their weights and their logits."""
+    model, processor, run = pair
+    if not isinstance(run, PictureClassifier):
+        with pytest.raises(Mistake, match="what is explained are"):
+            run.explain(str(files[0]))
+        return
+    found = run.explain(str(files[0]), "attention,rollout,occlusion", label="LABEL_1")
+    pixels = processor(Image.open(files[0]), return_tensors="pt")["pixel_values"].float()
+    model.set_attn_implementation("eager")
+    one, two, *others = (weights[0].mean(0) for weights in model(pixel_values=pixels, output_attentions=True).attentions)
+    marks, asks = run.recipe.model.marks, [0, 1] if run.recipe.model.distilled == "head" else [0]
+    rolled, eye = torch.eye(len(one)), torch.eye(len(one))
+    for weights in (one, two, *others):
+        rolled = (weights + eye) / 2 @ rolled
+    np.testing.assert_allclose(found.values["attention"], [one, two, *others][-1][asks].mean(0)[marks:], atol=1e-4)
+    np.testing.assert_allclose(found.values["rollout"], rolled[asks].mean(0)[marks:], atol=1e-4)
+    rows, columns = found.picture.grid
+    down, across = run.model.encoder.patches.kernel_size
+    whole = model(pixel_values=pixels).logits.log_softmax(-1)[0, 1]
+    for number, lost in enumerate(found.values["occlusion"]):
+        hidden, y, x = pixels.clone(), down * (number // columns), across * (number % columns)
+        hidden[0, :, y:y + down, x:x + across] = pixels[0].mean((1, 2))[:, None, None]
+        assert lost == pytest.approx(float(whole - model(pixel_values=hidden).logits.log_softmax(-1)[0, 1]), abs=1e-3)
+    assert rows * columns == len(found.pieces)
+
+
+@torch.no_grad()
 def test_vectors_are_their_last_states(pair, files):
     model, processor, run = pair
     theirs = model(pixel_values=processor([Image.open(file) for file in files], return_tensors="pt")["pixel_values"],

@@ -12,6 +12,7 @@ from regard.errors import Mistake
 from regard.explain.methods import METHODS
 from regard.run.antecedents import ask_pronouns, find_resolver, least_right, lost_more, translated, words_of
 from regard.run.ask import ask, ask_set, read_set
+from regard.run.asked import Question
 from regard.run.fit import train
 from regard.run.heads import explain_heads
 
@@ -38,21 +39,21 @@ def test_a_label_a_word_and_what_comes_next(runs, tiny_run):
     classifier, text = runs["classify"], runs["classify"].data.valid.text[0]
     found = classifier.explain(text, label=classifier.labels[1])
     assert repr(classifier.labels[1]) in found.answer and set(found.values) == set(METHODS)
-    assert all(len(values) == len(found.tokens) for values in found.values.values())
+    assert all(len(values) == len(found.pieces) for values in found.values.values())
     assert set(found.measured) == {*METHODS, "by lot"} and 0 <= found.permuted <= 1
-    assert "".join(found.tokens) == text.replace(" ", "")
+    assert "".join(found.pieces) == text.replace(" ", "")
     words = tiny_run.best(["The dog sleeps."])[0].text.split()
     last = tiny_run.explain("The dog sleeps.", "occlusion", word=str(len(words)))
-    assert f"{len(words)} of {len(words)}" in last.answer and "".join(last.tokens) == "Thedogsleeps."
+    assert f"{len(words)} of {len(words)}" in last.answer and "".join(last.pieces) == "Thedogsleeps."
     assert "comes next" in runs["language"].explain("the dog", "attention,rollout").answer
 
 
 def test_what_is_explained_is_what_the_run_says(runs, tiny_run):
     text = runs["classify"].data.valid.text[0]
     (best, *_), target = runs["classify"].classify([text])[0], ask(runs["classify"], text).target
-    assert float(target.measure(target.ids).exp()) == pytest.approx(best.probability, abs=1e-5)
+    assert float(target.whole().exp()) == pytest.approx(best.probability, abs=1e-5)
     translation = tiny_run.best([sentence := "The dog sleeps."])[0]
-    steps = [ask(tiny_run, sentence, word=str(number + 1)).target for number in range(len(translation.text.split()))]
+    steps = [ask(tiny_run, sentence, Question(word=str(number + 1))).target for number in range(len(translation.text.split()))]
     assert all(target.answer == translation.tokens[target.step] for target in steps)
     one = runs["language"].generate(["the dog"], max_tokens=1)[0]
     target = ask(runs["language"], "the dog").target

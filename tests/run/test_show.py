@@ -1,5 +1,7 @@
 """What any run attends to, drawn: every task, every view; from a record too; and how a beam searched."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -10,10 +12,12 @@ from regard.attention.file import Record
 from regard.attention.watch import watch
 from regard.cli import app
 from regard.errors import Mistake
+from regard.pictures.maps import maps
 from regard.run.attended import attended, groups
 from regard.run.beams import grown
 from regard.run.fit import train
-from regard.run.show import Choice, show
+from regard.run.show import Choice, look_of, sharpest, show
+from regard.run.translate import Alignment
 
 SHORT = {"steps": 2, "tokens_per_batch": 512, "evaluate_every": 2, "save_every": 2, "log_every": 2}
 STACK = {"kind": "transformer", "layers": 2, "heads": 4, "feed_forward": 32, "width": 16, "max_length": 48}
@@ -139,3 +143,44 @@ def test_the_command_draws_every_view(tiny_run, tmp_path):
     assert "►" in run(tiny_run.folder, text, "--view", "beam", "--terminal")
     assert "128 components of 50 positions" in run("--positions", "--out", tmp_path / "p.svg")
     assert "32 components of 49 positions" in run(tiny_run.folder, "--positions", "--out", tmp_path / "p.html")
+
+
+@pytest.mark.parametrize("name", ["classify", "contrast", "caption", "lstm"])
+def test_where_in_a_picture_it_looked(sighted, picture, tmp_path, name):
+    """As many tiles as layers or words; every other view of a run that reads pictures is there too."""
+    run = sighted[name]
+    for options in ([], ["--heads"], ["--layer", "1", "--head", "1"], ["--view", "matrix"], ["--view", "token", "--token", "1"]):
+        out = tmp_path / "-".join(["a", *options])
+        CliRunner().invoke(app, ["show", str(run.folder), picture, *options, "--out", f"{out}.svg"], catch_exceptions=False)
+        assert Path(f"{out}.svg").stat().st_size > 1000
+        if not options:
+            words = run.caption([picture])[0][0].text.split() if name in ("caption", "lstm") else ["layer 1"]
+            drawn = Path(f"{out}.svg").read_text()
+            assert drawn.count("<image") == 1 + len(words) and all(f">{word[:8]}" in drawn for word in words)
+    assert "4,4" in " ".join(groups(attended(run, picture))[0].keys)
+    with pytest.raises(Mistake, match="there are 1 to 1"):
+        CliRunner().invoke(app, ["show", str(run.folder), picture, "--layer", "2", "--out", str(tmp_path / "b.svg")],
+                           catch_exceptions=False)
+
+
+def test_what_is_lit_is_where_the_class_token_looked(sighted, picture):
+    run = sighted["classify"]
+    with torch.no_grad(), watch(run.model) as seen:
+        run.read(run.reading(picture))
+    np.testing.assert_allclose(look_of(run, picture).heads.reshape(1, 2, 16), seen.stack()[:, 0, :, 0, 1:].numpy(), rtol=1e-6)
+
+
+def test_a_text_that_clip_reads_is_shown_as_one(sighted, tmp_path):
+    (found,) = groups(attended(sighted["contrast"], "a red circle"))
+    assert list(found.keys)[1:4] == ["a", "red", "circle"]
+    assert "self-attention" in show(sighted["contrast"], "a red circle", out=tmp_path / "a.svg")
+    with pytest.raises(Mistake, match="no picture at"):
+        attended(sighted["contrast"], "nowhere.png")
+
+
+@pytest.mark.parametrize("sharp", [0, 1, 2])
+def test_the_sharpest_layer_is_the_one_that_looks_at_one_place(sharp):
+    weights = np.full((3, 2, 4, 4), 0.25)
+    weights[sharp] = np.eye(4)
+    words = list("abcd")
+    assert sharpest(maps("", weights, words, words)) == Alignment(words, words, weights).sharpest() == sharp

@@ -1,13 +1,15 @@
 """Is an explanation true of the model? Measures of one sentence, and their means over many with intervals.
 
-    comprehensiveness   DeYoung et al. 2020: how much less probable the answer is without the k% of tokens that are said to matter
-                        most; the mean over k. Hidden tokens are replaced by the stand-in, not taken out.
-    sufficiency         the same with those tokens alone: the nearer to 0, the better
+    comprehensiveness   DeYoung et al. 2020: how much less probable the answer is without the k% of pieces that are said to matter
+                        most; the mean over k. Hidden pieces are replaced by the stand-in, not taken out.
+    sufficiency         the same with those pieces alone: the nearer to 0, the better
     spearman, kendall   how the ranking goes together with that of occlusion
     fresh               Adebayo et al. 2018: Spearman's correlation with the explanation of a model with random weights; an
                         explanation that hardly changes does not show what the model has learned
     alignment           whether the token that is said to matter most is of a word that a world's gold alignment names
     antecedent          whether, of the nouns that an "it" might mean, that is said to matter most which it does
+    box                 whether the patch that is said to matter most is in a box of what a world of pictures knows to be named
+    apart, selective    of two answers' explanations: see apart.py
     permuted            Jain & Wallace 2019: how far the answers' distribution moves (total variation) when the weights that are
                         shown are permuted; a measure of the model
 """
@@ -29,23 +31,24 @@ from regard.scoring.correlation import pearson, ranks
 from regard.scoring.score import SAMPLES, SEED, Score, bootstrapped, sign
 
 SHARES = (1, 5, 10, 20, 50)
-"""Percent of the tokens."""
+"""Percent of the pieces."""
 ORDERS = 5
 """Orders drawn by lot, and permutations."""
 LOT = "by lot"
 """The explanation that every other has to beat: an order drawn by lot."""
-MEASURES = ("comprehensiveness", "sufficiency", "spearman", "kendall", "fresh", "alignment", "antecedent")
+MEASURES = ("comprehensiveness", "sufficiency", "spearman", "kendall", "fresh", "alignment", "antecedent", "box",
+            "apart", "apart fresh", "selective")
 
 
 @dataclass(frozen=True)
 class Gold:
-    """The tokens that are known to matter, among some."""
+    """The pieces that are known to matter, among some."""
 
     right: frozenset[int]
     among: tuple[int, ...]
 
     def agrees(self, values: Tensor) -> float:
-        return float(max(self.among, key=lambda token: float(values[token])) in self.right)
+        return float(max(self.among, key=lambda piece: float(values[piece])) in self.right)
 
     @property
     def by_lot(self) -> float:
@@ -53,28 +56,28 @@ class Gold:
 
 
 def erasure(target: Target, values: Sequence[Tensor]) -> tuple[np.ndarray, np.ndarray]:
-    """How much of its probability the answer loses without the first k% of each ranking (M, K), and with them alone (M, K)."""
+    """How much of what it counts by the answer loses without the first k% of each ranking (M, K), and with them alone (M, K)."""
     chosen = torch.stack([first(ranking, share) for ranking in values for share in SHARES])      # (M · K, N)
     nothing = torch.zeros(1, chosen.size(1), dtype=torch.bool)
-    p = target.measure(target.hide(torch.cat([nothing, chosen, ~chosen]))).exp().numpy()
+    p = target.amounts(target.without(torch.cat([nothing, chosen, ~chosen]))).numpy()
     without, alone = (p[0] - p[1:]).reshape(2, len(values), len(SHARES))
     return without, alone
 
 
 def first(values: Tensor, percent: int) -> Tensor:
-    """Which tokens are the first k% by their numbers, one at least; of equals the earlier."""
+    """Which pieces are the first k% by their numbers, one at least; of equals the earlier."""
     number = max(1, -(-len(values) * percent // 100))
     chosen = torch.zeros(len(values), dtype=torch.bool)
     chosen[values.argsort(descending=True, stable=True)[:number]] = True
     return chosen
 
 
-def by_lot(tokens: int, seed: int) -> list[Tensor]:
-    return [torch.from_numpy(uniform(seed, order, np.arange(tokens))) for order in range(ORDERS)]
+def by_lot(pieces: int, seed: int) -> list[Tensor]:
+    return [torch.from_numpy(uniform(seed, order, np.arange(pieces))) for order in range(ORDERS)]
 
 
 def spearman(one: Tensor, other: Tensor) -> float:
-    """-1 to 1; not a number where there are too few tokens to have an order."""
+    """-1 to 1; not a number where there are too few pieces to have an order."""
     return pearson(ranks(one.numpy()), ranks(other.numpy())) / 100 if len(one) > 2 else float("nan")
 
 
@@ -97,18 +100,18 @@ def permute(weights: Tensor, generator: torch.Generator) -> Tensor:
 
 @torch.no_grad()
 def permuted(target: Target, seed: int = SEED) -> float:
-    """The mean total variation between what is said with the weights that are shown and with them permuted."""
+    """How far what is said moves, on the average, when the weights that are shown are permuted."""
     generator = torch.Generator().manual_seed(seed)
-    before = target.log_probabilities(target.ids).exp()
+    before = target.scores(target.read)
     with edit(target.model, lambda name, weights: permute(weights, generator), kinds=rf"^{re.escape(look(target).last.name)}$"):
-        after = target.log_probabilities(target.ids.repeat(ORDERS, 1)).exp()
-    return float((after - before).abs().sum(-1).mean() / 2)
+        after = target.scores(target.hide(torch.zeros(ORDERS, len(target.places), dtype=torch.bool)))
+    return target.moved(before, after)
 
 
 def measure(target: Target, values: Mapping[str, Tensor], *, fresh: nn.Module | None = None,
             gold: Mapping[str, Gold] | None = None, seed: int = SEED) -> dict[str, dict[str, float]]:
-    """Every measure of every explanation of one sentence, those by lot among them; `fresh` has random weights, `gold` are
-    the tokens that are known to matter, by measure."""
+    """Every measure of every explanation of one answer, those by lot among them; `fresh` has random weights, `gold` are
+    the pieces that are known to matter, by measure."""
     lots = by_lot(len(target.places), seed)
     occluded = explain(target, ["occlusion"])[0]["occlusion"] if "occlusion" not in values else values["occlusion"]
     others = {} if fresh is None else explain(replace(target, model=fresh), tuple(values))[0]

@@ -47,7 +47,7 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Question:
+class Choice:
     """Which of some groups of keys a query should look at most."""
 
     query: int
@@ -72,6 +72,20 @@ def relations_within(ids: Tensor, marks: Sequence[int], vectors: Tensor | None =
     if vectors is not None:
         unit = nn.functional.normalize(vectors.float(), dim=-1)
         found["similar word"] = (unit @ unit.T > SIMILAR) & ~same
+    return found
+
+
+def relations_of_patches(grid: tuple[int, int], marks: int, named: Sequence[int] = ()) -> dict[str, Tensor]:
+    """Of the marks and patches of one picture to one another; `named` are patches that show what the answer names."""
+    number = marks + grid[0] * grid[1]
+    down, across = (axis.flatten() for axis in torch.meshgrid(torch.arange(grid[0]), torch.arange(grid[1]), indexing="ij"))
+    apart = torch.zeros(number, number, dtype=torch.long)
+    apart[marks:, marks:] = torch.maximum((down[:, None] - down).abs(), (across[:, None] - across).abs())
+    patch = torch.arange(number) >= marks
+    patches = patch[:, None] & patch
+    found = {"same patch": patches & (apart == 0), "patch beside it": patches & (apart == 1), "mark": ~patch.expand(number, -1)}
+    if len(named):
+        found["what is named"] = torch.isin(torch.arange(number) - marks, torch.tensor(list(named))).expand(number, -1)
     return found
 
 
@@ -111,7 +125,7 @@ def name_heads(model: nn.Module, sentences: Iterable[tuple[Mapping[str, Tensor],
 
 @torch.no_grad()
 def answers(model: nn.Module,
-            sentences: Iterable[tuple[Mapping[str, Tensor], Mapping[str, Question]]]) -> dict[Place, list[bool]]:
+            sentences: Iterable[tuple[Mapping[str, Tensor], Mapping[str, Choice]]]) -> dict[Place, list[bool]]:
     """Every head's answer to the question that each sentence asks where it looks: right or wrong."""
     found: dict[Place, list[bool]] = defaultdict(list)
     for inputs, questions in sentences:

@@ -1,13 +1,13 @@
-"""Explanations: what each token the model reads has to do with its answer, one number a token.
+"""Explanations: what each piece that the model reads has to do with its answer, one number a token or patch.
 
-    attention               the weights themselves: the last layer that looks at the tokens, the mean of its heads
+    attention               the weights themselves: the last layer that looks at the pieces, the mean of its heads
     rollout                 Abnar & Zuidema 2020: half of what each layer sees, half of what comes past it
-    flow                    the same paper: the greatest flow from the answer to each token, weights as capacities
+    flow                    the same paper: the greatest flow from the answer to each piece, weights as capacities
     gradient-attention      Chefer et al. 2021: R ← R + (∇A ⊙ A)⁺ R, without their normalisation of what decoders see
     norms                   Kobayashi et al. 2020: ‖Σ_h A_h f_h(x)‖, what is seen by its length; in the layer of `attention`
-    input-gradient          x · ∇x, of the word vectors
-    integrated-gradients    Sundararajan et al. 2017: from the stand-in's word vectors to the tokens' own
-    occlusion               how much less probable (in log) the answer is when the stand-in takes the token's place
+    input-gradient          x · ∇x, of word vectors or normalised pixels
+    integrated-gradients    Sundararajan et al. 2017: the same on the way from the stand-ins' numbers to the pieces' own
+    occlusion               how much less probable (in log) the answer is when the stand-in takes the piece's place
 
 In an encoder–decoder, paths lead through both sides, and the explanation is what they have to do with the source.
 """
@@ -25,17 +25,17 @@ from regard.attention.watch import layer_of, watch
 from regard.errors import Mistake
 from regard.explain.flow import Network
 from regard.explain.paths import Paths, look, look_with_gradients
-from regard.explain.target import AT_ONCE, Target
+from regard.explain.target import Target
 
 POINTS = 64
-"""Points on the way from the stand-in to the tokens."""
-MOST_TOKENS = 64
-"""A flow is computed for each token through all layers: more take too long."""
+"""Points on the way from the stand-in to the pieces."""
+MOST_PIECES = 64
+"""A flow is computed for each piece through all layers: more take too long."""
 
 
 def attention(target: Target) -> Tensor:
     paths = look(target)
-    return of_tokens(paths.last.weights.mean(0), paths, target)
+    return of_pieces(paths.last.weights.mean(0), paths, target)
 
 
 def rollout(target: Target) -> Tensor:
@@ -44,25 +44,24 @@ def rollout(target: Target) -> Tensor:
 
 
 def flow(target: Target) -> Tensor:
+    if len(target.places) > MOST_PIECES:
+        raise Mistake(f"flow is for at most {MOST_PIECES} {target.pieces}, here are {len(target.places)}; use: rollout")
     paths = look(target, deep="flow")
-    longest = max(stage.weights.size(-1) for stage in [*paths.stages, *paths.source])
-    if longest > MOST_TOKENS:
-        raise Mistake(f"flow is for texts of at most {MOST_TOKENS} tokens, this one has {longest}; use: rollout")
     network, inputs = build_network(paths)
-    return torch.tensor([network.flow(0, inputs[column]) for column in paths.tokens.tolist()], dtype=torch.float64)
+    return torch.tensor([network.flow(0, inputs[column]) for column in paths.columns.tolist()], dtype=torch.float64)
 
 
 def gradient_attention(target: Target) -> Tensor:
     paths = look_with_gradients(target)
     if layer_of(paths.last.name) is None:
-        return of_tokens(paths.last.weights.mean(0), paths, target)               # one attention over recurrent states
+        return of_pieces(paths.last.weights.mean(0), paths, target)               # one attention over recurrent states
     return paths.answer(paths.climb(lambda weights, seen, own: own + weights @ seen))
 
 
 def norms(target: Target) -> Tensor:
     name = look(target).last.name
     with torch.no_grad(), watch(target.model, values=True, kinds=rf"^{re.escape(name)}$") as seen:
-        target.said(target.ids)
+        target.said(target.read)
     weights = seen[name][0].double().cpu()                                        # (H, T, S)
     values = share(seen.values[name][-1], len(weights))[0].double().cpu()         # (H, S, J)
     place = target.model.get_submodule(name)
@@ -70,27 +69,29 @@ def norms(target: Target) -> Tensor:
         out = place.to_out.weight.detach().double().cpu().unflatten(1, (len(weights), -1))      # (D, H, J)
         values = torch.einsum("hsj,dhj->hsd", values, out)
     lengths = torch.stack([torch.einsum("hs,hsd->sd", row, values).norm(dim=-1) for row in weights.unbind(1)])     # (T, S)
-    return of_tokens(lengths, look(target), target)
+    return of_pieces(lengths, look(target), target)
 
 
 def input_gradient(target: Target) -> Tensor:
-    vectors = target.vectors(target.ids)
-    return summed(vectors * target.gradients(vectors), target)
+    vectors = target.vectors(target.read)
+    return target.summed(vectors * target.gradients(vectors))
 
 
 def integrated_gradients(target: Target, points: int = POINTS) -> Tensor:
-    """∫ ∇f(x₀ + a (x − x₀)) da · (x − x₀), by Gauss and Legendre; their sum is f(x) − f(x₀)."""
-    begin, end = target.vectors(everything_hidden(target)), target.vectors(target.ids)
-    at, weight = (torch.from_numpy(part).to(end) for part in np.polynomial.legendre.leggauss(points))
+    """∫ ∇f(x₀ + a (x − x₀)) da · (x − x₀), by Gauss and Legendre; their sum is f(x) − f(x₀). With a = t³ points are closer near
+    the stand-in, where norms are steep: of what is all alike, they make much of the first difference."""
+    begin, end = target.vectors(everything_hidden(target)), target.vectors(target.read)
+    shape = [-1] + [1] * (end.dim() - 1)
+    at, weight = (torch.from_numpy(part).to(end).view(shape) for part in np.polynomial.legendre.leggauss(points))
     total = torch.zeros_like(end)
-    for a, w in zip(((at + 1) / 2).split(AT_ONCE), (weight / 2).split(AT_ONCE)):
-        total += (w[:, None, None] * target.gradients(begin + a[:, None, None] * (end - begin))).sum(0, keepdim=True)
-    return summed(total * (end - begin), target)
+    for t, w in zip(((at + 1) / 2).split(target.at_once), (weight / 2).split(target.at_once)):
+        total += (3 * t**2 * w * target.gradients(begin + t**3 * (end - begin))).sum(0, keepdim=True)
+    return target.summed(total * (end - begin))
 
 
 def occlusion(target: Target) -> Tensor:
     hidden = torch.cat([torch.zeros(1, len(target.places), dtype=torch.bool), torch.eye(len(target.places), dtype=torch.bool)])
-    said = target.measure(target.hide(hidden))
+    said = target.without(hidden)
     return said[0] - said[1:]
 
 
@@ -123,19 +124,14 @@ def everything_hidden(target: Target) -> Tensor:
     return target.hide(torch.ones(1, len(target.places), dtype=torch.bool))
 
 
-def summed(x: Tensor, target: Target) -> Tensor:
-    """(1, S, D) -> (N,)."""
-    return x[0].sum(-1)[target.places].double().cpu()
-
-
-def of_tokens(rows: Tensor, paths: Paths, target: Target) -> Tensor:
+def of_pieces(rows: Tensor, paths: Paths, target: Target) -> Tensor:
     """The answer's share of what one place says of its keys: (T, S) -> (N,)."""
     return (paths.asks @ rows)[target.places.cpu()]
 
 
 def build_network(paths: Paths) -> tuple[Network, list[int]]:
     """The stages as a network, from node 0 (the answer) to the node of each input; capacities as in rollout."""
-    T, S = paths.stages[0].weights.size(-2), paths.source_size
+    T, S = paths.stages[0].weights.size(-2), paths.source_size + paths.unseen
     below, above = list(range(1 + T, 1 + T + S)), list(range(1, 1 + T))
     inputs, nodes = above + below, 1 + T + S
     edges: list[tuple[int, int, float]] = []
@@ -151,7 +147,7 @@ def build_network(paths: Paths) -> tuple[Network, list[int]]:
     for stage in paths.source:
         below = raise_by(stage.weights.mean(0), below, below)
     for stage in paths.stages:
-        above = raise_by(stage.weights.mean(0), below if stage.across else above, above)
+        above = raise_by(stage.weights.mean(0), below[paths.unseen:] if stage.across else above, above)
     network = Network(nodes)
     for a, b, capacity in [*((0, node, part) for node, part in zip(above, paths.asks.tolist())), *edges]:
         network.add(a, b, capacity)

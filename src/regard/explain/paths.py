@@ -1,7 +1,7 @@
-"""The attention of one sentence as paths from the answer down to the tokens."""
+"""The attention of one sentence or picture as paths from the answer down to its pieces."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -26,39 +26,44 @@ class Stage:
 
 @dataclass(frozen=True)
 class Paths:
-    """From the tokens up: the stages of the encoder where there is a source, and of the stack that says the answer."""
+    """From the pieces up: the stages of the encoder where there is a source, and of the stack that says the answer."""
 
     stages: list[Stage]
     source: list[Stage]
     asks: Tensor
     """(T,) how much each position of the last stage has to do with the answer; they sum to 1."""
-    tokens: Tensor
-    """(N,) columns of the inputs that are explained; the source's come after the target's own."""
+    columns: Tensor
+    """(N,) those of the inputs that are explained; the source's come after the target's own."""
 
     @property
     def last(self) -> Stage:
-        """What one sees first: the last attention from which the answer looks at the tokens."""
+        """What one sees first: the last attention from which the answer looks at the pieces."""
         return next(stage for stage in reversed(self.stages) if stage.across or not self.source_size)
 
     @property
     def source_size(self) -> int:
         return next((stage.weights.size(-1) for stage in self.stages if stage.across), 0)
 
+    @property
+    def unseen(self) -> int:
+        """Marks before a source that its encoder reads, and the target does not look at."""
+        return self.source[0].weights.size(-1) - self.source_size if self.source else 0
+
     def climb(self, combine: Combine) -> Tensor:
         """What every position has to do with every input: (T, inputs). At each stage `combine(weights (T, S), seen (S, inputs),
         own (T, inputs))`, where `own` is what comes past it by the residual."""
-        own, S = self.stages[0].weights.size(-2), self.source_size
+        own, S = self.stages[0].weights.size(-2), self.source_size + self.unseen
         everything = torch.eye(own + S, dtype=torch.float64)
         below, above = everything[own:], everything[:own]
         for stage in self.source:
             below = combine(stage.weights.mean(0), below, below)
         for stage in self.stages:
-            above = combine(stage.weights.mean(0), below if stage.across else above, above)
+            above = combine(stage.weights.mean(0), below[self.unseen:] if stage.across else above, above)
         return above
 
     def answer(self, above: Tensor) -> Tensor:
         """The answer's share of (T, inputs): (N,)."""
-        return (self.asks @ above)[self.tokens]
+        return (self.asks @ above)[self.columns]
 
 
 def stages_of(seen: Seen, target: Target, weights: Callable[[str], Tensor]) -> tuple[list[Stage], list[Stage]]:
@@ -69,16 +74,16 @@ def stages_of(seen: Seen, target: Target, weights: Callable[[str], Tensor]) -> t
 
 def look(target: Target, *, deep: str | None = None) -> Paths:
     """Watch the model while it says the answer. `deep` is a method that needs attention layer upon layer."""
-    with torch.no_grad(), watch(target.model) as seen:
-        target.said(target.ids)
+    with torch.no_grad(), watch(target.model, kinds=target.kinds) as seen:
+        target.said(target.read)
     return paths_of(seen, target, lambda name: seen[name], deep)
 
 
 def look_with_gradients(target: Target) -> Paths:
     """Each weight times its gradient, where that speaks for the answer: (∇A ⊙ A)⁺ (Chefer et al. 2021, eq. 5)."""
     parameters = [p for p in target.model.parameters() if p.requires_grad]
-    with torch.enable_grad(), watch(target.model, gradients=True) as seen, recurrent_backward():
-        torch.autograd.grad(target.said(target.ids).sum(), parameters, allow_unused=True)
+    with torch.enable_grad(), watch(target.model, kinds=target.kinds, gradients=True) as seen, recurrent_backward():
+        torch.autograd.grad(target.said(target.read).sum(), parameters, allow_unused=True)
 
     def weighed(name: str) -> Tensor:
         if all(kept is None for kept in seen.gradient_calls[name]):
@@ -94,17 +99,7 @@ def paths_of(seen: Seen, target: Target, weights: Callable[[str], Tensor], deep:
         raise Mistake(f"{deep} follows attention through the layers of a Transformer; this model is recurrent, and mixes its "
                       "words otherwise too; use: attention, norms or a method of gradients")
     stages, source = stages_of(seen, target, weights)
-    T = stages[-1].weights.size(-2)
-    first = stages[0].weights.size(-2) if target.translates else 0
-    return Paths(stages, source, asking(target, T), target.places.cpu() + first)
-
-
-def asking(target: Target, length: int) -> Tensor:
-    """Which positions of the last layer the answer is read from."""
-    kind = getattr(getattr(target.model, "pool", None), "kind", "first")
-    if target.step is None and not kind.startswith("first"):
-        real = torch.arange(length) < int(target.inputs["lengths"][0])
-        return real.double() / real.sum()                                         # all of them (mean, max)
-    at = 0 if target.step is None else target.step
-    return (torch.arange(length) == at).double()
+    found = Paths(stages, source, target.asking(stages[-1].weights.size(-2)), target.places.cpu())
+    first = stages[0].weights.size(-2) + found.unseen if target.translates else 0
+    return replace(found, columns=found.columns + first)
 

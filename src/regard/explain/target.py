@@ -1,19 +1,18 @@
-"""What is explained: the log-probability of one answer, as a function of the tokens a model reads.
+"""What is explained: how much a model is for one answer, as a function of the pieces it reads.
 
-The answer is a class, or the word at one step of an output. R rows, N tokens that are explained, S positions that are read.
+The answer is a class, or the word at one step of an output, and counts by its log-probability; or a text that a picture fits, by
+its likeness. Pieces are the tokens of a text or the patches of a picture. R rows, N pieces that are explained, S positions.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from regard.errors import Mistake
-
-AT_ONCE = 64
-"""Rows that are read together."""
 
 
 @dataclass(frozen=True)
@@ -22,69 +21,128 @@ class Target:
     inputs: dict[str, Tensor]
     """One example as the model reads it, by the names of its `forward`: (1, …) each."""
     side: str
-    """The input that the tokens are in."""
+    """The input that the pieces are in."""
     places: Tensor
-    """(N,) where in it those are that are explained; its marks are not."""
+    """(N,) at which positions of what attention looks at those are that are explained; marks are not."""
     answer: int
-    stand_in: int
-    """The token that takes the place of one that is hidden."""
+    stand_in: int | Tensor
+    """What takes the place of a piece that is hidden: a token, or a colour (3,)."""
     step: int | None = None
     """At which position of the output the answer is said; None where one thing is said of the whole."""
 
+    pieces: ClassVar[str]
+    """What they are called."""
+    counts: ClassVar[str] = "probability"
+    """What an answer counts by."""
+    kinds: ClassVar[str | None] = None
+    """Which places of attention look at them, as `watch` takes it; None is all."""
+    at_once: ClassVar[int]
+    """Rows that are read together."""
+
     @property
-    def ids(self) -> Tensor:
-        """(1, S)."""
+    def read(self) -> Tensor:
+        """What was read: (1, …)."""
         return self.inputs[self.side]
 
     @property
     def translates(self) -> bool:
-        """Whether the tokens are in a source, and the answer is in its target."""
+        """Whether the pieces are in a source, and the answer is in its target."""
         return self.side != "target" and self.step is not None
 
-    def log_probabilities(self, ids: Tensor) -> Tensor:
-        """Of every answer, had these been read: (R, S) -> (R, C)."""
-        others = {name: part.expand(len(ids), *part.shape[1:]) for name, part in self.inputs.items() if name != self.side}
-        logits = self.model(**others, **{self.side: ids})
+    def scores(self, read: Tensor) -> Tensor:
+        """The log-probability of every answer, had this been read: (R, …) -> (R, C)."""
+        others = {name: part.expand(len(read), *part.shape[1:]) for name, part in self.inputs.items() if name != self.side}
+        logits = self.model(**others, **{self.side: read})
         return (logits if self.step is None else logits[:, self.step]).log_softmax(-1)
 
-    def said(self, ids: Tensor) -> Tensor:
-        """The log-probability of the answer: (R, S) -> (R,)."""
-        return self.log_probabilities(ids)[:, self.answer]
+    def amounts(self, scores: Tensor) -> Tensor:
+        """What the scores count as: probabilities."""
+        return scores.exp()
+
+    def moved(self, before: Tensor, after: Tensor) -> float:
+        """How far apart two sets of scores (1, C), (R, C) are, on the average: total variation."""
+        return float((self.amounts(after) - self.amounts(before)).abs().sum(-1).mean() / 2)
+
+    def said(self, read: Tensor) -> Tensor:
+        """The score of the answer: (R, …) -> (R,)."""
+        return self.scores(read)[:, self.answer]
 
     @torch.no_grad()
-    def measure(self, ids: Tensor) -> Tensor:
-        """The same, a few rows at a time and without gradients."""
-        return torch.cat([self.said(part) for part in ids.split(AT_ONCE)]).double().cpu()
+    def without(self, hidden: Tensor) -> Tensor:
+        """The same where pieces are hidden (R, N), a few rows at a time and without gradients."""
+        return torch.cat([self.said(self.hide(part)) for part in hidden.split(self.at_once)]).double().cpu()
+
+    def whole(self) -> Tensor:
+        """The same where none is: (1,)."""
+        return self.without(torch.zeros(1, len(self.places), dtype=torch.bool))
 
     def hide(self, hidden: Tensor) -> Tensor:
-        """The ids with the stand-in where `hidden` (R, N) is true: (R, S)."""
-        ids = self.ids.repeat(len(hidden), 1)
+        """What is read with the stand-in where `hidden` (R, N) is true: (R, …)."""
+        raise NotImplementedError
+
+    def vectors(self, read: Tensor) -> Tensor:
+        """The numbers of what is read, of which there are gradients: (R, …)."""
+        raise NotImplementedError
+
+    def gradients(self, vectors: Tensor) -> Tensor:
+        """Of the answer's score with respect to such numbers, in their shape."""
+        raise NotImplementedError
+
+    def summed(self, x: Tensor) -> Tensor:
+        """What belongs to each piece of numbers in the shape of one row of vectors (1, …), added up: (N,)."""
+        raise NotImplementedError
+
+    def asking(self, length: int) -> Tensor:
+        """(length,) how much each position of the last layer has to do with the answer; they sum to 1."""
+        raise NotImplementedError
+
+
+class TextTarget(Target):
+    """What is read are the ids of tokens (R, S), and their numbers are word vectors (R, S, D)."""
+
+    pieces = "tokens"
+    at_once = 64
+
+    def hide(self, hidden: Tensor) -> Tensor:
+        ids = self.read.repeat(len(hidden), 1)
         ids[:, self.places] = ids[:, self.places].masked_fill(hidden.to(ids.device), self.stand_in)
         return ids
 
     @torch.no_grad()
-    def vectors(self, ids: Tensor) -> Tensor:
-        """The word vectors of what is read: (R, S) -> (R, S, D)."""
+    def vectors(self, read: Tensor) -> Tensor:
         found: list[Tensor] = []
 
         def keep(x: Tensor) -> Tensor:
             found.append(x)
             return x
 
-        with embedded(self.model, ids, keep):
-            self.said(ids)
+        with embedded(self.model, read, keep):
+            self.said(read)
         if not found:
             raise Mistake("the model reads no word vectors of its own that have gradients; use: occlusion")
         return found[0]
 
     def gradients(self, vectors: Tensor) -> Tensor:
-        """Of the answer's log-probability with respect to word vectors (R, S, D)."""
-        ids, leaf = self.ids.repeat(len(vectors), 1), vectors.detach().requires_grad_()
+        ids, leaf = self.read.repeat(len(vectors), 1), vectors.detach().requires_grad_()
         with torch.enable_grad(), embedded(self.model, ids, lambda _: leaf), recurrent_backward():
             (gradient,) = torch.autograd.grad(self.said(ids).sum(), leaf, allow_unused=True)
         if gradient is None:
             raise Mistake("the model reads the frozen vectors of another, which gradients do not reach; use: occlusion")
         return gradient
+
+    def summed(self, x: Tensor) -> Tensor:
+        return x[0].sum(-1)[self.places].double().cpu()
+
+    def asking(self, length: int) -> Tensor:
+        kind = getattr(getattr(self.model, "pool", None), "kind", "first")
+        if self.step is None and not kind.startswith("first"):
+            real = torch.arange(length) < int(self.inputs["lengths"][0])
+            return real.double() / real.sum()                                     # all of them (mean, max)
+        return at(0 if self.step is None else self.step, length)
+
+
+def at(position: int, length: int) -> Tensor:
+    return (torch.arange(length) == position).double()
 
 
 @contextmanager

@@ -30,7 +30,7 @@ def looks(shown: Sequence[Shown]) -> Figure:
     with style.look():
         across = min(ACROSS, 1 + max(len(one.words) for one in shown))
         width = 2 * MARGIN + across * (TILE + GAP) - GAP
-        titles = [style.wrap(one.title, style.BODY, width - 2 * MARGIN) for one in shown]
+        titles = [style.wrap(one.title, style.BODY, width - 2 * MARGIN, bold=True) for one in shown]
         heads = [0.17 * (title.count("\n") + 1) + 0.06 if title else 0.0 for title in titles]
         rows = [-(-(1 + len(one.words)) // across) for one in shown]
         tall = [tile_height(one.pixels) + WORD + GAP for one in shown]
@@ -60,10 +60,12 @@ def tile_height(pixels: np.ndarray) -> float:
     return TILE * pixels.shape[0] / pixels.shape[1]
 
 
-def lit(pixels: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The picture with as much light as each place has weight, the brightest in full: (H, W, 3), (rows, columns) -> (H, W, 3)."""
+def lit(pixels: np.ndarray, weights: np.ndarray, *, smooth: bool = True) -> np.ndarray:
+    """The picture with as much light as each place has weight, the brightest in full: (H, W, 3), (rows, columns) -> (H, W, 3).
+    Not `smooth`, a place has edges."""
     height, width = pixels.shape[:2]
-    light = Image.fromarray(weights.astype(np.float32)).resize((width, height), Image.Resampling.BICUBIC)
+    light = Image.fromarray(weights.astype(np.float32)).resize((width, height), Image.Resampling.BICUBIC if smooth
+                                                               else Image.Resampling.NEAREST)
     share = np.asarray(light).clip(min=0)
     share = share / max(float(share.max()), 1e-12)
     return (pixels * (DIM + (1 - DIM) * share)[..., None]).round().astype(np.uint8)

@@ -28,6 +28,7 @@ TEXT, MUTED, FAINT, PAPER = "#1d2330", "#646b78", "#d8dade", "#ffffff"
 GOLD = "#d55e00"                                   # outlines: stands out on paper and on ink, in colour and in grey
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")     # Okabe & Ito 2008
 MARKERS = "osD^vP*"                                # a series is told by its marker too, not by colour alone
+BOLD = 1.15                                        # times as wide as the same words in plain type
 SMALL, BODY, TITLE = 8.0, 9.0, 11.5                # points
 
 # DejaVu comes with matplotlib; the others serve scripts it lacks, where the machine has them.
@@ -105,8 +106,9 @@ def widths(words: Sequence[str], points: float) -> np.ndarray:
     return np.array([renderer.get_text_width_height_descent(word, font, False)[0] for word in words]) / 200
 
 
-def wrap(text: str, points: float, inches: float) -> str:
+def wrap(text: str, points: float, inches: float, *, bold: bool = False) -> str:
     """Break a title at its spaces so that no line is wider than `inches`."""
+    inches = inches / BOLD if bold else inches
     lines: list[str] = []
     for word in clean(text, keep="\n").split():
         longer = f"{lines[-1]} {word}" if lines else word

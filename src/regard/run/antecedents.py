@@ -14,14 +14,14 @@ from torch import Tensor
 
 from regard.corpus.examples import Pairs
 from regard.explain.faithful import mean
-from regard.explain.heads import Place, Question, answers, without
+from regard.explain.heads import Choice, Place, answers, without
 from regard.run.explain import Table
 from regard.run.translate import Translator
 from regard.scoring import Score, accuracy, compare_right
 from regard.worlds import bilingual
 
 CERTAIN = 0.05
-Asked = tuple[dict[str, Tensor], dict[str, Question], bilingual.Pair]
+Asked = tuple[dict[str, Tensor], dict[str, Choice], bilingual.Pair]
 """What the model reads of a pair, which noun each kind of attention should look at, and the pair."""
 
 
@@ -193,13 +193,13 @@ def ask_pronouns(run: Translator, examples: Pairs, number: int) -> Iterator[Aske
 
 
 def questions(pair: bilingual.Pair, it: bilingual.Pronoun, read: list[int], heard: list[int],
-              said: list[int]) -> dict[str, Question]:
+              said: list[int]) -> dict[str, Choice]:
     """Which noun is meant, asked of each kind of attention: in the decoder's own of what translates the nouns."""
     right = it.candidates.index(it.antecedent_source)
     nouns = tuple(tokens_of({noun}, read) for noun in it.candidates)
     spoken = tuple(tokens_of({t for s, t in pair.alignment if s == noun}, heard) for noun in it.candidates)
-    return {"source": Question(read.index(it.source), nouns, right), "cross": Question(said.index(it.target), nouns, right),
-            "target": Question(said.index(it.target), spoken, right)}
+    return {"source": Choice(read.index(it.source), nouns, right), "cross": Choice(said.index(it.target), nouns, right),
+            "target": Choice(said.index(it.target), spoken, right)}
 
 
 def tokens_of(words: set[int], numbers: Sequence[int]) -> tuple[int, ...]:

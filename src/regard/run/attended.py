@@ -13,6 +13,7 @@ from regard.attention.watch import watch
 from regard.errors import Mistake
 from regard.pictures.maps import Maps, maps
 from regard.run.base import Run
+from regard.run.pictures import PictureRun
 from regard.tokens.tokenizer import Tokenizer
 
 BUDGET = "512MB"
@@ -21,27 +22,25 @@ NAMES = {("cross", "source"): "cross-attention", ("self", "source"): "self-atten
 
 
 def attended(run: Run, text: str, *, budget: str = BUDGET) -> Record:
-    """Read a text, or for a translator it and its translation. In cross-attention, what asks is the token said in each place."""
+    """Read a text or a picture, and with a translator or captioner what it says of it. In cross-attention, what asks is the token
+    said in each place."""
     if not run.attends:
         raise Mistake(f"{run.folder}: a model without attention has nothing to show")
     inputs = run.reading(text)
     with torch.no_grad(), watch(run.model, budget=budget) as seen:
-        run.model(**{name: part.to(run.device) for name, part in inputs.items()})
-    both = "source" in inputs and "target" in inputs
-    tokens: dict[str, Any]
-    if "pixels" in inputs:
-        tokens = {"text": {"patches": list(run.model.encoder.patches.grid)}}
-    elif both:
-        source, target = inputs["source"][0].tolist(), inputs["target"][0].tolist()
-        tokens = {"source": [spelled(run.tokenizers[0], source)], "target": [spelled(run.tokenizers[-1], target)],
+        run.read({name: part.to(run.device) for name, part in inputs.items()})
+    if not seen.places():
+        raise Mistake(f"{run.folder} reads this without attention: there is nothing to show")
+    given = {"patches": list(run.grid)} if isinstance(run, PictureRun) and "pixels" in inputs else \
+        [spelled(run.tokenizers[0], inputs.get("source", next(iter(inputs.values())))[0].tolist())]
+    if "target" in inputs and len(inputs) > 1:
+        target = inputs["target"][0].tolist()
+        tokens = {"source": given, "target": [spelled(run.tokenizers[-1], target)],
                   "said": [spelled(run.tokenizers[-1], [*target[1:], run.marks.end])]}
-    else:
-        tokens = {"text": [spelled(run.tokenizers[0], next(iter(inputs.values()))[0].tolist())]}
-    if both:
         return seen.record(tokens, model=run.model, inputs=inputs)
     found = seen.record(model=run.model, inputs=inputs)                           # whose only stack may be called a decoder
     places = {name: replace(place, queries="text", keys="text") for name, place in found.places.items()}
-    return replace(found, places=places, tokens=tokens)
+    return replace(found, places=places, tokens={"text": given})
 
 
 def spelled(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:

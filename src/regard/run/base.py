@@ -244,6 +244,10 @@ class Run:
             raise Mistake("there is nothing to show of an empty sentence")
         return read(Ragged.of([ids]), self.marks)
 
+    def read(self, inputs: dict[str, Tensor]) -> None:
+        """Have the model read what `reading` gives, for what is to be seen of it."""
+        self.model(**inputs)
+
     def embed(self, texts: Sequence[str], *, layer: int = -1, pool: str = "mean") -> "list[Embedded]":
         """The vectors of each text in a layer of the encoder: one of the whole, the mean of its tokens (`mean`) or that of the
         mark it begins with (`cls`); or one for each word in its sentence (`words`). Layer 0 is the word embeddings."""
@@ -273,11 +277,13 @@ class Run:
         """Of a text's own tokens; in a Hugging Face folder of its marks too, as sentence-transformers has it."""
         return (inside if self.foreign is None else tokens).mean(0, keepdims=True)
 
-    def explain(self, text: str, method: str = "all", *, label: str | None = None, word: str | None = None) -> Any:
-        """What each token of a text has to do with what is said of it (or with a label, or a word), and whether to believe it."""
-        from regard.run.explain import explain_text
+    def explain(self, text: Any, method: str = "all", **question: str) -> Any:
+        """What each token of a text, or patch of a picture, has to do with what is said of it, and whether to believe it.
+        Asked for may be a `label`, a `word`, a text that a picture `fits`, and another one `against` it."""
+        from regard.run.asked import Question
+        from regard.run.explain import explain_one
 
-        return explain_text(self, text, method, label=label, word=word)
+        return explain_one(self, text, method, Question(**question))
 
     def read_json(self, name: str) -> dict[str, Any]:
         path = self.folder / name

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from regard.attention.watch import watch
 from regard.batches.batches import in_order
@@ -52,6 +52,17 @@ class CaptionRun(PictureRun):
     @property
     def longest(self) -> int:
         return self.recipe.model.max_length
+
+    @property
+    def eye(self) -> tuple[Any, Any]:
+        return self.model.encoder, self.recipe.model.encoder
+
+    def reading(self, text: Picture) -> dict[str, Tensor]:
+        """A picture, and its best caption as the decoder reads it."""
+        pixels = self.seen([text])
+        said = self.tell(pixels)[0][0].tokens
+        return PictureCaptions.of(pixels, Side(Ragged.of([said])), [1], room=self.longest,
+                                  marks=self.marks).batch(np.array([0]), 0, 0).inputs
 
     def sizes(self) -> dict[str, Any]:
         return {**super().sizes(), **Run.sizes(self)}

@@ -21,7 +21,7 @@ from regard.corpus.text import iterate_lines
 from regard.decoding.batched import batches_by_length
 from regard.errors import Mistake
 from regard.models.zoo import MODELS
-from regard.run.base import EMBED_TOKENS, EVALUATE_TOKENS, Embedded, Result
+from regard.run.base import EMBED_TOKENS, EVALUATE_TOKENS, Embedded, Result, Run
 from regard.run.classify import Judgement
 from regard.run.pictures import Picture, PictureRun
 from regard.scoring import Score, accuracy, compare_right, retrieval_ranks, retrieval_scores
@@ -57,6 +57,17 @@ class ContrastRun(PictureRun):
 
     def sizes(self) -> dict[str, Any]:
         return {"size": list(self.frame.size), "vocabularies": [self.tokenizers[0].size]}
+
+    @property
+    def eye(self) -> tuple[Any, Any]:
+        return self.model.image, self.recipe.model.image
+
+    def reading(self, text: Picture) -> dict[str, Tensor]:
+        """A picture by its path, or a text: one of the two towers reads."""
+        return super().reading(text) if is_picture(text) else Run.reading(self, str(text))
+
+    def read(self, inputs: dict[str, Tensor]) -> None:
+        self.model.image_features(**inputs) if "pixels" in inputs else self.model.text_features(**inputs)
 
     # what it learns from
 

@@ -2,52 +2,99 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from regard.attention.watch import places
 from regard.errors import Mistake
+from regard.explain.apart import tell_apart
 from regard.explain.faithful import LOT, MEASURES, SHARES, mean, measure, permuted, summarise
 from regard.explain.methods import METHODS, explain
-from regard.explain.words import on_one, on_permuted, verdict
-from regard.run.ask import Asked, ask, ask_set, read_set
+from regard.explain.target import Target
+from regard.explain.words import TEXTS, Words, on_one, on_permuted, verdict
+from regard.pictures.evidence import Evidence, evidence
+from regard.pictures.style import format_of, save
+from regard.run.ask import ask, ask_set, read_set
+from regard.run.asked import ITS_OWN, Asked, Question, Seen
 from regard.run.base import Run
+from regard.run.pictures import PictureRun
 from regard.scoring import Score
 
 FRESH_SEED = 1
+FIRST = 5
+"""Patches that are printed."""
+LEGEND = ("Bright is what is said to speak for the answer. Below each map: what the answer loses without the patches it puts "
+          "first (without patches drawn by lot). ")
+TOLD = ("Apart: 1 less the rank correlation of the two maps, 0 where they are the same (with random weights). Selective: above "
+        "0, each map names what speaks for its own answer.")
 
 
 @dataclass(frozen=True)
 class Explained:
-    """One answer: a number for each token by each method, and what was measured of each."""
+    """One answer, and another beside it where one was asked for: a number for each token or patch by each method, and what was
+    measured of each."""
 
     answer: str
-    tokens: list[str]
+    pieces: list[str]
     values: dict[str, list[float]]
     refused: dict[str, str]
     measured: dict[str, dict[str, float]]
     permuted: float | None
+    called: Words
+    amount: float
+    """Of the answer: its probability or likeness."""
+    picture: Seen | None = None
+    against: "Against | None" = None
 
     def words(self) -> list[str]:
-        said = [on_one(name, self.measured) for name in self.values]
+        said = [on_one(name, self.measured, self.called) for name in self.values]
         if self.permuted is not None:
-            said.append(f"Permuting the weights that are shown moves the answers by {self.permuted:.2f} of their probability.")
-        return [*said, "One sentence says little of a method: regard explain RUN --data FILE measures it over many."]
+            said.append(f"Permuting the weights that are shown moves the answers by {self.permuted:.2f} of their "
+                        f"{self.called.counts}.")
+        hidden = [] if self.picture is None else ["What takes the place of a hidden patch is the mean colour of the picture."]
+        one = self.called.each.removesuffix("s")
+        return [*said, *hidden, f"One {one} says little of a method: regard explain RUN --data SET measures it over many."]
 
     def to_json(self) -> dict[str, Any]:
-        return {"answer": self.answer, "tokens": self.tokens, "values": rounded(self.values), "refused": self.refused,
-                "faithfulness": rounded(self.measured), "permuted": self.permuted}
+        other = {} if self.against is None else {"against": self.against.answer, "against_amount": self.against.amount,
+                                                 "against_values": rounded(self.against.values)}
+        grid = {} if self.picture is None else {"grid": list(self.picture.grid)}
+        return {"answer": self.answer, self.called.pieces: self.pieces, **grid, "amount": round(self.amount, 6),
+                "values": rounded(self.values), **other, "refused": self.refused, "faithfulness": rounded(self.measured),
+                "permuted": self.permuted}
 
     def tables(self) -> "list[Table]":
-        methods = list(self.values)
-        rows = [[token, *(f"{self.values[name][i]:.3f}" for name in methods)] for i, token in enumerate(self.tokens)]
+        explained = [(f"{self.answer} ({self.called.counts} {self.amount:.3f})", self.values)]
+        if self.against is not None:
+            explained.append((f"{self.against.answer} ({self.called.counts} {self.against.amount:.3f})", self.against.values))
         present = [m for m in MEASURES if any(m in row for row in self.measured.values())]
-        figures = [[name, *(f"{row[m]:.3f}" if m in row else "" for m in present)] for name, row in self.measured.items()]
-        return [Table(f"why {self.answer}", ["token", *methods], rows), Table("faithfulness", ["", *present], figures)]
+        figures = [[name, *(f"{row[m]:z.3f}" if m in row else "" for m in present)] for name, row in self.measured.items()]
+        made = self.all_pieces if self.picture is None else self.first_patches
+        return [*(made(title, values) for title, values in explained), Table("faithfulness", ["", *present], figures)]
+
+    def all_pieces(self, title: str, values: dict[str, list[float]]) -> "Table":
+        return Table(f"why {title}", ["token", *values],
+                     [[token, *(f"{numbers[i]:z.3f}" for numbers in values.values())] for i, token in enumerate(self.pieces)])
+
+    def first_patches(self, title: str, values: dict[str, list[float]]) -> "Table":
+        """Where the most is; a picture, or JSON, has all of them."""
+        best = [sorted(zip(numbers, self.pieces), key=lambda pair: -pair[0])[:FIRST] for numbers in values.values()]
+        rows = [[str(rank + 1), *(f"{piece}: {number:z.3f}" for number, piece in row)] for rank, row in enumerate(zip(*best))]
+        return Table(f"why {title}: the first patches, as row,column: number", ["", *values], rows)
+
+
+@dataclass(frozen=True)
+class Against:
+    """Another answer that might have been given."""
+
+    answer: str
+    values: dict[str, list[float]]
+    amount: float
 
 
 @dataclass(frozen=True)
@@ -66,10 +113,11 @@ class Measured:
     scores: dict[str, dict[str, Score]]
     permuted: Score | None
     refused: dict[str, str]
+    called: Words = TEXTS
 
     def words(self) -> list[str]:
-        said = [verdict(name, scores) for name, scores in self.scores.items() if name != LOT]
-        return [*said, *([] if self.permuted is None else [on_permuted(self.permuted)])]
+        said = [verdict(name, scores, self.called) for name, scores in self.scores.items() if name != LOT]
+        return [*said, *([] if self.permuted is None else [on_permuted(self.permuted, self.called)])]
 
     def to_json(self) -> dict[str, Any]:
         return {"set": self.name, "number": self.number, "refused": self.refused,
@@ -86,37 +134,65 @@ class Measured:
         curves = [Table(title, ["", *(f"{share}%" for share in SHARES)],
                         [[method, *cells([f"{key} {share}%" for share in SHARES], scores)]
                          for method, scores in self.scores.items()])
-                  for title, key in (("probability lost without the first tokens", "without"),
-                                     ("probability lost with the first tokens alone", "only"))]
+                  for title, key in ((f"{self.called.counts} lost without the first {self.called.pieces}", "without"),
+                                     (f"{self.called.counts} lost with the first {self.called.pieces} alone", "only"))]
         return [Table(f"{self.name}: {self.number} answers", ["", *present],
                       [[method, *cells(present, scores)] for method, scores in self.scores.items()]), *curves]
 
 
+def plain(number: float) -> str:
+    """Without a sign before nothing."""
+    return f"{number:z.2f}"
+
+
 def interval(score: Score) -> str:
-    return f"{score.score:.2f} [{score.low:.2f}, {score.high:.2f}]"
+    return f"{plain(score.score)} [{plain(score.low)}, {plain(score.high)}]"
 
 
-def explain_text(run: Run, text: str, method: str = "all", *, label: str | None = None, word: str | None = None) -> Explained:
-    """Why a run says of a text what it says, or why it might say something else."""
-    methods = methods_of(method)
-    asked = ask(run, text, label=label, word=word)
+def explain_one(run: Run, given: Any, method: str = "all", question: Question = ITS_OWN) -> Explained:
+    """Why a run says of a text or a picture what it says, or why it might say something else."""
+    methods, other = methods_of(method), fresh(run)
+    asked = ask(run, given, question)
     values, refused = explain(asked.target, methods)
-    measured = measure(asked.target, values, fresh=fresh(run), gold=asked.gold)
+    measured = measure(asked.target, values, fresh=other, gold=asked.gold)
+    against = None
+    if asked.against is not None:
+        rival = replace(asked.target, answer=asked.against[0])
+        theirs = explain(rival, methods)[0]
+        join(measured, tell_apart(asked.target, rival.answer, values, theirs, fresh=other))
+        against = Against(asked.against[1], listed(theirs), amount_of(rival))
     shown = permuted(asked.target) if attends(asked) else None
-    return Explained(asked.answer, asked.tokens, {name: numbers.tolist() for name, numbers in values.items()}, refused, measured,
-                     shown)
+    return Explained(asked.answer, asked.pieces, listed(values), refused, measured, shown, Words.of(asked.target),
+                     amount_of(asked.target), asked.picture, against)
 
 
-def explain_set(run: Run, data: str, method: str = "all", *, number: int = 200, reference: Path | None = None,
-                gold: Path | None = None, progress: bool = False) -> Measured:
+def listed(values: dict[str, Tensor]) -> dict[str, list[float]]:
+    return {name: numbers.tolist() for name, numbers in values.items()}
+
+
+def amount_of(target: Target) -> float:
+    return float(target.amounts(target.whole()))
+
+
+def join(measured: dict[str, dict[str, float]], more: dict[str, dict[str, float]]) -> None:
+    for name, row in more.items():
+        measured[name] |= row
+
+
+def explain_set(run: Run, data: str, method: str = "all", *, number: int = 200, question: Question = ITS_OWN,
+                reference: Path | None = None, gold: Path | None = None, progress: bool = False) -> Measured:
     """How faithful explanations are over a set; of a file, which may have its translation and a gold alignment beside it."""
     methods, other = methods_of(method), fresh(run)
     rows, shown = [], []
     refused: dict[str, str] = {}
-    for index, asked in enumerate(ask_set(run, read_set(run, data, reference, gold), number)):
+    called = TEXTS
+    for index, asked in enumerate(ask_set(run, read_set(run, data, reference, gold), number, question)):
         values, why = explain(asked.target, methods)
-        refused |= why
+        refused, called = refused | why, Words.of(asked.target)
         rows.append(measure(asked.target, values, fresh=other, gold=asked.gold, seed=index))
+        if asked.against is not None:
+            theirs = explain(replace(asked.target, answer=asked.against[0]), methods)[0]
+            join(rows[-1], tell_apart(asked.target, asked.against[0], values, theirs, fresh=other, seed=index))
         if attends(asked):
             shown.append(permuted(asked.target, seed=index))
         if progress:
@@ -125,11 +201,11 @@ def explain_set(run: Run, data: str, method: str = "all", *, number: int = 200, 
         print(file=sys.stderr)
     if not rows:
         raise Mistake(f"--data {data}: there is nothing to explain in it")
-    return Measured(Path(data).name, len(rows), summarise(rows), mean("permuted", shown), refused)
+    return Measured(Path(data).name, len(rows), summarise(rows), mean("permuted", shown), refused, called)
 
 
 def attends(asked: Asked) -> bool:
-    return bool(places(asked.target.model))
+    return bool(places(asked.target.model, kinds=asked.target.kinds))
 
 
 def methods_of(method: str) -> list[str]:
@@ -156,12 +232,47 @@ def rounded(found: Any) -> Any:
     return round(number, 6) if number == number else None
 
 
+def check_out(run: Run, path: Path, *, one: bool) -> None:
+    """Whether what is asked for can be written there, before it is made."""
+    if not one and path.suffix != ".html":
+        raise Mistake(f"--out {path}: the page about --data is written as .html")
+    if one and not isinstance(run, PictureRun):
+        raise Mistake(f"--out {path}: for the maps of a picture, or a page about --data; what is said of a text is printed")
+    if one:
+        format_of(path)
+
+
+def draw_evidence(found: Explained, path: Path) -> None:
+    """The picture with each method's map: .svg, .png or .pdf."""
+    assert found.picture is not None
+    grid, methods, counts = found.picture.grid, list(found.values), found.called.counts
+
+    def shown(title: str, values: dict[str, list[float]], notes: Sequence[str]) -> Evidence:
+        maps = [np.array(values[name]).reshape(grid) if name in values else None for name in methods]
+        return Evidence(title, maps, notes)
+
+    def loses(name: str) -> str:
+        return f"{plain(found.measured[name]['comprehensiveness'])} ({plain(found.measured[LOT]['comprehensiveness'])})"
+
+    def apart(name: str) -> str:
+        row = found.measured[name]
+        if "apart" not in row:
+            return ""
+        return f"apart {plain(row['apart'])} ({plain(row['apart fresh'])})\nselective {plain(row['selective'])}"
+
+    answers = [shown(f"{found.answer}: {counts} {found.amount:.2f}", found.values, [loses(name) for name in methods])]
+    if found.against is not None:
+        other = found.against
+        answers.append(shown(f"{other.answer}: {counts} {other.amount:.2f}", other.values, [""] * len(methods)))
+    told = found.against is not None
+    save(evidence(found.picture.pixels, methods, answers, below=[apart(name) for name in methods] if told else (),
+                  legend=LEGEND + TOLD * told), path)
+
+
 def write_page(run: Run, found: Measured, path: Path) -> None:
     """The tables and what they mean as one HTML page."""
     from regard.pictures.report import Report, page
 
-    if path.suffix != ".html":
-        raise Mistake(f"--out {path}: the page is written as .html")
     refused = [f"{name} does not apply: {why}." for name, why in found.refused.items()]
     report = Report(f"Are explanations of {run.folder.name} faithful?",
                     f"{found.number} answers of {found.name}; in brackets 95% intervals over them.",

@@ -1,7 +1,7 @@
 """What the heads of a run do, and what it loses without them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,17 @@ from torch import Tensor
 
 from regard.attention.watch import places
 from regard.batches.batches import in_order
-from regard.corpus.examples import Labelled, Lines, Pairs
+from regard.corpus.examples import Labelled, Lines, Pairs, Pictures
 from regard.errors import Mistake
-from regard.explain.heads import MIXED, Head, Place, ablate, name_heads, prune, relations_within
+from regard.explain.heads import MIXED, Head, Place, ablate, name_heads, prune, relations_of_patches, relations_within
 from regard.run.antecedents import Resolver, find_resolver, words_of
 from regard.run.ask import ask_pair, ask_set, read_set
+from regard.run.ask_pictures import in_boxes, named_boxes
 from regard.run.base import EVALUATE_TOKENS, Run
 from regard.run.classify import Classifier
 from regard.run.explain import Table
 from regard.run.language import LanguageRun
+from regard.run.pictures import PictureClassifier, PictureRun
 from regard.run.translate import Translator
 from regard.training.objectives import log_probabilities
 from regard.worlds import bilingual
@@ -58,7 +60,7 @@ class Heads:
                  f"{self.lost[head.place, head.number]:+.4f}",
                  *([f"{self.pronouns[head.place, head.number]:+.3f}"] if self.pronouns else []),
                  *([right.get((head.place, head.number), "")] if right else [])] for head in self.heads]
-        return [Table(f"heads over {self.number} sentences: share of weight (by lot)", header, rows),
+        return [Table(f"heads over {self.number} examples: share of weight (by lot)", header, rows),
                 *([] if self.resolver is None else [self.resolver.table()])]
 
     def to_json(self) -> dict[str, Any]:
@@ -80,7 +82,7 @@ def explain_heads(run: Run, data: str = "valid", *, number: int = 200, reference
         raise Mistake(f"{run.folder}: a model without attention has no heads")
     whole = complete(run, read_set(run, data, reference, gold))
     examples = whole.choose(range(0, len(whole), max(1, -(-len(whole) // number))))
-    rows = run.evaluation_rows(examples)
+    rows = run.encode(examples) if isinstance(run, PictureClassifier) else run.evaluation_rows(examples)
     batches = [batch.to(run.device) for batch in in_order(rows, EVALUATE_TOKENS)]
     labels = sum(batch.label_count() for batch in batches)
 
@@ -88,14 +90,15 @@ def explain_heads(run: Run, data: str = "valid", *, number: int = 200, reference
         with torch.no_grad():
             return -sum(float(log_probabilities(run.model, batch).sum()) for batch in batches) / labels
 
-    heads = name_heads(run.model, sentences(run, rows, examples))
+    heads = name_heads(run.model, pictures(run, rows, examples) if isinstance(run, PictureClassifier)
+                       else sentences(run, rows, examples))
     where = [(head.place, head.number) for head in heads]
     known = examples.gold if isinstance(examples, Pairs) and examples.gold is not None else []
     asked = [one.target for index, pair in enumerate(known) if pair.pronouns and isinstance(run, Translator)
              for one in ask_pair(run, pair, index)]
 
     def pronouns() -> float:
-        return -float(torch.cat([target.measure(target.ids) for target in asked]).mean())
+        return -float(torch.cat([target.whole() for target in asked]).mean())
 
     lost = ablate(run.model, where, loss)
     return Heads(heads, lost, ablate(run.model, where, pronouns) if asked else {}, prune(run.model, lost, PRUNED, loss),
@@ -116,6 +119,11 @@ def resolver_of(run: Run, data: str, examples: Any, number: int) -> Resolver | N
 
 def complete(run: Run, examples: Any) -> Any:
     """Examples with what should be said of them; where nobody has said it, what the run says itself."""
+    if isinstance(run, PictureRun):
+        if not isinstance(run, PictureClassifier):
+            raise Mistake(f"{run.folder} {run.does}; of runs that read pictures, heads are named of those that classify them")
+        said = [found[0].label for found in run.classify(examples.pictures)] if not examples.label else examples.label
+        return replace(examples, label=said)
     if isinstance(run, LanguageRun) or not isinstance(examples, Lines):
         next(ask_set(run, examples, 1), None)                                     # refuses what is no text
         return examples
@@ -137,6 +145,17 @@ def sentences(run: Run, rows: Any, examples: Any) -> Iterator[tuple[dict[str, Te
         if isinstance(run, Translator):
             across(run, inputs, examples.gold[index] if examples.gold else None, relations)
         yield inputs, relations
+
+
+def pictures(run: PictureClassifier, rows: Any,
+             examples: Pictures) -> Iterator[tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]]:
+    """Each picture as the model reads it, with what is beside what, and where what its label names is."""
+    for index in range(len(rows)):
+        named: list[int] = []
+        if examples.gold and (boxes := named_boxes(examples.gold[index].scene, examples.label[index])):
+            named = sorted(in_boxes(boxes, examples.gold[index], run.grid)["box"].right)
+        yield (rows.batch(np.array([index]), 0, 0).to(run.device).inputs,
+               {"target": relations_of_patches(run.grid, run.recipe.model.marks, named)})
 
 
 def vectors(run: Run, side: str, ids: Tensor) -> Tensor | None:

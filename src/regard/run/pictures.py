@@ -61,6 +61,22 @@ class PictureRun(Run):
         return PictureClasses(decoded([as_piece(one) for one in pictures], self.frame), np.zeros(len(pictures), np.int64),
                               self.longest)
 
+    @property
+    def eye(self) -> tuple[Any, Any]:
+        """What reads its pictures, and the settings of that."""
+        return self.model.encoder, self.recipe.model
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of the patches, or places of a map, that it sees a picture as."""
+        return self.eye[1].grid(self.frame.size)
+
+    @property
+    def pooled(self) -> tuple[int, ...] | None:
+        """The positions that a picture is judged by; None is all of them."""
+        settings = self.eye[1]
+        return None if settings.pool == "mean" else (0, 1) if settings.distilled == "head" else (0,)
+
     def reading(self, text: Picture) -> dict[str, Tensor]:
         return self.unlabelled([text]).batch(np.array([0]), 0, 0).inputs
 

@@ -10,9 +10,11 @@ from matplotlib.figure import Figure
 
 from regard.attention.file import Record
 from regard.attention.positions import Learned, Sinusoidal, sinusoids
+from regard.batches.pixels import decoded
 from regard.errors import Mistake
 from regard.pictures.alignment import alignment, heads
 from regard.pictures.lines import lines
+from regard.pictures.looks import Shown, looks
 from regard.pictures.maps import Maps
 from regard.pictures.report import Report, page
 from regard.pictures.spread import spread
@@ -24,6 +26,9 @@ from regard.pictures.waves import positions
 from regard.pictures.words import clean, shorten
 from regard.run.attended import attended, groups
 from regard.run.base import Run
+from regard.run.caption import CaptionRun, Look
+from regard.run.contrast import ContrastRun, is_picture
+from regard.run.pictures import PictureRun, as_piece
 from regard.run.translate import Alignment, Translator
 
 VIEWS = ("matrix", "heads", "model", "token", "entropy", "beam")
@@ -133,7 +138,7 @@ def token_number(found: Maps, token: str) -> int:
 def sharpest(found: Maps) -> int:
     """The layer whose heads, taken together, look with the lowest entropy."""
     mean = found.weights.mean(1)                                                  # (L, T, S)
-    return int(-(mean * np.log(np.maximum(mean, 1e-12))).sum(-1).mean(-1).argmin())
+    return int((mean * np.log(np.maximum(mean, 1e-12))).sum(-1).mean(-1).argmax())
 
 
 def matrix_of(found: Maps, view: str, layer: int | None, head: int | None,
@@ -176,6 +181,59 @@ def in_terminal(found: Maps, view: str, layer: int | None, head: int | None, tok
     weights, rows, name = matrix_of(found, "matrix" if view == "heads" else view, layer, head, token)
     width = shutil.get_terminal_size((100, 40)).columns
     return alignment_text(weights / found.darkest, found.keys, rows, width) + f"\n\n{name}"
+
+
+def reads_picture(run: Run, given: str) -> bool:
+    """Whether it reads a picture when it is given this, and so can show where in it something was looked at."""
+    return isinstance(run, CaptionRun) or (isinstance(run, ContrastRun) and is_picture(given)) or \
+        (isinstance(run, PictureRun) and run.recipe.model.kind == "vit")
+
+
+def show_picture(run: PictureRun, given: str, choice: Choice, out: Path) -> str:
+    """A picture again for each layer, bright where what it is judged by looked; of a captioner for each word, from the layer that
+    looks most sharply. Of one head; or, with --heads, of each head of a layer. In words, what was drawn."""
+    (look,) = run.look([given]) if isinstance(run, CaptionRun) else [look_of(run, given)]
+    layers, heads = look.heads.shape[:2]
+    for option, value, most in (("layer", choice.layer, layers), ("head", choice.head, heads)):
+        if value is not None and value > most:
+            raise Mistake(f"--{option} {value}: there are 1 to {most}")
+    pixels = decoded([as_piece(given)], run.frame)[0]
+    if isinstance(run, CaptionRun):
+        shown = of_words(look, pixels, choice)
+    elif choice.view == "heads":
+        layer = layers if choice.layer is None else choice.layer
+        shown = [Shown(pixels, [f"head {head + 1}" for head in range(heads)], look.heads[layer - 1, :, 0], f"layer {layer}")]
+    else:
+        chosen = range(layers) if choice.layer is None else [choice.layer - 1]
+        weights = look.heads[:, :, 0].mean(1) if choice.head is None else look.heads[:, choice.head - 1, 0]
+        shown = [Shown(pixels, [f"layer {layer + 1}" for layer in chosen], weights[list(chosen)])]
+    save(looks(shown), out)
+    return " ".join(look.words) if isinstance(run, CaptionRun) else \
+        f"{named(layers, 'layer')} of {named(heads, 'head')}, {run.grid[0]} × {run.grid[1]} patches"
+
+
+def of_words(look: Look, pixels: np.ndarray, choice: Choice) -> list[Shown]:
+    if not look.words:
+        raise Mistake("the caption is empty: there is nothing to show")
+    layer = None if choice.layer is None else choice.layer - 1
+    sharp = Alignment([], look.words, look.heads.reshape(*look.heads.shape[:3], -1)).sharpest() if layer is None else layer
+    if choice.view == "heads":
+        return [Shown(pixels, look.words, weights, f"layer {sharp + 1}, head {head + 1}")
+                for head, weights in enumerate(look.heads[sharp])]
+    if choice.head is not None:
+        return [Shown(pixels, look.words, look.heads[sharp, choice.head - 1])]
+    return [Shown(pixels, look.words, look.heads[sharp].mean(0))]
+
+
+def look_of(run: PictureRun, given: str) -> Look:
+    """Where that which a picture is judged by looked: one word, as it were."""
+    places = attended(run, given).places.values()
+    weights = np.stack([place.weights()[0] for place in places])                  # (L, H, T, S)
+    asking = weights if run.pooled is None else weights[:, :, list(run.pooled)]
+    rows, columns = run.grid
+    seen = asking.mean(2, keepdims=True)[..., -rows * columns:]                   # marks come first
+    heads = seen.reshape(*seen.shape[:3], rows, columns)
+    return Look([""], heads.mean((0, 1)), heads)
 
 
 def show_positions(run: Run | None, out: Path, *, width: int = 128, number: int = 50) -> str:

@@ -44,7 +44,7 @@ class Alignment:
     def sharpest(self) -> int:
         """The layer whose heads, taken together, look with the lowest entropy."""
         mean = self.weights.mean(1)                                               # (L, T, S)
-        return int(-(mean * np.log(np.maximum(mean, 1e-12))).sum(-1).mean(-1).argmin())
+        return int((mean * np.log(np.maximum(mean, 1e-12))).sum(-1).mean(-1).argmax())
 
     def view(self, layer: int | None = None, head: int | None = None) -> tuple[np.ndarray, str]:
         """One matrix and its name: a head, the mean of a layer's heads, or of the layer that looks most sharply."""

@@ -10,7 +10,7 @@ from regard.scoring.alignment import (
     uniform_error,
 )
 from regard.scoring.answers import answer_scores
-from regard.scoring.captions import by_rank, caption_scores, grounding_scores, inside, sentence_bleu
+from regard.scoring.captions import by_rank, caption_scores, covered, grounding_scores, inside, sentence_bleu
 from regard.scoring.correlation import correlations
 from regard.scoring.labels import label_scores
 from regard.scoring.likelihood import accuracy, compare_right, item_accuracy, perplexity
@@ -32,6 +32,7 @@ __all__ = [
     "compare_right",
     "compare_summaries",
     "correlations",
+    "covered",
     "format_moses",
     "grounding_scores",
     "inside",

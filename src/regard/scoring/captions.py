@@ -40,12 +40,16 @@ def sentence_bleu(caption: str, references: Sequence[str]) -> float:
 def inside(weights: np.ndarray, boxes: Sequence[Box], size: tuple[int, int]) -> tuple[float, float]:
     """The share of attention (T, rows, columns), mean over T, that falls into the boxes of a picture of this height and width;
     and the share of the picture that they cover, which is what looking everywhere alike would give."""
+    part = covered(boxes, size, weights.shape[1:])
+    return float((weights * part).sum((1, 2)).mean()), float(part.mean())
+
+
+def covered(boxes: Sequence[Box], size: tuple[int, int], grid: tuple[int, ...]) -> np.ndarray:
+    """How much of each place of a grid (rows, columns) boxes cover in a picture of this height and width, from 0 to 1."""
     cover = np.zeros(size)
     for x0, y0, x1, y1 in boxes:
         cover[y0:y1, x0:x1] = 1
-    rows, columns = weights.shape[1:]
-    part = areas(size[0], rows) @ cover @ areas(size[1], columns).T               # (rows, columns): how much of each is covered
-    return float((weights * part).sum((1, 2)).mean()), float(cover.mean())
+    return areas(size[0], grid[0]) @ cover @ areas(size[1], grid[1]).T
 
 
 def areas(pixels: int, places: int) -> np.ndarray:

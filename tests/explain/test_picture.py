@@ -1,0 +1,166 @@
+"""The laws of explanations of pictures, patch by patch."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from regard.attention.multihead import MultiHead
+from regard.attention.watch import watch
+from regard.explain.apart import tell_apart
+from regard.explain.faithful import Gold, measure, permuted
+from regard.explain.methods import METHODS, explain
+from regard.explain.picture import PictureTarget, cells
+from regard.explain.words import Words, on_one
+
+GRID, SIZE = (3, 3), (6, 6)
+
+
+class Peephole(nn.Module):
+    """A class token whose one layer looks at the patch `seen` alone; each label is for or against the light of a patch of its own
+    (`reads`), by way of attention where that is the one that is seen, else past it."""
+
+    def __init__(self, seen, reads):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Module()])
+        self.blocks[0].self_attention = MultiHead(4, 1, key_width=9, value_width=4)
+        self.scale = nn.Parameter(torch.ones(()))
+        self.seen, self.reads = seen, reads
+
+    def forward(self, pixels):
+        light = pixels.mean(1).unflatten(1, (3, 2)).unflatten(3, (3, 2)).mean((2, 4)).flatten(1)          # (B, 9)
+        place = self.blocks[0].self_attention
+        x = torch.cat([torch.zeros_like(light[:, :1]), light], dim=1)                                     # the class token first
+        looks = 60 * nn.functional.one_hot(torch.tensor(self.seen + 1), 10).to(x).expand(len(x), 1, 10, 10)
+        keys, values = torch.eye(10).to(x).expand(len(x), 1, 10, 10), (self.scale * x)[:, None, :, None].expand(-1, -1, -1, 4)
+        mixed = place.attend(looks, keys, values)
+        given = place.to_out(mixed.transpose(1, 2).flatten(2))[:, 0].sum(-1)                              # (B,)
+        return torch.stack([given if read == self.seen else 4 * light[:, read] for read in self.reads] + [given * 0], dim=1)
+
+
+def peephole(seen=4, reads=(4,), bright=(4,), answer=0):
+    torch.manual_seed(0)
+    model = Peephole(seen, reads).double()
+    with torch.no_grad():
+        model.blocks[0].self_attention.to_out.weight.fill_(1)
+    light = torch.rand(9).double() / 10
+    light[list(bright)] = 2
+    pixels = light.view(1, 1, 3, 3).repeat_interleave(2, 2).repeat_interleave(2, 3).expand(1, 3, 6, 6).clone()
+    return PictureTarget(model, {"pixels": pixels}, "pixels", torch.arange(9) + 1, answer, pixels[0].mean((1, 2)),
+                         cells=cells(SIZE, GRID, (2, 2)), pooled=(0,))
+
+
+def test_a_model_that_looks_at_one_patch_is_explained_by_it():
+    target = peephole()
+    found, refused = explain(target)
+    assert not refused and found.keys() == METHODS.keys()
+    for name, values in found.items():
+        assert int(values.argmax()) == 4, name
+        others = values[torch.arange(9) != 4]
+        assert others.abs().max() < 1e-6 * values[4] or (name == "rollout" and others.max() < values[4] / 2), name
+    measured = measure(target, found, gold={"box": Gold(frozenset({4}), tuple(range(9)))})
+    lot = measured["by lot"]
+    for name in found:
+        assert measured[name]["comprehensiveness"] > 3 * lot["comprehensiveness"] and measured[name]["box"] == 1
+        assert abs(measured[name]["sufficiency"]) < lot["sufficiency"]
+        assert "patches it names" in on_one(name, measured, Words.of(target))
+
+
+def test_the_same_answer_twice_is_not_told_apart(picture):
+    found = explain(picture)[0]
+    for name, row in tell_apart(picture, picture.answer, found, found, fresh=picture.model).items():
+        if name != "by lot":
+            assert row["apart"] == pytest.approx(0, abs=1e-12) and row["apart fresh"] == pytest.approx(0, abs=1e-12)
+            assert row["selective"] == row["lead own"] == row["lead other"] == 0
+
+
+def test_answers_with_reasons_of_their_own_are_told_apart_by_what_follows_reasons():
+    """One label is for the light of patch 4, the other for that of patch 0; attention is on 4 whatever is asked."""
+    target = peephole(reads=(4, 0), bright=(4, 0))
+    other = replace(target, answer=1)
+    own, others = explain(target)[0], explain(other)[0]
+    rows = tell_apart(target, 1, own, others)
+    for name in ("integrated-gradients", "occlusion", "input-gradient"):
+        assert int(own[name].argmax()) == 4 and int(others[name].argmax()) == 0, name
+        assert rows[name]["apart"] > 0.5 and rows[name]["selective"] > 1, name
+        assert rows[name]["lead own"] > 0 > rows[name]["lead other"]
+    for name in ("attention", "rollout", "flow", "norms"):
+        assert rows[name]["apart"] == pytest.approx(0, abs=1e-12) and rows[name]["selective"] == 0, name
+    said = {name: on_one(name, {name: {"comprehensiveness": 0, **rows[name]}, "by lot": {"comprehensiveness": 0}})
+            for name in own}
+    assert "nearly the same map" in said["attention"] and "speaks for its own answer" in said["occlusion"]
+    swapped = tell_apart(other, 0, others, own)["occlusion"]                      # the lead is the other's: the same difference
+    assert swapped["selective"] == pytest.approx(rows["occlusion"]["selective"])
+
+
+def test_the_map_of_a_permuted_picture_is_the_permuted_map(kinds):
+    """Of a Vision Transformer that does not know where patches are."""
+    from regard.models.zoo import MODELS
+    from regard.recipe import VitModel
+
+    torch.manual_seed(0)
+    target = kinds["ViT"]()
+    model = MODELS["classify"]["vit"](VitModel(kind="vit", patch=4, layers=2, width=8, heads=2, feed_forward=16,
+                                               positions={"kind": "none"}), (12, 8), 3).double().eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.3 * torch.randn_like(p))
+    target = replace(target, model=model)
+    order = torch.tensor([3, 0, 5, 1, 2, 4])
+    tiles = target.read.unflatten(2, (3, 4)).unflatten(4, (2, 4)).permute(0, 2, 4, 1, 3, 5).flatten(1, 2)     # (1, N, 3, 4, 4)
+    moved = tiles[:, order].unflatten(1, (3, 2)).permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)
+    there = explain(replace(target, inputs={"pixels": moved}))[0]
+    for name, values in explain(target)[0].items():
+        torch.testing.assert_close(there[name], values[order], atol=1e-9, rtol=0, msg=name)
+
+
+def test_pixels_belong_to_patches_row_by_row_and_those_left_over_to_none():
+    found = cells((5, 7), (2, 3), (2, 2))
+    assert found.tolist() == [[0, 0, 1, 1, 2, 2, -1]] * 2 + [[3, 3, 4, 4, 5, 5, -1]] * 2 + [[-1] * 7]
+    assert cells((4, 6), (2, 3)).tolist() == [[0, 0, 1, 1, 2, 2]] * 2 + [[3, 3, 4, 4, 5, 5]] * 2
+    target = replace(peephole(), inputs={"pixels": torch.randn(1, 3, 5, 7).double()}, places=torch.arange(6), cells=found)
+    hidden = target.hide(torch.tensor([[False, True, False, False, False, True]]))
+    changed = (hidden != target.read).any(1)[0]
+    assert torch.equal(changed, (found == 1) | (found == 5))
+    assert float(target.summed(target.read).sum()) == pytest.approx(float(target.read[..., :4, :6].sum()))
+
+
+def test_a_likeness_counts_by_itself(kinds):
+    """CLIP's texts are compared with one another by nobody: another text beside it changes nothing."""
+    torch.manual_seed(0)
+    target = kinds["CLIP"]()
+    alone = replace(target, answer=0, inputs={**target.inputs, "source": target.inputs["source"][1:],
+                                              "lengths": target.inputs["lengths"][1:]})
+    both, one = explain(target)[0], explain(alone)[0]
+    assert both.keys() == one.keys() == METHODS.keys()
+    for name, values in both.items():
+        torch.testing.assert_close(values, one[name], atol=1e-9, rtol=0, msg=name)
+    assert permuted(target) == pytest.approx(permuted(alone), abs=1e-9) and permuted(target) > 1e-4
+
+
+def test_what_is_lost_is_a_probability_or_a_likeness(kinds):
+    """Both are what they are without the first patch, not their logarithm."""
+    torch.manual_seed(0)
+    hidden = torch.eye(6, dtype=torch.bool)[3:4]
+    for name, amount in (("CLIP", lambda scores: scores), ("ViT", torch.exp)):
+        target = kinds[name]()
+        lost = measure(target, {"first": torch.eye(6)[3]})["first"]["without 1%"]
+        assert lost == pytest.approx(float(amount(target.whole()) - amount(target.without(hidden))))
+    moved = target.moved(torch.tensor([[0.2, 0.8, 0.0]]).log(), torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]]).log())
+    assert moved == pytest.approx((0.3 + 0.5) / 2)
+
+
+def test_rollout_reaches_patches_through_an_encoder_with_a_mark(kinds):
+    torch.manual_seed(0)
+    target = kinds["captioner"]()
+    with torch.no_grad(), watch(target.model) as seen:
+        target.said(target.read)
+    below = torch.eye(7).double()
+    for weights in seen.stack("encoder").mean(2)[:, 0]:
+        below = (weights @ below + below) / 2
+    above = torch.zeros(3, 7).double()                                            # of the words nothing is asked
+    for own, across in zip(seen.stack("decoder.*self").mean(2)[:, 0], seen.stack("cross").mean(2)[:, 0]):
+        above = (own @ above + above) / 2
+        above = (across @ below[1:] + above) / 2                                  # the decoder does not look at the mark
+    torch.testing.assert_close(METHODS["rollout"](target), above[2, 1:], atol=1e-10, rtol=0)
