@@ -40,6 +40,31 @@ def tiny_run(tmp_path_factory):
     return run
 
 
+@pytest.fixture(scope="session")
+def asking():
+    """Makes a head for the neuron view, whose first key is hidden from all queries but the first."""
+    import numpy as np
+
+    from regard.pictures.neurons import Neurons, Question, choose_keys
+
+    def make(queries=5, keys=5, width=6):
+        chance = np.random.default_rng(0)
+        k = chance.normal(size=(keys, width))
+        words = ["<img src=x onerror=alert(1)>", "$x^2$", "", *(f"w{i}" for i in range(keys))][:keys]
+        found = []
+        for number in range(queries):
+            q = chance.normal(size=width)
+            scores = k @ q / width ** 0.5
+            scores[0] = scores[0] if number == 0 else -np.inf
+            weights = np.exp(scores - scores.max())
+            weights /= weights.sum()
+            some = choose_keys(weights, scores)
+            found.append(Question(words[number], q, some, k[some] * q / width ** 0.5, scores[some], weights[some],
+                                  keys - len(some)))
+        return Neurons("a head", f"q·k / √{width}", "no positions", words, k, found)
+    return make
+
+
 TINY = {
     "data": {"world": {"number": 800, "held_out": 40}},
     "tokens": {"size": 500},

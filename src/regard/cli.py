@@ -416,9 +416,10 @@ def show(run: Annotated[Path | None, typer.Argument(metavar="RUN|FILE.attn", hel
          out: Annotated[Path | None, typer.Option(help="Picture to write: .svg, .png or .pdf; with --view also .html.")] = None,
          terminal: Annotated[bool, typer.Option("--terminal", help="Draw in the terminal.")] = False,
          view: Annotated[str | None, typer.Option(help="matrix; heads: lines between tokens; model: all heads of all layers; "
-                                                  "token: one over the layers; entropy; beam: the tree of a search.")] = None,
+                                                  "token: one over the layers; entropy; neurons: q·k of one head, component by "
+                                                  "component; beam: the tree of a search.")] = None,
          kind: Annotated[str | None, typer.Option(help="Of a translator, which attention: cross, encoder or decoder.")] = None,
-         token: Annotated[str | None, typer.Option(help="The word of --view token or heads, or its number.")] = None,
+         token: Annotated[str | None, typer.Option(help="The word of --view token, heads or neurons, or its number.")] = None,
          save: Annotated[Path | None, typer.Option(help="Keep the record: a.attn.")] = None,
          positions: Annotated[bool, typer.Option("--positions", help="The positional encoding and its dot products; a run's "
                                                  "own, where one is given.")] = False,
@@ -430,7 +431,8 @@ def show(run: Annotated[Path | None, typer.Argument(metavar="RUN|FILE.attn", hel
     """Draw what a model attended to: a translation word by word, with --view any run, or a record; how a beam searched; how long
     each token was thought about."""
     from regard.run.beams import show_beam
-    from regard.run.show import Choice, check_place, read_record, show_alignment, show_positions
+    from regard.run.neurons import show_neurons
+    from regard.run.show import LIVE, Choice, check_place, read_record, show_alignment, show_positions
     from regard.run.show import show as draw
     from regard.run.steps import show_steps
 
@@ -448,18 +450,24 @@ def show(run: Annotated[Path | None, typer.Argument(metavar="RUN|FILE.attn", hel
         raise Mistake("say what to show: a run folder and a text, or a record (FILE.attn)")
     choice = Choice(view or ("heads" if heads else "matrix"), kind, layer, head, token)
     if recorded:
-        if text is not None or steps or task or choice.view == "beam":
-            raise Mistake(f"{run} is a record of what was read already: leave out the text, --steps, --task and --view beam")
+        if text is not None or steps or task:
+            raise Mistake(f"{run} is a record of what was read already: leave out the text, --steps and --task")
+        if choice.view in LIVE:
+            raise Mistake(f"{run} is a record of weights; --view {choice.view} takes more: give the run and the text")
         print(draw(read_record(run), None, choice, out=out, terminal=terminal, keep=save))
         return
     if text is None:
         raise Mistake("say what to read: regard show RUN TEXT")
+    if save is not None and choice.view in LIVE:
+        raise Mistake(f"--save keeps the weights of other views; leave it out with --view {choice.view}")
     opened = open_for("align" if steps or choice.view == "beam" else "reading", run, device, task)
     (text,) = as_asked(opened, [text], task)
     if steps:
         if heads or layer or head:
             raise Mistake("--steps counts the steps of tokens, not of heads: leave out --layer, --head and --heads")
         print(show_steps(opened, text, out=out, terminal=terminal))
+    elif choice.view == "neurons":
+        print(show_neurons(opened, text, choice, out=out, terminal=terminal))
     elif choice.view == "beam":
         print(show_beam(opened, text, out=out, terminal=terminal))
     elif plain and hasattr(opened, "align"):

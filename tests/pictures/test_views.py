@@ -9,6 +9,7 @@ import pytest
 
 from regard.pictures.lines import head_colours, lines
 from regard.pictures.maps import MOST_NUMBERS, MOST_TILES, maps, tiles
+from regard.pictures.neurons import MOST_KEYS, neurons, neurons_page, neurons_text
 from regard.pictures.spread import distances, entropies, plane, spread
 from regard.pictures.style import rendered
 from regard.pictures.terminal import entropies_text
@@ -115,6 +116,23 @@ def test_a_page_holds_the_weights_and_no_word_is_markup(view):
     weights = np.frombuffer(base64.b64decode(data["weights"]), np.uint8).reshape(found.weights.shape) / 255
     np.testing.assert_allclose(weights, found.weights, atol=0.5 / 255 + 1e-6)
     assert data["queries"][0].startswith("<img src=x")
+
+
+def test_neurons_show_the_heaviest_keys_and_hide_the_hidden(asking):
+    svg = rendered(neurons(asking(), 1, title=NASTY), "svg")
+    assert svg == rendered(neurons(asking(), 1, title=NASTY), "svg") and b"<img" not in svg and svg.count(b"&lt;img") == 2
+    small, large = asking(), asking(queries=3, keys=2000)
+    assert "−∞" in neurons_text(small, 1) and "−∞" not in neurons_text(small, 0) and not small.questions[0].left
+    first = large.questions[1]
+    assert len(first.keys) == MOST_KEYS and 0 not in first.keys and (np.diff(first.keys) > 0).all()
+    assert f"the {MOST_KEYS} heaviest of 2,000 keys" in neurons_text(large, 1)
+    assert max(neurons(large, 1).get_size_inches()) < 25
+    text = neurons_page(small, 2, "<svg></svg>", title=NASTY)
+    assert text == neurons_page(asking(), 2, "<svg></svg>", title=NASTY) and "<img" not in text
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text).group(1))
+    terms = np.frombuffer(base64.b64decode(data["questions"][2]["terms"]), np.uint8).reshape(5, 6) - 127.0
+    np.testing.assert_allclose(terms / 127 * data["questions"][2]["reach"], small.questions[2].terms,
+                               atol=data["questions"][2]["reach"] / 254 + 1e-9)
 
 
 def test_a_page_of_thousands_of_tokens_and_many_heads_is_small():

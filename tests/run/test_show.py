@@ -13,6 +13,7 @@ from regard.errors import Mistake
 from regard.run.attended import attended, groups
 from regard.run.beams import grown
 from regard.run.fit import train
+from regard.run.neurons import ask, show_neurons
 from regard.run.show import Choice, show
 
 SHORT = {"steps": 2, "tokens_per_batch": 512, "evaluate_every": 2, "save_every": 2, "log_every": 2}
@@ -42,8 +43,35 @@ def test_every_task_is_shown(name, tmp_path):
         assert show(run, text, choice, out=tmp_path / f"{view}.svg", terminal=True).count("\n") > 2
         show(run, text, choice, out=tmp_path / f"{view}.html")
         assert (tmp_path / f"{view}.svg").stat().st_size > 2000 and "http" not in (tmp_path / f"{view}.html").read_text()[:200]
+    head, at = ask(run, text, Choice("neurons", layer=1, head=1), several=True)
+    for row, one in enumerate(head.questions):                                    # what is shown is what the model used
+        together = torch.from_numpy(one.scores).softmax(-1).numpy()
+        np.testing.assert_allclose(together, one.weights, atol=1e-6)
+        np.testing.assert_allclose(one.weights, found[0].weights[0, 0, row], atol=1e-6)
+        np.testing.assert_allclose(one.bias, 0, atol=1e-4 if name != "corrupted" else 9)
+        np.testing.assert_allclose(one.sums + one.bias, one.scores.clip(one.sums + one.bias), atol=1e-9)
+    assert head.questions[at].word == found[0].queries[at] and list(head.words) == list(found[0].keys)
+    for ending in ("svg", "html"):
+        assert "asks" in show_neurons(run, text, Choice("neurons", token="2"), out=tmp_path / f"n.{ending}", terminal=True)
     if name == "universal":
         assert [group.weights.shape[0] for group in found] == [2, 2, 2]           # steps are layers
+
+
+@pytest.mark.parametrize("kind, where", [("alibi", "bias: a slope"), ("rotary", "turned"), ("relative", "bias: learned"),
+                                         ("learned", "within q and k")])
+def test_neurons_say_where_positions_enter_and_what_is_hidden(kind, where, tmp_path):
+    run = train({"task": "language", "model": {**STACK, "positions": {"kind": kind}}, "train": SHORT, "tokens": {"size": 300},
+                 "data": {"world": {"number": 100, "held_out": 10}}}, tmp_path / "run", device="cpu")
+    if kind == "relative":
+        torch.nn.init.normal_(run.model.decoder.positions.table.weight)
+    (weights,) = groups(attended(run, "The dog sleeps ."))
+    found, at = ask(run, "The dog sleeps .", Choice("neurons", layer=2, head=3, token="3"))
+    (asked,) = found.questions
+    assert where in found.enters and at == 0 and found.biased == ("bias" in where)
+    np.testing.assert_allclose(torch.from_numpy(asked.scores).softmax(-1).numpy(), weights.weights[1, 2, 2], atol=1e-6)
+    assert np.isneginf(asked.scores[3:]).all() and np.isfinite(asked.scores[:3]).all()
+    if kind == "alibi":
+        np.testing.assert_allclose(asked.bias[:3], -2.0 ** -6 * np.array([2, 1, 0]), atol=1e-5)
 
 
 def test_pictures_are_shown_patch_by_patch(tmp_path):
@@ -113,6 +141,9 @@ def test_a_tree_ends_in_what_the_search_says(tiny_run):
     (["--view", "nose"], "--view nose: should be one of matrix, heads"), (["--view", "token"], "of which one? add --token"),
     (["--view", "token", "--token", "nobody"], "--token nobody: is none of"),
     (["--kind", "nose"], "one of cross, encoder, decoder"),
+    (["--view", "neurons", "--token", "nobody"], "--token nobody: is none of"),
+    (["--view", "neurons", "--head", "9", "--layer", "1"], "--head 9: cross-attention has 1, 2"),
+    (["--view", "neurons", "--save", "a.attn"], "leave it out with --view neurons"),
     (["--view", "heads", "--layer", "9"], "--layer 9: cross-attention has 1, 2"),
     (["--view", "heads", "--head", "1"], "of which layer"),
     (["--view", "model", "--out", "a.gif"], "use .svg, .png, .pdf or .html"), (["--out", "a.html"], ".html is not a format"),
@@ -130,11 +161,13 @@ def test_the_command_draws_every_view(tiny_run, tmp_path):
         return result.stdout
 
     text = tiny_run.data.valid.source[0]
-    for view in ("matrix", "heads", "model", "entropy", "beam"):
+    for view in ("matrix", "heads", "model", "entropy", "neurons", "beam"):
         for ending in ("svg", "png", "pdf", "html"):
             run(tiny_run.folder, text, "--view", view, "--out", tmp_path / f"{view}.{ending}")
             assert (tmp_path / f"{view}.{ending}").stat().st_size > 1000
     assert "self-attention of the encoder" in run(tiny_run.folder, text, "--kind", "encoder", "--save", tmp_path / "a.attn")
+    with pytest.raises(Mistake, match="give the run and the text"):
+        run(tmp_path / "a.attn", "--view", "neurons", "--terminal")
     assert "looks at" in run(tmp_path / "a.attn", "--view", "token", "--token", 1, "--terminal")
     assert "►" in run(tiny_run.folder, text, "--view", "beam", "--terminal")
     assert "128 components of 50 positions" in run("--positions", "--out", tmp_path / "p.svg")

@@ -8,7 +8,9 @@ import pytest
 from regard.pictures.alignment import alignment
 from regard.pictures.lines import lines
 from regard.pictures.maps import maps
+from regard.pictures.neurons import MOST_QUESTIONS, neurons, neurons_page
 from regard.pictures.spread import spread
+from regard.pictures.style import svg_text
 from regard.pictures.thumbnails import model
 from regard.pictures.tree import ENDED, KEPT, PRUNED, Node, tree
 from regard.pictures.views import VIEWS, views
@@ -64,6 +66,15 @@ def opened(browser, path, do):
     assert not problems and requests == [path.as_uri()]
 
 
+def unscripted(browser, path, holds):
+    """What holds of a page where scripts are not run."""
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(path.as_uri())
+    assert holds(page)
+    context.close()
+
+
 @pytest.mark.parametrize("view", VIEWS)
 def test_pages_to_look_around_in(browser, group, tmp_path, view):
     path = tmp_path / "a.html"
@@ -112,3 +123,28 @@ def test_pages_around_a_picture(browser, group, tmp_path, kind):
             assert any("<img" in text for text in page.locator("svg text").all_text_contents())
 
     opened(browser, tmp_path / "a.html", look)
+
+
+@pytest.mark.parametrize("number", [5, 2000])
+def test_neurons_are_pointed_at(browser, asking, tmp_path, number):
+    path, found = tmp_path / "a.html", asking(min(number, MOST_QUESTIONS), number, 64)
+    path.write_text(neurons_page(found, 1, svg_text(neurons(found, 1)), title=NASTY), encoding="utf-8")
+    assert path.stat().st_size < 3_000_000
+
+    def around(page):
+        assert page.locator("h1").inner_text() == NASTY and page.evaluate("document.documentElement.scrollWidth") <= 1000
+        assert page.locator("#asked [aria-pressed=true]").inner_text() == found.questions[1].word
+        assert page.locator(".sums canvas").count() == 1 + 2 * len(found.questions[1].keys)
+        first = page.locator("#asked button").first
+        first.hover()
+        assert SHOWN[:5] in page.locator(".sums .asks").inner_text()
+        page.locator("h1").hover()
+        assert SHOWN[:5] not in page.locator(".sums .asks").inner_text()          # pointed at, not kept
+        first.click()
+        page.locator("h1").hover()
+        assert SHOWN[:5] in page.locator(".sums .asks").inner_text()
+        page.locator(".sums canvas").nth(2).hover(position={"x": 3, "y": 3})
+        assert "component 1" in page.locator("#said").inner_text()
+
+    opened(browser, path, around)
+    unscripted(browser, path, lambda page: page.locator("svg text").first.is_visible())
