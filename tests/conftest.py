@@ -65,6 +65,22 @@ def asking():
     return make
 
 
+@pytest.fixture(scope="session")
+def stepping():
+    """Makes the steps of a text of so many tokens, each of which looked back; a source of as many keys, or itself."""
+    import numpy as np
+
+    from regard.pictures.generation import Generation, Step
+
+    def make(steps=5, keys=5, own=None):
+        words = ["<img src=x onerror=alert(1)>", "$x^2$", "", *(f"w{i}" for i in range(max(steps, keys)))]
+        back = np.tri(steps, keys) * np.exp(-np.abs(np.arange(steps)[:, None] - np.arange(keys)))
+        others = [("<img onerror>", 0.2), ("b", 0.1), ("c", 0.001)]
+        return Generation("cross-attention, layer 1", words[:keys], [Step(word, 0.5, others) for word in words[:steps]],
+                          back / back.sum(-1, keepdims=True), own)
+    return make
+
+
 TINY = {
     "data": {"world": {"number": 800, "held_out": 40}},
     "tokens": {"size": 500},

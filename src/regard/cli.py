@@ -417,9 +417,11 @@ def show(run: Annotated[Path | None, typer.Argument(metavar="RUN|FILE.attn", hel
          terminal: Annotated[bool, typer.Option("--terminal", help="Draw in the terminal.")] = False,
          view: Annotated[str | None, typer.Option(help="matrix; heads: lines between tokens; model: all heads of all layers; "
                                                   "token: one over the layers; entropy; neurons: q·k of one head, component by "
-                                                  "component; beam: the tree of a search.")] = None,
+                                                  "component; steps: token by token as it is written; beam: the tree of a "
+                                                  "search.")] = None,
          kind: Annotated[str | None, typer.Option(help="Of a translator, which attention: cross, encoder or decoder.")] = None,
-         token: Annotated[str | None, typer.Option(help="The word of --view token, heads or neurons, or its number.")] = None,
+         token: Annotated[str | None, typer.Option(help="The word of --view token, heads or neurons, or its number; of "
+                                                   "--view steps, the one to begin at.")] = None,
          save: Annotated[Path | None, typer.Option(help="Keep the record: a.attn.")] = None,
          positions: Annotated[bool, typer.Option("--positions", help="The positional encoding and its dot products; a run's "
                                                  "own, where one is given.")] = False,
@@ -427,10 +429,13 @@ def show(run: Annotated[Path | None, typer.Argument(metavar="RUN|FILE.attn", hel
          head: Annotated[int | None, typer.Option(min=1, help="Head of that layer, counted from 1.")] = None,
          heads: Annotated[bool, typer.Option("--heads", help="All heads of the layer, side by side.")] = False,
          steps: Annotated[bool, typer.Option("--steps", help="How many steps each token took (universal models).")] = False,
+         max_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens that a language model writes in --view steps; "
+                                                        "20 when not given.")] = None,
          task: Task = None, device: Device = "auto") -> None:
     """Draw what a model attended to: a translation word by word, with --view any run, or a record; how a beam searched; how long
     each token was thought about."""
     from regard.run.beams import show_beam
+    from regard.run.generation import show_generation
     from regard.run.neurons import show_neurons
     from regard.run.show import LIVE, Choice, check_place, read_record, show_alignment, show_positions
     from regard.run.show import show as draw
@@ -468,6 +473,8 @@ def show(run: Annotated[Path | None, typer.Argument(metavar="RUN|FILE.attn", hel
         print(show_steps(opened, text, out=out, terminal=terminal))
     elif choice.view == "neurons":
         print(show_neurons(opened, text, choice, out=out, terminal=terminal))
+    elif choice.view == "steps":
+        print(show_generation(opened, text, choice, max_tokens=max_tokens, out=out, terminal=terminal))
     elif choice.view == "beam":
         print(show_beam(opened, text, out=out, terminal=terminal))
     elif plain and hasattr(opened, "align"):

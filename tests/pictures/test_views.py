@@ -3,10 +3,12 @@
 import base64
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from regard.pictures.generation import MOST_STEPS, generation, generation_page, generation_text
 from regard.pictures.lines import head_colours, lines
 from regard.pictures.maps import MOST_NUMBERS, MOST_TILES, maps, tiles
 from regard.pictures.neurons import MOST_KEYS, neurons, neurons_page, neurons_text
@@ -133,6 +135,26 @@ def test_neurons_show_the_heaviest_keys_and_hide_the_hidden(asking):
     terms = np.frombuffer(base64.b64decode(data["questions"][2]["terms"]), np.uint8).reshape(5, 6) - 127.0
     np.testing.assert_allclose(terms / 127 * data["questions"][2]["reach"], small.questions[2].terms,
                                atol=data["questions"][2]["reach"] / 254 + 1e-9)
+
+
+def test_steps_are_drawn_from_where_one_likes_and_all_stand_in_the_page(stepping):
+    small, large = stepping(), stepping(2000, 2000, own=0)
+    svg = rendered(generation(small, title=NASTY), "svg")
+    assert svg == rendered(generation(stepping(), title=NASTY), "svg") and b"<img" not in svg and b"&lt;img" in svg
+    assert b"might have been" in svg and b"c 0.00" not in svg
+    figure = generation(large, first=1990)
+    drawn = rendered(figure, "svg").decode()
+    assert max(figure.get_size_inches()) < 25 and "steps 1941 to 2000 of 2,000; tiles of 28 keys" in drawn
+    said = generation_text(large, 100).splitlines()
+    assert said[0].split()[:3] == ["101", "w97", "0.50"] and len(said) == MOST_STEPS + 2 and "steps 101 to 160" in said[-1]
+    text = generation_page(large, title=NASTY, first=7)
+    assert text == generation_page(stepping(2000, 2000, own=0), title=NASTY, first=7) and "<img" not in text
+    assert text.count("<tr><td") == 2000 and len(text) < 3_000_000
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text).group(1))
+    for key, weight in data["looks"][1000]:
+        assert weight / 255 == pytest.approx(large.weights[1000, key], abs=0.5 / 255 + 1e-6)
+    blind = replace(small, weights=np.array([np.zeros(5), *small.weights[1:]]))
+    assert "nowhere" in generation_text(blind) and "nowhere" in generation_page(blind, title="a")
 
 
 def test_a_page_of_thousands_of_tokens_and_many_heads_is_small():

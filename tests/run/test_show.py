@@ -13,6 +13,7 @@ from regard.errors import Mistake
 from regard.run.attended import attended, groups
 from regard.run.beams import grown
 from regard.run.fit import train
+from regard.run.generation import generate, show_generation
 from regard.run.neurons import ask, show_neurons
 from regard.run.show import Choice, show
 
@@ -53,6 +54,12 @@ def test_every_task_is_shown(name, tmp_path):
     assert head.questions[at].word == found[0].queries[at] and list(head.words) == list(found[0].keys)
     for ending in ("svg", "html"):
         assert "asks" in show_neurons(run, text, Choice("neurons", token="2"), out=tmp_path / f"n.{ending}", terminal=True)
+    if name in ("gpt", "recurrent", "universal", "Bahdanau", "corrupted"):
+        steps = generate(run, text, Choice("steps", layer=1))
+        np.testing.assert_allclose(steps.weights.sum(-1), 1, rtol=1e-4)
+    else:
+        with pytest.raises(Mistake, match="for runs that write"):
+            generate(run, text, Choice("steps"))
     if name == "universal":
         assert [group.weights.shape[0] for group in found] == [2, 2, 2]           # steps are layers
 
@@ -99,6 +106,39 @@ def test_what_is_drawn_is_what_was_watched(tiny_run):
     assert decoder.queries[0] == "<s>" and cross.queries[-1] == "</s>" and decoder.queries[1:] == cross.queries[:-1]
 
 
+def test_steps_are_those_of_the_output(tiny_run):
+    """Their probabilities are the translation's, token by token; what they looked at is what was watched."""
+    text = tiny_run.data.valid.source[0]
+    found, (best,) = generate(tiny_run, text, Choice("steps", layer=1, head=2)), tiny_run.best([text])
+    assert np.log([step.probability for step in found.steps]).sum() == pytest.approx(best.log_probability, abs=1e-3)
+    cross, _, decoder = groups(attended(tiny_run, text))
+    assert [step.word for step in found.steps] == list(cross.queries) and found.own is None
+    np.testing.assert_allclose(found.weights, cross.weights[0, 1], atol=1e-6)
+    before = generate(tiny_run, text, Choice("steps", kind="decoder", layer=2))
+    np.testing.assert_allclose(before.weights, decoder.weights[1].mean(0), atol=1e-6)
+    assert before.own == 1 and before.keys[1:] == [step.word for step in found.steps[:-1]]
+    for step in found.steps:
+        assert len(step.others) == 5 and step.word not in [word for word, _ in step.others if word]
+        assert sum(p for _, p in step.others) + step.probability <= 1 + 1e-5
+    with pytest.raises(Mistake, match="use cross or decoder"):
+        generate(tiny_run, text, Choice("steps", kind="encoder"))
+
+
+def test_steps_of_a_language_model_look_at_what_is_before(tmp_path):
+    run = train({"task": "language", "model": STACK, "train": SHORT, "tokens": {"size": 300},
+                 "data": {"world": {"number": 100, "held_out": 10}}}, tmp_path / "run", device="cpu")
+    found, (text,) = generate(run, "The dog", Choice("steps"), max_tokens=9), run.generate(["The dog"], max_tokens=9)
+    total = np.log([step.probability for step in found.steps]).sum()
+    assert total == pytest.approx(text.score, abs=1e-3) or len(text.tokens) == 9
+    begun = len(run.begun(["The dog"])[0])
+    assert found.own == begun and len(found.steps) == len(found.keys) - begun + 1
+    for number, row in enumerate(found.weights):
+        assert row[begun + number:].max(initial=0) == 0 and row.sum() == pytest.approx(1, abs=1e-4)
+    for ending in ("svg", "png", "pdf", "html"):
+        show_generation(run, "The dog", Choice("steps", token="3"), max_tokens=9, out=tmp_path / f"a.{ending}", terminal=True)
+        assert (tmp_path / f"a.{ending}").stat().st_size > 2000
+
+
 def test_a_record_is_drawn_as_what_it_was_made_of(tiny_run, tmp_path):
     text = tiny_run.data.valid.source[0]
     show(tiny_run, text, Choice("model"), out=tmp_path / "a.svg", keep=tmp_path / "a.attn")
@@ -143,6 +183,7 @@ def test_a_tree_ends_in_what_the_search_says(tiny_run):
     (["--kind", "nose"], "one of cross, encoder, decoder"),
     (["--view", "neurons", "--token", "nobody"], "--token nobody: is none of"),
     (["--view", "neurons", "--head", "9", "--layer", "1"], "--head 9: cross-attention has 1, 2"),
+    (["--view", "steps", "--max-tokens", "9"], "--max-tokens 9: for language models"),
     (["--view", "neurons", "--save", "a.attn"], "leave it out with --view neurons"),
     (["--view", "heads", "--layer", "9"], "--layer 9: cross-attention has 1, 2"),
     (["--view", "heads", "--head", "1"], "of which layer"),
@@ -161,7 +202,7 @@ def test_the_command_draws_every_view(tiny_run, tmp_path):
         return result.stdout
 
     text = tiny_run.data.valid.source[0]
-    for view in ("matrix", "heads", "model", "entropy", "neurons", "beam"):
+    for view in ("matrix", "heads", "model", "entropy", "neurons", "steps", "beam"):
         for ending in ("svg", "png", "pdf", "html"):
             run(tiny_run.folder, text, "--view", view, "--out", tmp_path / f"{view}.{ending}")
             assert (tmp_path / f"{view}.{ending}").stat().st_size > 1000

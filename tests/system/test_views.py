@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from regard.pictures.alignment import alignment
+from regard.pictures.generation import generation_page
 from regard.pictures.lines import lines
 from regard.pictures.maps import maps
 from regard.pictures.neurons import MOST_QUESTIONS, neurons, neurons_page
@@ -148,3 +149,29 @@ def test_neurons_are_pointed_at(browser, asking, tmp_path, number):
 
     opened(browser, path, around)
     unscripted(browser, path, lambda page: page.locator("svg text").first.is_visible())
+
+
+@pytest.mark.parametrize("number", [5, 2000])
+@pytest.mark.parametrize("own", [None, 1])
+def test_steps_are_gone_through(browser, stepping, tmp_path, number, own):
+    path = tmp_path / "a.html"
+    path.write_text(generation_page(stepping(number, number, own), title=NASTY), encoding="utf-8")
+
+    def around(page):
+        now, step = page.locator("#stage .now"), lambda: page.locator("#choose span").first.inner_text()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1000
+        assert now.inner_text().startswith(SHOWN[:5] if own is None else "$x^2$") and step() == f"step 1 of {number}"
+        page.keyboard.press("ArrowRight")
+        page.get_by_role("button", name="▶", exact=True).click()
+        assert step() == f"step 3 of {number}" and page.locator("tr[aria-current]").inner_text().startswith("3")
+        page.keyboard.press("ArrowLeft")
+        assert step() == f"step 2 of {number}" and "$x^2$" in page.locator("#stage .ways").inner_text()
+        page.keyboard.press("End")
+        assert page.get_by_role("button", name="▶", exact=True).is_disabled()
+        page.locator(".steps tbody tr").nth(3).click()
+        assert step() == f"step 4 of {number}" and page.locator("#stage [title]").count() >= 1
+
+    opened(browser, path, around)
+    unscripted(browser, path, lambda page: page.locator(".steps tbody tr").count() == number
+               and page.locator(".steps tbody tr").last.is_visible() and page.locator("#stage").is_hidden()
+               and "<img onerror> 0.20" in page.locator(".steps tbody tr").first.inner_text())

@@ -48,7 +48,7 @@ function draw(at) {
   make("span", "", "", box);
   data.titles.forEach((title, i) => make("span", "title under" + (i > 1 && i < more + 2 ? " number" : ""), title, box));
   one.keys.forEach((key, row) => {
-    const hidden = one.hidden.includes(row) ? " hidden" : "", word = data.words[key];
+    const hidden = one.hidden.includes(row) ? " hidden" : "", word = one.words[row];
     const tells = i => `${asks(i)}, k of ${word} ${number(value(keys[key * K + i], data.reach))}, which adds `
       + number(value(terms[row * K + i], one.reach));
     make("span", "word" + hidden, word, box);

@@ -106,6 +106,11 @@ class Neurons:
         added = ["+ bias", "= score"] if self.biased else []
         return ["k", self.formula.replace("·", "∘", 1), self.formula, *added, "softmax"]
 
+    def named(self, question: Question) -> list[str]:
+        """The keys of a question; where they are chosen out of many, with their numbers, counted from 1."""
+        return [f"{key + 1} {label(self.words[key], 20)}" if question.others else label(self.words[key], 24)
+                for key in question.keys.tolist()]
+
     def numbers(self, question: Question) -> list[list[str]]:
         """A row of what stands in the columns of numbers for each key."""
         rows = []
@@ -128,7 +133,7 @@ def choose_keys(weights: np.ndarray, scores: np.ndarray, most: int = MOST_KEYS) 
 def neurons(found: Neurons, number: int = 0, *, title: str | None = None) -> Figure:
     """One question as a picture: q over the keys, the products beside them, their sums, and the softmax as bars."""
     asked = found.questions[number]
-    names, rows = [label(found.words[key], 24) for key in asked.keys], len(asked.keys)
+    names, rows = found.named(asked), len(asked.keys)
     hidden = ~np.isfinite(asked.scores)
     numbers = found.numbers(asked)
     with style.look():
@@ -200,7 +205,7 @@ def scale_bar(figure: Figure, axes: Axes, reach: float) -> None:
 def neurons_text(found: Neurons, number: int = 0, width: int = 100) -> str:
     """The same in plain text: of the components, the three that count most by their numbers, and what they add."""
     asked = found.questions[number]
-    names = [label(found.words[key], 24) for key in asked.keys]
+    names = found.named(asked)
     margin = max(map(columns, names))
     lines = [f"{label(asked.word)} asks; {found.name}"]
     lines += [" " * margin + "  " + "".join(f"{title:>14}" for title in found.titles[2:-1]) + "  softmax"]
@@ -223,7 +228,7 @@ def neurons_page(found: Neurons, number: int, still: str, *, title: str) -> str:
     used = np.unique(np.concatenate([one.keys for one in found.questions]))
     reach = max(float(np.abs(np.vstack([found.keys[used], *(one.query for one in found.questions)])).max()), 1e-9)
     said = {"ramp": encode(np.round(style.ink_and_rust()(np.arange(255))[:, :3] * 255)), "titles": found.titles, "at": number,
-            "reach": reach, "width": int(found.keys.shape[1]), "words": [label(found.words[key], 24) for key in used],
+            "reach": reach, "width": int(found.keys.shape[1]),
             "keys": bytes_of(found.keys[used], reach), "questions": [one_of(found, one, used, reach) for one in found.questions]}
     about = "; ".join(note for note in (found.name, found.enters, found.note) if note)
     body = (f'<p class="lead">{escape(about)}</p>\n<div class="asked" id="asked"></div>\n<div id="stage"></div>\n'
@@ -234,9 +239,9 @@ def neurons_page(found: Neurons, number: int, still: str, *, title: str) -> str:
 def one_of(found: Neurons, asked: Question, used: np.ndarray, reach: float) -> dict[str, object]:
     most = max(float(np.abs(asked.terms).max()), 1e-9)
     return {"word": label(asked.word, 24), "query": bytes_of(asked.query, reach), "reach": most,
-            "terms": bytes_of(asked.terms, most), "keys": np.searchsorted(used, asked.keys).tolist(), "left": asked.left,
-            "numbers": found.numbers(asked), "hidden": np.flatnonzero(~np.isfinite(asked.scores)).tolist(),
-            "weights": [round(float(x), 4) for x in asked.weights]}
+            "words": found.named(asked), "terms": bytes_of(asked.terms, most), "left": asked.left,
+            "keys": np.searchsorted(used, asked.keys).tolist(), "numbers": found.numbers(asked),
+            "hidden": np.flatnonzero(~np.isfinite(asked.scores)).tolist(), "weights": [round(float(x), 4) for x in asked.weights]}
 
 
 def bytes_of(numbers: np.ndarray, reach: float) -> str:

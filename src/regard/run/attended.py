@@ -32,18 +32,20 @@ class Reading:
     tokens: dict[str, Any]
     both: bool
 
-    def watch(self, **options: Any) -> Seen:
-        """What is seen while the model reads it."""
+    def watch(self, **options: Any) -> tuple[Any, Seen]:
+        """What the model says of it, and what is seen meanwhile."""
         with torch.no_grad(), watch(self.run.model, **options) as seen:
-            self.run.model(**self.inputs)
-        return seen
+            return self.run.model(**self.inputs), seen
 
     def record(self, budget: str = BUDGET) -> Record:
-        seen = self.watch(budget=budget)
+        return self.recorded(self.watch(budget=budget)[1])
+
+    def recorded(self, seen: Seen) -> Record:
         if self.both:
             return seen.record(self.tokens, model=self.run.model, inputs=self.inputs)
         found = seen.record(model=self.run.model, inputs=self.inputs)             # whose only stack may be called a decoder
-        places = {name: replace(place, queries="text", keys="text") for name, place in found.places.items()}
+        asks = "text" if seen.rows is None else "said"
+        places = {name: replace(place, queries=asks, keys="text") for name, place in found.places.items()}
         return replace(found, places=places, tokens=self.tokens)
 
 
@@ -52,17 +54,23 @@ def attended(run: Run, text: str, *, budget: str = BUDGET) -> Record:
     return reading(run, text).record(budget)
 
 
-def reading(run: Run, text: str) -> Reading:
+def require_attention(run: Run) -> None:
     if not run.attends:
         raise Mistake(f"{run.folder}: a model without attention has nothing to show")
+
+
+def reading(run: Run, text: str) -> Reading:
+    require_attention(run)
     inputs = {name: part.to(run.device) for name, part in run.reading(text).items()}
-    both = "source" in inputs and "target" in inputs
+    both = "target" in inputs and len(inputs) > 1
     tokens: dict[str, Any]
-    if "pixels" in inputs:
+    if "pixels" in inputs and not both:
         tokens = {"text": {"patches": list(run.model.encoder.patches.grid)}}
     elif both:
-        source, target = inputs["source"][0].tolist(), inputs["target"][0].tolist()
-        tokens = {"source": [spelled(run.tokenizers[0], source)], "target": [spelled(run.tokenizers[-1], target)],
+        target = inputs["target"][0].tolist()
+        source: Any = {"patches": list(run.model.grid)} if "pixels" in inputs else \
+            [spelled(run.tokenizers[0], inputs["source"][0].tolist())]
+        tokens = {"source": source, "target": [spelled(run.tokenizers[-1], target)],
                   "said": [spelled(run.tokenizers[-1], [*target[1:], run.marks.end])]}
     else:
         tokens = {"text": [spelled(run.tokenizers[0], next(iter(inputs.values()))[0].tolist())]}

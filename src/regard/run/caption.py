@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from regard.attention.watch import watch
 from regard.batches.batches import in_order
@@ -145,6 +145,12 @@ class CaptionRun(PictureRun):
             weights = seen.stack().float().cpu().numpy()                          # (L, B, H, T, S)
             for row, i in enumerate(rows.tolist()):
                 yield self.by_words(captions[i], weights[:, row, :, :len(captions[i])])
+
+    def reading(self, text: Picture) -> dict[str, Tensor]:
+        """A picture, and its best caption as the decoder reads it."""
+        said = self.caption([text])[0][0].tokens
+        rows = PictureCaptions.of(self.seen([text]), Side(Ragged.of([said])), [1], room=self.longest, marks=self.marks)
+        return rows.batch(np.array([0]), 0, 0).inputs
 
     def by_words(self, caption: Sequence[int], weights: np.ndarray) -> Look:
         """Sub-words merged into words."""

@@ -57,7 +57,7 @@ def ask(run: Run, text: str, choice: Choice, *, several: bool = False) -> tuple[
     token = len(queries) // 2 if choice.token is None else token_number(queries, choice.token)
     place, step = group[layer // steps], layer % steps
     name = place.name
-    seen = read.watch(kinds=rf"^{re.escape(name)}$", heads=[place.heads[head]], queries=True, budget=BUDGET)
+    _, seen = read.watch(kinds=rf"^{re.escape(name)}$", heads=[place.heads[head]], queries=True, budget=BUDGET)
     if seen.dropped:
         raise Mistake(f"{len(queries)} × {len(keys)} tokens: there is no room to record what they ask; give a shorter text")
     first = max(0, min(token - MOST_QUESTIONS // 2, len(queries) - MOST_QUESTIONS)) if several else token

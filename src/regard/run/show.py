@@ -27,8 +27,8 @@ from regard.run.attended import attended, groups
 from regard.run.base import Run
 from regard.run.translate import Alignment, Translator
 
-VIEWS = ("matrix", "heads", "model", "token", "entropy", "neurons", "beam")
-LIVE = ("neurons", "beam")
+VIEWS = ("matrix", "heads", "model", "token", "entropy", "neurons", "steps", "beam")
+LIVE = ("neurons", "steps", "beam")
 """Those that a record of weights is not enough for."""
 KINDS = {"cross": "cross-attention", "encoder": "self-attention of the encoder", "decoder": "self-attention of the decoder"}
 
@@ -155,7 +155,8 @@ def matrix_of(found: Maps, view: str, layer: int | None, head: int | None,
 
 
 def whose(found: Maps, head: int | None) -> str:
-    return f"mean of {named(len(found.heads), 'head')}" if head is None else f"head {found.heads[head]}"
+    single = 0 if len(found.heads) == 1 else head
+    return f"mean of {named(len(found.heads), 'head')}" if single is None else f"head {found.heads[single]}"
 
 
 def figure_of(found: Maps, view: str, layer: int | None, head: int | None, token: int | None) -> Figure:
