@@ -496,11 +496,13 @@ def explain(run: RunFolder, text: Annotated[str | None, typer.Argument(help="Wha
             number: Annotated[int, typer.Option("--number", "-n", min=1, help="Examples of --data.")] = 200,
             heads: Annotated[bool, typer.Option("--heads", help="What each head does, and what is lost without it; over --data, "
                                                 "or the validation set.")] = False,
-            out: Annotated[Path | None, typer.Option(help="Page to write about --data: .html.")] = None,
+            out: Annotated[Path | None, typer.Option(help="The curves of faithfulness as a picture (.svg, .png, .pdf), or "
+                                                     "with the tables as a page (.html).")] = None,
             task: Task = None, device: Device = "auto", as_json: AsJson = False) -> None:
     """Say what each token had to do with an answer, by several methods, and whether they can be believed."""
-    from regard.run.explain import explain_set, explain_text, write_page
+    from regard.run.explain import explain_set, explain_text, write_out
     from regard.run.heads import explain_heads
+    from regard.run.show import check_place
 
     if heads and (text is not None or out is not None):
         raise Mistake("--heads looks at many sentences: leave out the text and --out, and give --data or nothing")
@@ -508,18 +510,17 @@ def explain(run: RunFolder, text: Annotated[str | None, typer.Argument(help="Wha
         raise Mistake("give a text to explain, or --data to measure explanations over many")
     if data is not None and (label is not None or word is not None):
         raise Mistake("--class and --word are for one text; over --data the run's own answers are explained")
-    if out is not None and (data is None or out.suffix != ".html"):
-        raise Mistake(f"--out {out}: a page about --data, written as .html")
+    check_place(out, True, pages=True)
     opened = open_for("explain", run, device, task)
     found: Any
     if heads:
         found = explain_heads(opened, data or "valid", number=number)
     elif data is not None:
         found = explain_set(opened, data, method, number=number, progress=sys.stderr.isatty())
-        if out is not None:
-            write_page(opened, found, out)
     else:
         found = explain_text(opened, as_asked(opened, [str(text)], task)[0], method, label=label, word=word)
+    if out is not None:
+        write_out(opened, found, out)
     if as_json:
         print_json(**found.to_json())
         return

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from regard.pictures.curves import lost_over_share
 from regard.pictures.generation import MOST_STEPS, generation, generation_page, generation_text
 from regard.pictures.lines import head_colours, lines
 from regard.pictures.maps import MOST_NUMBERS, MOST_TILES, maps, tiles
@@ -155,6 +156,20 @@ def test_steps_are_drawn_from_where_one_likes_and_all_stand_in_the_page(stepping
         assert weight / 255 == pytest.approx(large.weights[1000, key], abs=0.5 / 255 + 1e-6)
     blind = replace(small, weights=np.array([np.zeros(5), *small.weights[1:]]))
     assert "nowhere" in generation_text(blind) and "nowhere" in generation_page(blind, title="a")
+
+
+def test_curves_have_bands_where_there_are_intervals():
+    def points(low, high):
+        return [{"share": 100 * part, "score": part, "low": part - low, "high": part + high} for part in (0.01, 0.05, 0.5)]
+
+    panels = {name: {f"{NASTY} {i}": points(0.1, 0.2) for i in range(9)} | {"by lot": points(0, 0)} for name in ("one", "other")}
+    figure = lost_over_share(panels, aside="by lot", title=NASTY)
+    svg = rendered(figure, "svg")
+    assert svg == rendered(lost_over_share(panels, aside="by lot", title=NASTY), "svg") and b"<img" not in svg
+    for axes in figure.axes:
+        assert len(axes.collections) == 9 and [line.get_linestyle() for line in axes.lines].count("--") == 1
+        np.testing.assert_allclose(axes.lines[0].get_ydata(), [0.01, 0.05, 0.5])
+    assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
 
 
 def test_a_page_of_thousands_of_tokens_and_many_heads_is_small():

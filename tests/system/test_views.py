@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from regard.pictures.alignment import alignment
+from regard.pictures.curves import lost_over_share
 from regard.pictures.generation import generation_page
 from regard.pictures.lines import lines
 from regard.pictures.maps import maps
@@ -107,20 +108,22 @@ def test_pages_to_look_around_in(browser, group, tmp_path, view):
     opened(browser, path, around)
 
 
-@pytest.mark.parametrize("kind", ["matrix", "lines", "model", "entropy", "tree", "positions"])
+@pytest.mark.parametrize("kind", ["matrix", "lines", "model", "entropy", "tree", "positions", "curves"])
 def test_pages_around_a_picture(browser, group, tmp_path, kind):
     found = group[0]
     nodes = [Node(-1, 1, NASTY, -0.1, KEPT, best=True), Node(-1, 1, "b", -1.0, PRUNED),
              Node(0, 2, "c", -0.2, ENDED, -0.1, best=True)]
+    points = [{"share": share, "score": 0.1, "low": 0.0, "high": 0.2} for share in (1, 50)]
     drawn = {"matrix": lambda: alignment(found.weights[0, 0], found.keys, found.queries, darkest=found.darkest),
              "lines": lambda: lines(found.weights[0], found.queries, found.keys, found.heads),
              "model": lambda: model(found), "entropy": lambda: spread(found), "tree": lambda: tree(nodes),
+             "curves": lambda: lost_over_share({"without": dict.fromkeys(found.keys[:9], points)}),
              "positions": lambda: positions(np.sin(np.outer(np.arange(50), 1 / np.arange(1, 129))))}[kind]()
     save_any(drawn, tmp_path / "a.html", NASTY)
 
     def look(page):
         assert page.locator("svg text").count() >= 3
-        if kind in ("matrix", "lines", "tree"):
+        if kind in ("matrix", "lines", "tree", "curves"):
             assert any("<img" in text for text in page.locator("svg text").all_text_contents())
 
     opened(browser, tmp_path / "a.html", look)

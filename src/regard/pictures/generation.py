@@ -96,7 +96,7 @@ def generation(found: Generation, *, title: str | None = None, first: int = 0) -
     cell = Sizes(ROW if len(names) <= 40 else 0.17, 9 if len(names) <= 40 else 7.5, 55)
     with style.look():
         at_said = MARGIN + float(style.widths(numbers, style.SMALL).max()) + 0.12
-        at_bars = at_said + float(style.widths(said, style.BODY).max()) * 1.1 + 0.14
+        at_bars = at_said + float(style.widths(said, style.BODY, "bold").max()) + 0.14
         at_ways = [at_bars + BARS + 0.42]
         for column in range(max(map(len, ways), default=0)):
             texts = [row[column] for row in ways if column < len(row)]

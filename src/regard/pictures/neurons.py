@@ -137,7 +137,7 @@ def neurons(found: Neurons, number: int = 0, *, title: str | None = None) -> Fig
     hidden = ~np.isfinite(asked.scores)
     numbers = found.numbers(asked)
     with style.look():
-        left = MARGIN + float(style.widths([*names, label(asked.word, 24)], style.BODY + 0.5).max()) * 1.1 + 0.12
+        left = MARGIN + float(style.widths([*names, label(asked.word, 24)], style.BODY + 0.5, "bold").max()) + 0.12
         at_terms, at_numbers = left + STRIP + GAP, left + 2 * (STRIP + GAP)
         at_bars = at_numbers + len(numbers[0]) * NUMBER + GAP
         width = at_bars + 1.5 + MARGIN

@@ -1,7 +1,7 @@
 """Explanations of what a run says, never without what is known of their faithfulness."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from regard.run.base import Run
 from regard.scoring import Score
 
 FRESH_SEED = 1
+Curves = dict[str, dict[str, list[dict[str, float]]]]
+"""By what is done with the tokens, and by who says that they matter: points over the share of them."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,13 @@ class Explained:
     def to_json(self) -> dict[str, Any]:
         return {"answer": self.answer, "tokens": self.tokens, "values": rounded(self.values), "refused": self.refused,
                 "faithfulness": rounded(self.measured), "permuted": self.permuted}
+
+    def about(self, name: str) -> tuple[str, str]:
+        """A title, and a line under it."""
+        return f"Why {self.answer}", f"explained for {name} by {len(self.values)} methods"
+
+    def curves(self) -> Curves:
+        return curves(self.measured)
 
     def tables(self) -> "list[Table]":
         methods = list(self.values)
@@ -76,6 +85,13 @@ class Measured:
                 "scores": {method: {name: score.to_json() for name, score in scores.items()}
                            for method, scores in self.scores.items()},
                 "permuted": None if self.permuted is None else self.permuted.to_json(), "words": self.words()}
+
+    def about(self, name: str) -> tuple[str, str]:
+        return (f"Are explanations of {name} faithful?",
+                f"{self.number} answers of {self.name}; in brackets and as bands 95% intervals over them.")
+
+    def curves(self) -> Curves:
+        return curves(self.scores)
 
     def tables(self) -> list[Table]:
         present = [m for m in MEASURES if any(m in scores for scores in self.scores.values())]
@@ -155,16 +171,30 @@ def rounded(found: Any) -> Any:
     return round(number, 6) if number == number else None
 
 
-def write_page(run: Run, found: Measured, path: Path) -> None:
-    """The tables and what they mean as one HTML page."""
-    from regard.pictures.report import Report, page
+def curves(measured: Mapping[str, Mapping[str, Any]]) -> Curves:
+    """Comprehensiveness and sufficiency of every method over the shares, with their intervals where there are such."""
+    def point(share: int, found: float | Score) -> dict[str, float]:
+        low, score, high = (found.low, found.score, found.high) if isinstance(found, Score) else (found, found, found)
+        return {"share": share, "score": score, "low": low, "high": high}
 
-    if path.suffix != ".html":
-        raise Mistake(f"--out {path}: the page is written as .html")
+    return {title: {method: [point(share, scores[f"{key} {share}%"]) for share in SHARES if f"{key} {share}%" in scores]
+                    for method, scores in measured.items()}
+            for title, key in (("comprehensiveness: without the first tokens", "without"),
+                               ("sufficiency: with the first tokens alone", "only"))}
+
+
+def write_out(run: Run, found: Explained | Measured, path: Path) -> None:
+    """The curves as a picture; or with the tables, and what they mean, as one HTML page."""
+    from regard.pictures.curves import lost_over_share
+    from regard.pictures.report import Report, page
+    from regard.pictures.style import format_of, save, svg_text, write
+
+    title, summary = found.about(run.folder.name)
+    if format_of(path, pages=True) != "html":
+        save(lost_over_share(found.curves(), aside=LOT, title=title), path)
+        return
     refused = [f"{name} does not apply: {why}." for name, why in found.refused.items()]
-    report = Report(f"Are explanations of {run.folder.name} faithful?",
-                    f"{found.number} answers of {found.name}; in brackets 95% intervals over them.",
-                    tables=[(table.title, table.header, table.rows) for table in found.tables()],
-                    notes=[*found.words(), *refused])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page(report), encoding="utf-8")
+    caption = f"What the answer loses of its probability without a share of the tokens, and with them alone; dashed, {LOT}."
+    report = Report(title, summary, tables=[(table.title, table.header, table.rows) for table in found.tables()],
+                    notes=[*found.words(), *refused], figures=[(caption, svg_text(lost_over_share(found.curves(), aside=LOT)))])
+    write(path, page(report).encode())
