@@ -232,7 +232,7 @@ def neurons_page(found: Neurons, number: int, still: str, *, title: str) -> str:
             "keys": bytes_of(found.keys[used], reach), "questions": [one_of(found, one, used, reach) for one in found.questions]}
     about = "; ".join(note for note in (found.name, found.enters, found.note) if note)
     body = (f'<p class="lead">{escape(about)}</p>\n<div class="asked" id="asked"></div>\n<div id="stage"></div>\n'
-            f'<p id="said"></p>\n<noscript><div class="card">{still}</div></noscript>\n')
+            f'<p id="said"></p>\n<noscript><figure><div class="card">{still}</div></figure></noscript>\n')
     return standalone(title, body, said, script(), STYLE)
 
 
