@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from regard.pictures.curves import lost_over_share
-from regard.pictures.generation import MOST_STEPS, generation, generation_page, generation_text
+from regard.pictures.generation import MOST_LOOKS, MOST_STEPS, generation, generation_page, generation_text
 from regard.pictures.lines import head_colours, lines
 from regard.pictures.maps import MOST_NUMBERS, MOST_TILES, maps, tiles
 from regard.pictures.neurons import MOST_KEYS, neurons, neurons_page, neurons_text
@@ -152,6 +152,7 @@ def test_steps_are_drawn_from_where_one_likes_and_all_stand_in_the_page(stepping
     assert text == generation_page(stepping(2000, 2000, own=0), title=NASTY, first=7) and "<img" not in text
     assert text.count("<tr><td") == 2000 and len(text) < 3_000_000
     data = json.loads(re.search(r'id="data">(.*?)</script>', text).group(1))
+    assert data["looks"][1000][0][0] == 1000 and all(len(row) <= MOST_LOOKS for row in data["looks"])
     for key, weight in data["looks"][1000]:
         assert weight / 255 == pytest.approx(large.weights[1000, key], abs=0.5 / 255 + 1e-6)
     blind = replace(small, weights=np.array([np.zeros(5), *small.weights[1:]]))
@@ -169,6 +170,8 @@ def test_curves_have_bands_where_there_are_intervals():
     for axes in figure.axes:
         assert len(axes.collections) == 9 and [line.get_linestyle() for line in axes.lines].count("--") == 1
         np.testing.assert_allclose(axes.lines[0].get_ydata(), [0.01, 0.05, 0.5])
+        edges = axes.collections[0].get_paths()[0].vertices[:, 1]
+        assert edges.min() == pytest.approx(0.01 - 0.1) and edges.max() == pytest.approx(0.5 + 0.2)
     assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
 
 

@@ -62,6 +62,12 @@ def test_every_task_is_shown(name, tmp_path):
             generate(run, text, Choice("steps"))
     if name == "universal":
         assert [group.weights.shape[0] for group in found] == [2, 2, 2]           # steps are layers
+        head, _ = ask(run, text, Choice("neurons", layer=2, head=3), several=True)
+        np.testing.assert_allclose([one.weights for one in head.questions], found[0].weights[1, 2], atol=1e-6)
+        for one in head.questions:
+            np.testing.assert_allclose(one.terms, one.query * head.keys / 2, atol=1e-9)
+        steps = generate(run, text, Choice("steps", layer=2, head=3))
+        np.testing.assert_allclose(steps.weights, found[0].weights[1, 2], atol=1e-6)
 
 
 @pytest.mark.parametrize("kind, where", [("alibi", "bias: a slope"), ("rotary", "turned"), ("relative", "bias: learned"),

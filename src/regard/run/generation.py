@@ -11,7 +11,7 @@ from regard.pictures.words import clean, shorten
 from regard.run.attended import BUDGET, Reading, groups, reading, require_attention, sides, spelled, stacks
 from regard.run.base import Run
 from regard.run.language import LanguageRun
-from regard.run.show import Choice, chosen_group, named, numbers_of, sharpest, token_number, whose
+from regard.run.show import KINDS, Choice, chosen_group, named, numbers_of, sharpest, token_number, whose
 from regard.tokens.special import NO_MARK
 
 MAX_TOKENS, OTHERS = 20, 5
@@ -42,11 +42,10 @@ def generate(run: Run, text: str, choice: Choice, max_tokens: int | None = None)
     picked, group = maps[number], list(stacks(record).values())[number]
     layer, head, _ = numbers_of(picked, Choice(kind=choice.kind, layer=choice.layer, head=choice.head))
     layer = sharpest(picked) if layer is None else layer
-    _, keys, steps = sides(group[0], record.tokens, 0)
-    if sum(kept.shape[2] for kept in group[0].calls) != steps * len(said):
+    if picked.name == KINDS["encoder"]:
         raise Mistake(f"--kind {choice.kind}: no token is said there; use cross or decoder")
-    place = group[layer // steps]
-    looked = place.weights()[0][:, layer % steps * len(said):][:, :len(said), :len(keys)]               # (H, T, S)
+    place, (_, keys, _) = group[layer], sides(group[layer], record.tokens, 0)
+    looked = place.weights()[0][:, :len(said), :len(keys)]                        # (H, T, S)
     p = (logits[0] if rows is None else logits[0, rows]).float().softmax(-1).cpu()                      # (T, V)
     words = spelled(run.tokenizers[-1], said)
     return Generation(f"{picked.name}, layer {picked.layers[layer]}, {whose(picked, head)}", keys,

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from regard.attention.file import Place
@@ -53,30 +52,28 @@ def ask(run: Run, text: str, choice: Choice, *, several: bool = False) -> tuple[
     layer, head, _ = numbers_of(picked, Choice(kind=choice.kind, layer=choice.layer, head=choice.head))
     layer = sharpest(picked) if layer is None else layer
     head = int(entropies(picked.weights[layer]).argmin()) if head is None else head
-    queries, keys, steps = sides(group[0], record.tokens, 0)
+    queries, keys, _ = sides(group[0], record.tokens, 0)
     token = len(queries) // 2 if choice.token is None else token_number(queries, choice.token)
-    place, step = group[layer // steps], layer % steps
-    name = place.name
+    place, name = group[layer], group[layer].name
     _, seen = read.watch(kinds=rf"^{re.escape(name)}$", heads=[place.heads[head]], queries=True, budget=BUDGET)
     if seen.dropped:
         raise Mistake(f"{len(queries)} × {len(keys)} tokens: there is no room to record what they ask; give a shorter text")
     first = max(0, min(token - MOST_QUESTIONS // 2, len(queries) - MOST_QUESTIONS)) if several else token
     chosen = range(first, min(first + MOST_QUESTIONS, len(queries)) if several else token + 1)
-    found = questions(run, seen, name, queries, chosen, step if steps > 1 else None)
+    found = questions(run, seen, name, queries, chosen)
     note = f"queries {chosen[0] + 1:,} to {chosen[-1] + 1:,} of {len(queries):,}; --token begins elsewhere" \
         if several and len(chosen) < len(queries) else ""
-    vectors = max(seen.keys[name] if steps == 1 else seen.keys[name][step:step + 1], key=lambda k: k.size(2))[0, 0]
+    vectors = max(seen.keys[name], key=lambda k: k.size(2))[0, 0]
     formula = places(run.model)[name].sum.written(vectors.size(-1))
     title = f"{picked.name}, layer {picked.layers[layer]}, head {picked.heads[head]}"
     return Neurons(title, formula, enters(run, place), keys, vectors.double().cpu().numpy(), found, note), token - first
 
 
-def questions(run: Run, seen: Seen, name: str, words: Sequence[str], chosen: range, step: int | None) -> list[Question]:
-    """What each of the chosen queries asks; of a universal block in one of its steps."""
-    calls = [one if step is None else one[step:step + 1] for one in (seen.queries[name], seen.keys[name], seen.scores[name],
-                                                                     seen.kept(name))]
-    rows = [(q[0, 0, row], k, scores[0, 0, row], torch.as_tensor(kept.dense()[0, 0, row]))
-            for q, k, scores, kept in zip(*calls) for row in range(q.size(2))]
+def questions(run: Run, seen: Seen, name: str, words: Sequence[str], chosen: range) -> list[Question]:
+    """What each of the chosen queries asks; recurrent cells ask one a call."""
+    calls = zip(seen.queries[name], seen.keys[name], seen.scores[name], seen.kept(name))
+    rows = [(q[0, 0, row], k, scores[0, 0, row], kept.parts["weights"][0, 0, row])
+            for q, k, scores, kept in calls for row in range(q.size(2))]
     found = []
     for number in chosen:
         query, k, scores, weights = rows[number]
