@@ -40,6 +40,47 @@ def tiny_run(tmp_path_factory):
     return run
 
 
+@pytest.fixture(scope="session")
+def asking():
+    """Makes a head for the neuron view, whose first key is hidden from all queries but the first."""
+    import numpy as np
+
+    from regard.pictures.neurons import Neurons, Question, choose_keys
+
+    def make(queries=5, keys=5, width=6):
+        chance = np.random.default_rng(0)
+        k = chance.normal(size=(keys, width))
+        words = ["<img src=x onerror=alert(1)>", "$x^2$", "", *(f"w{i}" for i in range(keys))][:keys]
+        found = []
+        for number in range(queries):
+            q = chance.normal(size=width)
+            scores = k @ q / width ** 0.5
+            scores[0] = scores[0] if number == 0 else -np.inf
+            weights = np.exp(scores - scores.max())
+            weights /= weights.sum()
+            some = choose_keys(weights, scores)
+            found.append(Question(words[number], q, some, k[some] * q / width ** 0.5, scores[some], weights[some],
+                                  keys - len(some)))
+        return Neurons("a head", f"q·k / √{width}", "no positions", words, k, found)
+    return make
+
+
+@pytest.fixture(scope="session")
+def stepping():
+    """Makes the steps of a text of so many tokens, each of which looked back; a source of as many keys, or itself."""
+    import numpy as np
+
+    from regard.pictures.generation import Generation, Step
+
+    def make(steps=5, keys=5, own=None):
+        words = ["<img src=x onerror=alert(1)>", "$x^2$", "", *(f"w{i}" for i in range(max(steps, keys)))]
+        back = np.tri(steps, keys) * np.exp(-np.abs(np.arange(steps)[:, None] - np.arange(keys)))
+        others = [("<img onerror>", 0.2), ("b", 0.1), ("c", 0.001)]
+        return Generation("cross-attention, layer 1", words[:keys], [Step(word, 0.5, others) for word in words[:steps]],
+                          back / back.sum(-1, keepdims=True), own)
+    return make
+
+
 TINY = {
     "data": {"world": {"number": 800, "held_out": 40}},
     "tokens": {"size": 500},

@@ -114,6 +114,40 @@ def family(request):
     return MODELS[task][settings.kind](settings, *sizes).eval(), inputs
 
 
+@pytest.mark.parametrize("heads, rows", [(None, None), ([0], [-1, 0])])
+def test_scores_are_sums_of_components_and_weights_their_softmax(family, heads, rows):
+    """Whatever is added to q·k, and whatever is hidden: what is recorded is what the model used."""
+    model, inputs = family
+    steps = any("cross_attention" in name and "blocks" not in name for name in places(model))          # a call a word
+    with torch.no_grad(), watch(model, heads=heads, rows=None if steps else rows, queries=True) as seen:
+        watched = model(*inputs)
+    with torch.no_grad():
+        assert torch.equal(watched, model(*inputs))
+    for name, place in places(model).items():
+        for q, k, scores, kept in zip(seen.queries[name], seen.keys[name], seen.scores[name], seen.kept(name)):
+            torch.testing.assert_close(scores.softmax(-1).nan_to_num(), kept.parts["weights"], atol=1e-6, rtol=0)
+            terms = place.sum.terms(q, k)
+            assert terms.shape == (*scores.shape, q.size(-1)) and place.sum.written(q.size(-1))
+            added = (scores - terms.sum(-1)).where(scores.isfinite(), 0)
+            assert added.abs().max() < 1e-5 or "Relative" in str(model)
+    with watch(model, queries=True, budget=900) as seen:
+        model(*inputs)
+    assert any("queries" in name for name in seen.dropped) and seen.nbytes <= 900
+
+
+@pytest.mark.parametrize("kind", ["rotary", "alibi", "relative", "none"])
+def test_what_is_added_to_the_scores_is_the_bias_of_positions(kind, inputs):
+    model = tiny(kind)
+    with torch.no_grad(), watch(model, kinds="encoder", queries=True) as seen:
+        model(*inputs)
+        bias = model.encoder.positions.bias(torch.arange(7), torch.arange(7))
+    name = "encoder.blocks.0.self_attention"
+    q, k, scores = (kept[name][0] for kept in (seen.queries, seen.keys, seen.scores))
+    added = scores - places(model)[name].sum.terms(q, k).sum(-1)
+    expected = torch.zeros(2, 7, 7) if bias is None else bias
+    torch.testing.assert_close(added[0], expected, atol=1e-5, rtol=0)
+
+
 @pytest.mark.parametrize("options", [{}, {"budget": 900}, {"budget": "1MB", "states": True, "gradients": True}], ids=str)
 def test_no_family_says_anything_else_when_watched(family, options):
     """Bit for bit, in value and gradient; and the recorded weights are those of the written-out path."""

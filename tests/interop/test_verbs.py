@@ -12,6 +12,9 @@ from regard.batches.ragged import Ragged
 from regard.batches.rows import read_two
 from regard.run.attended import attended, groups
 from regard.run.foreign import fetch
+from regard.run.generation import generate, writing
+from regard.run.neurons import ask
+from regard.run.show import Choice
 from regard.tokens.special import NO_MARK, Marks
 
 V = 61
@@ -401,3 +404,21 @@ def test_what_is_shown_of_a_folder_is_what_they_attend_to(opened, name):
     assert maps.keys() == wanted.keys()
     for kind, layers in wanted.items():
         np.testing.assert_allclose(maps[kind], torch.stack(layers)[:, 0].numpy(), atol=2e-6)
+    found, _ = ask(run, text, Choice("neurons", layer=1, head=2), several=True)
+    for row, one in zip(next(iter(wanted.values()))[0][0, 1], found.questions):
+        np.testing.assert_allclose(one.weights, row.numpy(), atol=2e-6)
+        np.testing.assert_allclose(torch.from_numpy(one.scores).softmax(-1).numpy(), row.numpy(), atol=2e-6)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "marian", "t5"])
+def test_steps_of_a_folder_are_as_likely_as_they_say(opened, name):
+    theirs, _, run = opened(name)
+    read, said, rows = writing(run, "the dog sleeps", 5 if name in ("gpt2", "llama") else None)
+    asked = {"input_ids": read.inputs["target"]} if rows else {"input_ids": read.inputs["source"],
+                                                               "decoder_input_ids": read.inputs["target"]}
+    with torch.no_grad():
+        p = theirs(**asked).logits[0].softmax(-1)
+    p = p[rows] if rows else p
+    steps = generate(run, "the dog sleeps", Choice("steps"), 5 if rows else None).steps
+    np.testing.assert_allclose([step.probability for step in steps], p[range(len(said)), said].numpy(), atol=1e-4)
+    np.testing.assert_allclose(steps[0].others[0][1], p[0].topk(2).values[int(said[0] == int(p[0].argmax()))].item(), atol=1e-4)

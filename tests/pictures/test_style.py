@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
 from regard.pictures import words
 from regard.pictures.alignment import alignment, grid
-from regard.pictures.style import ink, rendered, svg_text
+from regard.pictures.style import ink, look, rendered, svg_text, wrap
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -77,3 +78,11 @@ def test_a_label_is_never_blank_never_a_command_and_keeps_its_ends(word):
     ElementTree.fromstring(f"<a>{label.replace('&', '').replace('<', '')}</a>".encode())
     if len(words.graphemes(words.clean(word))) > 32:
         assert words.clean(word).startswith(label.partition("…")[0])
+
+
+def test_a_title_in_bold_is_no_wider_than_its_room():
+    figure = Figure(figsize=(4, 2))
+    with look():
+        title = figure.text(0, 0.5, wrap("many a word that may be rather long " * 8, 11.5, 4), fontsize=11.5, fontweight="bold")
+        figure.canvas.draw()
+        assert title.get_window_extent().width <= figure.bbox.width and title.get_text().count("\n") >= 3

@@ -3,12 +3,16 @@
 import base64
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from regard.pictures.curves import lost_over_share
+from regard.pictures.generation import MOST_LOOKS, MOST_STEPS, generation, generation_page, generation_text
 from regard.pictures.lines import head_colours, lines
 from regard.pictures.maps import MOST_NUMBERS, MOST_TILES, maps, tiles
+from regard.pictures.neurons import MOST_KEYS, neurons, neurons_page, neurons_text
 from regard.pictures.spread import distances, entropies, plane, spread
 from regard.pictures.style import rendered
 from regard.pictures.terminal import entropies_text
@@ -115,6 +119,60 @@ def test_a_page_holds_the_weights_and_no_word_is_markup(view):
     weights = np.frombuffer(base64.b64decode(data["weights"]), np.uint8).reshape(found.weights.shape) / 255
     np.testing.assert_allclose(weights, found.weights, atol=0.5 / 255 + 1e-6)
     assert data["queries"][0].startswith("<img src=x")
+
+
+def test_neurons_show_the_heaviest_keys_and_hide_the_hidden(asking):
+    svg = rendered(neurons(asking(), 1, title=NASTY), "svg")
+    assert svg == rendered(neurons(asking(), 1, title=NASTY), "svg") and b"<img" not in svg and svg.count(b"&lt;img") == 2
+    small, large = asking(), asking(queries=3, keys=2000)
+    assert "−∞" in neurons_text(small, 1) and "−∞" not in neurons_text(small, 0) and not small.questions[0].left
+    first = large.questions[1]
+    assert len(first.keys) == MOST_KEYS and 0 not in first.keys and (np.diff(first.keys) > 0).all()
+    assert f"the {MOST_KEYS} heaviest of 2,000 keys" in neurons_text(large, 1)
+    assert max(neurons(large, 1).get_size_inches()) < 25
+    text = neurons_page(small, 2, "<svg></svg>", title=NASTY)
+    assert text == neurons_page(asking(), 2, "<svg></svg>", title=NASTY) and "<img" not in text
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text).group(1))
+    terms = np.frombuffer(base64.b64decode(data["questions"][2]["terms"]), np.uint8).reshape(5, 6) - 127.0
+    np.testing.assert_allclose(terms / 127 * data["questions"][2]["reach"], small.questions[2].terms,
+                               atol=data["questions"][2]["reach"] / 254 + 1e-9)
+
+
+def test_steps_are_drawn_from_where_one_likes_and_all_stand_in_the_page(stepping):
+    small, large = stepping(), stepping(2000, 2000, own=0)
+    svg = rendered(generation(small, title=NASTY), "svg")
+    assert svg == rendered(generation(stepping(), title=NASTY), "svg") and b"<img" not in svg and b"&lt;img" in svg
+    assert b"might have been" in svg and b"c 0.00" not in svg
+    figure = generation(large, first=1990)
+    drawn = rendered(figure, "svg").decode()
+    assert max(figure.get_size_inches()) < 25 and "steps 1941 to 2000 of 2,000; tiles of 28 keys" in drawn
+    said = generation_text(large, 100).splitlines()
+    assert said[0].split()[:3] == ["101", "w97", "0.50"] and len(said) == MOST_STEPS + 2 and "steps 101 to 160" in said[-1]
+    text = generation_page(large, title=NASTY, first=7)
+    assert text == generation_page(stepping(2000, 2000, own=0), title=NASTY, first=7) and "<img" not in text
+    assert text.count("<tr><td") == 2000 and len(text) < 3_000_000
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text).group(1))
+    assert data["looks"][1000][0][0] == 1000 and all(len(row) <= MOST_LOOKS for row in data["looks"])
+    for key, weight in data["looks"][1000]:
+        assert weight / 255 == pytest.approx(large.weights[1000, key], abs=0.5 / 255 + 1e-6)
+    blind = replace(small, weights=np.array([np.zeros(5), *small.weights[1:]]))
+    assert "nowhere" in generation_text(blind) and "nowhere" in generation_page(blind, title="a")
+
+
+def test_curves_have_bands_where_there_are_intervals():
+    def points(low, high):
+        return [{"share": 100 * part, "score": part, "low": part - low, "high": part + high} for part in (0.01, 0.05, 0.5)]
+
+    panels = {name: {f"{NASTY} {i}": points(0.1, 0.2) for i in range(9)} | {"by lot": points(0, 0)} for name in ("one", "other")}
+    figure = lost_over_share(panels, aside="by lot", title=NASTY)
+    svg = rendered(figure, "svg")
+    assert svg == rendered(lost_over_share(panels, aside="by lot", title=NASTY), "svg") and b"<img" not in svg
+    for axes in figure.axes:
+        assert len(axes.collections) == 9 and [line.get_linestyle() for line in axes.lines].count("--") == 1
+        np.testing.assert_allclose(axes.lines[0].get_ydata(), [0.01, 0.05, 0.5])
+        edges = axes.collections[0].get_paths()[0].vertices[:, 1]
+        assert edges.min() == pytest.approx(0.01 - 0.1) and edges.max() == pytest.approx(0.5 + 0.2)
+    assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
 
 
 def test_a_page_of_thousands_of_tokens_and_many_heads_is_small():

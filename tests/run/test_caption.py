@@ -20,6 +20,9 @@ from regard.run.card import card
 from regard.run.convert import convert
 from regard.run.evaluate import compare_runs, evaluate
 from regard.run.fit import train
+from regard.run.generation import generate
+from regard.run.neurons import show_neurons
+from regard.run.show import Choice
 from regard.run.translate import Translation
 from regard.training.checkpoint import read_weights
 from regard.worlds import shapes
@@ -117,6 +120,16 @@ def test_a_word_looks_from_where_it_is_said(run, pictures):
     np.testing.assert_allclose(look.weights.reshape(3, -1), seen.stack()[0, 0, 0].numpy(), atol=1e-5)
     nothing = next(run.look(files(pictures)[:1], [""]))
     assert nothing.words == [] and nothing.weights.shape == (0, 4, 4)
+
+
+@pytest.mark.parametrize("which", ["run", "transformer"])
+def test_captions_are_shown_step_by_step(which, pictures, request, tmp_path):
+    opened, path = request.getfixturevalue(which), str(pictures / "valid0.png")
+    found, (told,), (best,) = generate(opened, path, Choice("steps")), opened.look([path]), opened.caption([path])
+    down, across = told.weights.shape[1:]
+    assert len(found.keys) == down * across and found.keys[-1] == f"{down},{across}" and found.steps[-1].word == "</s>"
+    assert np.log([step.probability for step in found.steps]).sum() == pytest.approx(best[0].log_probability, abs=1e-3)
+    assert "asks" in show_neurons(opened, path, Choice("neurons"), out=tmp_path / "a.svg")
 
 
 def test_hard_attention_learns_too(pictures, tmp_path):

@@ -3,6 +3,7 @@
 import copy
 import json
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -13,6 +14,8 @@ from regard.explain.methods import METHODS
 from regard.run.antecedents import ask_pronouns, find_resolver, least_right, lost_more, translated, words_of
 from regard.run.ask import ask, ask_set, read_set
 from regard.run.asked import Question
+from regard.run.evidence import write_out
+from regard.run.explain import explain_set
 from regard.run.fit import train
 from regard.run.heads import explain_heads
 
@@ -70,7 +73,28 @@ def test_a_set_has_intervals_gold_and_words(tiny_run, tmp_path):
     assert len(found["words"]) == 3
     page = tmp_path / "page.html"
     text = said(tiny_run.folder, "--data", "valid", "--number", 3, "--method", "attention", "--out", page)
-    assert "by lot" in text and "tokens drawn by lot" in page.read_text()
+    assert "by lot" in text and "tokens drawn by lot" in page.read_text() and "<svg" in page.read_text()
+    for ending in ("svg", "png", "pdf"):
+        said(tiny_run.folder, "--data", "valid", "--number", 3, "--method", "attention", "--out", tmp_path / f"a.{ending}")
+        assert (tmp_path / f"a.{ending}").stat().st_size > 2000
+
+
+def test_curves_are_the_figures_that_are_measured(tiny_run, tmp_path):
+    one = tiny_run.explain("The dog sleeps.", "attention,occlusion")
+    many = explain_set(tiny_run, "valid", "attention", number=4)
+    for found, measured in ((one, one.measured), (many, many.scores)):
+        lost, kept = found.curves().values()
+        assert set(lost) == set(kept) == set(measured) and [point["share"] for point in lost["attention"]] == [1, 5, 10, 20, 50]
+    assert lost["by lot"][3] == {"share": 20, **{part: getattr(many.scores["by lot"]["without 20%"], part)
+                                                 for part in ("score", "low", "high")}}
+    lost, _ = one.curves().values()
+    mean = np.mean([point["score"] for point in lost["occlusion"]])
+    assert mean == pytest.approx(one.measured["occlusion"]["comprehensiveness"])
+    for name in ("a.svg", "b.svg", "a.html"):
+        write_out(tiny_run, one, tmp_path / name)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    assert "sufficiency: with the first tokens alone" in (tmp_path / "a.svg").read_text()
+    assert "occlusion" in (tmp_path / "a.html").read_text()
 
 
 def test_gold_tokens_are_those_of_the_world(tiny_run):
@@ -175,9 +199,9 @@ def test_mistakes_are_one_line(runs, tiny_run, task, settings, cure):
     assert "\n" not in str(mistake.value)
 
 
-@pytest.mark.parametrize("words", [[], ["text", "--data", "valid"], ["--data", "nowhere"], ["text", "--out", "a.html"],
+@pytest.mark.parametrize("words", [[], ["text", "--data", "valid"], ["--data", "nowhere"], ["text", "--out", "a.gif"],
                                    ["--data", "valid", "--word", "1"], ["text", "--heads"],
-                                   ["--data", "valid", "--out", "a.pdf"]])
+                                   ["--data", "valid", "--out", "page"]])
 def test_mistakes_of_the_command_line(tiny_run, words):
     with pytest.raises(Mistake):
         said(tiny_run.folder, *words)

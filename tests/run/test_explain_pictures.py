@@ -89,6 +89,9 @@ def test_the_command_line(runs, picture, tmp_path):
     found = json.loads(said(runs["contrast"].folder, picture, "--text", "a star", "--json", "--method", "occlusion,attention"))
     assert found["grid"] == [4, 4] and len(found["values"]["occlusion"]) == len(found["patches"]) == 16
     said(runs["lstm"].folder, picture, "--word", "1", "--method", "occlusion", "--out", tmp_path / "word.svg")
+    said(runs["classify"].folder, picture, "--method", "occlusion", "--out", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("<svg") == 2 and "without the first patches" in page         # the maps and the curves
     assert "occlusion" in (tmp_path / "word.svg").read_text()
 
 
@@ -146,7 +149,7 @@ def test_mistakes_are_one_line(runs, picture, name, settings, cure):
     assert "\n" not in str(mistake.value)
 
 
-@pytest.mark.parametrize("words", [["--out", "a.gif"], ["--out", "a.html"], ["--heads"]])
+@pytest.mark.parametrize("words", [["--out", "a.gif"], ["--heads"]])
 def test_mistakes_of_the_command_line(runs, picture, words):
     with pytest.raises(Mistake):
         said(runs["classify"].folder, picture, *words)

@@ -16,6 +16,8 @@ from regard.pictures.maps import maps
 from regard.run.attended import attended, groups
 from regard.run.beams import grown
 from regard.run.fit import train
+from regard.run.generation import generate, show_generation
+from regard.run.neurons import ask, show_neurons
 from regard.run.show import Choice, look_of, sharpest, show
 from regard.run.translate import Alignment
 
@@ -46,8 +48,47 @@ def test_every_task_is_shown(name, tmp_path):
         assert show(run, text, choice, out=tmp_path / f"{view}.svg", terminal=True).count("\n") > 2
         show(run, text, choice, out=tmp_path / f"{view}.html")
         assert (tmp_path / f"{view}.svg").stat().st_size > 2000 and "http" not in (tmp_path / f"{view}.html").read_text()[:200]
+    head, at = ask(run, text, Choice("neurons", layer=1, head=1), several=True)
+    for row, one in enumerate(head.questions):                                    # what is shown is what the model used
+        together = torch.from_numpy(one.scores).softmax(-1).numpy()
+        np.testing.assert_allclose(together, one.weights, atol=1e-6)
+        np.testing.assert_allclose(one.weights, found[0].weights[0, 0, row], atol=1e-6)
+        np.testing.assert_allclose(one.bias, 0, atol=1e-4 if name != "corrupted" else 9)
+        np.testing.assert_allclose(one.sums + one.bias, one.scores.clip(one.sums + one.bias), atol=1e-9)
+    assert head.questions[at].word == found[0].queries[at] and list(head.words) == list(found[0].keys)
+    for ending in ("svg", "html"):
+        assert "asks" in show_neurons(run, text, Choice("neurons", token="2"), out=tmp_path / f"n.{ending}", terminal=True)
+    if name in ("gpt", "recurrent", "universal", "Bahdanau", "corrupted"):
+        steps = generate(run, text, Choice("steps", layer=1))
+        np.testing.assert_allclose(steps.weights.sum(-1), 1, rtol=1e-4)
+    else:
+        with pytest.raises(Mistake, match="for runs that write"):
+            generate(run, text, Choice("steps"))
     if name == "universal":
         assert [group.weights.shape[0] for group in found] == [2, 2, 2]           # steps are layers
+        head, _ = ask(run, text, Choice("neurons", layer=2, head=3), several=True)
+        np.testing.assert_allclose([one.weights for one in head.questions], found[0].weights[1, 2], atol=1e-6)
+        for one in head.questions:
+            np.testing.assert_allclose(one.terms, one.query * head.keys / 2, atol=1e-9)
+        steps = generate(run, text, Choice("steps", layer=2, head=3))
+        np.testing.assert_allclose(steps.weights, found[0].weights[1, 2], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind, where", [("alibi", "bias: a slope"), ("rotary", "turned"), ("relative", "bias: learned"),
+                                         ("learned", "within q and k")])
+def test_neurons_say_where_positions_enter_and_what_is_hidden(kind, where, tmp_path):
+    run = train({"task": "language", "model": {**STACK, "positions": {"kind": kind}}, "train": SHORT, "tokens": {"size": 300},
+                 "data": {"world": {"number": 100, "held_out": 10}}}, tmp_path / "run", device="cpu")
+    if kind == "relative":
+        torch.nn.init.normal_(run.model.decoder.positions.table.weight)
+    (weights,) = groups(attended(run, "The dog sleeps ."))
+    found, at = ask(run, "The dog sleeps .", Choice("neurons", layer=2, head=3, token="3"))
+    (asked,) = found.questions
+    assert where in found.enters and at == 0 and found.biased == ("bias" in where)
+    np.testing.assert_allclose(torch.from_numpy(asked.scores).softmax(-1).numpy(), weights.weights[1, 2, 2], atol=1e-6)
+    assert np.isneginf(asked.scores[3:]).all() and np.isfinite(asked.scores[:3]).all()
+    if kind == "alibi":
+        np.testing.assert_allclose(asked.bias[:3], -2.0 ** -6 * np.array([2, 1, 0]), atol=1e-5)
 
 
 def test_pictures_are_shown_patch_by_patch(tmp_path):
@@ -73,6 +114,39 @@ def test_what_is_drawn_is_what_was_watched(tiny_run):
     for group, pattern in ((cross, "cross"), (encoder, "encoder"), (decoder, "decoder.*self")):
         np.testing.assert_allclose(group.weights, seen.stack(pattern)[:, 0].numpy(), rtol=1e-6)
     assert decoder.queries[0] == "<s>" and cross.queries[-1] == "</s>" and decoder.queries[1:] == cross.queries[:-1]
+
+
+def test_steps_are_those_of_the_output(tiny_run):
+    """Their probabilities are the translation's, token by token; what they looked at is what was watched."""
+    text = tiny_run.data.valid.source[0]
+    found, (best,) = generate(tiny_run, text, Choice("steps", layer=1, head=2)), tiny_run.best([text])
+    assert np.log([step.probability for step in found.steps]).sum() == pytest.approx(best.log_probability, abs=1e-3)
+    cross, _, decoder = groups(attended(tiny_run, text))
+    assert [step.word for step in found.steps] == list(cross.queries) and found.own is None
+    np.testing.assert_allclose(found.weights, cross.weights[0, 1], atol=1e-6)
+    before = generate(tiny_run, text, Choice("steps", kind="decoder", layer=2))
+    np.testing.assert_allclose(before.weights, decoder.weights[1].mean(0), atol=1e-6)
+    assert before.own == 1 and before.keys[1:] == [step.word for step in found.steps[:-1]]
+    for step in found.steps:
+        assert len(step.others) == 5 and step.word not in [word for word, _ in step.others if word]
+        assert sum(p for _, p in step.others) + step.probability <= 1 + 1e-5
+    with pytest.raises(Mistake, match="use cross or decoder"):
+        generate(tiny_run, text, Choice("steps", kind="encoder"))
+
+
+def test_steps_of_a_language_model_look_at_what_is_before(tmp_path):
+    run = train({"task": "language", "model": STACK, "train": SHORT, "tokens": {"size": 300},
+                 "data": {"world": {"number": 100, "held_out": 10}}}, tmp_path / "run", device="cpu")
+    found, (text,) = generate(run, "The dog", Choice("steps"), max_tokens=9), run.generate(["The dog"], max_tokens=9)
+    total = np.log([step.probability for step in found.steps]).sum()
+    assert total == pytest.approx(text.score, abs=1e-3) or len(text.tokens) == 9
+    begun = len(run.begun(["The dog"])[0])
+    assert found.own == begun and len(found.steps) == len(found.keys) - begun + 1
+    for number, row in enumerate(found.weights):
+        assert row[begun + number:].max(initial=0) == 0 and row.sum() == pytest.approx(1, abs=1e-4)
+    for ending in ("svg", "png", "pdf", "html"):
+        show_generation(run, "The dog", Choice("steps", token="3"), max_tokens=9, out=tmp_path / f"a.{ending}", terminal=True)
+        assert (tmp_path / f"a.{ending}").stat().st_size > 2000
 
 
 def test_a_record_is_drawn_as_what_it_was_made_of(tiny_run, tmp_path):
@@ -117,6 +191,10 @@ def test_a_tree_ends_in_what_the_search_says(tiny_run):
     (["--view", "nose"], "--view nose: should be one of matrix, heads"), (["--view", "token"], "of which one? add --token"),
     (["--view", "token", "--token", "nobody"], "--token nobody: is none of"),
     (["--kind", "nose"], "one of cross, encoder, decoder"),
+    (["--view", "neurons", "--token", "nobody"], "--token nobody: is none of"),
+    (["--view", "neurons", "--head", "9", "--layer", "1"], "--head 9: cross-attention has 1, 2"),
+    (["--view", "steps", "--max-tokens", "9"], "--max-tokens 9: for language models"),
+    (["--view", "neurons", "--save", "a.attn"], "leave it out with --view neurons"),
     (["--view", "heads", "--layer", "9"], "--layer 9: cross-attention has 1, 2"),
     (["--view", "heads", "--head", "1"], "of which layer"),
     (["--view", "model", "--out", "a.gif"], "use .svg, .png, .pdf or .html"), (["--out", "a.html"], ".html is not a format"),
@@ -134,11 +212,13 @@ def test_the_command_draws_every_view(tiny_run, tmp_path):
         return result.stdout
 
     text = tiny_run.data.valid.source[0]
-    for view in ("matrix", "heads", "model", "entropy", "beam"):
+    for view in ("matrix", "heads", "model", "entropy", "neurons", "steps", "beam"):
         for ending in ("svg", "png", "pdf", "html"):
             run(tiny_run.folder, text, "--view", view, "--out", tmp_path / f"{view}.{ending}")
             assert (tmp_path / f"{view}.{ending}").stat().st_size > 1000
     assert "self-attention of the encoder" in run(tiny_run.folder, text, "--kind", "encoder", "--save", tmp_path / "a.attn")
+    with pytest.raises(Mistake, match="give the run and the text"):
+        run(tmp_path / "a.attn", "--view", "neurons", "--terminal")
     assert "looks at" in run(tmp_path / "a.attn", "--view", "token", "--token", 1, "--terminal")
     assert "►" in run(tiny_run.folder, text, "--view", "beam", "--terminal")
     assert "128 components of 50 positions" in run("--positions", "--out", tmp_path / "p.svg")

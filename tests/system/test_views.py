@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 
 from regard.pictures.alignment import alignment
+from regard.pictures.curves import lost_over_share
+from regard.pictures.generation import generation_page
 from regard.pictures.lines import lines
 from regard.pictures.maps import maps
+from regard.pictures.neurons import MOST_QUESTIONS, neurons, neurons_page
 from regard.pictures.spread import spread
+from regard.pictures.style import svg_text
 from regard.pictures.thumbnails import model
 from regard.pictures.tree import ENDED, KEPT, PRUNED, Node, tree
 from regard.pictures.views import VIEWS, views
@@ -64,6 +68,15 @@ def opened(browser, path, do):
     assert not problems and requests == [path.as_uri()]
 
 
+def unscripted(browser, path, holds):
+    """What holds of a page where scripts are not run."""
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(path.as_uri())
+    assert holds(page)
+    context.close()
+
+
 @pytest.mark.parametrize("view", VIEWS)
 def test_pages_to_look_around_in(browser, group, tmp_path, view):
     path = tmp_path / "a.html"
@@ -95,20 +108,73 @@ def test_pages_to_look_around_in(browser, group, tmp_path, view):
     opened(browser, path, around)
 
 
-@pytest.mark.parametrize("kind", ["matrix", "lines", "model", "entropy", "tree", "positions"])
+@pytest.mark.parametrize("kind", ["matrix", "lines", "model", "entropy", "tree", "positions", "curves"])
 def test_pages_around_a_picture(browser, group, tmp_path, kind):
     found = group[0]
     nodes = [Node(-1, 1, NASTY, -0.1, KEPT, best=True), Node(-1, 1, "b", -1.0, PRUNED),
              Node(0, 2, "c", -0.2, ENDED, -0.1, best=True)]
+    points = [{"share": share, "score": 0.1, "low": 0.0, "high": 0.2} for share in (1, 50)]
     drawn = {"matrix": lambda: alignment(found.weights[0, 0], found.keys, found.queries, darkest=found.darkest),
              "lines": lambda: lines(found.weights[0], found.queries, found.keys, found.heads),
              "model": lambda: model(found), "entropy": lambda: spread(found), "tree": lambda: tree(nodes),
+             "curves": lambda: lost_over_share({"without": dict.fromkeys(found.keys[:9], points)}),
              "positions": lambda: positions(np.sin(np.outer(np.arange(50), 1 / np.arange(1, 129))))}[kind]()
     save_any(drawn, tmp_path / "a.html", NASTY)
 
     def look(page):
         assert page.locator("svg text").count() >= 3
-        if kind in ("matrix", "lines", "tree"):
+        if kind in ("matrix", "lines", "tree", "curves"):
             assert any("<img" in text for text in page.locator("svg text").all_text_contents())
 
     opened(browser, tmp_path / "a.html", look)
+
+
+@pytest.mark.parametrize("number", [5, 2000])
+def test_neurons_are_pointed_at(browser, asking, tmp_path, number):
+    path, found = tmp_path / "a.html", asking(min(number, MOST_QUESTIONS), number, 64)
+    path.write_text(neurons_page(found, 1, svg_text(neurons(found, 1)), title=NASTY), encoding="utf-8")
+    assert path.stat().st_size < 3_000_000
+
+    def around(page):
+        assert page.locator("h1").inner_text() == NASTY and page.evaluate("document.documentElement.scrollWidth") <= 1000
+        assert page.locator("#asked [aria-pressed=true]").inner_text() == found.questions[1].word
+        assert page.locator(".sums canvas").count() == 1 + 2 * len(found.questions[1].keys)
+        first = page.locator("#asked button").first
+        first.hover()
+        assert SHOWN[:5] in page.locator(".sums .asks").inner_text()
+        page.locator("h1").hover()
+        assert SHOWN[:5] not in page.locator(".sums .asks").inner_text()          # pointed at, not kept
+        first.click()
+        page.locator("h1").hover()
+        assert SHOWN[:5] in page.locator(".sums .asks").inner_text()
+        page.locator(".sums canvas").nth(2).hover(position={"x": 3, "y": 3})
+        assert "component 1" in page.locator("#said").inner_text()
+
+    opened(browser, path, around)
+    unscripted(browser, path, lambda page: page.locator("svg text").first.is_visible())
+
+
+@pytest.mark.parametrize("number", [5, 2000])
+@pytest.mark.parametrize("own", [None, 1])
+def test_steps_are_gone_through(browser, stepping, tmp_path, number, own):
+    path = tmp_path / "a.html"
+    path.write_text(generation_page(stepping(number, number, own), title=NASTY), encoding="utf-8")
+
+    def around(page):
+        now, step = page.locator("#stage .now"), lambda: page.locator("#choose span").first.inner_text()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1000
+        assert now.inner_text().startswith(SHOWN[:5] if own is None else "$x^2$") and step() == f"step 1 of {number}"
+        page.keyboard.press("ArrowRight")
+        page.get_by_role("button", name="▶", exact=True).click()
+        assert step() == f"step 3 of {number}" and page.locator("tr[aria-current]").inner_text().startswith("3")
+        page.keyboard.press("ArrowLeft")
+        assert step() == f"step 2 of {number}" and "$x^2$" in page.locator("#stage .ways").inner_text()
+        page.keyboard.press("End")
+        assert page.get_by_role("button", name="▶", exact=True).is_disabled()
+        page.locator(".steps tbody tr").nth(3).click()
+        assert step() == f"step 4 of {number}" and page.locator("#stage [title]").count() >= 1
+
+    opened(browser, path, around)
+    unscripted(browser, path, lambda page: page.locator(".steps tbody tr").count() == number
+               and page.locator(".steps tbody tr").last.is_visible() and page.locator("#stage").is_hidden()
+               and "<img onerror> 0.20" in page.locator(".steps tbody tr").first.inner_text())

@@ -6,7 +6,8 @@ each then serves a group of them (Ainslie et al. 2023).
 
 import math
 from collections.abc import Callable
-from typing import Literal, overload
+from dataclasses import dataclass
+from typing import Literal, Protocol, overload
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,18 @@ from regard.attention.masks import EVERY, NO_MASK, Mask, of_rows
 from regard.attention.nearby import attend_nearby, scored_pairs
 
 Score = Callable[[Tensor, Tensor], Tensor]
+
+
+class Summed(Protocol):
+    """A score that is a sum over components."""
+
+    def __call__(self, q: Tensor, k: Tensor) -> Tensor: ...
+
+    def terms(self, q: Tensor, k: Tensor) -> Tensor:
+        """What each component adds to the score: (B, H, T, S, K)."""
+
+    def written(self, width: int) -> str:
+        """As a formula."""
 
 
 @overload
@@ -42,12 +55,7 @@ def attend(q, k, v, *, score=None, mask=None, bias=None, scale=None, dropout=0.0
 def attention_weights(q: Tensor, k: Tensor, *, score: Score | None = None, mask: Mask | None = None, bias: Tensor | None = None,
                       scale: float | None = None, rows: Tensor | slice = EVERY, least: torch.dtype = torch.float32) -> Tensor:
     """The softmax over keys, written out once: (B, H, T, S), in `least` precision at least. `rows`: of these queries alone."""
-    T, S = q.size(-2), k.size(-2)
-    scores = (score or dot(scale))(q[:, :, rows], k)                              # (B, H, T, S)
-    if bias is not None:
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        scores = scores + of_rows(bias, rows)
-    allowed = (mask or NO_MASK).dense(T, S, q.device, rows)
+    scores, allowed = scored(q, k, score, mask, bias, scale, rows)
     dtype = torch.promote_types(scores.dtype, least)
     if allowed is None:
         return scores.softmax(-1, dtype=dtype)
@@ -57,12 +65,40 @@ def attention_weights(q: Tensor, k: Tensor, *, score: Score | None = None, mask:
     return fill(fill(scores, ~(allowed | blind), -math.inf).softmax(-1, dtype=dtype), blind, 0.0)
 
 
-def dot(scale: float | None = None) -> Score:
+def attention_scores(q: Tensor, k: Tensor, *, score: Score | None = None, mask: Mask | None = None, bias: Tensor | None = None,
+                     scale: float | None = None, rows: Tensor | slice = EVERY) -> Tensor:
+    """What the softmax is taken of (B, H, T, S): score(q, k) + bias, and -∞ where `mask` hides the key."""
+    scores, allowed = scored(q, k, score, mask, bias, scale, rows)
+    return scores if allowed is None else scores.masked_fill(~allowed, -math.inf)
+
+
+def scored(q: Tensor, k: Tensor, score: Score | None, mask: Mask | None, bias: Tensor | None, scale: float | None,
+           rows: Tensor | slice) -> tuple[Tensor, Tensor | None]:
+    """score(q, k) + bias (B, H, T, S), and which keys may be looked at, None where all may."""
+    scores = (score or Dot(scale))(q[:, :, rows], k)
+    if bias is not None:
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        scores = scores + of_rows(bias, rows)
+    return scores, (mask or NO_MASK).dense(q.size(-2), k.size(-2), q.device, rows)
+
+
+@dataclass(frozen=True)
+class Dot:
     """q·k · scale; None is 1/√K, which keeps the variance of the scores at that of one component (sec. 3.2.1)."""
-    def score(q: Tensor, k: Tensor) -> Tensor:
-        factor = q.size(-1) ** -0.5 if scale is None else scale
-        return (q * factor) @ share(k, q.size(1)).transpose(-2, -1)
-    return score
+
+    scale: float | None = None
+
+    def __call__(self, q: Tensor, k: Tensor) -> Tensor:
+        return (q * self.factor(q)) @ share(k, q.size(1)).transpose(-2, -1)
+
+    def terms(self, q: Tensor, k: Tensor) -> Tensor:
+        return (q * self.factor(q))[..., :, None, :] * share(k, q.size(1))[..., None, :, :]
+
+    def factor(self, q: Tensor) -> float:
+        return q.size(-1) ** -0.5 if self.scale is None else self.scale
+
+    def written(self, width: int) -> str:
+        return f"q·k / √{width}" if self.scale is None else "q·k" if self.scale == 1 else f"q·k · {self.scale:.4g}"
 
 
 def mix(weights: Tensor, v: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ Of a hard choice no gradient comes back; who trains it asks `chances` how likely
 import torch
 from torch import Tensor
 
-from regard.attention.core import Score, attention_weights, mix
+from regard.attention.core import Summed, attention_weights, mix
 from regard.attention.masks import Mask
 from regard.attention.multihead import Attend
 
@@ -15,7 +15,7 @@ from regard.attention.multihead import Attend
 class Remembered(Attend):
     """`attend`, whose weights of each call since `begin` are kept while training."""
 
-    def __init__(self, dropout: float = 0.0, scale: float | None = None, score: Score | None = None):
+    def __init__(self, dropout: float = 0.0, scale: float | None = None, score: Summed | None = None):
         super().__init__(dropout, scale, score)
         self.seen: list[Tensor] = []                                              # (B, H, T, S) each
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from regard.attention.core import Score, attend
+from regard.attention.core import Dot, Summed, attend
 from regard.attention.masks import Mask
 from regard.attention.positions import Rotation, rotate
 
@@ -10,12 +10,17 @@ from regard.attention.positions import Rotation, rotate
 class Attend(nn.Module):
     """`attend` as a module: a named place where `watch` can look and `edit` can change what is seen."""
 
-    def __init__(self, dropout: float = 0.0, scale: float | None = None, score: Score | None = None):
+    def __init__(self, dropout: float = 0.0, scale: float | None = None, score: Summed | None = None):
         super().__init__()
         self.dropout, self.scale, self.score = dropout, scale, score
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None) -> Tensor:
         return attend(q, k, v, score=self.score, mask=mask, bias=bias, scale=self.scale, dropout=self.dropout * self.training)
+
+    @property
+    def sum(self) -> Summed:
+        """The score as a sum over components."""
+        return self.score or Dot(self.scale)
 
 
 class MultiHead(nn.Module):

@@ -23,6 +23,9 @@ Rotation = tuple[Tensor, Tensor]
 class Positions(nn.Module):
     """No positions at all: a bag of tokens."""
 
+    enters = "no positions"
+    """Where order enters, in words."""
+
     def embed(self, x: Tensor, at: Tensor) -> Tensor:
         return x
 
@@ -43,6 +46,8 @@ def sinusoids(at: Tensor, width: int, base: float = 10_000.0, *, halves: bool = 
 
 
 class Sinusoidal(Positions):
+    enters = "positions are within q and k: added to the embeddings"
+
     def __init__(self, width: int, base: float, max_length: int, halves: bool = False):
         super().__init__()
         self.width, self.base, self.halves = width, base, halves
@@ -57,6 +62,8 @@ class Sinusoidal(Positions):
 
 
 class Learned(Positions):
+    enters = Sinusoidal.enters
+
     def __init__(self, width: int, max_length: int):
         super().__init__()
         self.table = nn.Embedding(max_length, width)
@@ -68,6 +75,8 @@ class Learned(Positions):
 class SinusoidalGrid(Positions):
     """Patches of a picture, row by row: the sinusoids of the row, and beside them those of the column. Marks before the patches
     are nowhere."""
+
+    enters = Sinusoidal.enters
 
     def __init__(self, width: int, base: float, grid: tuple[int, int], marks: int):
         super().__init__()
@@ -84,6 +93,8 @@ class TextThenGrid(Positions):
     """Text, and after it a picture's places row by row: learned positions of the text; of each place its row's and its column's
     (Ramesh et al. 2021, sec. 2.2)."""
 
+    enters = Sinusoidal.enters
+
     def __init__(self, width: int, text: int, grid: tuple[int, int]):
         super().__init__()
         self.text, self.row, self.column = (nn.Embedding(number, width) for number in (text, *grid))
@@ -95,6 +106,8 @@ class TextThenGrid(Positions):
 
 class Rotary(Positions):
     """Pair i of a head's components is turned by p / base^(2i/K): scores depend on distance alone."""
+
+    enters = "q and k are shown as positions have turned them (rotary)"
 
     def __init__(self, key_width: int, base: float):
         super().__init__()
@@ -120,6 +133,8 @@ def rotate(x: Tensor, rotation: Rotation | None) -> Tensor:
 class Alibi(Positions):
     """Each head h pays slope_h · distance; slopes are a geometric sequence of the heads."""
 
+    enters = "positions are the bias: a slope times the distance (ALiBi)"
+
     def __init__(self, heads: int):
         super().__init__()
         self.slopes: Tensor
@@ -142,6 +157,8 @@ def alibi_slopes(heads: int) -> list[float]:
 
 class Relative(Positions):
     """A learned bias for each head and bucket of distances; one table for the whole stack."""
+
+    enters = "positions are the bias: learned, by distance"
 
     def __init__(self, heads: int, buckets: int, max_distance: int, *, causal: bool):
         super().__init__()

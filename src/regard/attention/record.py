@@ -140,11 +140,11 @@ class Budget:
         self.left -= kept.nbytes
         return kept
 
-    def take(self, x: Tensor) -> bool:
-        """Whether a tensor that is there already may be kept."""
-        if self.left is not None and x.nbytes > self.left:
+    def take(self, nbytes: int) -> bool:
+        """Whether so many bytes may be kept besides the maps."""
+        if self.left is not None and nbytes > self.left:
             return False
-        self.left = None if self.left is None else self.left - x.nbytes
+        self.left = None if self.left is None else self.left - nbytes
         return True
 
     def choose(self, whole: Map, share: int) -> tuple[str, int]:

@@ -7,21 +7,30 @@
     cosine      s·h / (|s| |h|)         Graves et al. 2014
 
 A score takes projected queries (B, H, T, K) and keys (B, H, S, K) and gives (B, H, T, S). What depends on the key alone (W h,
-U h) is its projection, computed once for a source.
+U h) is its projection, computed once for a source. Every score is a sum over components (`terms`).
 """
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention.core import Score, dot
+from regard.attention.core import Dot, Summed
 from regard.attention.masks import Mask
 from regard.attention.multihead import Attend
 
 KINDS = ("dot", "scaled", "general", "additive", "cosine")
 
 
-def cosine(q: Tensor, k: Tensor) -> Tensor:
-    return F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).transpose(-2, -1)
+class Cosine:
+    """q·k / (|q| |k|)."""
+
+    def __call__(self, q: Tensor, k: Tensor) -> Tensor:
+        return F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).transpose(-2, -1)
+
+    def terms(self, q: Tensor, k: Tensor) -> Tensor:
+        return F.normalize(q, dim=-1)[..., :, None, :] * F.normalize(k, dim=-1)[..., None, :, :]
+
+    def written(self, width: int) -> str:
+        return "q·k / (|q| |k|)"
 
 
 class Additive(nn.Module):
@@ -33,6 +42,12 @@ class Additive(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         return (q[..., :, None, :] + k[..., None, :, :]).tanh() @ self.v          # (B, H, T, S, K) -> (B, H, T, S)
+
+    def terms(self, q: Tensor, k: Tensor) -> Tensor:
+        return (q[..., :, None, :] + k[..., None, :, :]).tanh() * self.v
+
+    def written(self, width: int) -> str:
+        return "v·tanh(q + k)"
 
 
 class Scored(nn.Module):
@@ -58,13 +73,13 @@ class Scored(nn.Module):
         return self.attend(self.to_q(x)[:, None], keys, values, mask=mask)[:, 0]
 
 
-def build_score(kind: str, width: int) -> Score | None:
+def build_score(kind: str, width: int) -> Summed | None:
     match kind:
         case "dot" | "general":
-            return dot(scale=1.0)
+            return Dot(scale=1.0)
         case "additive":
             return Additive(width)
         case "cosine":
-            return cosine
+            return Cosine()
         case _:
             return None                               # the scaled dot product, in a fused kernel where there is one

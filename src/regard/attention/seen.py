@@ -34,6 +34,12 @@ class Seen:
     """For every layer, what it gave on (B, T, D) in each call, before the norm at the end of a stack."""
     values: dict[str, list[Tensor]] = field(default_factory=dict)
     """For every watched place, what was mixed under the weights (B, G, S, J) in each call."""
+    queries: dict[str, list[Tensor]] = field(default_factory=dict)
+    """For every watched place, the queries of the chosen heads (B, H, T, K) in each call, turned where positions turn them;"""
+    keys: dict[str, list[Tensor]] = field(default_factory=dict)
+    """the keys that each of those heads sees (B, H, S, K);"""
+    scores: dict[str, list[Tensor]] = field(default_factory=dict)
+    """and what the softmax is taken of (B, H, T, S): with what is added to the scores, -∞ where a key is hidden."""
     left_out: dict[str, str] = field(default_factory=dict)
     """What else there was no room for."""
     heads: list[int] | None = None
@@ -74,8 +80,13 @@ class Seen:
     def nbytes(self) -> int:
         weights = sum(kept.nbytes for calls in self.calls.values() for kept in calls)
         gradients = sum(kept.nbytes for calls in self.gradient_calls.values() for kept in calls if kept)
-        beside = [x for kept in (self.states, self.values) for calls in kept.values() for x in calls]
+        beside = [x for kept in self.beside for calls in kept.values() for x in calls]
         return weights + gradients + sum(x.nbytes for x in beside)
+
+    @property
+    def beside(self) -> list[dict[str, list[Tensor]]]:
+        """What is kept as it came."""
+        return [self.states, self.values, self.queries, self.keys, self.scores]
 
     def stack(self, pattern: str = "") -> Tensor:
         """The weights at every place whose name matches, one layer after another: (L, B, H, T, S)."""
@@ -85,8 +96,8 @@ class Seen:
         """Forget it all: a record that is to be read by hypotheses holds one search."""
         self.calls.clear()
         self.gradient_calls.clear()
-        self.states.clear()
-        self.values.clear()
+        for kept in self.beside:
+            kept.clear()
         self.left_out.clear()
         if self.budget is not None:
             self.budget.reset()

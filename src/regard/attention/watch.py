@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
+from math import prod
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from regard.attention import kernel
-from regard.attention.core import attention_weights, dot, mix
+from regard.attention.core import Dot, attention_scores, attention_weights, mix, share
 from regard.attention.masks import Mask
 from regard.attention.multihead import Attend
 from regard.attention.record import Budget, Map
@@ -68,14 +69,15 @@ def layer_of(name: str) -> int | None:
 @contextmanager
 def watch(model: nn.Module, *, layers: Chosen = None, heads: Chosen = None, rows: Chosen = None, kinds: Names = None,
           budget: int | str | None = None, keep: str = "blocks", states: bool = False,
-          gradients: bool = False, values: bool = False) -> Iterator[Seen]:
+          gradients: bool = False, values: bool = False, queries: bool = False) -> Iterator[Seen]:
     """Record attention while the block runs; the model's output does not change by one bit.
 
     `layers`, `heads` and `rows` (queries of each call) are numbers counted from 0, `kinds` patterns of names: "self", "cross",
     "encoder", "decoder.*self". A `budget` ("200MB") is for the record and what it takes to make it; what does not fit is kept as
     `keep` says: "blocks" (means), "top" (the largest of each row), "rows" (every n-th) or "entropy".
-    With `states`, what each layer makes of its input comes too, with `values` what is mixed under the weights, and with
-    `gradients` those of the loss with respect to the weights, when it goes backward.
+    With `states`, what each layer makes of its input comes too, with `values` what is mixed under the weights, with `queries` the
+    queries and keys of the chosen heads and the scores that the softmax is taken of, and with `gradients` those of the loss with
+    respect to the weights, when it goes backward.
     """
     watched = places(model, layers, kinds)
     allowance = Budget(budget, len(watched) * (1 + gradients), keep)
@@ -90,6 +92,9 @@ def watch(model: nn.Module, *, layers: Chosen = None, heads: Chosen = None, rows
                 seen.calls.setdefault(name, []).append(allowance.record(of_rows(whole, rows, name), first=first))
             if values:
                 keep_whole(seen.values, name, v, "values")
+            if queries:
+                with torch.no_grad():
+                    keep_asked(name, q, k, module, **options)
             if gradients:
                 calls = seen.gradient_calls.setdefault(name, [])
                 calls.append(None)
@@ -109,11 +114,25 @@ def watch(model: nn.Module, *, layers: Chosen = None, heads: Chosen = None, rows
             keep_whole(seen.states, name, state_in(output).detach(), "states")
         return hook
 
+    def keep_asked(name: str, q: Tensor, k: Tensor, module: Attend, **options: Any) -> None:
+        q, k, options["mask"], options["bias"] = of_heads(q, share(k, q.size(1)), heads_of(heads, q, name), **options)
+        chosen = slice(None) if rows is None else numbers_of(rows, q.size(2), name, q.device)
+        keep_whole(seen.queries, name, q[:, :, chosen], "queries")
+        keep_whole(seen.keys, name, k, "keys")
+        shape = (*q[:, :, chosen].shape[:3], k.size(2))
+        if fits(name, "scores", shape, torch.promote_types(q.dtype, torch.float32)):
+            found = attention_scores(q, k, score=module.score, scale=module.scale, rows=chosen, **options)
+            seen.scores.setdefault(name, []).append(found)
+
     def keep_whole(kept: dict[str, list[Tensor]], name: str, x: Tensor, what: str) -> None:
-        if allowance.take(x):
+        if fits(name, what, x.shape, x.dtype):
             kept.setdefault(name, []).append(x)
-        else:
-            seen.left_out[f"{name} ({what})"] = f"{'hidden ' if what == 'states' else ''}{what} {tuple(x.shape)}"
+
+    def fits(name: str, what: str, shape: Sequence[int], dtype: torch.dtype) -> bool:
+        if allowance.take(prod(shape) * dtype.itemsize):
+            return True
+        seen.left_out[f"{name} ({what})"] = f"{'hidden ' if what == 'states' else ''}{what} {tuple(shape)}"
+        return False
 
     with ExitStack() as stack:
         stack.enter_context(uncompiled())
@@ -174,12 +193,8 @@ def uncompiled() -> AbstractContextManager:
 def weights_map(q: Tensor, k: Tensor, place: Attend, heads: list[int] | None = None, *, mask: Mask | None = None,
                 bias: Tensor | None = None) -> Map:
     """The weights at a place, to be computed part by part."""
-    (B, H, T, _), S = q.shape, k.size(-2)
-    if heads is not None:
-        shared = H // k.size(1)
-        q, k = q[:, heads], k[:, [head // shared for head in heads]]
-        mask = None if mask is None else mask.heads(heads)
-        bias = bias if bias is None or bias.dim() < 3 or bias.size(-3) == 1 else bias[..., heads, :, :]
+    (B, _, T, _), S = q.shape, k.size(-2)
+    q, k, mask, bias = of_heads(q, k, heads, mask=mask, bias=bias)
 
     def part(batch: slice, rows: Tensor | slice) -> Tensor:
         added = bias if bias is None or bias.dim() < 4 or bias.size(0) == 1 else bias[batch]
@@ -192,6 +207,17 @@ def weights_map(q: Tensor, k: Tensor, place: Attend, heads: list[int] | None = N
     return Map((B, q.size(1), T, S), q.dtype, q.device, part, width=1 if place.score is None else k.size(-1))
 
 
+def of_heads(q: Tensor, k: Tensor, heads: list[int] | None, *, mask: Mask | None = None,
+             bias: Tensor | None = None) -> tuple[Tensor, Tensor, Mask | None, Tensor | None]:
+    """Everything that the weights of some heads are made of."""
+    if heads is None:
+        return q, k, mask, bias
+    shared = q.size(1) // k.size(1)
+    per_head = bias is not None and bias.dim() > 2 and bias.size(-3) > 1
+    return (q[:, heads], k[:, [head // shared for head in heads]], None if mask is None else mask.heads(heads),
+            bias[..., heads, :, :] if per_head and bias is not None else bias)
+
+
 def gradient_map(gradient: Tensor, v: Tensor, heads: list[int] | None = None) -> Map:
     """dL/dW = dO·Vᵀ, for the mix O = W V."""
     (B, H, T, _), S = gradient.shape, v.size(-2)
@@ -199,7 +225,7 @@ def gradient_map(gradient: Tensor, v: Tensor, heads: list[int] | None = None) ->
         shared = H // v.size(1)
         gradient, v = gradient[:, heads], v[:, [head // shared for head in heads]]
     return Map((B, gradient.size(1), T, S), gradient.dtype, gradient.device,
-               lambda batch, rows: dot(1.0)(gradient[batch][:, :, rows], v[batch]), signed=True)
+               lambda batch, rows: Dot(1.0)(gradient[batch][:, :, rows], v[batch]), signed=True)
 
 
 def heads_of(heads: Chosen, q: Tensor, name: str) -> list[int] | None:
@@ -210,12 +236,14 @@ def heads_of(heads: Chosen, q: Tensor, name: str) -> list[int] | None:
 
 
 def of_rows(whole: Map, rows: Chosen, name: str) -> Map:
-    if rows is None:
-        return whole
+    return whole if rows is None else whole.only(numbers_of(rows, whole.shape[2], name, whole.device))
+
+
+def numbers_of(rows: Sequence[int], queries: int, name: str, device: torch.device) -> Tensor:
     for row in rows:
-        if not -whole.shape[2] <= row < whole.shape[2]:
-            raise Mistake(f"rows = {list(rows)}: a call of {name} has {whole.shape[2]} queries, counted from 0")
-    return whole.only(torch.tensor([row % whole.shape[2] for row in rows], device=whole.device))
+        if not -queries <= row < queries:
+            raise Mistake(f"rows = {list(rows)}: a call of {name} has {queries} queries, counted from 0")
+    return torch.tensor([row % queries for row in rows], device=device)
 
 
 def state_in(output: Any) -> Tensor:

@@ -1,11 +1,14 @@
-"""Curves: how training went, and how the score holds over length."""
+"""Curves: how training went, how the score holds over length, what is lost without tokens."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from regard.pictures.style import FAINT, MARKERS, MUTED, SERIES, SMALL, look
+from regard.pictures.alignment import MARGIN, place
+from regard.pictures.lines import head_colours
+from regard.pictures.style import FAINT, MARKERS, MUTED, SERIES, SMALL, TITLE, heading, look, wrap
+from regard.pictures.words import label
 
 
 def training(records: Sequence[Mapping[str, Any]]) -> Figure:
@@ -76,4 +79,43 @@ def score_over_length(series: Mapping[str, Sequence[Mapping[str, float]]], train
         axes.set_ylim(-3, 103)
         axes.grid(axis="y", color=FAINT, linewidth=0.5)
         axes.legend()
+    return figure
+
+
+def lost_over_share(panels: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]], *, aside: str = "",
+                    title: str | None = None) -> Figure:
+    """What is lost over the share of tokens, a panel each for what is done with them and a line for each who chose them;
+    intervals as bands. The line called `aside` is dashed: what the others are compared with."""
+    names = list(dict.fromkeys(name for series in panels.values() for name in series if name != aside))
+    colours = dict(zip(names, head_colours(len(names)))) | {aside: MUTED}
+    shares = sorted({point["share"] for series in panels.values() for points in series.values() for point in points})
+    with look():
+        width, wide, high, left = 1.05 + len(panels) * 3.95 + 1.5, 3.5, 2.3, 0.72  # inches
+        lines = wrap(title, TITLE, width - 2 * MARGIN) if title else ""
+        top = MARGIN + (0.2 * (lines.count("\n") + 1) + 0.12 if lines else 0) + 0.25
+        figure = Figure(figsize=(width, top + high + 0.5))
+        for number, (name, series) in enumerate(panels.items()):
+            axes = place(figure, left + number * (wide + 0.45), top, wide, high)
+            heading(axes, name)
+            for who, points in series.items():
+                at, scores = [shares.index(point["share"]) for point in points], [point["score"] for point in points]
+                if any(point["high"] > point["low"] for point in points):
+                    axes.fill_between(at, [point["low"] for point in points], [point["high"] for point in points],
+                                      color=colours[who], alpha=0.1, linewidth=0)
+                marker = "" if who == aside else MARKERS[names.index(who) % len(MARKERS)]
+                axes.plot(at, scores, color=colours[who], marker=marker, markersize=4, linewidth=1.4, label=label(who),
+                          linestyle=(0, (4, 3)) if who == aside else "-")
+            axes.set_xticks(range(len(shares)), [f"{share:g}%" for share in shares])
+            axes.set_xlabel("share of the tokens")
+            axes.grid(axis="y", color=FAINT, linewidth=0.5)
+        spans = [axes.get_ylim() for axes in figure.axes]
+        for axes in figure.axes:
+            axes.set_ylim(min(0.0, *(low for low, _ in spans)), max(high for _, high in spans))
+        figure.axes[0].set_ylabel("probability lost")
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="upper left", borderaxespad=0, borderpad=0,
+                      bbox_to_anchor=((left + len(panels) * (wide + 0.45) - 0.2) / width, 1 - top / (top + high + 0.5)))
+        if lines:
+            figure.text(MARGIN / width, 1 - MARGIN / (top + high + 0.5), lines, fontsize=TITLE, fontweight="bold", va="top",
+                        linespacing=1.25, parse_math=False)
     return figure

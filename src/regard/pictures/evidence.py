@@ -30,7 +30,7 @@ def evidence(pixels: np.ndarray, methods: Sequence[str], answers: Sequence[Evide
     with style.look():
         high = TILE * pixels.shape[0] / pixels.shape[1]
         width = 2 * MARGIN + (1 + len(methods)) * (TILE + GAP) - GAP
-        titles = [style.wrap(one.title, style.BODY, width - 2 * MARGIN, bold=True) for one in answers]
+        titles = [style.wrap(one.title, style.BODY, width - 2 * MARGIN) for one in answers]
         words = style.wrap(legend, style.SMALL, width - 2 * MARGIN)
         heads = [LINE * (title.count("\n") + 1) + LINE * (number == 0) + 0.06 for number, title in enumerate(titles)]
         tall = [high + NOTE * any(one.notes) + GAP for one in answers]

@@ -30,7 +30,7 @@ def looks(shown: Sequence[Shown]) -> Figure:
     with style.look():
         across = min(ACROSS, 1 + max(len(one.words) for one in shown))
         width = 2 * MARGIN + across * (TILE + GAP) - GAP
-        titles = [style.wrap(one.title, style.BODY, width - 2 * MARGIN, bold=True) for one in shown]
+        titles = [style.wrap(one.title, style.BODY, width - 2 * MARGIN) for one in shown]
         heads = [0.17 * (title.count("\n") + 1) + 0.06 if title else 0.0 for title in titles]
         rows = [-(-(1 + len(one.words)) // across) for one in shown]
         tall = [tile_height(one.pixels) + WORD + GAP for one in shown]

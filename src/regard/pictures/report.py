@@ -29,6 +29,7 @@ dl { margin: 0; } dl div { padding: .55rem 0; border-bottom: 1px solid var(--lin
 dt { color: var(--soft); } dd { margin: 0; } dd.differs { color: var(--soft); font-size: .9rem; }
 code { font: .86rem ui-monospace, monospace; }
 pre { overflow-x: auto; padding: .7rem .9rem; border: 1px solid var(--line); border-radius: 4px; }
+@media (max-width: 40rem) { figure svg { max-width: 200%; } }
 @media print { body { max-width: none; padding: 0; } h2 { break-after: avoid; } figure { break-inside: avoid; } }
 """
 

@@ -28,7 +28,6 @@ TEXT, MUTED, FAINT, PAPER = "#1d2330", "#646b78", "#d8dade", "#ffffff"
 GOLD = "#d55e00"                                   # outlines: stands out on paper and on ink, in colour and in grey
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")     # Okabe & Ito 2008
 MARKERS = "osD^vP*"                                # a series is told by its marker too, not by colour alone
-BOLD = 1.15                                        # times as wide as the same words in plain type
 SMALL, BODY, TITLE = 8.0, 9.0, 11.5                # points
 
 # DejaVu comes with matplotlib; the others serve scripts it lacks, where the machine has them.
@@ -100,19 +99,18 @@ def from_oklab(lab: np.ndarray) -> np.ndarray:
     return np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
 
 
-def widths(words: Sequence[str], points: float) -> np.ndarray:
+def widths(words: Sequence[str], points: float, weight: str = "normal") -> np.ndarray:
     """Inches each word takes at this size in the house font (call inside a look)."""
-    renderer, font = RendererAgg(1, 1, 200), font_manager.FontProperties(size=points)
+    renderer, font = RendererAgg(1, 1, 200), font_manager.FontProperties(size=points, weight=weight)
     return np.array([renderer.get_text_width_height_descent(word, font, False)[0] for word in words]) / 200
 
 
-def wrap(text: str, points: float, inches: float, *, bold: bool = False) -> str:
-    """Break a title at its spaces so that no line is wider than `inches`."""
-    inches = inches / BOLD if bold else inches
+def wrap(text: str, points: float, inches: float) -> str:
+    """Break a title at its spaces so that no line is wider than `inches`, even in bold."""
     lines: list[str] = []
     for word in clean(text, keep="\n").split():
         longer = f"{lines[-1]} {word}" if lines else word
-        if lines and widths([longer], points)[0] > inches:
+        if lines and widths([longer], points, "bold")[0] > inches:
             lines.append(word)
         else:
             lines[-1:] = [longer]

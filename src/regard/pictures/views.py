@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import cache
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -60,12 +61,17 @@ def views(groups: Sequence[Maps], *, view: str = "heads", layer: int = 0, head: 
                         "layers": list(found.layers), "heads": list(found.heads), "colours": head_colours(len(found.heads)),
                         "darkest": found.darkest, "numbered": found.tile == 1,
                         "weights": encode(np.round(found.weights / found.darkest * 255))} for found in groups]}
+    body = '<div class="bar" id="choose"></div>\n<div class="bar" id="heads"></div>\n<div id="stage"></div>\n<p id="said"></p>\n'
+    return standalone(title, body, said, script())
+
+
+def standalone(title: str, body: str, said: Any, script: str, look: str = "") -> str:
+    """A page of one file, whose script draws what is said."""
     data = json.dumps(said, ensure_ascii=True).replace("<", "\\u003c")            # no word can end the script
     return ('<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            f"<title>{escape(title)}</title>\n<style>{report.STYLE}{STYLE}</style>\n</head>\n<body>\n<h1>{escape(title)}</h1>\n"
-            '<div class="bar" id="choose"></div>\n<div class="bar" id="heads"></div>\n<div id="stage"></div>\n<p id="said"></p>\n'
-            f'<script type="application/json" id="data">{data}</script>\n<script>\n{script()}</script>\n</body>\n</html>\n')
+            f"<title>{escape(title)}</title>\n<style>{report.STYLE}{STYLE}{look}</style>\n</head>\n<body>\n<h1>{escape(title)}</h1>\n"
+            f'{body}<script type="application/json" id="data">{data}</script>\n<script>\n{script}</script>\n</body>\n</html>\n')
 
 
 def encode(numbers: np.ndarray) -> str:

@@ -2,13 +2,15 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from regard.attention.file import Place, Record
+from regard.attention.seen import Seen
 from regard.attention.watch import watch
 from regard.errors import Mistake
 from regard.pictures.maps import Maps, maps
@@ -21,26 +23,57 @@ NAMES = {("cross", "source"): "cross-attention", ("self", "source"): "self-atten
          ("self", "target"): "self-attention of the decoder", ("self", "text"): "self-attention"}
 
 
+@dataclass(frozen=True)
+class Reading:
+    """What a model is given of a text, and the tokens of each side. In cross-attention, what asks is the token said in each
+    place."""
+
+    run: Run
+    inputs: dict[str, Tensor]
+    tokens: dict[str, Any]
+    both: bool
+
+    def watch(self, **options: Any) -> tuple[Any, Seen]:
+        """What the model says of it, and what is seen meanwhile."""
+        with torch.no_grad(), watch(self.run.model, **options) as seen:
+            said = self.run.read(self.inputs)
+        if not seen.places():
+            raise Mistake(f"{self.run.folder} reads this without attention: there is nothing to show")
+        return said, seen
+
+    def record(self, budget: str = BUDGET) -> Record:
+        return self.recorded(self.watch(budget=budget)[1])
+
+    def recorded(self, seen: Seen) -> Record:
+        if self.both:
+            return seen.record(self.tokens, model=self.run.model, inputs=self.inputs)
+        found = seen.record(model=self.run.model, inputs=self.inputs)             # whose only stack may be called a decoder
+        asks = "text" if seen.rows is None else "said"
+        places = {name: replace(place, queries=asks, keys="text") for name, place in found.places.items()}
+        return replace(found, places=places, tokens=self.tokens)
+
+
 def attended(run: Run, text: str, *, budget: str = BUDGET) -> Record:
-    """Read a text or a picture, and with a translator or captioner what it says of it. In cross-attention, what asks is the token
-    said in each place."""
+    """Read a text or a picture, and with a translator or captioner what it says of it, and record it all."""
+    return reading(run, text).record(budget)
+
+
+def require_attention(run: Run) -> None:
     if not run.attends:
         raise Mistake(f"{run.folder}: a model without attention has nothing to show")
-    inputs = run.reading(text)
-    with torch.no_grad(), watch(run.model, budget=budget) as seen:
-        run.read({name: part.to(run.device) for name, part in inputs.items()})
-    if not seen.places():
-        raise Mistake(f"{run.folder} reads this without attention: there is nothing to show")
-    given = {"patches": list(run.grid)} if isinstance(run, PictureRun) and "pixels" in inputs else \
+
+
+def reading(run: Run, text: str) -> Reading:
+    require_attention(run)
+    inputs = {name: part.to(run.device) for name, part in run.reading(text).items()}
+    both = "target" in inputs and len(inputs) > 1
+    given: Any = {"patches": list(run.grid)} if isinstance(run, PictureRun) and "pixels" in inputs else \
         [spelled(run.tokenizers[0], inputs.get("source", next(iter(inputs.values())))[0].tolist())]
-    if "target" in inputs and len(inputs) > 1:
-        target = inputs["target"][0].tolist()
-        tokens = {"source": given, "target": [spelled(run.tokenizers[-1], target)],
-                  "said": [spelled(run.tokenizers[-1], [*target[1:], run.marks.end])]}
-        return seen.record(tokens, model=run.model, inputs=inputs)
-    found = seen.record(model=run.model, inputs=inputs)                           # whose only stack may be called a decoder
-    places = {name: replace(place, queries="text", keys="text") for name, place in found.places.items()}
-    return replace(found, places=places, tokens={"text": given})
+    if not both:
+        return Reading(run, inputs, {"text": given}, both)
+    target = inputs["target"][0].tolist()
+    return Reading(run, inputs, {"source": given, "target": [spelled(run.tokenizers[-1], target)],
+                                 "said": [spelled(run.tokenizers[-1], [*target[1:], run.marks.end])]}, both)
 
 
 def spelled(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
@@ -50,28 +83,30 @@ def spelled(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
 
 def groups(record: Record, row: int = 0) -> list[Maps]:
     """The maps of one row of the batch, those of a stack's layers together; cross-attention first."""
-    stacks: dict[str, list[Place]] = {}
+    return [group(name, places, record.tokens, row) for name, places in stacks(record).items()]
+
+
+def stacks(record: Record) -> dict[str, list[Place]]:
+    """The places of each stack's layers that have weights, by what they are called; cross-attention first."""
+    alike: dict[str, list[Place]] = {}
     for place in record.places.values():
-        stacks.setdefault(re.sub(r"\d+", "*", place.name), []).append(place)
-    found: list[Maps] = []
-    for pattern, places in stacks.items():
+        alike.setdefault(re.sub(r"\d+", "*", place.name), []).append(place)
+    found: dict[str, list[Place]] = {}
+    for pattern, places in alike.items():
         lost = next((kept for place in places for kept in place.calls if kept.kind in ("entropy", "nothing")), None)
         if lost is None:
             name = NAMES.get((places[0].kind, places[0].keys), pattern)
-            found.append(group(name if all(name != other.name for other in found) else pattern, places, record.tokens, row))
+            found[pattern if name in found else name] = places
     if not found:
         why = "; ".join(dict.fromkeys(place.dropped for place in record.places.values())) or "there are no places in it"
         raise Mistake(f"this record has no weights to draw ({why}); record again with a larger budget")
-    return sorted(found, key=lambda one: one.name != NAMES["cross", "source"])
+    return dict(sorted(found.items(), key=lambda one: one[0] != NAMES["cross", "source"]))
 
 
 def group(name: str, places: list[Place], tokens: dict[str, Any], row: int) -> Maps:
     first = places[0]
-    T, S = sum(kept.shape[2] for kept in first.calls), max(kept.shape[3] for kept in first.calls)
-    asking = "said" if first.kind == "cross" and "said" in tokens else first.queries
-    queries, keys = words(tokens.get(asking), row, T), words(tokens.get(first.keys), row, S)
-    longest = max(map(len, tokens[asking])) if isinstance(tokens.get(asking), list) else T
-    steps = T // longest if T % longest == 0 else 1
+    queries, keys, steps = sides(first, tokens, row)
+    longest, S = sum(kept.shape[2] for kept in first.calls) // steps, max(kept.shape[3] for kept in first.calls)
     size = first.calls[0].size if len(first.calls) == 1 and first.calls[0].kind == "blocks" else 1
 
     def layers() -> Iterator[np.ndarray]:
@@ -90,6 +125,14 @@ def group(name: str, places: list[Place], tokens: dict[str, Any], row: int) -> M
         numbers = [str((place.layer or 0) + 1) for place in places]
     return maps(name, layers(), queries, keys, names=numbers, heads=[str(head + 1) for head in first.heads], tiled=size,
                 note="" if size > 1 else first.dropped and f"without {first.dropped}")
+
+
+def sides(place: Place, tokens: dict[str, Any], row: int) -> tuple[list[str], list[str], int]:
+    """What asks and what is looked at in a row, and how often: a universal block asks again in each step."""
+    T, S = sum(kept.shape[2] for kept in place.calls), max(kept.shape[3] for kept in place.calls)
+    asking = "said" if place.kind == "cross" and "said" in tokens else place.queries
+    longest = max(map(len, tokens[asking])) if isinstance(tokens.get(asking), list) else T
+    return words(tokens.get(asking), row, T), words(tokens.get(place.keys), row, S), T // longest if T % longest == 0 else 1
 
 
 def words(said: Any, row: int, number: int) -> list[str]:

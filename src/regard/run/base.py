@@ -244,9 +244,9 @@ class Run:
             raise Mistake("there is nothing to show of an empty sentence")
         return read(Ragged.of([ids]), self.marks)
 
-    def read(self, inputs: dict[str, Tensor]) -> None:
-        """Have the model read what `reading` gives, for what is to be seen of it."""
-        self.model(**inputs)
+    def read(self, inputs: dict[str, Tensor]) -> Any:
+        """Have the model read what `reading` gives, for what is to be seen of it; what it says."""
+        return self.model(**inputs)
 
     def embed(self, texts: Sequence[str], *, layer: int = -1, pool: str = "mean") -> "list[Embedded]":
         """The vectors of each text in a layer of the encoder: one of the whole, the mean of its tokens (`mean`) or that of the

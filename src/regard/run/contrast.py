@@ -66,8 +66,8 @@ class ContrastRun(PictureRun):
         """A picture by its path, or a text: one of the two towers reads."""
         return super().reading(text) if is_picture(text) else Run.reading(self, str(text))
 
-    def read(self, inputs: dict[str, Tensor]) -> None:
-        self.model.image_features(**inputs) if "pixels" in inputs else self.model.text_features(**inputs)
+    def read(self, inputs: dict[str, Tensor]) -> Any:
+        return self.model.image_features(**inputs) if "pixels" in inputs else self.model.text_features(**inputs)
 
     # what it learns from
 

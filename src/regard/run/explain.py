@@ -1,12 +1,11 @@
 """Explanations of what a run says, never without what is known of their faithfulness."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,21 +16,16 @@ from regard.explain.faithful import LOT, MEASURES, SHARES, mean, measure, permut
 from regard.explain.methods import METHODS, explain
 from regard.explain.target import Target
 from regard.explain.words import TEXTS, Words, on_one, on_permuted, verdict
-from regard.pictures.evidence import Evidence, evidence
-from regard.pictures.style import format_of, save
 from regard.run.ask import ask, ask_set, read_set
 from regard.run.asked import ITS_OWN, Asked, Question, Seen
 from regard.run.base import Run
-from regard.run.pictures import PictureRun
 from regard.scoring import Score
 
 FRESH_SEED = 1
 FIRST = 5
 """Patches that are printed."""
-LEGEND = ("Bright is what is said to speak for the answer. Below each map: what the answer loses without the patches it puts "
-          "first (without patches drawn by lot). ")
-TOLD = ("Apart: 1 less the rank correlation of the two maps, 0 where they are the same (with random weights). Selective: above "
-        "0, each map names what speaks for its own answer.")
+Curves = dict[str, dict[str, list[dict[str, float]]]]
+"""By what is done with the tokens or patches, and by who says that they matter: points over the share of them."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +61,13 @@ class Explained:
         return {"answer": self.answer, self.called.pieces: self.pieces, **grid, "amount": round(self.amount, 6),
                 "values": rounded(self.values), **other, "refused": self.refused, "faithfulness": rounded(self.measured),
                 "permuted": self.permuted}
+
+    def about(self, name: str) -> tuple[str, str]:
+        """A title, and a line under it."""
+        return f"Why {self.answer}", f"explained for {name} by {len(self.values)} methods"
+
+    def curves(self) -> Curves:
+        return curves(self.measured, self.called.pieces)
 
     def tables(self) -> "list[Table]":
         explained = [(f"{self.answer} ({self.called.counts} {self.amount:.3f})", self.values)]
@@ -124,6 +125,13 @@ class Measured:
                 "scores": {method: {name: score.to_json() for name, score in scores.items()}
                            for method, scores in self.scores.items()},
                 "permuted": None if self.permuted is None else self.permuted.to_json(), "words": self.words()}
+
+    def about(self, name: str) -> tuple[str, str]:
+        return (f"Are explanations of {name} faithful?",
+                f"{self.number} answers of {self.name}; in brackets and as bands 95% intervals over them.")
+
+    def curves(self) -> Curves:
+        return curves(self.scores, self.called.pieces)
 
     def tables(self) -> list[Table]:
         present = [m for m in MEASURES if any(m in scores for scores in self.scores.values())]
@@ -232,51 +240,13 @@ def rounded(found: Any) -> Any:
     return round(number, 6) if number == number else None
 
 
-def check_out(run: Run, path: Path, *, one: bool) -> None:
-    """Whether what is asked for can be written there, before it is made."""
-    if not one and path.suffix != ".html":
-        raise Mistake(f"--out {path}: the page about --data is written as .html")
-    if one and not isinstance(run, PictureRun):
-        raise Mistake(f"--out {path}: for the maps of a picture, or a page about --data; what is said of a text is printed")
-    if one:
-        format_of(path)
+def curves(measured: Mapping[str, Mapping[str, Any]], pieces: str) -> Curves:
+    """Comprehensiveness and sufficiency of every method over the shares, with their intervals where there are such."""
+    def point(share: int, found: float | Score) -> dict[str, float]:
+        low, score, high = (found.low, found.score, found.high) if isinstance(found, Score) else (found, found, found)
+        return {"share": share, "score": score, "low": low, "high": high}
 
-
-def draw_evidence(found: Explained, path: Path) -> None:
-    """The picture with each method's map: .svg, .png or .pdf."""
-    assert found.picture is not None
-    grid, methods, counts = found.picture.grid, list(found.values), found.called.counts
-
-    def shown(title: str, values: dict[str, list[float]], notes: Sequence[str]) -> Evidence:
-        maps = [np.array(values[name]).reshape(grid) if name in values else None for name in methods]
-        return Evidence(title, maps, notes)
-
-    def loses(name: str) -> str:
-        return f"{plain(found.measured[name]['comprehensiveness'])} ({plain(found.measured[LOT]['comprehensiveness'])})"
-
-    def apart(name: str) -> str:
-        row = found.measured[name]
-        if "apart" not in row:
-            return ""
-        return f"apart {plain(row['apart'])} ({plain(row['apart fresh'])})\nselective {plain(row['selective'])}"
-
-    answers = [shown(f"{found.answer}: {counts} {found.amount:.2f}", found.values, [loses(name) for name in methods])]
-    if found.against is not None:
-        other = found.against
-        answers.append(shown(f"{other.answer}: {counts} {other.amount:.2f}", other.values, [""] * len(methods)))
-    told = found.against is not None
-    save(evidence(found.picture.pixels, methods, answers, below=[apart(name) for name in methods] if told else (),
-                  legend=LEGEND + TOLD * told), path)
-
-
-def write_page(run: Run, found: Measured, path: Path) -> None:
-    """The tables and what they mean as one HTML page."""
-    from regard.pictures.report import Report, page
-
-    refused = [f"{name} does not apply: {why}." for name, why in found.refused.items()]
-    report = Report(f"Are explanations of {run.folder.name} faithful?",
-                    f"{found.number} answers of {found.name}; in brackets 95% intervals over them.",
-                    tables=[(table.title, table.header, table.rows) for table in found.tables()],
-                    notes=[*found.words(), *refused])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page(report), encoding="utf-8")
+    return {title: {method: [point(share, scores[f"{key} {share}%"]) for share in SHARES if f"{key} {share}%" in scores]
+                    for method, scores in measured.items()}
+            for title, key in ((f"comprehensiveness: without the first {pieces}", "without"),
+                               (f"sufficiency: with the first {pieces} alone", "only"))}

@@ -1,6 +1,7 @@
 """Draw what a run attended to, or what a record says that it did."""
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +32,9 @@ from regard.run.contrast import ContrastRun, is_picture
 from regard.run.pictures import PictureRun, as_piece
 from regard.run.translate import Alignment, Translator
 
-VIEWS = ("matrix", "heads", "model", "token", "entropy", "beam")
+VIEWS = ("matrix", "heads", "model", "token", "entropy", "neurons", "steps", "beam")
+LIVE = ("neurons", "steps", "beam")
+"""Those that a record of weights is not enough for."""
 KINDS = {"cross": "cross-attention", "encoder": "self-attention of the encoder", "decoder": "self-attention of the decoder"}
 
 
@@ -121,16 +124,15 @@ def numbers_of(found: Maps, choice: Choice) -> tuple[int | None, int | None, int
         if value is not None and str(value) not in names:
             raise Mistake(f"--{option} {value}: {found.name} has {', '.join(names)}")
         picked.append(None if value is None else list(names).index(str(value)))
-    return picked[0], picked[1], None if choice.token is None else token_number(found, choice.token)
+    return picked[0], picked[1], None if choice.token is None else token_number(found.queries, choice.token, found.tile)
 
 
-def token_number(found: Maps, token: str) -> int:
-    """By what it says, or else by its number, counted from 1."""
-    words = list(found.queries)
+def token_number(words: Sequence[str], token: str, tile: int = 1) -> int:
+    """By what it says, or else by its number, counted from 1; where words are of tiles, the one that it is in."""
     if token in words:
-        return words.index(token)
-    if token.isdigit() and 1 <= int(token) <= len(words) * found.tile:
-        return min((int(token) - 1) // found.tile, len(words) - 1)
+        return list(words).index(token)
+    if token.isdigit() and 1 <= int(token) <= len(words) * tile:
+        return min((int(token) - 1) // tile, len(words) - 1)
     shown = " ".join(words[:12]) + (" …" if len(words) > 12 else "")
     raise Mistake(f"--token {token}: is none of {shown}")
 
@@ -158,7 +160,8 @@ def matrix_of(found: Maps, view: str, layer: int | None, head: int | None,
 
 
 def whose(found: Maps, head: int | None) -> str:
-    return f"mean of {named(len(found.heads), 'head')}" if head is None else f"head {found.heads[head]}"
+    single = 0 if len(found.heads) == 1 else head
+    return f"mean of {named(len(found.heads), 'head')}" if single is None else f"head {found.heads[single]}"
 
 
 def figure_of(found: Maps, view: str, layer: int | None, head: int | None, token: int | None) -> Figure:
