@@ -1,8 +1,8 @@
 """Build the site: `python docs/build.py` (make docs). The pages of the tour are run; they, docs/*.md, README.md, RESULTS.md and
 CHANGELOG.md go into build/site, as does every source file that one of them links to. No network, no script.
 
-A picture is shown where a page's markdown names it, or where a cell ends with a value that has `_repr_svg_` or `_repr_png_`, as in
-any notebook.
+A picture is shown where a page's markdown names it, or where a cell ends with a value that has `_repr_svg_` or `_repr_png_`, as
+in any notebook.
 """
 
 import argparse
@@ -29,6 +29,7 @@ from pygments.util import ClassNotFound
 DOCS = Path(__file__).resolve().parent
 ROOT, TOUR = DOCS.parent, DOCS / "tour"
 sys.path[:0] = [str(DOCS), str(TOUR)]                 # as where a script of either lies
+import shown  # noqa: E402
 from percent import Failed, Ran, cells, run  # noqa: E402
 
 PICTURES = (".svg", ".png")
@@ -59,11 +60,10 @@ class Site:
 
     def plan(self) -> None:
         """What is read and run, in the order of the contents."""
-        first = [self.add(ROOT / "README.md", "index.html", "regard")]
-        first += [self.add(ROOT / name, name.replace(".md", ".html"), title_of(ROOT / name)) for name in ("RESULTS.md", "CHANGELOG.md")]
-        tour = [self.add(path, place_of(path), title_of(path)) for path in (DOCS / "tour.md", *sorted(TOUR.glob("[0-9]*.py")))]
-        others = [self.add(path, place_of(path), title_of(path)) for path in sorted(DOCS.glob("*.md")) if path.name != "tour.md"]
-        self.sections = {"Start": first, "The tour": tour, "Papers and parts": others}
+        tour, others = [DOCS / "tour.md", *sorted(TOUR.glob("[0-9]*.py"))], sorted(DOCS.glob("*.md"))
+        for section, sources in (("Start", [ROOT / "README.md", ROOT / "RESULTS.md", ROOT / "CHANGELOG.md"]), ("The tour", tour),
+                                 ("Papers and parts", [source for source in others if source not in tour])):
+            self.sections[section] = [self.add(source, place_of(source), title_of(source)) for source in sources]
 
     def link(self, target: str, page: Page) -> str:
         """Where a link leads, from a page; what it leads to in the repository is made a page, a picture is copied."""
@@ -74,11 +74,11 @@ class Site:
         if not found.exists() or not found.is_relative_to(ROOT):
             raise Failed(f"{named(page.source)}: a link to {target}, which is not there")
         if found.suffix in PICTURES:
-            place = str(found.relative_to(ROOT))
+            place = named(found)
             (self.out / place).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(found, self.out / place)
         else:
-            place = self.add(found, f"{found.relative_to(ROOT)}.html", named(found)).place
+            place = self.add(found, f"{named(found)}.html", named(found)).place
         return quote(os.path.relpath(place, Path(page.place).parent)) + (f"#{fragment}" if fragment else "")
 
     def write(self, page: Page) -> None:
@@ -90,8 +90,6 @@ class Site:
 def build(out: Path, work: Path) -> list[Page]:
     """The whole site; models are trained in `work`, unless they are there already."""
     clear(out)
-    import shown                                      # what the pages import, told where to work
-
     shown.FOLDER = work
     site = Site(out)
     site.plan()
@@ -161,7 +159,7 @@ def shown_value(site: Site, page: Page, ran: Ran, number: int) -> str:
 
 
 def framed(path: Path, url: str, alt: str) -> str:
-    """A picture on its card, at its own size; where that is wider than the page, the card scrolls before words become too small."""
+    """A picture on its card, at its own size; on a narrow page the card scrolls before words become too small."""
     return (f'<figure><div class="card"><img src="{escape(url)}" alt="{escape(alt)}" style="--wide: {width_of(path)}px">'
             "</div></figure>")
 
@@ -253,9 +251,10 @@ def whole(site: Site, page: Page) -> str:
 def contents(site: Site, page: Page) -> str:
     parts = []
     for section, pages in site.sections.items():
-        items = [f'<li><a href="{between(page, other)}"{" aria-current=page" if other is page else ""}>{escape(other.title)}</a></li>'
-                 for other in pages]
-        parts += [f"<h2>{section}</h2>", f"<ul>{''.join(items)}</ul>"]
+        here = {id(page): ' aria-current="page"'}
+        items = "".join(f'<li><a href="{between(page, other)}"{here.get(id(other), "")}>{escape(other.title)}</a></li>'
+                        for other in pages)
+        parts += [f"<h2>{section}</h2>", f"<ul>{items}</ul>"]
     return "\n".join(parts)
 
 
@@ -275,7 +274,7 @@ def between(page: Page, other: Page) -> str:
 
 
 def place_of(path: Path) -> str:
-    return str(path.relative_to(ROOT).with_suffix(".html"))
+    return "index.html" if path == ROOT / "README.md" else path.relative_to(ROOT).with_suffix(".html").as_posix()
 
 
 def named(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Percent format: a Python file whose cells begin with `# %%`, those of words with `# %% [markdown]`; read, and run as a notebook is."""
+"""Percent format: a Python file whose cells begin with `# %%`, those of words with `# %% [markdown]`. Read, and run."""
 
 import ast
 import io

@@ -1,10 +1,11 @@
-"""What the pages of the tour share: commands typed as a user types them, pictures as notebooks show them, two models trained once."""
+"""What the pages share: commands typed as a user types them, pictures as notebooks show them, two models trained once."""
 
 import shlex
 import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -36,7 +37,7 @@ def regard(command: str) -> Picture | None:
     """Type `regard …` and print what it says; the picture that it wrote."""
     print(f"$ regard {command}\n{typed(command)}", end="")
     words = shlex.split(command)
-    out = next((Path(after) for word, after in zip(words, words[1:]) if word == "--out"), Path())
+    out = next((Path(after) for word, after in pairwise(words) if word == "--out"), Path())
     return Picture(FOLDER / out, f"made by regard {command}") if out.suffix in (".svg", ".png") else None
 
 

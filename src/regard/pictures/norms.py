@@ -1,5 +1,5 @@
-"""What a norm averages over: layer norm the features of each word (Ba et al. 2016), batch norm each feature over all words of a batch
-(Ioffe & Szegedy 2015)."""
+"""What a norm averages over: layer norm the features of each word (Ba et al. 2016), batch norm each feature over all words of a
+batch (Ioffe & Szegedy 2015)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,6 +9,7 @@ from matplotlib.patches import Rectangle
 
 from regard.pictures import style
 from regard.pictures.alignment import place
+from regard.pictures.words import label
 
 CELL, LEFT, TOP, GAP, BOTTOM, EDGE = 0.26, 0.15, 0.62, 0.32, 0.42, 0.15         # inches
 
@@ -18,10 +19,11 @@ def norms(panels: Mapping[str, np.ndarray], words: Sequence[str], *, outlined: M
     """The same words down and features across (T, D), once for each panel on one scale: before and after. `outlined`: of a panel,
     what one mean is taken over, a "row" or a "column". Sentences end after the words `breaks`."""
     reach = max(float(np.abs(values).max()) for values in panels.values())
+    words = [label(word, 20) for word in words]
     with style.look():
         down, across = next(iter(panels.values())).shape
         assert all(values.shape == (len(words), across) for values in panels.values()), f"{len(words)} words"
-        left = LEFT + float(style.widths(list(words), style.BODY).max()) + 0.1
+        left = LEFT + float(style.widths(words, style.BODY).max()) + 0.1
         width = left + len(panels) * (across * CELL + GAP) - GAP + EDGE
         height = TOP + down * CELL + BOTTOM
         figure = Figure(figsize=(width, height))
@@ -33,7 +35,7 @@ def norms(panels: Mapping[str, np.ndarray], words: Sequence[str], *, outlined: M
             for after in breaks:
                 axes.axhline(after - 0.5, color=style.PAPER, linewidth=4)
             if number == 0:
-                axes.set_yticks(range(down), list(words), parse_math=False)
+                axes.set_yticks(range(down), words, parse_math=False)
                 axes.tick_params(labelsize=style.BODY, labelcolor=style.TEXT, pad=4)
             along = (outlined or {}).get(name)
             if along is not None:
