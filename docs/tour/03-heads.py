@@ -20,7 +20,7 @@ for heads in (1, 4, 8):
 
 # %% [markdown]
 # What they look at is learned. Here a small Transformer has learned to translate sentences of an embedded world
-# (`regard demo`, a little shorter) and reads one that it has not seen: the heads of the encoder, a colour each.
+# (`regard demo`) and reads one that it has not seen: the heads of a layer of the encoder, a colour each.
 
 # %%
 from shown import regard, translator

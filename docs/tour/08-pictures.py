@@ -37,7 +37,8 @@ picture(looks([Shown(test.pixels(), look.words, look.weights)
                for test, look in zip(chosen, found)]), "read.png")
 
 # %% [markdown]
-# At the words for a shape it looks at that shape, at those for the other it looks at the other.
+# It goes from one shape to the other with the words, most clearly at the last word of a phrase, the kind of the shape:
+# by then the words before it have told which one is meant.
 #
 # ## Measured
 #

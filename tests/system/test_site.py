@@ -1,10 +1,10 @@
 """make docs: every page of the tour is run, every link leads somewhere, and the site opens in a real browser as it should."""
 
 import re
+import resource
 import shutil
 import subprocess
 import sys
-import time
 from html import unescape
 from pathlib import Path
 from urllib.parse import unquote
@@ -19,15 +19,20 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """Built from nothing: both models are trained."""
-    folder = tmp_path_factory.mktemp("docs")
-    begun = time.perf_counter()
+    folder, before = tmp_path_factory.mktemp("docs"), cpu_seconds()
     done = subprocess.run([sys.executable, str(ROOT / "docs" / "build.py"), "--out", str(folder / "site"),
                            "--work", str(folder / "tour")], capture_output=True, text=True, cwd=folder)
     print(done.stdout, done.stderr)
     assert done.returncode == 0, done.stderr
-    print(f"the site took {time.perf_counter() - begun:.0f} s")
-    assert time.perf_counter() - begun < 2 * 360, "six minutes on an idle machine with two cores; a busy one gets twice that"
+    seconds = cpu_seconds() - before
+    print(f"the site took {seconds:.0f} s of a CPU")
+    assert seconds < 720, "six minutes on two cores, however busy the machine is"
     return folder / "site"
+
+
+def cpu_seconds():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def said(site, page):
@@ -44,11 +49,11 @@ def test_the_pages_say_what_the_lecture_says(site):
 
 
 def test_it_is_looked_up(site):
-    """The pronouns are right, and the decoder looks at the antecedent more than at the other nouns together."""
+    """Pronouns are mostly right, and the decoder looks at the antecedent more than at the other nouns together."""
     printed = said(site, "07-it.html")
-    assert re.findall(r"weil (er|sie|es) ", printed) == ["er", "sie", "es"]
-    right, wrong = (float(re.search(rf"{name} ([\d.]+)", printed)[1]) for name in ("the antecedent", "nouns together"))
+    right, wrong = (float(re.search(rf"on the {name} ([\d.]+)", printed)[1]) for name in ("antecedent", "two other nouns"))
     assert right > 2 * wrong
+    assert int(re.search(r"pronouns that are right: (\d+)%", printed)[1]) >= 80
 
 
 def test_attention_is_on_what_a_caption_names(site):

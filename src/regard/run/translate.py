@@ -20,6 +20,7 @@ from regard.models.zoo import MODELS
 from regard.run.base import Result, Run, override
 from regard.scoring import compare, merge_words, score_by_length, translation_scores
 from regard.tokens.special import NO_MARK
+from regard.tokens.tokenizer import Tokenizer
 
 ALIGN_AT_ONCE = 64
 
@@ -129,8 +130,11 @@ class Translator(Run):
         texts = self.tokenizers[1].decode([h.tokens for h in hypotheses])
         return [Translation(text, h.score, h.log_probability, h.tokens) for text, h in zip(texts, hypotheses)]
 
-    def align(self, texts: Sequence[str], targets: Sequence[list[int]] | None = None) -> Iterator[Alignment]:
-        """What each word of a translation (the model's own, unless its ids are given) looked at in its source."""
+    def align(self, texts: Sequence[str], targets: Sequence[list[int]] | None = None, *,
+              kind: str = "cross") -> Iterator[Alignment]:
+        """What each word of a translation (the model's own, unless its ids are given) looked at in its source; of the kind
+        "encoder", what each word of the source did."""
+        assert kind in ("cross", "encoder"), kind
         sources = self.ids(texts)
         said = [translation.tokens for translation in self.best(texts)] if targets is None else list(targets)
         if not self.attends:
@@ -141,11 +145,12 @@ class Translator(Run):
         for start in range(0, len(texts), ALIGN_AT_ONCE):
             rows = np.arange(start, min(start + ALIGN_AT_ONCE, len(texts)))
             batch = rows_of.batch(rows, 0, 0).to(self.device)
-            with torch.no_grad(), watch(self.model, kinds="cross") as seen:
+            with torch.no_grad(), watch(self.model, kinds="cross" if kind == "cross" else r"^encoder\.") as seen:
                 self.model(**batch.inputs)
             weights = seen.stack().float().cpu().numpy()                          # (L, B, H, T, S)
             for row, i in enumerate(rows):
-                yield self.by_words(sources[i], said[i], weights[:, row, :, :len(said[i]) + 1, :len(sources[i]) + 1])
+                asking = (self.tokenizers[1], said[i]) if kind == "cross" else (self.tokenizers[0], sources[i])
+                yield self.by_words(sources[i], *asking, weights[:, row, :, :len(asking[1]) + 1, :len(sources[i]) + 1])
 
     def reading(self, text: str) -> dict[str, Tensor]:
         """Its source, and its best translation as the decoder reads it."""
@@ -159,9 +164,9 @@ class Translator(Run):
         """The best translation of each text."""
         return [found[0] for found in self.translate(texts, **settings)]
 
-    def by_words(self, source: list[int], target: list[int], weights: np.ndarray) -> Alignment:
-        """Sub-words merged into words, end marks left out."""
-        source_words, target_words = [*self.tokenizers[0].words(source), -1], [*self.tokenizers[1].words(target), -1]
+    def by_words(self, source: list[int], tokenizer: Tokenizer, target: list[int], weights: np.ndarray) -> Alignment:
+        """Sub-words merged into words, end marks left out; the tokenizer is that of what looks."""
+        source_words, target_words = [*self.tokenizers[0].words(source), -1], [*tokenizer.words(target), -1]
         merged = np.array([[merge_words(head, target_words, source_words) for head in layer] for layer in weights])
-        texts = self.tokenizers[0].decode([source])[0], self.tokenizers[1].decode([target])[0]
+        texts = self.tokenizers[0].decode([source])[0], tokenizer.decode([target])[0]
         return Alignment(texts[0].split(), texts[1].split(), merged)

@@ -27,9 +27,9 @@ def score_against_truth(run: Translator, result: Result, gold: list[bilingual.Pa
                         f"the diagonal has error {diagonal.score:.3f}")
 
 
-def align_gold(run: Translator, gold: Sequence[bilingual.Pair]) -> Iterator[Alignment]:
+def align_gold(run: Translator, gold: Sequence[bilingual.Pair], kind: str = "cross") -> Iterator[Alignment]:
     """The attention while the reference itself is read."""
-    return run.align([pair.source for pair in gold], run.tokenizers[1].encode([pair.target for pair in gold]))
+    return run.align([pair.source for pair in gold], run.tokenizers[1].encode([pair.target for pair in gold]), kind=kind)
 
 
 def alignment_head(run: Translator) -> tuple[int, int]:
