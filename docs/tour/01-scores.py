@@ -14,7 +14,7 @@ import torch
 from regard.attention.plain import self_attention
 
 torch.set_printoptions(precision=2, sci_mode=False)
-words = torch.tensor([[[2.0, 0.0], [1.8, 0.6], [0.0, 2.0]]])    # three words, two features
+words = torch.tensor([[[2.0, 0.0], [1.8, 0.6], [0.0, 2.0]]])   # three words, two features
 mixed, weights = self_attention(words, weights=True)
 print(weights[0])
 
@@ -53,7 +53,8 @@ def gradient(scores):
 
 
 for scores in ((112, 96), (14, 12)):
-    (own, other), _ = gradient(torch.tensor(scores, dtype=torch.float64)[None, None, None])
+    given = torch.tensor(scores, dtype=torch.float64)[None, None, None]
+    (own, other), _ = gradient(given)
     print(f"{scores}: by its own score {own:+.3g}, by the other {other:+.3g}")
 
 # %% [markdown]

@@ -51,8 +51,8 @@ picture(alignment(weights.numpy(), words, words), "masked.svg")
 
 # %%
 row = scores[1, :2]
-print("softmax of the scores   ", row.softmax(0), f"ratio {(row[1] - row[0]).exp():.2f}")
-print("of a quarter of them    ", (row / 4).softmax(0), f"ratio {0.52 / 0.48:.2f}")
+print("softmax of the scores", row.softmax(0))
+print("of a quarter of them ", (row / 4).softmax(0))
 
 # %% [markdown]
 # ## Why before

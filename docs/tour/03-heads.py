@@ -49,7 +49,7 @@ found = explain_heads(load(folder, device="cpu"), number=60)
 for head in found.heads:
     if head.does != "mixed":
         share, lot = head.shares[head.does]
-        print(f"{head.place} {head.number + 1}: {head.does}, {share:.0%} (by lot {lot:.0%})")
+        print(f"{head.place} {head.number + 1}: {head.does} {share:.0%} (by lot {lot:.0%})")
 
 # %% [markdown]
 # Heads of the decoder (`cross_attention`) have found the word that they translate, heads of the encoder other words

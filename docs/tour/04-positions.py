@@ -10,8 +10,8 @@ from regard.attention.plain import self_attention
 
 words = torch.randn(1, 5, 8, generator=torch.Generator().manual_seed(1))
 order = torch.tensor([3, 0, 4, 1, 2])
-same = torch.allclose(self_attention(words[:, order]), self_attention(words)[:, order], atol=1e-6)
-print("the same in any order:", same)
+before, after = self_attention(words)[:, order], self_attention(words[:, order])
+print("the same in any order:", torch.allclose(before, after, atol=1e-6))
 
 # %% [markdown]
 # So the position p of a word is added to it, as waves of many lengths (Vaswani et al. 2017, sec. 3.5):

@@ -14,7 +14,7 @@ import torch
 from regard.layers.norm import build_norm
 
 chance = torch.Generator().manual_seed(3)
-x = torch.randn(2, 4, 8, generator=chance)       # two sentences of four words, eight features
+x = torch.randn(2, 4, 8, generator=chance)       # two sentences, four words, eight features
 x[:, :, 1] += 3                                  # a feature that is large everywhere
 x[0, 1] *= 2.5                                   # a word that is large throughout
 

@@ -8,9 +8,10 @@
 from shown import picture, regard, translator
 
 folder = translator()
-regard('translate translator "The fox carried the jacket into the castle because it was hungry." '
-       '"The fox carried the jacket into the castle because it was knitted." '
-       '"The fox carried the jacket into the castle because it was dilapidated."')
+regard('translate translator '
+       '"The fox saw the jacket in the castle because it was hungry." '
+       '"The fox saw the jacket in the castle because it was knitted." '
+       '"The fox saw the jacket in the castle because it was dilapidated."')
 
 # %% [markdown]
 # What does the decoder look at when it says the pronoun? Its second layer, head by head:
@@ -20,9 +21,10 @@ from regard.run.opened import load
 
 run = load(folder, device="cpu")
 sentence = "The fox sees the loaf on the chest, but it is already baked."
-pronoun = next(word for word in run.best([sentence])[0].text.split() if word in ("er", "sie", "es"))
-regard(f'show translator "{sentence}" --view token --token {pronoun} --kind cross --layer 2 '
-       "--out said.svg")
+words = run.best([sentence])[0].text.split()
+pronoun = next(word for word in words if word in ("er", "sie", "es"))
+regard(f'show translator "{sentence}" --view token --token {pronoun} --kind cross '
+       "--layer 2 --out said.svg")
 
 # %% [markdown]
 # There are two ways: to look at the noun; or to look at "it", from where a head of the encoder has looked at the noun
@@ -53,8 +55,8 @@ from regard.worlds import bilingual
 
 tests = bilingual.generate(200, seed=1, level=1, split="test", share=0.5)
 tests = [pair for pair in tests if any(len(it.candidates) == 3 for it in pair.pronouns)]
-kind, layer = "cross" if "cross" in best.place else "encoder", int(best.place.split(".")[2])
-seen, names, meant = [], [], []
+kind = "cross" if "cross" in best.place else "encoder"
+layer, seen, names, meant = int(best.place.split(".")[2]), [], [], []
 for pair, found in zip(tests, align_gold(run, tests, kind)):
     it, words = pair.pronouns[0], [word.strip(",.") for word in found.source]
     asking = it.target if kind == "cross" else it.source
@@ -64,9 +66,10 @@ for pair, found in zip(tests, align_gold(run, tests, kind)):
     names.append(f"{it.form}: " + ", ".join(words[place] for place in it.candidates))
     meant.append(it.candidates.index(it.antecedent_source))
 seen = np.clip(seen, 0, 1)
-picture(alignment(seen[:12], ["first noun", "second noun", "third noun", "it", "all others"],
-                  names[:12], truth="the antecedent",
-                  gold=[(noun, row) for row, noun in enumerate(meant[:12])]), "it.svg")
+columns = ["first noun", "second noun", "third noun", "it", "all others"]
+gold = [(noun, row) for row, noun in enumerate(meant[:12])]
+picture(alignment(seen[:12], columns, names[:12], gold=gold, truth="the antecedent"),
+        "it.svg")
 
 # %% [markdown]
 # Of the three nouns it looks mostly at the one that is meant, or at none. Over all such sentences, and what comes of it:

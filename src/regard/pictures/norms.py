@@ -11,7 +11,7 @@ from regard.pictures import style
 from regard.pictures.alignment import place
 from regard.pictures.words import label
 
-CELL, LEFT, TOP, GAP, BOTTOM, EDGE = 0.26, 0.15, 0.62, 0.32, 0.42, 0.15         # inches
+CELL, LEFT, TOP, GAP, BOTTOM, EDGE = 0.26, 0.15, 0.38, 0.32, 0.36, 0.15         # inches
 
 
 def norms(panels: Mapping[str, np.ndarray], words: Sequence[str], *, outlined: Mapping[str, str] | None = None,
@@ -40,6 +40,7 @@ def norms(panels: Mapping[str, np.ndarray], words: Sequence[str], *, outlined: M
             along = (outlined or {}).get(name)
             if along is not None:
                 corner, wide, high = ((-0.5, 0.5), across, 1) if along == "row" else ((0.5, -0.5), 1, down)
-                axes.add_patch(Rectangle(corner, wide, high, facecolor="none", edgecolor=style.GOLD, linewidth=2, clip_on=False))
+                axes.add_patch(Rectangle(corner, wide, high, facecolor="none", edgecolor=style.GOLD, linewidth=2, clip_on=False,
+                                         zorder=3))
             axes.spines[:].set(visible=False)
     return figure
