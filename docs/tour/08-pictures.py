@@ -37,8 +37,8 @@ picture(looks([Shown(test.pixels(), look.words, look.weights)
                for test, look in zip(chosen, found)]), "read.png")
 
 # %% [markdown]
-# It goes from one shape to the other with the words, most clearly at the last word of a phrase, the kind of the shape:
-# by then the words before it have told which one is meant.
+# With the words it goes from one shape to the other, though not cleanly: a model as small as this often keeps an eye on
+# both.
 #
 # ## Measured
 #
