@@ -1,6 +1,7 @@
 # make demo   watch a Transformer learn to translate, and look at what it attends to
 # make test   ruff, the type checker, laws and tiny systems (under 8 minutes on 2 cores)
-# Both set up what they need; make setup does that part alone.
+# make docs   the tour and all other documents as a site in build/site (some 6 minutes the first time)
+# All set up what they need; make setup does that part alone.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -32,6 +33,7 @@ system: setup
 
 docs: setup
 	$(BIN)/python docs/settings.py
+	$(BIN)/python docs/build.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -11,6 +11,8 @@ from regard.errors import Mistake
 from regard.pictures.alignment import alignment, heads
 from regard.pictures.complexity import Curve, Panel, complexity
 from regard.pictures.curves import score_by_length, score_over_length, training
+from regard.pictures.gradients import gradients
+from regard.pictures.norms import norms
 from regard.pictures.report import Report, page
 from regard.pictures.steps import Column, thinking
 from regard.pictures.style import rendered, save, svg_text
@@ -36,6 +38,9 @@ FIGURES = {
         "one": Curve([2, 4], [1e-3, 3e-3], [2e-3, 4e-3], [3e-3, 5e-3], [8, 16]),
         "two": Curve([2, 4], [1e-4, 3e-4], [2e-4, 4e-4], [3e-4, 5e-4], [4, 16])})]),
     "steps": lambda: thinking([Column("read", ["a", "$x^2$"], [1, 3], 4), Column("said", ["<b>", "", "c"], [0, 2, 3], 3)]),
+    "gradients": lambda: gradients([4, 16], {"one": [[0.1, 0.2, 0.3], [1e-3, 1e-2, 1e-1]], "two": [[0.1] * 3] * 2}),
+    "norms": lambda: norms({"before": matrix(3, 4), "after": matrix(3, 4, 1)}, list("abc"), outlined={"after": "row"},
+                           breaks=[2]),
     "longer": lambda: score_over_length({"one": [dict(length=5, score=100.0, low=99.0, high=100.0)],
                                          "two": [dict(length=5, score=0.0, low=0.0, high=1.0)]}, trained=4),
     "length": lambda: score_by_length({"one": [dict(low=1, high=5, count=9, score=50.0, ci_low=40.0, ci_high=55.0)],
@@ -61,6 +66,22 @@ def test_nasty_words_stay_words():
     said = words_of(svg)
     assert "$x^2$" in said and "Straße" in said and any(word.startswith("<img src=x onerror") for word in said)
     assert b"<img" not in svg
+
+
+def test_gradients_are_medians_between_quartiles():
+    """On axes whose numbers are written as numbers."""
+    axes = FIGURES["gradients"]().axes[0]
+    assert [list(line.get_ydata()) for line in axes.lines] == [[0.2, 1e-2], [0.1, 0.1]]
+    said = words_of(rendered(FIGURES["gradients"](), "svg"))
+    assert {"4", "16", "one", "two", "0.01", "0.1"} <= set(said) and not any("$" in word for word in said)
+
+
+@pytest.mark.parametrize(("along", "box"), [("row", (-0.5, 0.5, 4, 1)), ("column", (0.5, -0.5, 1, 3))])
+def test_norms_share_a_scale_and_outline_what_is_averaged(along, box):
+    panels = {"before": 3 * matrix(3, 4), "after": matrix(3, 4)}
+    left, right = norms(panels, NASTY[:3], outlined={"after": along}).axes
+    assert left.images[0].get_clim() == right.images[0].get_clim() == (-panels["before"].max(), panels["before"].max())
+    assert not left.patches and right.patches[0].get_bbox().bounds == box
 
 
 def test_the_darkest_cell_is_the_largest_weight(tmp_path):

@@ -76,6 +76,22 @@ def test_alignments_are_over_the_words_that_were_said(tiny_run):
         assert np.all((np.abs(sums - 1) < 1e-5) | (sums == 0))
 
 
+def test_the_encoder_is_looked_into_word_by_word(tiny_run):
+    """Each word of the source over all words of the source: what was watched, pieces put together, the end left out."""
+    texts = ["The dog sleeps.", "The cat saw the dog because it slept."]
+    for text, found in zip(texts, tiny_run.align(texts, kind="encoder")):
+        assert found.source == found.target == text.split()
+        assert found.weights.shape == (2, 2, len(found.source), len(found.source))
+        np.testing.assert_allclose(found.weights.sum(-1), 1, atol=1e-6)
+        with torch.no_grad(), regard.watch(tiny_run.model, kinds=r"^encoder\.") as seen:
+            tiny_run.model(**tiny_run.reading(text))
+        raw, pieces = seen.stack()[:, 0], [*tiny_run.tokenizers[0].words(tiny_run.ids([text])[0]), -1]
+        assert pieces.count(0) == 1, "the first word is one token"
+        row = raw[..., 0, :].numpy()                                              # (L, H, S)
+        expected = np.stack([row[..., np.array(pieces) == word].sum(-1) for word in range(len(found.source))], -1)
+        np.testing.assert_allclose(found.weights[:, :, 0], expected / expected.sum(-1, keepdims=True), atol=1e-5)
+
+
 def test_a_text_longer_than_the_model_allows_is_refused(tiny_run):
     with pytest.raises(Mistake, match=r"line 2 is \d+ tokens long, the model takes 48"):
         tiny_run.best(["The dog sleeps.", "The dog sleeps. " * 40])

@@ -38,8 +38,9 @@ def sizes(words: int) -> Sizes:
 
 
 def alignment(weights: np.ndarray, source: Sequence[str], target: Sequence[str], *, title: str | None = None,
-              gold: Iterable[tuple[int, int]] | None = None, darkest: float = 1.0) -> Figure:
-    """Attention weights (T, S) in 0..1 -> the matrix; `gold` links are (source, target) indices, as Pharaoh's "0-1" has them."""
+              gold: Iterable[tuple[int, int]] | None = None, truth: str = "gold alignment", darkest: float = 1.0) -> Figure:
+    """Attention weights (T, S) in 0..1 -> the matrix; `gold` links are (source, target) indices, as Pharaoh's "0-1" has them, and
+    `truth` is what the legend calls them."""
     weights = checked(weights, (len(target), len(source)))
     rows, cols = weights.shape
     size = sizes(max(rows, cols))
@@ -62,7 +63,7 @@ def alignment(weights: np.ndarray, source: Sequence[str], target: Sequence[str],
         name_axes(axes, source, target, size)
         colour_bar(figure, place(figure, left + cols * size.cell + 2 * GAP, top, BAR, bar_height), darkest)
         if gold is not None:
-            outline(figure, axes, gold, size)
+            outline(figure, axes, gold, truth, size)
         if lines:
             figure.text(MARGIN / width, 1 - MARGIN / height, lines, fontsize=style.TITLE, fontweight="bold", va="top",
                         linespacing=1.25, parse_math=False)
@@ -117,7 +118,7 @@ def colour_bar(figure: Figure, axes: Axes, darkest: float = 1.0) -> None:
     axes.set_yticks(ticks, ["0", "", f"{darkest / 2:.2g}", "", f"{darkest:.2g}"])
 
 
-def outline(figure: Figure, axes: Axes, gold: Iterable[tuple[int, int]], size: Sizes) -> None:
+def outline(figure: Figure, axes: Axes, gold: Iterable[tuple[int, int]], truth: str, size: Sizes) -> None:
     """Outlined cells for the links that are known to be true, and their legend under the matrix."""
     links = sorted(set(gold))
     (_, cols), (rows, _) = axes.get_xlim(), axes.get_ylim()
@@ -127,7 +128,7 @@ def outline(figure: Figure, axes: Axes, gold: Iterable[tuple[int, int]], size: S
     line = max(1.2, size.cell * 6)
     axes.add_collection(PatchCollection(frames, facecolor="none", edgecolor=style.GOLD, linewidth=line, zorder=3))
     width, height = figure.get_size_inches()
-    figure.legend([Patch(facecolor="none", edgecolor=style.GOLD, linewidth=1.6)], ["gold alignment"], loc="lower left",
+    figure.legend([Patch(facecolor="none", edgecolor=style.GOLD, linewidth=1.6)], [truth], loc="lower left",
                   bbox_to_anchor=(MARGIN / width, MARGIN / height), borderpad=0, borderaxespad=0,
                   handlelength=0.9, handleheight=0.9, handletextpad=0.6)
 

@@ -129,8 +129,10 @@ class Translator(Run):
         texts = self.tokenizers[1].decode([h.tokens for h in hypotheses])
         return [Translation(text, h.score, h.log_probability, h.tokens) for text, h in zip(texts, hypotheses)]
 
-    def align(self, texts: Sequence[str], references: Sequence[str] | None = None) -> Iterator[Alignment]:
-        """What each word of a translation (the model's own, unless references are given) looked at in its source."""
+    def align(self, texts: Sequence[str], references: Sequence[str] | None = None, *, kind: str = "cross") -> Iterator[Alignment]:
+        """What each word of a translation (the model's own, unless references are given) looked at in its source; of the kind
+        "encoder", what each word of the source did."""
+        assert kind in ("cross", "encoder"), kind
         sources, read = self.ids(texts), [words for _, words in self.tokenizers[0].encode_words(texts)]
         if references is None:
             told = [(found.text, found.tokens, self.tokenizers[1].words(found.tokens)) for found in self.best(texts)]
@@ -146,13 +148,13 @@ class Translator(Run):
         for start in range(0, len(texts), ALIGN_AT_ONCE):
             rows = np.arange(start, min(start + ALIGN_AT_ONCE, len(texts)))
             batch = rows_of.batch(rows, 0, 0).to(self.device)
-            with torch.no_grad(), watch(self.model, kinds="cross") as seen:
+            with torch.no_grad(), watch(self.model, kinds="cross" if kind == "cross" else r"^encoder\.") as seen:
                 self.model(**batch.inputs)
             weights = seen.stack().float().cpu().numpy()                          # (L, B, H, T, S)
             for row, i in enumerate(rows.tolist()):
-                target, _, spoken = told[i]
-                yield by_words(texts[i], read[i][:len(sources[i])], target, spoken,
-                               weights[:, row, :, :len(said[i]) + 1, :len(sources[i]) + 1])
+                words = read[i][:len(sources[i])]
+                asking, _, asked = told[i] if kind == "cross" else (texts[i], sources[i], words)
+                yield by_words(texts[i], words, asking, asked, weights[:, row, :, :len(asked) + 1, :len(words) + 1])
 
     def reading(self, text: str) -> dict[str, Tensor]:
         """Its source, and its best translation as the decoder reads it."""
@@ -167,7 +169,7 @@ class Translator(Run):
         return [found[0] for found in self.translate(texts, **settings)]
 
 
-def by_words(source: str, read: list[int], target: str, spoken: list[int], weights: np.ndarray) -> Alignment:
+def by_words(source: str, read: list[int], asking: str, asked: list[int], weights: np.ndarray) -> Alignment:
     """Sub-words, of which the numbers of their words are given, merged into words; end marks are left out."""
-    merged = np.array([[merge_words(head, [*spoken, -1], [*read, -1]) for head in layer] for layer in weights])
-    return Alignment(source.split()[:merged.shape[-1]], target.split()[:merged.shape[-2]], merged)
+    merged = np.array([[merge_words(head, [*asked, -1], [*read, -1]) for head in layer] for layer in weights])
+    return Alignment(source.split()[:merged.shape[-1]], asking.split()[:merged.shape[-2]], merged)

@@ -76,9 +76,9 @@ def heads_for(run: Translator, found: Sequence[Alignment], gold: Sequence[biling
     return [chosen[(i + 1) % 2] for i in range(len(found))], f"{' and '.join(names)} (chosen on one half, scored on the other)"
 
 
-def align_gold(run: Translator, gold: Sequence[bilingual.Pair]) -> Iterator[Alignment]:
+def align_gold(run: Translator, gold: Sequence[bilingual.Pair], kind: str = "cross") -> Iterator[Alignment]:
     """The attention while the reference itself is read."""
-    return run.align([pair.source for pair in gold], [pair.target for pair in gold])
+    return run.align([pair.source for pair in gold], [pair.target for pair in gold], kind=kind)
 
 
 def alignment_head(run: Translator) -> tuple[int, int]:

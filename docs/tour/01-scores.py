@@ -1,0 +1,87 @@
+# %% [markdown]
+# # Scores, and why they are scaled
+#
+# Attention asks with a query, compares it with every key, turns the scores into weights that add up to one, and
+# answers with the mean of the values under these weights (Vaswani et al. 2017, eq. 1):
+#
+# > Attention(Q, K, V) = softmax(Q Kᵀ / √dₖ) V
+#
+# In its plainest form queries, keys and values are the words themselves: each becomes a mean of all, by likeness.
+
+# %%
+import torch
+
+from regard.attention.plain import self_attention
+
+torch.set_printoptions(precision=2, sci_mode=False)
+words = torch.tensor([[[2.0, 0.0], [1.8, 0.6], [0.0, 2.0]]])   # three words, two features
+mixed, weights = self_attention(words, weights=True)
+print(weights[0])
+
+# %% [markdown]
+# The first two words are alike and look at each other; the third looks at itself.
+#
+# ## Why divide by √dₖ
+#
+# A dot product is a sum of dₖ terms, so it grows with the width. With dₖ = 64, this query and these two keys score
+# 112 and 96; divided by √64 = 8, that is 14 and 12.
+
+# %%
+from regard.attention.core import Dot, attention_weights
+
+query = torch.ones(1, 1, 1, 64)
+keys = torch.stack([torch.full((64,), 112 / 64), torch.full((64,), 96 / 64)])[None, None]
+for name, scale in (("q·k", 1.0), ("q·k / √64", None)):
+    first, second = Dot(scale)(query, keys).flatten().tolist()
+    one, other = attention_weights(query, keys, scale=scale).flatten().tolist()
+    print(f"{name:9}  scores {first:g}, {second:g}  weights {one:.2f}, {other:.2f}")
+
+# %% [markdown]
+# Unscaled, the second key is as good as not there. But the weights are not the worst of it. What a model learns from
+# is their gradient,
+#
+# > ∂wᵢ / ∂sⱼ = wᵢ (1 − wᵢ) if i = j, else −wᵢ wⱼ
+#
+# and where one weight is 1 and the others are 0, all of that is 0.
+
+# %%
+def gradient(scores):
+    """∂ weights / ∂ scores, by automatic differentiation through the core."""
+    def weights(given):
+        return attention_weights(query, keys, score=lambda q, k: given)[0, 0, 0]
+    return torch.autograd.functional.jacobian(weights, scores)[:, 0, 0, 0]
+
+
+for scores in ((112, 96), (14, 12)):
+    given = torch.tensor(scores, dtype=torch.float64)[None, None, None]
+    (own, other), _ = gradient(given)
+    print(f"{scores}: by its own score {own:+.3g}, by the other {other:+.3g}")
+
+# %% [markdown]
+# At 112 and 96 the gradient is a ten-millionth: it has vanished. At 14 and 12 it is a tenth; the 1/8 that the scaling
+# itself puts before it costs little against that. And it is not only in this example. Queries and keys drawn at
+# random, one query over eight keys, at growing widths:
+
+# %%
+from shown import picture
+
+from regard.pictures.gradients import gradients
+
+
+def largest(width, scale):
+    """max wᵢ (1 − wᵢ) of 500 queries, each over 8 keys."""
+    chance = torch.Generator().manual_seed(width)
+    q = torch.randn(500, 1, 1, width, generator=chance, dtype=torch.float64)
+    k = torch.randn(500, 1, 8, width, generator=chance, dtype=torch.float64)
+    weights = attention_weights(q, k, scale=scale)
+    return (weights * (1 - weights)).amax(-1).flatten().tolist()
+
+
+widths = [4, 16, 64, 256, 1024]
+drawn = {name: [largest(width, scale) for width in widths]
+         for name, scale in (("q·k / √dₖ", None), ("q·k", 1.0))}
+picture(gradients(widths, drawn), "gradients.svg")
+
+# %% [markdown]
+# Scaled, what the softmax lets through does not depend on the width; unscaled, the wider the model, the less gets
+# through (the line is the median, the band the middle half of the draws).

@@ -1,0 +1,56 @@
+# %% [markdown]
+# # Alignment
+#
+# Attention was invented for this (Bahdanau et al. 2015): before it says a word, a translator looks for what to
+# translate next. The state s of the decoder is the query, the words h of the source are keys and values:
+#
+# > αᵢⱼ = softmaxⱼ(score(sᵢ, hⱼ)), cᵢ = Σⱼ αᵢⱼ hⱼ
+#
+# The rows of α, one for each word said, are the alignment matrix: target words down, source words across.
+
+# %%
+from shown import picture, regard, translator
+
+folder = translator()
+regard('show translator "The goat finds the cake under the sofa because it is baked." '
+       "--out alignment.svg")
+
+# %% [markdown]
+# Mostly it goes down the diagonal, word by word; where German puts its verb last, it jumps.
+#
+# ## Is that what translates what?
+#
+# In the embedded world it is known which word translates which. Outlined is the truth; drawn is the one head that was
+# nearest to it on validation sentences, while it reads a test sentence and its translation.
+
+# %%
+from regard.pictures.alignment import alignment
+from regard.run.opened import load
+from regard.run.truth import align_gold, alignment_head
+from regard.worlds import bilingual
+
+
+def crosses(links):
+    return any(s < r and t > u for s, t in links for r, u in links)
+
+
+run = load(folder, device="cpu")
+layer, head = alignment_head(run)
+tests = bilingual.generate(50, seed=1, level=1, split="test", share=0.5)
+pair = next(pair for pair in tests if crosses(pair.alignment))
+found = next(align_gold(run, [pair]))
+weights, name = found.view(layer, head)
+picture(alignment(weights, found.source, found.target, gold=pair.alignment, title=name),
+        "gold.svg")
+
+# %% [markdown]
+# The network was never told an alignment. How far its links are from the gold ones over all test sentences is the
+# alignment error rate, 0 at best (with its 95% interval, and the BLEU of its translations):
+
+# %%
+import json
+
+scores = json.loads((folder / "scores.json").read_text())["test"]
+for name in ("alignment_error", "bleu"):
+    score, low, high = (scores[name][part] for part in ("score", "low", "high"))
+    print(f"{name.replace('_', ' '):15} {score:7.3f}   [{low:.3f}, {high:.3f}]")
