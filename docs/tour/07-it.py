@@ -35,8 +35,8 @@ regard(f'show translator "{sentence}" --view token --token {pronoun} --kind cros
 from regard.run.heads import explain_heads
 
 heads = explain_heads(run, number=120)
-best = max((head for head in heads.heads if "antecedent" in head.shares),
-           key=lambda head: head.excess("antecedent"))
+looking = [head for head in heads.heads if head.place.startswith("encoder") or "cross" in head.place]
+best = max(looking, key=lambda head: head.excess("antecedent"))
 share, lot = best.shares["antecedent"]
 print(f"{best.place}, head {best.number + 1}")
 print(f"{share:.0%} of its weight is on the antecedent; by lot it would be {lot:.0%}")
