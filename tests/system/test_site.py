@@ -49,7 +49,7 @@ def test_the_pages_say_what_the_lecture_says(site):
 
 
 def test_it_is_looked_up(site):
-    """Pronouns are mostly right, and the head that resolves them looks at the antecedent more than at the other nouns together."""
+    """Pronouns are mostly right, and the head shown looks at the antecedent more than at the other nouns together."""
     printed = said(site, "07-it.html")
     right, wrong = (float(re.search(rf"on the {name} ([\d.]+)", printed)[1]) for name in ("antecedent", "two other nouns"))
     assert right > 2 * wrong
