@@ -128,12 +128,12 @@ def test_links_lead_to_pages_pictures_and_source(docs, tmp_path):
     site = docs.Site(tmp_path)
     site.plan()
     page = site.pages[ROOT / "docs" / "transformer.md"]
-    text = "# a\n\n[s](settings.md#a) [c](../src/regard/cli.py)\n\n![p](pictures/shapes.png)\n\n|a|\n|-|\n|b|\n"
+    text = "# a\n\n[s](settings.md#a) [c](../src/regard/errors.py)\n\n![p](pictures/shapes.png)\n\n|a|\n|-|\n|b|\n"
     made = docs.words(site, page, text)
-    assert 'href="settings.html#a"' in made and 'href="../src/regard/cli.py.html"' in made and '<h1 id="a">' in made
+    assert 'href="settings.html#a"' in made and 'href="../src/regard/errors.py.html"' in made and '<h1 id="a">' in made
     assert 'src="pictures/shapes.png"' in made and (tmp_path / "docs" / "pictures" / "shapes.png").exists()
     assert "<p><figure" not in made and '<div class="scroll"><table>' in made
-    assert ROOT / "src" / "regard" / "cli.py" in site.pages
+    assert ROOT / "src" / "regard" / "errors.py" in site.pages
     for gone in ("nowhere.md", "../../outside.md"):
         with pytest.raises(docs.Failed, match=r"transformer\.md: a link to"):
             docs.words(site, page, f"[a]({gone})")

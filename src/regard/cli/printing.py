@@ -1,0 +1,61 @@
+"""What verbs print: JSON, texts, tables."""
+
+import json
+import signal
+import sys
+from typing import Any
+
+
+def print_json(**values: Any) -> None:
+    print(json.dumps(values, ensure_ascii=False))
+
+
+def print_written(texts: list[Any], as_json: bool) -> None:
+    for found in texts:
+        if as_json:
+            print_json(text=found.text, score=round(found.score, 6))
+        else:
+            print(found.text)
+    sys.stdout.flush()
+
+
+def print_stream(writing: Any, as_json: bool) -> None:
+    """A text while it is written, its end in any case on a line of its own."""
+    if as_json:
+        for piece in writing:
+            print_json(piece=piece)
+            sys.stdout.flush()
+        print_written([writing.result], as_json)
+        return
+    print(writing.prompt, end="", flush=True)
+    try:
+        for piece in writing:
+            print(piece, end="", flush=True)
+    finally:
+        print(flush=True)
+
+
+def print_results(results: list[Any]) -> None:
+    for result in results:
+        rows = []
+        for metric, score in result.scores.items():
+            digits = 3 if score.score < 10 and metric != "ter" else 1
+            rows.append([metric.replace("_", " "), f"{score.score:.{digits}f}",
+                         f"{score.low:.{digits}f} – {score.high:.{digits}f}", score.signature.partition("|beam:")[0]])
+        print_table(f"{result.name} ({len(result.examples):,} examples)", ["metric", "score", "95% interval", "signature"], rows)
+        for note in result.notes:
+            print(note)
+
+
+def print_table(title: str, header: list[str], rows: list[list[str]]) -> None:
+    """A plain table, the same on a terminal and in a pipe."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    print(f"\n{title}")
+    for row in [header, *rows]:
+        print("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+
+
+def end_with_the_reader() -> None:
+    """Let `regard translate … | head` end quietly, as other filters do."""
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
