@@ -1,18 +1,7 @@
-"use strict";
-// Goes through the steps that stand in the table, one at a time. Words reach the page as textContent alone.
-const data = JSON.parse(document.getElementById("data").textContent);
-const ramp = Uint8Array.from(atob(data.ramp), c => c.charCodeAt(0));
-const stage = document.getElementById("stage"), bar = document.getElementById("choose"), scroll = document.querySelector(".scroll");
+// Goes through the steps that stand in the table, one at a time.
+const bar = document.getElementById("choose"), scroll = document.querySelector(".scroll");
 const rows = [...document.querySelectorAll(".steps tbody tr")], last = data.steps.length - 1;
 let at = Math.min(data.at, last), shaded = [];
-
-function make(tag, name, text, parent) {
-  const node = document.createElement(tag);
-  if (name) node.className = name;
-  if (text !== undefined) node.textContent = text;
-  if (parent) parent.append(node);
-  return node;
-}
 
 const words = (title, list) => {
   make("h3", "", title, stage);

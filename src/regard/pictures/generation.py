@@ -2,9 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -168,11 +166,6 @@ def generation_text(found: Generation, first: int = 0) -> str:
     return "\n".join([*lines, "", "; ".join(part for part in (found.name, note, found.note) if part)])
 
 
-@cache
-def script() -> str:
-    return (Path(__file__).parent / "generation.js").read_text(encoding="utf-8")
-
-
 def generation_page(found: Generation, *, title: str, first: int = 0) -> str:
     """All steps as a table that can be read without a script; with one, they are gone through by buttons and arrow keys."""
     looks = [looked(found, number, MOST_LOOKS) for number in range(len(found.steps))]
@@ -187,7 +180,7 @@ def generation_page(found: Generation, *, title: str, first: int = 0) -> str:
     body = (f'<p class="lead">{escape(about)}</p>\n<div class="bar" id="choose"></div>\n<div id="stage" hidden></div>\n'
             '<div class="scroll"><table class="steps"><thead><tr><th></th><th>said</th><th>probability</th><th>looked at</th>'
             f"<th>might have been</th></tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>\n")
-    return standalone(title, body, said, script(), STYLE)
+    return standalone(title, body, said, "generation.js", STYLE)
 
 
 def table_row(found: Generation, number: int, looks: Sequence[tuple[int, float]]) -> str:

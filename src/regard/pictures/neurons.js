@@ -1,18 +1,7 @@
-"use strict";
-// Draws the question that is pointed at, out of #data. Words reach the page as textContent alone.
-const data = JSON.parse(document.getElementById("data").textContent);
-const bytes = text => Uint8Array.from(atob(text), c => c.charCodeAt(0));
-const ramp = bytes(data.ramp), keys = bytes(data.keys), K = data.width;
-const stage = document.getElementById("stage"), said = document.getElementById("said"), asked = document.getElementById("asked");
+// Draws the question that is pointed at, out of #data.
+const keys = bytes(data.keys), K = data.width;
+const said = document.getElementById("said"), asked = document.getElementById("asked");
 let kept = data.at;
-
-function make(tag, name, text, parent) {
-  const node = document.createElement(tag);
-  if (name) node.className = name;
-  if (text !== undefined) node.textContent = text;
-  if (parent) parent.append(node);
-  return node;
-}
 
 const value = (byte, reach) => (byte - 127) / 127 * reach;
 const number = x => x.toPrecision(2).replace("-", "−");

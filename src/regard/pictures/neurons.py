@@ -5,9 +5,7 @@ After BertViz (Vig 2019). One query at a time; a page has more of them to point 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -218,11 +216,6 @@ def neurons_text(found: Neurons, number: int = 0, width: int = 100) -> str:
     return "\n".join([*lines, "", *(note for note in (found.enters, asked.left) if note)])
 
 
-@cache
-def script() -> str:
-    return (Path(__file__).parent / "neurons.js").read_text(encoding="utf-8")
-
-
 def neurons_page(found: Neurons, number: int, still: str, *, title: str) -> str:
     """A page in which another query can be pointed at; without a script, it shows the picture `still` (SVG)."""
     used = np.unique(np.concatenate([one.keys for one in found.questions]))
@@ -233,7 +226,7 @@ def neurons_page(found: Neurons, number: int, still: str, *, title: str) -> str:
     about = "; ".join(note for note in (found.name, found.enters, found.note) if note)
     body = (f'<p class="lead">{escape(about)}</p>\n<div class="asked" id="asked"></div>\n<div id="stage"></div>\n'
             f'<p id="said"></p>\n<noscript><figure><div class="card">{still}</div></figure></noscript>\n')
-    return standalone(title, body, said, script(), STYLE)
+    return standalone(title, body, said, "neurons.js", STYLE)
 
 
 def one_of(found: Neurons, asked: Question, used: np.ndarray, reach: float) -> dict[str, object]:

@@ -1,25 +1,13 @@
-"use strict";
-// Draws the maps that stand in #data. Words reach the page as textContent alone.
-const data = JSON.parse(document.getElementById("data").textContent);
-const bytes = text => Uint8Array.from(atob(text), c => c.charCodeAt(0));
-const ramp = bytes(data.ramp);
+// Draws the maps that stand in #data.
 for (const group of data.groups) group.weights = bytes(group.weights);
 const at = { ...data.at, off: new Set(), hover: null };
-const stage = document.getElementById("stage"), said = document.getElementById("said");
+const said = document.getElementById("said");
 
 const group = () => data.groups[at.group];
 const sizes = () => { const g = group(); return [g.layers.length, g.heads.length, g.queries.length, g.keys.length]; };
 const place = (layer, head) => { const [, H, T, S] = sizes(); return (layer * H + head) * T * S; };
 const weight = byte => { const w = byte / 255 * group().darkest; return w >= 0.1 ? w.toFixed(2) : w.toPrecision(2); };
 const on = () => group().heads.map((_, head) => head).filter(head => !at.off.has(head));
-
-function make(tag, name, text, parent) {
-  const node = document.createElement(tag);
-  if (name) node.className = name;
-  if (text !== undefined) node.textContent = text;
-  if (parent) parent.append(node);
-  return node;
-}
 
 // Weights (rows, cols) 0..255 as pixels of a canvas, one each.
 function pixels(canvas, rows, cols, value) {
