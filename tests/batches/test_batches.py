@@ -164,3 +164,26 @@ def test_chance_is_even_and_stateless(seed, epoch):
     assert numbers.min() >= 0 and numbers.max() < 1 and abs(numbers.mean() - 0.5) < 0.03
     assert abs(np.corrcoef(numbers[1:], numbers[:-1])[0, 1]) < 0.1
     assert abs(np.corrcoef(numbers, chance.uniform(seed, epoch + 1, np.arange(4000)))[0, 1]) < 0.1
+
+
+def test_filled_up_to_a_multiple_few_shapes_come_and_nothing_else_changes(store):
+    """Every pair once; lengths of eight, or as long as any on their side; what is asked is what was asked."""
+    plain, filled = Batches(store, 600, 3), Batches(store, 600, 3, multiple=8)
+    for epoch in (0, 1):
+        longest = [int(side.max()) for side in store.lengths(3, epoch)]
+        batches = [filled.batch(epoch, index) for index in range(len(filled.plan(epoch)))]
+        assert sorted(np.concatenate([batch.rows for batch in batches])) == list(range(len(store)))
+        for batch in batches:
+            assert batch.labels.shape == batch.inputs["target"].shape
+            for part, most in ((batch.inputs["source"], longest[0]), (batch.inputs["target"], longest[1])):
+                assert part.size(1) in (most, longest[0], longest[1]) or part.size(1) % 8 == 0
+                assert part.size(1) <= max(longest) and part.numel() <= 600
+            again = store.batch(batch.rows, 3, epoch)
+            assert batch.label_count() == again.label_count()
+            assert torch.equal(batch.inputs["lengths"], again.inputs["lengths"])
+            assert torch.equal(batch.inputs["source"][:, :again.inputs["source"].size(1)], again.inputs["source"])
+            assert (batch.labels[:, again.labels.size(1):] == NOTHING).all()
+        shapes = {tuple(batch.inputs[name].shape for name in ("source", "target")) for batch in batches}
+        before = {tuple(batch.inputs[name].shape for name in ("source", "target"))
+                  for batch in (plain.batch(epoch, index) for index in range(len(plain.plan(epoch))))}
+        assert len(shapes) < len(before) / 2

@@ -13,6 +13,7 @@ from regard.batches.batch import NOTHING, Batch, Mixture
 from regard.recipe import Optimizer as OptimizerSettings
 from regard.recipe import Regularize, Schedule
 from regard.training.average import MovingAverage, mean_weights
+from regard.training.muon import Muon
 from regard.training.objectives import Point, Say, divergence, log_probabilities, surprise
 from regard.training.optimizer import Optimizer, layers_below
 from regard.training.schedule import rate
@@ -253,3 +254,21 @@ def test_moving_average_forgets_its_beginning_and_swaps_back():
 def test_the_mean_of_weights_is_their_mean():
     several = [{"w": torch.full((2,), float(i))} for i in (1, 2, 6)]
     assert mean_weights(several)["w"].tolist() == [3.0, 3.0]
+
+
+def test_muon_is_the_library_s():
+    """Matrix by matrix and all together are the same numbers, to the rounding of bf16."""
+    torch.manual_seed(0)
+    ours = [nn.Parameter(torch.randn(shape)) for shape in ((6, 4), (6, 4), (4, 8), (5, 5))]
+    theirs = [nn.Parameter(p.detach().clone()) for p in ours]
+    mine, library = Muon(ours, lr=0.02, weight_decay=0.1), torch.optim.Muon(theirs, lr=0.02, weight_decay=0.1)
+    for _ in range(4):
+        for p, q in zip(ours, theirs):
+            p.grad = torch.randn(p.shape)
+            q.grad = p.grad.clone()
+        mine.found_inf = torch.zeros(())
+        mine.step()
+        library.step()
+    for p, q in zip(ours, theirs):
+        torch.testing.assert_close(p, q, atol=2e-3, rtol=0)
+    torch.testing.assert_close(mine.state[ours[2]]["momentum_buffer"], library.state[theirs[2]]["momentum_buffer"])

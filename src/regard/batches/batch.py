@@ -1,7 +1,7 @@
 """What a model is given at once."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -49,6 +49,17 @@ class Batch:
         inputs = {name: torch.cat([part, part]) for name, part in self.inputs.items()}
         return Batch(inputs, torch.cat([self.labels, self.labels]), np.concatenate([self.rows, self.rows]),
                      self.mixture and self.mixture.twice())
+
+    def filled(self, multiple: int, longest: Sequence[int]) -> "Batch":
+        """Texts filled up to a multiple of so many positions, or to as long as any is on their side; pictures as they are."""
+        def fill(part: Tensor, value: int) -> Tensor:
+            if part.dim() < 2 or part.dtype != torch.int64:
+                return part
+            long = part.size(1)
+            longer = min([-(-long // multiple) * multiple, *(most for most in longest if most >= long)]) - long
+            return F.pad(part, (0, 0) * (part.dim() - 2) + (0, longer), value=value)
+
+        return replace(self, inputs={name: fill(part, FILL) for name, part in self.inputs.items()}, labels=fill(self.labels, NOTHING))
 
     @staticmethod
     def join(batches: "Sequence[Batch]") -> "Batch":

@@ -13,30 +13,45 @@ SHUFFLE = 1
 
 
 class Batches:
-    """The batches of every epoch over some examples. `rank` of `ranks` takes its share of each batch's rows."""
+    """The batches of every epoch over some examples. `rank` of `ranks` takes its share of each batch's rows. Rows are as long as a
+    `multiple` allows, so that few shapes of batches come, again and again."""
 
-    def __init__(self, examples: Rows, tokens_per_batch: int, seed: int, *, rank: int = 0, ranks: int = 1):
+    def __init__(self, examples: Rows, tokens_per_batch: int, seed: int, *, rank: int = 0, ranks: int = 1, multiple: int = 1):
         self.examples, self.budget, self.seed = examples, tokens_per_batch, seed
-        self.rank, self.ranks = rank, ranks
-        self.planned: tuple[int, list[np.ndarray]] | None = None
+        self.rank, self.ranks, self.multiple = rank, ranks, multiple
+        self.planned: tuple[int, list[np.ndarray], list[int]] | None = None
 
     def plan(self, epoch: int) -> list[np.ndarray]:
         """The rows of each batch of an epoch."""
+        return self.planned_for(epoch)[1]
+
+    def planned_for(self, epoch: int) -> tuple[int, list[np.ndarray], list[int]]:
+        """The epoch, the rows of each of its batches, and the longest row on each side."""
         planned = self.planned
         if planned is None or planned[0] != epoch:
             chance = np.random.default_rng([self.seed, SHUFFLE, epoch])
-            lengths = self.examples.lengths(self.seed, epoch)
+            lengths = self.lengths(epoch)
             batches = fill(lengths, self.budget, chance.permutation(len(lengths[0])))
-            planned = self.planned = epoch, [batches[i] for i in chance.permutation(len(batches))]
-        return planned[1]
+            planned = self.planned = (epoch, [batches[i] for i in chance.permutation(len(batches))],
+                                      [int(side.max()) for side in lengths])
+        return planned
 
     def rows(self, epoch: int, index: int) -> np.ndarray:
         """The rows of one batch that are this rank's."""
         rows = self.plan(epoch)[index]
         return rows[self.rank::self.ranks] if len(rows) >= self.ranks else rows
 
+    def lengths(self, epoch: int) -> list[np.ndarray]:
+        """Of each row on each side, filled up; never beyond the longest, for which models have room."""
+        sides = self.examples.lengths(self.seed, epoch)
+        return sides if self.multiple == 1 else [np.minimum(-(-side // self.multiple) * self.multiple, side.max()) for side in sides]
+
     def batch(self, epoch: int, index: int) -> Batch:
-        return self.examples.batch(self.rows(epoch, index), self.seed, epoch)
+        return self.make(self.rows(epoch, index), epoch, self.planned_for(epoch)[2])
+
+    def make(self, rows: np.ndarray, epoch: int, longest: Sequence[int]) -> Batch:
+        batch = self.examples.batch(rows, self.seed, epoch)
+        return batch if self.multiple == 1 else batch.filled(self.multiple, longest)
 
     def run(self, epoch: int = 0, index: int = 0, *, workers: int = 1) -> Iterator[tuple[int, int, Batch]]:
         """Batches without end, from a given place on; `workers` threads prepare them ahead."""
@@ -49,7 +64,7 @@ class Batches:
             while True:
                 while len(ahead) < 2 * workers + 2:
                     e, i = next(places)
-                    ahead.append((e, i, pool.submit(self.examples.batch, self.rows(e, i), self.seed, e)))
+                    ahead.append((e, i, pool.submit(self.make, self.rows(e, i), e, self.planned_for(e)[2])))
                 e, i, future = ahead.popleft()
                 yield e, i, future.result()
 
@@ -63,7 +78,8 @@ class Batches:
         """The part of all positions, on all sides, that is padding."""
         lengths = self.examples.lengths(self.seed, epoch)
         real = sum(int(side.sum()) for side in lengths)
-        padded = sum(len(rows) * int(side[rows].max()) for rows in self.plan(epoch) for side in lengths)
+        filled = self.lengths(epoch)
+        padded = sum(len(rows) * int(side[rows].max()) for rows in self.plan(epoch) for side in filled)
         return 1 - real / padded
 
 

@@ -84,6 +84,9 @@ class Training(Part):
     """`auto` is bf16 on a GPU and fp32 on a CPU."""
     compile: bool = False
     """Compile the model with torch.compile."""
+    graphs: bool = False
+    """On a GPU, record the steps of each shape of batch once and replay them (CUDA graphs), which is faster for small models;
+    lengths are filled up to multiples of 8, so that shapes come again."""
     evaluate_every: Count = 500
     evaluate_sentences: int = Field(0, ge=0)
     """Validation sentences decoded greedily for BLEU at each evaluation; 0 evaluates by loss only."""

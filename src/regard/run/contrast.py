@@ -32,6 +32,8 @@ from regard.worlds import shapes
 
 CHOICES = 100
 """Captions of which one is true."""
+NEAR = {"": 0.0, "_near": 0.5}
+"""How many of the false ones are the truth with one thing changed."""
 PLAIN = ("{}",)
 
 
@@ -108,22 +110,26 @@ class ContrastRun(PictureRun):
         nearest = [flat[int(np.argmax(texts @ image))] for image in images]
         scores = retrieval_scores(images, texts, owners)
         if examples.gold:
-            scores[f"true_of_{CHOICES}"] = self.choose_true(examples, images)
+            scores.update(self.choose_true(examples, images))
         return Result(name, examples, nearest, scores)
 
     def retrieve(self, examples: Pictures) -> dict[str, Score]:
         """R@1, R@5 and R@10, from pictures to their captions and back."""
         return retrieval_scores(*self.vectors_of(examples))
 
-    def choose_true(self, examples: Pictures, images: np.ndarray | None = None) -> Score:
+    def choose_true(self, examples: Pictures, images: np.ndarray | None = None) -> dict[str, Score]:
         """How often a caption that is true of a picture of the world of shapes is nearest to it, among others that are false."""
         images = self.image_vectors(examples) if images is None else images
-        choices = [[captions[0], *shapes.false_captions(picture.scene, CHOICES - 1, Random(f"false {row}"))]
+        return {f"true_of_{CHOICES}{name}": self.choose(examples, images, near, f"true_of_{CHOICES}{name}")
+                for name, near in NEAR.items()}
+
+    def choose(self, examples: Pictures, images: np.ndarray, near: float, name: str) -> Score:
+        choices = [[captions[0], *shapes.false_captions(picture.scene, CHOICES - 1, Random(f"false {row}"), near)]
                    for row, (captions, picture) in enumerate(zip(examples.captions, examples.gold))]
         number = {text: i for i, text in enumerate(dict.fromkeys(text for texts in choices for text in texts))}
         vectors = self.text_vectors(list(number))
-        near = np.stack([vectors[[number[text] for text in texts]] @ image for texts, image in zip(choices, images)])
-        return accuracy(near[:, 0] > near[:, 1:].max(1), f"true_of_{CHOICES}")
+        similar = np.stack([vectors[[number[text] for text in texts]] @ image for texts, image in zip(choices, images)])
+        return accuracy(similar[:, 0] > similar[:, 1:].max(1), name)
 
     def zero_shot(self, examples: Pictures, labels: Sequence[str] | None = None, templates: Sequence[str] = PLAIN) -> Result:
         """How often the nearest label is the right one of pictures with labels; those that occur, when none are given."""

@@ -25,6 +25,7 @@ from regard.training import checkpoint
 from regard.training.log import Log, note
 from regard.training.loop import Trainer
 
+ROUNDED = 8                   # positions that rows are filled up to a multiple of, where shapes should come again
 DONE = {"drop": "dropped", "truncate": "cut", "split": "split"}
 
 
@@ -95,7 +96,7 @@ def fit(settings: Recipe, data: Dataset[Any], folder: Path, device: torch.device
         run = kind(folder, settings, device)
         rows, long = run.training_rows(data.train)
         valid, *_ = [run.evaluation_rows(examples, refuse=True) for examples in (data.valid, *data.tests.values())]
-        batches = Batches(rows, settings.train.budget(run.longest), settings.seed)
+        batches = Batches(rows, settings.train.budget(run.longest), settings.seed, multiple=ROUNDED if settings.train.graphs else 1)
         take_vectors(run, log)
         if settings.train.begin is not None:
             take_weights(run, settings.train.begin, log)

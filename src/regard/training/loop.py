@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.batches.batch import Batch
+from regard.batches.batch import Batch, send
 from regard.batches.batches import Batches
 from regard.errors import Interrupted, Mistake
 from regard.recipe import Training
@@ -19,6 +19,7 @@ from regard.training import checkpoint
 from regard.training.average import MovingAverage, mean_weights
 from regard.training.log import Log
 from regard.training.optimizer import Optimizer
+from regard.training.recorded import Recorded, Work
 from regard.training.schedule import rate
 
 Objective = Callable[[nn.Module, Batch], Tensor]
@@ -57,14 +58,15 @@ class Trainer:
         self.ema = MovingAverage(model, settings.ema) if settings.ema else None
         self.progress = Progress()
         self.saved_at = -1
-        self.run_model: Any = torch.compile(model, dynamic=True) if settings.compile else model
+        self.loss: Objective = torch.compile(objective) if settings.compile else objective     # beside the model, not in its place
         self.not_finite = torch.zeros((), device=self.device)                     # skipped steps, counted on the device
         self.in_a_row = torch.zeros((), device=self.device)
+        self.work: Work = Recorded(self.update) if self.is_recorded() else self.update
 
     def train(self) -> dict[str, Tensor]:
         """Go on to the last step; the weights to keep."""
         steps = self.settings.steps
-        with catch_signals() as caught:
+        with catch_signals() as caught, beside(self.device):
             ahead = self.step_batches()
             meter = Meter(self.device)
             while self.progress.step < steps and not self.patience_is_over():
@@ -97,23 +99,39 @@ class Trainer:
         if hasattr(self.model, "begin_step"):         # a temperature that falls, a weight that rises
             self.model.begin_step(progress.step)  # type: ignore[operator]
         count = sum(batch.label_count() for _, _, batch in micro_batches)
-        total = torch.zeros((), device=self.device)
-        for _, _, batch in micro_batches:
-            with self.autocast():
-                loss = self.objective(self.run_model, batch.to(self.device))
-            (loss / count).backward()
-            total += loss.detach()
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip_norm or float("inf"))
-        bad = (~(norm.isfinite() & total.isfinite())).float()
-        self.not_finite += bad
-        self.in_a_row = (self.in_a_row + bad) * bad
-        self.optimizer.step(skip=bad)
-        self.optimizer.zero_grad()
+        total = self.work([batch.to(self.device) for _, _, batch in micro_batches],
+                          send(torch.tensor(float(count)), self.device))
         if self.ema is not None:
             self.ema.update()
         epoch, index, _ = micro_batches[-1]
         progress.epoch, progress.index = epoch, index + 1
-        return torch.where(bad.bool(), 0.0, total), count
+        return total, count
+
+    def update(self, batches: Sequence[Batch], count: Tensor) -> Tensor:
+        """What a step computes: gradients of the loss over all labels, applied if they are finite; the loss sum. It asks nothing of
+        the device and decides nothing on the host."""
+        total = torch.zeros((), device=self.device)
+        for batch in batches:
+            with self.autocast():
+                loss = self.loss(self.model, batch)
+            (loss / count).backward()
+            total += loss.detach()
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm or float("inf"))
+        bad = (~(norm.isfinite() & total.isfinite())).float()
+        self.not_finite += bad
+        self.in_a_row.add_(bad).mul_(bad)
+        self.optimizer.step(skip=bad)
+        self.optimizer.zero_grad()
+        return torch.where(bad.bool(), 0.0, total)
+
+    def is_recorded(self) -> bool:
+        """Where steps can be recorded: not where the host takes part in them."""
+        if not self.settings.graphs or self.device.type != "cuda":
+            return False
+        if hasattr(self.model, "begin_step"):
+            self.log.note("train.graphs: a model that changes from step to step cannot be recorded; it is trained as without")
+            return False
+        return True
 
     def autocast(self):
         precision = self.settings.precision
@@ -209,6 +227,19 @@ class Meter:
         self.loss.zero_()
         self.count, self.since = 0, time.perf_counter()
         return loss, speed, seconds
+
+
+@contextmanager
+def beside(device: torch.device) -> Iterator[None]:
+    """On a GPU, in a stream of our own: the first one cannot be recorded."""
+    if device.type != "cuda":
+        yield
+        return
+    own = torch.cuda.Stream(device)
+    own.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(own):
+        yield
+    torch.cuda.current_stream(device).wait_stream(own)
 
 
 def hash_step(seed: int, step: int) -> int:

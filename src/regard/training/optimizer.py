@@ -1,6 +1,7 @@
-"""Adam (Kingma & Ba 2015), AdamW (Loshchilov & Hutter 2019) and Muon (Jordan et al. 2024), from torch.optim.
+"""Adam (Kingma & Ba 2015) and AdamW (Loshchilov & Hutter 2019), from torch.optim, and Muon (Jordan et al. 2024).
 
-A step whose gradients are not finite is not applied: the fused kernels look at a flag on the device, so nothing waits for it.
+A step whose gradients are not finite is not applied: a flag on the device says so, and nothing waits for it. On a GPU the rates lie
+there too, so that a step can be recorded.
 """
 
 import re
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+
+from regard.training.muon import Muon
 
 if TYPE_CHECKING:
     from regard.recipe import Optimizer as Settings
@@ -22,24 +25,26 @@ class Optimizer:
         self.parts: list[torch.optim.Optimizer] = [build_adam(rest, settings)]
         self.peaks = [settings.learning_rate]
         if hidden:
-            self.parts.append(torch.optim.Muon([p for _, p in hidden], lr=settings.muon_learning_rate,
-                                               weight_decay=settings.weight_decay))
+            self.parts.append(Muon([p for _, p in hidden], lr=settings.muon_learning_rate, weight_decay=settings.weight_decay))
             self.peaks.append(settings.muon_learning_rate)
         self.names: dict[Tensor, str] = {p: name for name, p in named}
+        for group in (group for part in self.parts for group in part.param_groups if named[0][1].is_cuda):
+            group["lr"] = torch.tensor(group["lr"], device=named[0][1].device)
 
     def set_rate(self, share: float) -> None:
         for part, peak in zip(self.parts, self.peaks):
             for group in part.param_groups:
-                group["lr"] = peak * share * group.get("share", 1.0)
+                rate = peak * share * group.get("share", 1.0)
+                if isinstance(group["lr"], Tensor):
+                    group["lr"].fill_(rate)
+                else:
+                    group["lr"] = rate
 
     def step(self, skip: Tensor) -> None:
         """Apply the gradients unless `skip` (a 0-d float on the device) is 1."""
-        adam, *others = self.parts
-        adam.grad_scale, adam.found_inf = None, skip  # type: ignore[attr-defined]
-        adam.step()
-        if others and not skip.item():
-            for part in others:
-                part.step()
+        for part in self.parts:
+            part.grad_scale, part.found_inf = None, skip  # type: ignore[attr-defined]
+            part.step()
 
     def zero_grad(self) -> None:
         for part in self.parts:
@@ -78,7 +83,7 @@ def build_adam(named: list[tuple[str, nn.Parameter]], settings: "Settings") -> t
         group["params"].append(p)
     kind = torch.optim.Adam if settings.kind == "adam" else torch.optim.AdamW
     return kind([groups[key] for key in sorted(groups)], lr=settings.learning_rate, betas=(settings.beta1, settings.beta2),
-                eps=settings.epsilon, fused=True)
+                eps=settings.epsilon, fused=True, capturable=bool(named) and named[0][1].is_cuda)
 
 
 def layers_below(names: Sequence[str]) -> dict[str, int]:

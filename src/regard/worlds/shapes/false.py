@@ -9,22 +9,21 @@ from regard.worlds.shapes.scene import COLOURS, KINDS, OPPOSITE, RELATIONS, SIZE
 from regard.worlds.shapes.statement import NUMBERS, Description, Phrase, Statement, true_of
 
 VALUES = {"size": tuple(SIZES), "texture": TEXTURES, "colour": COLOURS, "kind": KINDS}
-HARD = 0.5                    # of the captions are this scene's, changed
 
 
-def false_captions(scene: Scene, number: int, draws: Random) -> list[str]:
-    """Different captions that are false of a scene, by any margin: as many about something like it as about something else.
-    Held-out combinations of colour and kind are in none of them, unless the scene has one itself."""
+def false_captions(scene: Scene, number: int, draws: Random, near: float = 0.5) -> list[str]:
+    """Different captions that are false of a scene, by any margin: `near` of them its own with one thing changed, the rest those
+    of other scenes. Held-out combinations of colour and kind are in none of them, unless the scene has one itself."""
     bounds = (len(scene.shapes), len(scene.shapes))
     found: dict[str, None] = {}
-    hard = draws.random() < HARD
+    hard = draws.random() < near
     while len(found) < number:
         statement = observe(scene if hard else compose(draws, scene.size, bounds, held_out=scene.novel), draws)
         changed = twist(statement, draws) if hard else statement
         if (statement.names_held_out() == scene.novel               # as the true captions do
                 and changed and (scene.novel or not changed.names_held_out()) and not true_of(changed, scene, margin=0)):
             found[" ".join(say(changed, draws).words)] = None
-            hard = draws.random() < HARD
+            hard = draws.random() < near
     return list(found)
 
 

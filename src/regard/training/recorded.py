@@ -1,0 +1,59 @@
+"""Steps recorded as CUDA graphs: what a small model computes is soon done, and launching it kernel by kernel takes longer.
+
+A shape of batch runs as ever when it first comes (kernels are chosen, the optimiser makes its state), is recorded the second time
+and replayed from then on. The random numbers of a replay follow the generator's seed, as those of a plain step do.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from regard.batches.batch import Batch, Mixture
+
+Work = Callable[[Sequence[Batch], Tensor], Tensor]
+MOST = 96
+"""Shapes that are recorded; each keeps its batch, and all share their memory."""
+
+
+class Recorded:
+    """The same work, replayed wherever the shapes were met before. Everything it changes is changed in place."""
+
+    def __init__(self, work: Work):
+        self.work = work
+        self.met: set[tuple] = set()
+        self.graphs: dict[tuple, tuple[torch.cuda.CUDAGraph, list[Tensor], Tensor]] = {}
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, batches: Sequence[Batch], count: Tensor) -> Tensor:
+        shape = tuple((tuple(part.shape), part.dtype) for part in parts_of(batches))
+        if shape not in self.graphs:
+            if shape not in self.met or len(self.graphs) >= MOST:
+                self.met.add(shape)
+                return self.work(batches, count)
+            self.graphs[shape] = self.record(batches, count)
+        graph, places, result = self.graphs[shape]
+        torch._foreach_copy_(places, [*parts_of(batches), count])
+        graph.replay()
+        return result
+
+    def record(self, batches: Sequence[Batch], count: Tensor) -> tuple[torch.cuda.CUDAGraph, list[Tensor], Tensor]:
+        """Nothing is computed here. Threads that prepare batches may go on."""
+        own, count = [copied(batch) for batch in batches], count.clone()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"):
+            result = self.work(own, count)
+        return graph, [*parts_of(own), count], result
+
+
+def parts_of(batches: Sequence[Batch]) -> list[Tensor]:
+    """Every tensor of some batches, in one order."""
+    return [part for batch in batches
+            for part in (*batch.inputs.values(), batch.labels, *((batch.mixture.other, batch.mixture.share) if batch.mixture else ()))]
+
+
+def copied(batch: Batch) -> Batch:
+    mixture = batch.mixture and Mixture(batch.mixture.other.clone(), batch.mixture.share.clone())
+    return replace(batch, inputs={name: part.clone() for name, part in batch.inputs.items()}, labels=batch.labels.clone(),
+                   mixture=mixture)
