@@ -222,7 +222,8 @@ def test_on_the_world_of_shapes_the_true_caption_is_looked_for(tmp_path):
     run = train(SHAPES, tmp_path / "run", device="cpu")
     results = {result.name: result for result in evaluate(run)}
     assert results.keys() == {"test", "composition"}
-    assert all("n:8" in result.scores[name].signature for result in results.values() for name in ("true_of_100", "true_of_100_near"))
+    assert all("n:8" in result.scores[name].signature for result in results.values()
+               for name in ("true_of_100", "true_of_100_near"))
     examples = run.data.tests["composition"]
 
     def knows(texts):

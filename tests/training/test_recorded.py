@@ -8,7 +8,8 @@ from regard.training import recorded
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
 WORLD = {"task": "translate", "data": {"world": {"kind": "bilingual", "number": 400}},
-         "tokens": {"kind": "words"}, "model": {"encoder_layers": 1, "decoder_layers": 1, "width": 32, "heads": 2, "feed_forward": 64},
+         "tokens": {"kind": "words"},
+         "model": {"encoder_layers": 1, "decoder_layers": 1, "width": 32, "heads": 2, "feed_forward": 64},
          "train": {"steps": 40, "tokens_per_batch": 512, "evaluate_every": 40, "save_every": 40, "log_every": 10,
                    "regularize": {"dropout": 0.1}}}
 

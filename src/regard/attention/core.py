@@ -121,7 +121,8 @@ def fused(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scal
     window = mask.window if mask.structure == {"window"} and bias is None and T == S else None
     if window and scored_pairs(T, window) < T * S:
         return attend_nearby(q, k, v, window, scale=scale, dropout=dropout)
-    packed = mask.packed if mask.structure <= {"causal", "documents"} and bias is None and T == S else None
+    alone = mask.documents is not None and mask.structure <= {"causal", "documents"}
+    packed = mask.packed if alone and bias is None and T == S else None
     if packed and len(packed.which) == len(q) and 2 * packed.pairs <= len(q) * T * S:
         return attend_within(q, k, v, packed, causal=mask.causal, scale=scale, dropout=dropout)
     allowed = visible = mask.dense(T, S, q.device)

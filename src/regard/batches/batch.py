@@ -59,7 +59,8 @@ class Batch:
             longer = min([-(-long // multiple) * multiple, *(most for most in longest if most >= long)]) - long
             return F.pad(part, (0, 0) * (part.dim() - 2) + (0, longer), value=value)
 
-        return replace(self, inputs={name: fill(part, FILL) for name, part in self.inputs.items()}, labels=fill(self.labels, NOTHING))
+        inputs = {name: fill(part, FILL) for name, part in self.inputs.items()}
+        return replace(self, inputs=inputs, labels=fill(self.labels, NOTHING))
 
     @staticmethod
     def join(batches: "Sequence[Batch]") -> "Batch":

@@ -10,11 +10,12 @@ from regard.batches.batch import Batch
 from regard.batches.rows import Rows
 
 SHUFFLE = 1
+ALIKE = 0.95
 
 
 class Batches:
-    """The batches of every epoch over some examples. `rank` of `ranks` takes its share of each batch's rows. Rows are as long as a
-    `multiple` allows, so that few shapes of batches come, again and again."""
+    """The batches of every epoch over some examples. `rank` of `ranks` takes its share of each batch's rows. Rows are filled
+    up to a `multiple` of positions, so that few shapes of batches come, again and again."""
 
     def __init__(self, examples: Rows, tokens_per_batch: int, seed: int, *, rank: int = 0, ranks: int = 1, multiple: int = 1):
         self.examples, self.budget, self.seed = examples, tokens_per_batch, seed
@@ -44,7 +45,9 @@ class Batches:
     def lengths(self, epoch: int) -> list[np.ndarray]:
         """Of each row on each side, filled up; never beyond the longest, for which models have room."""
         sides = self.examples.lengths(self.seed, epoch)
-        return sides if self.multiple == 1 else [np.minimum(-(-side // self.multiple) * self.multiple, side.max()) for side in sides]
+        if self.multiple == 1:
+            return sides
+        return [np.minimum(-(-side // self.multiple) * self.multiple, side.max()) for side in sides]
 
     def batch(self, epoch: int, index: int) -> Batch:
         return self.make(self.rows(epoch, index), epoch, self.planned_for(epoch)[2])
@@ -73,6 +76,10 @@ class Batches:
             for i in range(index, len(self.plan(epoch))):
                 yield epoch, i
             epoch, index = epoch + 1, 0
+
+    def alike(self) -> bool:
+        """Whether nearly all rows are of one length."""
+        return all(np.bincount(side).max() >= ALIKE * len(side) for side in self.lengths(0))
 
     def padding_share(self, epoch: int = 0) -> float:
         """The part of all positions, on all sides, that is padding."""

@@ -70,7 +70,7 @@ def collect(states: list[Tensor] | None, x: Tensor) -> Tensor:
 
 def positions_of(length: int, mask: Mask, device: torch.device) -> Tensor:
     """0, 1, 2 …, counted from where each row begins, or in it each document."""
-    if mask.packed is not None:
+    if mask.documents is not None and mask.packed is not None:
         return mask.packed.place
     at = torch.arange(length, device=device)
     return at if mask.starts is None else (at - mask.starts[:, None]).clamp(min=0)

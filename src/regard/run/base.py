@@ -32,7 +32,7 @@ from regard.scoring import Score, perplexity
 from regard.tokens.marks import load_any
 from regard.tokens.special import OURS, Marks
 from regard.tokens.tokenizer import Tokenizer, load_tokenizer, parse_tokenizer, train_tokenizer
-from regard.training.loop import Objective
+from regard.training.compiled import Objective
 from regard.training.objectives import Say, log_probabilities
 
 EVALUATE_TOKENS = 8192

@@ -16,7 +16,7 @@ from regard.models.dvae import Rebuilt
 from regard.run.base import EVALUATE_TOKENS, Embedded, Result
 from regard.run.pictures import Picture, PictureRun
 from regard.scoring.rebuilt import psnr, rebuilt_scores
-from regard.training.loop import Objective
+from regard.training.compiled import Objective
 from regard.training.objectives import Rebuild
 
 AT_ONCE = 256

@@ -33,7 +33,7 @@ from regard.run.language import sample_number
 from regard.run.pictures import Picture, PictureRun
 from regard.scoring import accuracy, perplexity
 from regard.tokens.special import NO_MARK, Marks
-from regard.training.loop import Objective
+from regard.training.compiled import Objective
 from regard.training.objectives import Draw, surprise
 from regard.worlds.shapes import shows
 

@@ -96,7 +96,8 @@ def fit(settings: Recipe, data: Dataset[Any], folder: Path, device: torch.device
         run = kind(folder, settings, device)
         rows, long = run.training_rows(data.train)
         valid, *_ = [run.evaluation_rows(examples, refuse=True) for examples in (data.valid, *data.tests.values())]
-        batches = Batches(rows, settings.train.budget(run.longest), settings.seed, multiple=ROUNDED if settings.train.graphs else 1)
+        batches = Batches(rows, settings.train.budget(run.longest), settings.seed,
+                          multiple=ROUNDED if settings.train.graphs else 1)
         take_vectors(run, log)
         if settings.train.begin is not None:
             take_weights(run, settings.train.begin, log)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +16,12 @@ from regard.errors import Interrupted, Mistake
 from regard.recipe import Training
 from regard.training import checkpoint
 from regard.training.average import MovingAverage, mean_weights
+from regard.training.compiled import Compiled, Objective
 from regard.training.log import Log
 from regard.training.optimizer import Optimizer
 from regard.training.recorded import Recorded, Work
 from regard.training.schedule import rate
 
-Objective = Callable[[nn.Module, Batch], Tensor]
 Evaluate = Callable[[nn.Module], dict[str, float]]
 NOT_FINITE_IN_A_ROW = 25
 BETTER = ("valid_bleu", "valid_accuracy", "valid_spearman", "valid_f1", "valid_mean", "valid_recall")
@@ -58,7 +57,7 @@ class Trainer:
         self.ema = MovingAverage(model, settings.ema) if settings.ema else None
         self.progress = Progress()
         self.saved_at = -1
-        self.loss: Objective = torch.compile(objective) if settings.compile else objective     # beside the model, not in its place
+        self.loss: Objective = Compiled(objective, batches.alike()) if settings.compile else objective
         self.not_finite = torch.zeros((), device=self.device)                     # skipped steps, counted on the device
         self.in_a_row = torch.zeros((), device=self.device)
         self.work: Work = Recorded(self.update) if self.is_recorded() else self.update
@@ -108,8 +107,8 @@ class Trainer:
         return total, count
 
     def update(self, batches: Sequence[Batch], count: Tensor) -> Tensor:
-        """What a step computes: gradients of the loss over all labels, applied if they are finite; the loss sum. It asks nothing of
-        the device and decides nothing on the host."""
+        """What a step computes: gradients of the loss over all labels, applied if they are finite; the loss sum. It asks nothing
+        of the device and decides nothing on the host."""
         total = torch.zeros((), device=self.device)
         for batch in batches:
             with self.autocast():

@@ -1,4 +1,5 @@
-"""Muon (Jordan et al. 2024): momentum, made orthogonal by Newton and Schulz's iteration, for matrices between embeddings and output.
+"""Muon (Jordan et al. 2024): momentum, made orthogonal by Newton and Schulz's iteration, for matrices between embeddings and
+output.
 
 torch.optim.Muon, of which the numbers below are, goes matrix by matrix and asks the host for its rate; here matrices of one shape
 go together, the rate lies on the device, and a step can be left out without asking, so that it can be recorded.
@@ -6,6 +7,7 @@ go together, the rate lies on the device, and a step can be left out without ask
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +25,7 @@ class Muon(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             alike: dict[torch.Size, list[Tensor]] = {}
             for p in group["params"]:
@@ -36,7 +38,8 @@ class Muon(torch.optim.Optimizer):
         """One step of matrices of one shape."""
         apply = 1 - self.found_inf
         memories = [self.state[p].setdefault("momentum_buffer", torch.zeros_like(p)) for p in weights]
-        gradients = torch.stack([p.grad for p in weights]).masked_fill(self.found_inf.bool(), 0.0)      # (N, rows, columns)
+        found = torch.stack([p.grad for p in weights if p.grad is not None])                  # (N, rows, columns)
+        gradients = found.masked_fill(self.found_inf.bool(), 0.0)
         before = torch.stack(memories)
         memory = before.lerp(gradients, (1 - MOMENTUM) * apply)
         update = orthogonal(gradients.lerp(memory, MOMENTUM)).to(memory.dtype)

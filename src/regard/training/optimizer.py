@@ -1,7 +1,7 @@
 """Adam (Kingma & Ba 2015) and AdamW (Loshchilov & Hutter 2019), from torch.optim, and Muon (Jordan et al. 2024).
 
-A step whose gradients are not finite is not applied: a flag on the device says so, and nothing waits for it. On a GPU the rates lie
-there too, so that a step can be recorded.
+A step whose gradients are not finite is not applied: a flag on the device says so, and nothing waits for it. On a GPU the rates
+lie there too, so that a step can be recorded.
 """
 
 import re

@@ -1,9 +1,10 @@
 """Steps recorded as CUDA graphs: what a small model computes is soon done, and launching it kernel by kernel takes longer.
 
-A shape of batch runs as ever when it first comes (kernels are chosen, the optimiser makes its state), is recorded the second time
-and replayed from then on. The random numbers of a replay follow the generator's seed, as those of a plain step do.
+A shape of batch runs as ever the first times it comes (kernels are chosen, the optimiser makes its state), is recorded then and
+replayed from there on. The random numbers of a replay follow the generator's seed, as those of a plain step do.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -13,6 +14,8 @@ from torch import Tensor
 from regard.batches.batch import Batch, Mixture
 
 Work = Callable[[Sequence[Batch], Tensor], Tensor]
+FIRST = 2
+"""Times that a shape runs as ever."""
 MOST = 96
 """Shapes that are recorded; each keeps its batch, and all share their memory."""
 
@@ -22,19 +25,20 @@ class Recorded:
 
     def __init__(self, work: Work):
         self.work = work
-        self.met: set[tuple] = set()
+        self.met: Counter[tuple] = Counter()
         self.graphs: dict[tuple, tuple[torch.cuda.CUDAGraph, list[Tensor], Tensor]] = {}
         self.pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, batches: Sequence[Batch], count: Tensor) -> Tensor:
         shape = tuple((tuple(part.shape), part.dtype) for part in parts_of(batches))
         if shape not in self.graphs:
-            if shape not in self.met or len(self.graphs) >= MOST:
-                self.met.add(shape)
+            self.met[shape] += 1
+            if self.met[shape] <= FIRST or len(self.graphs) >= MOST:
                 return self.work(batches, count)
             self.graphs[shape] = self.record(batches, count)
         graph, places, result = self.graphs[shape]
-        torch._foreach_copy_(places, [*parts_of(batches), count])
+        for place, part in zip(places, [*parts_of(batches), count]):              # torch._foreach_copy_ wants one type for all
+            place.copy_(part)
         graph.replay()
         return result
 
@@ -49,8 +53,11 @@ class Recorded:
 
 def parts_of(batches: Sequence[Batch]) -> list[Tensor]:
     """Every tensor of some batches, in one order."""
-    return [part for batch in batches
-            for part in (*batch.inputs.values(), batch.labels, *((batch.mixture.other, batch.mixture.share) if batch.mixture else ()))]
+    return [part for batch in batches for part in (*batch.inputs.values(), batch.labels, *mixed(batch.mixture))]
+
+
+def mixed(mixture: Mixture | None) -> tuple[Tensor, ...]:
+    return () if mixture is None else (mixture.other, mixture.share)
 
 
 def copied(batch: Batch) -> Batch:
