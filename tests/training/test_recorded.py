@@ -14,18 +14,25 @@ WORLD = {"task": "translate", "data": {"world": {"kind": "bilingual", "number": 
                    "regularize": {"dropout": 0.1}}}
 
 
-def trained(folder, **more):
-    settings = {**WORLD, "train": {**WORLD["train"], **more}}
+PICTURES = {"task": "classify", "data": {"size": 32, "of": "kind", "world": {"kind": "shapes", "number": 400, "shapes": [1, 1]}},
+            "model": {"kind": "vit", "layers": 1, "width": 32, "heads": 2, "feed_forward": 64, "patch": 8},
+            "train": {"steps": 40, "pictures_per_batch": 48, "evaluate_every": 40, "save_every": 40, "log_every": 10,
+                      "augment": {"crop": 2, "flip": True, "mixup": 0.5}}}
+
+
+def trained(folder, recipe=WORLD, **more):
+    settings = {**recipe, "train": {**recipe["train"], **more}}
     return train(settings, folder, device="cuda" if torch.cuda.is_available() else "cpu")
 
 
 @cuda
-@pytest.mark.parametrize("more", [{}, {"optimizer": {"kind": "muon"}}, {"ema": 0.9}, {"gradient_accumulation_steps": 2}])
-def test_a_replayed_step_is_the_step(tmp_path, monkeypatch, more):
+@pytest.mark.parametrize("recipe, more", [(WORLD, {}), (WORLD, {"optimizer": {"kind": "muon"}}), (WORLD, {"ema": 0.9}),
+                                          (WORLD, {"gradient_accumulation_steps": 2}), (PICTURES, {})])
+def test_a_replayed_step_is_the_step(tmp_path, monkeypatch, recipe, more):
     """With dropout, at changing rates, over many shapes; never recorded and recorded give the same weights."""
-    one = trained(tmp_path / "recorded", graphs=True, **more)
+    one = trained(tmp_path / "recorded", recipe, graphs=True, **more)
     monkeypatch.setattr(recorded, "MOST", 0)
-    other = trained(tmp_path / "plain", graphs=True, **more)
+    other = trained(tmp_path / "plain", recipe, graphs=True, **more)
     for p, q in zip(one.model.parameters(), other.model.parameters()):
         torch.testing.assert_close(p, q, atol=2e-4, rtol=1e-3)
 

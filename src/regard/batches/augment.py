@@ -6,7 +6,6 @@ Deviations: a rectangle is erased with one colour, not with noise; every picture
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.batches.batch import Batch, Mixture
+from regard.batches.batch import Batch, Change, Mixture
 from regard.batches.retouch import CHANGES, at, retouch
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ class Drawn:
         return replace(batch, inputs={**batch.inputs, "pixels": x.round().clamp(0, 255).to(torch.uint8)}, mixture=mixture)
 
 
-def draw(settings: "Augment", rows: np.ndarray, size: tuple[int, int], seed: int, epoch: int) -> Callable[[Batch], Batch]:
+def draw(settings: "Augment", rows: np.ndarray, size: tuple[int, int], seed: int, epoch: int) -> Change:
     """What is done to these rows, which are a batch of their own in this epoch: their first one names it."""
     chance, number = np.random.default_rng([seed, DRAW, epoch, int(rows[0])]), len(rows)
     drawn = Drawn()

@@ -36,7 +36,7 @@ class Batch:
     labels: Tensor                                                                # (B, …)
     rows: np.ndarray                                                              # (B,) which examples
     mixture: Mixture | None = None
-    change: "Callable[[Batch], Batch] | None" = None
+    change: "Change | None" = None
     """What is done to it once it is on its device."""
 
     def to(self, device: torch.device) -> "Batch":
@@ -71,6 +71,9 @@ class Batch:
     def label_count(self) -> int:
         """How many labels are asked for; of numbers, all."""
         return self.labels.numel() if self.labels.is_floating_point() else int((self.labels != NOTHING).sum())
+
+
+Change = Callable[[Batch], Batch]
 
 
 def stacked(parts: Sequence[Tensor], pad: int) -> Tensor:

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from regard import chance
-from regard.batches.augment import draw
 from regard.batches.batch import Batch
-from regard.batches.pixels import Pixels, take
+from regard.batches.pictures import drawn
+from regard.batches.pixels import Pixels, with_pictures
 from regard.batches.rows import read
 from regard.batches.side import Side
 from regard.tokens.special import Marks
@@ -47,9 +47,8 @@ class Matched:
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
         text = read(self.captions.take(self.chosen(rows, seed, epoch), seed, epoch), self.marks)
-        made = Batch({"pixels": take(self.pixels, rows), **text}, torch.arange(len(rows)), rows)
-        height, width = self.pixels.shape[1:3]
-        return made if self.augment is None else replace(made, change=draw(self.augment, rows, (height, width), seed, epoch))
+        made = Batch(text, torch.arange(len(rows)), rows)
+        return with_pictures(made, self.pixels, rows, drawn(self.augment, self.pixels, rows, seed, epoch))
 
     def plain(self) -> "Matched":
         return replace(self, captions=self.captions.plain(), augment=None)

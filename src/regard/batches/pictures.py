@@ -9,14 +9,19 @@ import torch
 
 from regard import chance
 from regard.batches.augment import draw
-from regard.batches.batch import Batch
-from regard.batches.pixels import Pixels, take
+from regard.batches.batch import Batch, Change
+from regard.batches.pixels import Pixels, with_pictures
 from regard.batches.rows import begun, ended
 from regard.batches.side import Side
 from regard.tokens.special import OURS, Marks
 
 if TYPE_CHECKING:
     from regard.recipe import Augment
+
+
+def drawn(augment: "Augment | None", pixels: Pixels, rows: np.ndarray, seed: int, epoch: int) -> Change | None:
+    """What is done to these rows in this epoch, if anything is."""
+    return None if augment is None else draw(augment, rows, (pixels.shape[1], pixels.shape[2]), seed, epoch)
 
 
 @dataclass
@@ -36,9 +41,8 @@ class PictureClasses:
         return [np.full(len(self), self.positions)]
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
-        made = Batch({"pixels": take(self.pixels, rows)}, torch.from_numpy(self.classes[rows]), rows)
-        height, width = self.pixels.shape[1:3]
-        return made if self.augment is None else replace(made, change=draw(self.augment, rows, (height, width), seed, epoch))
+        made = Batch({}, torch.from_numpy(self.classes[rows]), rows)
+        return with_pictures(made, self.pixels, rows, drawn(self.augment, self.pixels, rows, seed, epoch))
 
     def plain(self) -> "PictureClasses":
         return replace(self, augment=None)
@@ -86,10 +90,8 @@ class PictureCaptions:
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
         caption = self.captions.take(self.chosen(rows, seed, epoch), seed, epoch)
-        inputs = {"pixels": take(self.pixels, self.pictures[rows]), "target": begun(caption, self.marks)}
-        made = Batch(inputs, ended(caption, self.marks), rows)
-        height, width = self.pixels.shape[1:3]
-        return made if self.augment is None else replace(made, change=draw(self.augment, rows, (height, width), seed, epoch))
+        made = Batch({"target": begun(caption, self.marks)}, ended(caption, self.marks), rows)
+        return with_pictures(made, self.pixels, self.pictures[rows], drawn(self.augment, self.pixels, rows, seed, epoch))
 
     def plain(self) -> "PictureCaptions":
         """The longest caption of each picture, segmented as ever."""

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ import PIL
 import torch
 from torch import Tensor
 
-from regard.batches.batch import send
+from regard.batches.batch import Batch, Change, send
 from regard.batches.store import cache_folder, open_store
 from regard.corpus.examples import Pictures
 from regard.corpus.images import Frame, pixels_of
@@ -108,6 +109,27 @@ def placed(pixels: np.ndarray, device: torch.device) -> Pixels:
     for start in range(0, len(pixels), 4096):
         there[start:start + 4096] = torch.from_numpy(np.array(pixels[start:start + 4096])).to(device)
     return there
+
+
+def with_pictures(batch: Batch, pixels: Pixels, rows: np.ndarray, change: Change | None) -> Batch:
+    """A batch that reads these pictures too, changed once they are on their device. From a device they are taken then, by the
+    thread that computes with them: what another one launches there is done in an order of its own."""
+    if isinstance(pixels, Tensor):
+        return replace(batch, inputs={"pixels": torch.from_numpy(rows), **batch.inputs}, change=Fetch(pixels, change))
+    return replace(batch, inputs={"pixels": take(pixels, rows), **batch.inputs}, change=change)
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Pictures from their device in the place of their numbers, and then what is done to them."""
+
+    pixels: Tensor
+    change: Change | None
+
+    def __call__(self, batch: Batch) -> Batch:
+        pictures = self.pixels[batch.inputs["pixels"]].permute(0, 3, 1, 2)        # (B, 3, H, W)
+        fetched = replace(batch, inputs={**batch.inputs, "pixels": pictures})
+        return fetched if self.change is None else self.change(fetched)
 
 
 def take(pixels: Pixels, rows: np.ndarray) -> Tensor:
