@@ -1,6 +1,11 @@
 """Shared by all tests: one thread setting, a private cache, hypothesis without deadlines."""
 
 import copy
+import json
+import multiprocessing
+import os
+import socket
+import traceback
 
 import hypothesis
 import pytest
@@ -20,6 +25,43 @@ def private_cache(tmp_path_factory, monkeypatch):
 @pytest.fixture(autouse=True)
 def same_chance():
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def on_ranks(tmp_path_factory):
+    """Runs a function in so many forked processes, as torchrun would start them; what each returns, as JSON can say it."""
+    def run(number, work, *given):
+        folder = tmp_path_factory.mktemp("ranks")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        context = multiprocessing.get_context("fork")
+        processes = [context.Process(target=be_rank, args=(rank, number, port, folder, work, given)) for rank in range(number)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(120)
+        wrong = [(folder / f"{rank}.txt").read_text() for rank in range(number) if (folder / f"{rank}.txt").exists()]
+        assert not wrong, "\n".join(wrong)
+        assert [process.exitcode for process in processes] == [0] * number
+        return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(number)]
+    return run
+
+
+def be_rank(rank, number, port, folder, work, given):
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(number), LOCAL_WORLD_SIZE=str(number),
+                      MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    from regard import ranks
+
+    torch.set_num_threads(1)
+    try:
+        ranks.join()
+        (folder / f"{rank}.json").write_text(json.dumps(work(*given)))
+        ranks.leave()
+    except BaseException:
+        (folder / f"{rank}.txt").write_text(f"rank {rank}: {traceback.format_exc()}")
+        os._exit(1)
+    os._exit(0)
 
 
 @pytest.fixture

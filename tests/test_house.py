@@ -7,11 +7,11 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "regard"
-GROUND = {"errors", "chance"}                                                     # imported by anybody; import nothing of ours
+GROUND = {"errors", "chance", "ranks"}                                            # imported by anybody; import nothing of ours
 DATA = ["corpus", "tokens", "batches"]
 MODEL = ["attention", "layers", "models"]
 MAY = {
-    "errors": set(), "chance": set(), "recipe": set(), "worlds": set(),
+    "errors": set(), "chance": set(), "ranks": set(), "recipe": set(), "worlds": set(),
     "corpus": {"worlds", "recipe"}, "tokens": {"corpus", "worlds", "recipe"}, "batches": {"corpus", "tokens", "worlds", "recipe"},
     "attention": set(), "layers": {"attention"}, "models": {"attention", "layers"},
     "training": {"batches", "tokens", "models", "recipe"},

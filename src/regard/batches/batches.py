@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 
@@ -32,11 +33,16 @@ class Batches:
 
     def rows(self, epoch: int, index: int) -> np.ndarray:
         """The rows of one batch that are this rank's."""
-        rows = self.plan(epoch)[index]
-        return rows[self.rank::self.ranks] if len(rows) >= self.ranks else rows
+        return self.plan(epoch)[index][self.rank::self.ranks]
 
     def batch(self, epoch: int, index: int) -> Batch:
-        return self.examples.batch(self.rows(epoch, index), self.seed, epoch)
+        return self.made(self.plan(epoch)[index], epoch)
+
+    def made(self, rows: np.ndarray, epoch: int) -> Batch:
+        """This rank's share of a batch of these rows."""
+        if len(mine := rows[self.rank::self.ranks]):
+            return self.examples.batch(mine, self.seed, epoch)
+        return replace(self.examples.batch(rows[:1], self.seed, epoch), counts=False)
 
     def run(self, epoch: int = 0, index: int = 0, *, workers: int = 1) -> Iterator[tuple[int, int, Batch]]:
         """Batches without end, from a given place on; `workers` threads prepare them ahead."""
@@ -49,7 +55,7 @@ class Batches:
             while True:
                 while len(ahead) < 2 * workers + 2:
                     e, i = next(places)
-                    ahead.append((e, i, pool.submit(self.examples.batch, self.rows(e, i), self.seed, e)))
+                    ahead.append((e, i, pool.submit(self.made, self.plan(e)[i], e)))
                 e, i, future = ahead.popleft()
                 yield e, i, future.result()
 

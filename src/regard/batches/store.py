@@ -22,8 +22,11 @@ def open_store(digest: str, build: Callable[[Path], dict[str, int]]) -> Path:
     aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".building-"))
     try:
         (aside / "layout.json").write_text(json.dumps(build(aside)))
-        if not folder.exists():
+        try:
             aside.rename(folder)
+        except OSError:                               # somebody else was faster
+            if not (folder / "layout.json").exists():
+                raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return folder

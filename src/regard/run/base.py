@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard import __version__
+from regard import __version__, ranks
 from regard.attention.watch import places
 from regard.batches.batches import in_order
 from regard.batches.lengths import evaluation_rows, training_rows
@@ -183,10 +183,10 @@ class Run:
     def validate(self, examples: Any, rows: Rows) -> dict[str, float]:
         """What is measured while training: the loss a label, and more where it is cheap."""
         total, count = 0.0, 0
-        for batch in in_order(rows, EVALUATE_TOKENS):
+        for batch in ranks.share(in_order(rows, EVALUATE_TOKENS)):
             total -= float(log_probabilities(self.model, batch.to(self.device)).sum())
             count += batch.label_count()
-        return {"valid_loss": total / count}
+        return {"valid_loss": ranks.total(total) / ranks.total(count)}
 
     def score(self, name: str, examples: Any) -> Result:
         """Everything that is measured of one set."""
@@ -203,19 +203,19 @@ class Run:
         """Perplexity a label, of which there is one a token."""
         rows = self.evaluation_rows(examples)
         log_p, counts = np.zeros(len(rows)), np.zeros(len(rows))
-        for batch in in_order(rows, self.recipe.decode.batch_tokens):
+        for batch in ranks.share(in_order(rows, self.recipe.decode.batch_tokens)):
             log_p[batch.rows] = log_probabilities(self.model, batch.to(self.device)).cpu()
             counts[batch.rows] = [int(labels.ge(0).sum()) for labels in batch.labels]
-        return perplexity(log_p, counts)
+        return perplexity(ranks.total(log_p), ranks.total(counts))
 
     @torch.no_grad()
     def logits(self, rows: Rows) -> Tensor:
         """What the model says of each row, where that is one thing: (N, C)."""
         said: list[Any] = [None] * len(rows)
-        for batch in in_order(rows, EVALUATE_TOKENS):
-            for row, logits in zip(batch.rows, self.model(**batch.to(self.device).inputs).float().cpu()):
+        for batch in ranks.share(in_order(rows, EVALUATE_TOKENS)):
+            for row, logits in zip(batch.rows, self.model(**batch.to(self.device).inputs).float().tolist()):
                 said[row] = logits
-        return torch.stack(said) if said else torch.zeros(0, 1)
+        return torch.tensor(ranks.filled(said)) if said else torch.zeros(0, 1)
 
     def signature(self) -> str:
         """What every score of this run carries besides its metric's own signature."""

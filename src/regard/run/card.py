@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from regard import ranks
 from regard.recipe import Algorithm, Data, DataPart, Shapes, TasksData
 from regard.run.base import Run
 from regard.run.pictures import PictureRun
@@ -116,7 +117,7 @@ PICTURES = {
 
 def write_card(run: Run) -> None:
     """Into the run's folder; somebody else's folder keeps the card it has."""
-    if run.foreign is not None:
+    if run.foreign is not None or not ranks.first():
         return
     aside = run.folder / ".README.md.writing"
     aside.write_text(card(run), encoding="utf-8")

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from regard import ranks
 from regard.errors import Mistake
 
 PACKAGES = ["regard", "torch", "tokenizers", "safetensors", "sacrebleu", "pydantic", "typer", "rich", "matplotlib", "pillow",
@@ -26,11 +27,14 @@ def version(package: str) -> str | None:
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """The device of that name, or the GPU if there is one.
+    """The device of that name, or the GPU if there is one; under torchrun the one that is this rank's, and the other ranks are met.
 
     cuDNN's attention plans every new shape for about 140 ms (H200), and sentences come in many shapes: it stays off.
     """
     torch.backends.cuda.enable_cudnn_sdp(False)
+    ranks.join()
+    if name == "cuda" and ranks.count() > 1:
+        name = f"cuda:{ranks.local_rank()}"
     if name != "auto":
         try:
             device = torch.device(name)
@@ -39,7 +43,7 @@ def choose_device(name: str = "auto") -> torch.device:
         except (RuntimeError, AssertionError) as error:
             raise Mistake(f"--device {name}: {str(error).splitlines()[0]}; use auto or cpu") from None
     if torch.cuda.is_available():
-        return torch.device("cuda")
+        return torch.device("cuda", ranks.local_rank()) if ranks.count() > 1 else torch.device("cuda")
     return torch.device("cpu")
 
 
@@ -66,6 +70,7 @@ def describe(device: torch.device) -> dict[str, Any]:
         "device": str(device),
         "hardware": hardware(device),
         "threads": torch.get_num_threads(),
+        "ranks": ranks.count(),
         "git": git_state(),
     }
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from regard import ranks
 from regard.corpus.examples import Pairs
 from regard.corpus.pairs import read_pairs
 from regard.errors import Mistake
@@ -24,7 +25,7 @@ def evaluate(run: Run, *, source: Path | None = None, reference: Path | None = N
             raise Mistake(f"--gold {gold} aligns the words of two files: give them as --source and --reference")
         sets = {name: with_gold(run, examples, gold) for name, examples in sets.items()}
     results = [score_set(run, name, examples) for name, examples in sets.items()]
-    if save:
+    if save and ranks.first():
         write_scores(run, results)
     return results
 

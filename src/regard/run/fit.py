@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
+from regard import ranks
 from regard import recipe as recipes
 from regard.batches.batches import Batches
 from regard.batches.mixed import Mixed
 from regard.batches.packed import Packed
+from regard.batches.rows import Rows
 from regard.corpus.dataset import Dataset, read_dataset
 from regard.corpus.vectors import read_vectors
 from regard.errors import Mistake
@@ -21,7 +24,7 @@ from regard.recipe import Begin, Recipe
 from regard.run import environment
 from regard.run.base import Run
 from regard.run.opened import kind_of, load
-from regard.training import checkpoint
+from regard.training import checkpoint, distributed
 from regard.training.log import Log, note
 from regard.training.loop import Trainer
 
@@ -30,17 +33,22 @@ DONE = {"drop": "dropped", "truncate": "cut", "split": "split"}
 
 def train(recipe: Recipe | dict[str, Any] | str | Path, out: str | Path | None = None, *, overrides: Sequence[str] = (),
           device: str = "auto", resume: bool = False, board: bool = False) -> Run:
-    """Train a recipe (settings, a TOML file, or with `resume` a run folder) and return the finished run."""
+    """Train a recipe (settings, a TOML file, or with `resume` a run folder) and return the finished run. Started again by torchrun
+    after a failure, it goes on from its last checkpoint."""
     where = environment.choose_device(device)
     if resume:
         folder, settings = open_unfinished(Path(out or str(recipe)), overrides)
     else:
         settings = as_recipe(recipe, overrides)
         folder = Path(out) if out else Path("runs", default_name(recipe, settings))
-        require_unused(folder)
+        resume = ranks.restarted() and (folder / "recipe.toml").is_file()
+        if not resume:
+            require_unused(folder)
+    distributed.kind_of(settings.train)
     note("reading the data")
     data = read_dataset(settings.data)                # what is wrong with it is said before anything is written
-    if not resume:
+    ranks.wait()
+    if not resume and ranks.first():
         begin(settings, folder)
     return fit(settings, data, folder, where, board)
 
@@ -83,30 +91,46 @@ def open_unfinished(folder: Path, overrides: Sequence[str]) -> tuple[Path, Recip
     if not (folder / "recipe.toml").is_file():
         raise Mistake(f"{folder} is not a run folder (it has no recipe.toml); start with: regard train RECIPE --out {folder}")
     settings = recipes.read(folder / "recipe.toml", list(overrides))
-    (folder / "recipe.toml").write_text(settings.to_toml(), encoding="utf-8")
+    ranks.wait()
+    if ranks.first():
+        (folder / "recipe.toml").write_text(settings.to_toml(), encoding="utf-8")
     return folder, settings
 
 
 def fit(settings: Recipe, data: Dataset[Any], folder: Path, device: torch.device, board: bool) -> Run:
     kind = kind_of(settings)
     with Log(folder / "log.jsonl", steps=settings.train.steps, board=folder / "board" if board else None) as log:
-        kind.prepare(folder, settings, data)
+        if ranks.first():
+            kind.prepare(folder, settings, data)
+        ranks.wait()
         torch.manual_seed(settings.seed)
         run = kind(folder, settings, device)
-        rows, long = run.training_rows(data.train)
-        valid, *_ = [run.evaluation_rows(examples, refuse=True) for examples in (data.valid, *data.tests.values())]
-        batches = Batches(rows, settings.train.budget(run.longest), settings.seed)
+        with ranks.turn():
+            rows, long = run.training_rows(data.train)
+            valid, *_ = [run.evaluation_rows(examples, refuse=True) for examples in (data.valid, *data.tests.values())]
+        batches = Batches(rows, settings.train.budget(run.longest), settings.seed, rank=ranks.rank(), ranks=ranks.count())
         take_vectors(run, log)
         if settings.train.begin is not None:
             take_weights(run, settings.train.begin, log)
         freeze(run, settings.train.freeze)
         trainer = Trainer(run.model, run.objective(), batches, settings.train, seed=settings.seed,
-                          folder=folder / "checkpoints", log=log, evaluate=lambda _: run.validate(data.valid, valid))
+                          folder=folder / "checkpoints", log=log, evaluate=lambda model: validate(run, model, data.valid, valid))
         describe(run, log, data, long, batches)
         pick_up(trainer, folder, log)
         weights = trainer.train()
-        checkpoint.write_weights(folder / "model.safetensors", weights)
+        if ranks.first():
+            checkpoint.write_weights(folder / "model.safetensors", weights)
+        ranks.wait()
     return load(folder, device=str(device))
+
+
+def validate(run: Run, model: nn.Module, examples: Any, rows: Rows) -> dict[str, float]:
+    """What the run measures, of these weights."""
+    learning, run.model = run.model, model
+    try:
+        return run.validate(examples, rows)
+    finally:
+        run.model = learning
 
 
 def take_vectors(run: Run, log: Log) -> None:
@@ -160,14 +184,14 @@ def describe(run: Run, log: Log, data: Dataset[Any], long: int, batches: Batches
     """Say what is about to be trained, and write config.json and environment.json."""
     parameters = sum(p.numel() for p in run.model.parameters())
     padding = batches.padding_share()
-    config = {"model_type": "regard", "architectures": [type(run.model).__name__], "task": run.recipe.task,
+    config = {"model_type": "regard", "architectures": [type(run.model).__name__.removeprefix("FSDP")], "task": run.recipe.task,
               **run.recipe.model.model_dump(mode="json", exclude_none=True),
               **run.sizes(), "parameters": parameters}
-    (run.folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
-    (run.folder / "environment.json").write_text(json.dumps(environment.describe(run.device), indent=1) + "\n", encoding="utf-8")
+    for name, facts in [("config", config), ("environment", environment.describe(run.device))] if ranks.first() else []:
+        (run.folder / f"{name}.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     packed = f"packed into {len(batches.examples):,} rows, " if isinstance(batches.examples, Packed) else ""
     log.note(f"{len(data.train):,} examples to learn from, {len(data.valid):,} to check; {parameters:,} parameters; "
-             f"{packed}{len(batches.plan(0)):,} batches an epoch, {padding:.1%} padding; on {environment.hardware(run.device)}")
+             f"{packed}{len(batches.plan(0)):,} batches an epoch, {padding:.1%} padding; on {f'{ranks.count()} × ' if ranks.count() > 1 else ''}{environment.hardware(run.device)}")
     if isinstance(batches.examples, Mixed):
         often = [f"{name} {drawn / len(batches.examples):.1%}" for name, drawn in zip(data.train.parts, batches.examples.drawn)]
         log.note(f"of every epoch: {', '.join(often)}")
@@ -179,10 +203,11 @@ def describe(run: Run, log: Log, data: Dataset[Any], long: int, batches: Batches
 
 def pick_up(trainer: Trainer, folder: Path, log: Log) -> None:
     """Go on from the newest good checkpoint, if there is one."""
-    path, damaged = checkpoint.newest_good(folder / "checkpoints")
+    path, damaged = checkpoint.newest_good(folder / "checkpoints") if ranks.first() else (None, [])
     for line in damaged:
         log.note(line)
-    if path is not None:
-        trainer.resume(path)
+    if (found := ranks.told(path and str(path))) is not None:
+        with ranks.one_by_one():
+            trainer.resume(Path(found))
         log.note(f"going on from step {trainer.progress.step:,}")
         log.record(event="resume", step=trainer.progress.step)

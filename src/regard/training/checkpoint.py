@@ -9,19 +9,24 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as parse_tensors
 from safetensors.torch import save as serialize_tensors
 from torch import Tensor, nn
 
 from regard.errors import Mistake
+from regard.training.distributed import laid_out
 
 HASHES = "hashes.json"
+PIECE = re.compile(r"(.+)-(\d+)-of-\d+")
+"""What a file of another rank than the first is called."""
 
 
 @dataclass
@@ -46,7 +51,7 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor], where: str = "wei
             raise Mistake(f"{where} lacks the tensor {name}")
         if weights[name].shape != p.shape:
             raise Mistake(f"{where}: {name} has shape {list(weights[name].shape)}, the model wants {list(p.shape)}")
-        p.copy_(weights[name])
+        p.copy_(laid_out(weights[name], p))
     if extra := weights.keys() - mine.keys():
         raise Mistake(f"{where} has a tensor the model has no place for: {min(extra)}")
 
@@ -75,11 +80,12 @@ def write_weights(path: Path, weights: dict[str, Tensor]) -> None:
     sync_folder(path.parent)
 
 
-def save(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
-    """Write `folder/step-…`; nothing is left behind if it fails."""
+def save(folder: Path, step: int, checkpoint: Checkpoint, beside: Mapping[Path, str] = MappingProxyType({})) -> Path:
+    """Write `folder/step-…`; nothing is left behind if it fails. Files that other ranks wrote, with their hashes, move in."""
     files = {f"{name}.safetensors": serialize(tensors) for name, tensors in checkpoint.tensors.items()}
     files["state.json"] = json.dumps(checkpoint.state, indent=1).encode()
-    files[HASHES] = json.dumps({name: hashlib.sha256(data).hexdigest() for name, data in files.items()}, indent=1).encode()
+    files[HASHES] = json.dumps({name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+                              | {path.name: found for path, found in beside.items()}, indent=1).encode()
     needed = sum(len(data) for data in files.values())
     final, aside = folder / f"step-{step:08d}", folder / f".writing-step-{step:08d}"
     try:
@@ -89,6 +95,8 @@ def save(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
         aside.mkdir()
         for name, data in files.items():
             write_durably(aside / name, data)
+        for path in beside:
+            path.rename(aside / path.name)
         sync_folder(aside)
         if final.exists():
             shutil.rmtree(final)
@@ -108,7 +116,18 @@ def load(path: Path) -> Checkpoint:
     if problem := damage(path):
         raise Mistake(f"{path} is damaged: {problem}")
     tensors = {file.stem: read_weights(file) for file in path.glob("*.safetensors")}
-    return Checkpoint(tensors, json.loads((path / "state.json").read_text()))
+    return Checkpoint(joined(tensors), json.loads((path / "state.json").read_text()))
+
+
+def joined(files: dict[str, dict[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
+    """Sharded tensors put together: the rows in `model-2-of-4` come behind those in `model`."""
+    pieces = {name: PIECE.fullmatch(name) for name in files}
+    whole = {name: {key: [rows] for key, rows in files[name].items()} for name, piece in pieces.items() if piece is None}
+    for name, piece in sorted(pieces.items(), key=lambda entry: int(entry[1].group(2)) if entry[1] else 0):
+        for key, rows in files[name].items() if piece else ():
+            whole[piece.group(1)][key].append(rows)  # type: ignore[union-attr]
+    return {name: {key: torch.cat(rows) if len(rows) > 1 else rows[0] for key, rows in tensors.items()}
+            for name, tensors in whole.items()}
 
 
 def damage(path: Path) -> str | None:

@@ -1,6 +1,7 @@
 """What is told while training: log.jsonl always, a live line on a terminal, TensorBoard where it is installed and asked for."""
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -9,22 +10,25 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from regard import ranks
+
 
 def note(text: str) -> None:
     """Tell the user something, on standard error."""
-    Console(stderr=True, highlight=False).print(text, markup=False)
+    if ranks.first():
+        Console(stderr=True, highlight=False).print(text, markup=False)
 
 
 class Log:
-    """Records go to `path`, one JSON object a line; `note` prints a sentence."""
+    """Records go to `path`, one JSON object a line; `note` prints a sentence. Of several ranks only the first one speaks."""
 
     def __init__(self, path: Path, *, steps: int, board: Path | None = None):
         self.path, self.steps = path, steps
-        self.console = Console(stderr=True, highlight=False)
-        self.file = path.open("a", encoding="utf-8")
-        self.board = open_board(board) if board else None
+        self.console = Console(stderr=True, highlight=False, quiet=not ranks.first())
+        self.file = (path if ranks.first() else Path(os.devnull)).open("a", encoding="utf-8")
+        self.board = open_board(board) if board and ranks.first() else None
         self.progress = Progress(TextColumn("{task.fields[text]}"), BarColumn(bar_width=20), TimeRemainingColumn(),
-                                 console=self.console, transient=True, disable=not sys.stderr.isatty())
+                                 console=self.console, transient=True, disable=not (sys.stderr.isatty() and ranks.first()))
         self.task = self.progress.add_task("", total=steps, text="starting")
 
     def __enter__(self) -> "Log":

@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard import ranks
 from regard.batches.batch import Batch
 from regard.batches.batches import Batches
 from regard.errors import Interrupted, Mistake
 from regard.recipe import Training
-from regard.training import checkpoint
+from regard.training import checkpoint, shards
 from regard.training.average import MovingAverage, mean_weights
+from regard.training.distributed import Spread, clip_norm
 from regard.training.log import Log
 from regard.training.optimizer import Optimizer
 from regard.training.schedule import rate
@@ -32,7 +34,7 @@ BETTER = ("valid_bleu", "valid_accuracy", "valid_spearman", "valid_f1", "valid_m
 class Progress:
     """Where a run stands; with the weights and the optimiser's state, all that resuming needs.
 
-    Randomness needs no state: every step seeds the generators from (seed, step).
+    Randomness needs no state: every step seeds the generators from (seed, step, rank).
     """
 
     step: int = 0
@@ -46,18 +48,18 @@ class Progress:
 
 
 class Trainer:
-    """A model on its way through a recipe's `[train]`; its checkpoints lie in `folder`."""
+    """A model on its way through a recipe's `[train]`; its checkpoints lie in `folder`. Every rank has one, and all go in step."""
 
     def __init__(self, model: nn.Module, objective: Objective, batches: Batches, settings: Training, *, seed: int, folder: Path,
                  log: Log, evaluate: Evaluate):
         self.model, self.objective, self.batches, self.settings = model, objective, batches, settings
         self.seed, self.folder, self.log, self.evaluate = seed, folder, log, evaluate
         self.device = next(model.parameters()).device
+        self.spread = Spread(model, settings)
         self.optimizer = Optimizer(model, settings.optimizer)
         self.ema = MovingAverage(model, settings.ema) if settings.ema else None
         self.progress = Progress()
         self.saved_at = -1
-        self.run_model: Any = torch.compile(model, dynamic=True) if settings.compile else model
         self.not_finite = torch.zeros((), device=self.device)                     # skipped steps, counted on the device
         self.in_a_row = torch.zeros((), device=self.device)
 
@@ -65,6 +67,7 @@ class Trainer:
         """Go on to the last step; the weights to keep."""
         steps = self.settings.steps
         with catch_signals() as caught:
+            self.warm_up()
             ahead = self.step_batches()
             meter = Meter(self.device)
             while self.progress.step < steps and not self.patience_is_over():
@@ -75,11 +78,21 @@ class Trainer:
                     self.report(meter)
                 if step % self.settings.evaluate_every == 0 or step == steps:
                     self.judge(meter)
-                if step % self.settings.save_every == 0 or step == steps or caught:
+                signalled = ranks.highest(caught[0] if caught else 0)             # on any one rank
+                if step % self.settings.save_every == 0 or step == steps or signalled:
                     self.save()
-                if caught:
-                    raise Interrupted(caught[0])
-        return self.final_weights()
+                if signalled:
+                    raise Interrupted(signalled)
+        return self.final_weights() if ranks.first() else {}
+
+    def warm_up(self) -> None:
+        """DDP regroups the gradients after it has seen them once, and adds them up in another order from then on: let it do so
+        before the first step, or a resumed run would not have the same bits on three ranks and more."""
+        if self.spread.kind == "ddp":
+            self.model.eval()                         # no statistics move
+            with self.spread.micro_step(last=True), self.autocast():
+                (self.objective(self.spread.run, self.batches.batch(0, 0).to(self.device)) * 0).backward()
+            self.optimizer.zero_grad()
 
     def step_batches(self) -> Iterator[list[tuple[int, int, Batch]]]:
         """The micro-batches of each step, from where the run stands."""
@@ -91,24 +104,27 @@ class Trainer:
         """One update; the loss sum and the number of labels. Nothing here waits for the device."""
         progress, settings = self.progress, self.settings
         progress.step += 1
-        torch.manual_seed(hash_step(self.seed, progress.step))
+        torch.manual_seed(hash_step(self.seed, progress.step, ranks.rank()))
         self.optimizer.set_rate(rate(progress.step, settings.steps, settings.schedule))
         self.model.train()
         if hasattr(self.model, "begin_step"):         # a temperature that falls, a weight that rises
             self.model.begin_step(progress.step)  # type: ignore[operator]
-        count = sum(batch.label_count() for _, _, batch in micro_batches)
+        count = ranks.total(sum(batch.label_count() for _, _, batch in micro_batches))
         total = torch.zeros((), device=self.device)
-        for _, _, batch in micro_batches:
-            with self.autocast():
-                loss = self.objective(self.run_model, batch.to(self.device))
-            (loss / count).backward()
+        for number, (_, _, batch) in enumerate(micro_batches, start=1):
+            with self.spread.micro_step(last=number == len(micro_batches)):
+                with self.autocast():
+                    loss = self.objective(self.spread.run, batch.to(self.device)) * batch.counts
+                (loss * ranks.count() / count).backward()
             total += loss.detach()
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip_norm or float("inf"))
+        total = ranks.total(total)
+        norm = clip_norm(self.model.parameters(), settings.clip_norm or float("inf"))
         bad = (~(norm.isfinite() & total.isfinite())).float()
         self.not_finite += bad
         self.in_a_row = (self.in_a_row + bad) * bad
         self.optimizer.step(skip=bad)
         self.optimizer.zero_grad()
+        self.spread.level()
         if self.ema is not None:
             self.ema.update()
         epoch, index, _ = micro_batches[-1]
@@ -138,9 +154,8 @@ class Trainer:
         paused = time.perf_counter()
         if self.ema is not None:
             self.ema.swap()
-        self.model.eval()
         with torch.no_grad(), self.autocast():
-            scores = self.evaluate(self.model)
+            scores = ranks.told({name: float(score) for name, score in self.evaluate(self.spread.whole().eval()).items()})
         if self.ema is not None:
             self.ema.swap()
         goodness = next((scores[name] for name in BETTER if name in scores), -scores["valid_loss"])
@@ -163,8 +178,9 @@ class Trainer:
         if self.ema is not None:
             tensors["ema"] = self.ema.tensors()
             self.progress.ema_step = self.ema.step
-        checkpoint.save(self.folder, self.progress.step, checkpoint.Checkpoint(tensors, asdict(self.progress)))
-        checkpoint.retain(self.folder, max(self.settings.keep, self.settings.average), [self.progress.best_step])
+        shards.save(self.folder, self.progress.step, checkpoint.Checkpoint(tensors, asdict(self.progress)))
+        if ranks.first():
+            checkpoint.retain(self.folder, max(self.settings.keep, self.settings.average), [self.progress.best_step])
         self.saved_at = self.progress.step
 
     def resume(self, path: Path) -> None:
@@ -211,8 +227,8 @@ class Meter:
         return loss, speed, seconds
 
 
-def hash_step(seed: int, step: int) -> int:
-    return (seed * 1_000_003 + step) & 0x7FFF_FFFF_FFFF_FFFF
+def hash_step(seed: int, step: int, rank: int = 0) -> int:
+    return (seed * 1_000_003 + step + rank * 0x9E37_79B9_7F4A_7C15) & 0x7FFF_FFFF_FFFF_FFFF
 
 
 @contextmanager

@@ -1,0 +1,191 @@
+"""torchrun itself: a job on 2, 1 and 4 ranks; ranks that are killed, frozen, that raise or exit; restarts; verbs that are shared."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from regard.training import checkpoint
+
+pytestmark = pytest.mark.system
+RECIPE = """
+[data]
+world = {number = 400, held_out = 24}
+[tokens]
+size = 300
+[model]
+preset = "tiny"
+width = 16
+heads = 2
+feed_forward = 32
+max_length = 48
+[train]
+steps = %d
+tokens_per_batch = 512
+evaluate_every = %d
+save_every = 5
+keep = 100
+log_every = 1
+[decode]
+beam = 2
+"""
+INJECT = """
+import os, signal, sys
+from regard import ranks
+from regard.training.loop import Trainer
+step = Trainer.step
+def harmed(self, batches):
+    harm, at = os.environ.get("HARM", ""), int(os.environ.get("AT", "0"))
+    if self.progress.step == at and ranks.rank() == 1 and not ranks.restarted():
+        if harm == "raise":
+            raise ValueError("rank 1 had enough")
+        if harm == "exit":
+            sys.exit(3)
+        if harm == "leave":
+            os._exit(0)
+        if harm:
+            os.kill(os.getpid(), getattr(signal, harm))
+    return step(self, batches)
+Trainer.step = harmed
+from regard.cli import main
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("job")
+    (folder / "job.toml").write_text(RECIPE % (20, 20))
+    (folder / "long.toml").write_text(RECIPE % (100_000, 100_000))
+    (folder / "harm.py").write_text(INJECT)
+    return folder
+
+
+def start(place, ranks, *words, options=(), script=None, **environment):
+    run = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *options]
+    command = [sys.executable, *run, *([str(place / script)] if script else ["-m", "regard"]), *map(str, words)]
+    known = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(place / "cache"),
+             "PYTHONPATH": str(Path(__file__).parents[2] / "src"), **environment}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=known, cwd=place)
+
+
+def finish(process, seconds=120, text=None):
+    out, err = process.communicate(text, timeout=seconds)
+    return process.returncode, out, err
+
+
+def losses(folder):
+    found = {}
+    for line in (folder / "log.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        if "loss" in record:
+            found[record["step"]] = record["loss"]
+    return found
+
+
+def same_bits(one, other, step):
+    return all(file.read_bytes() == (other / "checkpoints" / f"step-{step:08d}" / file.name).read_bytes()
+               for file in (one / "checkpoints" / f"step-{step:08d}").glob("*.safetensors"))
+
+
+@pytest.fixture(scope="module")
+def whole(place):
+    """The job on two ranks, undisturbed, with FSDP."""
+    status, out, err = finish(start(place, 2, "train", "job.toml", "--out", "whole", "--set", "train.parallel=fsdp"))
+    assert status == 0, err
+    assert out.count("bleu") == 1                     # said once
+    return place / "whole"
+
+
+def test_restarts_go_on_to_the_same_bits(place, whole):
+    job = start(place, 2, "train", "job.toml", "--out", "again", "--set", "train.parallel=fsdp", options=["--max-restarts", "2"],
+                script="harm.py", HARM="SIGKILL", AT="12")
+    status, _, err = finish(job)
+    assert status == 0, err
+    assert "going on from step 10" in err and same_bits(whole, place / "again", 20)
+    assert (place / "again" / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_two_ranks_then_one_then_four(place, whole):
+    """Each goes on from the same place of the data; without dropout the curve is that of two."""
+    for folder in ("moved",):
+        base = ["--set", "train.regularize.dropout=0", "--out", folder]
+        status, _, err = finish(start(place, 2, "train", "job.toml", *base, "--set", "train.parallel=fsdp", "--set", "train.steps=5",
+                                      "--no-evaluate"))
+        assert status == 0, err
+        for ranks, steps in ((1, 10), (4, 20)):
+            status, _, err = finish(start(place, ranks, "train", folder, "--resume", "--set", f"train.steps={steps}", "--no-evaluate"))
+            assert status == 0 and "going on from step" in err, err
+    alone = ["train", "job.toml", "--out", "alone", "--set", "train.regularize.dropout=0", "--no-evaluate"]
+    assert finish(start(place, 1, *alone))[0] == 0
+    moved, straight = losses(place / "moved"), losses(place / "alone")
+    assert sorted(moved) == list(range(1, 21))
+    states = [json.loads((place / name / "checkpoints" / "step-00000020" / "state.json").read_text()) for name in ("moved", "alone")]
+    assert [(state["epoch"], state["index"]) for state in states] == [(states[0]["epoch"], states[0]["index"])] * 2
+    assert max(abs(moved[step] - straight[step]) for step in range(1, 6)) < 1e-3
+
+
+@pytest.mark.parametrize("harm, seconds, said", [
+    ("SIGKILL", 10, "lost another one"), ("raise", 10, "rank 1 failed: ValueError: rank 1 had enough"),
+    ("exit", 10, "lost another one"), ("leave", 10, "lost another one"), ("SIGSTOP", 60, "rank 1 has given no sign of life")])
+def test_one_rank_down_ends_all_with_one_cause_first(place, harm, seconds, said, tmp_path):
+    job = start(place, 2, "train", "long.toml", "--out", tmp_path / "run", script="harm.py", HARM=harm, AT="12")
+    log = tmp_path / "run" / "log.jsonl"
+    while not (log.exists() and log.read_text().count("loss") >= 12):
+        assert job.poll() is None, job.stderr.read()
+        time.sleep(0.05)
+    begun = time.monotonic()
+    status, _, err = finish(job)
+    took = time.monotonic() - begun
+    assert status != 0 and took < seconds, took
+    causes = [line for line in err.splitlines() if line.startswith("regard: ")]
+    assert len(causes) == 1 and said in causes[0], err
+    assert "Traceback" not in err[:err.index("regard: ")]
+    path, notes = checkpoint.newest_good(tmp_path / "run" / "checkpoints")
+    assert path.name == "step-00000010" and not notes
+    print(f"{harm}: {took:.1f} s")
+
+
+def test_a_signal_to_one_rank_or_to_torchrun_leaves_a_good_checkpoint(place, tmp_path):
+    job = start(place, 2, "train", "long.toml", "--out", tmp_path / "run")
+    log = tmp_path / "run" / "log.jsonl"
+    while not (log.exists() and log.read_text().count("loss") >= 8):
+        assert job.poll() is None, job.stderr.read()
+        time.sleep(0.05)
+    job.send_signal(signal.SIGTERM)
+    begun = time.monotonic()
+    status, _, err = finish(job)
+    assert status != 0 and time.monotonic() - begun < 10
+    path, notes = checkpoint.newest_good(tmp_path / "run" / "checkpoints")
+    last = max(losses(tmp_path / "run"))
+    assert not notes and int(path.name[5:]) == last, (path, last)
+    assert err.count("interrupted; everything is saved") == 1
+
+
+def test_a_mistake_is_said_once(place):
+    status, _, err = finish(start(place, 2, "train", "job.toml", "--set", "train.parallel=none", "--out", "never"))
+    assert status != 0 and err.count("regard: train.parallel = 'none'") == 1 and not (place / "never").exists()
+    status, _, err = finish(start(place, 2, "show", "whole", "a"))
+    assert status != 0 and err.count("regard show is for one process") == 1
+
+
+def test_translate_and_evaluate_are_shared_and_said_once(place, whole):
+    lines = (whole / "outputs" / "test.txt").read_text()
+    text = "".join(f"the cat {word} .\n" for word in lines.split()[:50])
+    alone = subprocess.run([sys.executable, "-m", "regard", "translate", str(whole)], input=text, capture_output=True, text=True,
+                           env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), "OMP_NUM_THREADS": "1"}, check=True)
+    job = subprocess.Popen([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "regard",
+                            "translate", str(whole)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                           env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), "OMP_NUM_THREADS": "1"})
+    status, out, err = finish(job, text=text)
+    assert status == 0 and out == alone.stdout and out.count("\n") == 50, err
+    before = json.loads((whole / "scores.json").read_text())
+    status, out, err = finish(start(place, 2, "evaluate", "whole", "--json"))
+    assert status == 0, err
+    said = [json.loads(line) for line in out.splitlines()]
+    assert {line["metric"]: line["score"] for line in said} == {name: score["score"] for name, score in before["test"].items()}
