@@ -1,4 +1,4 @@
-"""torchrun itself: a job on 2, 1 and 4 ranks; ranks that are killed, frozen, that raise or exit; restarts; verbs that are shared."""
+"""torchrun itself: a job on 2, 1 and 4 ranks; ranks that are killed, frozen, that raise or exit; restarts; shared verbs."""
 
 import json
 import os
@@ -66,12 +66,13 @@ def place(tmp_path_factory):
     return folder
 
 
-def start(place, ranks, *words, options=(), script=None, **environment):
-    run = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *options]
+def start(place, ranks, *words, options=(), script=None, stdin=None, **environment):
+    """By torchrun; without it where there are 0 ranks."""
+    run = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *options] if ranks else []
     command = [sys.executable, *run, *([str(place / script)] if script else ["-m", "regard"]), *map(str, words)]
     known = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(place / "cache"),
              "PYTHONPATH": str(Path(__file__).parents[2] / "src"), **environment}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=known, cwd=place)
+    return subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=known, cwd=place)
 
 
 def finish(process, seconds=120, text=None):
@@ -113,20 +114,20 @@ def test_restarts_go_on_to_the_same_bits(place, whole):
 
 def test_two_ranks_then_one_then_four(place, whole):
     """Each goes on from the same place of the data; without dropout the curve is that of two."""
-    for folder in ("moved",):
-        base = ["--set", "train.regularize.dropout=0", "--out", folder]
-        status, _, err = finish(start(place, 2, "train", "job.toml", *base, "--set", "train.parallel=fsdp", "--set", "train.steps=5",
-                                      "--no-evaluate"))
-        assert status == 0, err
-        for ranks, steps in ((1, 10), (4, 20)):
-            status, _, err = finish(start(place, ranks, "train", folder, "--resume", "--set", f"train.steps={steps}", "--no-evaluate"))
-            assert status == 0 and "going on from step" in err, err
+    words = ["--set", "train.regularize.dropout=0", "--set", "train.parallel=fsdp", "--set", "train.steps=5"]
+    status, _, err = finish(start(place, 2, "train", "job.toml", *words, "--out", "moved", "--no-evaluate"))
+    assert status == 0, err
+    for ranks, steps in ((1, 10), (4, 20)):
+        words = ["--resume", "--set", f"train.steps={steps}", "--no-evaluate"]
+        status, _, err = finish(start(place, ranks, "train", "moved", *words))
+        assert status == 0 and "going on from step" in err, err
     alone = ["train", "job.toml", "--out", "alone", "--set", "train.regularize.dropout=0", "--no-evaluate"]
     assert finish(start(place, 1, *alone))[0] == 0
     moved, straight = losses(place / "moved"), losses(place / "alone")
     assert sorted(moved) == list(range(1, 21))
-    states = [json.loads((place / name / "checkpoints" / "step-00000020" / "state.json").read_text()) for name in ("moved", "alone")]
-    assert [(state["epoch"], state["index"]) for state in states] == [(states[0]["epoch"], states[0]["index"])] * 2
+    one, other = (json.loads((place / name / "checkpoints" / "step-00000020" / "state.json").read_text())
+                  for name in ("moved", "alone"))
+    assert (one["epoch"], one["index"]) == (other["epoch"], other["index"])
     assert max(abs(moved[step] - straight[step]) for step in range(1, 6)) < 1e-3
 
 
@@ -177,13 +178,11 @@ def test_a_mistake_is_said_once(place):
 def test_translate_and_evaluate_are_shared_and_said_once(place, whole):
     lines = (whole / "outputs" / "test.txt").read_text()
     text = "".join(f"the cat {word} .\n" for word in lines.split()[:50])
-    alone = subprocess.run([sys.executable, "-m", "regard", "translate", str(whole)], input=text, capture_output=True, text=True,
-                           env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), "OMP_NUM_THREADS": "1"}, check=True)
-    job = subprocess.Popen([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "regard",
-                            "translate", str(whole)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                           env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), "OMP_NUM_THREADS": "1"})
+    alone = start(place, 0, "translate", whole, stdin=subprocess.PIPE)
+    _, expected, err = finish(alone, text=text)
+    job = start(place, 2, "translate", whole, stdin=subprocess.PIPE)
     status, out, err = finish(job, text=text)
-    assert status == 0 and out == alone.stdout and out.count("\n") == 50, err
+    assert status == 0 and out == expected and out.count("\n") == 50, err
     before = json.loads((whole / "scores.json").read_text())
     status, out, err = finish(start(place, 2, "evaluate", "whole", "--json"))
     assert status == 0, err

@@ -34,7 +34,8 @@ ema = 0.9
 
 def start(place, ranks, kind, out, restarts):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "--max-restarts",
-               str(restarts), "-m", "regard", "train", "job.toml", "--out", out, "--set", f"train.parallel={kind}", "--no-evaluate"]
+               str(restarts), "-m", "regard", "train", "job.toml", "--out", out, "--set", f"train.parallel={kind}",
+               "--no-evaluate"]
     known = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(place / "cache"),
              "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=known, cwd=place)

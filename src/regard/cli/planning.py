@@ -23,8 +23,8 @@ def plan(what: Annotated[str | None, typer.Argument(metavar="RECIPE|PRESET|RUN|b
          layers: Annotated[bool, typer.Option("--layers", help="Self-attention, recurrence, convolution: counted as in table 1 "
                                               "of the 2017 paper, and timed.")] = False,
          out: Annotated[Path | None, typer.Option(help="Picture of --layers: .svg, .png or .pdf.")] = None,
-         gpus: Annotated[int | None, typer.Option(help="How it spreads over so many GPUs: memory, communication and time of each.")]
-         = None, device: Device = "auto", as_json: AsJson = False) -> None:
+         gpus: Annotated[int | None, typer.Option(help="How it spreads over so many: memory, communication, time.")] = None,
+         device: Device = "auto", as_json: AsJson = False) -> None:
     """Parameters, FLOPs, memory and time of a recipe or preset, before it runs; what the types of layers cost."""
     from rich.console import Console
 

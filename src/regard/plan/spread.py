@@ -3,8 +3,10 @@
 With N parameters on W GPUs, A micro-batches a step, R the parameters outside of blocks and B those of the largest block:
 
     ddp     keeps all 4 N bytes of weights, of gradients and so on; sends 2 (W-1)/W · 4 N bytes a step, as a ring does
-    fsdp    keeps 1/W of them, and two blocks and what is outside of blocks whole; sends (W-1)/W · 4 ((2 A + 1) (N - R) + (A + 1) R)
-    3d      on paper only, regard does not train so: tensors cut in t, layers in p stages, d = W / (t p) copies (Narayanan et al. 2021)
+    fsdp    keeps 1/W of them, and two blocks and what is outside of blocks whole;
+            sends (W-1)/W · 4 ((2 A + 1) (N - R) + (A + 1) R)
+    3d      on paper only, regard does not train so: tensors cut in t, layers in p stages, d = W / (t p) copies of that
+            (Narayanan et al. 2021)
 """
 
 import math
@@ -68,7 +70,8 @@ class Way:
 
     def to_json(self) -> dict[str, Any]:
         return {"way": self.name, "memory": {**self.memory, "total": self.total}, "fits": self.fits, "sent_a_step": self.sent,
-                "computing_seconds": self.computing, "waiting_seconds": self.waiting, "step_seconds": self.step, "about": self.about}
+                "computing_seconds": self.computing, "waiting_seconds": self.waiting, "step_seconds": self.step,
+                "about": self.about}
 
 
 def spread(plan: "Plan", gpus: int, machine: Machine | None = None) -> list[Way]:
@@ -147,8 +150,8 @@ def cut(plan: "Plan", gpus: int, machine: Machine, tensor: int, pipeline: int, l
     work = plan.flops_a_step * micro * copies / examples / (gpus * machine.speed * machine.utilisation)
     bubble = work * (pipeline - 1) / micro
     waiting = bubble + inside / machine.near + (between + gradients) / machine.rate(gpus)
-    return Way(f"tensor {tensor} · pipeline {pipeline} · data {copies}", tidy(memory), inside + between + gradients, work, waiting,
-               machine.memory, "on paper: regard does not train so")
+    return Way(f"tensor {tensor} · pipeline {pipeline} · data {copies}", tidy(memory), inside + between + gradients, work,
+               waiting, machine.memory, "on paper: regard does not train so")
 
 
 def block_sizes(plan: "Plan") -> Counter[tuple[str, int]]:

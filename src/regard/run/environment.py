@@ -27,7 +27,7 @@ def version(package: str) -> str | None:
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """The device of that name, or the GPU if there is one; under torchrun the one that is this rank's, and the other ranks are met.
+    """The device of that name, or the GPU if there is one; under torchrun that of this rank, and the other ranks are met.
 
     cuDNN's attention plans every new shape for about 140 ms (H200), and sentences come in many shapes: it stays off.
     """

@@ -33,8 +33,8 @@ DONE = {"drop": "dropped", "truncate": "cut", "split": "split"}
 
 def train(recipe: Recipe | dict[str, Any] | str | Path, out: str | Path | None = None, *, overrides: Sequence[str] = (),
           device: str = "auto", resume: bool = False, board: bool = False) -> Run:
-    """Train a recipe (settings, a TOML file, or with `resume` a run folder) and return the finished run. Started again by torchrun
-    after a failure, it goes on from its last checkpoint."""
+    """Train a recipe (settings, a TOML file, or with `resume` a run folder) and return the finished run. Started again by
+    torchrun after a failure, it goes on from its last checkpoint."""
     where = environment.choose_device(device)
     if resume:
         folder, settings = open_unfinished(Path(out or str(recipe)), overrides)
@@ -190,8 +190,9 @@ def describe(run: Run, log: Log, data: Dataset[Any], long: int, batches: Batches
     for name, facts in [("config", config), ("environment", environment.describe(run.device))] if ranks.first() else []:
         (run.folder / f"{name}.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     packed = f"packed into {len(batches.examples):,} rows, " if isinstance(batches.examples, Packed) else ""
+    on = (f"{ranks.count()} × " if ranks.count() > 1 else "") + environment.hardware(run.device)
     log.note(f"{len(data.train):,} examples to learn from, {len(data.valid):,} to check; {parameters:,} parameters; "
-             f"{packed}{len(batches.plan(0)):,} batches an epoch, {padding:.1%} padding; on {f'{ranks.count()} × ' if ranks.count() > 1 else ''}{environment.hardware(run.device)}")
+             f"{packed}{len(batches.plan(0)):,} batches an epoch, {padding:.1%} padding; on {on}")
     if isinstance(batches.examples, Mixed):
         often = [f"{name} {drawn / len(batches.examples):.1%}" for name, drawn in zip(data.train.parts, batches.examples.drawn)]
         log.note(f"of every epoch: {', '.join(often)}")

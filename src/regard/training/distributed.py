@@ -94,8 +94,8 @@ def kind_of(settings: "Training") -> str:
 
 
 def shard(model: nn.Module) -> list[nn.Parameter]:
-    """Every block of a stack by itself, and what is left together; the parameters that stay whole. Blocks that share their weights
-    (Universal Transformer) are left together too."""
+    """Every block of a stack by itself, and what is left together; the parameters that stay whole. Blocks that share their
+    weights (Universal Transformer) are left together too."""
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
     alone = [p for p in model.parameters() if p.dim() == 0]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +47,7 @@ class Progress:
 
 
 class Trainer:
-    """A model on its way through a recipe's `[train]`; its checkpoints lie in `folder`. Every rank has one, and all go in step."""
+    """A model on its way through a recipe's `[train]`; its checkpoints lie in `folder`. Every rank has one; all go in step."""
 
     def __init__(self, model: nn.Module, objective: Objective, batches: Batches, settings: Training, *, seed: int, folder: Path,
                  log: Log, evaluate: Evaluate):

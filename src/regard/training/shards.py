@@ -1,5 +1,5 @@
-"""Checkpoints of several ranks. What every rank has is written by the first one. Of sharded tensors each rank writes its rows, the
-first one into `model.safetensors`, the second into `model-2-of-4.safetensors`, so that they load on any number of ranks."""
+"""Checkpoints of several ranks. What every rank has is written by the first one. Of sharded tensors each rank writes its rows,
+the first one into `model.safetensors`, the second into `model-2-of-4.safetensors`, so that they load on any number of ranks."""
 
 import hashlib
 import shutil
