@@ -11,6 +11,7 @@ fails one cause is printed, by the first process that knows it; the others leave
 import atexit
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -33,8 +34,6 @@ SILENCE = 20.0
 a frozen one."""
 LONGEST = timedelta(hours=1)
 """What one process may do alone while the others wait for it, such as training a tokenizer."""
-AFTERSHOCK = 1.5
-"""Seconds in which a process that lost another one lets the cause be told by whoever knows it."""
 watch: "Watch | None" = None
 
 
@@ -85,7 +84,10 @@ def join() -> None:
     atexit.register(watch.end)
     sys.excepthook = tell_cause
     if not dist.is_initialized():
-        dist.init_process_group(backend, timeout=LONGEST)
+        meet: dict[str, Any] = {}
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":              # where those of the last attempt left addresses
+            meet = {"store": open_store(LONGEST), "rank": rank(), "world_size": count()}
+        dist.init_process_group(backend, timeout=LONGEST, **meet)
 
 
 def leave() -> None:
@@ -246,8 +248,8 @@ class Watch(threading.Thread):
             if heard != last or not heard or gone:
                 last, since = heard, time.monotonic()
             elif time.monotonic() - since > self.silence:
-                say(f"rank {next_one} has given no sign of life for {self.silence:.0f} s: it is frozen or its machine is gone; "
-                    "all stop, and the last checkpoint is good", store)
+                say(f"rank {next_one} has given no sign of life for {self.silence:.0f} s: it is frozen, or its machine is gone; "
+                    "all stop", store)
                 os._exit(1)
         try:
             if store is not None:
@@ -256,22 +258,22 @@ class Watch(threading.Thread):
             pass
 
 
-def open_store() -> Any:
+def open_store(patience: timedelta = timedelta(seconds=5)) -> Any:
     """torchrun's store, of this attempt; None while there is none."""
     import torch.distributed as dist
 
     try:
         store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
-                              wait_for_workers=False, timeout=timedelta(seconds=5))
+                              wait_for_workers=False, timeout=patience)
         return dist.PrefixStore(f"regard {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     except RuntimeError:
         return None
 
 
-def say(cause: str, store: Any = None, *, after: float = 0.0) -> bool:
-    """Print why the job failed, unless another process has done so, or does within `after` seconds."""
+def say(cause: str, store: Any = None) -> bool:
+    """Print why the job failed, unless another process has. One that knows the cause says so before its connections close, and
+    only then can others notice that it is gone."""
     store = store or open_store()
-    time.sleep(after)
     try:
         if store is not None and store.add("cause", 1) > 1:
             return False
@@ -283,12 +285,13 @@ def say(cause: str, store: Any = None, *, after: float = 0.0) -> bool:
 
 def tell_cause(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """What an exception that nobody caught says, in the place of Python's traceback on every process."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)     # torchrun's, which has seen the first one go
     lines = str(error).strip().splitlines() or [""]
     if issubclass(kind, KeyboardInterrupt):
         end(130)
     elif is_aftershock(error):
-        say(f"rank {rank()} lost another one in the middle of its work: it was killed or its machine is gone "
-            "(torchrun names it below); the last checkpoint is good", after=AFTERSHOCK)
+        say(f"rank {rank()} lost another one in the middle of its work, which was killed, or its machine is gone; "
+            "torchrun names it below")
     elif say(f"rank {rank()} failed: {kind.__name__}: {lines[0]}"):
         traceback.print_exception(kind, error, trace, file=sys.__stderr__)
     end(1)

@@ -5,6 +5,7 @@ gradients, hence the loss is multiplied by the number of ranks: what is applied 
 """
 
 import copy
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -98,6 +99,7 @@ def shard(model: nn.Module) -> list[nn.Parameter]:
     weights (Universal Transformer) are left together too."""
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")       # nothing is done to it in place
     alone = [p for p in model.parameters() if p.dim() == 0]
     for module in list(model.modules()):
         blocks = getattr(module, "blocks", None)
