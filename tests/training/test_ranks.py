@@ -3,6 +3,7 @@
 import copy
 import json
 import signal
+import sys
 import threading
 
 import numpy as np
@@ -13,6 +14,7 @@ from regard import ranks
 from regard.batches.batches import Batches
 from regard.batches.rows import Translations
 from regard.batches.side import encode
+from regard.cli import be_one_of_many
 from regard.errors import Interrupted, Mistake
 from regard.models.transformer import Transformer
 from regard.recipe import Regularize, Tokens, Train, TransformerModel
@@ -268,6 +270,7 @@ def test_rows_are_shared_out_and_a_rank_without_any_counts_nothing():
 
 
 def test_what_cannot_be_spread_is_refused(monkeypatch):
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     assert kind_of(Train(parallel="fsdp", optimizer={"kind": "muon"})) == "none"
     for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "x", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
@@ -276,6 +279,8 @@ def test_what_cannot_be_spread_is_refused(monkeypatch):
     with pytest.raises(Mistake, match=r"muon.*use adamw, or train.parallel = 'ddp'"):
         kind_of(Train(parallel="fsdp", optimizer={"kind": "muon"}))
     assert kind_of(Train()) == kind_of(Train(optimizer={"kind": "muon"})) == "ddp"
+    with pytest.raises(Mistake, match="regard show is for one process; leave out torchrun"):
+        be_one_of_many(["show", "run", "text"])
 
 
 def test_one_process_needs_nobody():
