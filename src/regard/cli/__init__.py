@@ -17,8 +17,8 @@ def main() -> None:
     try:
         app()
     except Mistake as mistake:
-        print(f"regard: {mistake}", file=sys.stderr)
+        print(f"regard: {' '.join(str(mistake).splitlines())}", file=sys.stderr)
         sys.exit(2)
     except Interrupted as interruption:
-        print("regard: interrupted; everything is saved, go on with: regard train RUN --resume", file=sys.stderr)
+        print(f"regard: interrupted; {interruption.cure}", file=sys.stderr)
         sys.exit(128 + interruption.number)

@@ -1,6 +1,7 @@
 """What a run runs on: versions, device, threads, git state."""
 
 import importlib.metadata
+import json
 import os
 import platform
 import shutil
@@ -68,6 +69,17 @@ def describe(device: torch.device) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "git": git_state(),
     }
+
+
+def changes(folder: Path, device: torch.device) -> list[str]:
+    """What is not as environment.json says, of what the bits of a training depend on."""
+    try:
+        before = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+        known = {**before["packages"], "hardware": before["hardware"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    now = {"torch": version("torch"), "tokenizers": version("tokenizers"), "numpy": version("numpy"), "hardware": hardware(device)}
+    return [f"{name} was {known[name]} and is {value}" for name, value in now.items() if name in known and known[name] != value]
 
 
 def git_state() -> dict[str, Any] | None:

@@ -3,11 +3,14 @@
 import json
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from regard.training.disk import disk_mistake
 
 
 def note(text: str) -> None:
@@ -21,6 +24,7 @@ class Log:
     def __init__(self, path: Path, *, steps: int, board: Path | None = None):
         self.path, self.steps = path, steps
         self.console = Console(stderr=True, highlight=False)
+        mend(path)
         self.file = path.open("a", encoding="utf-8")
         self.board = open_board(board) if board else None
         self.progress = Progress(TextColumn("{task.fields[text]}"), BarColumn(bar_width=20), TimeRemainingColumn(),
@@ -33,13 +37,18 @@ class Log:
 
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
-        self.file.close()
+        with suppress(OSError):                       # a full disk was told of already
+            self.file.close()
         if self.board is not None:
             self.board.close()
 
     def record(self, **values: Any) -> None:
-        self.file.write(json.dumps({"time": round(time.time(), 3), **values}) + "\n")
-        self.file.flush()
+        line = json.dumps({"time": round(time.time(), 3), **values}) + "\n"
+        try:
+            self.file.write(line)
+            self.file.flush()
+        except OSError as error:
+            raise disk_mistake(self.path, len(line), error) from None
         if self.board is not None:
             for name, value in values.items():
                 if isinstance(value, int | float) and name != "step":
@@ -57,6 +66,13 @@ class Log:
 
     def note(self, text: str) -> None:
         self.console.print(text, markup=False)
+
+
+def mend(path: Path) -> None:
+    """Cut off a line that a killed process had not finished."""
+    with suppress(FileNotFoundError), path.open("rb+") as file:
+        whole = file.read()
+        file.truncate(whole.rfind(b"\n") + 1)
 
 
 def open_board(folder: Path) -> Any:
