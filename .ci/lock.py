@@ -13,7 +13,7 @@ import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-HEAD = """# Written by `make lock` from constraints.txt; do not edit. To install exactly this, torch first, whose build differs by platform:
+HEAD = """# Written by `make lock` from constraints.txt. To install exactly this, torch first, whose build differs by platform:
 #     pip install torch=={torch}
 #     pip install --require-hashes --no-deps -r requirements.lock
 """
@@ -22,7 +22,8 @@ WITHOUT = {"torch"}
 
 def index() -> str:
     """The index that pip asks."""
-    said = subprocess.run([sys.executable, "-m", "pip", "config", "get", "global.index-url"], capture_output=True, text=True, check=False)
+    asked = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
+    said = subprocess.run(asked, capture_output=True, text=True, check=False)
     return (said.stdout.strip() or "https://pypi.org/simple").rstrip("/")
 
 

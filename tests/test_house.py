@@ -98,11 +98,12 @@ def pickles(tree, path=None):
 @pytest.mark.parametrize("path", PROGRAM, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_pickle_no_exec_no_bare_excuses(path):
     found = [one for one in pickles(ast.parse(path.read_text(encoding="utf-8")), path)
-             if path.name != "percent.py" or not one.startswith("exec(")]        # which runs the pages of the tour
+             if path.name != "percent.py" or not one.startswith(("exec(", "eval("))]     # which runs the pages of the tour
     assert not found
 
 
-@pytest.mark.parametrize("line", ["import pickle", "from joblib import dump", "torch.load(path, weights_only=True)", "torch.save(x, path)",
+@pytest.mark.parametrize("line", ["import pickle", "from joblib import dump", "torch.load(path, weights_only=True)",
+                                  "torch.save(x, path)",
                                   "np.load(path, allow_pickle=True, mmap_mode='r')", "from torch import load", "np.load(path)",
                                   "eval(text)", "try: x()\nexcept Exception: pass", "try: x()\nexcept: pass"])
 def test_a_pickle_would_be_caught(line):

@@ -122,7 +122,7 @@ PACKED = {
     "gzip of nothing": ("a.en.gz", gzip.compress(b""), r"a\.en\.gz is empty"),
     "an empty .gz": ("a.en.gz", b"", r"a\.en\.gz is empty"),
     "a bomb of one line": ("a.en.gz", lambda: bomb(b"o", 64), r"a\.en\.gz:1 is longer than 4,194,304 bytes"),
-    "a bomb of many lines": ("a.en.gz", lambda: bomb(b"one two\n", 192), r"a\.en\.gz expands to more than 200 times its size"),
+    "a bomb of many lines": ("a.en.gz", lambda: bomb(b"one two\n", 48), r"a\.en\.gz expands to more than 100 times its size"),
     "not xz": ("a.en.xz", b"one two\n" * 20, r"a\.en\.xz is not a whole \.xz file"),
     "xz cut off": ("a.en.xz", lzma.compress(lines() * 100)[:-20], r"a\.en\.xz is not a whole \.xz file"),
     "a name too long": ("a" * 300, None, r"cannot read .*: File name too long"),
@@ -204,7 +204,7 @@ ROWS = {
     "a field that is true": ("a.jsonl", b'{"source": "one", "target": true}\n', r"a\.jsonl:1 lacks a text field 'target'"),
     "a field that is NaN": ("a.jsonl", b'{"source": "one", "target": NaN}\n', r"a\.jsonl:1 lacks a text field 'target'"),
     "a field that is a list": ("a.jsonl", b'{"source": "one", "target": ["eins"]}\n', r"a\.jsonl:1 lacks a text field 'target'"),
-    "a number of 5,000 digits": ("a.jsonl", b'{"source": ' + b"1" * 5000 + b', "target": "x"}\n', r"a\.jsonl:1 is not JSON: Exceeds"),
+    "a number of 5,000 digits": ("a.jsonl", b'{"source": ' + b"1" * 5000 + b', "target": "x"}\n', r"a\.jsonl:1 is not JSON"),
     "100,000 brackets": ("a.jsonl", b"[" * 100_000 + b"\n", r"a\.jsonl:1 is not JSON"),
     "half a character": ("a.jsonl", b'{"source": "\\ud83d", "target": "x"}\n', r"a\.jsonl:1 has half a character .* in 'source'"),
     "neither table nor two files": ("a.csv", b"one,eins\n", r"a\.csv: give two aligned files"),
@@ -241,7 +241,7 @@ ONE_TEXT = {
     "questions that are not JSON": (ANSWER, "a.json", b"{", r"a\.json is not JSON"),
     "questions that are a list": (ANSWER, "a.json", b"[]", r"a\.json lacks 'data'"),
     "an answer one character off": (ANSWER, "a.jsonl", b'{"question": "who?", "context": "Ann left.", "answers": '
-                                    b'[{"text": "Ann", "start": 1}]}\n', r"a\.jsonl:1: the answer 'Ann' should stand at start = 1"),
+                                    b'[{"text": "Ann", "start": 1}]}\n', r":1: the answer 'Ann' should stand at start = 1"),
     "an answer at a place that is no number": (ANSWER, "a.jsonl", b'{"question": "who?", "context": "Ann left.", "answers": '
                                                b'[{"text": "Ann", "start": true}]}\n', r"lacks 'answer_start'"),
     "no text": (LANGUAGE, "a.txt", b" \n\n", r"a\.txt has no text"),
@@ -258,6 +258,7 @@ def test_labels_tags_questions_and_lines(regard, good, name):
 
 # recipes
 
+DATA = b'[data]\ntrain = ["a.en", "a.de"]\nvalid = ["v.en", "v.de"]\n'
 RECIPES = {
     "not TOML": (b"steps: 3\n", r"r\.toml is not valid TOML"),
     "half a table": (b"[train\n", r"r\.toml is not valid TOML"),
@@ -271,23 +272,23 @@ RECIPES = {
     "a folder": (lambda path: path.mkdir(), r"r\.toml is a folder, not a recipe"),
     "a FIFO": (fifo, r"r\.toml is no file, not a recipe"),
     "missing": (lambda path: None, r"no recipe at .*r\.toml; write one with: regard new"),
-    "NaN": (b"[train.optimizer]\nlearning_rate = nan\n", r"train\.optimizer\.learning_rate = nan: "),
-    "inf": (b"[train]\nclip_norm = inf\n", r"train\.clip_norm = inf: "),
-    "a text for a number": (b'[train]\nsteps = "many"\n', r"train\.steps = 'many': .*integer"),
-    "half a step": (b"[train]\nsteps = 1.5\n", r"train\.steps = 1\.5: "),
-    "no steps": (b"[train]\nsteps = 0\n", r"train\.steps = 0: "),
-    "steps backwards": (b"[train]\nsteps = -3\n", r"train\.steps = -3: "),
-    "a table for a number": (b"[train.steps]\na = 1\n", r"train\.steps = \{'a': 1\}: "),
-    "a number for a table": (b"train = 3\n", r"train = 3: "),
-    "a list for a table": (b"train = [3]\n", r"train = \[3\]: "),
-    "a task that there is not": (b'task = "fly"\n', r"task = 'fly': should be translate or"),
-    "a task that is a number": (b"task = 3\n", r"task = 3: should be translate or"),
-    "a kind that there is not": (b'[model]\nkind = "oracle"\n', r"model\.kind = 'oracle': "),
-    "a setting that there is not": (b"[train]\nstep = 3\n", r"no setting 'step' in train; did you mean 'steps'\?"),
-    "a part that there is not": (b"[trian]\n", r"no setting 'trian'; did you mean 'train'\?"),
-    "a share above one": (b"[train.regularize]\ndropout = 1.5\n", r"train\.regularize\.dropout = 1\.5: "),
-    "heads that do not fit": (b'[model]\npreset = "tiny"\nheads = 3\n', r"not divisible by heads 3"),
-    "a value of a megabyte": (b'[train]\nsteps = "' + b"x" * 900_000 + b'"\n', r"train\.steps = 'xxxx.*…: "),
+    "NaN": (b"[train.optimizer]\nlearning_rate = nan\n" + DATA, r"train\.optimizer\.learning_rate = nan: "),
+    "inf": (b"[train]\nclip_norm = inf\n" + DATA, r"train\.clip_norm = inf: "),
+    "a text for a number": (b'[train]\nsteps = "many"\n' + DATA, r"train\.steps = 'many': .*integer"),
+    "half a step": (b"[train]\nsteps = 1.5\n" + DATA, r"train\.steps = 1\.5: "),
+    "no steps": (b"[train]\nsteps = 0\n" + DATA, r"train\.steps = 0: "),
+    "steps backwards": (b"[train]\nsteps = -3\n" + DATA, r"train\.steps = -3: "),
+    "a table for a number": (b"[train.steps]\na = 1\n" + DATA, r"train\.steps = \{'a': 1\}: "),
+    "a number for a table": (b"train = 3\n" + DATA, r"train = 3: "),
+    "a list for a table": (b"train = [3]\n" + DATA, r"train = \[3\]: "),
+    "a task that there is not": (b'task = "fly"\n' + DATA, r"task = 'fly': should be translate or"),
+    "a task that is a number": (b"task = 3\n" + DATA, r"task = 3: should be translate or"),
+    "a kind that there is not": (b'[model]\nkind = "oracle"\n' + DATA, r"model\.kind = 'oracle': "),
+    "a setting that there is not": (b"[train]\nstep = 3\n" + DATA, r"no setting 'step' in train; did you mean 'steps'\?"),
+    "a part that there is not": (b"[trian]\n" + DATA, r"no setting 'trian'; did you mean 'train'\?"),
+    "a share above one": (b"[train.regularize]\ndropout = 1.5\n" + DATA, r"train\.regularize\.dropout = 1\.5: "),
+    "heads that do not fit": (b'[model]\npreset = "tiny"\nheads = 3\n' + DATA, r"not divisible by heads 3"),
+    "a value of a megabyte": (b'[train]\nsteps = "' + b"x" * 900_000 + b'"\n' + DATA, r"train\.steps = 'xxxx.*…: "),
     "no data": (b"seed = 1\n", r"data"),
 }
 
@@ -302,8 +303,9 @@ def test_recipes(regard, tmp_path, name):
 
 
 @pytest.mark.parametrize("override, said", [
-    ("train.steps", "is not of the form part.setting=value"), ("=3", "is not of the form"), ("train.steps.more=3", "is a value|steps"),
-    ("train.optimizer.learning_rate=nan", "learning_rate = nan"), ("seed=" + "[" * 5000, "seed = "), ("train.stesp=3", "did you mean"),
+    ("train.steps", "is not of the form part.setting=value"), ("=3", "is not of the form"),
+    ("train.steps.more=3", "is a value|steps"), ("train.optimizer.learning_rate=nan", "learning_rate = nan"),
+    ("seed=" + "[" * 5000, "seed = "), ("train.stesp=3", "did you mean"),
 ])
 def test_overrides(regard, good, override, said):
     (good / "r.toml").write_text(TRANSLATE.format(root=good, source="a.en"))
@@ -316,8 +318,8 @@ def vocabulary(change):
     """A tokenizer of words, changed."""
     marks = ["<pad>", "<s>", "</s>", "<unk>"]
     words = {word: number for number, word in enumerate([*marks, "one", "two"])}
-    plain = {"version": "1.0", "truncation": None, "padding": None, "normalizer": None, "pre_tokenizer": {"type": "WhitespaceSplit"},
-             "post_processor": None, "decoder": None, "model": {"type": "WordLevel", "vocab": words, "unk_token": "<unk>"},
+    plain = {"version": "1.0", "pre_tokenizer": {"type": "WhitespaceSplit"},
+             "model": {"type": "WordLevel", "vocab": words, "unk_token": "<unk>"},
              "added_tokens": [{"id": number, "content": mark, "single_word": False, "lstrip": False, "rstrip": False,
                                "normalized": False, "special": True} for number, mark in enumerate(marks)]}
     change(plain)
@@ -361,17 +363,28 @@ def spoil_tokenizer(run):
     (run / "tokenizer.json").write_text(json.dumps(whole))
 
 
+def spoil_recipe(run):
+    path = run / "recipe.toml"
+    path.write_text(path.read_text().replace("width = 32", "width = 48"))
+
+
+def weights(change):
+    def spoil(run):
+        path = run / "model.safetensors"
+        path.write_bytes(change(path.read_bytes()))
+    return spoil
+
+
 FOLDERS = {
     "no weights": (lambda run: (run / "model.safetensors").unlink(), r"has no model yet; finish its training with"),
-    "weights cut off": (lambda run: put(run / "model.safetensors", (run / "model.safetensors").read_bytes()[:-9]), r"is damaged: "),
-    "weights that are empty": (lambda run: put(run / "model.safetensors", b""), r"is damaged: "),
-    "weights of 2⁶⁰ bytes, it says": (lambda run: put(run / "model.safetensors", (2**60).to_bytes(8, "little") + b"{}"), r"is damaged"),
-    "weights that are a picture": (lambda run: put(run / "model.safetensors", b"\x89PNG\r\n\x1a\n" + bytes(64)), r"is damaged"),
+    "weights cut off": (weights(lambda data: data[:-9]), r"is damaged: "),
+    "weights that are empty": (weights(lambda data: b""), r"is damaged: "),
+    "weights of 2⁶⁰ bytes, it says": (weights(lambda data: (2**60).to_bytes(8, "little") + b"{}"), r"is damaged"),
+    "weights that are a picture": (weights(lambda data: b"\x89PNG\r\n\x1a\n" + bytes(64)), r"is damaged"),
     "a vocabulary off by one": (spoil_tokenizer, r"has shape \[500, 32\], the model wants \[499, 32\]"),
     "no tokenizer": (lambda run: (run / "tokenizer.json").unlink(), r"no tokenizer at .*tokenizer\.json"),
     "half a recipe": (lambda run: put(run / "recipe.toml", b"[mod"), r"recipe\.toml is not valid TOML"),
-    "another model's recipe": (lambda run: put(run / "recipe.toml", (run / "recipe.toml").read_bytes().replace(b"width = 32", b"width = 48")),
-                               r"the model wants"),
+    "another model's recipe": (spoil_recipe, r"the model wants"),
 }
 
 
@@ -385,10 +398,10 @@ def test_run_folders(regard, tiny_run, tmp_path, name):
 
 
 RESUMED = {
-    "a checkpoint of which a bit is wrong": (["--from", "60"], r"step-00000060 is damaged: model\.safetensors is not what was written"),
-    "a checkpoint that is not there": (["--from", "45"], r"no checkpoint .*step-00000045; there are: step-00000030, step-00000060"),
-    "a checkpoint by no name": (["--from", "best"], r"--from best: give a step"),
-    "a checkpoint no older than that": (["--verify", "20", "--from", "30"], r"no good checkpoint 20 steps before step 30"),
+    "one of which a bit is wrong": (["--from", "60"], r"step-00000060 is damaged: model\.safetensors is not what was written"),
+    "one that is not there": (["--from", "45"], r"no checkpoint .*step-00000045; there are: step-00000030, step-00000060"),
+    "one by no name": (["--from", "best"], r"--from best: give a step"),
+    "one that has none before it": (["--verify", "20", "--from", "30"], r"no good checkpoint 20 steps before step 30"),
 }
 
 
@@ -448,7 +461,7 @@ PICTURES = {
     "text": (b"a picture\n", r"is not a PNG, JPEG or WebP picture"),
     "a GIF": (b"GIF89a" + bytes(30), r"is not a PNG, JPEG or WebP picture"),
     "cut off": (png((60, 60))[:-40], r"is damaged"),
-    "only its header": (png()[:33], r"is damaged"),
+    "only its header": (png()[:33], r"is damaged|is not a PNG"),
     "a wrong bit": (png()[:50] + bytes([png()[50] ^ 255]) + png()[51:], r"is damaged"),
     "a bomb": (png_of(50_000, 50_000), r"has more than 89,478,485 pixels, as a decompression bomb"),
     "no pixels": (png_of(0, 0), r"is damaged|is not a PNG"),
@@ -482,11 +495,11 @@ def shard(path, broken=False):
 
 
 GALLERIES = {
-    "a shard cut off": ("a.tar", lambda path: shard(path, broken=True), r"a\.tar is not whole|a\.tar is not a whole tar shard"),
+    "a shard cut off": ("a.tar", lambda path: shard(path, broken=True), r"a\.tar is not whole|is not a whole tar shard"),
     "a shard that is none": ("a.tar", b"nothing" * 200, r"a\.tar is not a whole tar shard"),
     "no label": ("a.tar", shard, r"a\.png has no label"),
     "a picture that is not there": ("a.tsv", b"nowhere.png\tcat\n", r"a\.tsv:1 names a picture that is not there"),
-    "an index that leads beyond the end": ("a.index.tsv", b"x\t0\t99999999\tcat\n", r"a\.index\.tsv:1 says that a picture begins"),
+    "an index that leads too far": ("a.index.tsv", b"x\t0\t99999999\tcat\n", r"a\.index\.tsv:1 says that a picture begins"),
     "an index without pictures": ("b.index.tsv", b"x\t0\t9\tcat\n", r"needs its pictures beside it"),
     "a compressed shard": ("a.tar.gz", b"", r"is a compressed shard"),
     "an empty folder": ("pictures", lambda path: path.mkdir(), r"has no pictures"),
@@ -512,6 +525,7 @@ def test_weights_that_are_not_there_or_no_file(tmp_path):
 
 # how much, and from where
 
+@pytest.mark.system
 def test_a_bomb_does_not_fill_the_memory(good):
     """The real command, with 400 MB more than it takes to be imported."""
     (good / "a.en.gz").write_bytes(bomb(b"one two\n", 192))
@@ -522,7 +536,7 @@ def test_a_bomb_does_not_fill_the_memory(good):
             f"sys.argv = ['regard', 'train', {str(good / 'r.toml')!r}, '--out', {str(good / 'run')!r}, '--device', 'cpu']\n"
             "regard.cli.main()\n")
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    refused((run.returncode, run.stderr), r"expands to more than 200 times its size")
+    refused((run.returncode, run.stderr), r"expands to more than 100 times its size")
 
 
 # what must work

@@ -8,7 +8,7 @@ class Mistake(Exception):
     """A mistake of the user's: names the file:line or setting, the value, and the cure. The CLI prints it and exits 2."""
 
 
-class Interrupted(Exception):
+class Interrupted(BaseException):
     """A signal ended the run; what was reached is in a good checkpoint. The CLI exits with 128 + its number."""
 
     def __init__(self, number: int, cure: str = "nothing was written yet"):

@@ -31,8 +31,8 @@ def build(name):
     if name in TRANSLATORS:
         return MODELS["translate"][TRANSLATORS[name].kind](TRANSLATORS[name], V, V, Regularize())
     if name == "GPT":
-        return MODELS["language"]["transformer"](DecoderModel(layers=1, **SHAPE), V, Regularize())
-    return MODELS["masked"]["transformer"](EncoderModel(layers=1, **SHAPE), V, Regularize())
+        return MODELS["language"]["transformer"](DecoderModel(kind="transformer", layers=1, **SHAPE), V, Regularize())
+    return MODELS["masked"]["transformer"](EncoderModel(kind="transformer", layers=1, **SHAPE), V, Regularize())
 
 
 def made(name, size, real):

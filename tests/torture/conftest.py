@@ -16,8 +16,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import torch
 import tomli_w
+import torch
 
 import regard.cli
 import regard.run.evaluate
@@ -30,13 +30,14 @@ LOOP = {"steps": 24, "evaluate_every": 6, "save_every": 3, "log_every": 4, "keep
         "schedule": {"warmup_steps": 8}, "regularize": {"dropout": 0.1}}
 BLOCK = {"layers": 1, "width": 16, "heads": 2, "feed_forward": 32}
 SENTENCES = {"world": {"number": 200, "held_out": 20}}
-SHAPES = {"world": {"kind": "shapes", "number": 64, "held_out": 16}, "size": 16}
+SHAPES = {"world": {"kind": "shapes", "number": 64, "held_out": 16}, "size": 24}
 RECIPES = {
     "translation": {"data": SENTENCES, "tokens": {"size": 200},
                     "model": {"preset": "tiny", "width": 16, "heads": 2, "feed_forward": 32, "max_length": 64},
                     "train": {**LOOP, "tokens_per_batch": 512, "evaluate_sentences": 4, "ema": 0.9,
                               "regularize": {"dropout": 0.1, "bpe_dropout": 0.1}}},
-    "GPT": {"task": "language", "data": SENTENCES, "tokens": {"size": 200}, "model": {**BLOCK, "kind": "transformer", "max_length": 64},
+    "GPT": {"task": "language", "data": SENTENCES, "tokens": {"size": 200},
+            "model": {**BLOCK, "kind": "transformer", "max_length": 64},
             "train": {**LOOP, "tokens_per_batch": 512, "average": 2, "gradient_accumulation_steps": 2}},
     "BERT": {"task": "masked", "data": SENTENCES, "tokens": {"size": 200}, "model": {**BLOCK, "max_length": 64},
              "train": {**LOOP, "tokens_per_batch": 512, "patience": 3, "optimizer": {"kind": "muon"}}},

@@ -1,4 +1,4 @@
-"""Full disks and damaged files: the checkpoint before stays whole, nothing is left lying about, and one line says what is wrong."""
+"""Full disks and damaged files: the checkpoint before stays whole, nothing is left about, and one line says what is wrong."""
 
 import ctypes
 import os
@@ -123,8 +123,8 @@ def test_every_flipped_bit_and_every_truncation_is_found(good, chance, count, fl
 
 def test_files_that_are_missing_empty_or_swapped_are_found(good, tmp_path, count):
     names = [path.name for path in (good / "step-00000002").iterdir()]
-    other = {"model.safetensors": "ema.safetensors", "ema.safetensors": "model.safetensors", "optimizer.safetensors": "model.safetensors",
-             "state.json": "hashes.json", "hashes.json": "state.json"}
+    other = {"model.safetensors": "ema.safetensors", "ema.safetensors": "model.safetensors", "state.json": "hashes.json",
+             "optimizer.safetensors": "model.safetensors", "hashes.json": "state.json"}
     for name in names:
         for harm in ("missing", "empty", "swapped inside", "swapped with the one before", "a folder"):
             spoilt = tmp_path / f"{name}-{harm}"

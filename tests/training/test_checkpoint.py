@@ -91,6 +91,15 @@ def test_what_a_killed_process_left_is_swept(saved):
     assert [path.name for path in folder.iterdir()] == ["step-00000007"]
 
 
+def test_one_that_was_about_to_be_replaced_is_put_back(saved):
+    path, tensors = saved
+    path.rename(path.with_name(f".replaced-{path.name}"))
+    sweep(path.parent)
+    assert checkpoint.damage(path) is None
+    checkpoint.save(path.parent, 7, Checkpoint(tensors, {"step": 7, "best": 0.9}))
+    assert [one.name for one in path.parent.iterdir()] == [path.name] and checkpoint.load(path).state["best"] == 0.9
+
+
 def test_a_checkpoint_is_named_as_one_likes(tmp_path):
     for name in ("500", "step-00000500", "run/checkpoints/step-00000500"):
         assert checkpoint.named(tmp_path, name) == tmp_path / "step-00000500"

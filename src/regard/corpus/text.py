@@ -19,9 +19,9 @@ UTF16 = (b"\xff\xfe", b"\xfe\xff")
 LONGEST_LINE = 4 * 2**20
 LONGEST_JSON = 2**30
 """A whole .json file may stand on one line."""
-BOMB = 200
+BOMB = 100
 """Text shrinks to a third or a tenth; what expands more than this many times, and beyond the size below, was made to."""
-HARMLESS = 64 * 2**20
+HARMLESS = 8 * 2**20
 
 
 def read_lines(path: Path) -> list[str]:

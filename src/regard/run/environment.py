@@ -78,7 +78,7 @@ def changes(folder: Path, device: torch.device) -> list[str]:
         known = {**before["packages"], "hardware": before["hardware"]}
     except (OSError, ValueError, KeyError, TypeError):
         return []
-    now = {"torch": version("torch"), "tokenizers": version("tokenizers"), "numpy": version("numpy"), "hardware": hardware(device)}
+    now = {**{name: version(name) for name in ("torch", "tokenizers", "numpy")}, "hardware": hardware(device)}
     return [f"{name} was {known[name]} and is {value}" for name, value in now.items() if name in known and known[name] != value]
 
 

@@ -230,7 +230,8 @@ def pick_up(trainer: Trainer, start: str | None, verify: int, changed: Sequence[
         return
     if verify and (differ := again.differences(trainer, path, verify)):
         why = f"; not as it was trained: {', '.join(changed)}" if changed else ""
-        raise Mistake(f"{path} is not what its steps lead to when they are run again: {', '.join(differ)} came out differently{why}")
+        raise Mistake(f"{path} is not what its steps lead to when they are run again: {', '.join(differ)} came out "
+                      f"differently{why}")
     trainer.resume(path)
     for moved in checkpoint.set_aside(folder, trainer.progress.step):
         log.note(f"{moved.name} is after that, and now in {moved.parent}")

@@ -16,7 +16,7 @@ import numpy as np
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Library
 
-from regard.errors import Mistake
+from regard.errors import Interrupted, Mistake
 from regard.recipe import Tokens
 from regard.tokens.special import OURS, SPECIALS, Marks
 
@@ -218,7 +218,7 @@ def parse_tokenizer(path: Path, rows: int | None = None) -> Tokenizer:
     except FileNotFoundError:
         raise Mistake(f"no tokenizer at {path}") from None
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+        if isinstance(error, Interrupted | KeyboardInterrupt | SystemExit | MemoryError):
             raise
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise Mistake(f"{path} is not a usable tokenizer.json: {reason}") from None

@@ -1,7 +1,7 @@
 """Whether the last steps of a run, run again, lead to the same bits (`regard train RUN --resume --verify 20`).
 
-A checkpoint lists the SHA-256 of its weights, its optimiser's state and its averages. The steps from an earlier checkpoint to it are
-run again, and what comes out is hashed the same way; so is what comes out at every checkpoint between the two.
+A checkpoint lists the SHA-256 of its weights, its optimiser's state and its averages. The steps from an earlier checkpoint to it
+are run again, and what comes out is hashed the same way; so is what comes out at every checkpoint between the two.
 """
 
 from pathlib import Path
@@ -38,5 +38,5 @@ def differences(trainer: Trainer, path: Path, steps: int) -> list[str]:
 def differing(trainer: Trainer, path: Path) -> list[str]:
     """Files of a checkpoint that are not what the trainer has."""
     listed = checkpoint.hashes(path)
-    mine = {f"{name}.safetensors": checkpoint.digest(checkpoint.serialize(tensors)) for name, tensors in trainer.tensors().items()}
-    return [f"{path.name}/{name}" for name, digest in mine.items() if listed.get(name) != digest]
+    mine = {f"{name}.safetensors": checkpoint.serialize(tensors) for name, tensors in trainer.tensors().items()}
+    return [f"{path.name}/{name}" for name, data in mine.items() if listed.get(name) != checkpoint.digest(data)]

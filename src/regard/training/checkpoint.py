@@ -18,7 +18,15 @@ from safetensors.torch import save as serialize_tensors
 from torch import Tensor, nn
 
 from regard.errors import Mistake
-from regard.training.disk import disk_mistake, remove_folder, replace_file, require_space, sync_folder, write_durably
+from regard.training.disk import (
+    disk_mistake,
+    remove_folder,
+    replace_file,
+    replace_folder,
+    require_space,
+    sync_folder,
+    write_durably,
+)
 
 HASHES = "hashes.json"
 
@@ -81,9 +89,7 @@ def save(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
         for name, data in files.items():
             write_durably(aside / name, data)
         sync_folder(aside)
-        if final.exists():
-            remove_folder(final)
-        aside.rename(final)
+        replace_folder(final, aside)
     except OSError as error:
         raise disk_mistake(final, needed, error) from None
     finally:

@@ -54,8 +54,21 @@ def remove_folder(path: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
+def replace_folder(path: Path, aside: Path) -> None:
+    """Put a folder in another's place; the other one is there until then, if need be under the name that `sweep` knows."""
+    before = path.with_name(f".replaced-{path.name}")
+    if path.exists():
+        path.rename(before)
+    aside.rename(path)
+    shutil.rmtree(before, ignore_errors=True)
+
+
 def sweep(folder: Path) -> None:
-    """What a killed process left half-written or half-removed."""
+    """Take away what a killed process left half-written or half-removed, and put back what it had not replaced yet."""
+    for before in folder.glob(".replaced-*"):
+        if not (place := folder / before.name.removeprefix(".replaced-")).exists():
+            before.rename(place)
+        shutil.rmtree(before, ignore_errors=True)
     for left in (*folder.glob(".writing-*"), *folder.glob(".removing-*"), *folder.glob(".*.writing")):
         shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
 

@@ -15,7 +15,7 @@ from regard.training.disk import disk_mistake
 
 def note(text: str) -> None:
     """Tell the user something, on standard error."""
-    Console(stderr=True, highlight=False).print(text, markup=False)
+    Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
 
 
 class Log:
@@ -65,7 +65,7 @@ class Log:
         self.note(f"step {step:,}: {said}" + (" *" if best else ""))
 
     def note(self, text: str) -> None:
-        self.console.print(text, markup=False)
+        self.console.print(text, markup=False, soft_wrap=True)
 
 
 def mend(path: Path) -> None:

@@ -85,6 +85,8 @@ class Trainer:
         meter = Meter(self.device)
         if progress.step and self.is_due(settings.evaluate_every) and progress.evaluated != progress.step:
             self.judge(meter)
+            self.saved_at = -1                        # its checkpoint does not know of it
+            self.save()
         ahead = self.step_batches()
         while progress.step < settings.steps and not self.patience_is_over():
             loss, count = self.step(next(ahead))
@@ -161,8 +163,8 @@ class Trainer:
         progress, bad = self.progress, int(self.in_a_row.item())
         if bad >= NOT_FINITE_IN_A_ROW:
             raise Mistake(f"the loss or gradient was not finite {bad} times in a row, from step {progress.step - bad + 1} "
-                          f"to step {progress.step} (epoch {progress.epoch}, batch {progress.index - 1}); none of it was applied: "
-                          "lower train.optimizer.learning_rate or use train.precision = 'fp32', then resume")
+                          f"to step {progress.step} (epoch {progress.epoch}, batch {progress.index - 1}); none of it was "
+                          "applied: lower train.optimizer.learning_rate or use train.precision = 'fp32', then resume")
 
     def judge(self, meter: "Meter") -> None:
         """Evaluate, with the averaged weights if there are any, and remember the best."""
@@ -181,10 +183,10 @@ class Trainer:
         progress.evaluated = progress.step
         better = progress.best is None or goodness > progress.best
         progress.not_better = 0 if better else progress.not_better + 1
+        self.log.evaluation(progress.step, scores, better)
         if better:
             progress.best, progress.best_step = goodness, progress.step
             self.save()
-        self.log.evaluation(progress.step, scores, better)
         meter.pause(time.perf_counter() - paused)
 
     def patience_is_over(self) -> bool:
@@ -215,7 +217,8 @@ class Trainer:
         found = checkpoint.load(path)
         needed = {"model", "optimizer", *(["ema"] if self.ema is not None else [])}
         if missing := needed - found.tensors.keys():
-            raise Mistake(f"{path} has no {min(missing)}.safetensors, which this recipe needs; set train as it was, or begin anew")
+            raise Mistake(f"{path} has no {min(missing)}.safetensors, which this recipe needs; "
+                          "set train as it was, or begin anew")
         with torch.no_grad():
             checkpoint.load_weights(self.model, found.tensors["model"], str(path))
             if self.ema is not None:
@@ -233,7 +236,8 @@ class Trainer:
         """A best that is lost is no best: the evaluations from here on find another."""
         progress = self.progress
         if progress.best is not None and checkpoint.damage(self.folder / f"step-{progress.best_step:08d}"):
-            self.log.note(f"the best so far, step {progress.best_step:,}, is damaged or gone; the best from here on is kept instead")
+            self.log.note(f"the best so far, step {progress.best_step:,}, is damaged or gone; "
+                          "the best from here on is kept instead")
             progress.best, progress.evaluated = None, 0
 
     def final_weights(self) -> dict[str, Tensor]:
