@@ -29,19 +29,20 @@ DONE: Counter[str] = Counter()
 LOOP = {"steps": 24, "evaluate_every": 6, "save_every": 3, "log_every": 4, "keep": 2, "optimizer": {"learning_rate": 3e-3},
         "schedule": {"warmup_steps": 8}, "regularize": {"dropout": 0.1}}
 BLOCK = {"layers": 1, "width": 16, "heads": 2, "feed_forward": 32}
-SENTENCES = {"world": {"number": 200, "held_out": 20}}
-SHAPES = {"world": {"kind": "shapes", "number": 64, "held_out": 16}, "size": 24}
+SENTENCES = {"world": {"number": 120, "held_out": 10}}
+SHAPES = {"world": {"kind": "shapes", "number": 48, "held_out": 8}, "size": 24}
 RECIPES = {
     "translation": {"data": SENTENCES, "tokens": {"size": 200},
                     "model": {"preset": "tiny", "width": 16, "heads": 2, "feed_forward": 32, "max_length": 64},
-                    "train": {**LOOP, "tokens_per_batch": 512, "evaluate_sentences": 4, "ema": 0.9,
-                              "regularize": {"dropout": 0.1, "bpe_dropout": 0.1}}},
+                    "train": {**LOOP, "tokens_per_batch": 512, "evaluate_sentences": 2, "ema": 0.9,
+                              "regularize": {"dropout": 0.1, "bpe_dropout": 0.1}},
+                    "decode": {"max_tokens": 6}},
     "GPT": {"task": "language", "data": SENTENCES, "tokens": {"size": 200},
             "model": {**BLOCK, "kind": "transformer", "max_length": 64},
             "train": {**LOOP, "tokens_per_batch": 512, "average": 2, "gradient_accumulation_steps": 2}},
-    "BERT": {"task": "masked", "data": SENTENCES, "tokens": {"size": 200}, "model": {**BLOCK, "max_length": 64},
+    "BERT": {"task": "masked", "data": SENTENCES, "tokens": {"size": 200}, "model": {**BLOCK, "kind": "transformer", "max_length": 64},
              "train": {**LOOP, "tokens_per_batch": 512, "patience": 3, "optimizer": {"kind": "muon"}}},
-    "ViT": {"task": "classify", "data": SHAPES, "model": {**BLOCK, "kind": "vit", "patch": 8},
+    "ViT": {"task": "classify", "data": {**SHAPES, "of": "kind"}, "model": {**BLOCK, "kind": "vit", "patch": 8},
             "train": {**LOOP, "pictures_per_batch": 16, "augment": {"crop": 1, "flip": True, "mixup": 0.4}}},
     "CLIP": {"task": "contrast", "data": SHAPES, "tokens": {"kind": "words"},
              "model": {"space": 8, "image": {**BLOCK, "patch": 8}, "text": {**BLOCK, "max_length": 24}},
