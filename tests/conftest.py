@@ -10,6 +10,7 @@ import traceback
 import hypothesis
 import pytest
 import torch
+from hypothesis import strategies as st
 
 torch.set_num_threads(1)                              # tiny tensors: a second thread only gets in the way
 hypothesis.settings.register_profile("regard", deadline=None, max_examples=25, derandomize=True)
@@ -121,6 +122,25 @@ def stepping():
         return Generation("cross-attention, layer 1", words[:keys], [Step(word, 0.5, others) for word in words[:steps]],
                           back / back.sum(-1, keepdims=True), own)
     return make
+
+
+NASTY = [b"\0", b"\r", b"\n", b"\t", b"\xff\xfe", b"\xef\xbb\xbf", b"\xed\xa0\x80", b"\xe2\x80\xa8", b"\xc3", b'"', b"{", b"}",
+         b"[", b"]", b",", b":", b"=", b"-1", b"1e999", b"NaN", b"nan", b"null", b"true", b"9" * 5000, b"\\ud800", b"\\u0000",
+         b"../", b"[" * 3000]
+
+
+@pytest.fixture(scope="session")
+def spoilt():
+    """Any bytes, or a good file with a few places cut out, put in or changed."""
+    @st.composite
+    def changed(draw, good):
+        data = good
+        for _ in range(draw(st.integers(1, 3))):
+            start = draw(st.integers(0, len(data)))
+            end = min(len(data), start + draw(st.sampled_from([0, 0, 1, 2, 7, 10**6])))
+            data = data[:start] + draw(st.one_of(st.sampled_from(NASTY), st.binary(max_size=6))) + data[end:]
+        return data
+    return lambda good: st.one_of(changed(good), changed(good), st.binary(max_size=300))
 
 
 TINY = {

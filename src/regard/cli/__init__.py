@@ -26,13 +26,18 @@ def main() -> None:
             be_one_of_many(sys.argv[1:])
         app()
     except Mistake as mistake:
+        told = " ".join(str(mistake).splitlines())
         if ranks.count() == 1:
-            print(f"regard: {mistake}", file=sys.stderr)
+            print(f"regard: {told}", file=sys.stderr)
         else:
-            ranks.say(str(mistake))
+            ranks.say(told)
         ranks.end(2)
     except Interrupted as interruption:
-        print("regard: interrupted; everything is saved, go on with: regard train RUN --resume", file=sys.stderr)
+        told = f"interrupted; {interruption.cure}"
+        if ranks.count() == 1:
+            print(f"regard: {told}", file=sys.stderr)
+        else:
+            ranks.say(told)
         ranks.end(128 + interruption.number)
     except SystemExit as done:
         if not done.code:

@@ -32,6 +32,7 @@ from regard.scoring import Score, perplexity
 from regard.tokens.marks import load_any
 from regard.tokens.special import OURS, Marks
 from regard.tokens.tokenizer import Tokenizer, load_tokenizer, parse_tokenizer, train_tokenizer
+from regard.training.disk import replace_file
 from regard.training.loop import Objective
 from regard.training.objectives import Say, log_probabilities
 
@@ -287,7 +288,20 @@ class Run:
 
     def read_json(self, name: str) -> dict[str, Any]:
         path = self.folder / name
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return read_json(path) if path.exists() else {}
+
+
+def read_json(path: Path, kind: type = dict) -> Any:
+    """What a file of a run folder holds."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise Mistake(f"{path} is missing; copy the run folder again, or resume its training") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise Mistake(f"{path} is damaged: {str(error).splitlines()[0]}") from None
+    if not isinstance(found, kind):
+        raise Mistake(f"{path} is damaged: it should hold a {kind.__name__}")
+    return found
 
 
 def by_words(text: str, words: Sequence[int], vectors: np.ndarray) -> Embedded:
@@ -316,19 +330,23 @@ def copy_tokenizers(source: Path, folder: Path, names: Sequence[str]) -> None:
 
 def write_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
     """Beside it its marks, where they are not ours."""
-    path.write_text(tokenizer.to_json(), encoding="utf-8")
+    replace_file(path, tokenizer.to_json())
     if tokenizer.marks != OURS:
         kept = {"rows": tokenizer.size, **asdict(tokenizer.marks)}
-        (path.parent / MARKS).write_text(json.dumps(kept) + "\n", encoding="utf-8")
+        replace_file(path.parent / MARKS, json.dumps(kept) + "\n")
 
 
 def brought_tokenizer(folder: Path) -> Tokenizer:
     """A tokenizer that came from a Hugging Face folder, with its own marks."""
-    kept: dict[str, Any] = json.loads((folder / MARKS).read_text(encoding="utf-8"))
-    tokenizer = parse_tokenizer(folder / "tokenizer.json", kept["rows"])
+    kept: dict[str, Any] = read_json(folder / MARKS)
     marks: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()}
-    del marks["rows"]
-    tokenizer.marks = Marks(**marks)
+    rows = marks.pop("rows", None)
+    try:
+        found = Marks(**marks)
+    except TypeError as error:
+        raise Mistake(f"{folder / MARKS} is damaged: {error}") from None
+    tokenizer = parse_tokenizer(folder / "tokenizer.json", rows)
+    tokenizer.marks = found
     return tokenizer
 
 

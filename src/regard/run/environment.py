@@ -1,6 +1,7 @@
 """What a run runs on: versions, device, threads, git state."""
 
 import importlib.metadata
+import json
 import os
 import platform
 import shutil
@@ -73,6 +74,18 @@ def describe(device: torch.device) -> dict[str, Any]:
         "ranks": ranks.count(),
         "git": git_state(),
     }
+
+
+def changes(folder: Path, device: torch.device) -> list[str]:
+    """What is not as environment.json says, of what the bits of a training depend on."""
+    try:
+        before = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+        known = {**before["packages"], "hardware": before["hardware"], "ranks": before.get("ranks", 1)}
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    now = {**{name: version(name) for name in ("torch", "tokenizers", "numpy")}, "hardware": hardware(device),
+           "ranks": ranks.count()}
+    return [f"{name} was {known[name]} and is {value}" for name, value in now.items() if name in known and known[name] != value]
 
 
 def git_state() -> dict[str, Any] | None:

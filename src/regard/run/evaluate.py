@@ -13,6 +13,7 @@ from regard.run.base import Result, Run
 from regard.run.tasks import TasksRun
 from regard.run.translate import Translator
 from regard.run.truth import score_against_truth, with_gold
+from regard.training.disk import replace_file
 
 
 def evaluate(run: Run, *, source: Path | None = None, reference: Path | None = None, task: str | None = None,
@@ -64,9 +65,9 @@ def score_set(run: Run, name: str, examples: Any) -> Result:
 def write_scores(run: Run, results: Sequence[Result]) -> None:
     """scores.json: {set: {metric: {score, low, high, signature}}}; what the run said; BLEU by sentence length as a picture."""
     path = run.folder / "scores.json"
-    known = json.loads(path.read_text()) if path.exists() else {}
+    known = run.read_json("scores.json")
     known |= {result.name: {metric: score.to_json() for metric, score in result.scores.items()} for result in results}
-    path.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+    replace_file(path, json.dumps(known, indent=1) + "\n")
     (run.folder / "outputs").mkdir(exist_ok=True)
     for result in results:
         if result.outputs:

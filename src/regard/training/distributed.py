@@ -27,10 +27,6 @@ class Spread:
     def __init__(self, model: nn.Module, settings: "Training"):
         self.model, self.kind = model, kind_of(settings)
         self.alone: list[nn.Parameter] = []           # what FSDP cannot shard: single numbers
-        self.statistics: list[Tensor] = []
-        if self.kind != "none":
-            kept = model.state_dict().keys()
-            self.statistics = [buffer for name, buffer in model.named_buffers() if name in kept]
         if self.kind == "fsdp":
             self.empty = without_memory(model)
             self.alone = shard(model)
@@ -51,9 +47,9 @@ class Spread:
                     dist.all_reduce(p.grad)
                     p.grad /= ranks.count()
 
-    def level(self) -> None:
+    def level(self, statistics: Iterable[Tensor]) -> None:
         """What is counted while training, as a batch norm does, is that of the first rank's share."""
-        for statistic in self.statistics:
+        for statistic in statistics if self.kind != "none" else ():
             dist.broadcast(statistic, 0)
 
     def whole(self) -> nn.Module:

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from regard import ranks
+from regard.training.disk import disk_mistake
 
 
 def note(text: str) -> None:
     """Tell the user something, on standard error."""
     if ranks.first():
-        Console(stderr=True, highlight=False).print(text, markup=False)
+        Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
 
 
 class Log:
@@ -25,6 +27,8 @@ class Log:
     def __init__(self, path: Path, *, steps: int, board: Path | None = None):
         self.path, self.steps = path, steps
         self.console = Console(stderr=True, highlight=False, quiet=not ranks.first())
+        if ranks.first():
+            mend(path)
         self.file = (path if ranks.first() else Path(os.devnull)).open("a", encoding="utf-8")
         self.board = open_board(board) if board and ranks.first() else None
         self.progress = Progress(TextColumn("{task.fields[text]}"), BarColumn(bar_width=20), TimeRemainingColumn(),
@@ -37,13 +41,18 @@ class Log:
 
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
-        self.file.close()
+        with suppress(OSError):                       # a full disk was told of already
+            self.file.close()
         if self.board is not None:
             self.board.close()
 
     def record(self, **values: Any) -> None:
-        self.file.write(json.dumps({"time": round(time.time(), 3), **values}) + "\n")
-        self.file.flush()
+        line = json.dumps({"time": round(time.time(), 3), **values}) + "\n"
+        try:
+            self.file.write(line)
+            self.file.flush()
+        except OSError as error:
+            raise disk_mistake(self.path, len(line), error) from None
         if self.board is not None:
             for name, value in values.items():
                 if isinstance(value, int | float) and name != "step":
@@ -60,7 +69,14 @@ class Log:
         self.note(f"step {step:,}: {said}" + (" *" if best else ""))
 
     def note(self, text: str) -> None:
-        self.console.print(text, markup=False)
+        self.console.print(text, markup=False, soft_wrap=True)
+
+
+def mend(path: Path) -> None:
+    """Cut off a line that a killed process had not finished."""
+    with suppress(FileNotFoundError), path.open("rb+") as file:
+        whole = file.read()
+        file.truncate(whole.rfind(b"\n") + 1)
 
 
 def open_board(folder: Path) -> Any:

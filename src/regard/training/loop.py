@@ -1,9 +1,8 @@
 """The training loop: learning rate, micro-steps, clip, step, log, evaluate, save."""
 
-import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from regard.training.distributed import Spread, clip_norm
 from regard.training.log import Log
 from regard.training.optimizer import Optimizer
 from regard.training.schedule import rate
+from regard.training.signals import Caught, catch_signals
 
 Objective = Callable[[nn.Module, Batch], Tensor]
 Evaluate = Callable[[nn.Module], dict[str, float]]
@@ -42,6 +42,10 @@ class Progress:
     best: float | None = None
     best_step: int = 0
     not_better: int = 0
+    evaluated: int = 0
+    """The last step that was evaluated: an evaluation that a signal broke off is made up for."""
+    not_finite: int = 0
+    in_a_row: int = 0
     ema_step: int = 0
     seconds: float = 0.0
 
@@ -59,29 +63,22 @@ class Trainer:
         self.ema = MovingAverage(model, settings.ema) if settings.ema else None
         self.progress = Progress()
         self.saved_at = -1
+        self.resumed_from = 0
+        self.caught = Caught()
         self.not_finite = torch.zeros((), device=self.device)                     # skipped steps, counted on the device
         self.in_a_row = torch.zeros((), device=self.device)
+        parameters = dict(model.named_parameters())
+        self.statistics = [b for name, b in checkpoint.weights_of(model).items() if name not in parameters]      # of a batch norm
 
     def train(self) -> dict[str, Tensor]:
         """Go on to the last step; the weights to keep."""
-        steps = self.settings.steps
-        with catch_signals() as caught:
-            self.warm_up()
-            ahead = self.step_batches()
-            meter = Meter(self.device)
-            while self.progress.step < steps and not self.patience_is_over():
-                loss, count = self.step(next(ahead))
-                meter.add(loss, count)
-                step = self.progress.step
-                if step % self.settings.log_every == 0 or step == steps:
-                    self.report(meter)
-                if step % self.settings.evaluate_every == 0 or step == steps:
-                    self.judge(meter)
-                signalled = ranks.highest(caught[0] if caught else 0)             # on any one rank
-                if step % self.settings.save_every == 0 or step == steps or signalled:
-                    self.save()
-                if signalled:
-                    raise Interrupted(signalled)
+        with catch_signals() as self.caught:
+            try:
+                self.go_on()
+            except Interrupted:
+                self.save()
+                raise
+        torch.manual_seed(hash_step(self.seed, self.progress.step + 1))           # what follows is the same after a resume
         return self.final_weights() if ranks.first() else {}
 
     def warm_up(self) -> None:
@@ -92,6 +89,36 @@ class Trainer:
             with self.spread.micro_step(last=True), self.autocast():
                 (self.objective(self.spread.run, self.batches.batch(0, 0).to(self.device)) * 0).backward()
             self.optimizer.zero_grad()
+
+    def go_on(self) -> None:
+        settings, progress = self.settings, self.progress
+        meter = Meter(self.device)
+        self.warm_up()
+        if progress.step and self.is_due(settings.evaluate_every) and progress.evaluated != progress.step:
+            self.judge(meter)
+            self.saved_at = -1                        # its checkpoint does not know of it
+            self.save()
+        ahead = self.step_batches()
+        while progress.step < settings.steps and not self.patience_is_over():
+            loss, count = self.step(next(ahead))
+            meter.add(loss, count)
+            if self.is_due(settings.log_every):
+                self.report(meter)
+            if self.is_due(min(NOT_FINITE_IN_A_ROW, settings.log_every)):
+                self.require_finite()
+            if self.is_due(settings.evaluate_every):
+                self.judge(meter)
+            if self.is_due(settings.save_every):
+                self.save()
+            self.leave_if_asked()
+        self.leave_if_asked()
+
+    def is_due(self, every: int) -> bool:
+        return self.progress.step % every == 0 or self.progress.step == self.settings.steps
+
+    def leave_if_asked(self) -> None:
+        if number := ranks.highest(self.caught.number or 0):                      # on any one rank
+            raise Interrupted(number)
 
     def step_batches(self) -> Iterator[list[tuple[int, int, Batch]]]:
         """The micro-batches of each step, from where the run stands."""
@@ -108,8 +135,9 @@ class Trainer:
         self.model.train()
         if hasattr(self.model, "begin_step"):         # a temperature that falls, a weight that rises
             self.model.begin_step(progress.step)  # type: ignore[operator]
-        count = ranks.total(sum(batch.label_count() for _, _, batch in micro_batches))
+        count = max(1, ranks.total(sum(batch.label_count() for _, _, batch in micro_batches)))    # no word may have been masked
         total = torch.zeros((), device=self.device)
+        kept = [statistic.clone() for statistic in self.statistics]
         for number, (_, _, batch) in enumerate(micro_batches, start=1):
             with self.spread.micro_step(last=number == len(micro_batches)):
                 with self.autocast():
@@ -123,7 +151,9 @@ class Trainer:
         self.in_a_row = (self.in_a_row + bad) * bad
         self.optimizer.step(skip=bad)
         self.optimizer.zero_grad()
-        self.spread.level()
+        for statistic, before in zip(self.statistics, kept):
+            statistic.copy_(torch.where(bad.bool(), before, statistic))
+        self.spread.level(self.statistics)
         if self.ema is not None:
             self.ema.update()
         epoch, index, _ = micro_batches[-1]
@@ -142,64 +172,99 @@ class Trainer:
         learning_rate = settings.optimizer.learning_rate * rate(self.progress.step, settings.steps, settings.schedule)
         self.log.training(self.progress.step, loss, learning_rate, speed, epoch=self.progress.epoch,
                           **({"not_finite": skipped} if skipped else {}))
-        if self.in_a_row.item() >= min(NOT_FINITE_IN_A_ROW, settings.log_every):
-            raise Mistake(f"the loss or gradient was not finite {int(self.in_a_row.item())} times in a row "
-                          f"up to step {self.progress.step} (epoch {self.progress.epoch}, batch {self.progress.index - 1}); "
-                          "none of it was applied: lower train.optimizer.learning_rate "
-                          "or use train.precision = 'fp32', then resume")
+
+    def require_finite(self) -> None:
+        progress, bad = self.progress, int(self.in_a_row.item())
+        if bad >= NOT_FINITE_IN_A_ROW:
+            raise Mistake(f"the loss or gradient was not finite {bad} times in a row, from step {progress.step - bad + 1} "
+                          f"to step {progress.step} (epoch {progress.epoch}, batch {progress.index - 1}); none of it was "
+                          "applied: lower train.optimizer.learning_rate or use train.precision = 'fp32', then resume")
 
     def judge(self, meter: "Meter") -> None:
         """Evaluate, with the averaged weights if there are any, and remember the best."""
         paused = time.perf_counter()
         if self.ema is not None:
             self.ema.swap()
-        with torch.no_grad(), self.autocast():
-            scores = ranks.told({name: float(score) for name, score in self.evaluate(self.spread.whole().eval()).items()})
-        if self.ema is not None:
-            self.ema.swap()
+        alone = ranks.count() == 1                    # one of several cannot leave the others in the middle of it
+        try:
+            with self.caught.interrupting() if alone else nullcontext(), torch.no_grad(), self.autocast():
+                scores = ranks.told({name: float(score) for name, score in self.evaluate(self.spread.whole().eval()).items()})
+        finally:
+            if self.ema is not None:
+                self.ema.swap()
         goodness = next((scores[name] for name in BETTER if name in scores), -scores["valid_loss"])
         progress = self.progress
+        progress.evaluated = progress.step
         better = progress.best is None or goodness > progress.best
         progress.not_better = 0 if better else progress.not_better + 1
+        self.log.evaluation(progress.step, scores, better)
         if better:
             progress.best, progress.best_step = goodness, progress.step
             self.save()
-        self.log.evaluation(progress.step, scores, better)
         meter.pause(time.perf_counter() - paused)
 
     def patience_is_over(self) -> bool:
         return bool(self.settings.patience) and self.progress.not_better >= self.settings.patience
 
     def save(self) -> None:
-        if self.saved_at == self.progress.step:
+        progress, settings = self.progress, self.settings
+        if self.saved_at == progress.step:
             return
-        tensors = {"model": checkpoint.weights_of(self.model), "optimizer": self.optimizer.tensors()}
-        if self.ema is not None:
-            tensors["ema"] = self.ema.tensors()
-            self.progress.ema_step = self.ema.step
-        shards.save(self.folder, self.progress.step, checkpoint.Checkpoint(tensors, asdict(self.progress)))
+        progress.not_finite, progress.in_a_row = int(self.not_finite.item()), int(self.in_a_row.item())
+        shards.save(self.folder, progress.step, checkpoint.Checkpoint(self.tensors(), asdict(progress)))
         if ranks.first():
-            checkpoint.retain(self.folder, max(self.settings.keep, self.settings.average), [self.progress.best_step])
-        self.saved_at = self.progress.step
+            protected = [progress.best_step, self.resumed_from]
+            checkpoint.retain(self.folder, max(settings.keep, settings.average), protected, self.counts)
+        self.saved_at = progress.step
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """Everything that the next step begins from, by file and name."""
+        found = {"model": checkpoint.weights_of(self.model), "optimizer": self.optimizer.tensors()}
+        if self.ema is not None:
+            found["ema"] = self.ema.tensors()
+            self.progress.ema_step = self.ema.step
+        return found
+
+    def counts(self, step: int) -> bool:
+        """Whether a checkpoint would be there without any signal: only those are averaged."""
+        return step % self.settings.save_every == 0 or step == self.settings.steps
 
     def resume(self, path: Path) -> None:
         found = checkpoint.load(path)
+        needed = {"model", "optimizer", *(["ema"] if self.ema is not None else [])}
+        if missing := needed - found.tensors.keys():
+            raise Mistake(f"{path} has no {min(missing)}.safetensors, which this recipe needs; "
+                          "set train as it was, or begin anew")
         with torch.no_grad():
             checkpoint.load_weights(self.model, found.tensors["model"], str(path))
             if self.ema is not None:
                 self.ema.load(found.tensors["ema"], found.state["ema_step"])
         self.optimizer.load(found.tensors["optimizer"])
-        self.progress = Progress(**found.state)
-        self.saved_at = self.progress.step
+        try:
+            self.progress = Progress(**found.state)
+        except TypeError:
+            raise Mistake(f"{path} is of another version of regard, or of something else; begin anew") from None
+        self.not_finite.fill_(self.progress.not_finite)
+        self.in_a_row.fill_(self.progress.in_a_row)
+        self.saved_at = self.resumed_from = self.progress.step
+
+    def require_best(self) -> None:
+        """A best that is lost is no best: the evaluations from here on find another."""
+        progress = self.progress
+        best = self.folder / f"step-{progress.best_step:08d}"
+        if progress.best is not None and ranks.told(checkpoint.damage(best) if ranks.first() else None):
+            self.log.note(f"the best so far, step {progress.best_step:,}, is damaged or gone; "
+                          "the best from here on is kept instead")
+            progress.best, progress.evaluated = None, 0
 
     def final_weights(self) -> dict[str, Tensor]:
         """The mean of the last checkpoints if asked for, else the best evaluated weights."""
         if self.settings.average:
-            reached = [path for path in checkpoint.all_steps(self.folder) if int(path.name[5:]) <= self.progress.step]
-            chosen = reached[-self.settings.average:]
+            steps = [checkpoint.step_of(path) for path in checkpoint.all_steps(self.folder)]
+            chosen = [step for step in steps if step <= self.progress.step and self.counts(step)][-self.settings.average:]
         else:
-            chosen = [self.folder / f"step-{self.progress.best_step:08d}"]
-        found = [checkpoint.load(path).tensors for path in chosen]
+            chosen = []
+        found = [checkpoint.load(self.folder / f"step-{step:08d}").tensors for step in chosen or [self.progress.best_step]]
         return mean_weights([{**tensors["model"], **tensors.get("ema", {})} for tensors in found])
 
 
@@ -228,26 +293,3 @@ class Meter:
 
 def hash_step(seed: int, step: int, rank: int = 0) -> int:
     return (seed * 1_000_003 + step + rank * 0x9E37_79B9_7F4A_7C15) & 0x7FFF_FFFF_FFFF_FFFF
-
-
-@contextmanager
-def catch_signals() -> Iterator[list[int]]:
-    """Collect SIGINT, SIGTERM and SIGUSR1 instead of dying of them; a second one leaves at once."""
-    caught: list[int] = []
-
-    def handle(number: int, _frame: object) -> None:
-        if caught:
-            raise SystemExit(128 + number)
-        caught.append(number)
-
-    names = [name for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)]
-    try:
-        before = {getattr(signal, name): signal.signal(getattr(signal, name), handle) for name in names}
-    except ValueError:                                # not in the main thread: whoever started us handles signals
-        yield caught
-        return
-    try:
-        yield caught
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
