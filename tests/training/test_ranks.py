@@ -17,7 +17,9 @@ from regard.batches.side import encode
 from regard.cli import be_one_of_many
 from regard.errors import Interrupted, Mistake
 from regard.models.transformer import Transformer
-from regard.recipe import Regularize, Tokens, Train, TransformerModel
+from regard.plan import spread
+from regard.plan.planned import plan_recipe
+from regard.recipe import Regularize, Tokens, Train, TransformerModel, build
 from regard.run.evaluate import evaluate
 from regard.run.fit import train
 from regard.run.opened import load
@@ -47,6 +49,8 @@ RECIPES = {
                  "train": {**SHORT, "pictures_per_batch": 8}},
 }
 """Some batches of `language` and the last one of `contrast` have one row: too few for two ranks."""
+COLLECTIVES = ("all_gather_single", "reduce_scatter_single", "all_gather_into_tensor", "reduce_scatter_tensor")
+"""What they are called in torch 2.13, and before."""
 LINES = [pair.source for pair in bilingual.generate(9, 3, level=1)]
 
 
@@ -137,7 +141,7 @@ def laws(folder, store, kind):
     half.resume(folder / "whole" / "checkpoints" / "step-00000004")
     half.train()
     found |= {"resumed": plain(half.model) == plain(whole.model), "rows": sum(map(len, plain(half.model).values()))}
-    return found | ({"exchanges": exchanges(folder, store)} if kind == "ddp" else {})
+    return found | ({"exchanges": exchanges(folder, store)} if kind == "ddp" else {"sent": sent(folder, store)})
 
 
 def exchanges(folder, store):
@@ -157,6 +161,29 @@ def exchanges(folder, store):
     seen.clear()
     counted.step(next(ahead))
     return seen
+
+
+def sent(folder, store):
+    """Numbers that FSDP hands over to be gathered and reduced, in a step of two micro-batches."""
+    import torch.distributed as dist
+
+    counted = trainer(folder / "counted", store, parallel="fsdp", gradient_accumulation_steps=2)
+    ahead = counted.step_batches()
+    counted.step(next(ahead))
+    seen, called = [], {name: getattr(dist, name) for name in COLLECTIVES if hasattr(dist, name)}
+
+    def count(name):
+        def call(output, input, *args, **more):
+            seen.append(max(output.numel(), input.numel()))
+            return called[name](output, input, *args, **more)
+        return call
+
+    for name in called:
+        setattr(dist, name, count(name))
+    counted.step(next(ahead))
+    for name, function in called.items():
+        setattr(dist, name, function)
+    return sum(seen)
 
 
 @pytest.fixture(scope="module")
@@ -251,6 +278,14 @@ def test_a_checkpoint_of_two_ranks_goes_on_on_one(kind, two, folder):
 
 def test_gradients_are_exchanged_once_a_step(two):
     assert two[0]["ddp"]["exchanges"] == list(range(len(two[0]["ddp"]["exchanges"]))) and two[0]["ddp"]["exchanges"]
+
+
+def test_fsdp_sends_what_the_plan_says(two):
+    """Each of two ranks sends half of what is gathered and reduced, in numbers of 4 bytes."""
+    recipe = build({"data": {"world": {}}, "tokens": {"size": 300}, "train": {"gradient_accumulation_steps": 2},
+                    "model": {"preset": "tiny", "width": 16, "heads": 2, "feed_forward": 32}})
+    _, way = spread(plan_recipe("tiny", recipe, (300, 300)), 2)
+    assert way.sent == two[0]["fsdp"]["sent"] * 4 / 2
 
 
 def test_every_rank_drops_something_else(two):

@@ -4,7 +4,8 @@ With N parameters on W GPUs, A micro-batches a step, R the parameters outside of
 
     ddp     keeps all 4 N bytes of weights, of gradients and so on; sends 2 (W-1)/W · 4 N bytes a step, as a ring does
     fsdp    keeps 1/W of them, and two blocks and what is outside of blocks whole;
-            sends (W-1)/W · 4 ((2 A + 1) (N - R) + (A + 1) R)
+            sends (W-1)/W · 4 (2 A (N - R + L) + A R + N + K): gathered, and reduced; L are in blocks that look at a source,
+            K make its keys and values
     3d      on paper only, regard does not train so: tensors cut in t, layers in p stages, d = W / (t p) copies of that
             (Narayanan et al. 2021)
 """
@@ -113,14 +114,19 @@ def ddp(plan: "Plan", gpus: int, machine: Machine) -> Way:
 
 
 def fsdp(plan: "Plan", gpus: int, machine: Machine) -> Way:
-    """Weights are gathered a block ahead, behind forward and backward pass."""
+    """Weights are gathered a block ahead, behind forward and backward pass; those of a block that looks at a source once more,
+    for the source's keys and values."""
     blocks = block_sizes(plan)
+    crossing = [part for part in plan.parts if part.place.kind == "cross-attention"]
+    looking = sum(blocks[place] for place in {(part.place.stack, part.place.layer) for part in crossing})
+    made = sum(part.parameters for part in crossing if part.place.step in ("keys", "values"))
     outside, largest = plan.parameters - sum(blocks.values()), max(blocks.values(), default=0)
     cast = held(plan).get("bf16 weights", 0) * (largest + outside) / plan.parameters
     memory = {name: held(plan).get(name, 0) / gpus for name in KEPT if name != "bf16 weights"} \
         | {"gathered": 4.0 * (2 * largest + outside) + 4.0 * (largest + outside), "bf16 weights": cast} | read_by_one(plan, gpus)
     micro = plan.recipe.train.gradient_accumulation_steps
-    sent = (gpus - 1) / gpus * 4 * ((2 * micro + 1) * (plan.parameters - outside) + (micro + 1) * outside)
+    gathered = 2 * micro * (plan.parameters - outside + looking) + micro * outside
+    sent = (gpus - 1) / gpus * 4 * (gathered + plan.parameters + made)
     work = computing(plan, gpus, machine)
     return Way("fsdp", tidy(memory), sent, work, max(0.0, sent / machine.rate(gpus) - work), machine.memory,
                "weights, gradients, optimiser sharded")
@@ -154,9 +160,9 @@ def cut(plan: "Plan", gpus: int, machine: Machine, tensor: int, pipeline: int, l
                waiting, machine.memory, "on paper: regard does not train so")
 
 
-def block_sizes(plan: "Plan") -> Counter[tuple[str, int]]:
+def block_sizes(plan: "Plan") -> Counter[tuple[str, int | None]]:
     """Parameters of every block."""
-    found: Counter[tuple[str, int]] = Counter()
+    found: Counter[tuple[str, int | None]] = Counter()
     for part in plan.parts:
         if part.place.layer is not None:
             found[part.place.stack, part.place.layer] += part.parameters
