@@ -1,13 +1,15 @@
 # make demo   watch a Transformer learn to translate, and look at what it attends to
 # make test   ruff, the type checker, laws and tiny systems (under 8 minutes on 2 cores)
 # make docs   the tour and all other documents as a site in build/site (some 6 minutes the first time)
+# make torture  kill -9, full disks, damaged files, malformed input, by the hundred; prints the counts
+# make audit  known weaknesses of the dependencies and of the source, where the tools are there; never fails
 # All set up what they need; make setup does that part alone.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test check system docs clean
+.PHONY: setup demo test check system torture audit lock docs clean
 
 setup: $(READY)
 
@@ -24,12 +26,21 @@ check: setup
 	$(BIN)/mypy
 
 test: check
-	$(BIN)/pytest -m "not system" -n auto --dist loadfile
+	$(BIN)/pytest -m "not system and not torture" -n auto --dist loadfile
 
 system: setup
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test,browser]"
 	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq chromium) || echo "no chromium: the browser tests will be skipped"
 	$(BIN)/pytest -m system -rs
+
+torture: setup
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m torture -rs tests
+
+audit: setup
+	$(BIN)/python .ci/audit.py
+
+lock: setup
+	$(BIN)/python .ci/lock.py
 
 docs: setup
 	$(BIN)/python docs/settings.py

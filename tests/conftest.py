@@ -1,10 +1,16 @@
 """Shared by all tests: one thread setting, a private cache, hypothesis without deadlines."""
 
 import copy
+import json
+import multiprocessing
+import os
+import socket
+import traceback
 
 import hypothesis
 import pytest
 import torch
+from hypothesis import strategies as st
 
 torch.set_num_threads(1)                              # tiny tensors: a second thread only gets in the way
 hypothesis.settings.register_profile("regard", deadline=None, max_examples=25, derandomize=True)
@@ -20,6 +26,43 @@ def private_cache(tmp_path_factory, monkeypatch):
 @pytest.fixture(autouse=True)
 def same_chance():
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def on_ranks(tmp_path_factory):
+    """Runs a function in so many forked processes, as torchrun would start them; what each returns, as JSON can say it."""
+    def run(number, work, *given):
+        folder = tmp_path_factory.mktemp("ranks")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        context = multiprocessing.get_context("fork")
+        processes = [context.Process(target=be_rank, args=(rank, number, port, folder, work, given)) for rank in range(number)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(120)
+        wrong = [(folder / f"{rank}.txt").read_text() for rank in range(number) if (folder / f"{rank}.txt").exists()]
+        assert not wrong, "\n".join(wrong)
+        assert [process.exitcode for process in processes] == [0] * number
+        return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(number)]
+    return run
+
+
+def be_rank(rank, number, port, folder, work, given):
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(number), LOCAL_WORLD_SIZE=str(number),
+                      MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    from regard import ranks
+
+    torch.set_num_threads(1)
+    try:
+        ranks.join()
+        (folder / f"{rank}.json").write_text(json.dumps(work(*given)))
+        ranks.leave()
+    except BaseException:
+        (folder / f"{rank}.txt").write_text(f"rank {rank}: {traceback.format_exc()}")
+        os._exit(1)
+    os._exit(0)
 
 
 @pytest.fixture
@@ -79,6 +122,25 @@ def stepping():
         return Generation("cross-attention, layer 1", words[:keys], [Step(word, 0.5, others) for word in words[:steps]],
                           back / back.sum(-1, keepdims=True), own)
     return make
+
+
+NASTY = [b"\0", b"\r", b"\n", b"\t", b"\xff\xfe", b"\xef\xbb\xbf", b"\xed\xa0\x80", b"\xe2\x80\xa8", b"\xc3", b'"', b"{", b"}",
+         b"[", b"]", b",", b":", b"=", b"-1", b"1e999", b"NaN", b"nan", b"null", b"true", b"9" * 5000, b"\\ud800", b"\\u0000",
+         b"../", b"[" * 3000]
+
+
+@pytest.fixture(scope="session")
+def spoilt():
+    """Any bytes, or a good file with a few places cut out, put in or changed."""
+    @st.composite
+    def changed(draw, good):
+        data = good
+        for _ in range(draw(st.integers(1, 3))):
+            start = draw(st.integers(0, len(data)))
+            end = min(len(data), start + draw(st.sampled_from([0, 0, 1, 2, 7, 10**6])))
+            data = data[:start] + draw(st.one_of(st.sampled_from(NASTY), st.binary(max_size=6))) + data[end:]
+        return data
+    return lambda good: st.one_of(changed(good), changed(good), st.binary(max_size=300))
 
 
 TINY = {

@@ -1,19 +1,28 @@
 """What is generated from the code is not stale; what the documents promise exists."""
 
+import ast
 import importlib.util
 import re
+import subprocess
 from pathlib import Path
+
+import pytest
 
 import regard
 
 ROOT = Path(__file__).parent.parent
 
 
-def test_the_settings_page_is_what_the_types_say():
-    spec = importlib.util.spec_from_file_location("settings", ROOT / "docs" / "settings.py")
+def load(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert (ROOT / "docs" / "settings.md").read_text(encoding="utf-8") == module.settings_page(), "stale: run make docs"
+    return module
+
+
+def test_the_settings_page_is_what_the_types_say():
+    page = load(ROOT / "docs" / "settings.py").settings_page()
+    assert (ROOT / "docs" / "settings.md").read_text(encoding="utf-8") == page, "stale: run make docs"
 
 
 def test_one_version_everywhere():
@@ -29,6 +38,42 @@ def test_every_dependency_is_pinned():
     for name in re.findall(r'"([A-Za-z0-9_-]+)', block):
         assert name.lower().replace("_", "-") in pinned, name
     assert "torch==2.13.0" in (ROOT / "constraints.txt").read_text()
+
+
+def test_the_lock_has_every_version_and_a_hash_for_all_but_torch():
+    text = (ROOT / "requirements.lock").read_text()
+    locked = re.findall(r"^([A-Za-z0-9_.-]+==\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", text, re.M)
+    pinned = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line and not line.startswith("#")]
+    assert [line for line, _ in locked] == [line for line in pinned if not line.startswith("torch==")]
+    assert "://" not in text and f"pip install {pinned[0]}\n" in text and pinned[0].startswith("torch==")
+
+
+@pytest.mark.parametrize("there", [(), ("bandit",)])
+def test_an_audit_never_fails(there, monkeypatch, capsys):
+    """Neither without its tools nor when they have something to say."""
+    audit = load(ROOT / ".ci" / "audit.py")
+    monkeypatch.setattr(audit.importlib.util, "find_spec", lambda name: object() if name in there else None)
+    monkeypatch.setattr(audit.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 1))
+    audit.main()
+    said = capsys.readouterr().out
+    assert "pip-audit is not installed" in said and ("bandit has something to say" in said) == bool(there)
+
+
+def messages():
+    """Every text of the program, with … for what stands in for a value."""
+    for path in (ROOT / "src" / "regard").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                yield "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+
+
+def test_the_program_says_what_the_page_of_errors_says():
+    known = set(messages())
+    rows = re.findall(r"^\| [^|]+ \| `([^`]+)`", (ROOT / "docs" / "errors.md").read_text(encoding="utf-8"), re.M)
+    assert len(rows) > 50
+    assert not [row for row in rows if row not in known]
 
 
 def test_everything_public_is_there():

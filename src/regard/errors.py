@@ -8,9 +8,9 @@ class Mistake(Exception):
     """A mistake of the user's: names the file:line or setting, the value, and the cure. The CLI prints it and exits 2."""
 
 
-class Interrupted(Exception):
-    """A signal ended the run after a good checkpoint. The CLI exits with 128 + its number."""
+class Interrupted(BaseException):
+    """A signal ended the run; what was reached is in a good checkpoint. The CLI exits with 128 + its number."""
 
-    def __init__(self, number: int):
+    def __init__(self, number: int, cure: str = "nothing was written yet"):
         super().__init__(f"interrupted by signal {number}")
-        self.number = number
+        self.number, self.cure = number, cure

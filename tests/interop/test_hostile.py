@@ -12,6 +12,7 @@ import zipfile
 import pytest
 import torch
 import transformers
+from hypothesis import HealthCheck, given, settings
 from safetensors.torch import load_file, save_file
 
 import regard
@@ -209,6 +210,24 @@ def test_one_line_and_nothing_left_behind(good, tmp_path, monkeypatch, capfd, na
 def test_the_folders_are_good_before_they_are_spoilt(good):
     assert {name: regard.load(folder, device="cpu").recipe.task for name, folder in good.items()} == {
         "bert": "classify", "gpt2": "language", "llama": "language", "marian": "translate"}
+
+
+@pytest.mark.parametrize("examples", [6, pytest.param(1000, marks=pytest.mark.torture)])
+@pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_any_change_of_any_file_gives_a_run_or_one_line(good, tmp_path, spoilt, file, examples):
+    folder = tmp_path / "folder"
+    shutil.copytree(good["bert"], folder)
+
+    @settings(max_examples=examples, suppress_health_check=list(HealthCheck), database=None)
+    @given(data=spoilt((folder / file).read_bytes()))
+    def law(data):
+        (folder / file).write_bytes(data)
+        try:
+            regard.load(folder, device="cpu")
+        except regard.Mistake as mistake:
+            assert "\n" not in str(mistake) and len(str(mistake)) < 1200
+
+    law()
 
 
 @pytest.mark.parametrize("name", ["merges that panic", "width absurd"])

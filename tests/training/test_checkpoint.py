@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from regard.errors import Mistake
-from regard.training import checkpoint
+from regard.training import checkpoint, disk
 from regard.training.checkpoint import Checkpoint
+from regard.training.disk import replace_file, sweep
 
 
 @pytest.fixture
@@ -70,6 +71,56 @@ def test_retention_keeps_the_newest_and_the_protected(tmp_path):
         checkpoint.save(tmp_path, step, Checkpoint({"model": {"a": torch.ones(1)}}, {}))
     checkpoint.retain(tmp_path, 2, [3])
     assert [int(path.name[5:]) for path in checkpoint.all_steps(tmp_path)] == [3, 5, 6]
+
+
+def test_those_that_do_not_count_go_once_there_is_a_newer_one(tmp_path):
+    """What a signal made is no substitute for what the schedule makes."""
+    for step in (2, 3, 4, 5, 6, 7):
+        checkpoint.save(tmp_path, step, Checkpoint({"model": {"a": torch.ones(1)}}, {"step": step}))
+    checkpoint.retain(tmp_path, 2, [2], lambda step: step % 2 == 0)
+    assert [checkpoint.step_of(path) for path in checkpoint.all_steps(tmp_path)] == [2, 4, 6, 7]
+
+
+def test_what_a_killed_process_left_is_swept(saved):
+    folder = saved[0].parent
+    for name in (".writing-step-00000009", ".removing-step-00000003"):
+        (folder / name).mkdir()
+        (folder / name / "model.safetensors").write_bytes(b"half")
+    (folder / ".recipe.toml.writing").write_text("half")
+    sweep(folder)
+    assert [path.name for path in folder.iterdir()] == ["step-00000007"]
+
+
+def test_one_that_was_about_to_be_replaced_is_put_back(saved):
+    path, tensors = saved
+    path.rename(path.with_name(f".replaced-{path.name}"))
+    sweep(path.parent)
+    assert checkpoint.damage(path) is None
+    checkpoint.save(path.parent, 7, Checkpoint(tensors, {"step": 7, "best": 0.9}))
+    assert [one.name for one in path.parent.iterdir()] == [path.name] and checkpoint.load(path).state["best"] == 0.9
+
+
+def test_a_checkpoint_is_named_as_one_likes(tmp_path):
+    for name in ("500", "step-00000500", "run/checkpoints/step-00000500"):
+        assert checkpoint.named(tmp_path, name) == tmp_path / "step-00000500"
+    with pytest.raises(Mistake, match="give a step"):
+        checkpoint.named(tmp_path, "last")
+    with pytest.raises(Mistake, match=r"no checkpoint .*step-00000500; there are: none"):
+        checkpoint.load(tmp_path / "step-00000500")
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "recipe.toml"
+    replace_file(path, "old")
+    replace_file(path, "new")
+    assert path.read_text() == "new"
+    def full(target, data):
+        target.write_bytes(data[:2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(disk, "write_durably", full)
+    with pytest.raises(Mistake, match="disk is full"):
+        replace_file(path, "newer")
+    assert path.read_text() == "new" and [one.name for one in tmp_path.iterdir()] == ["recipe.toml"]
 
 
 def test_weights_that_do_not_fit_are_named(tmp_path):

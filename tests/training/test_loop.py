@@ -6,48 +6,20 @@ import signal
 import pytest
 import torch
 
-from regard.batches.batches import Batches
-from regard.batches.rows import Translations
-from regard.batches.side import encode
 from regard.errors import Interrupted, Mistake
-from regard.models.transformer import Transformer
-from regard.recipe import Regularize, Tokens, Train, TransformerModel
-from regard.tokens.tokenizer import train_tokenizer
+from regard.recipe import Regularize
 from regard.training import checkpoint
-from regard.training.log import Log
-from regard.training.loop import Trainer
+from regard.training.loop import NOT_FINITE_IN_A_ROW
 from regard.training.objectives import Say
-from regard.worlds import bilingual
-
-GOLD = bilingual.generate(300, 7, level=1)
-SOURCE, TARGET = [pair.source for pair in GOLD], [pair.target for pair in GOLD]
-
-
-@pytest.fixture(scope="module")
-def store():
-    tokenizer = train_tokenizer(Tokens(size=300), SOURCE + TARGET)
-    return Translations(encode(SOURCE, tokenizer), encode(TARGET, tokenizer))
-
-
-def trainer(store, folder, objective=None, evaluate=lambda model: {"valid_loss": 1.0}, dropout=0.2, width=16, **settings):
-    settings = Train(**{"steps": 8, "tokens_per_batch": 256, "log_every": 2, "evaluate_every": 4, "save_every": 2, "keep": 10,
-                        **settings})
-    torch.manual_seed(5)
-    regularize = Regularize(dropout=dropout)
-    model = Transformer(TransformerModel(preset="tiny", width=width, heads=2, feed_forward=2 * width), 300, 300, regularize)
-    folder.mkdir(exist_ok=True)
-    log = Log(folder / "log.jsonl", steps=settings.steps)
-    return Trainer(model, objective or Say(regularize), Batches(store, settings.tokens_per_batch, 1), settings, seed=1,
-                   folder=folder / "checkpoints", log=log, evaluate=evaluate)
 
 
 def same(one, other):
-    return all(torch.equal(one[name], other[name]) for name in one.keys() | other.keys())
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_resuming_any_number_of_times_gives_the_same_bits(store, tmp_path, kind, workers):
+def test_resuming_any_number_of_times_gives_the_same_bits(store, trainer, tmp_path, kind, workers):
     options = dict(optimizer={"kind": kind}, ema=0.9, workers=workers, evaluate_every=8)
     whole = trainer(store, tmp_path / "whole", **options)
     kept = whole.train()
@@ -67,7 +39,7 @@ def test_resuming_any_number_of_times_gives_the_same_bits(store, tmp_path, kind,
     assert (whole.progress.epoch, whole.progress.index) == (last.progress.epoch, last.progress.index)
 
 
-def test_two_micro_batches_are_one_batch_of_both(store, tmp_path):
+def test_two_micro_batches_are_one_batch_of_both(store, trainer, tmp_path):
     """The gradient of an accumulated step is that of all its words together, whatever the sizes of the parts."""
     split = trainer(store, tmp_path / "a", dropout=0.0)
     run = split.batches.run(workers=0)
@@ -85,36 +57,62 @@ def test_two_micro_batches_are_one_batch_of_both(store, tmp_path):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
 
 
-def test_a_loss_that_is_not_finite_is_not_applied_but_counted(store, tmp_path):
-    class Poisoned(Say):
-        calls = 0
-        def __call__(self, model, batch):
-            self.calls += 1
-            return super().__call__(model, batch) * (float("nan") if self.calls == 3 else 1.0)
+class Poisoned(Say):
+    """What is said at some calls is not a number."""
 
-    run = trainer(store, tmp_path, Poisoned(Regularize()), log_every=1)
+    def __init__(self, *calls, harm=float("nan")):
+        super().__init__(Regularize())
+        self.calls, self.number, self.harm = calls, 0, harm
+
+    def __call__(self, model, batch):
+        self.number += 1
+        return super().__call__(model, batch) * (self.harm if self.number in self.calls else 1.0)
+
+
+def everything(run):
+    return {f"{file}/{name}": tensor.clone() for file in ("model", "optimizer") for name, tensor in run.tensors()[file].items()}
+
+
+@pytest.mark.parametrize("kind, norm", [("adamw", "layer"), ("muon", "batch")])
+@pytest.mark.parametrize("harm", [float("nan"), float("inf")])
+@pytest.mark.parametrize("call", [2, 5])
+def test_a_loss_that_is_not_finite_is_not_applied_but_counted(store, trainer, tmp_path, kind, norm, harm, call):
+    """Not one bit of weights, optimiser or statistics changes, whichever of a step's micro-batches it was."""
+    run = trainer(store, tmp_path, Poisoned(call, harm=harm), norm=norm, optimizer={"kind": kind}, gradient_accumulation_steps=2)
     batches = run.step_batches()
-    for _ in range(2):
+    bad = (call + 1) // 2
+    for _ in range(bad - 1):
         run.step(next(batches))
-    before = {name: p.clone() for name, p in checkpoint.weights_of(run.model).items()}
+    before = everything(run)
     loss, _ = run.step(next(batches))
-    assert loss == 0 and run.not_finite == 1 and same(before, checkpoint.weights_of(run.model))
+    after = everything(run)
+    assert loss == 0 and run.not_finite == 1 and run.in_a_row == 1
+    assert all(torch.equal(tensor, before[name]) for name, tensor in after.items() if name in before)
+    assert all(not after[name].any() for name in after.keys() - before.keys())    # a first step makes the state, and no more
     run.step(next(batches))
-    assert run.in_a_row == 0 and not same(before, checkpoint.weights_of(run.model))
+    assert run.in_a_row == 0 and not same(before, everything(run))
 
 
-def test_losses_that_stay_not_finite_end_the_run_with_a_cure(store, tmp_path):
-    def infinite(model, batch):
-        return model(**batch.inputs).sum() * float("inf")
-
-    run = trainer(store, tmp_path, infinite, steps=50, log_every=5)
-    before = {name: p.clone() for name, p in checkpoint.weights_of(run.model).items()}
-    with pytest.raises(Mistake, match=r"not finite 5 times in a row up to step 5 .*lower train.optimizer.learning_rate"):
+def test_losses_that_stay_not_finite_end_the_run_with_a_cure(store, trainer, tmp_path):
+    first, last = 8, 7 + NOT_FINITE_IN_A_ROW
+    run = trainer(store, tmp_path, Poisoned(*range(first, 200)), steps=200, log_every=1, evaluate_every=200, save_every=200)
+    said = rf"not finite {NOT_FINITE_IN_A_ROW} times in a row, from step {first} to step {last} \(epoch \d+, batch \d+\)"
+    with pytest.raises(Mistake, match=said + ".*lower train.optimizer.learning_rate"):
         run.train()
-    assert same(before, checkpoint.weights_of(run.model))
+    assert all(tensor.isfinite().all() for tensor in everything(run).values())
+    seen = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert seen[-1]["not_finite"] == NOT_FINITE_IN_A_ROW
 
 
-def test_a_signal_ends_the_step_saves_and_leaves(store, tmp_path):
+def test_fewer_than_that_in_a_row_end_nothing_and_are_counted_across_a_resume(store, trainer, tmp_path):
+    run = trainer(store, tmp_path, Poisoned(3, 4), log_every=1)
+    run.train()
+    again = trainer(store, tmp_path, log_every=1)
+    again.resume(tmp_path / "checkpoints" / "step-00000004")
+    assert again.not_finite == 2 and again.in_a_row == 2
+
+
+def test_a_signal_ends_the_step_saves_and_leaves(store, trainer, tmp_path):
     class Ringing(Say):
         calls = 0
         def __call__(self, model, batch):
@@ -131,7 +129,108 @@ def test_a_signal_ends_the_step_saves_and_leaves(store, tmp_path):
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-def test_the_best_is_kept_and_patience_ends_the_run(store, tmp_path):
+def test_a_signal_breaks_off_an_evaluation_which_is_made_up_for(store, trainer, tmp_path):
+    """However long it is; the averaged weights are swapped back first, and the run ends in the bits of one left alone."""
+    def evaluate(model):
+        return {"valid_loss": float(sum(p.sum() for p in model.parameters()))}
+
+    def ring(model):
+        signal.raise_signal(signal.SIGUSR1)
+        pytest.fail("it went on")
+
+    options = dict(ema=0.9, evaluate_every=3, save_every=5)
+    whole = trainer(store, tmp_path / "whole", evaluate=evaluate, **options)
+    kept = whole.train()
+    with pytest.raises(Interrupted) as caught:
+        trainer(store, tmp_path / "broken", evaluate=ring, **options).train()
+    assert caught.value.number == signal.SIGUSR1
+    path, _ = checkpoint.newest_good(tmp_path / "broken" / "checkpoints")
+    assert path.name == "step-00000003"
+    again = trainer(store, tmp_path / "broken", evaluate=evaluate, **options)
+    again.resume(path)
+    assert again.progress.evaluated == 0
+    assert same(again.train(), kept)
+    assert {**vars(again.progress), "seconds": 0} == {**vars(whole.progress), "seconds": 0}
+
+
+@pytest.mark.parametrize("stop", [3, 4, 5])
+def test_a_signal_changes_nothing_of_what_is_averaged_in_the_end(store, trainer, tmp_path, stop):
+    class Ringing(Say):
+        calls = 0
+        def __call__(self, model, batch):
+            self.calls += 1
+            if self.calls == stop:
+                signal.raise_signal(signal.SIGTERM)
+            return super().__call__(model, batch)
+
+    options = dict(average=2, keep=1, evaluate_every=3)
+    kept = trainer(store, tmp_path / "whole", **options).train()
+    with pytest.raises(Interrupted):
+        trainer(store, tmp_path / "broken", Ringing(Regularize(dropout=0.2)), **options).train()
+    again = trainer(store, tmp_path / "broken", **options)
+    again.resume(checkpoint.newest_good(tmp_path / "broken" / "checkpoints")[0])
+    assert same(again.train(), kept)
+
+
+@pytest.mark.parametrize("stop", [2, 3, 4, 6, 7])
+def test_patience_and_the_best_are_taken_along(store, trainer, tmp_path, stop):
+    """Interrupted anywhere, the run is stopped early at the same step, and keeps the same weights."""
+    losses = {2: 3.0, 4: 1.0, 6: 2.0, 8: 2.5, 10: 0.5}
+    options = dict(steps=100, evaluate_every=2, save_every=5, keep=1, patience=2)
+    def build(folder):
+        run = trainer(store, tmp_path / folder, evaluate=lambda model: {"valid_loss": losses[run.progress.step]}, **options)
+        return run
+    whole = build("whole")
+    kept = whole.train()
+    first = build("broken")
+    step = first.step
+    def ring(batches):
+        if first.progress.step + 1 == stop:
+            signal.raise_signal(signal.SIGTERM)
+        return step(batches)
+    first.step = ring
+    with pytest.raises(Interrupted):
+        first.train()
+    again = build("broken")
+    again.resume(checkpoint.newest_good(tmp_path / "broken" / "checkpoints")[0])
+    assert same(again.train(), kept) and again.progress.step == whole.progress.step == 8
+    assert (again.progress.best_step, again.progress.not_better) == (4, 2)
+
+
+def test_the_one_resumed_from_and_the_best_are_kept(store, trainer, tmp_path):
+    folder = tmp_path / "checkpoints"
+    trainer(store, tmp_path, steps=4, save_every=1, evaluate_every=1, keep=2).train()             # the first is the best
+    assert [checkpoint.step_of(path) for path in checkpoint.all_steps(folder)] == [1, 3, 4]
+    again = trainer(store, tmp_path, steps=8, save_every=1, evaluate_every=1, keep=2)
+    again.resume(folder / "step-00000003")
+    checkpoint.set_aside(folder, 3)
+    again.train()
+    assert [checkpoint.step_of(path) for path in checkpoint.all_steps(folder)] == [1, 3, 7, 8]
+    assert [path.name for path in (folder / "aside").iterdir()] == ["step-00000004"]
+
+
+def test_a_best_that_is_gone_is_found_anew(store, trainer, tmp_path, capsys):
+    folder = tmp_path / "checkpoints"
+    trainer(store, tmp_path, evaluate_every=2).train()
+    checkpoint.remove_folder(folder / "step-00000002")
+    again = trainer(store, tmp_path, evaluate_every=2)
+    again.resume(folder / "step-00000008")
+    again.require_best()
+    assert "the best so far, step 2, is damaged or gone" in capsys.readouterr().err
+    assert same(again.train(), checkpoint.load(folder / "step-00000008").tensors["model"])
+
+
+def test_what_follows_training_is_the_same_after_a_resume(store, trainer, tmp_path):
+    """Samples drawn after it, and scores made of them."""
+    trainer(store, tmp_path).train()
+    drawn = torch.rand(3)
+    again = trainer(store, tmp_path)
+    again.resume(tmp_path / "checkpoints" / "step-00000008")
+    again.train()
+    assert torch.equal(torch.rand(3), drawn)
+
+
+def test_the_best_is_kept_and_patience_ends_the_run(store, trainer, tmp_path):
     losses = iter([3.0, 1.0, 2.0, 2.5, 0.5])
     seen = []
     def evaluate(model):
@@ -144,7 +243,7 @@ def test_the_best_is_kept_and_patience_ends_the_run(store, tmp_path):
     assert same(final, seen[1]) and not same(final, seen[3])
 
 
-def test_the_mean_of_the_last_checkpoints(store, tmp_path):
+def test_the_mean_of_the_last_checkpoints(store, trainer, tmp_path):
     run = trainer(store, tmp_path, average=3, keep=1)
     final = run.train()
     several = [checkpoint.load(path).tensors["model"] for path in checkpoint.all_steps(tmp_path / "checkpoints")[-3:]]
@@ -152,7 +251,14 @@ def test_the_mean_of_the_last_checkpoints(store, tmp_path):
         torch.testing.assert_close(mean, sum(weights[name] for weights in several) / 3)
 
 
-def test_the_log_has_every_figure(store, tmp_path):
+def test_a_line_that_was_cut_off_is_cut_away(store, trainer, tmp_path):
+    (tmp_path / "log.jsonl").write_text('{"step": 1}\n{"step": 2, "lo')
+    trainer(store, tmp_path).log.record(step=3)
+    records = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records] == [1, 3]
+
+
+def test_the_log_has_every_figure(store, trainer, tmp_path):
     trainer(store, tmp_path).train()
     records = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     training = [record for record in records if "loss" in record]
@@ -161,7 +267,7 @@ def test_the_log_has_every_figure(store, tmp_path):
     assert [record["valid_loss"] for record in records if "valid_loss" in record] == [1.0, 1.0]
 
 
-def test_a_toy_task_is_learned(store, tmp_path):
+def test_a_toy_task_is_learned(store, trainer, tmp_path):
     """300 sentences by heart."""
     run = trainer(store, tmp_path, Say(Regularize(label_smoothing=0.0)), dropout=0.0, width=64, steps=250,
                   evaluate_every=250, save_every=250, log_every=10, tokens_per_batch=1024, optimizer={"learning_rate": 0.004},

@@ -10,6 +10,7 @@ A score takes projected queries (B, H, T, K) and keys (B, H, S, K) and gives (B,
 U h) is its projection, computed once for a source. Every score is a sum over components (`terms`).
 """
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -24,13 +25,18 @@ class Cosine:
     """q·k / (|q| |k|)."""
 
     def __call__(self, q: Tensor, k: Tensor) -> Tensor:
-        return F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).transpose(-2, -1)
+        return unit(q) @ unit(k).transpose(-2, -1)
 
     def terms(self, q: Tensor, k: Tensor) -> Tensor:
-        return F.normalize(q, dim=-1)[..., :, None, :] * F.normalize(k, dim=-1)[..., None, :, :]
+        return unit(q)[..., :, None, :] * unit(k)[..., None, :, :]
 
     def written(self, width: int) -> str:
         return "q·k / (|q| |k|)"
+
+
+def unit(x: Tensor) -> Tensor:
+    """x / |x|, and 0 of 0 in half precision too, where the usual 1e-12 is 0."""
+    return F.normalize(x, dim=-1, eps=max(1e-12, torch.finfo(x.dtype).tiny))
 
 
 class Additive(nn.Module):

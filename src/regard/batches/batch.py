@@ -38,17 +38,19 @@ class Batch:
     mixture: Mixture | None = None
     change: "Change | None" = None
     """What is done to it once it is on its device."""
+    counts: bool = True
+    """Of fewer rows than there are ranks, some have none: theirs is another's, read for company, and counts for nothing."""
 
     def to(self, device: torch.device) -> "Batch":
         inputs = {name: send(part, device) for name, part in self.inputs.items()}
-        moved = Batch(inputs, send(self.labels, device), self.rows, self.mixture and self.mixture.to(device))
+        moved = Batch(inputs, send(self.labels, device), self.rows, self.mixture and self.mixture.to(device), counts=self.counts)
         return moved if self.change is None else self.change(moved)
 
     def twice(self) -> "Batch":
         """Every row again after all of them."""
         inputs = {name: torch.cat([part, part]) for name, part in self.inputs.items()}
         return Batch(inputs, torch.cat([self.labels, self.labels]), np.concatenate([self.rows, self.rows]),
-                     self.mixture and self.mixture.twice())
+                     self.mixture and self.mixture.twice(), counts=self.counts)
 
     def filled(self, multiple: int, longest: Sequence[int]) -> "Batch":
         """Texts filled up to a multiple of so many positions, or to as long as any is on their side; pictures as they are."""
@@ -70,6 +72,8 @@ class Batch:
 
     def label_count(self) -> int:
         """How many labels are asked for; of numbers, all."""
+        if not self.counts:
+            return 0
         return self.labels.numel() if self.labels.is_floating_point() else int((self.labels != NOTHING).sum())
 
 

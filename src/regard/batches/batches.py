@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 
@@ -39,8 +40,7 @@ class Batches:
 
     def rows(self, epoch: int, index: int) -> np.ndarray:
         """The rows of one batch that are this rank's."""
-        rows = self.plan(epoch)[index]
-        return rows[self.rank::self.ranks] if len(rows) >= self.ranks else rows
+        return self.plan(epoch)[index][self.rank::self.ranks]
 
     def lengths(self, epoch: int) -> list[np.ndarray]:
         """Of each row on each side, filled up; never beyond the longest, for which models have room."""
@@ -50,11 +50,14 @@ class Batches:
         return [np.minimum(-(-side // self.multiple) * self.multiple, side.max()) for side in sides]
 
     def batch(self, epoch: int, index: int) -> Batch:
-        return self.make(self.rows(epoch, index), epoch, self.planned_for(epoch)[2])
+        return self.made(self.plan(epoch)[index], epoch, self.planned_for(epoch)[2])
 
-    def make(self, rows: np.ndarray, epoch: int, longest: Sequence[int]) -> Batch:
-        batch = self.examples.batch(rows, self.seed, epoch)
-        return batch if self.multiple == 1 else batch.filled(self.multiple, longest)
+    def made(self, rows: np.ndarray, epoch: int, longest: Sequence[int]) -> Batch:
+        """This rank's share of a batch of these rows; where there is none, a row that does not count."""
+        mine = rows[self.rank::self.ranks]
+        batch = self.examples.batch(mine if len(mine) else rows[:1], self.seed, epoch)
+        batch = batch if self.multiple == 1 else batch.filled(self.multiple, longest)
+        return batch if len(mine) else replace(batch, counts=False)
 
     def run(self, epoch: int = 0, index: int = 0, *, workers: int = 1) -> Iterator[tuple[int, int, Batch]]:
         """Batches without end, from a given place on; `workers` threads prepare them ahead."""
@@ -67,7 +70,7 @@ class Batches:
             while True:
                 while len(ahead) < 2 * workers + 2:
                     e, i = next(places)
-                    ahead.append((e, i, pool.submit(self.make, self.rows(e, i), e, self.planned_for(e)[2])))
+                    ahead.append((e, i, pool.submit(self.made, self.plan(e)[i], e, self.planned_for(e)[2])))
                 e, i, future = ahead.popleft()
                 yield e, i, future.result()
 

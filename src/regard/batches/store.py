@@ -7,6 +7,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from regard.errors import Mistake
+
 
 def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "regard", "stores")
@@ -18,12 +20,20 @@ def open_store(digest: str, build: Callable[[Path], dict[str, int]]) -> Path:
     folder = cache_folder() / digest
     if (folder / "layout.json").exists():
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".building-"))
+    aside = folder
     try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".building-"))
         (aside / "layout.json").write_text(json.dumps(build(aside)))
-        if not folder.exists():
+        try:
             aside.rename(folder)
+        except OSError:                               # somebody else was faster
+            if not (folder / "layout.json").exists():
+                raise
+    except OSError as error:
+        raise Mistake(f"cannot write the cache {folder.parent}: {error.strerror or error}; make room, or set XDG_CACHE_HOME to "
+                      "another folder") from None
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        if aside != folder:
+            shutil.rmtree(aside, ignore_errors=True)
     return folder

@@ -1,7 +1,10 @@
 """The command line: one verb per function. Imports stand inside the verbs, so that --help is instant."""
 
+import os
 import sys
+from pathlib import Path
 
+from regard import ranks
 from regard.cli.options import app
 from regard.errors import Interrupted, Mistake
 
@@ -12,13 +15,40 @@ from regard.cli import learning, texts, pictures, seeing, planning              
 __all__ = ["app", "learning", "main", "pictures", "planning", "seeing", "texts"]
 
 
+SHARED = ("train", "evaluate", "translate")
+"""Verbs that several processes do together."""
+
+
 def main() -> None:
     """Run a verb; what the user got wrong is one line and status 2."""
     try:
+        if ranks.count() > 1:
+            be_one_of_many(sys.argv[1:])
         app()
     except Mistake as mistake:
-        print(f"regard: {mistake}", file=sys.stderr)
-        sys.exit(2)
+        told = " ".join(str(mistake).splitlines())
+        if ranks.count() == 1:
+            print(f"regard: {told}", file=sys.stderr)
+        else:
+            ranks.say(told)
+        ranks.end(2)
     except Interrupted as interruption:
-        print("regard: interrupted; everything is saved, go on with: regard train RUN --resume", file=sys.stderr)
-        sys.exit(128 + interruption.number)
+        told = f"interrupted; {interruption.cure}"
+        if ranks.count() == 1:
+            print(f"regard: {told}", file=sys.stderr)
+        else:
+            ranks.say(told)
+        ranks.end(128 + interruption.number)
+    except SystemExit as done:
+        if not done.code:
+            ranks.leave()
+        raise
+
+
+def be_one_of_many(words: list[str]) -> None:
+    """Only the first process speaks; another one does where it is the cause of a failure."""
+    sys.excepthook = ranks.tell_cause
+    if not ranks.first():
+        sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")    # noqa: SIM115
+    if words and words[0] not in (*SHARED, "-h", "--help"):
+        raise Mistake(f"regard {words[0]} is for one process; leave out torchrun, which is for: {', '.join(SHARED)}")

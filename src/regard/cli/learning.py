@@ -70,6 +70,10 @@ def train(recipe: Annotated[Path, typer.Argument(metavar="RECIPE|RUN", help="A r
           set_: Set = None, out: Annotated[Path | None, typer.Option(help="The run folder to make.")] = None,
           device: Device = "auto",
           resume: Annotated[bool, typer.Option(help="Go on from the newest good checkpoint.")] = False,
+          start: Annotated[str | None, typer.Option("--from", metavar="STEP", help="With --resume: go on from this checkpoint; "
+                                                    "those after it are set aside.")] = None,
+          verify: Annotated[int, typer.Option(min=0, metavar="STEPS", help="With --resume: run the last steps again first, and "
+                                              "compare every bit.")] = 0,
           board: Annotated[bool, typer.Option(help="Write TensorBoard files too.")] = False,
           evaluate: Annotated[bool, typer.Option(help="Score the test sets at the end.")] = True) -> None:
     """Train a recipe into a run folder."""
@@ -77,7 +81,7 @@ def train(recipe: Annotated[Path, typer.Argument(metavar="RECIPE|RUN", help="A r
     from regard.run.evaluate import evaluate as score
     from regard.run.fit import train as fit
 
-    run = fit(recipe, out, overrides=set_ or [], device=device, resume=resume, board=board)
+    run = fit(recipe, out, overrides=set_ or [], device=device, resume=resume, board=board, start=start, verify=verify)
     results = score(run) if evaluate else []
     write_card(run)
     print_results(results)

@@ -23,6 +23,7 @@ def plan(what: Annotated[str | None, typer.Argument(metavar="RECIPE|PRESET|RUN|b
          layers: Annotated[bool, typer.Option("--layers", help="Self-attention, recurrence, convolution: counted as in table 1 "
                                               "of the 2017 paper, and timed.")] = False,
          out: Annotated[Path | None, typer.Option(help="Picture of --layers: .svg, .png or .pdf.")] = None,
+         gpus: Annotated[int | None, typer.Option(help="How it spreads over so many: memory, communication, time.")] = None,
          device: Device = "auto", as_json: AsJson = False) -> None:
     """Parameters, FLOPs, memory and time of a recipe or preset, before it runs; what the types of layers cost."""
     from rich.console import Console
@@ -33,6 +34,8 @@ def plan(what: Annotated[str | None, typer.Argument(metavar="RECIPE|PRESET|RUN|b
         raise Mistake("say what to plan: a recipe, a preset (tiny, small, base, big), `block`, --layers, or --costs")
     if layers and what is not None:
         raise Mistake(f"--layers is about types of layers, not about {what!r}: give one or the other")
+    if gpus is not None and (layers or costs):
+        raise Mistake(f"--gpus {gpus} is about a recipe or a preset: leave out --layers and --costs")
     if out is not None and not layers:
         raise Mistake(f"--out {out}: only --layers draws a picture")
     found: Any
@@ -43,7 +46,7 @@ def plan(what: Annotated[str | None, typer.Argument(metavar="RECIPE|PRESET|RUN|b
     elif costs:
         found = planning.costs(planning.own_costs(run or sorted(path.parent for path in Path("runs").glob("*/recipe.toml"))))
     else:
-        found = planning.plan(str(what), set_ or [], measure=measure)
+        found = planning.plan(str(what), set_ or [], measure=measure, gpus=gpus)
     if as_json:
         print_json(**found.to_json())
     else:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from regard import ranks
 from regard.cli.options import AsJson, Beam, Device, RunFolder, Task, Texts, app, as_asked, open_for, portions
 from regard.cli.printing import end_with_the_reader, print_json, print_stream, print_written
 from regard.errors import Mistake
@@ -24,7 +25,7 @@ def translate(run: RunFolder, texts: Texts = None, beam: Beam = None,
     """Translate texts, or standard input line by line; what a run of several tasks does with them, they say, or --task."""
     end_with_the_reader()
     opened = open_for("translate", run, device, task)
-    for lines in portions(texts):
+    for lines in ranks.told_each(portions(texts)):
         asked = as_asked(opened, lines, task)
         found = opened.translate(asked, beam=1 if greedy else beam, length_penalty=length_penalty, max_tokens=max_tokens,
                                  number=number, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)

@@ -6,6 +6,8 @@ from pathlib import Path
 from regard.errors import Mistake
 
 LONGEST_NAME = 200
+LARGEST = 2**28
+"""Bytes of one picture."""
 
 
 @dataclass(frozen=True)
@@ -23,15 +25,21 @@ class Piece:
 
     def read(self) -> bytes:
         try:
+            if self.path.is_dir():
+                raise Mistake(f"{self} is a folder; give a picture")
+            if self.path.exists() and not self.path.is_file():
+                raise Mistake(f"{self} is not a regular file; give a picture")
             with self.path.open("rb") as file:
                 file.seek(self.offset)
-                found = file.read() if self.length is None else file.read(self.length)
-        except IsADirectoryError:
-            raise Mistake(f"{self} is a folder; give a picture") from None
+                found = file.read(LARGEST + 1 if self.length is None else min(self.length, LARGEST + 1))
         except FileNotFoundError:
             raise Mistake(f"no picture {self}") from None
         except OSError as error:
             raise Mistake(f"cannot read {self}: {error.strerror or error}") from None
+        except ValueError:
+            raise Mistake(f"{self} is not the name of a file") from None
+        if len(found) > LARGEST:
+            raise Mistake(f"{self} has more than {LARGEST:,} bytes; make it smaller, or leave it out")
         if self.length is not None and len(found) < self.length:
             raise Mistake(f"{self} should have {self.length:,} bytes and has {len(found):,}; fetch the file again")
         return found

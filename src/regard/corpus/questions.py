@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from regard.corpus.examples import Questions
-from regard.corpus.table import kind_of
-from regard.corpus.text import iterate_lines
+from regard.corpus.table import kind_of, whole
+from regard.corpus.text import LONGEST_JSON, iterate_lines
 from regard.errors import Mistake
 
 SHOWN = 40
@@ -37,7 +37,7 @@ def read_questions(files: Sequence[Path], *, unanswerable: bool = True) -> Quest
 
 def squad_items(path: Path) -> Iterator[tuple[str, str, Any]]:
     """Where each question stands, its context, and the rest."""
-    whole = parsed("\n".join(iterate_lines(path)), str(path), "; an object a line is .jsonl")
+    whole = parsed("\n".join(iterate_lines(path, longest=LONGEST_JSON)), str(path), "; an object a line is .jsonl")
     for a, article in enumerate(list_at(whole, "data", str(path))):
         for p, paragraph in enumerate(list_at(article, "paragraphs", f"{path} data[{a}]")):
             place = f"{path} data[{a}].paragraphs[{p}]"
@@ -75,9 +75,7 @@ def text_at(item: Any, key: str, place: str) -> str:
     text: str = at(item, key, str, place)
     if not text.strip():
         raise Mistake(f"{place} has an empty {key!r}; fill it in or leave it out")
-    if any("\ud800" <= char <= "\udfff" for char in text):
-        raise Mistake(f"{place} has half a character (a lone surrogate) in {key!r}; write the file again as UTF-8")
-    return text
+    return whole(text, place, key)
 
 
 def spans_of(item: dict[str, Any], context: str, place: str) -> list[tuple[int, int]]:

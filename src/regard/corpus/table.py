@@ -50,7 +50,7 @@ def jsonl_rows(path: Path, names: Sequence[int | str], setting: str, lists: Sequ
             continue
         try:
             row = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise Mistake(f"{path}:{number} is not JSON: {error}") from None
         cells: list[str] = []
         for name in names:
@@ -58,5 +58,11 @@ def jsonl_rows(path: Path, names: Sequence[int | str], setting: str, lists: Sequ
             for value in found if isinstance(found, list) and name in lists else [found]:
                 if not isinstance(value, str | int) or isinstance(value, bool):
                     raise Mistake(f"{path}:{number} lacks a text field {name!r}; name yours in {setting}")
-                cells.append(str(value))
+                cells.append(whole(str(value), f"{path}:{number}", name))
         yield number, cells
+
+
+def whole(text: str, place: str, name: int | str) -> str:
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        raise Mistake(f"{place} has half a character (a lone surrogate) in {name!r}; write the file again as UTF-8")
+    return text

@@ -1,11 +1,12 @@
 """Lines of text from plain, .gz or .xz files.
 
 Lines end at LF; CRLF counts as LF, a BOM is dropped, the last newline may be missing, U+2028 is an ordinary character.
-Invalid UTF-8, UTF-16 and NUL are refused by file and line.
+Invalid UTF-8, UTF-16, NUL, a CR inside a line and lines that are none are refused by file and line, without reading on.
 """
 
 import gzip
 import lzma
+import stat
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,12 @@ from regard.errors import Mistake
 
 BOM = b"\xef\xbb\xbf"
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
+LONGEST_LINE = 4 * 2**20
+LONGEST_JSON = 2**30
+"""A whole .json file may stand on one line."""
+BOMB = 100
+"""Text shrinks to a third or a tenth; what expands more than this many times, and beyond the size below, was made to."""
+HARMLESS = 8 * 2**20
 
 
 def read_lines(path: Path) -> list[str]:
@@ -25,10 +32,10 @@ def read_lines(path: Path) -> list[str]:
     return lines
 
 
-def iterate_lines(path: Path) -> Iterator[str]:
+def iterate_lines(path: Path, *, longest: int = LONGEST_LINE) -> Iterator[str]:
     with open_binary(path) as file:
         try:
-            for number, raw in enumerate(file, start=1):
+            for number, raw in enumerate(raw_lines(file, path, longest), start=1):
                 yield decode_line(raw, path, number)
         except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
             raise Mistake(f"{path} is not a whole {path.suffix} file ({error}); fetch or compress it again") from None
@@ -36,14 +43,27 @@ def iterate_lines(path: Path) -> Iterator[str]:
             raise Mistake(f"cannot read {path}: {error.strerror or error}") from None
 
 
+def raw_lines(file: BinaryIO, path: Path, longest: int) -> Iterator[bytes]:
+    """Lines, with never more than one of them in memory, and that of a bounded length."""
+    most = max(HARMLESS, BOMB * path.stat().st_size)
+    number = read = 0
+    while raw := file.readline(longest + 1):
+        number, read = number + 1, read + len(raw)
+        if len(raw) > longest:
+            raise Mistake(f"{path}:{number} is longer than {longest:,} bytes; break it into lines, if it is text at all")
+        if read > most:
+            raise Mistake(f"{path} expands to more than {BOMB} times its size, as a decompression bomb does; "
+                          "decompress it yourself, if you trust it")
+        yield raw
+
+
 def open_binary(path: Path) -> BinaryIO:
-    if path.is_dir():
-        raise Mistake(f"{path} is a folder; give a text file")
-    if not path.exists():
-        raise Mistake(f"no file {path}; relative paths start at data.root")
-    if not path.is_file():
-        raise Mistake(f"{path} is not a regular file; give a text file")
     try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise Mistake(f"{path} is a folder; give a text file")
+        if not stat.S_ISREG(mode):
+            raise Mistake(f"{path} is not a regular file; give a text file")
         match path.suffix:
             case ".gz":
                 return cast(BinaryIO, gzip.open(path, "rb"))
@@ -51,8 +71,12 @@ def open_binary(path: Path) -> BinaryIO:
                 return cast(BinaryIO, lzma.open(path, "rb"))
             case _:
                 return path.open("rb")
+    except (FileNotFoundError, NotADirectoryError):
+        raise Mistake(f"no file {path}; relative paths start at data.root") from None
     except OSError as error:
         raise Mistake(f"cannot read {path}: {error.strerror or error}") from None
+    except ValueError:
+        raise Mistake(f"{str(path)!r} is not the name of a file") from None
 
 
 def decode_line(raw: bytes, path: Path, number: int) -> str:
@@ -63,6 +87,8 @@ def decode_line(raw: bytes, path: Path, number: int) -> str:
     raw = raw.removesuffix(b"\n").removesuffix(b"\r")
     if b"\0" in raw:
         raise Mistake(f"{path}:{number} has a NUL byte; the file is not text, or is UTF-16: save it as UTF-8")
+    if b"\r" in raw:
+        raise Mistake(f"{path}:{number} has a carriage return inside the line; save the file with line ends LF or CRLF")
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -1,12 +1,14 @@
 """Many sentences: sorted by length, decoded in batches of alike ones, returned in order."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from regard import ranks
 from regard.decoding.beam import beam_search
 from regard.decoding.protocol import Decodes, Hypothesis
 from regard.decoding.walk import greedy, sampler, walk
@@ -41,9 +43,9 @@ def limit_of(length: int, most: int, max_tokens: int | None = None) -> int:
 
 def decode_all(sources: Sequence[Sequence[int]], search: Search, *, batch_tokens: int, device: torch.device, most: int,
                max_tokens: int | None = None, marks: Marks = OURS) -> list:
-    """`search((ids, lengths), limits, numbers)` over batches; limits and results do not depend on the batch."""
+    """`search((ids, lengths), limits, numbers)` over batches; limits and results do not depend on the batch. Ranks share them."""
     results: list = [None] * len(sources)
-    for numbers in batches_by_length([len(source) + marks.around for source in sources], batch_tokens):
+    for numbers in ranks.share(batches_by_length([len(source) + marks.around for source in sources], batch_tokens)):
         chosen = [[*marks.before, *sources[i], *marks.after] for i in numbers]
         lengths = torch.tensor([len(ids) for ids in chosen])
         ids = torch.full((len(chosen), int(lengths.max())), FILL)
@@ -53,7 +55,13 @@ def decode_all(sources: Sequence[Sequence[int]], search: Search, *, batch_tokens
         found = search((ids.to(device), lengths.to(device)), torch.tensor(limits, device=device), np.array(numbers))
         for number, result in zip(numbers, found):
             results[number] = result
-    return results
+    return results if ranks.count() == 1 else exchanged(results)
+
+
+def exchanged(found: list[list[Hypothesis] | None]) -> list[list[Hypothesis]]:
+    """What all ranks have found."""
+    said = ranks.filled([some if some is None else [asdict(one) for one in some] for some in found])
+    return [[Hypothesis(**one) for one in some] for some in said]
 
 
 def batches_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:

@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from regard.errors import Mistake
+from regard.errors import Interrupted, Mistake
 from regard.interop.config import Config, read_json
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -118,7 +118,7 @@ def unpickled(path: Path) -> dict[str, Tensor]:
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)           # tests/test_house.py allows it here alone
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+        if isinstance(error, Interrupted | KeyboardInterrupt | SystemExit | MemoryError):
             raise
         reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
         raise Mistake(f"{path} is not a pickle of tensors alone: {reason}") from None

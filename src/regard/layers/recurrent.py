@@ -60,7 +60,7 @@ class Recurrent(nn.Module):
 
     def read(self, x: Tensor, lengths: Tensor) -> tuple[list[Tensor], Carry]:
         """A whole batch, each row up to its length: every layer's states (B, S, H), and the last ones of each."""
-        packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        packed = pack_padded_sequence(x, lengths.cpu().clamp(min=1), batch_first=True, enforce_sorted=False)
         layers, ends = [], []
         for number, cells in enumerate(self.layers):
             packed, last = cells(self.dropped(packed) if number else packed)

@@ -75,11 +75,12 @@ class Pool(nn.Module):
         if self.dense is not None:
             return self.dense(x[:, 0]).tanh() if self.kind == "first" else self.dense(x[:, 0]).relu()
         if self.kind == "end":
-            return x[torch.arange(len(x), device=x.device), lengths - 1]
+            return x[torch.arange(len(x), device=x.device), (lengths - 1).clamp(min=0)]
         real = torch.arange(x.size(1), device=x.device) < lengths[:, None]        # (B, S)
         if self.kind == "max":
-            return x.masked_fill(~real[..., None], float("-inf")).amax(1)
-        return (x * real[..., None]).sum(1) / lengths[:, None]
+            hidden = ~real & (lengths > 0)[:, None]   # of nothing, the largest is whatever fills it up
+            return x.masked_fill(hidden[..., None], float("-inf")).amax(1)
+        return (x * real[..., None]).sum(1) / lengths[:, None].clamp(min=1)
 
 
 class TextVectors(Reading):
@@ -155,7 +156,7 @@ class EncoderPointer(Reading):
     def forward(self, source: Tensor, lengths: Tensor, segments: Tensor | None = None) -> Tensor:
         """The logits (B, 2, S) of each position to be the first and the last of the answer; -inf behind a text's end."""
         logits = self.output(self.encoder(source, lengths, segments)).transpose(1, 2)           # (B, 2, S)
-        outside = torch.arange(source.size(1), device=source.device) >= lengths[:, None]        # (B, S)
+        outside = torch.arange(source.size(1), device=source.device) >= lengths[:, None].clamp(min=1)          # (B, S)
         return logits.masked_fill(outside[:, None], -torch.inf)
 
 

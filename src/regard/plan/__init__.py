@@ -7,6 +7,7 @@ from regard.plan.layers import LayersPlan, Sizes, plan_layers
 from regard.plan.planned import Plan, plan
 from regard.plan.published import PUBLISHED, Costs, OwnRun, System, costs, own_costs
 from regard.plan.show import render, text
+from regard.plan.spread import Machine, Way, spread
 
 __all__ = [
     "DEVICES",
@@ -15,10 +16,12 @@ __all__ = [
     "Costs",
     "Device",
     "LayersPlan",
+    "Machine",
     "OwnRun",
     "Plan",
     "Sizes",
     "System",
+    "Way",
     "costs",
     "measure_device",
     "own_costs",
@@ -26,6 +29,7 @@ __all__ = [
     "plan_block",
     "plan_layers",
     "render",
+    "spread",
     "text",
     "training_flops",
 ]

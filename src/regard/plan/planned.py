@@ -11,7 +11,7 @@
 import copy
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from regard.plan.block import BlockPlan, plan_block
 from regard.plan.clock import DEVICES, Device, measure_device, training_flops
 from regard.plan.memory import training_memory
 from regard.plan.parts import Part, Total, lay_out, parts, total
+from regard.plan.spread import Way, spread
 from regard.recipe import CLIPS, DECODERS, ENCODERS, PRESETS, VITS, Caption, ClassifyPictures, Codes, Contrast, Draw, Recipe
 
 TYPICAL_LENGTH = 30
@@ -71,6 +72,9 @@ class Plan:
     """Bytes by purpose, for each precision the recipe may run in."""
     devices: list[Device]
     notes: list[str]
+    gpus: int = 0
+    ways: list[Way] = field(default_factory=list)
+    """Of spreading over so many GPUs, where that was asked for."""
 
     @property
     def total(self) -> Total:
@@ -130,16 +134,24 @@ class Plan:
             "memory": {precision: {**sizes, "total": sum(sizes.values())} for precision, sizes in self.memory.items()},
             "time": [{**asdict(device), "seconds": device.seconds(self.flops)} for device in self.devices],
             "notes": self.notes,
+            **({"gpus": self.gpus, "spread": [{**way.to_json(), "seconds": way.step * self.recipe.train.steps}
+                                              for way in self.ways]} if self.gpus else {}),
         }
 
 
 def plan(what: str | Path | Recipe, overrides: Sequence[str] = (), *, vocabulary: int | tuple[int, int] | None = None,
-         source_length: int = TYPICAL_LENGTH, target_length: int = TYPICAL_LENGTH, measure: bool = False) -> Plan | BlockPlan:
+         source_length: int = TYPICAL_LENGTH, target_length: int = TYPICAL_LENGTH, measure: bool = False,
+         gpus: int | None = None) -> Plan | BlockPlan:
     """Plan a recipe (its file, a run folder, settings), a preset by name, or `block`, the deck's encoder block.
 
-    `overrides` are `a.b=c`, as everywhere. `vocabulary` replaces the recipe's tokens.size, `measure` times this machine.
+    `overrides` are `a.b=c`, as everywhere. `vocabulary` replaces the recipe's tokens.size, `measure` times this machine, `gpus`
+    says how it spreads over so many.
     """
+    if gpus is not None and gpus < 1:
+        raise Mistake(f"--gpus {gpus}: there is at least 1")
     if what == "block":
+        if gpus is not None:
+            raise Mistake(f"--gpus {gpus}: one block does not spread; plan a recipe or a preset")
         return plan_block()
     name, recipe, found, notes = open_recipe(what, overrides)
     if min(source_length, target_length) < 1:
@@ -148,7 +160,8 @@ def plan(what: str | Path | Recipe, overrides: Sequence[str] = (), *, vocabulary
         found = (vocabulary, vocabulary) if isinstance(vocabulary, int) else vocabulary
         notes = [f"vocabulary {both(found)}, as asked for", *(note for note in notes if not note.startswith("vocabulary"))]
     devices = [measure_device(), *DEVICES] if measure else DEVICES
-    return plan_recipe(name, recipe, found, (source_length, target_length), devices, notes)
+    planned = plan_recipe(name, recipe, found, (source_length, target_length), devices, notes)
+    return planned if gpus is None else replace(planned, gpus=gpus, ways=spread(planned, gpus))
 
 
 def plan_recipe(name: str, recipe: Recipe, vocabulary: tuple[int, int],

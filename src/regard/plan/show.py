@@ -2,7 +2,7 @@
 
 import io
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -15,6 +15,7 @@ from regard.plan.layers import LAYERS, LayersPlan, Timing
 from regard.plan.parts import Part, total
 from regard.plan.planned import Plan
 from regard.plan.published import Costs
+from regard.plan.spread import Machine, Way
 
 NONE = "–"
 SUPERSCRIPT = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
@@ -35,7 +36,7 @@ def render(shown: Plan | BlockPlan | LayersPlan | Costs, *, by_layer: bool = Fal
         case Plan():
             about = [*shown.notes, "memory without the allocator's reserve and the kernels' workspace"]
             return [heading(shown.name, about), parts_table(shown, by_layer), flops_table(shown), memory_table(shown),
-                    time_table(shown)]
+                    time_table(shown), *(spread_tables(shown) if shown.ways else [])]
         case BlockPlan():
             return block_page(shown)
         case LayersPlan():
@@ -125,6 +126,33 @@ def time_table(plan: Plan) -> Table:
         table.add_row(device.name, f"{device.speed / 1e12:,.3g}", f"{device.utilisation:.0%}",
                       duration(device.seconds(plan.flops)), device.basis)
     return table
+
+
+def spread_tables(plan: Plan) -> list[RenderableType]:
+    names = [way.name for way in plan.ways]
+    memory = new_table(f"each of {plan.gpus:,} GPUs", *names)
+    for name in dict.fromkeys(name for way in plan.ways for name in way.memory):
+        memory.add_row(name, *(size(way.memory[name]) if name in way.memory else NONE for way in plan.ways))
+    memory.add_section()
+    memory.add_row("total", *(size(way.total) for way in plan.ways), style="bold")
+    room = Machine()
+    memory.add_row(f"fits {room.memory / 1e9:.0f} GB", *("yes" if way.fits else "no" for way in plan.ways))
+    steps = new_table("a step", *names)
+    rows: list[tuple[str, Callable[[Way], str]]] = [
+        ("sent by a GPU", lambda way: size(way.sent)), ("computing", lambda way: milliseconds(way.computing)),
+        ("waiting", lambda way: milliseconds(way.waiting)), ("together", lambda way: milliseconds(way.step)),
+        ("positions a second", lambda way: number(round(plan.tokens_a_step / way.step))),
+        (f"all {plan.recipe.train.steps:,} steps", lambda way: duration(way.step * plan.recipe.train.steps))]
+    for name, shown in rows:
+        steps.add_row(name, *map(shown, plan.ways), style="bold" if name.startswith("all") else "")
+    about = (f"{room.name}: {room.speed / 1e12:,.0f} TFLOP/s seen in large products, {room.utilisation:.0%} of it assumed; "
+             f"{room.near / 1e9:.0f} GB/s to the {room.gpus} of a machine, {room.far / 1e9:.0f} GB/s beyond, both assumed "
+             "(docs/scaling.md). " + " ".join(f"{way.name}: {way.about}." for way in plan.ways))
+    return [memory, steps, remark(about)]
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:,.0f} ms" if seconds >= 0.1 else f"{1000 * seconds:,.2f} ms"
 
 
 def block_page(plan: BlockPlan) -> list[RenderableType]:

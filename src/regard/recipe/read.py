@@ -13,17 +13,27 @@ from regard.errors import Mistake
 from regard.recipe.part import Part, kinds_of, parts_in
 from regard.recipe.whole import OF_KIND, RECIPES, Recipe
 
+LARGEST = 2**20
+"""Bytes of a recipe."""
+LONGEST_VALUE = 200
+
 
 def read(path: str | Path, overrides: list[str] | None = None) -> Recipe:
     """The recipe in a TOML file, with `a.b=c` overrides applied."""
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        if path.exists() and not path.is_file():
+            raise Mistake(f"{path} is {'a folder' if path.is_dir() else 'no file'}, not a recipe; give the .toml file")
+        with path.open("rb") as file:
+            data = file.read(LARGEST + 1)
+        if len(data) > LARGEST:
+            raise Mistake(f"{path} has more than {LARGEST:,} bytes; that is not a recipe")
+        text = data.decode("utf-8-sig")
     except FileNotFoundError:
         raise Mistake(f"no recipe at {path}; write one with: regard new translate --source F --target F > {path.name}") from None
-    except IsADirectoryError:
-        raise Mistake(f"{path} is a folder, not a recipe; give the .toml file") from None
-    except (UnicodeDecodeError, OSError) as error:
+    except UnicodeDecodeError as error:
+        raise Mistake(f"{path} is not UTF-8 (byte {error.start + 1}); save it as UTF-8") from None
+    except (OSError, ValueError) as error:
         raise Mistake(f"cannot read the recipe {path}: {error}") from None
     return parse(text, overrides, name=str(path))
 
@@ -31,7 +41,7 @@ def read(path: str | Path, overrides: list[str] | None = None) -> Recipe:
 def parse(text: str, overrides: list[str] | None = None, *, name: str = "recipe") -> Recipe:
     try:
         settings = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise Mistake(f"{name} is not valid TOML: {error}") from None
     for override in overrides or []:
         apply_override(settings, override)
@@ -59,7 +69,7 @@ def apply_override(settings: dict[str, Any], override: str) -> None:
         raise Mistake(f"--set {override!r} is not of the form part.setting=value, such as train.steps=2000")
     try:
         parsed = tomllib.loads(f"value = {value.strip()}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         parsed = value.strip()
     for key in keys[:-1]:
         settings = settings.setdefault(key, {})
@@ -78,7 +88,7 @@ def explain(error: ValidationError, recipe: type[Recipe]) -> str:
         near = difflib.get_close_matches(place[-1], known, n=1, cutoff=0.5)
         cure = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
         where = f" in {'.'.join(place[:-1])}" if place[:-1] else ""
-        return f"no setting {place[-1]!r}{where}; {cure}"
+        return f"no setting {shown(place[-1])}{where}; {cure}"
     if problem["type"] == "missing":
         return f"setting {dotted} is missing"
     message = problem["msg"].removeprefix("Value error, ")
@@ -86,7 +96,13 @@ def explain(error: ValidationError, recipe: type[Recipe]) -> str:
         return f"{dotted}: {message}" if len(place) > 2 and place[:2] == ["data", "tasks"] else message
     if problem["type"] == "kind":
         return f"{dotted}.kind = {problem['input'].get('kind')!r}: {message}"
-    return f"{dotted} = {problem['input']!r}: {message[0].lower()}{message[1:]}"
+    return f"{dotted} = {shown(problem['input'])}: {message[0].lower()}{message[1:]}"
+
+
+def shown(value: Any) -> str:
+    """A value that may be anything, in a few words."""
+    text = repr(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
 
 
 def settings_place(location: Sequence[int | str], recipe: type[Recipe]) -> tuple[list[str], type[Part]]:

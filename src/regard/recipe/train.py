@@ -102,6 +102,9 @@ class Training(Part):
     """Decay of an exponential moving average of the weights, which is then what is evaluated and kept; 0 is none."""
     workers: int = Field(1, ge=0)
     """Batches prepared ahead in threads; the number changes nothing but the speed."""
+    parallel: Literal["auto", "none", "ddp", "fsdp"] = "auto"
+    """How several processes, started by torchrun, train together: `ddp` has the whole model on each, `fsdp` (FSDP2) shards
+    weights, gradients and the optimiser over all; `auto` is ddp. One process trains alone, whatever is said here."""
     begin: Begin | None = None
     """Begin from weights of another run instead of from nothing."""
     freeze: list[str] = []

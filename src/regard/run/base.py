@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard import __version__
+from regard import __version__, ranks
 from regard.attention.watch import places
 from regard.batches.batches import in_order
 from regard.batches.lengths import evaluation_rows, training_rows
@@ -33,6 +33,7 @@ from regard.tokens.marks import load_any
 from regard.tokens.special import OURS, Marks
 from regard.tokens.tokenizer import Tokenizer, load_tokenizer, parse_tokenizer, train_tokenizer
 from regard.training.compiled import Objective
+from regard.training.disk import replace_file
 from regard.training.objectives import Say, log_probabilities
 
 EVALUATE_TOKENS = 8192
@@ -183,10 +184,10 @@ class Run:
     def validate(self, examples: Any, rows: Rows) -> dict[str, float]:
         """What is measured while training: the loss a label, and more where it is cheap."""
         total, count = 0.0, 0
-        for batch in in_order(rows, EVALUATE_TOKENS):
+        for batch in ranks.share(in_order(rows, EVALUATE_TOKENS)):
             total -= float(log_probabilities(self.model, batch.to(self.device)).sum())
             count += batch.label_count()
-        return {"valid_loss": total / count}
+        return {"valid_loss": ranks.total(total) / ranks.total(count)}
 
     def score(self, name: str, examples: Any) -> Result:
         """Everything that is measured of one set."""
@@ -203,19 +204,19 @@ class Run:
         """Perplexity a label, of which there is one a token."""
         rows = self.evaluation_rows(examples)
         log_p, counts = np.zeros(len(rows)), np.zeros(len(rows))
-        for batch in in_order(rows, self.recipe.decode.batch_tokens):
+        for batch in ranks.share(in_order(rows, self.recipe.decode.batch_tokens)):
             log_p[batch.rows] = log_probabilities(self.model, batch.to(self.device)).cpu()
             counts[batch.rows] = [int(labels.ge(0).sum()) for labels in batch.labels]
-        return perplexity(log_p, counts)
+        return perplexity(ranks.total(log_p), ranks.total(counts))
 
     @torch.no_grad()
     def logits(self, rows: Rows) -> Tensor:
         """What the model says of each row, where that is one thing: (N, C)."""
         said: list[Any] = [None] * len(rows)
-        for batch in in_order(rows, EVALUATE_TOKENS):
-            for row, logits in zip(batch.rows, self.model(**batch.to(self.device).inputs).float().cpu()):
+        for batch in ranks.share(in_order(rows, EVALUATE_TOKENS)):
+            for row, logits in zip(batch.rows, self.model(**batch.to(self.device).inputs).float().tolist()):
                 said[row] = logits
-        return torch.stack(said) if said else torch.zeros(0, 1)
+        return torch.tensor(ranks.filled(said)) if said else torch.zeros(0, 1)
 
     def signature(self) -> str:
         """What every score of this run carries besides its metric's own signature."""
@@ -287,7 +288,20 @@ class Run:
 
     def read_json(self, name: str) -> dict[str, Any]:
         path = self.folder / name
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return read_json(path) if path.exists() else {}
+
+
+def read_json(path: Path, kind: type = dict) -> Any:
+    """What a file of a run folder holds."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise Mistake(f"{path} is missing; copy the run folder again, or resume its training") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise Mistake(f"{path} is damaged: {str(error).splitlines()[0]}") from None
+    if not isinstance(found, kind):
+        raise Mistake(f"{path} is damaged: it should hold a {kind.__name__}")
+    return found
 
 
 def by_words(text: str, words: Sequence[int], vectors: np.ndarray) -> Embedded:
@@ -316,19 +330,23 @@ def copy_tokenizers(source: Path, folder: Path, names: Sequence[str]) -> None:
 
 def write_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
     """Beside it its marks, where they are not ours."""
-    path.write_text(tokenizer.to_json(), encoding="utf-8")
+    replace_file(path, tokenizer.to_json())
     if tokenizer.marks != OURS:
         kept = {"rows": tokenizer.size, **asdict(tokenizer.marks)}
-        (path.parent / MARKS).write_text(json.dumps(kept) + "\n", encoding="utf-8")
+        replace_file(path.parent / MARKS, json.dumps(kept) + "\n")
 
 
 def brought_tokenizer(folder: Path) -> Tokenizer:
     """A tokenizer that came from a Hugging Face folder, with its own marks."""
-    kept: dict[str, Any] = json.loads((folder / MARKS).read_text(encoding="utf-8"))
-    tokenizer = parse_tokenizer(folder / "tokenizer.json", kept["rows"])
+    kept: dict[str, Any] = read_json(folder / MARKS)
     marks: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()}
-    del marks["rows"]
-    tokenizer.marks = Marks(**marks)
+    rows = marks.pop("rows", None)
+    try:
+        found = Marks(**marks)
+    except TypeError as error:
+        raise Mistake(f"{folder / MARKS} is damaged: {error}") from None
+    tokenizer = parse_tokenizer(folder / "tokenizer.json", rows)
+    tokenizer.marks = found
     return tokenizer
 
 

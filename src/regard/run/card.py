@@ -3,9 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+from regard import ranks
 from regard.recipe import Algorithm, Data, DataPart, Shapes, TasksData
 from regard.run.base import Run
 from regard.run.pictures import PictureRun
+from regard.training.disk import replace_file
 
 READER = "Text that matters to somebody's health, rights or safety without a person who checks"
 LIMITS = """It knows only what its training text says, and repeats its biases and mistakes. Text unlike its training data, texts
@@ -116,11 +118,9 @@ PICTURES = {
 
 def write_card(run: Run) -> None:
     """Into the run's folder; somebody else's folder keeps the card it has."""
-    if run.foreign is not None:
+    if run.foreign is not None or not ranks.first():
         return
-    aside = run.folder / ".README.md.writing"
-    aside.write_text(card(run), encoding="utf-8")
-    aside.replace(run.folder / "README.md")
+    replace_file(run.folder / "README.md", card(run))
 
 
 def card(run: Run, folder: Path | None = None, conversion: dict[str, Any] | None = None) -> str:

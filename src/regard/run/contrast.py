@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from regard import ranks
 from regard.batches.batches import in_order
 from regard.batches.matched import Matched
 from regard.batches.pictures import PictureClasses
@@ -92,15 +93,16 @@ class ContrastRun(PictureRun):
         each, and a caption its picture."""
         number, size = len(rows), self.recipe.train.pictures_per_batch
         images, texts = (torch.zeros(number, self.recipe.model.space) for _ in range(2))
-        for batch in in_order(rows, EVALUATE_TOKENS):
+        for batch in ranks.share(in_order(rows, EVALUATE_TOKENS)):
             one, other, _ = self.model(**batch.to(self.device).inputs)
             images[batch.rows], texts[batch.rows] = one.cpu(), other.cpu()
+        images, texts = ranks.total(images), ranks.total(texts)
         similar, loss = float(self.model.scale()) * images @ texts.T, torch.zeros(())
         for start in range(0, number, size):
             part = similar[start:start + size, start:start + size]
             loss -= (part.log_softmax(0) + part.log_softmax(1)).diagonal().sum() / 2
-        ranks = retrieval_ranks(images.numpy(), texts.numpy(), range(number))
-        return {"valid_loss": float(loss) / number, "valid_recall": 50 * sum(float((rank == 0).mean()) for rank in ranks)}
+        places = retrieval_ranks(images.numpy(), texts.numpy(), range(number))
+        return {"valid_loss": float(loss) / number, "valid_recall": 50 * sum(float((place == 0).mean()) for place in places)}
 
     def score(self, name: str, examples: Pictures) -> Result:
         """Retrieval both ways; on the world of shapes also the true caption among false ones. What it says of each picture is the
@@ -181,9 +183,9 @@ class ContrastRun(PictureRun):
         rows = PictureClasses(self.pixels(pictures), np.zeros(len(pictures), np.int64), self.longest) \
             if isinstance(pictures, Pictures) else self.unlabelled(pictures)
         found = np.zeros((len(pictures), self.recipe.model.space), np.float32)
-        for batch in in_order(rows, EVALUATE_TOKENS):
+        for batch in ranks.share(in_order(rows, EVALUATE_TOKENS)):
             found[batch.rows] = self.model.image_features(**batch.to(self.device).inputs).cpu().numpy()
-        return found
+        return ranks.total(found)
 
     @torch.no_grad()
     def text_vectors(self, texts: Sequence[str]) -> np.ndarray:
@@ -191,11 +193,11 @@ class ContrastRun(PictureRun):
         number = {text: i for i, text in enumerate(dict.fromkeys(texts))}
         ids = self.ids(list(number))
         found = np.zeros((len(number), self.recipe.model.space), np.float32)
-        for rows in batches_by_length([len(row) + self.marks.around for row in ids], EMBED_TOKENS):
+        for rows in ranks.share(batches_by_length([len(row) + self.marks.around for row in ids], EMBED_TOKENS)):
             inputs: dict[str, Tensor] = read(Ragged.of([ids[i] for i in rows]), self.marks)
             inputs = {name: part.to(self.device) for name, part in inputs.items()}
             found[rows] = self.model.text_features(**inputs).cpu().numpy()
-        return found[[number[text] for text in texts]]
+        return ranks.total(found)[[number[text] for text in texts]]
 
     def vectors_of(self, examples: Pictures) -> tuple[np.ndarray, np.ndarray, list[int]]:
         """Of the pictures, of all their captions, and which picture each caption belongs to."""

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from regard import ranks
 from regard import recipe as recipes
 from regard.batches.batches import in_order
 from regard.batches.drawing import Captioned, captions_begun, open_codes
@@ -141,14 +142,14 @@ class DrawRun(PictureRun):
     def surprises(self, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
         """-log p of the words of each row's caption and of its picture's codes (N, 2), and how many there are of both."""
         found, counts = np.zeros((len(rows), 2)), np.zeros((len(rows), 2))
-        for batch in in_order(rows, EVALUATE_TOKENS):
+        for batch in ranks.share(in_order(rows, EVALUATE_TOKENS)):
             there = batch.to(self.device)
             each = surprise(self.model(**there.inputs).float().log_softmax(-1), there.labels)     # (B, T)
             words, codes = there.labels < self.tokenizers[0].size, there.labels >= self.model.first_code
             for side, asked in enumerate((words, codes)):
                 found[batch.rows, side] = (each * asked).sum(1).cpu()
                 counts[batch.rows, side] = asked.sum(1).cpu()
-        return found, counts
+        return ranks.total(found), ranks.total(counts)
 
     def validate(self, examples: Pictures, rows: Rows) -> dict[str, float]:
         """The loss a word and a code, weighed as in training."""

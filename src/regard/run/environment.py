@@ -1,6 +1,7 @@
 """What a run runs on: versions, device, threads, git state."""
 
 import importlib.metadata
+import json
 import os
 import platform
 import shutil
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 
+from regard import ranks
 from regard.errors import Mistake
 
 PACKAGES = ["regard", "torch", "tokenizers", "safetensors", "sacrebleu", "pydantic", "typer", "rich", "matplotlib", "pillow",
@@ -26,11 +28,14 @@ def version(package: str) -> str | None:
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """The device of that name, or the GPU if there is one.
+    """The device of that name, or the GPU if there is one; under torchrun that of this rank, and the other ranks are met.
 
     cuDNN's attention plans every new shape for about 140 ms (H200), and sentences come in many shapes: it stays off.
     """
     torch.backends.cuda.enable_cudnn_sdp(False)
+    ranks.join()
+    if name == "cuda" and ranks.count() > 1:
+        name = f"cuda:{ranks.local_rank()}"
     if name != "auto":
         try:
             device = torch.device(name)
@@ -39,7 +44,7 @@ def choose_device(name: str = "auto") -> torch.device:
         except (RuntimeError, AssertionError) as error:
             raise Mistake(f"--device {name}: {str(error).splitlines()[0]}; use auto or cpu") from None
     if torch.cuda.is_available():
-        return torch.device("cuda")
+        return torch.device("cuda", ranks.local_rank()) if ranks.count() > 1 else torch.device("cuda")
     return torch.device("cpu")
 
 
@@ -66,8 +71,21 @@ def describe(device: torch.device) -> dict[str, Any]:
         "device": str(device),
         "hardware": hardware(device),
         "threads": torch.get_num_threads(),
+        "ranks": ranks.count(),
         "git": git_state(),
     }
+
+
+def changes(folder: Path, device: torch.device) -> list[str]:
+    """What is not as environment.json says, of what the bits of a training depend on."""
+    try:
+        before = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+        known = {**before["packages"], "hardware": before["hardware"], "ranks": before.get("ranks", 1)}
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    now = {**{name: version(name) for name in ("torch", "tokenizers", "numpy")}, "hardware": hardware(device),
+           "ranks": ranks.count()}
+    return [f"{name} was {known[name]} and is {value}" for name, value in now.items() if name in known and known[name] != value]
 
 
 def git_state() -> dict[str, Any] | None:

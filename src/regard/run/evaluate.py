@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from regard import ranks
 from regard.corpus.examples import Pairs
 from regard.corpus.pairs import read_pairs
 from regard.errors import Mistake
@@ -12,6 +13,7 @@ from regard.run.base import Result, Run
 from regard.run.tasks import TasksRun
 from regard.run.translate import Translator
 from regard.run.truth import score_against_truth, with_gold
+from regard.training.disk import replace_file
 
 
 def evaluate(run: Run, *, source: Path | None = None, reference: Path | None = None, task: str | None = None,
@@ -24,7 +26,7 @@ def evaluate(run: Run, *, source: Path | None = None, reference: Path | None = N
             raise Mistake(f"--gold {gold} aligns the words of two files: give them as --source and --reference")
         sets = {name: with_gold(run, examples, gold) for name, examples in sets.items()}
     results = [score_set(run, name, examples) for name, examples in sets.items()]
-    if save:
+    if save and ranks.first():
         write_scores(run, results)
     return results
 
@@ -63,9 +65,9 @@ def score_set(run: Run, name: str, examples: Any) -> Result:
 def write_scores(run: Run, results: Sequence[Result]) -> None:
     """scores.json: {set: {metric: {score, low, high, signature}}}; what the run said; BLEU by sentence length as a picture."""
     path = run.folder / "scores.json"
-    known = json.loads(path.read_text()) if path.exists() else {}
+    known = run.read_json("scores.json")
     known |= {result.name: {metric: score.to_json() for metric, score in result.scores.items()} for result in results}
-    path.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+    replace_file(path, json.dumps(known, indent=1) + "\n")
     (run.folder / "outputs").mkdir(exist_ok=True)
     for result in results:
         if result.outputs:

@@ -24,11 +24,15 @@ def copy_run(source: Path, into: Path, setting: str) -> None:
     """Put what `load` needs of a run, which a setting names, into a folder."""
     if not all((source / name).is_file() for name in NEEDED):
         raise Mistake(f"{setting} = '{source}' is not a finished run folder; train it first")
-    into.mkdir(exist_ok=True)
+    aside = into.with_name(f".writing-{into.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
     for path in [*(source / name for name in NEEDED), *source.glob("tokenizer*.json"), *source.glob("labels.json")]:
-        shutil.copyfile(path, into / path.name)
+        shutil.copyfile(path, aside / path.name)
     if (source / FOLDER).is_dir():
-        shutil.copytree(source / FOLDER, into / FOLDER, dirs_exist_ok=True)
+        shutil.copytree(source / FOLDER, aside / FOLDER)
+    shutil.rmtree(into, ignore_errors=True)
+    aside.rename(into)
 
 
 def contextual(folder: Path, settings: Features) -> Contextual:

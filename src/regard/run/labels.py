@@ -11,14 +11,16 @@ from regard.corpus.examples import Examples
 from regard.errors import Mistake
 from regard.interop.convert import Foreign
 from regard.models.zoo import MODELS
+from regard.run.base import read_json
 from regard.run.texts import TextRun
+from regard.training.disk import replace_file
 
 FILE = "labels.json"
 
 
 class LabelRun(TextRun):
     def __init__(self, folder: Path, recipe: Any, device: Any, foreign: Foreign | None = None):
-        self.labels: list[str] = json.loads((folder / FILE).read_text(encoding="utf-8")) if foreign is None else foreign.labels
+        self.labels: list[str] = read_json(folder / FILE, list) if foreign is None else foreign.labels
         self.numbers = {label: number for number, label in enumerate(self.labels)}
         super().__init__(folder, recipe, device, foreign)
 
@@ -28,7 +30,7 @@ class LabelRun(TextRun):
         labels = data.train.labels()
         if len(labels) < 2:
             raise Mistake(f"{data.train.name} has only the label {labels[0]!r}; at least two are needed")
-        (folder / FILE).write_text(json.dumps(labels, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        replace_file(folder / FILE, json.dumps(labels, ensure_ascii=False, indent=1) + "\n")
 
     def build_model(self) -> nn.Module:
         settings = self.recipe.model

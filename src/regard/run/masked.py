@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard import ranks
 from regard.batches.batch import NOTHING
 from regard.batches.batches import in_order
 from regard.batches.masked import Masked, MaskedPairs, successors, word_heads
@@ -96,9 +97,9 @@ class MaskedRun(Run):
 
     def judged(self, rows: Rows) -> tuple[list[tuple[int, int]], list[bool]]:
         """Of each row, how many hidden words are said right, and how many there are; and whether the next sentence was told."""
-        words: list[tuple[int, int]] = [(0, 0)] * len(rows)
+        words: list[Any] = [None] * len(rows)
         told: list[bool] = []
-        for batch in in_order(rows, EVALUATE_TOKENS):
+        for batch in ranks.share(in_order(rows, EVALUATE_TOKENS)):
             with torch.no_grad():
                 said = self.model(**batch.to(self.device).inputs).argmax(-1).cpu()             # (B, S)
             asked = batch.labels != NOTHING
@@ -106,7 +107,7 @@ class MaskedRun(Run):
                 words[row] = int(right), int(number)
             if "follows" in batch.inputs:
                 told += (self.model.followed.argmax(-1).cpu() == batch.inputs["follows"]).tolist()
-        return words, told
+        return ranks.filled(words), [one for some in ranks.gathered(told) for one in some]
 
     def validate(self, examples: Lines, rows: Rows) -> dict[str, float]:
         words, told = self.judged(rows)

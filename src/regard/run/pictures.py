@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from regard import ranks
 from regard.batches.batches import in_order
 from regard.batches.pictures import PictureClasses
 from regard.batches.pixels import Pixels, decoded, open_pixels, placed
@@ -124,13 +125,13 @@ class PictureClassifier(PictureRun, Classifier):
     def validate(self, examples: Pictures, rows: Rows) -> dict[str, float]:  # type: ignore[override]
         """The loss and the accuracy, in one go."""
         loss, right = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
-        for batch in in_order(rows, EVALUATE_TOKENS):
+        for batch in ranks.share(in_order(rows, EVALUATE_TOKENS)):
             there = batch.to(self.device)
             with torch.no_grad():
                 logits = self.model(**there.inputs).float()
             loss += surprise(logits.log_softmax(-1), there.labels).sum()
             right += (logits.argmax(-1) == there.labels).sum()
-        return {"valid_loss": float(loss) / len(rows), "valid_accuracy": 100 * float(right) / len(rows)}
+        return {"valid_loss": float(ranks.total(loss)) / len(rows), "valid_accuracy": 100 * float(ranks.total(right)) / len(rows)}
 
 
 def as_piece(picture: Picture) -> Piece | np.ndarray:

@@ -15,9 +15,10 @@ from regard.corpus.examples import Labelled
 from regard.errors import Mistake
 from regard.interop.convert import Foreign
 from regard.models.zoo import MODELS
-from regard.run.base import Result
+from regard.run.base import Result, read_json
 from regard.run.texts import TextRun
 from regard.scoring import correlations
+from regard.training.disk import replace_file
 from regard.training.objectives import Near
 
 FILE = "scale.json"
@@ -30,7 +31,9 @@ class Regressor(TextRun):
 
     def __init__(self, folder: Path, recipe: Any, device: torch.device, foreign: Foreign | None = None):
         """A model from elsewhere says its numbers plainly."""
-        scale = json.loads((folder / FILE).read_text(encoding="utf-8")) if foreign is None else {"mean": 0.0, "deviation": 1.0}
+        scale = read_json(folder / FILE) if foreign is None else {"mean": 0.0, "deviation": 1.0}
+        if not all(isinstance(scale.get(name), float) for name in ("mean", "deviation")):
+            raise Mistake(f"{folder / FILE} is damaged: it should say the mean and the deviation")
         self.mean, self.deviation = scale["mean"], scale["deviation"]
         super().__init__(folder, recipe, device, foreign)
 
@@ -40,7 +43,7 @@ class Regressor(TextRun):
         known = numbers(data.train)
         if known.std() == 0:
             raise Mistake(f"{data.train.name}: every example has the number {known[0]:g}; there is nothing to learn")
-        (folder / FILE).write_text(json.dumps({"mean": known.mean(), "deviation": known.std()}) + "\n", encoding="utf-8")
+        replace_file(folder / FILE, json.dumps({"mean": known.mean(), "deviation": known.std()}) + "\n")
 
     def build_model(self) -> nn.Module:
         settings = self.recipe.model

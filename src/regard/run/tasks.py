@@ -35,6 +35,7 @@ from regard.scoring import (
     translation_scores,
 )
 from regard.scoring.score import SAMPLES
+from regard.training.disk import replace_file
 from regard.training.objectives import log_probabilities
 
 FILE = "labels.json"
@@ -55,7 +56,7 @@ class TasksRun(Translator):
         super().prepare(folder, recipe, data)
         words = {name: sorted(set(pairs.target)) for name, pairs in data.train.parts.items()
                  if recipe.data.tasks[name].kind == "classify"}
-        (folder / FILE).write_text(json.dumps(words, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        replace_file(folder / FILE, json.dumps(words, ensure_ascii=False, indent=1) + "\n")
 
     @classmethod
     def tokenizer_names(cls, recipe: Any) -> list[str]:

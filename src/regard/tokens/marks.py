@@ -4,7 +4,7 @@ from pathlib import Path
 
 from regard.errors import Mistake
 from regard.tokens.special import NO_MARK, Marks
-from regard.tokens.tokenizer import Tokenizer, is_ours, parse_tokenizer
+from regard.tokens.tokenizer import Tokenizer, is_ours, parse_tokenizer, require_numbered
 
 PROBES = ("a", "the", "0", ".", "word")
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "[SEP]", "<eos>")
@@ -13,6 +13,7 @@ ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "[SEP]", "<eos>")
 def load_any(path: Path) -> Tokenizer:
     """A tokenizer.json of ours or of anybody, such as GPT-2's, with the marks that it puts around a text and ends it with."""
     tokenizer = parse_tokenizer(path)
+    require_numbered(tokenizer, path)
     if is_ours(tokenizer):
         return tokenizer
     before, after = around(tokenizer)

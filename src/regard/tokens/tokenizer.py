@@ -16,7 +16,7 @@ import numpy as np
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Library
 
-from regard.errors import Mistake
+from regard.errors import Interrupted, Mistake
 from regard.recipe import Tokens
 from regard.tokens.special import OURS, SPECIALS, Marks
 
@@ -182,7 +182,20 @@ def load_tokenizer(path: Path) -> Tokenizer:
     tokenizer = parse_tokenizer(path)
     if not is_ours(tokenizer):
         raise Mistake(f"{path}: the first tokens must be {' '.join(SPECIALS)}")
+    require_numbered(tokenizer, path)
     return tokenizer
+
+
+def require_numbered(tokenizer: Tokenizer, path: Path) -> None:
+    """Every number from 0 on is that of one token."""
+    known: dict[int, str] = {}
+    for token, number in sorted(tokenizer.library.get_vocab(with_added_tokens=True).items()):
+        if number in known:
+            raise Mistake(f"{path}: {known[number]!r} and {token!r} are both token {number}; give each its own number")
+        known[number] = token
+    missing = next((number for number in range(len(known)) if number not in known), None)
+    if missing is not None:
+        raise Mistake(f"{path}: no token has the number {missing}; number them from 0 without a gap")
 
 
 def is_ours(tokenizer: Tokenizer) -> bool:
@@ -192,6 +205,8 @@ def is_ours(tokenizer: Tokenizer) -> bool:
 def parse_tokenizer(path: Path, rows: int | None = None) -> Tokenizer:
     """Anybody's tokenizer.json, tried once; texts are neither cut nor filled up by it. The library panics past `except Exception`
     on some malformed files, hence the last clause, and tells the terminal about it."""
+    if path.exists() and not path.is_file():
+        raise Mistake(f"{path} is not a regular file; give a tokenizer.json")
     try:
         text = path.read_text(encoding="utf-8")
         with silence():
@@ -203,7 +218,7 @@ def parse_tokenizer(path: Path, rows: int | None = None) -> Tokenizer:
     except FileNotFoundError:
         raise Mistake(f"no tokenizer at {path}") from None
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+        if isinstance(error, Interrupted | KeyboardInterrupt | SystemExit | MemoryError):
             raise
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise Mistake(f"{path} is not a usable tokenizer.json: {reason}") from None

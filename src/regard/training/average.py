@@ -5,25 +5,27 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from regard.training.distributed import laid_out, local
+
 
 class MovingAverage:
     """w̄ ← d w̄ + (1 − d) w, with d growing from 0 so that early weights are soon forgotten."""
 
     def __init__(self, model: nn.Module, decay: float):
         self.decay, self.step = decay, 0
-        self.live = [p.detach() for p in model.parameters()]
         self.names = [name for name, _ in model.named_parameters()]
-        self.mean = [p.clone() for p in self.live]
+        self.mean = [p.detach().clone() for p in model.parameters()]
+        self.live, self.own = [local(p.detach()) for p in model.parameters()], [local(mean) for mean in self.mean]
 
     @torch.no_grad()
     def update(self) -> None:
         self.step += 1
         decay = min(self.decay, self.step / (self.step + 10))
-        torch._foreach_lerp_(self.mean, self.live, 1 - decay)
+        torch._foreach_lerp_(self.own, self.live, 1 - decay)
 
     def swap(self) -> None:
         """Exchange the model's weights with their averages; twice is as before."""
-        for live, mean in zip(self.live, self.mean):
+        for live, mean in zip(self.live, self.own):
             kept = live.clone()
             live.copy_(mean)
             mean.copy_(kept)
@@ -33,8 +35,8 @@ class MovingAverage:
 
     def load(self, tensors: dict[str, Tensor], step: int) -> None:
         self.step = step
-        for name, mean in zip(self.names, self.mean):
-            mean.copy_(tensors[name])
+        for name, mean, own in zip(self.names, self.mean, self.own):
+            own.copy_(local(laid_out(tensors[name], mean)))
 
 
 def mean_weights(several: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:

@@ -22,6 +22,8 @@ class Match:
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
         images, texts, scale = model(**batch.inputs)                              # (B, E) each
+        if not batch.counts:
+            images, texts = images[:0], texts[:0]
         with torch.autocast(images.device.type, enabled=False):                   # similarities up to 100 need more than 8 bits
             every_image, first = gathered(images)                                 # (all B, E)
             every_text, _ = gathered(texts)
@@ -35,8 +37,8 @@ def gathered(x: Tensor) -> tuple[Tensor, int]:
     """The rows of all processes in their order, and which of them is the first of this one's; gradients find their way back."""
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return x, 0
-    sizes = [torch.zeros((), dtype=torch.long, device=x.device) for _ in range(dist.get_world_size())]
-    dist.all_gather(sizes, torch.tensor(len(x), device=x.device))
+    sizes = [torch.zeros((), dtype=torch.long) for _ in range(dist.get_world_size())]         # no device is waited for
+    dist.all_gather(sizes, torch.tensor(len(x)))
     counts = [int(size) for size in sizes]
     return Gather.apply(x, counts), sum(counts[:dist.get_rank()])
 

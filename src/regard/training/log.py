@@ -1,30 +1,38 @@
 """What is told while training: log.jsonl always, a live line on a terminal, TensorBoard where it is installed and asked for."""
 
 import json
+import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from regard import ranks
+from regard.training.disk import disk_mistake
+
 
 def note(text: str) -> None:
     """Tell the user something, on standard error."""
-    Console(stderr=True, highlight=False).print(text, markup=False)
+    if ranks.first():
+        Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
 
 
 class Log:
-    """Records go to `path`, one JSON object a line; `note` prints a sentence."""
+    """Records go to `path`, one JSON object a line; `note` prints a sentence. Of several ranks only the first one speaks."""
 
     def __init__(self, path: Path, *, steps: int, board: Path | None = None):
         self.path, self.steps = path, steps
-        self.console = Console(stderr=True, highlight=False)
-        self.file = path.open("a", encoding="utf-8")
-        self.board = open_board(board) if board else None
+        self.console = Console(stderr=True, highlight=False, quiet=not ranks.first())
+        if ranks.first():
+            mend(path)
+        self.file = (path if ranks.first() else Path(os.devnull)).open("a", encoding="utf-8")
+        self.board = open_board(board) if board and ranks.first() else None
         self.progress = Progress(TextColumn("{task.fields[text]}"), BarColumn(bar_width=20), TimeRemainingColumn(),
-                                 console=self.console, transient=True, disable=not sys.stderr.isatty())
+                                 console=self.console, transient=True, disable=not (sys.stderr.isatty() and ranks.first()))
         self.task = self.progress.add_task("", total=steps, text="starting")
 
     def __enter__(self) -> "Log":
@@ -33,13 +41,18 @@ class Log:
 
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
-        self.file.close()
+        with suppress(OSError):                       # a full disk was told of already
+            self.file.close()
         if self.board is not None:
             self.board.close()
 
     def record(self, **values: Any) -> None:
-        self.file.write(json.dumps({"time": round(time.time(), 3), **values}) + "\n")
-        self.file.flush()
+        line = json.dumps({"time": round(time.time(), 3), **values}) + "\n"
+        try:
+            self.file.write(line)
+            self.file.flush()
+        except OSError as error:
+            raise disk_mistake(self.path, len(line), error) from None
         if self.board is not None:
             for name, value in values.items():
                 if isinstance(value, int | float) and name != "step":
@@ -56,7 +69,14 @@ class Log:
         self.note(f"step {step:,}: {said}" + (" *" if best else ""))
 
     def note(self, text: str) -> None:
-        self.console.print(text, markup=False)
+        self.console.print(text, markup=False, soft_wrap=True)
+
+
+def mend(path: Path) -> None:
+    """Cut off a line that a killed process had not finished."""
+    with suppress(FileNotFoundError), path.open("rb+") as file:
+        whole = file.read()
+        file.truncate(whole.rfind(b"\n") + 1)
 
 
 def open_board(folder: Path) -> Any:

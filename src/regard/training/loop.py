@@ -1,6 +1,5 @@
 """The training loop: learning rate, micro-steps, clip, step, log, evaluate, save."""
 
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -10,17 +9,20 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from regard import ranks
 from regard.batches.batch import Batch, send
 from regard.batches.batches import Batches
 from regard.errors import Interrupted, Mistake
 from regard.recipe import Training
-from regard.training import checkpoint
+from regard.training import checkpoint, shards
 from regard.training.average import MovingAverage, mean_weights
 from regard.training.compiled import Compiled, Objective
+from regard.training.distributed import Spread, clip_norm
 from regard.training.log import Log
 from regard.training.optimizer import Optimizer
 from regard.training.recorded import Recorded, Work
 from regard.training.schedule import rate
+from regard.training.signals import Caught, catch_signals
 
 Evaluate = Callable[[nn.Module], dict[str, float]]
 NOT_FINITE_IN_A_ROW = 25
@@ -32,7 +34,7 @@ BETTER = ("valid_bleu", "valid_accuracy", "valid_spearman", "valid_f1", "valid_m
 class Progress:
     """Where a run stands; with the weights and the optimiser's state, all that resuming needs.
 
-    Randomness needs no state: every step seeds the generators from (seed, step).
+    Randomness needs no state: every step seeds the generators from (seed, step, rank).
     """
 
     step: int = 0
@@ -41,46 +43,85 @@ class Progress:
     best: float | None = None
     best_step: int = 0
     not_better: int = 0
+    evaluated: int = 0
+    """The last step that was evaluated: an evaluation that a signal broke off is made up for."""
+    not_finite: int = 0
+    in_a_row: int = 0
     ema_step: int = 0
     seconds: float = 0.0
 
 
 class Trainer:
-    """A model on its way through a recipe's `[train]`; its checkpoints lie in `folder`."""
+    """A model on its way through a recipe's `[train]`; its checkpoints lie in `folder`. Every rank has one; all go in step."""
 
     def __init__(self, model: nn.Module, objective: Objective, batches: Batches, settings: Training, *, seed: int, folder: Path,
                  log: Log, evaluate: Evaluate):
         self.model, self.objective, self.batches, self.settings = model, objective, batches, settings
         self.seed, self.folder, self.log, self.evaluate = seed, folder, log, evaluate
         self.device = next(model.parameters()).device
+        self.spread = Spread(model, settings)
+        self.loss: Objective = Compiled(objective, batches.alike()) if settings.compile else objective
         self.optimizer = Optimizer(model, settings.optimizer)
         self.ema = MovingAverage(model, settings.ema) if settings.ema else None
         self.progress = Progress()
         self.saved_at = -1
-        self.loss: Objective = Compiled(objective, batches.alike()) if settings.compile else objective
+        self.resumed_from = 0
+        self.caught = Caught()
         self.not_finite = torch.zeros((), device=self.device)                     # skipped steps, counted on the device
         self.in_a_row = torch.zeros((), device=self.device)
+        parameters = dict(model.named_parameters())
+        self.statistics = [b for name, b in checkpoint.weights_of(model).items() if name not in parameters]      # of a batch norm
         self.work: Work = Recorded(self.update) if self.is_recorded() else self.update
 
     def train(self) -> dict[str, Tensor]:
         """Go on to the last step; the weights to keep."""
-        steps = self.settings.steps
-        with catch_signals() as caught, beside(self.device):
-            ahead = self.step_batches()
-            meter = Meter(self.device)
-            while self.progress.step < steps and not self.patience_is_over():
-                loss, count = self.step(next(ahead))
-                meter.add(loss, count)
-                step = self.progress.step
-                if step % self.settings.log_every == 0 or step == steps:
-                    self.report(meter)
-                if step % self.settings.evaluate_every == 0 or step == steps:
-                    self.judge(meter)
-                if step % self.settings.save_every == 0 or step == steps or caught:
-                    self.save()
-                if caught:
-                    raise Interrupted(caught[0])
-        return self.final_weights()
+        with catch_signals() as self.caught, beside(self.device):
+            try:
+                self.go_on()
+            except Interrupted:
+                self.save()
+                raise
+        torch.manual_seed(hash_step(self.seed, self.progress.step + 1))           # what follows is the same after a resume
+        return self.final_weights() if ranks.first() else {}
+
+    def warm_up(self) -> None:
+        """DDP regroups the gradients after it has seen them once, and adds them up in another order from then on: let it do so
+        before the first step, or a resumed run would not have the same bits on three ranks and more."""
+        if self.spread.kind == "ddp":
+            self.model.eval()                         # no statistics move
+            with self.spread.micro_step(last=True), self.autocast():
+                (self.objective(self.spread.run, self.batches.batch(0, 0).to(self.device)) * 0).backward()
+            self.optimizer.zero_grad()
+
+    def go_on(self) -> None:
+        settings, progress = self.settings, self.progress
+        meter = Meter(self.device)
+        self.warm_up()
+        if progress.step and self.is_due(settings.evaluate_every) and progress.evaluated != progress.step:
+            self.judge(meter)
+            self.saved_at = -1                        # its checkpoint does not know of it
+            self.save()
+        ahead = self.step_batches()
+        while progress.step < settings.steps and not self.patience_is_over():
+            loss, count = self.step(next(ahead))
+            meter.add(loss, count)
+            if self.is_due(settings.log_every):
+                self.report(meter)
+            if self.is_due(min(NOT_FINITE_IN_A_ROW, settings.log_every)):
+                self.require_finite()
+            if self.is_due(settings.evaluate_every):
+                self.judge(meter)
+            if self.is_due(settings.save_every):
+                self.save()
+            self.leave_if_asked()
+        self.leave_if_asked()
+
+    def is_due(self, every: int) -> bool:
+        return self.progress.step % every == 0 or self.progress.step == self.settings.steps
+
+    def leave_if_asked(self) -> None:
+        if number := ranks.highest(self.caught.number or 0):                      # on any one rank
+            raise Interrupted(number)
 
     def step_batches(self) -> Iterator[list[tuple[int, int, Batch]]]:
         """The micro-batches of each step, from where the run stands."""
@@ -92,14 +133,15 @@ class Trainer:
         """One update; the loss sum and the number of labels. Nothing here waits for the device."""
         progress, settings = self.progress, self.settings
         progress.step += 1
-        torch.manual_seed(hash_step(self.seed, progress.step))
+        torch.manual_seed(hash_step(self.seed, progress.step, ranks.rank()))
         self.optimizer.set_rate(rate(progress.step, settings.steps, settings.schedule))
         self.model.train()
         if hasattr(self.model, "begin_step"):         # a temperature that falls, a weight that rises
             self.model.begin_step(progress.step)  # type: ignore[operator]
-        count = sum(batch.label_count() for _, _, batch in micro_batches)
+        count = max(1, ranks.total(sum(batch.label_count() for _, _, batch in micro_batches)))    # no word may have been masked
         total = self.work([batch.to(self.device) for _, _, batch in micro_batches],
                           send(torch.tensor(float(count)), self.device))
+        self.spread.level(self.statistics)
         if self.ema is not None:
             self.ema.update()
         epoch, index, _ = micro_batches[-1]
@@ -110,27 +152,33 @@ class Trainer:
         """What a step computes: gradients of the loss over all labels, applied if they are finite; the loss sum. It asks nothing
         of the device and decides nothing on the host."""
         total = torch.zeros((), device=self.device)
-        for batch in batches:
-            with self.autocast():
-                loss = self.loss(self.model, batch)
-            (loss / count).backward()
+        kept = [statistic.clone() for statistic in self.statistics]
+        for number, batch in enumerate(batches, start=1):
+            with self.spread.micro_step(last=number == len(batches)):
+                with self.autocast():
+                    loss = self.loss(self.spread.run, batch) * batch.counts
+                (loss * ranks.count() / count).backward()
             total += loss.detach()
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm or float("inf"))
+        total = ranks.total(total)
+        norm = clip_norm(self.model.parameters(), self.settings.clip_norm or float("inf"))
         bad = (~(norm.isfinite() & total.isfinite())).float()
         self.not_finite += bad
         self.in_a_row.add_(bad).mul_(bad)
         self.optimizer.step(skip=bad)
         self.optimizer.zero_grad()
+        for statistic, before in zip(self.statistics, kept):
+            statistic.copy_(torch.where(bad.bool(), before, statistic))
         return torch.where(bad.bool(), 0.0, total)
 
     def is_recorded(self) -> bool:
         """Where steps can be recorded: not where the host takes part in them."""
         if not self.settings.graphs or self.device.type != "cuda":
             return False
-        if hasattr(self.model, "begin_step"):
-            self.log.note("train.graphs: a model that changes from step to step cannot be recorded; it is trained as without")
-            return False
-        return True
+        why = ("several processes" if self.spread.kind != "none" else
+               "a model that changes from step to step" if hasattr(self.model, "begin_step") else None)
+        if why:
+            self.log.note(f"train.graphs: the steps of {why} cannot be recorded; it goes on without")
+        return why is None
 
     def autocast(self):
         precision = self.settings.precision
@@ -144,64 +192,99 @@ class Trainer:
         learning_rate = settings.optimizer.learning_rate * rate(self.progress.step, settings.steps, settings.schedule)
         self.log.training(self.progress.step, loss, learning_rate, speed, epoch=self.progress.epoch,
                           **({"not_finite": skipped} if skipped else {}))
-        if self.in_a_row.item() >= min(NOT_FINITE_IN_A_ROW, settings.log_every):
-            raise Mistake(f"the loss or gradient was not finite {int(self.in_a_row.item())} times in a row "
-                          f"up to step {self.progress.step} (epoch {self.progress.epoch}, batch {self.progress.index - 1}); "
-                          "none of it was applied: lower train.optimizer.learning_rate "
-                          "or use train.precision = 'fp32', then resume")
+
+    def require_finite(self) -> None:
+        progress, bad = self.progress, int(self.in_a_row.item())
+        if bad >= NOT_FINITE_IN_A_ROW:
+            raise Mistake(f"the loss or gradient was not finite {bad} times in a row, from step {progress.step - bad + 1} "
+                          f"to step {progress.step} (epoch {progress.epoch}, batch {progress.index - 1}); none of it was "
+                          "applied: lower train.optimizer.learning_rate or use train.precision = 'fp32', then resume")
 
     def judge(self, meter: "Meter") -> None:
         """Evaluate, with the averaged weights if there are any, and remember the best."""
         paused = time.perf_counter()
         if self.ema is not None:
             self.ema.swap()
-        self.model.eval()
-        with torch.no_grad(), self.autocast():
-            scores = self.evaluate(self.model)
-        if self.ema is not None:
-            self.ema.swap()
+        alone = ranks.count() == 1                    # one of several cannot leave the others in the middle of it
+        try:
+            with self.caught.interrupting() if alone else nullcontext(), torch.no_grad(), self.autocast():
+                scores = ranks.told({name: float(score) for name, score in self.evaluate(self.spread.whole().eval()).items()})
+        finally:
+            if self.ema is not None:
+                self.ema.swap()
         goodness = next((scores[name] for name in BETTER if name in scores), -scores["valid_loss"])
         progress = self.progress
+        progress.evaluated = progress.step
         better = progress.best is None or goodness > progress.best
         progress.not_better = 0 if better else progress.not_better + 1
+        self.log.evaluation(progress.step, scores, better)
         if better:
             progress.best, progress.best_step = goodness, progress.step
             self.save()
-        self.log.evaluation(progress.step, scores, better)
         meter.pause(time.perf_counter() - paused)
 
     def patience_is_over(self) -> bool:
         return bool(self.settings.patience) and self.progress.not_better >= self.settings.patience
 
     def save(self) -> None:
-        if self.saved_at == self.progress.step:
+        progress, settings = self.progress, self.settings
+        if self.saved_at == progress.step:
             return
-        tensors = {"model": checkpoint.weights_of(self.model), "optimizer": self.optimizer.tensors()}
+        progress.not_finite, progress.in_a_row = int(self.not_finite.item()), int(self.in_a_row.item())
+        shards.save(self.folder, progress.step, checkpoint.Checkpoint(self.tensors(), asdict(progress)))
+        if ranks.first():
+            protected = [progress.best_step, self.resumed_from]
+            checkpoint.retain(self.folder, max(settings.keep, settings.average), protected, self.counts)
+        self.saved_at = progress.step
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """Everything that the next step begins from, by file and name."""
+        found = {"model": checkpoint.weights_of(self.model), "optimizer": self.optimizer.tensors()}
         if self.ema is not None:
-            tensors["ema"] = self.ema.tensors()
+            found["ema"] = self.ema.tensors()
             self.progress.ema_step = self.ema.step
-        checkpoint.save(self.folder, self.progress.step, checkpoint.Checkpoint(tensors, asdict(self.progress)))
-        checkpoint.retain(self.folder, max(self.settings.keep, self.settings.average), [self.progress.best_step])
-        self.saved_at = self.progress.step
+        return found
+
+    def counts(self, step: int) -> bool:
+        """Whether a checkpoint would be there without any signal: only those are averaged."""
+        return step % self.settings.save_every == 0 or step == self.settings.steps
 
     def resume(self, path: Path) -> None:
         found = checkpoint.load(path)
+        needed = {"model", "optimizer", *(["ema"] if self.ema is not None else [])}
+        if missing := needed - found.tensors.keys():
+            raise Mistake(f"{path} has no {min(missing)}.safetensors, which this recipe needs; "
+                          "set train as it was, or begin anew")
         with torch.no_grad():
             checkpoint.load_weights(self.model, found.tensors["model"], str(path))
             if self.ema is not None:
                 self.ema.load(found.tensors["ema"], found.state["ema_step"])
         self.optimizer.load(found.tensors["optimizer"])
-        self.progress = Progress(**found.state)
-        self.saved_at = self.progress.step
+        try:
+            self.progress = Progress(**found.state)
+        except TypeError:
+            raise Mistake(f"{path} is of another version of regard, or of something else; begin anew") from None
+        self.not_finite.fill_(self.progress.not_finite)
+        self.in_a_row.fill_(self.progress.in_a_row)
+        self.saved_at = self.resumed_from = self.progress.step
+
+    def require_best(self) -> None:
+        """A best that is lost is no best: the evaluations from here on find another."""
+        progress = self.progress
+        best = self.folder / f"step-{progress.best_step:08d}"
+        if progress.best is not None and ranks.told(checkpoint.damage(best) if ranks.first() else None):
+            self.log.note(f"the best so far, step {progress.best_step:,}, is damaged or gone; "
+                          "the best from here on is kept instead")
+            progress.best, progress.evaluated = None, 0
 
     def final_weights(self) -> dict[str, Tensor]:
         """The mean of the last checkpoints if asked for, else the best evaluated weights."""
         if self.settings.average:
-            reached = [path for path in checkpoint.all_steps(self.folder) if int(path.name[5:]) <= self.progress.step]
-            chosen = reached[-self.settings.average:]
+            steps = [checkpoint.step_of(path) for path in checkpoint.all_steps(self.folder)]
+            chosen = [step for step in steps if step <= self.progress.step and self.counts(step)][-self.settings.average:]
         else:
-            chosen = [self.folder / f"step-{self.progress.best_step:08d}"]
-        found = [checkpoint.load(path).tensors for path in chosen]
+            chosen = []
+        found = [checkpoint.load(self.folder / f"step-{step:08d}").tensors for step in chosen or [self.progress.best_step]]
         return mean_weights([{**tensors["model"], **tensors.get("ema", {})} for tensors in found])
 
 
@@ -241,28 +324,5 @@ def beside(device: torch.device) -> Iterator[None]:
     torch.cuda.current_stream(device).wait_stream(own)
 
 
-def hash_step(seed: int, step: int) -> int:
-    return (seed * 1_000_003 + step) & 0x7FFF_FFFF_FFFF_FFFF
-
-
-@contextmanager
-def catch_signals() -> Iterator[list[int]]:
-    """Collect SIGINT, SIGTERM and SIGUSR1 instead of dying of them; a second one leaves at once."""
-    caught: list[int] = []
-
-    def handle(number: int, _frame: object) -> None:
-        if caught:
-            raise SystemExit(128 + number)
-        caught.append(number)
-
-    names = [name for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)]
-    try:
-        before = {getattr(signal, name): signal.signal(getattr(signal, name), handle) for name in names}
-    except ValueError:                                # not in the main thread: whoever started us handles signals
-        yield caught
-        return
-    try:
-        yield caught
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def hash_step(seed: int, step: int, rank: int = 0) -> int:
+    return (seed * 1_000_003 + step + rank * 0x9E37_79B9_7F4A_7C15) & 0x7FFF_FFFF_FFFF_FFFF

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from regard.training.distributed import is_sharded, laid_out
 from regard.training.muon import Muon
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Optimizer:
             for group in part.param_groups:
                 for p in group["params"]:
                     if self.names[p] in by_name:
-                        part.state[p] = {slot: value.to(p.device) for slot, value in by_name[self.names[p]].items()}
+                        part.state[p] = {slot: laid_out(value, p) for slot, value in by_name[self.names[p]].items()}
 
 
 def is_hidden(name: str) -> bool:
@@ -75,11 +76,11 @@ def is_hidden(name: str) -> bool:
 def build_adam(named: list[tuple[str, nn.Parameter]], settings: "Settings") -> torch.optim.Optimizer:
     """Matrices decay, vectors do not; and where layers learn at different rates, each has its groups."""
     below = layers_below([name for name, _ in named]) if settings.layer_decay < 1 else {}
-    groups: dict[tuple[int, int], dict[str, Any]] = {}
+    groups: dict[tuple[bool, int, bool], dict[str, Any]] = {}
     for name, p in named:
         decay, depth = settings.weight_decay if p.dim() >= 2 else 0.0, below.get(name, 0)
-        group = groups.setdefault((p.dim() < 2, depth), {"params": [], "weight_decay": decay,
-                                                         "share": settings.layer_decay ** depth})
+        group = groups.setdefault((p.dim() < 2, depth, is_sharded(p)), {"params": [], "weight_decay": decay,
+                                                                        "share": settings.layer_decay ** depth})
         group["params"].append(p)
     kind = torch.optim.Adam if settings.kind == "adam" else torch.optim.AdamW
     return kind([groups[key] for key in sorted(groups)], lr=settings.learning_rate, betas=(settings.beta1, settings.beta2),

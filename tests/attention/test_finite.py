@@ -1,0 +1,63 @@
+"""Rows that may look nowhere, batches that are all padding, sequences of one token: finite on every path, gradients included."""
+
+import pytest
+import torch
+
+from regard.attention.core import attend
+from regard.attention.masks import Mask
+from regard.attention.scores import Additive, Cosine
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+B, H, T, K = 3, 2, 70, 8
+SOME = torch.tensor([0, 1, T])
+PATHS = {
+    "fused, lengths": dict(mask=Mask(lengths=SOME)),
+    "fused, all padding": dict(mask=Mask(lengths=torch.zeros(B, dtype=torch.long))),
+    "fused, causal": dict(mask=Mask(causal=True)),
+    "fused, causal and padding in front": dict(mask=Mask(causal=True, starts=SOME)),
+    "fused, bias": dict(mask=Mask(lengths=SOME), bias=torch.randn(H, T, T)),
+    "nearby": dict(mask=Mask(window=2)),
+    "nearby, padding": dict(mask=Mask(window=2, lengths=SOME)),
+    "documents": dict(mask=Mask(documents=torch.arange(T).expand(B, T) // 4)),
+    "documents of one token": dict(mask=Mask(documents=torch.arange(T).expand(B, T), causal=True)),
+    "prefix": dict(mask=Mask(causal=True, prefix=SOME, lengths=SOME)),
+    "dense": dict(mask=Mask(allowed=torch.zeros(B, 1, T, T, dtype=torch.bool))),
+    "written out": dict(mask=Mask(lengths=SOME), weights=True),
+    "written out, all padding": dict(mask=Mask(lengths=torch.zeros(B, dtype=torch.long)), weights=True),
+    "additive": dict(mask=Mask(lengths=SOME), score=Additive(K)),
+    "cosine": dict(mask=Mask(lengths=SOME), score=Cosine()),
+}
+
+
+def shortened(options, length):
+    """The same for a sequence of so many tokens."""
+    mask, bias = options["mask"], options.get("bias")
+    fields = {name: getattr(mask, name) for name in mask.structure}
+    for name in ("lengths", "starts", "prefix"):
+        if name in fields:
+            fields[name] = fields[name].clamp(max=length)
+    if "documents" in fields:
+        fields["documents"] = fields["documents"][:, :length]
+    if "allowed" in fields:
+        fields["allowed"] = fields["allowed"][..., :length, :length]
+    return {**options, "mask": Mask(**fields), **({} if bias is None else {"bias": bias[..., :length, :length]})}
+
+
+@pytest.mark.parametrize("size", [0.0, 1.0, 100.0], ids=["zeros", "usual", "large"])
+@pytest.mark.parametrize("length", [1, T])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("path", PATHS)
+def test_every_path_is_finite_in_value_and_gradient(path, dtype, length, size):
+    options = shortened(PATHS[path], length)
+    if isinstance(options.get("score"), Additive):
+        options["score"] = Additive(K).to(dtype)
+    q, k, v = ((size * torch.randn(B, H, length, K)).to(dtype).requires_grad_() for _ in range(3))
+    out = attend(q, k, v, **options)
+    out = out[0] if isinstance(out, tuple) else out
+    assert out.isfinite().all()
+    allowed = options["mask"].dense(length, length)
+    if allowed is not None:
+        blind = ~allowed.any(-1, keepdim=True).expand(B, H, length, 1)
+        assert out.masked_select(blind).eq(0).all()
+    gradients = torch.autograd.grad(out.float().sum(), (q, k, v), allow_unused=True)
+    assert all(gradient is None or gradient.isfinite().all() for gradient in gradients)

@@ -1,0 +1,59 @@
+"""Batches that are all padding, and of one token: every loss and gradient is finite in fp32, bf16 and fp16."""
+
+import contextlib
+
+import numpy as np
+import pytest
+import torch
+
+from regard.batches.batch import NOTHING, Batch
+from regard.models.zoo import MODELS
+from regard.recipe import DecoderModel, EncoderModel, Positions, RecurrentModel, Regularize, TransformerModel, UniversalModel
+from regard.training.objectives import Say
+
+V = 13
+SHAPE = dict(width=16, heads=2, feed_forward=32)
+TRANSLATORS = {
+    **{f"transformer, {kind}": TransformerModel(preset="tiny", **SHAPE, positions=Positions(kind=kind))
+       for kind in ("sinusoidal", "rotary", "alibi", "relative")},
+    "transformer, batch norm": TransformerModel(preset="tiny", **SHAPE, norm="batch"),
+    "transformer, RMS norm first": TransformerModel(preset="tiny", **SHAPE, norm="rms", norm_first=True),
+    "universal": UniversalModel(kind="universal", **SHAPE),
+    "additive": RecurrentModel(kind="recurrent", width=16),
+    "general": RecurrentModel(kind="recurrent", width=16, attention="general", decoder="luong"),
+    "cosine": RecurrentModel(kind="recurrent", width=16, attention="cosine"),
+}
+PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+BATCHES = {"all padding": (5, 0), "one token": (1, 1), "some rows padding": (5, None)}
+
+
+def build(name):
+    if name in TRANSLATORS:
+        return MODELS["translate"][TRANSLATORS[name].kind](TRANSLATORS[name], V, V, Regularize())
+    if name == "GPT":
+        return MODELS["language"]["transformer"](DecoderModel(kind="transformer", layers=1, **SHAPE), V, Regularize())
+    return MODELS["masked"]["transformer"](EncoderModel(kind="transformer", layers=1, **SHAPE), V, Regularize())
+
+
+def made(name, size, real):
+    """A batch of three rows; what is padding is not asked for."""
+    lengths = torch.tensor([0, 1, size]) if real is None else torch.full((3,), real)
+    inside = torch.arange(size) < lengths[:, None]
+    labels = torch.where(inside, torch.randint(4, V, (3, size)), NOTHING)
+    ids = torch.where(inside, torch.randint(4, V, (3, size)), 0)
+    inputs = {"target": ids} if name == "GPT" else {"source": ids, "lengths": lengths}
+    return Batch({**inputs, **({"target": ids} if name in TRANSLATORS else {})}, labels, np.arange(3))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("kind", BATCHES)
+@pytest.mark.parametrize("name", [*TRANSLATORS, "GPT", "BERT"])
+def test_loss_and_gradients_are_finite(name, kind, precision):
+    dtype = PRECISIONS[precision]
+    model, batch = build(name).train(), made(name, *BATCHES[kind])
+    with torch.autocast("cpu", dtype=dtype) if dtype else contextlib.nullcontext():
+        loss = Say(Regularize())(model, batch)
+    assert loss.isfinite()
+    (loss / max(1, batch.label_count())).backward()
+    for parameter, p in model.named_parameters():
+        assert p.grad is None or p.grad.isfinite().all(), parameter

@@ -1,0 +1,192 @@
+"""torchrun itself: a job on 2, 1 and 4 ranks; ranks that are killed, frozen, that raise or exit; restarts; shared verbs."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from regard.run.fit import train
+from regard.run.opened import load
+from regard.training import checkpoint
+from regard.worlds import bilingual
+
+pytestmark = pytest.mark.system
+RECIPE = """
+[data]
+world = {number = 400, held_out = 24}
+[tokens]
+size = 300
+[model]
+preset = "tiny"
+width = 16
+heads = 2
+feed_forward = 32
+max_length = 48
+[train]
+steps = %d
+tokens_per_batch = 512
+evaluate_every = %d
+save_every = 5
+keep = 100
+log_every = 1
+[train.regularize]
+dropout = 0.0
+[decode]
+beam = 2
+"""
+INJECT = """
+import os, signal, sys
+from regard import ranks
+from regard.training.loop import Trainer
+step = Trainer.step
+def harmed(self, batches):
+    harm, at = os.environ.get("HARM", ""), int(os.environ.get("AT", "0"))
+    if self.progress.step == at and ranks.rank() == 1 and not ranks.restarted():
+        if harm == "raise":
+            raise ValueError("rank 1 had enough")
+        if harm == "exit":
+            sys.exit(3)
+        if harm == "leave":
+            os._exit(0)
+        if harm:
+            os.kill(os.getpid(), getattr(signal, harm))
+    return step(self, batches)
+Trainer.step = harmed
+from regard.cli import main
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("job")
+    (folder / "job.toml").write_text(RECIPE % (20, 20))
+    (folder / "long.toml").write_text(RECIPE % (100_000, 100_000))
+    (folder / "harm.py").write_text(INJECT)
+    return folder
+
+
+def start(place, ranks, *words, options=(), script=None, stdin=None, **environment):
+    run = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *options]
+    command = [sys.executable, *run, *([str(place / script)] if script else ["-m", "regard"]), *map(str, words)]
+    known = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(place / "cache"),
+             "PYTHONPATH": str(Path(__file__).parents[2] / "src"), **environment}
+    return subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=known, cwd=place)
+
+
+def finish(process, seconds=120, text=None):
+    out, err = process.communicate(text, timeout=seconds)
+    return process.returncode, out, err
+
+
+def losses(folder):
+    found = {}
+    for line in (folder / "log.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        if "loss" in record:
+            found[record["step"]] = record["loss"]
+    return found
+
+
+def same_bits(one, other, step):
+    return all(file.read_bytes() == (other / "checkpoints" / f"step-{step:08d}" / file.name).read_bytes()
+               for file in (one / "checkpoints" / f"step-{step:08d}").glob("*.safetensors"))
+
+
+@pytest.fixture(scope="module")
+def whole(place):
+    """The job on two ranks, undisturbed, with FSDP."""
+    status, out, err = finish(start(place, 2, "train", "job.toml", "--out", "whole", "--set", "train.parallel=fsdp"))
+    assert status == 0, err
+    assert out.count("bleu") == 1                     # said once
+    return place / "whole"
+
+
+def test_restarts_go_on_to_the_same_bits(place, whole):
+    job = start(place, 2, "train", "job.toml", "--out", "again", "--set", "train.parallel=fsdp", options=["--max-restarts", "2"],
+                script="harm.py", HARM="SIGKILL", AT="12")
+    status, _, err = finish(job)
+    assert status == 0, err
+    assert "going on from step 10" in err and same_bits(whole, place / "again", 20)
+    assert (place / "again" / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_two_ranks_then_one_then_four(place, whole):
+    """Each goes on from the same place of the data, and without dropout with the same curve."""
+    moved = place / "moved"
+    shutil.copytree(whole, moved)
+    for path in checkpoint.all_steps(moved / "checkpoints"):
+        if path.name > "step-00000005":
+            shutil.rmtree(path)
+    (moved / "log.jsonl").unlink()
+    train(moved, resume=True, overrides=["train.steps=10"], device="cpu")
+    status, _, err = finish(start(place, 4, "train", "moved", "--resume", "--set", "train.steps=20", "--no-evaluate"))
+    assert status == 0 and "going on from step 10" in err, err
+    found, straight = losses(moved), losses(whole)
+    assert sorted(found) == list(range(6, 21))
+    assert max(abs(found[step] - straight[step]) for step in found) < 1e-3
+    assert len(list((moved / "checkpoints" / "step-00000020").glob("model*"))) == 4
+    one, other = (json.loads((folder / "checkpoints" / "step-00000020" / "state.json").read_text()) for folder in (moved, whole))
+    assert (one["epoch"], one["index"]) == (other["epoch"], other["index"])
+
+
+@pytest.mark.parametrize("harm, seconds, said", [
+    ("SIGKILL", 10, "lost another one"), ("raise", 10, "rank 1 failed: ValueError: rank 1 had enough"),
+    ("exit", 10, "lost another one"), ("leave", 10, "lost another one"),
+    ("SIGSTOP", 60, "rank 1 has given no sign of life")])
+def test_one_rank_down_ends_all_with_one_cause_first(place, harm, seconds, said, tmp_path):
+    job = start(place, 2, "train", "long.toml", "--out", tmp_path / "run", script="harm.py", HARM=harm, AT="12")
+    log = tmp_path / "run" / "log.jsonl"
+    while not (log.exists() and log.read_text().count("loss") >= 12):
+        assert job.poll() is None, job.stderr.read()
+        time.sleep(0.05)
+    begun = time.monotonic()
+    status, _, err = finish(job)
+    took = time.monotonic() - begun
+    assert status != 0 and took < seconds, took
+    causes = [line for line in err.splitlines() if line.startswith("regard: ")]
+    assert len(causes) == 1 and said in causes[0], err
+    assert "Traceback" not in err[:err.index("regard: ")]
+    path, notes = checkpoint.newest_good(tmp_path / "run" / "checkpoints")
+    assert path.name == "step-00000010" and not notes
+    print(f"{harm}: {took:.1f} s")
+
+
+def test_a_signal_to_one_rank_or_to_torchrun_leaves_a_good_checkpoint(place, tmp_path):
+    job = start(place, 2, "train", "long.toml", "--out", tmp_path / "run")
+    log = tmp_path / "run" / "log.jsonl"
+    while not (log.exists() and log.read_text().count("loss") >= 8):
+        assert job.poll() is None, job.stderr.read()
+        time.sleep(0.05)
+    job.send_signal(signal.SIGTERM)
+    begun = time.monotonic()
+    status, _, err = finish(job)
+    assert status != 0 and time.monotonic() - begun < 10
+    path, notes = checkpoint.newest_good(tmp_path / "run" / "checkpoints")
+    last = max(losses(tmp_path / "run"))
+    assert not notes and int(path.name[5:]) == last, (path, last)
+    assert err.count("interrupted; everything is saved") == 1
+
+
+def test_a_mistake_is_said_once(place):
+    status, _, err = finish(start(place, 2, "train", "job.toml", "--set", "train.parallel=none", "--out", "never"))
+    assert status != 0 and err.count("regard: train.parallel = 'none'") == 1 and not (place / "never").exists()
+
+
+def test_translate_and_evaluate_are_shared_and_said_once(place, whole):
+    lines = [pair.source for pair in bilingual.generate(50, 9, level=1)]
+    text, expected = "\n".join(lines), "".join(f"{best.text}\n" for best in load(whole, device="cpu").best(lines))
+    job = start(place, 2, "translate", whole, stdin=subprocess.PIPE)
+    status, out, err = finish(job, text=text)
+    assert status == 0 and out == expected and out.count("\n") == 50, err
+    before = json.loads((whole / "scores.json").read_text())
+    status, out, err = finish(start(place, 2, "evaluate", "whole", "--json"))
+    assert status == 0, err
+    said = [json.loads(line) for line in out.splitlines()]
+    assert {line["metric"]: line["score"] for line in said} == {name: score["score"] for name, score in before["test"].items()}

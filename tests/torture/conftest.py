@@ -1,0 +1,183 @@
+"""Runs that are killed, starved and interrupted; what was done to how many is said at the end.
+
+Every run is a child forked from this process, which has imported what it needs: it begins at once. This process itself trains
+nothing, so that its children begin without threads.
+"""
+
+import copy
+import hashlib
+import json
+import os
+import random
+import sys
+import time
+import traceback
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import tomli_w
+import torch
+
+import regard.cli
+import regard.run.evaluate
+import regard.run.fit
+from regard.training import checkpoint
+
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+DONE: Counter[str] = Counter()
+LOOP = {"steps": 24, "evaluate_every": 6, "save_every": 3, "log_every": 4, "keep": 2, "optimizer": {"learning_rate": 3e-3},
+        "schedule": {"warmup_steps": 8}, "regularize": {"dropout": 0.1}}
+BLOCK = {"layers": 1, "width": 16, "heads": 2, "feed_forward": 32}
+SENTENCES = {"world": {"number": 120, "held_out": 10}}
+SHAPES = {"world": {"kind": "shapes", "number": 48, "held_out": 8}, "size": 24}
+RECIPES = {
+    "translation": {"data": SENTENCES, "tokens": {"size": 200},
+                    "model": {"preset": "tiny", "width": 16, "heads": 2, "feed_forward": 32, "max_length": 64},
+                    "train": {**LOOP, "tokens_per_batch": 512, "evaluate_sentences": 2, "ema": 0.9,
+                              "regularize": {"dropout": 0.1, "bpe_dropout": 0.1}},
+                    "decode": {"max_tokens": 6}},
+    "GPT": {"task": "language", "data": SENTENCES, "tokens": {"size": 200},
+            "model": {**BLOCK, "kind": "transformer", "max_length": 64},
+            "train": {**LOOP, "tokens_per_batch": 512, "average": 2, "gradient_accumulation_steps": 2}},
+    "BERT": {"task": "masked", "data": SENTENCES, "tokens": {"size": 200}, "model": {**BLOCK, "kind": "transformer", "max_length": 64},
+             "train": {**LOOP, "tokens_per_batch": 512, "patience": 3, "optimizer": {"kind": "muon"}}},
+    "ViT": {"task": "classify", "data": {**SHAPES, "of": "kind"}, "model": {**BLOCK, "kind": "vit", "patch": 8},
+            "train": {**LOOP, "pictures_per_batch": 16, "augment": {"crop": 1, "flip": True, "mixup": 0.4}}},
+    "CLIP": {"task": "contrast", "data": SHAPES, "tokens": {"kind": "words"},
+             "model": {"space": 8, "image": {**BLOCK, "patch": 8}, "text": {**BLOCK, "max_length": 24}},
+             "train": {**LOOP, "pictures_per_batch": 16}},
+}
+
+
+class Child:
+    """A command of ours in a process of its own; what it says goes to a file."""
+
+    def __init__(self, told: Path, words, before=lambda: None):
+        self.told, self.begun = told, time.monotonic()
+        self.pid = os.fork()
+        if self.pid == 0:
+            self.live([str(word) for word in words], before)
+
+    def live(self, words, before):
+        status = 1
+        try:
+            os.dup2(os.open(self.told, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+            sys.stderr = os.fdopen(2, "w", buffering=1)
+            sys.argv = ["regard", *words]
+            before()
+            regard.cli.main()
+            status = 0
+        except SystemExit as end:
+            status = end.code or 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+
+    def alive(self) -> bool:
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+    def send(self, number: int) -> bool:
+        """Whether there was still somebody to send it to."""
+        alive = self.alive()
+        if alive:
+            os.kill(self.pid, number)
+        return alive
+
+    def wait(self) -> int:
+        """Its exit status; minus the signal it died of."""
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def said(self) -> str:
+        return self.told.read_text()
+
+
+class Runs:
+    """A recipe, its uninterrupted run, and others of it."""
+
+    def __init__(self, folder: Path, settings: dict):
+        self.folder, self.settings, self.number = folder, settings, 0
+        (folder / "recipe.toml").write_text(tomli_w.dumps(settings))
+        whole = self.start(folder / "whole")
+        assert whole.wait() == 0, whole.said()
+        self.seconds = time.monotonic() - whole.begun
+        self.expected = state_of(folder / "whole")
+
+    def start(self, out: Path, *words, before=lambda: None) -> Child:
+        """Begin a run or go on with it."""
+        first = [out, "--resume"] if (out / "recipe.toml").exists() else [self.folder / "recipe.toml", "--out", out]
+        def prepare():
+            before()
+            at_the_end(lambda: (out / "random").write_bytes(torch.get_rng_state().numpy().tobytes()))
+        return Child(out.with_name(f"{out.name}.err"), ["train", *first, "--device", "cpu", "--no-evaluate", *words], prepare)
+
+    def fresh(self) -> Path:
+        self.number += 1
+        return self.folder / f"run-{self.number}"
+
+
+def at_the_end(write):
+    """Do something after training, in the child."""
+    fit = regard.run.fit.train
+    def then(*args, **named):
+        found = fit(*args, **named)
+        write()
+        return found
+    regard.run.fit.train = then
+
+
+@pytest.fixture(name="state_of")
+def state_of_fixture():
+    return state_of
+
+
+def state_of(out: Path) -> dict[str, str]:
+    """Everything of a finished run that must be the same to the bit: weights, optimiser, averages, progress, chance."""
+    last = checkpoint.all_steps(out / "checkpoints")[-1]
+    progress = {name: value for name, value in json.loads((last / "state.json").read_text()).items() if name != "seconds"}
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in last.glob("*.safetensors")}
+    found |= {name: hashlib.sha256((out / name).read_bytes()).hexdigest() for name in ("model.safetensors", "random")}
+    return {**found, "step": last.name, "progress": json.dumps(progress)}
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory):
+    """The runs of a recipe; the uninterrupted one is made once."""
+    made = {}
+    def of(name, **changes):
+        key = json.dumps([name, changes], sort_keys=True)
+        if key not in made:
+            settings = copy.deepcopy(RECIPES[name])
+            settings["train"].update(changes)
+            made[key] = Runs(tmp_path_factory.mktemp(name), settings)
+        return made[key]
+    return of
+
+
+@pytest.fixture
+def chance(request):
+    return random.Random(request.node.name)
+
+
+@pytest.fixture
+def count():
+    def add(what, number=1):
+        DONE[what] += number
+    return add
+
+
+@pytest.fixture(autouse=True)
+def no_children_are_left():
+    yield
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def pytest_terminal_summary(terminalreporter):
+    if DONE:
+        terminalreporter.section("what was done, and came out right")
+        terminalreporter.write_line("| done | times |\n|---|---|")
+        for what, number in sorted(DONE.items()):
+            terminalreporter.write_line(f"| {what} | {number:,} |")

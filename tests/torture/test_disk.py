@@ -1,0 +1,148 @@
+"""Full disks and damaged files: the checkpoint before stays whole, nothing is left about, and one line says what is wrong."""
+
+import ctypes
+import os
+import resource
+import shutil
+import sys
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from regard.errors import Mistake
+from regard.training import checkpoint
+from regard.training.checkpoint import Checkpoint
+
+OFFSETS = 24
+
+
+def tensors(size):
+    return {"model": {"a": torch.randn(size, 64)}, "optimizer": {"a/exp_avg": torch.randn(size, 64)}}
+
+
+def in_child(act):
+    """Whether an act in a process of its own ends well."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            act()
+            status = 0
+        except BaseException as error:
+            print(repr(error), file=sys.__stderr__)
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def refuse(folder, size):
+    """A save that the disk does not let through."""
+    try:
+        checkpoint.save(folder, 2, Checkpoint(tensors(size), {"step": 2}))
+    except Mistake as mistake:
+        assert "the disk is full (" in str(mistake) and "bytes needed" in str(mistake) and " free)" in str(mistake), mistake
+        assert "\n" not in str(mistake)
+    else:
+        raise AssertionError("it was let through")
+    assert [path.name for path in folder.iterdir()] == ["step-00000001"] and checkpoint.damage(folder / "step-00000001") is None
+
+
+@pytest.mark.parametrize("offsets", [4, pytest.param(OFFSETS, marks=pytest.mark.torture)])
+def test_a_write_that_stops_anywhere_leaves_the_checkpoint_before(tmp_path, count, offsets):
+    """RLIMIT_FSIZE: the kernel takes a part of the data, then says EFBIG."""
+    whole = 64 * 256 * 4
+    for number in range(offsets):
+        folder = tmp_path / str(number)
+        checkpoint.save(folder, 1, Checkpoint(tensors(4), {"step": 1}))
+        limit = number * whole // offsets
+        def act(folder=folder, limit=limit):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+            refuse(folder, 256)
+        assert in_child(act), f"at {limit} bytes"
+        count("writes cut short by the kernel (RLIMIT_FSIZE)")
+
+
+@contextmanager
+def small_disk(folder, size):
+    folder.mkdir()
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.mount(b"tmpfs", str(folder).encode(), b"tmpfs", 0, f"size={size}".encode()):
+        pytest.skip(f"mounting a tmpfs is not allowed here: {os.strerror(ctypes.get_errno())}")
+    try:
+        yield folder
+    finally:
+        library.umount2(str(folder).encode(), 2)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("looking", [True, False], ids=["seen before", "met while writing"])
+def test_a_small_disk_leaves_the_checkpoint_before(tmp_path, count, monkeypatch, looking):
+    """A tmpfs with so much room; `looking` is the check of free space, without which the disk is met in the middle."""
+    if not looking:
+        monkeypatch.setattr(checkpoint, "require_space", lambda folder, needed: None)
+    for number in range(OFFSETS):
+        with small_disk(tmp_path / str(number), 2**18) as disk:
+            folder = disk / "checkpoints"
+            checkpoint.save(folder, 1, Checkpoint(tensors(4), {"step": 1}))
+            room = number * (2 * 64 * 256 * 4 // OFFSETS)
+            (disk / "filler").write_bytes(bytes(max(0, shutil.disk_usage(disk).free - room)))
+            refuse(folder, 256)
+            count(f"full disks (tmpfs), {'seen before writing' if looking else 'met while writing'}")
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    """Two checkpoints, the newer one to be spoilt."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    for step in (1, 2):
+        checkpoint.save(folder, step, Checkpoint({**tensors(8), "ema": {"a": torch.randn(8, 64)}}, {"step": step, "best": 0.5}))
+    return folder
+
+
+@pytest.mark.parametrize("flips, cuts", [(100, 20), pytest.param(1000, 200, marks=pytest.mark.torture)])
+def test_every_flipped_bit_and_every_truncation_is_found(good, chance, count, flips, cuts):
+    newest, files = good / "step-00000002", sorted((good / "step-00000002").iterdir())
+    for number in range(flips + cuts):
+        victim = files[number % len(files)]
+        data = victim.read_bytes()
+        spoilt = bytearray(data)
+        if number < flips:
+            spoilt[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        else:
+            del spoilt[chance.randrange(len(data)):]
+        victim.write_bytes(spoilt)
+        found, notes = checkpoint.newest_good(good)
+        assert found == good / "step-00000001" and len(notes) == 1 and "damaged" in notes[0], (victim, number)
+        with pytest.raises(Mistake, match="damaged"):
+            checkpoint.load(newest)
+        victim.write_bytes(data)
+        count("bits flipped, found" if number < flips else "truncations, found")
+    assert checkpoint.newest_good(good) == (newest, [])
+
+
+def test_files_that_are_missing_empty_or_swapped_are_found(good, tmp_path, count):
+    names = [path.name for path in (good / "step-00000002").iterdir()]
+    other = {"model.safetensors": "ema.safetensors", "ema.safetensors": "model.safetensors", "state.json": "hashes.json",
+             "optimizer.safetensors": "model.safetensors", "hashes.json": "state.json"}
+    for name in names:
+        for harm in ("missing", "empty", "swapped inside", "swapped with the one before", "a folder"):
+            spoilt = tmp_path / f"{name}-{harm}"
+            shutil.copytree(good, spoilt)
+            victim = spoilt / "step-00000002" / name
+            victim.unlink()
+            if harm == "empty":
+                victim.touch()
+            elif harm == "a folder":
+                victim.mkdir()
+            elif harm != "missing":
+                source = victim.with_name(other[name]) if harm == "swapped inside" else spoilt / "step-00000001" / name
+                shutil.copyfile(source, victim)
+            found, notes = checkpoint.newest_good(spoilt)
+            assert found == spoilt / "step-00000001" and len(notes) == 1, (name, harm)
+            count("files missing, empty or swapped, found")
+
+
+def test_a_whole_checkpoint_under_the_name_of_another_is_found(good, tmp_path):
+    shutil.copytree(good / "step-00000001", tmp_path / "step-00000007")
+    assert checkpoint.damage(tmp_path / "step-00000007") == "it is of step 1"

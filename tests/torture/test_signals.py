@@ -1,0 +1,60 @@
+"""SIGTERM at any moment of training: a good checkpoint, soon, from which the run goes on to the same bits."""
+
+import signal
+import time
+
+import pytest
+
+from regard.training import checkpoint
+
+LIMIT = 10.0
+"""Seconds, besides one step, which takes hundredths of one here."""
+LATEST = 0.6
+LONG = {"steps": 300, "evaluate_every": 30, "save_every": 50}
+"""A run that takes a few times as long."""
+
+
+def interrupt(runs, out, chance, number):
+    """Send a signal at a random moment of training; the exit status, how long it took to leave, what was said."""
+    child = runs.start(out)
+    log = out / "log.jsonl"
+    begun = log.stat().st_size if log.exists() else 0
+    while child.alive() and (not log.exists() or b'"begin"' not in log.read_bytes()[begun:]):
+        time.sleep(0.002)
+    time.sleep(chance.uniform(0, LATEST))
+    sent = time.monotonic()
+    came = child.send(number)
+    return came, child.wait(), time.monotonic() - sent, child.said()
+
+
+def many(runs, chance, count, state_of, times):
+    out, slowest = runs.fresh(), 0.0
+    while times:
+        number = chance.choice([signal.SIGTERM, signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+        came, status, seconds, said = interrupt(runs, out, chance, number)
+        if status == 0:                               # it was faster
+            assert state_of(out) == runs.expected
+            out = runs.fresh()
+            continue
+        assert came and status == 128 + number, said
+        assert "Traceback" not in said and said.splitlines()[-1].startswith("regard: interrupted; everything is saved")
+        path, damaged = checkpoint.newest_good(out / "checkpoints")
+        assert path is not None and not damaged and seconds < LIMIT
+        times, slowest = times - 1, max(slowest, seconds)
+        count("interrupted by a signal, a good checkpoint within 10 s")
+    last = runs.start(out)
+    assert last.wait() == 0, last.said()
+    assert state_of(out) == runs.expected
+    return slowest
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("name", ["translation", "GPT", "BERT", "ViT", "CLIP"])
+def test_ten_signals_a_recipe(runs, chance, count, state_of, name):
+    slowest = many(runs(name, **LONG), chance, count, state_of, 10)
+    print(f"{name}: the slowest left after {slowest:.2f} s")
+
+
+@pytest.mark.system
+def test_two_signals(runs, chance, count, state_of):
+    many(runs("GPT", **LONG), chance, count, state_of, 2)

@@ -1,0 +1,324 @@
+"""Two ranks are one process with the whole batch: curves, skips, signals, checkpoints. Two processes are forked once for all."""
+
+import copy
+import json
+import signal
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from regard import ranks
+from regard.batches.batches import Batches
+from regard.batches.rows import Translations
+from regard.batches.side import encode
+from regard.cli import be_one_of_many
+from regard.errors import Interrupted, Mistake
+from regard.models.transformer import Transformer
+from regard.plan import spread
+from regard.plan.planned import plan_recipe
+from regard.recipe import Regularize, Tokens, Train, TransformerModel, build
+from regard.run.evaluate import evaluate
+from regard.run.fit import train
+from regard.run.opened import load
+from regard.tokens.tokenizer import train_tokenizer
+from regard.training import checkpoint
+from regard.training.distributed import kind_of
+from regard.training.log import Log
+from regard.training.loop import Trainer, hash_step
+from regard.training.objectives import Say
+from regard.worlds import bilingual
+
+SHORT = {"steps": 6, "evaluate_every": 3, "save_every": 3, "log_every": 1, "schedule": {"warmup_steps": 2},
+         "regularize": {"dropout": 0.0}}
+TOWER = {"layers": 2, "width": 16, "heads": 2, "feed_forward": 32}
+RECIPES = {
+    "translate": {"data": {"world": {"number": 120, "held_out": 12}}, "tokens": {"size": 300},
+                  "model": {"preset": "tiny", "width": 16, "heads": 2, "feed_forward": 32, "max_length": 48},
+                  "train": {**SHORT, "tokens_per_batch": 300, "gradient_accumulation_steps": 2, "evaluate_sentences": 12,
+                            "ema": 0.9},
+                  "decode": {"beam": 2}},
+    "language": {"task": "language", "data": {"world": {"number": 60, "held_out": 12}, "language": "target"},
+                 "tokens": {"size": 300},
+                 "model": {"kind": "transformer", **TOWER, "max_length": 48}, "train": {**SHORT, "tokens_per_batch": 40}},
+    "contrast": {"task": "contrast", "tokens": {"kind": "words"},
+                 "data": {"size": 24, "world": {"kind": "shapes", "number": 25, "held_out": 8, "shapes": [1, 2]}},
+                 "model": {"space": 8, "image": {"patch": 8, **TOWER}, "text": {**TOWER, "max_length": 32}},
+                 "train": {**SHORT, "pictures_per_batch": 8}},
+}
+"""Some batches of `language` and the last one of `contrast` have one row: too few for two ranks."""
+COLLECTIVES = ("all_gather_single", "reduce_scatter_single", "all_gather_into_tensor", "reduce_scatter_tensor")
+"""What they are called in torch 2.13, and before."""
+LINES = [pair.source for pair in bilingual.generate(9, 3, level=1)]
+
+
+def settings(name, **changes):
+    made = copy.deepcopy(RECIPES[name])
+    made["train"].update(changes)
+    return made
+
+
+def curve(folder, what="loss"):
+    return [record[what] for record in map(json.loads, (folder / "log.jsonl").read_text().splitlines()) if what in record]
+
+
+def weights(folder):
+    return checkpoint.read_weights(folder / "model.safetensors")
+
+
+def trainer(folder, store, objective=None, dropout=0.2, **changes):
+    made = Train(**{"steps": 8, "tokens_per_batch": 256, "log_every": 2, "evaluate_every": 8, "save_every": 2, "keep": 10,
+                    **changes})
+    torch.manual_seed(5)
+    regularize = Regularize(dropout=dropout)
+    model = Transformer(TransformerModel(preset="tiny", width=16, heads=2, feed_forward=32), 300, 300, regularize)
+    folder.mkdir(parents=True, exist_ok=True)
+    batches = Batches(store, 256, 1, rank=ranks.rank(), ranks=ranks.count())
+    return Trainer(model, objective or Say(regularize), batches, made, seed=1, folder=folder / "checkpoints",
+                   log=Log(folder / "log.jsonl", steps=8), evaluate=lambda model: {"valid_loss": 1.0})
+
+
+def stored():
+    gold = bilingual.generate(300, 7, level=1)
+    source, target = [pair.source for pair in gold], [pair.target for pair in gold]
+    tokenizer = train_tokenizer(Tokens(size=300), source + target)
+    return Translations(encode(source, tokenizer), encode(target, tokenizer))
+
+
+def plain(model):
+    """This rank's part of the weights, as lists that JSON keeps to the bit."""
+    from regard.training.distributed import local
+
+    return {name: local(x).flatten().tolist() for name, x in checkpoint.weights_of(model).items()}
+
+
+class Poisoned(Say):
+    """Not a number, in the third step, on the last rank alone; and a signal there in the fourth."""
+
+    def __call__(self, model, batch):
+        step = self.trainer.progress.step
+        if step == 4 and ranks.rank() == 1:
+            signal.raise_signal(signal.SIGTERM)
+        return super().__call__(model, batch) * (float("nan") if step == 3 and ranks.rank() == 1 else 1.0)
+
+
+def together(folder):
+    """Everything that two ranks are to show, in one go."""
+    found = {"told": ranks.told(["first" if ranks.first() else "other"]), "total": ranks.total(ranks.rank() + 1),
+             "array": ranks.total(np.eye(2)[ranks.rank()]).tolist(), "highest": ranks.highest(7 * ranks.rank()),
+             "shared": list(ranks.share(range(5))), "each": list(ranks.told_each("abc" if ranks.first() else "")),
+             "filled": ranks.filled([i if i % 2 == ranks.rank() else None for i in range(5)])}
+    store = stored()
+    for kind in ("ddp", "fsdp"):
+        for name in RECIPES:
+            run = train(settings(name, parallel=kind), folder / f"{name}-{kind}", device="cpu")
+            if name == "translate":
+                found[f"said {kind}"] = [best.text for best in run.best(LINES)]
+                evaluate(run)
+        found[kind] = laws(folder / kind, store, kind)
+    return found
+
+
+def laws(folder, store, kind):
+    poisoned = trainer(folder / "poisoned", store, Poisoned(Regularize()), parallel=kind, save_every=100, clip_norm=1e9)
+    poisoned.objective.trainer = poisoned
+    ahead = poisoned.step_batches()
+    for _ in range(2):
+        poisoned.step(next(ahead))
+    before = plain(poisoned.model)
+    loss, _ = poisoned.step(next(ahead))
+    found = {"skipped": before == plain(poisoned.model), "not_finite": float(poisoned.not_finite), "loss": float(loss),
+             "seed": torch.initial_seed()}
+    try:
+        poisoned.train()
+    except Interrupted as interruption:
+        found |= {"signal": interruption.number, "stopped": poisoned.progress.step}
+    whole = trainer(folder / "whole", store, parallel=kind, ema=0.9)
+    whole.train()
+    half = trainer(folder / "half", store, parallel=kind, ema=0.9)
+    half.resume(folder / "whole" / "checkpoints" / "step-00000004")
+    half.train()
+    found |= {"resumed": plain(half.model) == plain(whole.model), "rows": sum(map(len, plain(half.model).values()))}
+    return found | ({"exchanges": exchanges(folder, store)} if kind == "ddp" else {"sent": sent(folder, store)})
+
+
+def exchanges(folder, store):
+    """How often gradients are exchanged in a step of three micro-batches."""
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    seen = []
+    counted = trainer(folder / "counted", store, parallel="ddp", gradient_accumulation_steps=3)
+
+    def hook(state, bucket):
+        seen.append(bucket.index())
+        return allreduce_hook(state, bucket)
+
+    counted.spread.run.register_comm_hook(None, hook)
+    ahead = counted.step_batches()
+    counted.step(next(ahead))
+    seen.clear()
+    counted.step(next(ahead))
+    return seen
+
+
+def sent(folder, store):
+    """Numbers that FSDP hands over to be gathered and reduced, in a step of two micro-batches."""
+    import torch.distributed as dist
+
+    counted = trainer(folder / "counted", store, parallel="fsdp", gradient_accumulation_steps=2)
+    ahead = counted.step_batches()
+    counted.step(next(ahead))
+    seen, called = [], {name: getattr(dist, name) for name in COLLECTIVES if hasattr(dist, name)}
+
+    def count(name):
+        def call(output, input, *args, **more):
+            seen.append(max(output.numel(), input.numel()))
+            return called[name](output, input, *args, **more)
+        return call
+
+    for name in called:
+        setattr(dist, name, count(name))
+    counted.step(next(ahead))
+    for name, function in called.items():
+        setattr(dist, name, function)
+    return sum(seen)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("together")
+
+
+@pytest.fixture(scope="module")
+def two(on_ranks, folder):
+    return on_ranks(2, together, folder)
+
+
+@pytest.fixture(scope="module")
+def one(folder):
+    return {name: train(settings(name), folder / f"{name}-alone", device="cpu") for name in RECIPES}
+
+
+def test_what_ranks_tell_one_another(two):
+    for rank, found in enumerate(two):
+        assert found["told"] == ["first"] and found["total"] == 3 and found["array"] == [1, 1] and found["highest"] == 7
+        assert found["shared"] == [[0, 2, 4], [1, 3]][rank] and found["each"] == ["a", "b", "c"]
+        assert found["filled"] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_curves_are_those_of_one_process(name, kind, one, two, folder):
+    mine, alone = folder / f"{name}-{kind}", one[name].folder
+    assert len(curve(alone)) == 6
+    torch.testing.assert_close(curve(mine), curve(alone), atol=2e-4, rtol=1e-4)
+    torch.testing.assert_close(curve(mine, "valid_loss"), curve(alone, "valid_loss"), atol=2e-4, rtol=1e-4)
+    for key, tensor in weights(alone).items():
+        torch.testing.assert_close(weights(mine)[key], tensor, atol=2e-3, rtol=1e-3)
+    for file in ("recipe.toml", "config.json"):
+        said = (mine / file).read_text().replace(f'parallel = "{kind}"', 'parallel = "auto"')
+        assert said == (alone / file).read_text()
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_translations_are_divided_and_put_together_in_order(kind, two, folder):
+    run = load(folder / f"translate-{kind}", device="cpu")
+    said = [best.text for best in run.best(LINES)]
+    assert [found[f"said {kind}"] for found in two] == [said, said] and len(set(said)) > 1
+    (result,) = evaluate(run, save=False)
+    scores = json.loads((run.folder / "scores.json").read_text())[result.name]
+    assert (run.folder / "outputs" / f"{result.name}.txt").read_text().splitlines() == result.outputs
+    assert {name: score.to_json()["score"] for name, score in result.scores.items()} == \
+        {name: score["score"] for name, score in scores.items()}
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_what_is_not_finite_on_one_rank_is_applied_on_none(kind, two):
+    for found in two:
+        assert found[kind]["skipped"] and found[kind]["not_finite"] == 1 and found[kind]["loss"] == 0
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_a_signal_on_one_rank_stops_all_after_the_same_step(kind, two, folder):
+    assert [(found[kind]["signal"], found[kind]["stopped"]) for found in two] == [(signal.SIGTERM, 4)] * 2
+    path, _ = checkpoint.newest_good(folder / kind / "poisoned" / "checkpoints")
+    assert path.name == "step-00000004"
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_resuming_on_as_many_ranks_gives_the_same_bits(kind, two):
+    assert all(found[kind]["resumed"] for found in two)
+
+
+def test_fsdp_shards_and_ddp_does_not(two):
+    whole = two[0]["ddp"]["rows"]
+    assert [found["ddp"]["rows"] for found in two] == [whole, whole]
+    assert sum(found["fsdp"]["rows"] for found in two) == whole and max(found["fsdp"]["rows"] for found in two) < 0.6 * whole
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_a_checkpoint_of_two_ranks_goes_on_on_one(kind, two, folder):
+    """At the same place of the data, with the same optimiser."""
+    path, store = folder / kind / "whole" / "checkpoints" / "step-00000004", stored()
+    files = {file.name for file in path.glob("*.safetensors")}
+    assert ("model-2-of-2.safetensors" in files) == (kind == "fsdp")
+    mine = trainer(folder / f"alone-{kind}", store, ema=0.9, dropout=0.0)
+    mine.resume(path)
+    assert mine.progress.step == 4
+    ahead = mine.step_batches()
+    epoch, index, _ = next(ahead)[0]
+    done = checkpoint.load(path).state
+    assert (epoch, index) == (done["epoch"], done["index"])
+    saved = checkpoint.load(path).tensors
+    assert all(torch.equal(saved["model"][name], x) for name, x in checkpoint.weights_of(mine.model).items())
+    assert all(torch.equal(saved["optimizer"][name], x) for name, x in mine.optimizer.tensors().items())
+
+
+def test_gradients_are_exchanged_once_a_step(two):
+    assert two[0]["ddp"]["exchanges"] == list(range(len(two[0]["ddp"]["exchanges"]))) and two[0]["ddp"]["exchanges"]
+
+
+def test_fsdp_sends_what_the_plan_says(two):
+    """Each of two ranks sends half of what is gathered and reduced, in numbers of 4 bytes."""
+    recipe = build({"data": {"world": {}}, "tokens": {"size": 300}, "train": {"gradient_accumulation_steps": 2},
+                    "model": {"preset": "tiny", "width": 16, "heads": 2, "feed_forward": 32}})
+    _, way = spread(plan_recipe("tiny", recipe, (300, 300)), 2)
+    assert way.sent == two[0]["fsdp"]["sent"] * 4 / 2
+
+
+def test_every_rank_drops_something_else(two):
+    assert two[0]["ddp"]["seed"] != two[1]["ddp"]["seed"] == hash_step(1, 3, 1) and hash_step(1, 3) == two[0]["ddp"]["seed"]
+
+
+def test_rows_are_shared_out_and_a_rank_without_any_counts_nothing():
+    store = stored()
+    every = [Batches(store, 12, 1, rank=rank, ranks=4) for rank in range(4)]
+    for index in range(20):
+        shares = [batches.batch(0, index) for batches in every]
+        rows = every[0].plan(0)[index]
+        counted = [row for share in shares if share.counts for row in share.rows]
+        assert sorted(counted) == sorted(rows.tolist())
+        assert sum(share.label_count() for share in shares) == Batches(store, 12, 1).batch(0, index).label_count()
+    assert any(not share.counts for share in shares)
+
+
+def test_what_cannot_be_spread_is_refused(monkeypatch):
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    assert kind_of(Train(parallel="fsdp", optimizer={"kind": "muon"})) == "none"
+    for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "x", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(Mistake, match=r"train.parallel = 'none', but torchrun started 2 processes"):
+        kind_of(Train(parallel="none"))
+    with pytest.raises(Mistake, match=r"muon.*use adamw, or train.parallel = 'ddp'"):
+        kind_of(Train(parallel="fsdp", optimizer={"kind": "muon"}))
+    assert kind_of(Train()) == kind_of(Train(optimizer={"kind": "muon"})) == "ddp"
+    with pytest.raises(Mistake, match="regard show is for one process; leave out torchrun"):
+        be_one_of_many(["show", "run", "text"])
+
+
+def test_one_process_needs_nobody():
+    assert ranks.count() == 1 and ranks.first() and ranks.watch is None
+    assert ranks.total(3) == 3 and ranks.gathered("x") == ["x"] and list(ranks.told_each("ab")) == ["a", "b"]
+    assert not any(thread.name == "regard-watch" for thread in threading.enumerate())
