@@ -61,7 +61,8 @@ def test_a_text_is_told_from_those_that_are_false(tmp_path):
 
 
 def test_pictures_are_drawn_as_they_are_described(tmp_path):
-    scored({"task": "codes", "data": world(4000), "model": {"quantise": "vq", "codes": 64, "code_width": 32, "width": 32, "layers": 1},
+    scored({"task": "codes", "data": world(4000),
+            "model": {"quantise": "vq", "codes": 64, "code_width": 32, "width": 32, "layers": 1},
             "train": steps(600, optimizer={"learning_rate": 3e-3})}, tmp_path / "codes")
     _, found = scored({"task": "draw", "data": world(4000), "tokens": {"kind": "words"},
                        "model": {"codes": {"run": str(tmp_path / "codes")}, "layers": 3, "width": 96, "heads": 4,
