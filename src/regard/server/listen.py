@@ -84,15 +84,19 @@ def address(taken: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
+def server_of(runs: dict[str, Any], settings: Settings) -> uvicorn.Server:
+    return uvicorn.Server(uvicorn.Config(
+        create_app(runs, settings), http=protocol(settings), ws="none", lifespan="on", loop="asyncio", log_config=None,
+        access_log=False, h11_max_incomplete_event_size=LARGEST_HEAD, timeout_keep_alive=IDLE, server_header=False, backlog=WAITING,
+        timeout_graceful_shutdown=int(settings.grace), proxy_headers=False))
+
+
 def serve(runs: dict[str, Any], settings: Settings, taken: socket.socket) -> None:
     """Until a signal comes: then what is being written may end, for a while, and the rest is given up."""
     log_to_stderr()
-    app = create_app(runs, settings)
-    config = uvicorn.Config(app, http=protocol(settings), ws="none", lifespan="on", loop="asyncio", log_config=None, access_log=False,
-                            h11_max_incomplete_event_size=LARGEST_HEAD, timeout_keep_alive=IDLE, server_header=False,
-                            backlog=WAITING, timeout_graceful_shutdown=int(settings.grace), proxy_headers=False)
+    server = server_of(runs, settings)
     for number in (signal.SIGTERM, signal.SIGINT):    # uvicorn raises them again when it has stopped; by then all is done
         signal.signal(number, lambda *_: None)
     log.info("serving", extra={"address": address(taken), "models": ", ".join(runs)})
-    uvicorn.Server(config).run(sockets=[taken])
+    server.run(sockets=[taken])
     log.info("stopped")
