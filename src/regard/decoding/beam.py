@@ -58,7 +58,7 @@ class Beams:
             parts = [getattr(beams, name) for beams in (self, other)]
             return torch.cat([F.pad(part, (0, L - part.size(2)), value=FILL) if part.dim() == 3 else part for part in parts])
 
-        joined = {part.name: both(part.name) for part in fields(self) if part.name != "end"}
+        joined: dict[str, Any] = {part.name: both(part.name) for part in fields(self) if part.name != "end"}
         joined["rows"] = torch.cat([self.rows, other.rows + (int(self.rows.max()) + 1 if len(self.rows) else 0)])
         return replace(self, **joined)
 

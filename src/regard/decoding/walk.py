@@ -122,7 +122,8 @@ class Walking:
         """The next token of every sentence, those of a party together."""
         sizes = [len(party.rows) for party in self.parties]
         log_p = next_log_probabilities(self.logits, torch.cat([party.ends_now() for party in self.parties]), self.marks)
-        return [party.take(*parts, self.marks) for party, *parts in zip(self.parties, self.logits.split(sizes), log_p.split(sizes))]
+        each = zip(self.parties, self.logits.split(sizes), log_p.split(sizes))
+        return [party.take(logits, chances, self.marks) for party, logits, chances in each]
 
     @torch.no_grad()
     def go_on(self) -> None:

@@ -34,8 +34,9 @@ async def answered(request: Request, worker: Worker, tickets: Sequence[Ticket], 
     worker.submit(tickets)
     whole = asyncio.gather(*(ticket.future for ticket in tickets))
     leaving = asyncio.create_task(leaves(request))
+    both: set[asyncio.Future[Any]] = {whole, leaving}
     try:
-        done, _ = await asyncio.wait({whole, leaving}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if whole in done:
             return whole.result()
         raise LEFT if leaving in done else left_over(seconds)

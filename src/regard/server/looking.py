@@ -82,7 +82,7 @@ def seen_of_translations(run: Any, texts: Sequence[str], found: Sequence[Any], a
             nodes, _ = beam_tree(run, texts[i], max(2, beam), run.recipe.decode.length_penalty if alpha is None else alpha,
                                  asked.max_tokens)
             seen[i]["tree"] = [answers.Node(parent=node.parent, step=node.step, word=node.word, log_probability=round(node.log_p, 4),
-                                            fate=node.fate, score=None if node.score is None else round(node.score, 4),  # type: ignore[arg-type]
+                                            fate=node.fate, score=None if node.score is None else round(node.score, 4),
                                             best=node.best) for node in nodes]
     return seen
 

@@ -83,13 +83,13 @@ async def completions(asked: types.Completion, request: Request) -> Response:
         return chunk([types.CompletionChoice(index=index, text=told.text, finish_reason=None, logprobs=said)])
 
     def ended(index: int, found: Any) -> types.Completed:
-        return chunk([types.CompletionChoice(index=index, text="", finish_reason=reason(found))])           # type: ignore[arg-type]
+        return chunk([types.CompletionChoice(index=index, text="", finish_reason=reason(found))])
 
     if asked.stream:
         return await asking.events(tasks, piece, lambda found: chunk([], wanted.counted(found)) if wanted.usage else None, ended)
     found = await asking.written(tasks)
     return sent(chunk([types.CompletionChoice(
-        index=index, text=(one.text.text if asked.echo else one.text.written), finish_reason=reason(one),  # type: ignore[arg-type]
+        index=index, text=(one.text.text if asked.echo else one.text.written), finish_reason=reason(one),
         logprobs=logprobs(one.words, one.probabilities, one.words)) for index, one in enumerate(found)], wanted.counted(found)))
 
 
@@ -127,7 +127,7 @@ async def chat(asked: types.Chat, request: Request) -> Response:
         return await asking.events(tasks, piece, lambda found: chunk([], wanted.counted(found)) if wanted.usage else None, ended)
     found = await asking.written(tasks)
     return sent(types.Chatted(id=wanted.id, created=wanted.created, model=asking.served.name, usage=wanted.counted(found), choices=[
-        types.ChatChoice(index=index, message=types.Reply(content=one.text.written), finish_reason=reason(one),  # type: ignore[arg-type]
+        types.ChatChoice(index=index, message=types.Reply(content=one.text.written), finish_reason=reason(one),
                          logprobs=logprobs(one.words, one.probabilities)) for index, one in enumerate(found)]))
 
 
