@@ -85,8 +85,8 @@ def test_thousands_of_requests_that_fit_the_document_or_do_not(runs, listening):
     from schemathesis.specs.openapi.checks import positive_data_acceptance
 
     seen = {}
-    able = {"translate": "en-de", "fill": "masked", "classify": "classify", "tag": "tag", "embed": "masked", "embeddings": "masked",
-            "caption": "caption", "match": "clip", "draw": "draw", "explain": "classify"}
+    able = {"translate": "en-de", "fill": "masked", "classify": "classify", "tag": "tag", "embed": "masked", "match": "clip",
+            "embeddings": "masked", "caption": "caption", "draw": "draw", "explain": "classify"}
 
     def ask(operation, mode, number):
         @settings(max_examples=number, deadline=None, database=None, derandomize=True, phases=[Phase.generate],

@@ -76,7 +76,7 @@ def rendered(template: str, messages: Sequence[Mapping[str, str]], names: Mappin
 
     try:
         return compiled(template).render(messages=[dict(message) for message in messages], add_generation_prompt=True, **names)
-    except (TemplateError, TypeError, ValueError, OverflowError, RecursionError) as error:
+    except (TemplateError, TypeError, ValueError, ArithmeticError, AttributeError, LookupError, RecursionError) as error:
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise Mistake(f"the chat template does not take these messages ({reason})") from None
 

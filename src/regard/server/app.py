@@ -46,7 +46,7 @@ def create_app(runs: dict[str, Any], settings: Settings | None = None) -> FastAP
     app.include_router(openai.router)
     add_signs_of_life(app)
     add_page(app)
-    app.add_middleware(Guard, settings=settings, metrics=metrics)
+    app.add_middleware(Guard, settings=settings, metrics=metrics, full=shelf.full)
     app.add_exception_handler(Refused, refused)
     app.add_exception_handler(Mistake, mistaken)
     app.add_exception_handler(RequestValidationError, invalid)

@@ -4,6 +4,7 @@ wait without one, the oldest goes."""
 import asyncio
 import signal
 import socket
+import sys
 from typing import Any
 
 import h11
@@ -18,6 +19,8 @@ from regard.server.settings import Settings
 LARGEST_HEAD = 16_384
 IDLE = 5
 """Seconds that a connection is kept between two requests."""
+SWITCH = 0.0005
+"""Seconds after which a model's thread, where it holds Python, lets the connections have it."""
 WAITING = 2048
 """Connections that the system holds until they are taken."""
 
@@ -95,6 +98,7 @@ def serve(runs: dict[str, Any], settings: Settings, taken: socket.socket) -> Non
     """Until a signal comes: then what is being written may end, for a while, and the rest is given up."""
     log_to_stderr()
     server = server_of(runs, settings)
+    sys.setswitchinterval(SWITCH)
     for number in (signal.SIGTERM, signal.SIGINT):    # uvicorn raises them again when it has stopped; by then all is done
         signal.signal(number, lambda *_: None)
     log.info("serving", extra={"address": address(taken), "models": ", ".join(runs)})

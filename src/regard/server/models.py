@@ -46,6 +46,11 @@ class Shelf:
             raise Mistake("no model to serve; give at least one run folder")
         self.models = {name: Served(name, run, settings, metrics) for name, run in runs.items()}
 
+    def full(self, client: str) -> Refused | None:
+        """What is answered where no model has room, whatever is asked."""
+        answers = [served.worker.full(client) for served in self.models.values()]
+        return answers[0] if all(answers) else None
+
     def find(self, name: str | None, verb: str) -> Served:
         """The model of this name, or the first that has the verb."""
         if name is None:

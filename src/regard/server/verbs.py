@@ -37,6 +37,7 @@ from regard.run.pictures import picture_of
 from regard.run.together import Manner, Piece, Task, captioning, translating, writing
 from regard.server import answers, looking, requests
 from regard.server.conduct import Pieces, answered, streamed
+from regard.server.guard import client_of
 from regard.server.models import Served
 from regard.server.problems import Refused
 from regard.server.worker import Tell, Ticket
@@ -72,7 +73,7 @@ class Asking:
 
     @property
     def client(self) -> str:
-        return self.request.client.host if self.request.client else "?"
+        return client_of(self.request.scope)
 
     @property
     def seconds(self) -> float:

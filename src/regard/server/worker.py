@@ -93,18 +93,24 @@ class Worker:
             if self.stopping or not self.thread.is_alive():
                 raise Refused(503, "the server is stopping; try another time", code="stopping", retry=5)
             more, client = len(tickets), tickets[0].client
-            wait = self.number * self.pace
-            if self.number + more > self.settings.queue:
-                self.metrics.count("regard_refused_total", more, model=self.name)
-                raise Refused(503, f"{self.number} texts are waiting already; try again later", code="queue_full", retry=wait)
-            mine = len(self.waiting.get(client, ()))
-            if mine + more > max(1, self.settings.queue // 2):
-                self.metrics.count("regard_refused_total", more, model=self.name)
-                raise Refused(429, f"{mine} of your texts are waiting already; send fewer at a time", code="too_many_waiting",
-                              retry=wait)
+            if (refused := self.full(client, more)) is not None:
+                raise refused
             self.waiting.setdefault(client, deque()).extend(tickets)
             self.number += more
             self.ready.notify()
+
+    def full(self, client: str, more: int = 1) -> Refused | None:
+        """What is answered to a client whose texts have no room."""
+        mine, wait = len(self.waiting.get(client, ())), self.number * self.pace
+        if self.number + more > self.settings.queue:
+            refused = Refused(503, f"{self.number} texts are waiting already; try again later", code="queue_full", retry=wait)
+        elif mine + more > max(1, self.settings.queue // 2):
+            refused = Refused(429, f"{mine} of your texts are waiting already; send fewer at a time", code="too_many_waiting",
+                              retry=wait)
+        else:
+            return None
+        self.metrics.count("regard_refused_total", more, model=self.name)
+        return refused
 
     def give_up(self, tickets: Sequence[Ticket]) -> None:
         """What waits leaves the queue at once; what is being written stops before the next step."""
