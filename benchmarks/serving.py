@@ -63,7 +63,7 @@ class Clients:
         return {"clients": clients, "seconds": round(took, 2), "served": len(good),
                 "per_second": round((len(whens) - 1) / (whens[-1] - whens[0]), 2) if len(whens) > 1 else 0.0,
                 "p50_ms": quantile(good, 0.5), "p99_ms": quantile(good, 0.99), "refused": len(refused),
-                "refused_p99_ms": quantile(refused, 0.99),
+                "refused_p50_ms": quantile(refused, 0.5), "refused_p99_ms": quantile(refused, 0.99),
                 "other": sorted({status for status, *_ in self.answers} - {200, 429, 503})}
 
 

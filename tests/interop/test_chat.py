@@ -57,7 +57,7 @@ def test_a_template_that_means_ill_does_nothing(folder, template):
 
 
 def test_without_a_template_there_is_no_conversation(folder):
-    (folder / "tokenizer_config.json").write_text("{")
+    (folder / "tokenizer_config.json").write_text("{}")
     run = regard.load(folder, device="cpu")
     assert chat_template(run) is None
     with pytest.raises(Mistake, match="no chat template"):

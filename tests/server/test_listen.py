@@ -1,4 +1,4 @@
-"""Laws of connections: heads and bodies come in time and in size, the oldest of too many goes; and what the command line refuses."""
+"""Laws of connections: heads and bodies come in time and in size, the oldest of too many goes; what the command line refuses."""
 
 import json
 import socket

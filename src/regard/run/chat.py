@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import Mistake
+from regard.interop.config import read_json
 from regard.run.base import Run
 from regard.run.language import LanguageRun
 from regard.tokens.special import NO_MARK
@@ -28,11 +29,7 @@ def chat_template(run: Run) -> str | None:
 
 def tokenizer_settings(folder: Path) -> dict[str, Any]:
     path = folder / "tokenizer_config.json"
-    try:
-        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except (ValueError, OSError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return read_json(path) if path.is_file() else {}
 
 
 def conversation(run: LanguageRun, messages: Sequence[Mapping[str, str]]) -> list[int]:

@@ -77,8 +77,7 @@ def commands(run: Translator, result: Result) -> list[str]:
     sentence = next(pair.source for pair in result.examples.gold or [] if pair.pronouns)
     return [f'regard translate {run.folder} "{sentence}"', f'regard show {run.folder} "{sentence}" --terminal',
             f'regard show {run.folder} "{sentence}" --heads --out heads.svg',
-            "regard new translate --source your.en --target your.de",
-            f"regard serve {run.folder}      and open http://127.0.0.1:8000 in a browser"]
+            "regard new translate --source your.en --target your.de"]
 
 
 def write_report(run: Translator, result: Result, seconds: float) -> Path:
