@@ -2,9 +2,11 @@
 wait without one, the oldest goes."""
 
 import asyncio
+import os
 import signal
 import socket
 import sys
+import threading
 from typing import Any
 
 import h11
@@ -104,3 +106,6 @@ def serve(runs: dict[str, Any], settings: Settings, taken: socket.socket) -> Non
     log.info("serving", extra={"address": address(taken), "models": ", ".join(runs)})
     server.run(sockets=[taken])
     log.info("stopped")
+    if any(thread.is_alive() for thread in threading.enumerate() if thread.daemon and thread is not threading.current_thread()):
+        sys.stderr.flush()
+        os._exit(0)                                   # something that cannot be given up, such as an explanation, is still at it

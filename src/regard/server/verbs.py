@@ -80,10 +80,9 @@ class Asking:
         return self.request.app.state.settings.deadline
 
     async def of_model(self, work: Callable[[Any], Any]) -> Any:
-        """What the model's thread makes of its run."""
-        run = self.served.run
-        (found,) = await answered(self.request, self.served.worker, [Ticket(lambda tell: work(run), client=self.client)],
-                                  self.seconds)
+        """What is made of the run, or its twin."""
+        ticket = Ticket(lambda tell: work(self.served.twin), client=self.client)
+        (found,) = await answered(self.request, self.served.looker, [ticket], self.seconds)
         return found
 
     async def written(self, begin: Sequence[Callable[[Tell], Task]]) -> list[Any]:

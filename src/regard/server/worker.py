@@ -1,5 +1,5 @@
-"""One thread for each model. Texts that are asked for wait in turn, those of a client behind each other and the clients side by
-side; they are written together; everything else is done between two steps, one thing at a time."""
+"""A thread in which a model works. Texts that are asked for wait in turn, those of a client behind each other and the clients
+side by side; they are written together; everything else is done between two steps, one thing at a time."""
 
 import asyncio
 import logging
@@ -63,7 +63,7 @@ class Ticket:
 
 
 class Worker:
-    def __init__(self, name: str, run: Any, settings: Settings, metrics: Metrics):
+    def __init__(self, name: str, run: Any, settings: Settings, metrics: Metrics, part: str = "writes"):
         self.name, self.run, self.settings, self.metrics = name, run, settings, metrics
         self.ready = threading.Condition()
         self.waiting: OrderedDict[str, deque[Ticket]] = OrderedDict()
@@ -74,9 +74,9 @@ class Worker:
         self.pace = 0.05
         """Seconds that a text takes from one end of the queue to the next, on the average."""
         self.together = together(run) if hasattr(run.model, "step") else None
-        self.thread = threading.Thread(target=self.work, name=f"model {name}", daemon=True)
-        metrics.watch("regard_waiting", lambda: self.number, model=name)
-        metrics.watch("regard_running", lambda: len(self.running), model=name)
+        self.thread = threading.Thread(target=self.work, name=f"{name} {part}", daemon=True)
+        metrics.watch("regard_waiting", lambda: self.number, model=name, part=part)
+        metrics.watch("regard_running", lambda: len(self.running), model=name, part=part)
 
     @property
     def alive(self) -> bool:
@@ -127,8 +127,8 @@ class Worker:
                     if not line:
                         del self.waiting[ticket.client]
 
-    def stop(self, seconds: float) -> None:
-        """Refuse what waits, give up what is being written, and wait for the thread."""
+    def stop(self) -> None:
+        """Refuse what waits, and give up what is being written."""
         with self.ready:
             self.stopping = True
             for line in self.waiting.values():
@@ -139,8 +139,6 @@ class Worker:
             for ticket in self.running.values():
                 ticket.unwanted = True
             self.ready.notify()
-        if self.thread.is_alive():
-            self.thread.join(seconds)
 
     # in the model's thread
 
