@@ -1,13 +1,14 @@
 # make demo   watch a Transformer learn to translate, and look at what it attends to
 # make test   ruff, the type checker, laws and tiny systems (under 8 minutes on 2 cores)
 # make docs   the tour and all other documents as a site in build/site (some 6 minutes the first time)
+# make bench  us and the peers on the CPU, in turns, as ratios (some 20 minutes on 2 cores; leave the machine alone meanwhile)
 # All set up what they need; make setup does that part alone.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test check system docs clean
+.PHONY: setup demo test check system docs bench clean
 
 setup: $(READY)
 
@@ -34,6 +35,9 @@ system: setup
 docs: setup
 	$(BIN)/python docs/settings.py
 	$(BIN)/python docs/build.py
+
+bench: setup
+	for part in startup decoding generation encoding training; do $(BIN)/python benchmarks/cpu_$$part.py || exit 1; done
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -41,7 +41,21 @@ class Cache:
     def reorder(self, rows: Tensor) -> None:
         """Row i becomes what row rows[i] was; rows may be repeated or left out."""
         if self.keys is not None and self.values is not None:
-            self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
+            self.keys, self.values = self.reordered(self.keys, rows), self.reordered(self.values, rows)
+
+    def reordered(self, x: Tensor, rows: Tensor) -> Tensor:
+        """On the CPU only what is filled is copied, and of that only the rows that change."""
+        if x.is_cuda:
+            return x.index_select(0, rows)
+        filled = x[:, :, :self.length]
+        if len(rows) != len(x):
+            wider = x.new_zeros(len(rows), *x.shape[1:])
+            wider[:, :, :self.length] = filled.index_select(0, rows)
+            return wider
+        changed = (rows != torch.arange(len(rows))).nonzero()[:, 0]
+        if len(changed):
+            filled.index_copy_(0, changed, filled.index_select(0, rows[changed]))
+        return x
 
     @staticmethod
     def join(caches: "list[Cache]") -> "Cache":

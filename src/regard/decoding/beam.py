@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.decoding.protocol import Decodes, Hypothesis, begin, end_of, last_logits, length_penalty, next_log_probabilities
+from regard.decoding.protocol import Decodes, Hypothesis, begin, best_next, end_of, last_logits, length_penalty
 from regard.tokens.special import FILL, OURS, Marks
 
 
@@ -72,8 +72,8 @@ def beam_search(model: Decodes, inputs: Any, limits: Tensor, *, beam: int, alpha
     state = state.reorder(torch.arange(len(limits), device=device).repeat_interleave(beam))
     logits = logits.repeat_interleave(beam, dim=0)
     for step in range(longest):
-        log_p = next_log_probabilities(last_logits(logits), (beams.limits == step + 1).repeat_interleave(beam), marks)
-        origin = advance(beams, log_p, step, alpha, report)
+        ends_now = (beams.limits == step + 1).repeat_interleave(beam)
+        origin = advance(beams, *best_next(last_logits(logits), ends_now, 2 * beam, marks), step, alpha, report)
         done = is_done(beams, step + 1, alpha, number, stop_early)
         if done.any():
             collect(beams.keep(done), number, results)
@@ -86,13 +86,14 @@ def beam_search(model: Decodes, inputs: Any, limits: Tensor, *, beam: int, alpha
     return results
 
 
-def advance(beams: Beams, log_p: Tensor, step: int, alpha: float, report: Report | None = None) -> Tensor:
-    """Extend every alive hypothesis by one token; returns which hypothesis each new one goes on from (B, N)."""
+def advance(beams: Beams, log_p: Tensor, tokens: Tensor, step: int, alpha: float, report: Report | None = None) -> Tensor:
+    """Extend every alive hypothesis by one of its 2N best tokens (B·N, 2N); returns which hypothesis each new one goes on from
+    (B, N)."""
     B, N = beams.alive.shape
-    V = log_p.size(-1)
-    candidates = (beams.alive[..., None] + log_p.view(B, N, V)).flatten(1)        # (B, N·V)
-    best, flat = candidates.topk(min(2 * N, N * V), dim=1)                        # at most N of these end
-    origin, token = flat // V, flat % V
+    each = log_p.size(-1)                                                         # a vocabulary may be smaller
+    candidates = (beams.alive[..., None] + log_p.view(B, N, each)).flatten(1)     # (B, N · 2N)
+    best, flat = candidates.topk(min(2 * N, N * each), dim=1)                     # at most N of these end
+    origin, token = flat // each, tokens.view(B, N * each).gather(1, flat)
     ends = token == beams.end
     sentence, place = torch.arange(B, device=flat.device)[:, None], torch.arange(N, device=flat.device)
     beams.ways[:, :, step] = sentence * N + place if step else sentence           # the first step reads each sentence once

@@ -9,7 +9,16 @@ import torch
 from torch import Tensor
 
 from regard import chance
-from regard.decoding.protocol import Decodes, Hypothesis, begin, end_of, last_logits, length_penalty, next_log_probabilities
+from regard.decoding.protocol import (
+    Decodes,
+    Hypothesis,
+    begin,
+    best_next,
+    end_of,
+    last_logits,
+    length_penalty,
+    next_log_probabilities,
+)
 from regard.tokens.special import OURS, Marks
 
 Choose = Callable[[Tensor, Tensor, int], Tensor]
@@ -67,11 +76,15 @@ def steps(model: Decodes, inputs: Any, limits: Tensor, choose: Choose = greedy, 
     for number in range(int(limits.max())):
         logits, state = model.step(last, state)
         logits, ends_now = last_logits(logits), limits[rows] == number + 1
-        log_p = wanted = next_log_probabilities(logits, ends_now, marks)
-        if process is not None:
-            wanted = next_log_probabilities(process(logits, written), ends_now, marks)
-        token = choose(wanted, rows, number)                                      # (rows,)
-        step = Step(rows, token, log_p.gather(-1, token[:, None])[:, 0], token != end_of(logits, marks))
+        if choose is greedy and process is None:
+            said, token = (part[:, 0] for part in best_next(logits, ends_now, 1, marks))      # (rows,) each
+        else:
+            log_p = wanted = next_log_probabilities(logits, ends_now, marks)
+            if process is not None:
+                wanted = next_log_probabilities(process(logits, written), ends_now, marks)
+            token = choose(wanted, rows, number)                                  # (rows,)
+            said = log_p.gather(-1, token[:, None])[:, 0]
+        step = Step(rows, token, said, token != end_of(logits, marks))
         yield step
         going = step.going.nonzero()[:, 0]
         if len(going) == 0:

@@ -58,19 +58,23 @@ class Proof:
 
     against: str
     logits: float
-    states: float
-    attention: float
+    states: float | None
+    """None where the other side does not show them; attention likewise."""
+    attention: float | None
     texts: int = 0
     greedy: int = 0
     beam: int = 0
+    measured: str = "logits"
+    """What stands for the logits, where the other side does not show those either."""
 
     @property
     def holds(self) -> bool:
-        return max(self.logits, self.states, self.attention) <= CLOSE and self.texts == self.greedy == self.beam
+        return max(self.logits, self.states or 0.0, self.attention or 0.0) <= CLOSE and self.texts == self.greedy == self.beam
 
     def lines(self) -> list[str]:
         found = [f"{name}: largest difference {value:.1e}" for name, value in
-                 (("logits", self.logits), ("states of every layer", self.states), ("attention weights", self.attention))]
+                 ((self.measured, self.logits), ("states of every layer", self.states), ("attention weights", self.attention))
+                 if value is not None]
         if self.texts:
             found += [f"greedy text: the same in {self.greedy} of {self.texts}",
                       f"beam text, length penalty 0: the same in {self.beam} of {self.texts}"]

@@ -24,6 +24,7 @@ from regard.run.opened import kind_of, load
 from regard.training import checkpoint
 from regard.training.log import Log, note
 from regard.training.loop import Trainer
+from regard.training.precision import choose_precision
 
 DONE = {"drop": "dropped", "truncate": "cut", "split": "split"}
 
@@ -165,9 +166,10 @@ def describe(run: Run, log: Log, data: Dataset[Any], long: int, batches: Batches
               **run.sizes(), "parameters": parameters}
     (run.folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     (run.folder / "environment.json").write_text(json.dumps(environment.describe(run.device), indent=1) + "\n", encoding="utf-8")
+    precision = choose_precision(run.recipe.train.precision, run.model, run.device)
     packed = f"packed into {len(batches.examples):,} rows, " if isinstance(batches.examples, Packed) else ""
     log.note(f"{len(data.train):,} examples to learn from, {len(data.valid):,} to check; {parameters:,} parameters; "
-             f"{packed}{len(batches.plan(0)):,} batches an epoch, {padding:.1%} padding; on {environment.hardware(run.device)}")
+             f"{packed}{len(batches.plan(0)):,} batches an epoch, {padding:.1%} padding; in {precision} on {environment.hardware(run.device)}")
     if isinstance(batches.examples, Mixed):
         often = [f"{name} {drawn / len(batches.examples):.1%}" for name, drawn in zip(data.train.parts, batches.examples.drawn)]
         log.note(f"of every epoch: {', '.join(often)}")

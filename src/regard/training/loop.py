@@ -19,6 +19,7 @@ from regard.training import checkpoint
 from regard.training.average import MovingAverage, mean_weights
 from regard.training.log import Log
 from regard.training.optimizer import Optimizer
+from regard.training.precision import choose_precision
 from regard.training.schedule import rate
 
 Objective = Callable[[nn.Module, Batch], Tensor]
@@ -53,6 +54,7 @@ class Trainer:
         self.model, self.objective, self.batches, self.settings = model, objective, batches, settings
         self.seed, self.folder, self.log, self.evaluate = seed, folder, log, evaluate
         self.device = next(model.parameters()).device
+        self.precision = choose_precision(settings.precision, model, self.device)
         self.optimizer = Optimizer(model, settings.optimizer)
         self.ema = MovingAverage(model, settings.ema) if settings.ema else None
         self.progress = Progress()
@@ -116,9 +118,7 @@ class Trainer:
         return torch.where(bad.bool(), 0.0, total), count
 
     def autocast(self):
-        precision = self.settings.precision
-        bf16 = precision == "bf16" or (precision == "auto" and self.device.type == "cuda")
-        return torch.autocast(self.device.type, dtype=torch.bfloat16) if bf16 else nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16) if self.precision == "bf16" else nullcontext()
 
     def report(self, meter: "Meter") -> None:
         loss, speed, seconds = meter.read()
