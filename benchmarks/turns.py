@@ -1,7 +1,8 @@
 """Ours and the peers on the same work, in turns: medians with their spread, and ratios; nothing is told where they disagree.
 
 Every round lets each side do the work once, so that whatever else the machine does meets all of them. A side's speed is the median
-of its rounds; its ratio to another the median of the rounds' ratios, with the quartiles of both.
+of its rounds; its ratio to another the median of the rounds' ratios, with the quartiles of both. On a machine that others use
+too, the ratio of the processor's time says more than that of the clock.
 """
 
 import json
@@ -18,20 +19,29 @@ class Disagreement(SystemExit):
     """Two sides that do not say the same are not compared."""
 
 
-def take_turns(sides: Mapping[str, Work], rounds: int, *, rest: float = 0.05) -> dict[str, list[float]]:
+class Times(list):
+    """Seconds on the clock of each round; in `worked` what the processor gave to it, of all threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.worked: list[float] = []
+
+
+def take_turns(sides: Mapping[str, Work], rounds: int, *, rest: float = 0.05) -> dict[str, Times]:
     """Seconds of each side in each round, after one that does not count; threads of one side go to sleep before the next."""
-    times: dict[str, list[float]] = {name: [] for name in sides}
+    times: dict[str, Times] = {name: Times() for name in sides}
     for number in range(rounds + 1):
         for name, work in sides.items():
             time.sleep(rest)
-            begun = time.perf_counter()
+            begun, worked = time.perf_counter(), time.process_time()
             work()
             if number:
                 times[name].append(time.perf_counter() - begun)
+                times[name].worked.append(time.process_time() - worked)
     return times
 
 
-def report(what: str, times: Mapping[str, Sequence[float]], *, amount: float, unit: str, against: Sequence[str],
+def report(what: str, times: Mapping[str, Times], *, amount: float, unit: str, against: Sequence[str],
            agreement: str, **more: Any) -> None:
     """One JSON object a side: how much it does a second, and how many times what each peer does."""
     for name, seconds in times.items():
@@ -41,6 +51,7 @@ def report(what: str, times: Mapping[str, Sequence[float]], *, amount: float, un
                 ratios = [b / a for a, b in zip(seconds, times[peer])]
                 row[f"times {peer}"] = round(median(ratios), 2)
                 row[f"times {peer}, quartiles"] = spread(ratios, 2)
+                row[f"times {peer}, by processor time"] = round(median(b / a for a, b in zip(seconds.worked, times[peer].worked)), 2)
         print(json.dumps({**row, **more, "agreement": agreement, "rounds": len(seconds), "load": round(os.getloadavg()[0], 2)},
                          ensure_ascii=False), flush=True)
 

@@ -69,4 +69,4 @@ class MultiHead(nn.Module):
 
 
 def split(x: Tensor, heads: int) -> Tensor:
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)                           # (B, T, H·K) -> (B, H, T, K)
+    return x.view(*x.shape[:-1], heads, -1).transpose(1, 2)                       # (B, T, H·K) -> (B, H, T, K)

@@ -1,11 +1,13 @@
 """Many sentences: sorted by length, decoded in batches of alike ones, returned in order."""
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.decoding.beam import beam_search
 from regard.decoding.protocol import Decodes, Hypothesis
@@ -40,10 +42,13 @@ def limit_of(length: int, most: int, max_tokens: int | None = None) -> int:
 
 
 def decode_all(sources: Sequence[Sequence[int]], search: Search, *, batch_tokens: int, device: torch.device, most: int,
-               max_tokens: int | None = None, marks: Marks = OURS) -> list:
-    """`search((ids, lengths), limits, numbers)` over batches; limits and results do not depend on the batch."""
+               max_tokens: int | None = None, marks: Marks = OURS, workers: int = 1) -> list:
+    """`search((ids, lengths), limits, numbers)` over batches; limits and results do not depend on the batch, nor on how many
+    are searched at once."""
     results: list = [None] * len(sources)
-    for numbers in batches_by_length([len(source) + marks.around for source in sources], batch_tokens):
+    lengths_read = [len(source) + marks.around for source in sources]
+
+    def go(numbers: list[int]) -> None:
         chosen = [[*marks.before, *sources[i], *marks.after] for i in numbers]
         lengths = torch.tensor([len(ids) for ids in chosen])
         ids = torch.full((len(chosen), int(lengths.max())), FILL)
@@ -53,7 +58,34 @@ def decode_all(sources: Sequence[Sequence[int]], search: Search, *, batch_tokens
         found = search((ids.to(device), lengths.to(device)), torch.tensor(limits, device=device), np.array(numbers))
         for number, result in zip(numbers, found):
             results[number] = result
+
+    share = -(-sum(lengths_read) // workers)                                      # a batch a worker, where all are few
+    batches = list(batches_by_length(lengths_read, max(1, min(batch_tokens, share))))
+    if workers == 1 or len(batches) == 1:
+        for numbers in batches:
+            go(numbers)
+    else:
+        with one_thread_each(workers) as pool:
+            list(pool.map(go, batches))
     return results
+
+
+@contextmanager
+def one_thread_each(workers: int) -> Iterator[ThreadPoolExecutor]:
+    """Workers that compute with one thread each. Two searches side by side take less time than one whose every small product is
+    shared out among two threads, which wait for each other after each."""
+    before = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            yield pool
+    finally:
+        torch.set_num_threads(before)
+
+
+def workers_for(model: nn.Module, device: torch.device) -> int:
+    """Searches at once: a core each on a CPU, one where somebody watches or where the precision is that of this thread."""
+    watched = any(part._forward_hooks for part in model.modules())
+    return 1 if device.type != "cpu" or watched or torch.is_autocast_enabled("cpu") else torch.get_num_threads()
 
 
 def batches_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:

@@ -58,7 +58,7 @@ class Candidates:
 Report = Callable[[Candidates], None]
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def beam_search(model: Decodes, inputs: Any, limits: Tensor, *, beam: int, alpha: float = 0.0, number: int = 1,
                 stop_early: bool = True, prefix: Tensor | None = None, marks: Marks = OURS,
                 report: Report | None = None) -> list[list[Hypothesis]]:

@@ -79,18 +79,16 @@ def next_log_probabilities(logits: Tensor, ends_now: Tensor, marks: Marks = OURS
 
 def best_next(logits: Tensor, ends_now: Tensor, number: int, marks: Marks = OURS) -> tuple[Tensor, Tensor]:
     """The `number` best next tokens of each row and their log p: (rows, V) -> (rows, N), (rows, N), as
-    `next_log_probabilities` has them, without writing those of all V down."""
-    V, end = logits.size(-1), end_of(logits, marks)
-    best, tokens = largest(logits, min(V, number + len(marks.never)))
-    total = logits.logsumexp(-1, keepdim=True)
-    log_p = best - total
+    `next_log_probabilities` has them, without sorting, masking and copying those of all V."""
+    V, end, every = logits.size(-1), end_of(logits, marks), logits.log_softmax(-1)
+    log_p, tokens = largest(every, min(V, number + len(marks.never)))
     for mark in marks.never:
         if mark != end:
             log_p = log_p.masked_fill(tokens == mark, -torch.inf)
     if marks.never:
         log_p, order = log_p.topk(min(V, number), dim=-1)
         tokens = tokens.gather(-1, order)
-    certain = torch.zeros_like(total) if end == V else logits[:, end:end + 1] - total
+    certain = torch.zeros_like(log_p[:, :1]) if end == V else every[:, end:end + 1]
     only = torch.cat([certain, torch.full_like(log_p[:, 1:], -torch.inf)], dim=1)
     return torch.where(ends_now[:, None], only, log_p), torch.where(ends_now[:, None], end, tokens)
 

@@ -71,10 +71,12 @@ def steps(model: Decodes, inputs: Any, limits: Tensor, choose: Choose = greedy, 
           prefix: Tensor | None = None, marks: Marks = OURS) -> Iterator[Step]:
     """Write until every sentence has ended; sentence i has at most limits[i] tokens after its prefix, its end mark included."""
     rows = torch.arange(len(limits), device=limits.device)
-    last, state = begin(model, inputs, limits, prefix, marks)
+    with torch.inference_mode():
+        last, state = begin(model, inputs, limits, prefix, marks)
     written = last if prefix is None else prefix                                  # (rows, L)
     for number in range(int(limits.max())):
-        logits, state = model.step(last, state)
+        with torch.inference_mode():
+            logits, state = model.step(last, state)
         logits, ends_now = last_logits(logits), limits[rows] == number + 1
         if choose is greedy and process is None:
             said, token = (part[:, 0] for part in best_next(logits, ends_now, 1, marks))      # (rows,) each

@@ -2,10 +2,12 @@
 
 A packed model stands beside the exact one. In 8 bits it shares everything with it but the linear layers, hooks among them: who
 watches one watches the other. Weights have a scale for each output (Jacob et al. 2018, sec. 2.1), what they read one for all of
-it, taken anew each time. A single vector is multiplied in float32 by weights of 8 bits: there, reading them is all the time it takes.
+it, taken anew each time.
 """
 
 import copy
+import threading
+import warnings
 from typing import Any
 
 import torch
@@ -16,27 +18,40 @@ from regard.errors import Mistake
 from regard.layers.block import Block
 
 PRECISIONS = ("fp32", "bf16", "int8")
-FEW = 1
-"""Vectors at once up to which the weights alone are of 8 bits."""
+MANY, WIDE = 128, 8192
+"""Vectors at once, or outputs, from which on oneDNN multiplies faster than FBGEMM, where there are both."""
+FEW_BY, MANY_BY = (name if name in torch.backends.quantized.supported_engines else torch.backends.quantized.engine
+                   for name in ("fbgemm", "onednn"))
+MULTIPLY = torch.ops.quantized.linear_dynamic.default._op             # without what torch.ops looks at on every call
+PACKING = threading.Lock()
 
 
 class Int8(nn.Module):
-    """W x + b, packed: (…, D) -> (…, E)."""
+    """W x + b, packed when it is first read by so few or so many: (…, D) -> (…, E)."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
         super().__init__()
-        scale = weight.abs().amax(1).clamp(min=1e-12).float() / 127               # (E,)
-        self.rows = (weight / scale[:, None]).round().to(torch.int8)              # (E, D)
-        self.scale, self.added = scale, bias
-        zero = torch.zeros(len(scale), dtype=torch.long)
-        whole = torch._make_per_channel_quantized_tensor(self.rows, scale.double(), zero, 0)
-        self.packed = torch.ops.quantized.linear_prepack(whole, bias)
+        self.scale = weight.abs().amax(1).clamp(min=1e-12).double() / 127         # (E,)
+        self.rows = (weight / self.scale[:, None].float()).round().to(torch.int8)                 # (E, D)
+        self.added, self.wide = bias, len(weight) >= WIDE
+        self.packed: dict[str, Any] = {}
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.numel() == FEW * x.size(-1):
-            y = torch._weight_int8pack_mm(x.reshape(FEW, -1), self.rows, self.scale).view(*x.shape[:-1], -1)
-            return y if self.added is None else y + self.added
-        return torch.ops.quantized.linear_dynamic(x, self.packed, False)
+        kernel = MANY_BY if self.wide or x.numel() >= MANY * x.size(-1) else FEW_BY
+        if kernel not in self.packed:
+            self.pack(kernel)
+        return MULTIPLY(x, self.packed[kernel], False)
+
+    def pack(self, kernel: str) -> None:
+        with PACKING, warnings.catch_warnings():
+            warnings.simplefilter("ignore")           # torch means to put other tensors in the place of its quantized ones
+            before = torch.backends.quantized.engine
+            torch.backends.quantized.engine = kernel
+            try:
+                whole = torch._make_per_channel_quantized_tensor(self.rows, self.scale, torch.zeros_like(self.scale).long(), 0)
+                self.packed[kernel] = torch.ops.quantized.linear_prepack(whole, self.added)
+            finally:
+                torch.backends.quantized.engine = before
 
 
 class Int8Linear(Int8):

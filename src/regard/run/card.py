@@ -181,8 +181,8 @@ def converted(note: dict[str, Any]) -> str:
         return f"{title}Not compared yet: `regard convert … --verify` does it.\n"
     named = {"logits": note.get("measured", "logits"), "states": "states", "attention": "attention"}
     rows = "\n".join(f"| {shown} | {note[name]:.1e} |" for name, shown in named.items() if note[name] is not None)
-    texts = f"| greedy text, the same | {note['greedy']} of {note['texts']} |\n" \
-            f"| beam text, the same | {note['beam']} of {note['texts']} |\n" if note["texts"] else ""
+    texts = "".join(f"| {kind} text, the same | {note[kind]} of {note['texts']} |\n" for kind in ("greedy", "beam")
+                    if note["texts"] and note[kind] is not None)
     return f"{title}Largest differences to {note['against']}, float32:\n\n| | |\n|---|---|\n{rows}\n{texts}"
 
 

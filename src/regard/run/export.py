@@ -42,7 +42,7 @@ def by_onnx(run: Run, folder: Path, asked: Asked, inputs: dict[str, Tensor]) -> 
 
 @torch.no_grad()
 def by_ctranslate2(run: Run, folder: Path, asked: Asked, inputs: dict[str, Tensor], mine: Said) -> Proof:
-    """Log-probabilities of given texts, and the texts that both write."""
+    """Log-probabilities of given texts, and the texts that both write, greedily: its beam search ends otherwise than ours."""
     library, name = ct2.library(), f"CTranslate2 {ct2.version()}"
     source, target = (ct2.tokens_of(tokenizer) for tokenizer in (run.tokenizers[0], run.tokenizers[-1]))
     log_p = run.model(**inputs).log_softmax(-1)
@@ -54,9 +54,8 @@ def by_ctranslate2(run: Run, folder: Path, asked: Asked, inputs: dict[str, Tenso
         found = engine.score_batch(read, [[target[i] for i in row[1:].tolist()] for row in asked.target])
         expected = log_p[:, :-1].gather(-1, asked.target[:, 1:, None])[..., 0]
         pairs = [(row, torch.tensor(one.log_probs[:len(row)])) for row, one in zip(expected, found)]
-        texts = {beam: [one.hypotheses[0] for one in engine.translate_batch(
-            read, beam_size=beam, length_penalty=0.0, max_decoding_length=asked.max_tokens, suppress_sequences=never,
-            max_batch_size=1)] for beam in (1, asked.beam)}
+        texts = [one.hypotheses[0] for one in engine.translate_batch(
+            read, beam_size=1, max_decoding_length=asked.max_tokens, suppress_sequences=never, max_batch_size=1)]
     else:
         assert isinstance(run.model, Gpt)
         engine = library.Generator(str(folder), device="cpu", compute_type="float32", intra_threads=1)
@@ -65,11 +64,10 @@ def by_ctranslate2(run: Run, folder: Path, asked: Asked, inputs: dict[str, Tenso
         pairs = [(log_p[number, :len(row) - 1].gather(-1, row[1:, None])[:, 0], torch.tensor(one.log_probs[-(len(row) - 1):]))
                  for number, (row, one) in enumerate(zip(rows, found))]
         end = [] if asked.marks.end == NO_MARK else target[asked.marks.end]
-        texts = {beam: [one.sequences[0] for one in engine.generate_batch(
-            [[source[i] for i in prompt] for prompt in asked.prompts], beam_size=beam, length_penalty=0.0, sampling_topk=1,
-            max_length=asked.max_tokens, end_token=end, include_prompt_in_result=False, suppress_sequences=never,
-            max_batch_size=1)] for beam in (1, asked.beam)}
+        texts = [one.sequences[0] for one in engine.generate_batch(
+            [[source[i] for i in prompt] for prompt in asked.prompts], beam_size=1, sampling_topk=1, max_length=asked.max_tokens,
+            end_token=end, include_prompt_in_result=False, suppress_sequences=never, max_batch_size=1)]
     apart = max((float((one - other).abs().max()) for one, other in pairs if len(one)), default=0.0)
-    said = {beam: [[target.index(token) for token in text] for text in found] for beam, found in texts.items()}
-    same = [sum(a == b for a, b in zip(*pair)) for pair in ((mine.greedy, said[1]), (mine.beam, said[asked.beam]))]
-    return Proof(name, apart, None, None, len(mine.greedy), *same, measured="log-probabilities")
+    said = [[target.index(token) for token in text] for text in texts]
+    same = sum(a == b for a, b in zip(mine.greedy, said, strict=True))
+    return Proof(name, apart, None, None, len(said), same, None, measured="log-probabilities")

@@ -13,7 +13,7 @@ from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows, Translations
 from regard.batches.side import Side
 from regard.corpus.examples import Pairs
-from regard.decoding.batched import decode_all, searcher
+from regard.decoding.batched import decode_all, searcher, workers_for
 from regard.decoding.protocol import Hypothesis
 from regard.errors import Mistake
 from regard.models.zoo import MODELS
@@ -145,7 +145,8 @@ class Translator(Run):
         search = searcher(self.model, beam=settings.beam, alpha=settings.length_penalty, number=number, temperature=temperature,
                           top_k=top_k, top_p=top_p, seed=seed, marks=self.marks)
         return decode_all(sources, search, batch_tokens=max(1, settings.batch_tokens // settings.beam), device=self.device,
-                          most=self.recipe.model.max_length, max_tokens=settings.max_tokens, marks=self.marks)
+                          most=self.recipe.model.max_length, max_tokens=settings.max_tokens, marks=self.marks,
+                          workers=workers_for(self.model, self.device))
 
     @property
     def engine_name(self) -> str:
