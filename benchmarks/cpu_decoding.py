@@ -2,8 +2,8 @@
 
     python benchmarks/cpu_decoding.py [--rounds 7] [--threads 2]
 
-The weights are random and the same on all sides; the end is made unlikely, so that everybody takes 25 steps. In fp32 the logits of
-all sides have to be within 2e-3; in 8 bits the log-probabilities of a fixed text within 0.1 a token in the mean.
+The weights are random and the same on all sides; the end is made unlikely, so that everybody takes 25 steps. In fp32 the logits
+have to be within 2e-3 of each other; in 8 bits the log-probabilities of a fixed text within 0.1 a token in the mean.
 """
 
 import argparse
@@ -74,7 +74,8 @@ def main() -> None:
         for beam in (1, 4):
             def ours(said: Transformer, beam: int = beam):
                 return decode_all(rows, searcher(said, beam=beam, alpha=0.6, marks=MARKS), batch_tokens=8192 // beam,
-                                  device=torch.device("cpu"), most=LENGTH, max_tokens=LENGTH - 1, marks=MARKS, workers=given.threads)
+                                  device=torch.device("cpu"), most=LENGTH, max_tokens=LENGTH - 1, marks=MARKS,
+                                  workers=given.threads)
 
             def transformers(beam: int = beam):
                 return theirs.generate(input_ids=source, attention_mask=torch.ones_like(source), num_beams=beam, do_sample=False,
@@ -89,7 +90,8 @@ def main() -> None:
             sides = {"regard fp32": lambda: ours(model), "regard int8": lambda: ours(eight), "transformers fp32": transformers,
                      "CTranslate2 int8, best setting": lambda: translate(best, SENTENCES // given.threads),
                      "CTranslate2 int8, default": lambda: translate(usual, 0)}
-            report(f"base, {SENTENCES} × {LENGTH} tokens, beam {beam}", take_turns(sides, given.rounds), amount=SENTENCES * LENGTH,
+            times = take_turns(sides, given.rounds)
+            report(f"base, {SENTENCES} × {LENGTH} tokens, beam {beam}", times, amount=SENTENCES * LENGTH,
                    unit="tokens a second", against=["CTranslate2 int8, best setting", "transformers fp32"], agreement=agreement,
                    threads=given.threads)
 

@@ -1,8 +1,8 @@
 """Ours and the peers on the same work, in turns: medians with their spread, and ratios; nothing is told where they disagree.
 
-Every round lets each side do the work once, so that whatever else the machine does meets all of them. A side's speed is the median
-of its rounds; its ratio to another the median of the rounds' ratios, with the quartiles of both. On a machine that others use
-too, the ratio of the processor's time says more than that of the clock.
+Every round lets each side do the work once, so that whatever else the machine does meets all of them. A side's speed is the
+median of its rounds; its ratio to another the median of the rounds' ratios, with the quartiles of both. On a machine that others
+use too, the ratio of the processor's time says more than that of the clock.
 """
 
 import json
@@ -45,13 +45,15 @@ def report(what: str, times: Mapping[str, Times], *, amount: float, unit: str, a
            agreement: str, **more: Any) -> None:
     """One JSON object a side: how much it does a second, and how many times what each peer does."""
     for name, seconds in times.items():
-        row = {"what": what, "side": name, unit: round(amount / median(seconds), 1), "quartiles": spread([amount / s for s in seconds])}
+        row = {"what": what, "side": name, unit: round(amount / median(seconds), 1),
+               "quartiles": spread([amount / s for s in seconds])}
         for peer in against:
             if peer in times and peer != name:
                 ratios = [b / a for a, b in zip(seconds, times[peer])]
                 row[f"times {peer}"] = round(median(ratios), 2)
                 row[f"times {peer}, quartiles"] = spread(ratios, 2)
-                row[f"times {peer}, by processor time"] = round(median(b / a for a, b in zip(seconds.worked, times[peer].worked)), 2)
+                worked = zip(seconds.worked, times[peer].worked)
+                row[f"times {peer}, by processor time"] = round(median(b / a for a, b in worked), 2)
         print(json.dumps({**row, **more, "agreement": agreement, "rounds": len(seconds), "load": round(os.getloadavg()[0], 2)},
                          ensure_ascii=False), flush=True)
 

@@ -12,7 +12,9 @@ from regard import recipe as recipes
 from regard.cli import app
 from regard.interop.verify import Proof
 from regard.run.convert import convert
+from regard.run.opened import kind_of
 from regard.tokens.tokenizer import train_tokenizer
+from regard.training.checkpoint import weights_of, write_weights
 
 SMALL = dict(width=24, heads=3, feed_forward=40, max_length=40)
 TEXT = ["the dog sees a small cat", "a cat sleeps near the old house", "the old dog and the small cat run home",

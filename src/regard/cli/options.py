@@ -17,8 +17,8 @@ Texts = Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Wh
                                                    "when not given.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Precision = Annotated[str | None, typer.Option(metavar="fp32|bf16|int8", help="Of the numbers a model computes with; fp32 when not "
-                                               "given. int8 is for the CPU.")]
+Precision = Annotated[str | None, typer.Option(metavar="fp32|bf16|int8", help="Of the numbers a model computes with; fp32 when "
+                                               "not given. int8 is for the CPU.")]
 Engine = Annotated[str, typer.Option(metavar="auto|regard|ctranslate2", help="Whose program translates; auto takes CTranslate2 "
                                      "where it is installed, fits the model, costs no BLEU and is faster.")]
 Beam = Annotated[int | None, typer.Option("--beam", "--num-beams", min=1,

@@ -95,7 +95,7 @@ def best_next(logits: Tensor, ends_now: Tensor, number: int, marks: Marks = OURS
 
 def largest(x: Tensor, number: int) -> tuple[Tensor, Tensor]:
     """The largest numbers of each row, in order, and where they stand: (rows, V) -> (rows, N), (rows, N). On the CPU by way of
-    the maxima of every V/64-th: the N largest are among those with the N largest maxima, and a maximum is taken many at a time."""
+    maxima of 64 numbers each: the N largest are among those with the N largest maxima, and maxima are taken many at a time."""
     rows, V = x.shape
     width = V // STRIDES
     if x.is_cuda or width < STRIDES or number > width:

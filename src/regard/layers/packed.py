@@ -93,7 +93,7 @@ def substituted(module: nn.Module, known: dict[int, nn.Module]) -> nn.Module:
 def together(heads: MultiHead) -> MultiHead:
     """A twin of heads that look at what they ask from: queries, keys and values are one projection."""
     three, twin = (heads.to_q, heads.to_k, heads.to_v), copy.copy(heads)
-    biases = [layer.bias for layer in three if layer.bias is not None]
+    biases: list[Tensor] = [layer.bias for layer in three if layer.bias is not None]
     twin._modules = {**heads._modules, "to_out": Int8Linear(heads.to_out)}
     twin.to_all = Int8(torch.cat([layer.weight for layer in three]), torch.cat(biases) if biases else None)
     return twin

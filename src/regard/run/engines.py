@@ -7,6 +7,7 @@ import json
 import shutil
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,8 @@ class CTranslate2:
         marks = self.marks
         read = [[self.source[i] for i in (*marks.before, *ids, *marks.after)] for ids in sources]
         limits = [limit_of(len(tokens), most, settings.max_tokens) for tokens in read]
-        at_once = max(1, min(-(-len(read) // self.workers), settings.batch_tokens // settings.beam // max(map(len, read), default=1)))
+        budget = settings.batch_tokens // settings.beam // max(map(len, read), default=1)
+        at_once = max(1, min(-(-len(read) // self.workers), budget))
         found = self.translator.translate_batch(
             read, beam_size=settings.beam, num_hypotheses=settings.beam, length_penalty=0.0, return_scores=True,
             max_batch_size=at_once, max_decoding_length=max(limits, default=1), max_input_length=0,
@@ -181,10 +183,8 @@ def measured(run: Translator, name: str) -> dict[str, Any] | None:
     exact, longer = timed(run, some)
     run.model, run.engine = fast
     found = {"bleu": bleu, "exact": exact, "sentences": len(some), "times": longer / seconds, "weights": identity(run)}
-    try:
+    with suppress(OSError):                           # a folder that may only be read is measured each time
         (run.folder / FILE).write_text(json.dumps({**known, key: found}, indent=1) + "\n", encoding="utf-8")
-    except OSError:
-        pass                                          # a folder that may only be read is measured each time
     return found
 
 

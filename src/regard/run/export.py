@@ -26,8 +26,8 @@ def export(run: Run, out: str | Path, to: str, asked: Asked, inputs: dict[str, T
         folder = write_onnx(run.model, inputs, out)
         return folder, by_onnx(run, folder, asked, inputs) if verify else None
     folder = ct2.write_ctranslate2(run.model, run.tokenizers, out)
-    for number, tokenizer in enumerate(dict.fromkeys(run.tokenizers)):
-        (folder / ("tokenizer.json" if number == 0 else "tokenizer.target.json")).write_text(tokenizer.to_json(), encoding="utf-8")
+    for name, tokenizer in zip(("tokenizer.json", "tokenizer.target.json"), dict.fromkeys(run.tokenizers)):
+        (folder / name).write_text(tokenizer.to_json(), encoding="utf-8")
     return folder, None if mine is None else by_ctranslate2(run, folder, asked, inputs, mine)
 
 

@@ -169,7 +169,8 @@ def describe(run: Run, log: Log, data: Dataset[Any], long: int, batches: Batches
     precision = choose_precision(run.recipe.train.precision, run.model, run.device)
     packed = f"packed into {len(batches.examples):,} rows, " if isinstance(batches.examples, Packed) else ""
     log.note(f"{len(data.train):,} examples to learn from, {len(data.valid):,} to check; {parameters:,} parameters; "
-             f"{packed}{len(batches.plan(0)):,} batches an epoch, {padding:.1%} padding; in {precision} on {environment.hardware(run.device)}")
+             f"{packed}{len(batches.plan(0)):,} batches an epoch, {padding:.1%} padding; "
+             f"in {precision} on {environment.hardware(run.device)}")
     if isinstance(batches.examples, Mixed):
         often = [f"{name} {drawn / len(batches.examples):.1%}" for name, drawn in zip(data.train.parts, batches.examples.drawn)]
         log.note(f"of every epoch: {', '.join(often)}")

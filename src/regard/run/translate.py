@@ -152,7 +152,7 @@ class Translator(Run):
     def engine_name(self) -> str:
         return super().engine_name if self.engine is None else self.engine.name
 
-    def translations(self, hypotheses: list[Hypothesis], engine: str) -> list[Translation]:
+    def translations(self, hypotheses: list[Hypothesis], engine: str = "") -> list[Translation]:
         texts = self.tokenizers[1].decode([h.tokens for h in hypotheses])
         return [Translation(text, h.score, h.log_probability, h.tokens, engine) for text, h in zip(texts, hypotheses)]
 
