@@ -1,4 +1,4 @@
-"""GPT-2 (124M) on the CPU: 32 tokens read and 64 written, one text at a time, on one thread.
+"""GPT-2 (124M) on the CPU: 32 tokens read and 32 written, one text at a time, on one thread.
 
     python benchmarks/cpu_generation.py [--rounds 5] [--threads 1]
 
@@ -19,7 +19,7 @@ from regard.models.gpt import Gpt
 from regard.recipe import DecoderModel
 from regard.tokens.special import NO_MARK, Marks
 
-VOCABULARY, READ, WRITTEN = 50_257, 32, 64
+VOCABULARY, READ, WRITTEN = 50_257, 32, 32
 MARKS = Marks(begin=NO_MARK, end=NO_MARK, before=(), after=(), never=())
 SAME, NEAR = 1e-3, 0.1
 

@@ -1,4 +1,4 @@
-"""One step of training on the CPU: forward, backward, clipping and AdamW; the base Transformer on 32 pairs of 32 + 32 tokens, and
+"""One step of training on the CPU: forward, backward, clipping and AdamW; the base Transformer on 16 pairs of 32 + 32 tokens, and
 a tiny one as the demonstration has it, in fp32 and in bf16.
 
     python benchmarks/cpu_training.py [--rounds 5] [--threads 2]
@@ -24,7 +24,7 @@ from regard.training.loop import Trainer
 from regard.training.objectives import Say
 
 VOCABULARY = {"base": 32_000, "tiny": 1_000}
-PAIRS, LENGTH = {"base": 32, "tiny": 128}, {"base": 32, "tiny": 16}
+PAIRS, LENGTH = {"base": 16, "tiny": 128}, {"base": 32, "tiny": 16}
 SAME = 1e-3
 
 

@@ -19,7 +19,7 @@ from regard.decoding.batched import limit_of
 from regard.decoding.protocol import Hypothesis, length_penalty
 from regard.errors import Mistake
 from regard.interop import ctranslate2 as written
-from regard.layers.packed import PRECISIONS, packed
+from regard.layers.packed import FEW_BY, MANY_BY, PRECISIONS, packed
 from regard.recipe import Decode
 from regard.run import environment
 from regard.run.base import Run
@@ -111,7 +111,8 @@ def reduce(run: Run, precision: str, *, told: bool) -> None:
     if isinstance(run, Translator):
         found = measured(run, f"regard-{__version__} {precision}")
         cost = "; what it costs in BLEU is not known, for there is no validation set" if found is None else \
-            f"; BLEU {found['bleu']:.1f} on {found['sentences']} validation sentences, {found['exact']:.1f} in fp32"
+            f"; BLEU {found['bleu']:.1f} on {found['sentences']} validation sentences, {found['exact']:.1f} in fp32; " \
+            f"{found['times']:.1f} times as fast"
         if found is not None and found["exact"] - found["bleu"] > MOST_LOST:
             cost += f": more than {MOST_LOST} lost, use --precision fp32"
     note(f"precision: {announced(precision, run.device)}{cost}")
@@ -120,7 +121,7 @@ def reduce(run: Run, precision: str, *, told: bool) -> None:
 def announced(precision: str, device: torch.device) -> str:
     """What a precision means here, in words."""
     if precision == "int8":
-        return f"int8, linear layers packed for {torch.backends.quantized.engine}"
+        return f"int8, linear layers packed for {' and '.join(dict.fromkeys((FEW_BY, MANY_BY)))}"
     slow = "" if device.type != "cpu" or has_bf16() else ", which this processor has to emulate: fp32 may be faster"
     return f"bf16{slow}"
 
