@@ -3,13 +3,14 @@
 # make docs   the tour and all other documents as a site in build/site (some 6 minutes the first time)
 # make torture  kill -9, full disks, damaged files, malformed input, by the hundred; prints the counts
 # make audit  known weaknesses of the dependencies and of the source, where the tools are there; never fails
+# make bench  us and the peers on the CPU, in turns, as ratios (some 20 minutes on 2 cores; leave the machine alone meanwhile)
 # All set up what they need; make setup does that part alone.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test check system torture audit lock docs clean
+.PHONY: setup demo test check system torture audit lock docs bench clean
 
 setup: $(READY)
 
@@ -45,6 +46,9 @@ lock: setup
 docs: setup
 	$(BIN)/python docs/settings.py
 	$(BIN)/python docs/build.py
+
+bench: setup
+	for part in startup decoding generation encoding training; do $(BIN)/python benchmarks/cpu_$$part.py || exit 1; done
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.decoding.batched import batches_by_length, decode_all
+from regard.attention.watch import watch
+from regard.decoding.batched import batches_by_length, decode_all, searcher, workers_for
 from regard.decoding.beam import Beams, beam_search, is_done
 from regard.decoding.process import penalize_repeats
 from regard.decoding.protocol import length_penalty
@@ -216,6 +217,30 @@ def test_results_come_back_in_order_from_batches_within_budget(lengths, budget):
         return [row[:length - 1].tolist() for row, length in zip(inputs[0], inputs[1])]
     assert decode_all(sources, search, batch_tokens=budget, device=torch.device("cpu"), most=50) == sources
     assert sorted(itertools.chain(*batches_by_length([len(s) for s in sources], budget))) == list(range(len(sources)))
+
+
+@given(problems(), st.integers(1, 3), st.integers(2, 3))
+def test_searches_side_by_side_find_what_one_finds(problem, beam, workers):
+    """In any number of threads; the thread that asked computes with as many as before."""
+    model, inputs, _ = problem
+    sources = [row[:length].tolist() for row, length in zip(*inputs)] * 2
+    options = dict(batch_tokens=100, device=torch.device("cpu"), most=20, max_tokens=6)
+    before = torch.get_num_threads()
+    alone, together = (decode_all(sources, searcher(model, beam=beam, alpha=0.6), workers=number, **options)
+                       for number in (1, workers))
+    assert [[h.tokens for h in found] for found in together] == [[h.tokens for h in found] for found in alone]
+    assert torch.get_num_threads() == before
+
+
+def test_a_watched_model_and_a_precision_of_this_thread_are_searched_in_it(monkeypatch):
+    model = Transformer(TransformerModel(preset="tiny", width=8, heads=2, feed_forward=16, max_length=40), V, V).eval()
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    cpu = torch.device("cpu")
+    assert workers_for(model, cpu) == 2 and workers_for(model, torch.device("cuda")) == 1
+    with watch(model):
+        assert workers_for(model, cpu) == 1
+    with torch.autocast("cpu", torch.bfloat16):
+        assert workers_for(model, cpu) == 1
 
 
 class Renamed:

@@ -6,6 +6,12 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+import regard
+from regard import recipe as recipes
+from regard.run.opened import kind_of
+from regard.tokens.tokenizer import train_tokenizer
+from regard.training.checkpoint import weights_of, write_weights
+
 V = 61
 TEXT = ["the dog sees a small cat", "a cat sleeps near the old house", "the old dog and the small cat run home",
         "she reads a book in the house", "home again, the cat sleeps; the dog does not!", "a book, a house, a dog"] * 3
@@ -107,3 +113,34 @@ def quiet():
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
+
+
+@pytest.fixture(scope="session")
+def make_run():
+    return own_run
+
+
+def own_run(folder, task, model):
+    """A run folder as training would leave it, with random weights."""
+    kind = {} if task in ("translate", "corrupted", "text-to-text") else {"kind": "transformer"}
+    data = {"pairs": {"world": {}, "second": 2}, "text-to-text": {"tasks": {"say": {"prefix": "say: ", "world": {}}}}}.get(
+        task, {"world": {}})
+    task = "classify" if task == "pairs" else task
+    recipe = recipes.build({"task": task, "data": data, "tokens": {"size": 180}, "model": {**kind, **model},
+                            "decode": {"length_penalty": 0.0}})
+    folder.mkdir()
+    (folder / "recipe.toml").write_text(recipe.to_toml(), encoding="utf-8")
+    run_of = kind_of(recipe)
+    made = train_tokenizer(recipe.tokens, TEXT, run_of.more_marks)
+    for name in run_of.tokenizer_names(recipe):
+        (folder / name).write_text(made.to_json(), encoding="utf-8")
+    if task in ("classify", "tag"):
+        (folder / "labels.json").write_text(json.dumps(["good", "bad", "neither"]))
+    if task == "regress":
+        (folder / "scale.json").write_text(json.dumps({"mean": 100.0, "deviation": 15.0}))
+    run = run_of(folder, recipe, torch.device("cpu"))
+    with torch.no_grad():
+        for p in run.model.parameters():
+            p.add_(0.25 * torch.randn_like(p))
+    write_weights(folder / "model.safetensors", weights_of(run.model))
+    return regard.load(folder, device="cpu")

@@ -48,38 +48,12 @@ FITS = [
 NAMES = [f"{task}-{family}-{number}" for number, (task, _, family, _) in enumerate(FITS)]
 
 
-def own_run(folder, task, model):
-    """A run folder as training would leave it, with random weights."""
-    kind = {} if task in ("translate", "corrupted", "text-to-text") else {"kind": "transformer"}
-    data = {"pairs": {"world": {}, "second": 2}, "text-to-text": {"tasks": {"say": {"prefix": "say: ", "world": {}}}}}.get(
-        task, {"world": {}})
-    task = "classify" if task == "pairs" else task
-    recipe = recipes.build({"task": task, "data": data, "tokens": {"size": 180}, "model": {**kind, **model},
-                            "decode": {"length_penalty": 0.0}})
-    folder.mkdir()
-    (folder / "recipe.toml").write_text(recipe.to_toml(), encoding="utf-8")
-    run_of = kind_of(recipe)
-    made = train_tokenizer(recipe.tokens, TEXT, run_of.more_marks)
-    for name in run_of.tokenizer_names(recipe):
-        (folder / name).write_text(made.to_json(), encoding="utf-8")
-    if task in ("classify", "tag"):
-        (folder / "labels.json").write_text(json.dumps(["good", "bad", "neither"]))
-    if task == "regress":
-        (folder / "scale.json").write_text(json.dumps({"mean": 100.0, "deviation": 15.0}))
-    run = run_of(folder, recipe, torch.device("cpu"))
-    with torch.no_grad():
-        for p in run.model.parameters():
-            p.add_(0.25 * torch.randn_like(p))
-    write_weights(folder / "model.safetensors", weights_of(run.model))
-    return regard.load(folder, device="cpu")
-
-
 @pytest.fixture(scope="module", params=FITS, ids=NAMES)
-def converted(request, tmp_path_factory):
+def converted(request, make_run, tmp_path_factory):
     torch.manual_seed(1)
     task, model, family, kind = request.param
     folder = tmp_path_factory.mktemp("own")
-    run = own_run(folder / "run", task, model)
+    run = make_run(folder / "run", task, model)
     return run, convert(run.folder, folder / "hf", verify=True, device="cpu"), folder / "hf", family, kind
 
 
@@ -161,16 +135,16 @@ MISFITS = [
 
 
 @pytest.mark.parametrize("task, model, message", MISFITS, ids=[message[:30] for *_, message in MISFITS])
-def test_what_fits_no_family_is_said_in_one_line(tmp_path, task, model, message):
-    own_run(tmp_path / "run", task, model)
+def test_what_fits_no_family_is_said_in_one_line(tmp_path, task, model, message, make_run):
+    make_run(tmp_path / "run", task, model)
     with pytest.raises(regard.Mistake) as mistake:
         convert(tmp_path / "run", tmp_path / "hf", device="cpu")
     assert message in str(mistake.value) and "\n" not in str(mistake.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 
 
-def test_two_vocabularies_have_no_place(tmp_path):
-    run = own_run(tmp_path / "run", "translate", dict(SMALL, positions={"halves": True}, output_bias=True))
+def test_two_vocabularies_have_no_place(tmp_path, make_run):
+    run = make_run(tmp_path / "run", "translate", dict(SMALL, positions={"halves": True}, output_bias=True))
     text = (run.folder / "recipe.toml").read_text()
     text = text.replace("joint = true", "joint = false").replace('tie = "all"', 'tie = "target"')
     (run.folder / "recipe.toml").write_text(text)
@@ -183,15 +157,15 @@ def test_two_vocabularies_have_no_place(tmp_path):
         convert(run.folder, tmp_path / "hf", device="cpu")
 
 
-def test_without_transformers_the_folder_is_read_again(tmp_path, monkeypatch):
+def test_without_transformers_the_folder_is_read_again(tmp_path, monkeypatch, make_run):
     monkeypatch.setattr("regard.run.convert.is_installed", lambda: False)
-    own_run(tmp_path / "run", *FITS[0][:2])
+    make_run(tmp_path / "run", *FITS[0][:2])
     proof = convert(tmp_path / "run", tmp_path / "hf", verify=True, device="cpu")
     assert proof.against == "the folder read again" and proof.holds and proof.logits == 0 and proof.texts == 4
 
 
-def test_the_command_line_proves_or_fails(tmp_path, monkeypatch):
-    own_run(tmp_path / "run", *FITS[0][:2])
+def test_the_command_line_proves_or_fails(tmp_path, monkeypatch, make_run):
+    make_run(tmp_path / "run", *FITS[0][:2])
 
     def type_in(name):
         return CliRunner().invoke(app, ["convert", str(tmp_path / "run"), str(tmp_path / name), "--to", "hf", "--verify",
@@ -228,14 +202,8 @@ def test_opening_a_folder_leaves_the_users_chance_alone(tmp_path, write_theirs, 
     assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), again.model.parameters()))
 
 
-@pytest.mark.parametrize("to", ["ctranslate2", "onnx", "gguf"])
-def test_other_forms_are_said_to_come_later(tmp_path, to):
-    with pytest.raises(regard.Mistake, match=f"--to {to}"):
-        convert(tmp_path, tmp_path / "out", to=to)
-
-
-def test_a_folder_in_use_is_left_alone(tmp_path):
-    own_run(tmp_path / "run", *FITS[0][:2])
+def test_a_folder_in_use_is_left_alone(tmp_path, make_run):
+    make_run(tmp_path / "run", *FITS[0][:2])
     (tmp_path / "hf").mkdir()
     (tmp_path / "hf" / "mine.txt").write_text("mine")
     with pytest.raises(regard.Mistake, match="already there"):

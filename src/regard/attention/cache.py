@@ -30,10 +30,10 @@ class Cache:
             more = max(end, 2 * self.room) - self.room
             self.keys, self.values = F.pad(self.keys, (0, 0, 0, more)), F.pad(self.values, (0, 0, 0, more))
             self.room += more
-        self.keys[:, :, self.length:end] = keys
-        self.values[:, :, self.length:end] = values
+        self.keys.narrow(2, self.length, keys.size(2)).copy_(keys)
+        self.values.narrow(2, self.length, keys.size(2)).copy_(values)
         self.length = end
-        return self.keys[:, :, :end], self.values[:, :, :end]
+        return self.keys.narrow(2, 0, end), self.values.narrow(2, 0, end)
 
     def allocate(self, like: Tensor) -> Tensor:
         return like.new_zeros(like.size(0), like.size(1), self.room, like.size(3))
@@ -41,7 +41,16 @@ class Cache:
     def reorder(self, rows: Tensor) -> None:
         """Row i becomes what row rows[i] was; rows may be repeated or left out."""
         if self.keys is not None and self.values is not None:
-            self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
+            self.keys, self.values = self.reordered(self.keys, rows), self.reordered(self.values, rows)
+
+    def reordered(self, x: Tensor, rows: Tensor) -> Tensor:
+        """On the CPU only what is filled is copied, and where there are as many rows as before, in its place."""
+        if x.is_cuda:
+            return x.index_select(0, rows)
+        moved = x.narrow(2, 0, self.length).index_select(0, rows)
+        into = x if len(rows) == len(x) else x.new_zeros(len(rows), *x.shape[1:])
+        into.narrow(2, 0, self.length).copy_(moved)
+        return into
 
     @staticmethod
     def join(caches: "list[Cache]", spare: int = 0) -> "Cache":

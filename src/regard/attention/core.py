@@ -116,7 +116,7 @@ def fused(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scal
     T, S = q.size(-2), k.size(-2)
     causal = mask.structure == {"causal"} and bias is None
     if causal and (T == S or T == 1):                 # the last query sees everything
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=T > 1, scale=scale,
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=bool(T > 1), scale=scale,
                                               enable_gqa=k.size(1) != q.size(1))
     window = mask.window if mask.structure == {"window"} and bias is None and T == S else None
     if window and scored_pairs(T, window) < T * S:

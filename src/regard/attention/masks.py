@@ -71,10 +71,15 @@ class Mask:
         both = {f.name: join(f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self)}
         return Mask(**both)
 
-    @property
+    @cached_property
     def structure(self) -> frozenset[str]:
         """The names of the conditions that are set."""
         return frozenset(f.name for f in fields(self) if getattr(self, f.name) is not f.default)
+
+    @cached_property
+    def written(self) -> dict[tuple[int, int, torch.device | None], Tensor | None]:
+        """What `dense` gave last on the CPU, kept for other layers and later steps that ask for the same."""
+        return {}
 
     @cached_property
     def packed(self) -> Documents | None:
@@ -98,6 +103,16 @@ class Mask:
 
     def dense(self, queries: int, keys: int, device: torch.device | None = None, rows: Tensor | slice = EVERY) -> Tensor | None:
         """Booleans that broadcast to (B, H, T, S), or None where everything may be seen. `rows`: of these queries alone."""
+        on_cpu = device is None or device.type == "cpu"
+        if rows is not EVERY or not on_cpu or type(queries) is not int or type(keys) is not int:      # symbols, while traced
+            return self.write(queries, keys, device, rows)
+        asked = (queries, keys, device)
+        if asked not in self.written:
+            self.written.clear()
+            self.written[asked] = self.write(queries, keys, device, rows)
+        return self.written[asked]
+
+    def write(self, queries: int, keys: int, device: torch.device | None, rows: Tensor | slice) -> Tensor | None:
         key = torch.arange(keys, device=device)                                   # (S,)
         query = torch.arange(keys - queries, keys, device=device)[rows, None]     # (T, 1)
         conditions = []

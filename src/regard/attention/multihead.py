@@ -41,6 +41,8 @@ class MultiHead(nn.Module):
         self.to_q = nn.Linear(width, heads * key_width, bias=bias)
         self.to_k = nn.Linear(source_width, groups * key_width, bias=bias)
         self.to_v = nn.Linear(source_width, groups * value_width, bias=bias)
+        self.to_all: nn.Module | None = None
+        """All three at once, where a model is packed for use alone (layers/packed.py)."""
         self.attend = Attend(dropout, scale)
         self.to_out = nn.Linear(heads * value_width, out_width or width, bias=bias)
 
@@ -49,12 +51,22 @@ class MultiHead(nn.Module):
         keys = rotate(split(self.to_k(source), self.groups), rotation)
         return keys, split(self.to_v(source), self.groups)                        # (B, G, S, K), (B, G, S, J)
 
+    def queries_keys_values(self, x: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Project what looks at itself: (B, H, T, K), (B, G, T, K), (B, G, T, J)."""
+        if self.to_all is None:
+            return rotate(split(self.to_q(x), self.heads), rotation), *self.keys_values(x, rotation)
+        q, k, v = self.to_all(x).split([layer.out_features for layer in (self.to_q, self.to_k, self.to_v)], dim=-1)
+        return rotate(split(q, self.heads), rotation), rotate(split(k, self.groups), rotation), split(v, self.groups)
+
     def forward(self, x: Tensor, keys: Tensor, values: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None,
                 rotation: Rotation | None = None) -> Tensor:
-        q = rotate(split(self.to_q(x), self.heads), rotation)                     # (B, H, T, K)
+        return self.look(rotate(split(self.to_q(x), self.heads), rotation), keys, values, mask=mask, bias=bias)
+
+    def look(self, q: Tensor, keys: Tensor, values: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None) -> Tensor:
+        """What queries (B, H, T, K) find."""
         mixed = self.attend(q, keys, values, mask=mask, bias=bias)                # (B, H, T, J)
         return self.to_out(mixed.transpose(1, 2).flatten(2))                      # (B, T, D)
 
 
 def split(x: Tensor, heads: int) -> Tensor:
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)                           # (B, T, H·K) -> (B, H, T, K)
+    return x.view(*x.shape[:-1], heads, -1).transpose(1, 2)                       # (B, T, H·K) -> (B, H, T, K)

@@ -125,8 +125,8 @@ def watch(model: nn.Module, *, layers: Chosen = None, heads: Chosen = None, rows
             seen.scores.setdefault(name, []).append(found)
 
     def keep_whole(kept: dict[str, list[Tensor]], name: str, x: Tensor, what: str) -> None:
-        if fits(name, what, x.shape, x.dtype):
-            kept.setdefault(name, []).append(x)
+        if fits(name, what, x.shape, x.dtype):        # a cache is written over when a search goes on
+            kept.setdefault(name, []).append(x.clone() if what in ("keys", "values") else x)
 
     def fits(name: str, what: str, shape: Sequence[int], dtype: torch.dtype) -> bool:
         if allowance.take(prod(shape) * dtype.itemsize):

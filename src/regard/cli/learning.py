@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.options import AsJson, Device, Gold, Reference, RunFolder, Set, Source, Task, app
+from regard.cli.options import AsJson, Device, Engine, Gold, Precision, Reference, RunFolder, Set, Source, Task, app
 from regard.cli.printing import print_json, print_results, print_table
 from regard.errors import Mistake
 
@@ -68,7 +68,8 @@ def world(kind: Annotated[str, typer.Argument(help="Which world: bilingual or sh
 @app.command()
 def train(recipe: Annotated[Path, typer.Argument(metavar="RECIPE|RUN", help="A recipe, or with --resume a run folder.")],
           set_: Set = None, out: Annotated[Path | None, typer.Option(help="The run folder to make.")] = None,
-          device: Device = "auto",
+          device: Device = "auto", precision: Annotated[str | None, typer.Option(
+              metavar="auto|fp32|bf16", help="As --set train.precision=…; the recipe's when not given.")] = None,
           resume: Annotated[bool, typer.Option(help="Go on from the newest good checkpoint.")] = False,
           start: Annotated[str | None, typer.Option("--from", metavar="STEP", help="With --resume: go on from this checkpoint; "
                                                     "those after it are set aside.")] = None,
@@ -81,7 +82,9 @@ def train(recipe: Annotated[Path, typer.Argument(metavar="RECIPE|RUN", help="A r
     from regard.run.evaluate import evaluate as score
     from regard.run.fit import train as fit
 
-    run = fit(recipe, out, overrides=set_ or [], device=device, resume=resume, board=board, start=start, verify=verify)
+    chosen = [] if precision is None else [f"train.precision={precision}"]
+    run = fit(recipe, out, overrides=[*(set_ or []), *chosen], device=device, resume=resume, board=board, start=start,
+              verify=verify)
     results = score(run) if evaluate else []
     write_card(run)
     print_results(results)
@@ -90,13 +93,19 @@ def train(recipe: Annotated[Path, typer.Argument(metavar="RECIPE|RUN", help="A r
 
 @app.command()
 def evaluate(run: RunFolder, source: Source = None, reference: Reference = None, gold: Gold = None, task: Task = None,
-             device: Device = "auto", as_json: AsJson = False) -> None:
+             device: Device = "auto", precision: Precision = None, engine: Engine = "regard", as_json: AsJson = False) -> None:
     """Score a run on its recipe's test sets, or on given files; with intervals and signatures."""
     from regard.run.card import write_card
     from regard.run.evaluate import evaluate as score
     from regard.run.opened import load
 
+    if as_json and engine != "regard":
+        raise Mistake(f"--engine {engine}: scores as --json are always our own engine's; leave one of them out")
     opened = load(run, device=device)
+    if precision is not None or engine != "regard":
+        from regard.run.engines import use
+
+        use(opened, engine, precision)
     results = score(opened, source=source, reference=reference, task=task, gold=gold, save=opened.foreign is None)
     write_card(opened)
     if as_json:

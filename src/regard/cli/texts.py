@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from regard import ranks
-from regard.cli.options import AsJson, Beam, Device, RunFolder, Task, Texts, app, as_asked, open_for, portions
+from regard.cli.options import AsJson, Beam, Device, Engine, Precision, RunFolder, Task, Texts, app, as_asked, open_for, portions
 from regard.cli.printing import end_with_the_reader, print_json, print_stream, print_written
 from regard.errors import Mistake
 
@@ -21,10 +21,11 @@ def translate(run: RunFolder, texts: Texts = None, beam: Beam = None,
               number: Annotated[int, typer.Option("--number", "-n", min=1, help="Print the n best.")] = 1,
               temperature: Annotated[float | None, typer.Option(min=1e-6, help="Sample at this temperature.")] = None,
               top_k: Annotated[int, typer.Option(min=0)] = 0, top_p: Annotated[float, typer.Option(min=1e-6, max=1.0)] = 1.0,
-              seed: int = 0, task: Task = None, device: Device = "auto", as_json: AsJson = False) -> None:
+              seed: int = 0, task: Task = None, device: Device = "auto", precision: Precision = None, engine: Engine = "regard",
+              as_json: AsJson = False) -> None:
     """Translate texts, or standard input line by line; what a run of several tasks does with them, they say, or --task."""
     end_with_the_reader()
-    opened = open_for("translate", run, device, task)
+    opened = open_for("translate", run, device, task, precision=precision, engine=engine)
     for lines in ranks.told_each(portions(texts)):
         asked = as_asked(opened, lines, task)
         found = opened.translate(asked, beam=1 if greedy else beam, length_penalty=length_penalty, max_tokens=max_tokens,
@@ -32,7 +33,8 @@ def translate(run: RunFolder, texts: Texts = None, beam: Beam = None,
         for best in found:
             for translation in best:
                 if as_json:
-                    print_json(text=translation.text, score=round(translation.score, 6))
+                    print_json(text=translation.text, score=round(translation.score, 6),
+                               **({} if engine == "regard" else {"engine": translation.engine}))
                 else:
                     print(translation.text)
         sys.stdout.flush()
@@ -53,7 +55,7 @@ def generate(run: RunFolder, prompts: Texts = None,
              seed: Annotated[int, typer.Option(help="Another seed draws other texts.")] = 0,
              stream: Annotated[bool | None, typer.Option("--stream/--no-stream", help="Write text as it is produced, with --json "
                                                          "in {\"piece\"} objects; usual for one prompt on a terminal.")] = None,
-             device: Device = "auto", as_json: AsJson = False) -> None:
+             device: Device = "auto", precision: Precision = None, as_json: AsJson = False) -> None:
     """Write on from prompts, or from standard input line by line."""
     from regard.run.language import WRITE_AT_ONCE, Manner
 
@@ -61,7 +63,7 @@ def generate(run: RunFolder, prompts: Texts = None,
     settings: dict[str, Any] = dict(max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p,
                                     repetition_penalty=repetition_penalty, stop=stop or (), seed=seed)
     Manner(number=number, **settings)                 # refused before a model is read
-    opened, place = open_for("generate", run, device), 0
+    opened, place = open_for("generate", run, device, precision=precision), 0
     for lines in portions(prompts, size=1 if stream else WRITE_AT_ONCE):
         if stream or (stream is None and number == len(lines) == 1 and sys.stdout.isatty() and not as_json):
             for line, sample in product(range(len(lines)), range(number)):
@@ -90,11 +92,12 @@ def fill(run: RunFolder, texts: Texts = None,
 
 
 @app.command()
-def classify(run: RunFolder, texts: Texts = None, task: Task = None, device: Device = "auto", as_json: AsJson = False) -> None:
+def classify(run: RunFolder, texts: Texts = None, task: Task = None, device: Device = "auto", precision: Precision = None,
+             as_json: AsJson = False) -> None:
     """Say the likeliest label, or the number, of texts, or the label of pictures by their paths; from the arguments or standard
     input line by line. A tab is between the two texts of a pair."""
     end_with_the_reader()
-    opened = open_for("classify", run, device, task)
+    opened = open_for("classify", run, device, task, precision=precision)
     for lines in portions(texts):
         for found in opened.classify(lines, task) if task else opened.classify(lines):
             if isinstance(found, float):
@@ -157,11 +160,11 @@ def embed(run: RunFolder, texts: Texts = None,
           words: Annotated[str | None, typer.Option(help="Words to draw, with commas between them.")] = None,
           read_as: Annotated[str | None, typer.Option("--as", help="image or text, where a run reads both; what is the path of a "
                                                       "file is an image when not given.")] = None,
-          device: Device = "auto", as_json: AsJson = False) -> None:
+          device: Device = "auto", precision: Precision = None, as_json: AsJson = False) -> None:
     """The vectors of texts, or of each word in its sentence, or of pictures by their paths; from standard input line by line, as
     JSON or numbers."""
     end_with_the_reader()
-    opened = open_for("embed", run, device)
+    opened = open_for("embed", run, device, precision=precision)
     options = {} if read_as is None else {"read_as": read_as}
     if options and not hasattr(opened, "match"):
         raise Mistake(f"--as {read_as}: {run} {opened.does}, and nothing else; leave it out")

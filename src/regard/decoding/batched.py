@@ -1,12 +1,14 @@
 """Many sentences: sorted by length, decoded in batches of alike ones, returned in order."""
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard import ranks
 from regard.decoding.beam import beam_search
@@ -42,10 +44,13 @@ def limit_of(length: int, most: int, max_tokens: int | None = None) -> int:
 
 
 def decode_all(sources: Sequence[Sequence[int]], search: Search, *, batch_tokens: int, device: torch.device, most: int,
-               max_tokens: int | None = None, marks: Marks = OURS) -> list:
-    """`search((ids, lengths), limits, numbers)` over batches; limits and results do not depend on the batch. Ranks share them."""
+               max_tokens: int | None = None, marks: Marks = OURS, workers: int = 1) -> list:
+    """`search((ids, lengths), limits, numbers)` over batches; limits and results do not depend on the batch, nor on how many
+    are searched at once. Ranks share them."""
     results: list = [None] * len(sources)
-    for numbers in ranks.share(batches_by_length([len(source) + marks.around for source in sources], batch_tokens)):
+    lengths_read = [len(source) + marks.around for source in sources]
+
+    def go(numbers: list[int]) -> None:
         chosen = [[*marks.before, *sources[i], *marks.after] for i in numbers]
         lengths = torch.tensor([len(ids) for ids in chosen])
         ids = torch.full((len(chosen), int(lengths.max())), FILL)
@@ -55,6 +60,15 @@ def decode_all(sources: Sequence[Sequence[int]], search: Search, *, batch_tokens
         found = search((ids.to(device), lengths.to(device)), torch.tensor(limits, device=device), np.array(numbers))
         for number, result in zip(numbers, found):
             results[number] = result
+
+    share = -(-sum(lengths_read) // workers)                                      # a batch a worker, where all are few
+    batches = list(ranks.share(batches_by_length(lengths_read, max(1, min(batch_tokens, share)))))
+    if workers == 1 or len(batches) <= 1:
+        for numbers in batches:
+            go(numbers)
+    else:
+        with one_thread_each(workers) as pool:
+            list(pool.map(go, batches))
     return results if ranks.count() == 1 else exchanged(results)
 
 
@@ -62,6 +76,24 @@ def exchanged(found: list[list[Hypothesis] | None]) -> list[list[Hypothesis]]:
     """What all ranks have found."""
     said = ranks.filled([some if some is None else [asdict(one) for one in some] for some in found])
     return [[Hypothesis(**one) for one in some] for some in said]
+
+
+@contextmanager
+def one_thread_each(workers: int) -> Iterator[ThreadPoolExecutor]:
+    """Workers that compute with one thread each. Two searches side by side take less time than one whose every small product is
+    shared out among two threads, which wait for each other after each."""
+    before = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            yield pool
+    finally:
+        torch.set_num_threads(before)
+
+
+def workers_for(model: nn.Module, device: torch.device) -> int:
+    """Searches at once: a core each on a CPU, one where somebody watches or where the precision is that of this thread."""
+    watched = any(part._forward_hooks for part in model.modules())
+    return 1 if device.type != "cpu" or watched or torch.is_autocast_enabled("cpu") else torch.get_num_threads()
 
 
 def batches_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:

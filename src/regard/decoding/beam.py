@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.decoding.protocol import Decodes, Hypothesis, begin, end_of, last_logits, length_penalty, next_log_probabilities
+from regard.decoding.protocol import Decodes, Hypothesis, begin, best_next, end_of, last_logits, length_penalty
 from regard.tokens.special import FILL, OURS, Marks
 
 
@@ -85,7 +85,7 @@ Report = Callable[[Candidates], None]
 class Searching:
     """Beam searches of one width that go on together, a token each in every step; others may join between steps."""
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def __init__(self, model: Decodes, inputs: Any, limits: Tensor, *, beam: int, alphas: Sequence[float], numbers: Sequence[int],
                  prefix: Tensor | None = None, marks: Marks = OURS):
         self.model, self.beam, self.marks = model, beam, marks
@@ -95,15 +95,15 @@ class Searching:
         self.state = state.reorder(torch.arange(len(limits), device=limits.device).repeat_interleave(beam))
         self.logits = last_logits(logits).repeat_interleave(beam, dim=0)          # (B·N, V)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def step(self, *, stop_early: bool = True, report: Report | None = None) -> Tensor:
         """Extend every hypothesis by a token; which sentences are done with that (B,)."""
         ends_now = self.beams.limits == self.beams.steps + 1
-        log_p = next_log_probabilities(self.logits, ends_now.repeat_interleave(self.beam), self.marks)
-        self.origin = advance(self.beams, log_p, report)
+        best = best_next(self.logits, ends_now.repeat_interleave(self.beam), 2 * self.beam, self.marks)
+        self.origin = advance(self.beams, *best, report)
         return is_done(self.beams, stop_early)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def go_on(self, going: Tensor) -> None:
         """With these sentences alone (B,): read what was chosen."""
         state, origin = self.state, self.origin
@@ -119,12 +119,14 @@ class Searching:
         logits, self.state = self.model.step(last.reshape(-1, 1), state)
         self.logits = last_logits(logits)
 
+    @torch.inference_mode()
     def join(self, other: "Searching") -> None:
         """Both are between `go_on` and the next step."""
         self.state = type(self.state).join([self.state, other.state])
         self.logits, self.beams = torch.cat([self.logits, other.logits]), self.beams.join(other.beams)
 
 
+@torch.inference_mode()
 def beam_search(model: Decodes, inputs: Any, limits: Tensor, *, beam: int, alpha: float = 0.0, number: int = 1,
                 stop_early: bool = True, prefix: Tensor | None = None, marks: Marks = OURS,
                 report: Report | None = None) -> list[list[Hypothesis]]:
@@ -142,13 +144,14 @@ def beam_search(model: Decodes, inputs: Any, limits: Tensor, *, beam: int, alpha
     return results
 
 
-def advance(beams: Beams, log_p: Tensor, report: Report | None = None) -> Tensor:
-    """Extend every alive hypothesis by one token; returns which hypothesis each new one goes on from (B, N)."""
+def advance(beams: Beams, log_p: Tensor, tokens: Tensor, report: Report | None = None) -> Tensor:
+    """Extend every alive hypothesis by one of its 2N best tokens (B·N, 2N); returns which hypothesis each new one goes on from
+    (B, N)."""
     B, N = beams.alive.shape
-    V = log_p.size(-1)
-    candidates = (beams.alive[..., None] + log_p.view(B, N, V)).flatten(1)        # (B, N·V)
-    best, flat = candidates.topk(min(2 * N, N * V), dim=1)                        # at most N of these end
-    origin, token = flat // V, flat % V
+    each = log_p.size(-1)                                                         # a vocabulary may be smaller
+    candidates = (beams.alive[..., None] + log_p.view(B, N, each)).flatten(1)     # (B, N · 2N)
+    best, flat = candidates.topk(min(2 * N, N * each), dim=1)                     # at most N of these end
+    origin, token = flat // each, tokens.view(B, N * each).gather(1, flat)
     ends = token == beams.end
     sentence, place = torch.arange(B, device=flat.device)[:, None], torch.arange(N, device=flat.device)
     begun = beams.steps[:, None] > 0

@@ -14,6 +14,7 @@ from regard.decoding.protocol import (
     Hypothesis,
     State,
     begin,
+    best_next,
     end_of,
     last_logits,
     length_penalty,
@@ -87,11 +88,20 @@ class Party:
     def ends_now(self) -> Tensor:
         return self.limits[self.rows] == self.number + 1
 
-    def take(self, logits: Tensor, log_p: Tensor, marks: Marks) -> Step:
+    @property
+    def is_plain(self) -> bool:
+        """Whether the likeliest tokens are taken as they are."""
+        return self.choose is greedy and self.process is None
+
+    def chosen(self, logits: Tensor, log_p: Tensor, marks: Marks) -> tuple[Tensor, Tensor]:
+        """Of all log p (rows, V), the chosen ones, and their tokens: (rows,) each."""
         wanted = log_p if self.process is None else next_log_probabilities(self.process(logits, self.written), self.ends_now(),
                                                                            marks)
-        token = self.choose(wanted, self.rows, self.number)                       # (rows,)
-        self.step = Step(self.rows, token, log_p.gather(-1, token[:, None])[:, 0], token != end_of(logits, marks))
+        token = self.choose(wanted, self.rows, self.number)
+        return log_p.gather(-1, token[:, None])[:, 0], token
+
+    def take(self, log_p: Tensor, token: Tensor, end: int) -> Step:
+        self.step = Step(self.rows, token, log_p, token != end)
         self.number += 1
         return self.step
 
@@ -115,6 +125,7 @@ class Walking:
             party.begin(written)
         self.read(last, state)
 
+    @torch.inference_mode()
     def read(self, last: Tensor, state: State) -> None:
         logits, self.state = self.model.step(last, state)
         self.logits = last_logits(logits)                                         # (rows, V)
@@ -122,10 +133,16 @@ class Walking:
     @torch.no_grad()
     def step(self) -> list[Step]:
         """The next token of every sentence, those of a party together."""
-        sizes = [len(party.rows) for party in self.parties]
-        log_p = next_log_probabilities(self.logits, torch.cat([party.ends_now() for party in self.parties]), self.marks)
-        each = zip(self.parties, self.logits.split(sizes), log_p.split(sizes))
-        return [party.take(logits, chances, self.marks) for party, logits, chances in each]
+        ends_now, plain = torch.cat([party.ends_now() for party in self.parties]), [party.is_plain for party in self.parties]
+        best = [part[:, 0] for part in best_next(self.logits, ends_now, 1, self.marks)] if any(plain) else []
+        log_p = None if all(plain) else next_log_probabilities(self.logits, ends_now, self.marks)
+        found, first, end = [], 0, end_of(self.logits, self.marks)
+        for party in self.parties:
+            rows, first = slice(first, first + len(party.rows)), first + len(party.rows)
+            said, token = ((part[rows] for part in best) if party.is_plain or log_p is None else
+                           party.chosen(self.logits[rows], log_p[rows], self.marks))
+            found.append(party.take(said, token, end))
+        return found
 
     @torch.no_grad()
     def go_on(self) -> None:

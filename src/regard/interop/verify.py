@@ -58,22 +58,29 @@ class Proof:
 
     against: str
     logits: float
-    states: float
-    attention: float
+    states: float | None
+    """None where the other side does not show them; attention likewise."""
+    attention: float | None
     texts: int = 0
     greedy: int = 0
-    beam: int = 0
+    beam: int | None = 0
+    """None where the other side's search ends otherwise than ours."""
+    measured: str = "logits"
+    """What stands for the logits, where the other side does not show those either."""
 
     @property
     def holds(self) -> bool:
-        return max(self.logits, self.states, self.attention) <= CLOSE and self.texts == self.greedy == self.beam
+        return max(self.logits, self.states or 0.0, self.attention or 0.0) <= CLOSE \
+            and self.texts == self.greedy and self.beam in (None, self.texts)
 
     def lines(self) -> list[str]:
         found = [f"{name}: largest difference {value:.1e}" for name, value in
-                 (("logits", self.logits), ("states of every layer", self.states), ("attention weights", self.attention))]
+                 ((self.measured, self.logits), ("states of every layer", self.states), ("attention weights", self.attention))
+                 if value is not None]
         if self.texts:
-            found += [f"greedy text: the same in {self.greedy} of {self.texts}",
-                      f"beam text, length penalty 0: the same in {self.beam} of {self.texts}"]
+            found.append(f"greedy text: the same in {self.greedy} of {self.texts}")
+        if self.texts and self.beam is not None:
+            found.append(f"beam text, length penalty 0: the same in {self.beam} of {self.texts}")
         return found
 
     def to_json(self) -> dict[str, Any]:

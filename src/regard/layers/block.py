@@ -107,10 +107,10 @@ class Block(nn.Module):
         mask = mask if self.sight is None else self.sight & (mask or NO_MASK)
 
         def look_around(y: Tensor) -> Tensor:
-            keys, values = self.self_attention.keys_values(y, rotation)
+            q, keys, values = self.self_attention.queries_keys_values(y, rotation)
             if cache is not None:
                 keys, values = cache.append(keys, values)
-            return self.self_attention(y, keys, values, mask=mask, bias=bias, rotation=rotation)
+            return self.self_attention.look(q, keys, values, mask=mask, bias=bias)
 
         def look_at_source(y: Tensor) -> Tensor:
             assert source is not None

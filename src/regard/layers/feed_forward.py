@@ -34,4 +34,4 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h = self.inner(x)
         h = ACTIVATIONS[self.activation](h) if self.gate is None else GATED[self.activation](self.gate(x)) * h
-        return self.outer(self.dropout(h))
+        return self.outer(self.dropout(h) if self.training else h)

@@ -49,8 +49,11 @@ class Residual(nn.Module):
 
     def said(self, y: Tensor) -> Tensor:
         """What is added of a sub-layer's output: (B, T, D)."""
-        y = self.dropout(y if self.scale is None else self.scale * y)
-        if not self.drop_path or not self.training:
+        y = y if self.scale is None else self.scale * y
+        if not self.training:
+            return y
+        y = self.dropout(y)
+        if not self.drop_path:
             return y
         stays = torch.rand(len(y), 1, 1, device=y.device) >= self.drop_path
         return y * (stays / (1 - self.drop_path)).to(y.dtype)

@@ -81,7 +81,7 @@ class Training(Part):
     clip_norm: float = Field(1.0, ge=0)
     """Largest norm of the gradient; 0 is no clipping."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """`auto` is bf16 on a GPU and fp32 on a CPU."""
+    """`auto` is bf16 on a GPU, and on a CPU that has it where the model is wide enough to gain by it; else fp32."""
     compile: bool = False
     """Compile the model with torch.compile."""
     graphs: bool = False

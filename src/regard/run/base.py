@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -37,7 +37,8 @@ from regard.training.disk import replace_file
 from regard.training.objectives import Say, log_probabilities
 
 EVALUATE_TOKENS = 8192
-EMBED_TOKENS = 4096
+EMBED_TOKENS, EMBED_TOKENS_CPU = 4096, 1024
+"""A CPU is busy with fewer at once, of which less is padding."""
 MARKS = "marks.json"
 """The marks of a tokenizer that came from elsewhere."""
 POOLS = ("mean", "cls", "words")
@@ -78,6 +79,9 @@ class Run:
         self.folder, self.recipe, self.device, self.foreign = folder, recipe, device, foreign
         self.tokenizers = self.load_tokenizers()
         self.model: Any = self.build_model().to(device).eval()
+        self.exact: Any = self.model
+        """As it was trained; `model` may be the same in another precision (run/engines.py)."""
+        self.precision = "fp32"
 
     # what it is made of
 
@@ -224,8 +228,13 @@ class Run:
 
     def signature(self) -> str:
         """What every score of this run carries besides its metric's own signature."""
-        return (f"recipe:{self.recipe.digest()}|engine:regard-{__version__}"
-                f"|hardware:{environment.hardware(self.device)}")
+        precision = "" if self.precision == "fp32" else f"|precision:{self.precision}"
+        return f"recipe:{self.recipe.digest()}|engine:{self.engine_name}{precision}|hardware:{environment.hardware(self.device)}"
+
+    @property
+    def engine_name(self) -> str:
+        """Whose program says what it says."""
+        return f"regard-{__version__}"
 
     # what it can do
 
@@ -265,10 +274,7 @@ class Run:
             raise Mistake("there are no vectors of an empty text")
         words = [found for _, found in self.tokenizers[0].encode_words(texts)] if pool == "words" else []
         found: list[Any] = [None] * len(texts)
-        for numbers in batches_by_length([len(row) + self.marks.around for row in ids], EMBED_TOKENS):
-            inputs = read(Ragged.of([ids[i] for i in numbers]), self.marks)
-            with torch.no_grad():
-                layers = self.model.layers_of(**{name: part.to(self.device) for name, part in inputs.items()})
+        for numbers, layers in layers_in_batches(self.model, ids, self.marks, self.device):
             if not -len(layers) <= layer < len(layers):
                 raise Mistake(f"--layer {layer}: there are layers 0 (the word embeddings) to {len(layers) - 1}")
             for i, vectors in zip(numbers, layers[layer].float().cpu().numpy()):
@@ -306,6 +312,17 @@ def read_json(path: Path, kind: type = dict) -> Any:
     if not isinstance(found, kind):
         raise Mistake(f"{path} is damaged: it should hold a {kind.__name__}")
     return found
+
+
+@torch.no_grad()
+def layers_in_batches(model: Any, ids: Sequence[Sequence[int]], marks: Marks,
+                      device: torch.device) -> Iterator[tuple[list[int], list[Tensor]]]:
+    """What every layer makes of texts (B, S, D), those of alike lengths together, so that hardly anything is padding; with the
+    numbers of the texts."""
+    budget = EMBED_TOKENS if device.type == "cuda" else EMBED_TOKENS_CPU
+    for numbers in batches_by_length([len(row) + marks.around for row in ids], budget):
+        inputs = read(Ragged.of([ids[i] for i in numbers]), marks)
+        yield numbers, model.layers_of(**{name: part.to(device) for name, part in inputs.items()})
 
 
 def by_words(text: str, words: Sequence[int], vectors: np.ndarray) -> Embedded:

@@ -9,6 +9,7 @@ from regard.run.base import Run
 from regard.run.pictures import PictureRun
 from regard.training.disk import replace_file
 
+WRITTEN_AS = {"hf": "as a Hugging Face folder", "ctranslate2": "for CTranslate2", "onnx": "as ONNX"}
 READER = "Text that matters to somebody's health, rights or safety without a person who checks"
 LIMITS = """It knows only what its training text says, and repeats its biases and mistakes. Text unlike its training data, texts
 longer than `model.max_length` tokens and unknown characters come out badly."""
@@ -175,12 +176,13 @@ def converted(note: dict[str, Any]) -> str:
     """What a conversion was compared with, and how far apart the two are."""
     if not note:
         return ""
-    title = f"\n## Conversion\n\nWritten from `{note['from']}` as a Hugging Face folder. "
+    title = f"\n## Conversion\n\nWritten from `{note['from']}` {WRITTEN_AS[note['to']]}. "
     if "against" not in note:
         return f"{title}Not compared yet: `regard convert … --verify` does it.\n"
-    rows = "\n".join(f"| {name} | {note[name]:.1e} |" for name in ("logits", "states", "attention"))
-    texts = f"| greedy text, the same | {note['greedy']} of {note['texts']} |\n" \
-            f"| beam text, the same | {note['beam']} of {note['texts']} |\n" if note["texts"] else ""
+    named = {"logits": note.get("measured", "logits"), "states": "states", "attention": "attention"}
+    rows = "\n".join(f"| {shown} | {note[name]:.1e} |" for name, shown in named.items() if note[name] is not None)
+    texts = "".join(f"| {kind} text, the same | {note[kind]} of {note['texts']} |\n" for kind in ("greedy", "beam")
+                    if note["texts"] and note[kind] is not None)
     return f"{title}Largest differences to {note['against']}, float32:\n\n| | |\n|---|---|\n{rows}\n{texts}"
 
 

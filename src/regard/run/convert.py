@@ -1,4 +1,4 @@
-"""Write a run as a Hugging Face folder, and prove that it says the same there."""
+"""Write a run as a Hugging Face folder, for CTranslate2 or as ONNX, and prove that it says the same there."""
 
 import json
 from pathlib import Path
@@ -20,6 +20,7 @@ from regard.layers.stack import Stack
 from regard.run.base import Run
 from regard.run.card import card, converted
 from regard.run.contrast import ContrastRun
+from regard.run.export import export
 from regard.run.opened import load
 from regard.run.pictures import PictureRun
 from regard.tokens.special import NO_MARK
@@ -28,22 +29,25 @@ from regard.training.checkpoint import write_weights
 TEXTS = ["The dog sleeps.", "A small cat looks at the old house, and it is happy.", "Yes", "We sold 12 books in 1999!"]
 LARGEST_CARD = 2**20
 TWO_TEXTS = ("translate", "corrupted", "text-to-text")
-LATER = {"ctranslate2": "CTranslate2", "onnx": "ONNX"}
+FORMS = ("hf", "ctranslate2", "onnx")
 
 
 def convert(source: str | Path, out: str | Path, *, to: str = "hf", verify: bool = False, allow_pickle: bool = False,
             device: str = "auto") -> Proof | None:
     """Write a run, a Hugging Face folder or one of the hub into `out`; the proof, where one is asked for."""
-    if to in LATER:
-        raise Mistake(f"--to {to}: {LATER[to]} is not written yet; use --to hf")
-    if to != "hf":
-        raise Mistake(f"--to {to}: should be hf")
+    if to not in FORMS:
+        raise Mistake(f"--to {to}: should be {', '.join(FORMS)}")
     if str(source) == PACKAGE and not Path(source).exists():
         write_packaged(Path(out), verify)
         return None
     run = load(source, device=device, allow_pickle=allow_pickle)
-    folder = write_folder(run, out)
-    proof = prove(run, folder) if verify else None
+    if to == "hf":
+        folder = write_folder(run, out)
+        proof = prove(run, folder) if verify else None
+    else:
+        asked = ask(run)
+        mine = said(run, asked, writes(run)) if verify and to == "ctranslate2" else None
+        folder, proof = export(run, out, to, asked, inputs_of(run, asked), mine, verify=verify)
     note = {"to": to, "from": Path(source).name, **(proof.to_json() if proof else {})}
     (folder / "README.md").write_text(card_of(run, folder, note), encoding="utf-8")
     if run.foreign is None and proof is not None:
@@ -74,11 +78,17 @@ def card_of(run: Run, folder: Path, note: dict[str, Any]) -> str:
 
 def prove(run: Run, folder: Path) -> Proof:
     """Compare a run with its folder: read by `transformers` where that is installed, else read again by us."""
-    asked, writes = ask(run), run.recipe.task in ("language", *TWO_TEXTS) and not is_bare(run)
-    mine = said(run, asked, writes)
-    theirs = by_transformers(folder, asked, writes=writes) if is_installed() else said(load(folder, device="cpu"), asked, writes)
+    asked = ask(run)
+    mine = said(run, asked, writes(run))
+    theirs = by_transformers(folder, asked, writes=writes(run)) if is_installed() else \
+        said(load(folder, device="cpu"), asked, writes(run))
     theirs.logits = run.learned(theirs.logits)
     return compare(mine, theirs, asked, "transformers" if is_installed() else "the folder read again")
+
+
+def writes(run: Run) -> bool:
+    """Whether texts are written by it."""
+    return run.recipe.task in ("language", *TWO_TEXTS) and not is_bare(run)
 
 
 def is_bare(run: Run) -> bool:
@@ -119,10 +129,8 @@ def ask(run: Run) -> Asked:
     return asked
 
 
-@torch.no_grad()
-def said(run: Run, asked: Asked, writes: bool) -> Said:
-    """What a run of ours says, on the CPU in float32."""
-    model = run.model.to("cpu").float()
+def inputs_of(run: Run, asked: Asked) -> dict[str, Tensor]:
+    """What was asked, as our model reads it."""
     inputs: dict[str, Tensor] = {"target": asked.source} if run.recipe.task == "language" else \
         {"source": asked.source, "lengths": asked.lengths}
     if asked.target is not None:
@@ -131,6 +139,14 @@ def said(run: Run, asked: Asked, writes: bool) -> Said:
         inputs["segments"] = asked.segments
     if asked.pixels is not None:
         inputs = {"pixels": asked.pixels, **(inputs if asked.positions else {})}
+    return inputs
+
+
+@torch.no_grad()
+def said(run: Run, asked: Asked, writes: bool) -> Said:
+    """What a run of ours says, on the CPU in float32."""
+    model = run.model.to("cpu").float()
+    inputs = inputs_of(run, asked)
     with watch(model) as seen, States(model, normed=asked.pixels is None) as states:
         logits = model(**inputs)
     if asked.positions:

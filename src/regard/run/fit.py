@@ -30,6 +30,7 @@ from regard.training.disk import replace_file, sweep
 from regard.training.lock import only_run
 from regard.training.log import Log, note
 from regard.training.loop import Trainer
+from regard.training.precision import choose_precision
 from regard.training.signals import catch_signals
 
 ROUNDED = 8                   # positions that rows are filled up to a multiple of, where shapes should come again
@@ -237,10 +238,11 @@ def describe(run: Run, log: Log, data: Dataset[Any], long: int, batches: Batches
     if ranks.first():
         replace_file(run.folder / "config.json", json.dumps(config, indent=1) + "\n")
         replace_file(run.folder / "environment.json", json.dumps(environment.describe(run.device), indent=1) + "\n")
+    precision = choose_precision(run.recipe.train.precision, run.model, run.device)
     packed = f"packed into {len(batches.examples):,} rows, " if isinstance(batches.examples, Packed) else ""
     on = (f"{ranks.count()} × " if ranks.count() > 1 else "") + environment.hardware(run.device)
     log.note(f"{len(data.train):,} examples to learn from, {len(data.valid):,} to check; {parameters:,} parameters; "
-             f"{packed}{len(batches.plan(0)):,} batches an epoch, {padding:.1%} padding; on {on}")
+             f"{packed}{len(batches.plan(0)):,} batches an epoch, {padding:.1%} padding; in {precision} on {on}")
     if isinstance(batches.examples, Mixed):
         often = [f"{name} {drawn / len(batches.examples):.1%}" for name, drawn in zip(data.train.parts, batches.examples.drawn)]
         log.note(f"of every epoch: {', '.join(often)}")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -13,10 +13,11 @@ from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows, Translations
 from regard.batches.side import Side
 from regard.corpus.examples import Pairs
-from regard.decoding.batched import decode_all, searcher
+from regard.decoding.batched import decode_all, searcher, workers_for
 from regard.decoding.protocol import Hypothesis
 from regard.errors import Mistake
 from regard.models.zoo import MODELS
+from regard.recipe import Decode
 from regard.run.base import Result, Run, searching
 from regard.scoring import compare, merge_words, score_by_length, translation_scores
 from regard.tokens.special import NO_MARK
@@ -31,6 +32,16 @@ class Translation:
     """Log-probability divided by the length penalty."""
     log_probability: float
     tokens: list[int]
+    engine: str = ""
+    """Whose program said it."""
+
+
+class Engine(Protocol):
+    """Somebody else's program that searches with this model."""
+
+    name: str
+
+    def decode(self, sources: Sequence[Sequence[int]], settings: Decode, number: int, most: int) -> list[list[Hypothesis]]: ...
 
 
 @dataclass(frozen=True)
@@ -57,6 +68,8 @@ class Alignment:
 
 class Translator(Run):
     does = "translates"
+    engine: Engine | None = None
+    """Another program than ours that translates; everything else is ours."""
 
     @classmethod
     def tokenizer_names(cls, recipe: Any) -> list[str]:
@@ -113,20 +126,34 @@ class Translator(Run):
         settings = searching(self.recipe.decode, number, temperature, "hypotheses", beam=beam, length_penalty=length_penalty,
                              max_tokens=max_tokens)
         sources = self.ids(texts)
-        search = searcher(self.model, beam=settings.beam, alpha=settings.length_penalty, number=number, temperature=temperature,
-                          top_k=top_k, top_p=top_p, seed=seed, marks=self.marks)
         spoken = [i for i, ids in enumerate(sources) if ids]
-        found = decode_all([sources[i] for i in spoken], search, batch_tokens=max(1, settings.batch_tokens // settings.beam),
-                           device=self.device, most=self.recipe.model.max_length, max_tokens=settings.max_tokens,
-                           marks=self.marks)
-        results = [[Translation("", 0.0, 0.0, [])] for _ in texts]
+        engine = self.engine if temperature is None else None                     # what is drawn depends on our own chance
+        name = self.engine_name if engine is self.engine else super().engine_name
+        results = [[Translation("", 0.0, 0.0, [], name)] for _ in texts]
+        if engine is not None:
+            found = engine.decode([sources[i] for i in spoken], settings, number, self.recipe.model.max_length)
+        else:
+            found = self.search([sources[i] for i in spoken], settings, number, temperature, top_k, top_p, seed)
         for i, hypotheses in zip(spoken, found):
-            results[i] = self.translations(hypotheses)
+            results[i] = self.translations(hypotheses, name)
         return results
 
-    def translations(self, hypotheses: list[Hypothesis]) -> list[Translation]:
+    def search(self, sources: Sequence[Sequence[int]], settings: Decode, number: int, temperature: float | None, top_k: int,
+               top_p: float, seed: int) -> list[list[Hypothesis]]:
+        """By our own search."""
+        search = searcher(self.model, beam=settings.beam, alpha=settings.length_penalty, number=number, temperature=temperature,
+                          top_k=top_k, top_p=top_p, seed=seed, marks=self.marks)
+        return decode_all(sources, search, batch_tokens=max(1, settings.batch_tokens // settings.beam), device=self.device,
+                          most=self.recipe.model.max_length, max_tokens=settings.max_tokens, marks=self.marks,
+                          workers=workers_for(self.model, self.device))
+
+    @property
+    def engine_name(self) -> str:
+        return super().engine_name if self.engine is None else self.engine.name
+
+    def translations(self, hypotheses: list[Hypothesis], engine: str = "") -> list[Translation]:
         texts = self.tokenizers[1].decode([h.tokens for h in hypotheses])
-        return [Translation(text, h.score, h.log_probability, h.tokens) for text, h in zip(texts, hypotheses)]
+        return [Translation(text, h.score, h.log_probability, h.tokens, engine) for text, h in zip(texts, hypotheses)]
 
     def align(self, texts: Sequence[str], references: Sequence[str] | None = None, *, kind: str = "cross") -> Iterator[Alignment]:
         """What each word of a translation (the model's own, unless references are given) looked at in its source; of the kind

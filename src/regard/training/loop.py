@@ -20,6 +20,7 @@ from regard.training.compiled import Compiled, Objective
 from regard.training.distributed import Spread, clip_norm
 from regard.training.log import Log
 from regard.training.optimizer import Optimizer
+from regard.training.precision import choose_precision
 from regard.training.recorded import Recorded, Work
 from regard.training.schedule import rate
 from regard.training.signals import Caught, catch_signals
@@ -59,6 +60,7 @@ class Trainer:
         self.model, self.objective, self.batches, self.settings = model, objective, batches, settings
         self.seed, self.folder, self.log, self.evaluate = seed, folder, log, evaluate
         self.device = next(model.parameters()).device
+        self.precision = choose_precision(settings.precision, model, self.device)
         self.spread = Spread(model, settings)
         self.loss: Objective = Compiled(objective, batches.alike()) if settings.compile else objective
         self.optimizer = Optimizer(model, settings.optimizer)
@@ -181,9 +183,7 @@ class Trainer:
         return why is None
 
     def autocast(self):
-        precision = self.settings.precision
-        bf16 = precision == "bf16" or (precision == "auto" and self.device.type == "cuda")
-        return torch.autocast(self.device.type, dtype=torch.bfloat16) if bf16 else nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16) if self.precision == "bf16" else nullcontext()
 
     def report(self, meter: "Meter") -> None:
         loss, speed, seconds = meter.read()

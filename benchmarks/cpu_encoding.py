@@ -1,0 +1,103 @@
+"""BERT-base over 64 texts of 32 to 128 tokens, mixed, on the CPU.
+
+    python benchmarks/cpu_encoding.py [--rounds 5] [--threads 2]
+
+Random weights, the same on all sides. In fp32 the vectors of all real tokens have to be within 1e-3 of those of transformers; in
+lower precisions the mean vector of every text must be like that in fp32 (cosine 0.98).
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import torch
+from peers import as_transformers, threads
+from turns import Disagreement, report, take_turns
+
+from regard.layers.packed import packed
+from regard.models.bert import TextVectors
+from regard.recipe import EncoderModel
+from regard.run.base import layers_in_batches
+from regard.tokens.special import Marks
+
+VOCABULARY, TEXTS = 30_522, 64
+SAME, ALIKE = 1e-3, 0.98
+
+
+def eight_bits_by_onnxruntime(theirs: torch.nn.Module, place: Path, number: int):
+    """BERT of transformers, exported, its matrices in 8 bits."""
+    import onnxruntime
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    ids = torch.randint(5, VOCABULARY, (2, 16))
+    torch.onnx.export(theirs, (ids, torch.ones_like(ids)), place / "bert.onnx", input_names=["input_ids", "attention_mask"],
+                      output_names=["vectors", "pooled"], dynamo=False,
+                      dynamic_axes={name: {0: "B", 1: "S"} for name in ("input_ids", "attention_mask", "vectors")})
+    quantize_dynamic(place / "bert.onnx", place / "bert8.onnx", weight_type=QuantType.QInt8, per_channel=True)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = number
+    return onnxruntime.InferenceSession(place / "bert8.onnx", options, providers=["CPUExecutionProvider"])
+
+
+@torch.inference_mode()
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    given = parser.parse_args()
+    threads(given.threads)
+    torch.manual_seed(1)
+    model = TextVectors(EncoderModel(kind="transformer", preset="bert-base"), VOCABULARY).eval()
+    ways = {"fp32": model, "bf16": packed(model, "bf16"), "int8": packed(model, "int8")}
+    theirs = as_transformers(model, "read", VOCABULARY, attn_implementation="sdpa")
+    lengths = torch.linspace(32, 128, TEXTS).round().long()[torch.randperm(TEXTS)]
+    texts = [torch.randint(5, VOCABULARY, (int(length),)).tolist() for length in lengths]
+    ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(text) for text in texts], batch_first=True)
+    mask = (torch.arange(ids.size(1)) < lengths[:, None]).long()
+
+    nested = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(768, 12, 3072, activation="gelu", batch_first=True), 12,
+                                         enable_nested_tensor=True).eval()
+    embedded = torch.randn(*ids.shape, 768)
+
+    def ours(said):
+        """The vectors of each text, by the way that `regard embed` goes."""
+        found = [None] * TEXTS
+        for numbers, layers in layers_in_batches(said, texts, Marks(before=(), after=()), torch.device("cpu")):
+            for number, vectors in zip(numbers, layers[-1]):
+                found[number] = vectors[:len(texts[number])]
+        return found
+
+    def transformers():
+        return theirs(input_ids=ids, attention_mask=mask).last_hidden_state
+
+    with tempfile.TemporaryDirectory() as place:
+        session = eight_bits_by_onnxruntime(theirs, Path(place), given.threads)
+
+        def onnx():
+            return session.run(["vectors"], {"input_ids": ids.numpy(), "attention_mask": mask.numpy()})[0]
+
+        expected = transformers()
+        apart, alike = 0.0, dict.fromkeys(("regard bf16", "regard int8", "onnxruntime int8"), 1.0)
+        found = {name: ours(said) for name, said in ways.items()}
+        theirs8 = torch.from_numpy(onnx())
+        for row, length in enumerate(lengths.tolist()):
+            real = expected[row, :length]
+            apart = max(apart, float((found["fp32"][row] - real).abs().max()))
+            for name, vectors in (("regard bf16", found["bf16"][row]), ("regard int8", found["int8"][row]),
+                                  ("onnxruntime int8", theirs8[row, :length])):
+                alike[name] = min(alike[name], float(torch.cosine_similarity(vectors.float().mean(0), real.mean(0), dim=0)))
+        if apart > SAME or min(alike.values()) < ALIKE:
+            raise Disagreement(f"fp32 {apart:.1e} apart, cosines {alike}; nothing is reported")
+        agreement = f"fp32 vectors of transformers within {apart:.1e}; least cosine " + ", ".join(
+            f"{name} {value:.4f}" for name, value in alike.items())
+        sides = {**{f"regard {name}": (lambda said=said: ours(said)) for name, said in ways.items()},
+                 "transformers sdpa fp32": transformers,
+                 "nn.TransformerEncoder, nested, fp32": lambda: nested(embedded, src_key_padding_mask=mask == 0),
+                 "onnxruntime int8": onnx}
+        report(f"BERT-base, {TEXTS} texts of 32 to 128 tokens", take_turns(sides, given.rounds), amount=float(lengths.sum()),
+               unit="tokens a second", against=["transformers sdpa fp32", "onnxruntime int8"], agreement=agreement,
+               threads=given.threads)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""The peers with our weights: random ones, of the true shapes."""
+
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard.interop.convert import fitting
+from regard.interop.ctranslate2 import write_ctranslate2
+from regard.interop.family import flat
+from regard.interop.names import Left, written
+from regard.interop.ours import plain
+from regard.tokens.special import OURS, Marks
+
+
+class Numbers:
+    """A vocabulary whose tokens are called by their numbers."""
+
+    def __init__(self, size: int, marks: Marks = OURS):
+        self.size, self.marks, self.library = size, marks, self
+
+    def id_to_token(self, number: int) -> str:
+        return f"t{number}"
+
+
+def as_transformers(model: nn.Module, task: str, vocabulary: int, marks: Marks = OURS, **options: Any) -> nn.Module:
+    """The model that `transformers` has for these settings, with these weights."""
+    import transformers
+
+    settings = plain(flat(model.settings.model_dump(mode="json")))
+    family, name = fitting(task, settings)
+    kind = getattr(transformers, name)
+    given = {"vocab_size": vocabulary, "pad_token_id": 0, "bos_token_id": None if marks.begin < 0 else marks.begin,
+             "eos_token_id": marks.end, **({"decoder_start_token_id": marks.begin} if family.begin else {})}
+    config = kind.config_class(**{**family.config(settings), **given}, **options)
+    theirs = kind(config).eval()
+    tensors = written(dict(model.named_parameters()), family, family.architectures[name], settings, Left())
+    missing, unexpected = theirs.load_state_dict(tensors, strict=False)
+    theirs.tie_weights()
+    assert not unexpected, unexpected
+    assert not [name for name in missing if not any(part in name for part in ("embed_positions", "embed_tokens", "lm_head",
+                                                                               "position_ids", "attn.bias"))], missing
+    return theirs
+
+
+@contextmanager
+def as_ctranslate2(model: nn.Module, vocabulary: int, marks: Marks = OURS):
+    """The folder of the model for CTranslate2."""
+    with tempfile.TemporaryDirectory() as place:
+        yield write_ctranslate2(model, [Numbers(vocabulary, marks)] * 2, Path(place, "model"))  # type: ignore[list-item]
+
+
+def threads(number: int) -> None:
+    torch.set_num_threads(number)

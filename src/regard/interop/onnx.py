@@ -1,0 +1,69 @@
+"""Models as ONNX: what one forward pass says, for batches and lengths of any size. Encoder–decoders and language models are
+written without a cache: all of a text is read again for each token."""
+
+import importlib.util
+import logging
+import shutil
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from regard.errors import Mistake
+
+CURE = "pip install 'regard[export]'"
+NEEDED = ("onnx", "onnxscript", "onnxruntime")
+FILE = "model.onnx"
+SIZES = {"pixels": ("batch",), "lengths": ("batch",), "source": ("batch", "source_length"),
+         "segments": ("batch", "source_length"), "target": ("batch", "target_length")}
+"""What may be of any size, of each input."""
+
+
+def require_installed() -> None:
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise Mistake(f"--to onnx needs {', '.join(missing)}: {CURE}")
+
+
+def write_onnx(model: nn.Module, inputs: Mapping[str, Tensor], path: str | Path) -> Path:
+    """A model with an example of what it reads, into a folder; written aside and put in place whole."""
+    path = Path(path)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise Mistake(f"{path} is already there; choose another folder")
+    require_installed()
+    aside = path.parent / f".{path.name}.writing"
+    dimensions = {name: torch.export.Dim.DYNAMIC for sizes in SIZES.values() for name in sizes}
+    shapes = {name: {axis: dimensions[size] for axis, size in enumerate(SIZES[name])} for name in inputs}
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(model, (), kwargs=dict(inputs), f=str(aside / FILE), input_names=list(inputs),
+                              output_names=["said"], dynamic_shapes=shapes, dynamo=True, verbose=False, external_data=False)
+        if path.exists():
+            path.rmdir()
+        aside.rename(path)
+    except OSError as error:
+        raise Mistake(f"cannot write {path}: {error.strerror or error}") from None
+    except torch.onnx.OnnxExporterError as error:
+        raise Mistake(f"torch cannot write this model as ONNX ({str(error).splitlines()[0][:160]}); use --to hf") from None
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return path
+
+
+def said_by_onnx(folder: Path, inputs: Mapping[str, Tensor]) -> Tensor:
+    """What onnxruntime says, on the CPU."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(str(folder / FILE), options, providers=["CPUExecutionProvider"])
+    known = {one.name for one in session.get_inputs()}
+    found = session.run(None, {name: np.asarray(part) for name, part in inputs.items() if name in known})
+    return torch.from_numpy(found[0])

@@ -1,0 +1,99 @@
+"""Models for use alone, packed once: linear layers in 8 bits, or everything in bf16.
+
+A packed model stands beside the exact one. In 8 bits it shares everything with it but the linear layers, hooks among them: who
+watches one watches the other. Weights have a scale for each output (Jacob et al. 2018, sec. 2.1), what they read one for all of
+it, taken anew each time.
+"""
+
+import copy
+import threading
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.multihead import MultiHead
+from regard.errors import Mistake
+from regard.layers.block import Block
+
+PRECISIONS = ("fp32", "bf16", "int8")
+MANY, WIDE = 128, 8192
+"""Vectors at once, or outputs, from which on oneDNN multiplies faster than FBGEMM, where there are both."""
+FEW_BY, MANY_BY = (name if name in torch.backends.quantized.supported_engines else torch.backends.quantized.engine
+                   for name in ("fbgemm", "onednn"))
+MULTIPLY = torch.ops.quantized.linear_dynamic.default._op             # without what torch.ops looks at on every call
+PACKING = threading.Lock()
+
+
+class Int8(nn.Module):
+    """W x + b, packed when it is first read by so few or so many: (…, D) -> (…, E)."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None):
+        super().__init__()
+        self.scale = weight.abs().amax(1).clamp(min=1e-12).double() / 127         # (E,)
+        self.rows = (weight / self.scale[:, None].float()).round().to(torch.int8)                 # (E, D)
+        self.added, self.wide = bias, len(weight) >= WIDE
+        self.packed: dict[str, Any] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        kernel = MANY_BY if self.wide or x.numel() >= MANY * x.size(-1) else FEW_BY
+        if kernel not in self.packed:
+            self.pack(kernel)
+        return MULTIPLY(x, self.packed[kernel], False)
+
+    def pack(self, kernel: str) -> None:
+        with PACKING, warnings.catch_warnings():
+            warnings.simplefilter("ignore")           # torch means to put other tensors in the place of its quantized ones
+            before = torch.backends.quantized.engine
+            torch.backends.quantized.engine = kernel
+            try:
+                whole = torch._make_per_channel_quantized_tensor(self.rows, self.scale, torch.zeros_like(self.scale).long(), 0)
+                self.packed[kernel] = torch.ops.quantized.linear_prepack(whole, self.added)
+            finally:
+                torch.backends.quantized.engine = before
+
+
+class Int8Linear(Int8):
+    """In place of one layer, whose weights it still knows."""
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__(linear.weight.detach(), None if linear.bias is None else linear.bias.detach())
+        self.weight, self.bias, self.out_features = linear.weight, linear.bias, linear.out_features
+
+
+def packed(model: Any, precision: str, device: torch.device | None = None) -> Any:
+    """The model in this precision, beside the one given; that itself where nothing changes."""
+    if precision == "fp32":
+        return model
+    if precision == "bf16":
+        return copy.deepcopy(model).to(torch.bfloat16)
+    if device is not None and device.type != "cpu":
+        raise Mistake(f"--precision int8 is for the CPU; on {device} use --precision bf16")
+    with torch.no_grad():
+        return substituted(model, {})
+
+
+def substituted(module: nn.Module, known: dict[int, nn.Module]) -> nn.Module:
+    """A twin of a module with packed layers; parts that have none are the same in both."""
+    if id(module) in known:
+        return known[id(module)]
+    twin: nn.Module = module
+    if type(module) is nn.Linear:
+        twin = Int8Linear(module)
+    elif any(type(part) is nn.Linear for part in module.modules()):
+        twin = copy.copy(module)
+        if isinstance(module, Block):
+            known[id(module.self_attention)] = together(module.self_attention)
+        twin._modules = {name: None if part is None else substituted(part, known) for name, part in module._modules.items()}
+    known[id(module)] = twin
+    return twin
+
+
+def together(heads: MultiHead) -> MultiHead:
+    """A twin of heads that look at what they ask from: queries, keys and values are one projection."""
+    three, twin = (heads.to_q, heads.to_k, heads.to_v), copy.copy(heads)
+    biases: list[Tensor] = [layer.bias for layer in three if layer.bias is not None]
+    twin._modules = {**heads._modules, "to_out": Int8Linear(heads.to_out)}
+    twin.to_all = Int8(torch.cat([layer.weight for layer in three]), torch.cat(biases) if biases else None)
+    return twin

@@ -1,0 +1,96 @@
+"""Runs written for CTranslate2 and as ONNX say the same there; what has no counterpart is said by name."""
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from regard.cli import app
+from regard.errors import Mistake
+from regard.interop import ctranslate2 as ct2
+from regard.run.convert import convert
+
+pytest.importorskip("ctranslate2")
+SMALL = dict(width=24, heads=3, feed_forward=40, max_length=40)
+LLAMA = dict(norm="rms", norm_first=True, activation="swiglu", bias=False, positions={"kind": "rotary", "base": 500.0}, tie=False)
+FOR_CTRANSLATE2 = {
+    "as published": ("translate", dict(SMALL, encoder_layers=2, decoder_layers=1)),
+    "norm first, gated, not scaled": ("translate", dict(SMALL, encoder_layers=1, decoder_layers=2, norm_first=True, tie="none",
+                                                        activation="swiglu", scale_embedding=False, scale_output=True)),
+    "learned positions, rms": ("translate", dict(SMALL, encoder_layers=1, decoder_layers=1, norm="rms", activation="gelu",
+                                                 positions={"kind": "learned"}, output_bias=True, scale_scores=False)),
+    "gpt2": ("language", dict(SMALL, preset="gpt2", layers=2, width=24)),
+    "llama": ("language", dict(SMALL, layers=2, **LLAMA)),
+}
+BERT = {**SMALL, "preset": "bert-tiny", "width": 24}
+FOR_ONNX = {"pairs": BERT, "translate": dict(SMALL, encoder_layers=1, decoder_layers=1)}
+
+
+@pytest.mark.parametrize("name", FOR_CTRANSLATE2)
+def test_ctranslate2_says_the_same(name, make_run, tmp_path):
+    torch.manual_seed(2)
+    run = make_run(tmp_path / "run", *FOR_CTRANSLATE2[name])
+    proof = convert(run.folder, tmp_path / "out", to="ctranslate2", verify=True, device="cpu")
+    assert proof.against.startswith("CTranslate2") and proof.texts == 4 and proof.holds, proof
+    assert {"model.bin", "config.json", "tokenizer.json", "README.md"} <= {path.name for path in (tmp_path / "out").iterdir()}
+    card = (run.folder / "README.md").read_text()
+    assert "for CTranslate2" in card and "log-probabilities" in card and "4 of 4" in card
+
+
+def test_a_proof_fails_where_weights_differ(make_run, tmp_path, monkeypatch):
+    run = make_run(tmp_path / "run", *FOR_CTRANSLATE2["as published"])
+    monkeypatch.setattr(ct2, "weight", lambda tensor, whole=ct2.weight: whole(tensor * 1.01))
+    proof = convert(run.folder, tmp_path / "out", to="ctranslate2", verify=True, device="cpu")
+    assert proof.logits > 1e-3 and not proof.holds
+
+
+@pytest.mark.parametrize(("changed", "named"), [
+    ({"positions": {"kind": "alibi"}}, "positions.kind = 'alibi'"), ({"key_width": 5}, "model.key_width"),
+    ({"key_value_heads": 1}, "model.key_value_heads"), ({"residual": False}, "model.residual = false")])
+def test_what_ctranslate2_has_no_word_for(changed, named, make_run, tmp_path):
+    run = make_run(tmp_path / "run", "translate", dict(SMALL, encoder_layers=1, decoder_layers=1, **changed))
+    with pytest.raises(Mistake, match=f"CTranslate2 has no counterpart of {named}"):
+        convert(run.folder, tmp_path / "out", to="ctranslate2", device="cpu")
+    assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("task", FOR_ONNX)
+def test_onnxruntime_says_the_same(task, make_run, tmp_path):
+    """Of batches and lengths of other sizes than it was written with, too."""
+    pytest.importorskip("onnxscript")
+    from regard.interop.onnx import said_by_onnx
+
+    run = make_run(tmp_path / "run", task, FOR_ONNX[task])
+    proof = convert(run.folder, tmp_path / "out", to="onnx", verify=True, device="cpu")
+    assert proof.against.startswith("onnxruntime") and proof.holds and "as ONNX" in (run.folder / "README.md").read_text()
+    inputs = {"source": torch.randint(5, 60, (5, 9)), "lengths": torch.tensor([9, 3, 1, 9, 5])}
+    if task == "pairs":
+        inputs["segments"] = torch.randint(0, 2, (5, 9))
+    if task == "translate":
+        inputs["target"] = torch.randint(5, 60, (5, 7))
+    with torch.no_grad():
+        ours, theirs = run.model(**inputs), said_by_onnx(tmp_path / "out", inputs)
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
+
+
+def test_what_is_missing_is_told_with_the_cure(make_run, tmp_path, monkeypatch):
+    run = make_run(tmp_path / "run", *FOR_CTRANSLATE2["as published"])
+    monkeypatch.setattr(ct2, "is_installed", lambda: False)
+    with pytest.raises(Mistake, match=r"not installed: pip install 'regard\[export\]'"):
+        convert(run.folder, tmp_path / "out", to="ctranslate2", device="cpu")
+    monkeypatch.setattr("regard.interop.onnx.NEEDED", ("onnx", "nothing_of_that_name"))
+    with pytest.raises(Mistake, match=r"needs nothing_of_that_name: pip install 'regard\[export\]'"):
+        convert(run.folder, tmp_path / "out", to="onnx", device="cpu")
+
+
+def test_the_command(make_run, tmp_path):
+    run = make_run(tmp_path / "run", *FOR_CTRANSLATE2["as published"])
+    asked = ["convert", str(run.folder), str(tmp_path / "out"), "--to", "ctranslate2", "--verify", "--json"]
+    found = CliRunner().invoke(app, asked)
+    told = json.loads(found.stdout)
+    assert found.exit_code == 0 and told["holds"] and told["states"] is None and told["measured"] == "log-probabilities"
+    with pytest.raises(Mistake, match="--to pickle: should be hf, ctranslate2, onnx"):
+        convert(run.folder, tmp_path / "other", to="pickle")
+    with pytest.raises(Mistake, match="already there"):
+        convert(run.folder, tmp_path / "out", to="ctranslate2")

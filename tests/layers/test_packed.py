@@ -1,0 +1,105 @@
+"""Models packed for use alone: what changes is what a number of fewer bits cannot say, and nothing else."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from regard.attention.watch import watch
+from regard.decoding.beam import beam_search
+from regard.decoding.walk import walk
+from regard.errors import Mistake
+from regard.layers.packed import Int8Linear, packed
+from regard.models.gpt import Gpt
+from regard.models.transformer import Transformer
+from regard.recipe import DecoderModel, Positions, TransformerModel
+
+V = 23
+
+
+def translator(**settings):
+    shape = TransformerModel(preset="tiny", width=32, heads=2, feed_forward=64, max_length=32, **settings)
+    return Transformer(shape, V, V).eval()
+
+
+@given(st.integers(1, 9), st.sampled_from([8, 33, 64]), st.sampled_from([5, 32]), st.booleans())
+def test_a_packed_layer_is_near_the_layer(rows, width, out, bias):
+    """Within what rounding x and W to 127 steps of their largest can do, in any shape; a vector of zeros gives the bias."""
+    torch.manual_seed(rows)
+    linear = nn.Linear(width, out, bias=bias)
+    with torch.no_grad():
+        linear.weight[0] *= 100                       # each output has its own scale
+        small, x = Int8Linear(linear), torch.randn(2, rows, width)
+        step = 1.5 * (x.abs().max() * linear.weight.abs().amax(1) * width / 127)
+        assert ((small(x) - linear(x)).abs() <= step).all()
+        torch.testing.assert_close(small(x[:1, :1]), linear(x[:1, :1]), atol=float(step.max()), rtol=0)
+        nothing = small(torch.zeros(1, width))
+        torch.testing.assert_close(nothing[0], linear.bias if bias else torch.zeros(out))
+
+
+@pytest.mark.parametrize("settings", [{}, {"norm_first": True, "activation": "swiglu", "positions": Positions(kind="rotary")},
+                                      {"bias": False, "key_value_heads": 1, "tie": "none"}])
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+@torch.no_grad()
+def test_a_packed_model_says_nearly_the_same_and_searches_as_it_scores(settings, precision):
+    model = translator(**settings)
+    small = packed(model, precision)
+    source, lengths, target = torch.randint(4, V, (3, 6)), torch.tensor([6, 4, 1]), torch.randint(4, V, (3, 5))
+    exact = model(source, lengths, target).log_softmax(-1)
+    said = small(source, lengths, target).float().log_softmax(-1)
+    assert 0 < (said - exact).abs().mean() < 0.1
+    state, parts = small.start((source, lengths)), []
+    for place in range(5):
+        logits, state = small.step(target[:, place:place + 1], state)
+        parts.append(logits)
+    assert (torch.cat(parts, 1).float().log_softmax(-1) - exact).abs().mean() < 0.1
+    limits = torch.tensor([6, 4, 5])
+    searched = [best[0] for best in beam_search(small, (source, lengths), limits, beam=2)]
+    for found in (walk(small, (source, lengths), limits), searched):
+        for row, one in enumerate(found):
+            whole = torch.tensor([[1, *one.tokens]])
+            log_p = small(source[row:row + 1], lengths[row:row + 1], whole).float().log_softmax(-1)[0]
+            expected = sum(float(log_p[i, token]) for i, token in enumerate([*one.tokens, 2]))
+            assert one.log_probability == pytest.approx(expected, abs=0.5)
+
+
+def test_the_exact_model_is_left_alone_and_shares_what_is_not_packed():
+    model = translator()
+    inputs = torch.randint(4, V, (2, 5)), torch.tensor([5, 3]), torch.randint(4, V, (2, 4))
+    with torch.no_grad():
+        before, small = model(*inputs), packed(model, "int8")
+        assert torch.equal(model(*inputs), before) and not torch.equal(small(*inputs), before)
+    assert not any(type(part) is Int8Linear for part in model.modules())
+    assert {id(p) for p in small.parameters()} == {id(p) for p in model.parameters()}
+    assert model.decoder.blocks[0].self_attention.attend is small.decoder.blocks[0].self_attention.attend
+    assert packed(model, "fp32") is model
+
+
+def test_who_watches_the_exact_model_sees_what_the_packed_one_does():
+    model = translator()
+    small = packed(model, "int8")
+    source, lengths, target = torch.randint(4, V, (2, 5)), torch.tensor([5, 3]), torch.randint(4, V, (2, 4))
+    with torch.no_grad():
+        plain = small(source, lengths, target)
+        with watch(model, kinds="cross", states=True) as seen:
+            assert torch.equal(small(source, lengths, target), plain)
+    assert seen.stack().shape == (2, 2, 2, 4, 5) and seen.states
+
+
+def test_a_decoder_of_one_text_reads_its_weights_alone_in_8_bits():
+    """One vector is not rounded, many are: both stay near."""
+    model = Gpt(DecoderModel(kind="transformer", layers=2, width=32, heads=2, feed_forward=64, max_length=32), V).eval()
+    small, text = packed(model, "int8"), torch.randint(0, V, (1, 7))
+    with torch.no_grad():
+        exact, state, said = model(text).log_softmax(-1), small.start(None, text[:, :0]), []
+        for place in range(7):
+            logits, state = small.step(text[:, place:place + 1], state)
+            said.append(logits)
+        one_by_one = (torch.cat(said, 1).log_softmax(-1) - exact).abs().mean()
+        assert 0 < one_by_one < 0.05 and (small(text).log_softmax(-1) - exact).abs().mean() < 0.05
+
+
+def test_eight_bits_are_for_the_cpu():
+    with pytest.raises(Mistake, match="int8 is for the CPU; on cuda use --precision bf16"):
+        packed(nn.Linear(2, 2), "int8", torch.device("cuda"))
