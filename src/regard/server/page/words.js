@@ -1,0 +1,48 @@
+// A text whose words can be pointed at, focused and kept.
+import { make, roving, visible } from "./dom.js";
+import { painted, shade } from "./ink.js";
+
+// `point` is told which word is meant, or null; a click keeps it. `glued` words stand as they are, without spaces between them.
+export function wordlist(parent, words, { label, name = "words", point, glued = false, tip } = {}) {
+  const box = make("div", { class: glued ? `${name} glued` : name, role: "group", "aria-label": label });
+  let kept = null, weights = null;
+  const nodes = words.map((word, i) => {
+    // a <button> is a box, which a running text cannot be broken in
+    const node = make("span", { class: "word", role: point ? "button" : null, title: tip?.(i) }, glued ? word.replace(/\n/g, "↵\n") || "␣" : visible(word));
+    box.append(node, glued ? "" : " ");
+    return node;
+  });
+  const tell = i => {
+    nodes.forEach((node, j) => node.classList.toggle("on", i === j));
+    box.classList.toggle("pointed", i !== null);
+    point?.(i, kept === i && i !== null);
+  };
+  const keep = i => {
+    kept = kept === i ? null : i;
+    nodes.forEach((node, j) => node.setAttribute("aria-pressed", String(kept === j)));
+    tell(i);
+  };
+  if (point) {
+    roving(nodes);
+    nodes.forEach((node, i) => {
+      node.setAttribute("aria-pressed", "false");
+      node.addEventListener("pointerenter", event => { if (event.pointerType === "mouse" && kept === null) tell(i); });
+      node.addEventListener("pointerleave", event => { if (event.pointerType === "mouse" && kept === null) tell(null); });
+      node.addEventListener("focus", () => { if (kept === null && node.matches(":focus-visible")) tell(i); });
+      node.addEventListener("blur", () => { if (kept === null) tell(null); });
+      node.addEventListener("click", () => keep(i));
+      node.addEventListener("keydown", event => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); keep(i); } });
+    });
+    box.addEventListener("keydown", event => { if (event.key === "Escape" && kept !== null) keep(kept); });
+  }
+  parent.append(box);
+  painted(box, () => nodes.forEach((node, i) => shade(node, weights?.[i])));
+  return {
+    box, nodes, keep,
+    shade(given) {
+      weights = given;
+      nodes.forEach((node, i) => { shade(node, weights?.[i]); });
+    },
+    mark: i => nodes.forEach((node, j) => node.classList.toggle("on", i === j)),
+  };
+}
