@@ -78,9 +78,9 @@ def test_stopping_early_never_changes_the_best(problem, beam, alpha):
 
 def test_a_search_goes_on_while_a_longer_output_could_still_win():
     """With a length penalty, log p = -3 may end at -3 / penalty(50) = -0.1, and so beat a finished -1."""
-    beams = Beams.begin(torch.tensor([50, 3]), 1, EOS)
-    beams.alive, beams.finished = torch.full((2, 1), -3.0), torch.full((2, 1), -1.0)
-    assert is_done(beams, 2, alpha=1.5, number=1, stop_early=True).tolist() == [False, True]
+    beams = Beams.begin(torch.tensor([50, 3]), 1, EOS, alphas=[1.5, 1.5], numbers=[1, 1])
+    beams.alive, beams.finished, beams.steps = torch.full((2, 1), -3.0), torch.full((2, 1), -1.0), torch.tensor([2, 2])
+    assert is_done(beams).tolist() == [False, True]
 
 
 @given(problems(), st.integers(1, 4))

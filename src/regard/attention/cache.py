@@ -44,10 +44,12 @@ class Cache:
             self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
 
     @staticmethod
-    def join(caches: "list[Cache]") -> "Cache":
-        """One cache of all rows, each moved right so that all end at the same position."""
-        joined = Cache(max(cache.room for cache in caches))
-        joined.length = max(cache.length for cache in caches)
+    def join(caches: "list[Cache]", spare: int = 0) -> "Cache":
+        """One cache of all rows, each moved so that all end at the same position; the first `spare` are left out, as no row has
+        anything there."""
+        length = max(cache.length for cache in caches) - spare
+        joined = Cache(length + max(cache.room - cache.length for cache in caches))
+        joined.length = length
         if joined.length:
             joined.keys = torch.cat([shift(cache.keys, cache.length, joined) for cache in caches])
             joined.values = torch.cat([shift(cache.values, cache.length, joined) for cache in caches])

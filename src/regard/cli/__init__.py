@@ -6,10 +6,10 @@ from regard.cli.options import app
 from regard.errors import Interrupted, Mistake
 
 # isort: off
-from regard.cli import learning, texts, pictures, seeing, planning                # the order of --help
+from regard.cli import learning, texts, pictures, seeing, serving, planning       # the order of --help
 # isort: on
 
-__all__ = ["app", "learning", "main", "pictures", "planning", "seeing", "texts"]
+__all__ = ["app", "learning", "main", "pictures", "planning", "seeing", "serving", "texts"]
 
 
 def main() -> None:

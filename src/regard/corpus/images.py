@@ -57,13 +57,16 @@ def pixels_of(picture: Piece | np.ndarray, frame: Frame) -> np.ndarray:
     return frame.bring(Image.fromarray(picture) if isinstance(picture, np.ndarray) else decode(picture.read(), str(picture)))
 
 
-def decode(data: bytes, name: str) -> Image.Image:
-    """The whole picture in RGB."""
+def decode(data: bytes, name: str, most: int | None = None) -> Image.Image:
+    """The whole picture in RGB; one of more than `most` pixels is refused before it is read, and so is what Pillow refuses."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")                                           # damaged EXIF and the like
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         try:
-            return plain(ImageOps.exif_transpose(Image.open(BytesIO(data), formats=FORMATS)))
+            opened = Image.open(BytesIO(data), formats=FORMATS)
+            if most is not None and opened.width * opened.height > most:
+                raise Mistake(f"{name} has {opened.width * opened.height:,} pixels, more than {most:,}; make it smaller")
+            return plain(ImageOps.exif_transpose(opened))
         except Image.UnidentifiedImageError:
             raise Mistake(f"{name} is not a PNG, JPEG or WebP picture; convert it, or leave it out") from None
         except (Image.DecompressionBombWarning, Image.DecompressionBombError):

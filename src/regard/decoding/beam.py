@@ -2,14 +2,16 @@
 
 N hypotheses a sentence are kept alive; an ended one that ranks among the N best candidates of its step joins the sentence's
 N best finished ones. A sentence is done when nothing alive can still beat what is finished, whatever comes: the score of a
-hypothesis of log-probability l that ends at length n is l / penalty(n), and l only falls.
+hypothesis of log-probability l that ends at length n is l / penalty(n), and l only falls. Sentences may join a search that has
+begun, and leave one that has not ended.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from regard.decoding.protocol import Decodes, Hypothesis, begin, end_of, last_logits, length_penalty, next_log_probabilities
@@ -22,6 +24,9 @@ class Beams:
 
     rows: Tensor                                                                  # (B,) which sentence of the batch
     limits: Tensor                                                                # (B,) most tokens, end included
+    steps: Tensor                                                                 # (B,) tokens so far
+    alphas: Tensor                                                                # (B,) of the length penalty
+    numbers: Tensor                                                               # (B,) hypotheses wanted
     alive: Tensor                                                                 # (B, N) log-probabilities
     tokens: Tensor                                                                # (B, N, L)
     ways: Tensor                                                                  # (B, N, L) row of the batch in each step
@@ -32,16 +37,35 @@ class Beams:
     end: int
 
     @staticmethod
-    def begin(limits: Tensor, beam: int, end: int) -> "Beams":
+    def begin(limits: Tensor, beam: int, end: int, alphas: Sequence[float], numbers: Sequence[int]) -> "Beams":
         B, L, device = len(limits), int(limits.max()), limits.device
         nothing = torch.full((B, beam), -torch.inf, device=device)
         alive = nothing.clone()
         alive[:, 0] = 0                                                           # the empty hypothesis
         blank = torch.full((B, beam, L), FILL, device=device)
-        return Beams(torch.arange(B, device=device), limits, alive, blank, blank.clone(), nothing, nothing, blank, blank, end)
+        penalties = torch.tensor(alphas, dtype=torch.float64 if device.type != "mps" else torch.float32, device=device)
+        return Beams(torch.arange(B, device=device), limits, torch.zeros_like(limits), penalties,
+                     torch.tensor(numbers, device=device), alive, blank, blank.clone(), nothing, nothing, blank, blank, end)
 
     def keep(self, which: Tensor) -> "Beams":
         return replace(self, **{part.name: getattr(self, part.name)[which] for part in fields(self) if part.name != "end"})
+
+    def join(self, other: "Beams") -> "Beams":
+        """Both, one behind the other; `rows` go on from the last."""
+        L = max(self.tokens.size(2), other.tokens.size(2))
+
+        def both(name: str) -> Tensor:
+            parts = [getattr(beams, name) for beams in (self, other)]
+            return torch.cat([F.pad(part, (0, L - part.size(2)), value=FILL) if part.dim() == 3 else part for part in parts])
+
+        joined: dict[str, Any] = {part.name: both(part.name) for part in fields(self) if part.name != "end"}
+        joined["rows"] = torch.cat([self.rows, other.rows + (int(self.rows.max()) + 1 if len(self.rows) else 0)])
+        return replace(self, **joined)
+
+    def penalized(self, log_p: Tensor, length: Tensor) -> Tensor:
+        """The scores of hypotheses, (B,) or (B, N), of these lengths (B,)."""
+        penalty = torch.as_tensor(length_penalty(length.to(self.alphas.dtype), self.alphas)).to(log_p.dtype)
+        return log_p / penalty.view(-1, *[1] * (log_p.dim() - 1))
 
 
 @dataclass(frozen=True)
@@ -58,35 +82,67 @@ class Candidates:
 Report = Callable[[Candidates], None]
 
 
-@torch.no_grad()
+class Searching:
+    """Beam searches of one width that go on together, a token each in every step; others may join between steps."""
+
+    @torch.no_grad()
+    def __init__(self, model: Decodes, inputs: Any, limits: Tensor, *, beam: int, alphas: Sequence[float], numbers: Sequence[int],
+                 prefix: Tensor | None = None, marks: Marks = OURS):
+        self.model, self.beam, self.marks = model, beam, marks
+        last, state = begin(model, inputs, limits, prefix, marks)
+        logits, state = model.step(last, state)
+        self.beams = Beams.begin(limits, beam, end_of(logits, marks), alphas, numbers)
+        self.state = state.reorder(torch.arange(len(limits), device=limits.device).repeat_interleave(beam))
+        self.logits = last_logits(logits).repeat_interleave(beam, dim=0)          # (B·N, V)
+
+    @torch.no_grad()
+    def step(self, *, stop_early: bool = True, report: Report | None = None) -> Tensor:
+        """Extend every hypothesis by a token; which sentences are done with that (B,)."""
+        ends_now = self.beams.limits == self.beams.steps + 1
+        log_p = next_log_probabilities(self.logits, ends_now.repeat_interleave(self.beam), self.marks)
+        self.origin = advance(self.beams, log_p, report)
+        return is_done(self.beams, stop_early)
+
+    @torch.no_grad()
+    def go_on(self, going: Tensor) -> None:
+        """With these sentences alone (B,): read what was chosen."""
+        state, origin = self.state, self.origin
+        if not going.all():
+            which = going.nonzero()[:, 0]
+            self.beams = self.beams.keep(which)
+            if not len(which):
+                return
+            state, origin = state.keep(which), origin[which]
+        first = torch.arange(len(origin), device=origin.device)[:, None] * self.beam
+        state = state.reorder((first + origin).flatten())
+        last = self.beams.tokens.gather(2, (self.beams.steps - 1)[:, None, None].expand(-1, self.beam, 1))        # (B, N, 1)
+        logits, self.state = self.model.step(last.reshape(-1, 1), state)
+        self.logits = last_logits(logits)
+
+    def join(self, other: "Searching") -> None:
+        """Both are between `go_on` and the next step."""
+        self.state = type(self.state).join([self.state, other.state])
+        self.logits, self.beams = torch.cat([self.logits, other.logits]), self.beams.join(other.beams)
+
+
 def beam_search(model: Decodes, inputs: Any, limits: Tensor, *, beam: int, alpha: float = 0.0, number: int = 1,
                 stop_early: bool = True, prefix: Tensor | None = None, marks: Marks = OURS,
                 report: Report | None = None) -> list[list[Hypothesis]]:
     """The `number` best hypotheses of each sentence, best first; of what follows its prefix, where there is one. Each step is
     told to `report`."""
-    longest, device = int(limits.max()), limits.device
     results: list[list[Hypothesis]] = [[] for _ in limits]
-    last, state = begin(model, inputs, limits, prefix, marks)
-    logits, state = model.step(last, state)
-    beams = Beams.begin(limits, beam, end_of(logits, marks))
-    state = state.reorder(torch.arange(len(limits), device=device).repeat_interleave(beam))
-    logits = logits.repeat_interleave(beam, dim=0)
-    for step in range(longest):
-        log_p = next_log_probabilities(last_logits(logits), (beams.limits == step + 1).repeat_interleave(beam), marks)
-        origin = advance(beams, log_p, step, alpha, report)
-        done = is_done(beams, step + 1, alpha, number, stop_early)
+    search = Searching(model, inputs, limits, beam=beam, alphas=[alpha] * len(limits), numbers=[number] * len(limits),
+                       prefix=prefix, marks=marks)
+    while len(search.beams.rows):
+        done = search.step(stop_early=stop_early, report=report)
         if done.any():
-            collect(beams.keep(done), number, results)
-            going = (~done).nonzero()[:, 0]
-            if len(going) == 0:
-                break
-            beams, origin, state = beams.keep(going), origin[going], state.keep(going)
-        state = state.reorder((torch.arange(len(origin), device=device)[:, None] * beam + origin).flatten())
-        logits, state = model.step(beams.tokens[:, :, step].reshape(-1, 1), state)
+            for row, found in collect(search.beams.keep(done)):
+                results[row] = found
+        search.go_on(~done)
     return results
 
 
-def advance(beams: Beams, log_p: Tensor, step: int, alpha: float, report: Report | None = None) -> Tensor:
+def advance(beams: Beams, log_p: Tensor, report: Report | None = None) -> Tensor:
     """Extend every alive hypothesis by one token; returns which hypothesis each new one goes on from (B, N)."""
     B, N = beams.alive.shape
     V = log_p.size(-1)
@@ -95,47 +151,55 @@ def advance(beams: Beams, log_p: Tensor, step: int, alpha: float, report: Report
     origin, token = flat // V, flat % V
     ends = token == beams.end
     sentence, place = torch.arange(B, device=flat.device)[:, None], torch.arange(N, device=flat.device)
-    beams.ways[:, :, step] = sentence * N + place if step else sentence           # the first step reads each sentence once
+    begun = beams.steps[:, None] > 0
+    put(beams.ways, beams.steps, torch.where(begun, sentence * N + place, sentence))          # the first reads each sentence once
 
     ending = torch.where(ends, best, -torch.inf)[:, :N]
-    finish(beams, ending, origin[:, :N], step, alpha)
+    finish(beams, ending, origin[:, :N])
 
     beams.alive, chosen = torch.where(ends, -torch.inf, best).topk(N, dim=1)
     if report is not None:
         report(Candidates(beams.rows, origin, token, best, chosen))
     origin, token = origin.gather(1, chosen), token.gather(1, chosen)
     beams.tokens, beams.ways = take(beams.tokens, origin), take(beams.ways, origin)
-    beams.tokens[:, :, step] = torch.where(beams.alive > -torch.inf, token, FILL)
+    put(beams.tokens, beams.steps, torch.where(beams.alive > -torch.inf, token, FILL))
+    beams.steps = beams.steps + 1
     return origin
 
 
-def finish(beams: Beams, ending: Tensor, origin: Tensor, step: int, alpha: float) -> None:
+def finish(beams: Beams, ending: Tensor, origin: Tensor) -> None:
     """Let newly ended hypotheses (B, N), with what they go on from, compete with the finished ones."""
     tokens, ways = take(beams.tokens, origin), take(beams.ways, origin)
-    tokens[:, :, step] = beams.end
-    scores = torch.cat([beams.finished, ending / length_penalty(step + 1, alpha)], dim=1)
+    put(tokens, beams.steps, torch.full_like(origin, beams.end))
+    scores = torch.cat([beams.finished, beams.penalized(ending, beams.steps + 1)], dim=1)
     beams.finished, chosen = scores.topk(beams.finished.size(1), dim=1)
     beams.finished_log_p = torch.cat([beams.finished_log_p, ending], dim=1).gather(1, chosen)
     beams.finished_tokens = take(torch.cat([beams.finished_tokens, tokens], dim=1), chosen)
     beams.finished_ways = take(torch.cat([beams.finished_ways, ways], dim=1), chosen)
 
 
-def is_done(beams: Beams, length: int, alpha: float, number: int, stop_early: bool) -> Tensor:
-    """(B,) whether a sentence's `number` best are settled."""
-    at_limit = beams.limits <= length
+def is_done(beams: Beams, stop_early: bool = True) -> Tensor:
+    """(B,) whether the best of each sentence are settled."""
+    at_limit = beams.limits <= beams.steps
     if not stop_early:
         return at_limit
     hope = beams.alive[:, 0]                                                      # log p of the best one alive
-    soon, late = length_penalty(length + 1, alpha), length_penalty(beams.limits.to(hope.dtype), alpha)
-    return at_limit | (beams.finished[:, number - 1] >= torch.maximum(hope / soon, hope / late))
+    most = torch.maximum(beams.penalized(hope, beams.steps + 1), beams.penalized(hope, beams.limits))
+    return at_limit | (beams.finished.gather(1, beams.numbers[:, None] - 1)[:, 0] >= most)
 
 
-def collect(beams: Beams, number: int, results: list[list[Hypothesis]]) -> None:
-    finished = zip(beams.rows.tolist(), beams.finished_tokens.tolist(), beams.finished_log_p.tolist(), beams.finished.tolist(),
-                   beams.finished_ways.tolist())
-    for row, tokens, log_p, scores, ways in finished:
-        results[row] = [Hypothesis(said[:said.index(beams.end)], log_probability, score, way[:said.index(beams.end) + 1])
-                        for said, log_probability, score, way in zip(tokens, log_p, scores, ways) if score > -torch.inf][:number]
+def collect(beams: Beams) -> list[tuple[int, list[Hypothesis]]]:
+    """The row of each sentence, and its best."""
+    finished = zip(beams.rows.tolist(), beams.numbers.tolist(), beams.finished_tokens.tolist(), beams.finished_log_p.tolist(),
+                   beams.finished.tolist(), beams.finished_ways.tolist())
+    return [(row, [Hypothesis(said[:said.index(beams.end)], log_probability, score, way[:said.index(beams.end) + 1])
+                   for said, log_probability, score, way in zip(tokens, log_p, scores, ways) if score > -torch.inf][:number])
+            for row, number, tokens, log_p, scores, ways in finished]
+
+
+def put(rows: Tensor, at: Tensor, values: Tensor) -> None:
+    """Write values (B, N) at a place of each sentence (B,) of rows (B, N, L)."""
+    rows.scatter_(2, at[:, None, None].expand(*values.shape, 1), values[..., None])
 
 
 def take(tokens: Tensor, which: Tensor) -> Tensor:

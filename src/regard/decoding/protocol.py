@@ -1,5 +1,6 @@
 """What a search needs of a model, and what it gives back."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,6 +16,8 @@ MOST_ROOM = 4096
 class State(Protocol):
     def reorder(self, rows: Tensor) -> "State": ...
     def keep(self, rows: Tensor) -> "State": ...
+    @staticmethod
+    def join(states: "Sequence[Any]") -> "State": ...
 
 
 class Decodes(Protocol):
@@ -37,7 +40,7 @@ class Hypothesis:
     the row of the batch."""
 
 
-def length_penalty(length: Tensor | float, alpha: float) -> Tensor | float:
+def length_penalty(length: Tensor | float, alpha: Tensor | float) -> Tensor | float:
     """((5 + length) / 6)^α (Wu et al. 2016, eq. 14); the end mark counts."""
     return ((5 + length) / 6) ** alpha
 

@@ -9,7 +9,16 @@ import torch
 from torch import Tensor
 
 from regard import chance
-from regard.decoding.protocol import Decodes, Hypothesis, begin, end_of, last_logits, length_penalty, next_log_probabilities
+from regard.decoding.protocol import (
+    Decodes,
+    Hypothesis,
+    State,
+    begin,
+    end_of,
+    last_logits,
+    length_penalty,
+    next_log_probabilities,
+)
 from regard.tokens.special import OURS, Marks
 
 Choose = Callable[[Tensor, Tensor, int], Tensor]
@@ -57,30 +66,88 @@ class Step:
         return zip(self.rows.tolist(), self.tokens.tolist(), self.log_p.tolist(), self.going.tolist())
 
 
-@torch.no_grad()
+@dataclass
+class Party:
+    """Sentences that began together, and how their tokens are chosen."""
+
+    limits: Tensor                                                                # (B,) most tokens, end mark included
+    choose: Choose = greedy
+    process: Process | None = None
+    owner: Any = None
+    """Whoever they are for."""
+    number: int = 0
+    """Steps taken."""
+
+    def begin(self, prefix: Tensor) -> None:
+        self.rows = torch.arange(len(self.limits), device=self.limits.device)     # (rows,) those still being written
+        self.written = prefix                                                     # (rows, L)
+
+    def ends_now(self) -> Tensor:
+        return self.limits[self.rows] == self.number + 1
+
+    def take(self, logits: Tensor, log_p: Tensor, marks: Marks) -> Step:
+        wanted = log_p if self.process is None else next_log_probabilities(self.process(logits, self.written), self.ends_now(),
+                                                                           marks)
+        token = self.choose(wanted, self.rows, self.number)                       # (rows,)
+        self.step = Step(self.rows, token, log_p.gather(-1, token[:, None])[:, 0], token != end_of(logits, marks))
+        self.number += 1
+        return self.step
+
+    def settle(self) -> Tensor:
+        """Go on with those that do: their last tokens (rows,)."""
+        going = self.step.going
+        self.rows, tokens, self.written = self.rows[going], self.step.tokens[going], self.written[going]
+        if self.process is not None:
+            self.written = torch.cat([self.written, tokens[:, None]], dim=1)
+        return tokens
+
+
+class Walking:
+    """Sentences of several parties that are written at once, a token each in every step; others may join between steps."""
+
+    @torch.no_grad()
+    def __init__(self, model: Decodes, inputs: Any, parties: list[Party], prefix: Tensor | None = None, marks: Marks = OURS):
+        self.model, self.parties, self.marks = model, parties, marks
+        last, state = begin(model, inputs, torch.cat([party.limits for party in parties]), prefix, marks)
+        for party, written in zip(parties, (last if prefix is None else prefix).split([len(party.limits) for party in parties])):
+            party.begin(written)
+        self.read(last, state)
+
+    def read(self, last: Tensor, state: State) -> None:
+        logits, self.state = self.model.step(last, state)
+        self.logits = last_logits(logits)                                         # (rows, V)
+
+    @torch.no_grad()
+    def step(self) -> list[Step]:
+        """The next token of every sentence, those of a party together."""
+        sizes = [len(party.rows) for party in self.parties]
+        log_p = next_log_probabilities(self.logits, torch.cat([party.ends_now() for party in self.parties]), self.marks)
+        each = zip(self.parties, self.logits.split(sizes), log_p.split(sizes))
+        return [party.take(logits, chances, self.marks) for party, logits, chances in each]
+
+    @torch.no_grad()
+    def go_on(self) -> None:
+        """Read what was chosen, in the sentences that have not ended."""
+        going = torch.cat([party.step.going for party in self.parties]).nonzero()[:, 0]
+        whole = sum(len(party.rows) for party in self.parties)
+        last = torch.cat([party.settle() for party in self.parties])[:, None]
+        self.parties = [party for party in self.parties if len(party.rows)]
+        if self.parties:
+            self.read(last, self.state if len(going) == whole else self.state.keep(going))
+
+    def join(self, other: "Walking") -> None:
+        """Both are between `go_on` and the next step."""
+        self.state = type(self.state).join([self.state, other.state])
+        self.logits, self.parties = torch.cat([self.logits, other.logits]), self.parties + other.parties
+
+
 def steps(model: Decodes, inputs: Any, limits: Tensor, choose: Choose = greedy, *, process: Process | None = None,
           prefix: Tensor | None = None, marks: Marks = OURS) -> Iterator[Step]:
     """Write until every sentence has ended; sentence i has at most limits[i] tokens after its prefix, its end mark included."""
-    rows = torch.arange(len(limits), device=limits.device)
-    last, state = begin(model, inputs, limits, prefix, marks)
-    written = last if prefix is None else prefix                                  # (rows, L)
-    for number in range(int(limits.max())):
-        logits, state = model.step(last, state)
-        logits, ends_now = last_logits(logits), limits[rows] == number + 1
-        log_p = wanted = next_log_probabilities(logits, ends_now, marks)
-        if process is not None:
-            wanted = next_log_probabilities(process(logits, written), ends_now, marks)
-        token = choose(wanted, rows, number)                                      # (rows,)
-        step = Step(rows, token, log_p.gather(-1, token[:, None])[:, 0], token != end_of(logits, marks))
-        yield step
-        going = step.going.nonzero()[:, 0]
-        if len(going) == 0:
-            return
-        if len(going) < len(rows):
-            state, rows, token, written = state.keep(going), rows[going], token[going], written[going]
-        last = token[:, None]
-        if process is not None:
-            written = torch.cat([written, last], dim=1)
+    walking = Walking(model, inputs, [Party(limits, choose, process)], prefix, marks)
+    while walking.parties:
+        yield from walking.step()
+        walking.go_on()
 
 
 def walk(model: Decodes, inputs: Any, limits: Tensor, choose: Choose = greedy, alpha: float = 0.0,

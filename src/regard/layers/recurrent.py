@@ -42,7 +42,7 @@ class Carry:
         return self.hidden.size(0)
 
     @staticmethod
-    def join(carries: "Sequence[Carry]") -> "Carry":
+    def join(carries: "Sequence[Carry]", spare: int = 0) -> "Carry":
         parts = zip(*(carry.parts() for carry in carries))
         return Carry(*(None if part[0] is None else torch.cat(part) for part in parts))  # type: ignore[arg-type]
 

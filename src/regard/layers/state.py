@@ -24,7 +24,7 @@ class Memory(Protocol):
     def rows(self) -> int: ...
     def reorder(self, rows: Tensor) -> None: ...
     @staticmethod
-    def join(memories: Any) -> "Memory": ...
+    def join(memories: Any, spare: int = 0) -> "Memory": ...
 
 
 @dataclass
@@ -53,10 +53,13 @@ class State:
 
     @staticmethod
     def join(states: "Sequence[State]") -> "State":
-        """One state of all the sentences in several; sources are padded to the longest, hypotheses end together."""
+        """One state of all the sentences in several; sources are padded to the longest, hypotheses end together. What the longest
+        of those that have left needed is given up."""
         sources = [join_sources(layer) for layer in zip(*(state.sources for state in states))]
-        memories = [type(layer[0]).join(list(layer)) for layer in zip(*(state.memories for state in states))]
-        return State(sum(state.number for state in states), sources, memories, join_starts(states))
+        starts = join_starts(states)
+        spare = 0 if starts is None else int(starts.min())
+        memories = [type(layer[0]).join(list(layer), spare) for layer in zip(*(state.memories for state in states))]
+        return State(sum(state.number for state in states), sources, memories, None if starts is None else starts - spare)
 
 
 def begin(step: Callable[[Tensor, State], tuple[Tensor, State]], number: int, sources: list[Source], layers: int,
@@ -91,12 +94,12 @@ def join_starts(states: Sequence[State]) -> Tensor | None:
 
 
 def join_sources(sources: Sequence[Source]) -> Source:
-    longest = max(source.keys.size(2) for source in sources)
+    lengths = [source.mask.lengths if source.mask is not None and source.mask.lengths is not None
+               else torch.full((source.keys.size(0),), source.keys.size(2), device=source.keys.device) for source in sources]
+    longest = int(torch.cat(lengths).max())
 
     def pad(x: Tensor) -> Tensor:
         return F.pad(x, (0, 0, 0, longest - x.size(2)))
 
-    lengths = [source.mask.lengths if source.mask is not None and source.mask.lengths is not None
-               else torch.full((source.keys.size(0),), source.keys.size(2), device=source.keys.device) for source in sources]
     return Source(torch.cat([pad(s.keys) for s in sources]), torch.cat([pad(s.values) for s in sources]),
                   Mask(lengths=torch.cat(lengths)))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.attention.file import Place, Record
 from regard.attention.seen import Seen
-from regard.attention.watch import watch
+from regard.attention.watch import places, watch
 from regard.errors import Mistake
 from regard.pictures.maps import Maps, maps
 from regard.run.base import Run
@@ -53,9 +53,16 @@ class Reading:
         return replace(found, places=places, tokens=self.tokens)
 
 
-def attended(run: Run, text: str, *, budget: str = BUDGET) -> Record:
+def attended(run: Run, text: Any, *, budget: str = BUDGET) -> Record:
     """Read a text or a picture, and with a translator or captioner what it says of it, and record it all."""
     return reading(run, text).record(budget)
+
+
+def kinds_of(run: Run) -> list[str]:
+    """The kinds of attention to choose from, where there are several."""
+    patterns = {"cross": "cross", "encoder": r"^encoder\..*self", "decoder": r"^decoder\..*self"}
+    found = [kind for kind, pattern in patterns.items() if places(run.model, kinds=pattern)]
+    return found if len(found) > 1 else []
 
 
 def require_attention(run: Run) -> None:
@@ -63,7 +70,7 @@ def require_attention(run: Run) -> None:
         raise Mistake(f"{run.folder}: a model without attention has nothing to show")
 
 
-def reading(run: Run, text: str) -> Reading:
+def reading(run: Run, text: Any) -> Reading:
     require_attention(run)
     inputs = {name: part.to(run.device) for name, part in run.reading(text).items()}
     both = "target" in inputs and len(inputs) > 1

@@ -121,6 +121,10 @@ class Run:
     def marks(self) -> Marks:
         return self.tokenizers[0].marks
 
+    def writing_marks(self) -> Marks:
+        """Those of what it writes."""
+        return self.marks
+
     def spoken_weights(self) -> dict[str, Tensor]:
         """The weights of a model that says of itself what the run says: for other libraries, which have the model alone."""
         return dict(self.model.named_parameters())
@@ -330,6 +334,14 @@ def brought_tokenizer(folder: Path) -> Tokenizer:
     del marks["rows"]
     tokenizer.marks = Marks(**marks)
     return tokenizer
+
+
+def searching(settings: Decode, number: int, temperature: float | None, what: str, **given: Any) -> Decode:
+    """How a search goes, with what the caller gave in place of the recipe's."""
+    changed = override(settings, **given)
+    if number > changed.beam and temperature is None:
+        raise Mistake(f"{number} {what} asked for, but beam is {changed.beam}; set --beam {number}")
+    return changed
 
 
 def override(settings: Decode, **given: Any) -> Decode:

@@ -20,25 +20,29 @@ MOST_NODES = 400
 
 def show_beam(run: Translator, text: str, *, out: Path | None = None, terminal: bool = False) -> str:
     """Translate a text with the recipe's beam, at least 2, and draw what was kept and what was not. What was said."""
-    (ids,) = run.ids([text])
-    if not ids:
-        raise Mistake("there is nothing to show of an empty sentence")
-    decode = run.recipe.decode
-    beam, alpha = max(2, decode.beam), decode.length_penalty
-    inputs = {name: part.to(run.device) for name, part in read(Ragged.of([ids]), run.marks).items()}
-    limit = limit_of(int(inputs["lengths"][0]), run.recipe.model.max_length, decode.max_tokens)
-    steps: list[Candidates] = []
-    ((found,),) = beam_search(run.model, (inputs["source"], inputs["lengths"]), torch.tensor([limit], device=run.device),
-                              beam=beam, alpha=alpha, marks=run.marks, report=steps.append)
-    nodes = grown(run, steps, found.tokens, alpha)
-    said = run.translations([found])[0].text
-    if len(nodes) > MOST_NODES:
-        raise Mistake(f"the tree has {len(nodes)} branches, too many to be seen; give a shorter sentence")
+    beam, alpha = max(2, run.recipe.decode.beam), run.recipe.decode.length_penalty
+    nodes, said = beam_tree(run, text, beam, alpha)
     if out is not None:
         note = f"beam {beam}: log-probability of each hypothesis; of what ended = that / ((5 + length) / 6)^{alpha:g}; " \
                "dashed: not kept"
         save_any(tree(nodes, title=said, note=note), out, said)
     return f"{said}\n\n{tree_text(nodes)}" if terminal else said
+
+
+def beam_tree(run: Translator, text: str, beam: int, alpha: float, max_tokens: int | None = None) -> tuple[list[Node], str]:
+    """What was kept and what was not, and what was said."""
+    (ids,) = run.ids([text])
+    if not ids:
+        raise Mistake("there is nothing to show of an empty sentence")
+    inputs = {name: part.to(run.device) for name, part in read(Ragged.of([ids]), run.marks).items()}
+    limit = limit_of(int(inputs["lengths"][0]), run.recipe.model.max_length, max_tokens or run.recipe.decode.max_tokens)
+    steps: list[Candidates] = []
+    ((found,),) = beam_search(run.model, (inputs["source"], inputs["lengths"]), torch.tensor([limit], device=run.device),
+                              beam=beam, alpha=alpha, marks=run.marks, report=steps.append)
+    nodes = grown(run, steps, found.tokens, alpha)
+    if len(nodes) > MOST_NODES:
+        raise Mistake(f"the tree has {len(nodes)} branches, too many to be seen; give a shorter sentence")
+    return nodes, run.translations([found])[0].text
 
 
 def grown(run: Translator, steps: list[Candidates], output: list[int], alpha: float) -> list[Node]:

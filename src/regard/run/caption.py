@@ -17,9 +17,10 @@ from regard.batches.rows import Rows
 from regard.batches.side import Side
 from regard.corpus.examples import Pictures
 from regard.decoding.batched import searcher
+from regard.decoding.protocol import Hypothesis
 from regard.errors import Mistake
 from regard.models.zoo import MODELS
-from regard.run.base import Embedded, Result, Run, override
+from regard.run.base import Embedded, Result, Run, searching
 from regard.run.grounded import score_against_scenes
 from regard.run.pictures import Picture, PictureRun, as_piece
 from regard.run.translate import Alignment, Translation
@@ -120,22 +121,28 @@ class CaptionRun(PictureRun):
              number: int = 1, temperature: float | None = None, top_k: int = 0, top_p: float = 1.0,
              seed: int = 0) -> list[list[Translation]]:
         """The `number` best captions of each picture (N, H, W, 3), best first. A `temperature` samples one instead."""
-        settings = override(self.recipe.decode, beam=beam, length_penalty=length_penalty, max_tokens=max_tokens)
-        if number > settings.beam and temperature is None:
-            raise Mistake(f"{number} captions asked for, but beam is {settings.beam}; set --beam {number}")
+        settings = searching(self.recipe.decode, number, temperature, "captions", beam=beam, length_penalty=length_penalty,
+                             max_tokens=max_tokens)
         search = searcher(self.model, beam=settings.beam, alpha=settings.length_penalty, number=number, temperature=temperature,
                           top_k=top_k, top_p=top_p, seed=seed, marks=self.marks)
         rows, columns = self.model.grid
         at_once = max(1, settings.batch_tokens // (settings.beam * rows * columns))
-        limit = min(self.longest, settings.max_tokens + 1 if settings.max_tokens else self.longest)
+        limit = self.limit(settings.max_tokens)
         found: list[list[Translation]] = []
         for start in range(0, len(pixels), at_once):
             chosen = np.arange(start, min(start + at_once, len(pixels)))
             limits = torch.full((len(chosen),), limit, device=self.device)
             for best in search(take(pixels, chosen).to(self.device), limits, chosen):
-                texts = self.tokenizers[0].decode([one.tokens for one in best])
-                found.append([Translation(text, one.score, one.log_probability, one.tokens) for text, one in zip(texts, best)])
+                found.append(self.captions(best))
         return found
+
+    def limit(self, max_tokens: int | None) -> int:
+        """Most tokens of a caption, its end included."""
+        return min(self.longest, max_tokens + 1 if max_tokens else self.longest)
+
+    def captions(self, hypotheses: Sequence[Hypothesis]) -> list[Translation]:
+        texts = self.tokenizers[0].decode([one.tokens for one in hypotheses])
+        return [Translation(text, one.score, one.log_probability, one.tokens) for text, one in zip(texts, hypotheses)]
 
     def look(self, pictures: Sequence[Picture], captions: Sequence[str] | None = None) -> Iterator[Look]:
         """Where each word of a caption (the model's own, unless others are given) looked in its picture."""

@@ -35,6 +35,10 @@ CHOICES = 100
 PLAIN = ("{}",)
 
 
+class Spoken(str):
+    """A text, whatever files are called so."""
+
+
 class ContrastRun(PictureRun):
     does = "matches pictures and texts"
     more_marks = (END_TEXT,)
@@ -217,8 +221,8 @@ class ContrastRun(PictureRun):
 
 def is_picture(given: Picture) -> bool:
     """Whether it is the path of a picture, or pixels, and not a text."""
-    if not isinstance(given, str):
-        return True
+    if not isinstance(given, str) or isinstance(given, Spoken):
+        return not isinstance(given, str)
     if "\n" not in given and len(given) < 4096 and Path(given).is_file():
         return True
     if given.lower().endswith(ENDINGS) and len(given.split()) == 1:

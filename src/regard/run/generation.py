@@ -1,5 +1,6 @@
 """Draw how a run writes: each token with its probability, what else it might have been, and what it looked at."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -34,7 +35,19 @@ def show_generation(run: Run, text: str, choice: Choice, *, max_tokens: int | No
 
 def generate(run: Run, text: str, choice: Choice, max_tokens: int | None = None) -> Generation:
     """What is written, token by token, and what the chosen head looked at, or all of the chosen layer, on average."""
-    read, said, rows = writing(run, text, max_tokens)
+    return looked(*writing(run, text, max_tokens), choice)
+
+
+def look_back(run: LanguageRun, prompt: str, tokens: Sequence[int], choice: Choice) -> Generation:
+    """The same of what was written after a prompt, however it was chosen."""
+    require_attention(run)
+    if not tokens:
+        raise Mistake("nothing was written: there is nothing to show")
+    return looked(*reading_on(run, run.begun([prompt])[0], list(tokens)), choice)
+
+
+def looked(read: Reading, said: list[int], rows: list[int] | None, choice: Choice) -> Generation:
+    run = read.run
     logits, seen = read.watch(budget=BUDGET, keep="top", rows=rows)
     record = read.recorded(seen)
     maps = groups(record)
@@ -45,12 +58,12 @@ def generate(run: Run, text: str, choice: Choice, max_tokens: int | None = None)
     if picked.name == KINDS["encoder"]:
         raise Mistake(f"--kind {choice.kind}: no token is said there; use cross or decoder")
     place, (_, keys, _) = group[layer], sides(group[layer], record.tokens, 0)
-    looked = place.weights()[0][:, :len(said), :len(keys)]                        # (H, T, S)
+    weights = place.weights()[0][:, :len(said), :len(keys)]                       # (H, T, S)
     p = (logits[0] if rows is None else logits[0, rows]).float().softmax(-1).cpu()                      # (T, V)
     words = spelled(run.tokenizers[-1], said)
     return Generation(f"{picked.name}, layer {picked.layers[layer]}, {whose(picked, head)}", keys,
                       [Step(words[i], float(p[i, token]), others(run, p[i], token)) for i, token in enumerate(said)],
-                      looked.mean(0) if head is None else looked[head],
+                      weights.mean(0) if head is None else weights[head],
                       None if place.kind == "cross" else 1 + (0 if rows is None else rows[0]),
                       place.dropped and f"without {place.dropped}")
 
@@ -78,7 +91,11 @@ def writing_on(run: LanguageRun, text: str, max_tokens: int) -> tuple[Reading, l
     require_attention(run)
     (begun,), (written,) = run.begun([text]), run.generate([text], max_tokens=max_tokens)
     end, room = run.writing_marks().end, run.room(len(begun), max_tokens)
-    said = [*written.tokens, end] if end != NO_MARK and len(written.tokens) < room - 1 else written.tokens
+    return reading_on(run, begun, [*written.tokens, end] if end != NO_MARK and len(written.tokens) < room - 1 else written.tokens)
+
+
+def reading_on(run: LanguageRun, begun: list[int], said: list[int]) -> tuple[Reading, list[int], list[int]]:
+    """All that was read when the last token was said."""
     ids = [*begun, *said[:-1]]
     tokens = {"text": [spelled(run.tokenizers[0], ids)], "said": [spelled(run.tokenizers[0], said)]}
     read = Reading(run, {"target": torch.tensor([ids], device=run.device)}, tokens, False)

@@ -14,7 +14,7 @@ from regard.batches.pictures import PictureClasses
 from regard.batches.pixels import Pixels, decoded, open_pixels, placed
 from regard.batches.rows import Rows
 from regard.corpus.examples import Pictures
-from regard.corpus.images import Frame, plain
+from regard.corpus.images import Frame, decode, plain
 from regard.corpus.piece import Piece
 from regard.errors import Mistake
 from regard.interop.convert import Foreign
@@ -131,6 +131,11 @@ class PictureClassifier(PictureRun, Classifier):
             loss += surprise(logits.log_softmax(-1), there.labels).sum()
             right += (logits.argmax(-1) == there.labels).sum()
         return {"valid_loss": float(loss) / len(rows), "valid_accuracy": 100 * float(right) / len(rows)}
+
+
+def picture_of(data: bytes, name: str, most: int) -> Image.Image:
+    """A picture from its bytes, of at most so many pixels."""
+    return decode(data, name, most)
 
 
 def as_piece(picture: Picture) -> Piece | np.ndarray:

@@ -76,7 +76,7 @@ def show(what: Run | Record, text: str | None = None, choice: Choice | None = No
     """A view of a run that reads a text, or of a record: as a picture, a page, in the terminal, kept as a record. In words, what
     was drawn."""
     choice = choice or Choice()
-    record = attended(what, str(text)) if isinstance(what, Run) else what
+    record = attended(what, text or "") if isinstance(what, Run) else what
     if keep is not None:
         record.write(keep)
     found = groups(record)

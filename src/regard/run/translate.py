@@ -17,7 +17,7 @@ from regard.decoding.batched import decode_all, searcher
 from regard.decoding.protocol import Hypothesis
 from regard.errors import Mistake
 from regard.models.zoo import MODELS
-from regard.run.base import Result, Run, override
+from regard.run.base import Result, Run, searching
 from regard.scoring import compare, merge_words, score_by_length, translation_scores
 from regard.tokens.special import NO_MARK
 
@@ -110,9 +110,8 @@ class Translator(Run):
                   max_tokens: int | None = None, number: int = 1, temperature: float | None = None, top_k: int = 0,
                   top_p: float = 1.0, seed: int = 0) -> list[list[Translation]]:
         """The `number` best translations of each text, best first. A `temperature` samples one instead."""
-        settings = override(self.recipe.decode, beam=beam, length_penalty=length_penalty, max_tokens=max_tokens)
-        if number > settings.beam and temperature is None:
-            raise Mistake(f"{number} hypotheses asked for, but beam is {settings.beam}; set --beam {number}")
+        settings = searching(self.recipe.decode, number, temperature, "hypotheses", beam=beam, length_penalty=length_penalty,
+                             max_tokens=max_tokens)
         sources = self.ids(texts)
         search = searcher(self.model, beam=settings.beam, alpha=settings.length_penalty, number=number, temperature=temperature,
                           top_k=top_k, top_p=top_p, seed=seed, marks=self.marks)
@@ -133,12 +132,18 @@ class Translator(Run):
         """What each word of a translation (the model's own, unless references are given) looked at in its source; of the kind
         "encoder", what each word of the source did."""
         assert kind in ("cross", "encoder"), kind
-        sources, read = self.ids(texts), [words for _, words in self.tokenizers[0].encode_words(texts)]
         if references is None:
-            told = [(found.text, found.tokens, self.tokenizers[1].words(found.tokens)) for found in self.best(texts)]
-        else:
-            encoded, most = self.tokenizers[1].encode_words(references), self.recipe.model.max_length - 1
-            told = [(text, ids[:most], words[:most]) for text, (ids, words) in zip(references, encoded)]
+            return self.aligned(texts, self.best(texts), kind)
+        encoded, most = self.tokenizers[1].encode_words(references), self.recipe.model.max_length - 1
+        return self.looked(texts, [(text, ids[:most], words[:most]) for text, (ids, words) in zip(references, encoded)], kind)
+
+    def aligned(self, texts: Sequence[str], found: Sequence[Translation], kind: str = "cross") -> Iterator[Alignment]:
+        """The same of translations that were found."""
+        return self.looked(texts, [(one.text, one.tokens, self.tokenizers[1].words(one.tokens)) for one in found], kind)
+
+    def looked(self, texts: Sequence[str], told: Sequence[tuple[str, list[int], list[int]]], kind: str) -> Iterator[Alignment]:
+        """Of what is told of each text: its words, its tokens, and the number of the word that each is of."""
+        sources, read = self.ids(texts), [words for _, words in self.tokenizers[0].encode_words(texts)]
         said = [ids for _, ids, _ in told]
         if not self.attends:
             raise Mistake(f"{self.folder}: a model without attention has nothing to show (model.attention = 'none')")

@@ -19,4 +19,299 @@ Everything that is no success is answers.Wrong: {"error": {"message", "type", "p
 A stream is text/event-stream of lines `data: JSON`: one answers.Piece for each token, in order; then answers.Event, whose `done` is
 what the endpoint answers without stream (with `looks` in it where they were asked for); then `data: [DONE]`. What goes wrong after
 the first event is an event {"error": {...}}, and then [DONE].
+
+The page is `page/index.html` at /, and what lies beside it at /page/NAME.
 """
+
+import asyncio
+import base64
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from PIL import Image
+
+from regard.run.pictures import picture_of
+from regard.run.together import Manner, Piece, Task, captioning, translating, writing
+from regard.server import answers, looking, requests
+from regard.server.conduct import Pieces, answered, streamed
+from regard.server.models import Served
+from regard.server.problems import Refused
+from regard.server.worker import Tell, Ticket
+
+router = APIRouter(prefix="/v1")
+WRONG: dict[int | str, dict[str, Any]] = {
+    status: {"model": answers.Wrong, "description": about} for status, about in (
+        (400, "no JSON"), (401, "no token"), (403, "another site's page"), (404, "no such model"), (408, "came too slowly"),
+        (413, "too large"), (415, "not declared as JSON"), (421, "another Host"), (422, "does not fit, or the model refuses it"),
+        (429, "too many of one client's texts are waiting"), (500, "the server's own fault"),
+        (503, "too many are waiting, it took too long, or the server is stopping"))}
+STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+FILES: dict[int | str, dict[str, Any]] = {200: {"content": {
+    kind: {"schema": {"type": "string", "format": "binary"}} for kind in ("application/octet-stream", "image/svg+xml", "image/png")}}}
+DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Asking:
+    """A request on its way to a model."""
+
+    request: Request
+    served: Served
+
+    @staticmethod
+    def of(request: Request, model: str | None, verb: str) -> "Asking":
+        served = request.app.state.shelf.find(model, verb)
+        request.scope["model"] = served.name
+        return Asking(request, served)
+
+    @property
+    def client(self) -> str:
+        return self.request.client.host if self.request.client else "?"
+
+    @property
+    def seconds(self) -> float:
+        return self.request.app.state.settings.deadline
+
+    async def of_model(self, work: Callable[[Any], Any]) -> Any:
+        """What the model's thread makes of its run."""
+        run = self.served.run
+        (found,) = await answered(self.request, self.served.worker, [Ticket(lambda tell: work(run), client=self.client)],
+                                  self.seconds)
+        return found
+
+    async def written(self, begin: Sequence[Callable[[Tell], Task]]) -> list[Any]:
+        """Texts that the model writes together with others'."""
+        tickets = [Ticket(one, client=self.client, decodes=True, index=index) for index, one in enumerate(begin)]
+        return await answered(self.request, self.served.worker, tickets, self.seconds)
+
+    async def events(self, begin: Sequence[Callable[[Tell], Task]], event: Callable[[int, Piece], Any],
+                     last: Callable[[list[Any]], Any], ended: Callable[[int, Any], Any] = lambda index, result: None) -> Response:
+        """The same as a stream."""
+        pieces: Pieces = Pieces()
+        tickets = [Ticket(one, client=self.client, decodes=True, index=index, pieces=pieces) for index, one in enumerate(begin)]
+        return await streamed(self.request, self.served.worker, tickets, pieces, self.seconds, event, last, ended)
+
+    async def picture(self, given: str) -> Image.Image:
+        """In a thread, for it takes a while; and not read before its size is known to be reasonable."""
+        data = given.partition(",")[2] if given.startswith("data:") else given
+        try:
+            return await asyncio.to_thread(lambda: picture_of(base64.b64decode(data, validate=True), "the picture",
+                                                              self.request.app.state.settings.pixels))
+        except ValueError:
+            raise Refused(422, "image: should be a picture in base64, or a data: URL of one", code="invalid", param="image") from None
+
+    async def given(self, text: str | None, image: str | None) -> Any:
+        """A text or a picture, whichever the model reads."""
+        side = "text" if image is None else "image"
+        if side not in self.served.reads:
+            raise Refused(422, f"{self.served.name} reads {' and '.join(self.served.reads)}: give {self.served.reads[0]}",
+                          code="invalid", param=side)
+        return looking.as_text(self.served.run, text or "") if image is None else await self.picture(image)
+
+    async def all_given(self, texts: str | list[str] | None, image: str | None) -> list[Any]:
+        return [await self.given(None, image)] if texts is None else [await self.given(text, None) for text in listed(texts)]
+
+
+def sent(answer: Any) -> Response:
+    return Response(answer.model_dump_json(), media_type="application/json")
+
+
+def listed(text: str | list[str]) -> list[str]:
+    return [text] if isinstance(text, str) else text
+
+
+def piece_event(index: int, piece: Piece) -> answers.Piece:
+    return answers.Piece(index=index, piece=piece.text, token=piece.word, probability=round(piece.probability, DIGITS))
+
+
+def at_end(asked: Any, begin: Sequence[Callable[[Tell], Task]], asking: Asking, last: Callable[[list[Any]], Any],
+           text_of: Callable[[Any], str]) -> Any:
+    """A stream of pieces; where a search keeps several hypotheses, nothing is certain before its end, and each text is a piece."""
+    heard: set[int] = set()
+
+    def event(index: int, piece: Piece) -> answers.Piece:
+        heard.add(index)
+        return piece_event(index, piece)
+
+    def ended(index: int, result: Any) -> answers.Piece | None:
+        return None if index in heard else answers.Piece(index=index, piece=text_of(result), token="", probability=1.0)
+
+    async def done(results: list[Any]) -> answers.Event:
+        return answers.Event(done=(await last(results)).model_dump())
+
+    return asking.events(begin, event, done, ended)
+
+
+@router.get("/models", response_model=answers.Models)
+async def models(request: Request) -> answers.Models:
+    """All models, and what each can do."""
+    return answers.Models(data=[served.about for served in request.app.state.shelf.models.values()])
+
+
+@router.get("/models/{name}", response_model=answers.Model)
+async def model(name: str, request: Request) -> answers.Model:
+    found = request.app.state.shelf.models.get(name)
+    if found is None:
+        raise Refused(404, "there is no such model", code="model_not_found", param="model")
+    return found.about
+
+
+@router.post("/translate", response_model=answers.Translations, responses=STREAM)
+async def translate(asked: requests.Translate, request: Request) -> Response:
+    """Translate texts; a run of several tasks does with them what `task` says."""
+    asking = Asking.of(request, asked.model, "translate")
+    run, texts = asking.served.run, listed(asked.text)
+    texts = looking.prefixed(run, texts, asked.task)
+    options = asked.model_dump(include={"beam", "length_penalty", "max_tokens", "number", "temperature", "top_k", "top_p", "seed"})
+    places = looking.places_of_spoken(texts)
+
+    def begin(index: int, text: str) -> Callable[[Tell], Task]:
+        return lambda tell: translating(run, text, place=places[index], tell=tell if asked.stream else None, **options)
+
+    async def whole(found: list[Any]) -> answers.Translations:
+        more = await asking.of_model(lambda run: looking.seen_of_translations(run, texts, found, asked)) \
+            if asked.align or asked.tree else [{} for _ in texts]
+        return answers.Translations(model=asking.served.name, results=[
+            looking.translation(run, best, extra) for best, extra in zip(found, more)])
+
+    begun = [begin(index, text) for index, text in enumerate(texts)]
+    if asked.stream:
+        return await at_end(asked, begun, asking, whole, lambda found: found[0].text)
+    return sent(await whole(await asking.written(begun)))
+
+
+@router.post("/generate", response_model=answers.Generated, responses=STREAM)
+async def generate(asked: requests.Generate, request: Request) -> Response:
+    """Write on from prompts."""
+    asking = Asking.of(request, asked.model, "generate")
+    run, prompts = asking.served.run, listed(asked.prompt)
+    if len(prompts) * asked.number > requests.MOST_TEXTS:
+        raise Refused(422, f"number: {len(prompts)} prompts times {asked.number} are more than {requests.MOST_TEXTS} texts",
+                      code="invalid", param="number")
+    manner = Manner(asked.max_tokens, asked.temperature, asked.top_k, asked.top_p, asked.repetition_penalty, tuple(asked.stop),
+                    asked.seed, asked.number)
+    rows = [(place, prompt, sample) for place, prompt in enumerate(prompts) for sample in range(asked.number)]
+
+    def begin(place: int, prompt: str, sample: int) -> Callable[[Tell], Task]:
+        return lambda tell: writing(run, prompt, manner, place=place, sample=sample, tell=tell if asked.stream else None)
+
+    async def whole(found: list[Any]) -> answers.Generated:
+        looks = await asking.of_model(lambda run: looking.looks_of_texts(run, [prompt for _, prompt, _ in rows], found, asked)) \
+            if asked.looks else [None] * len(found)
+        return answers.Generated(model=asking.served.name, results=[looking.written(one, seen) for one, seen in zip(found, looks)])
+
+    begun = [begin(*row) for row in rows]
+    if asked.stream:
+        async def done(found: list[Any]) -> answers.Event:
+            return answers.Event(done=(await whole(found)).model_dump())
+
+        return await asking.events(begun, piece_event, done)
+    return sent(await whole(await asking.written(begun)))
+
+
+@router.post("/caption", response_model=answers.Captions, responses=STREAM)
+async def caption(asked: requests.Caption, request: Request) -> Response:
+    """Say in words what a picture shows, and where each word looked."""
+    asking = Asking.of(request, asked.model, "caption")
+    run, picture = asking.served.run, await asking.picture(asked.image)
+    options = asked.model_dump(include={"beam", "length_penalty", "max_tokens", "number", "temperature", "top_k", "top_p", "seed"})
+
+    async def whole(found: list[Any]) -> answers.Captions:
+        looks = await asking.of_model(lambda run: looking.looks_of_caption(run, picture, found[0][0])) if asked.looks else None
+        return answers.Captions(model=asking.served.name, results=[looking.captioned(run, found[0], looks)])
+
+    begun = [lambda tell: captioning(run, picture, tell=tell if asked.stream else None, **options)]
+    if asked.stream:
+        return await at_end(asked, begun, asking, whole, lambda found: found[0].text)
+    return sent(await whole(await asking.written(begun)))
+
+
+@router.post("/fill", response_model=answers.Fills)
+async def fill(asked: requests.Fill, request: Request) -> Response:
+    """Fill in masked words, written [MASK]."""
+    asking = Asking.of(request, asked.model, "fill")
+    found = await asking.of_model(lambda run: run.fill(listed(asked.text), number=asked.number))
+    return sent(answers.Fills(model=asking.served.name, results=[answers.Filled(
+        text=one.text, candidates=[looking.judgements(place) for place in one.candidates]) for one in found]))
+
+
+@router.post("/classify", response_model=answers.Classes)
+async def classify(asked: requests.Classify, request: Request) -> Response:
+    """Every label of texts or of a picture, the most probable first; or a number."""
+    asking = Asking.of(request, asked.model, "classify")
+    given = await asking.all_given(asked.text, asked.image)
+    found = await asking.of_model(lambda run: looking.classified(run, given, asked.task))
+    return sent(answers.Classes(model=asking.served.name, results=[
+        answers.Classified(labels=[], score=one) if isinstance(one, float) else answers.Classified(labels=looking.judgements(one))
+        for one in found]))
+
+
+@router.post("/tag", response_model=answers.Tags)
+async def tag(asked: requests.Tag, request: Request) -> Response:
+    """A label of every word."""
+    asking = Asking.of(request, asked.model, "tag")
+    found = await asking.of_model(lambda run: run.tag(listed(asked.text)))
+    return sent(answers.Tags(model=asking.served.name, results=[answers.Tagged(words=one.words, labels=one.labels) for one in found]))
+
+
+@router.post("/answer", response_model=answers.Answers)
+async def answer(asked: requests.Answer, request: Request) -> Response:
+    """Answer a question with words of its context."""
+    asking = Asking.of(request, asked.model, "answer")
+    (found,) = await asking.of_model(lambda run: run.answers([asked.question], [asked.context], top=asked.top))
+    return sent(answers.Answers(model=asking.served.name, results=[
+        answers.Span(text=one.text, start=one.start, end=one.end, probability=one.probability) for one in found]))
+
+
+@router.post("/embed", response_model=answers.Vectors)
+async def embed(asked: requests.Embed, request: Request) -> Response:
+    """The vectors of texts, of each word in them, or of a picture."""
+    asking = Asking.of(request, asked.model, "embed")
+    given = await asking.all_given(asked.text, asked.image)
+    found = await asking.of_model(lambda run: looking.embedded(run, given, asked.layer, asked.pool))
+    return sent(answers.Vectors(model=asking.served.name, results=found))
+
+
+@router.post("/match", response_model=answers.Matches)
+async def match(asked: requests.Match, request: Request) -> Response:
+    """Which of some labels fits a picture best."""
+    asking = Asking.of(request, asked.model, "match")
+    picture = await asking.picture(asked.image)
+    (found,) = await asking.of_model(lambda run: run.match([picture], asked.labels, asked.templates))
+    return sent(answers.Matches(model=asking.served.name, results=looking.judgements(found)))
+
+
+@router.post("/draw", response_model=answers.Drawings)
+async def draw(asked: requests.Draw, request: Request) -> Response:
+    """Draw pictures of a text."""
+    asking = Asking.of(request, asked.model, "draw")
+    (found,) = await asking.of_model(lambda run: run.draw([asked.text], number=asked.number, temperature=asked.temperature,
+                                                          top_k=asked.top_k, top_p=asked.top_p, seed=asked.seed))
+    return sent(answers.Drawings(model=asking.served.name, results=[
+        answers.Drawn(picture=looking.png(one.picture), score=one.score) for one in found]))
+
+
+@router.post("/attention", response_model=answers.Attention, responses=FILES)
+async def attention(asked: requests.Attention, request: Request) -> Response:
+    """What the model looks at when it reads a text or a picture, and with a translator or captioner what it says of it."""
+    asking = Asking.of(request, asked.model, "attention")
+    given = await asking.given(asked.text, asked.image)
+    if asked.form == "json":
+        return Response(await asking.of_model(lambda run: looking.attention(asking.served.name, run, given, asked)),
+                        media_type="application/json")
+    data = await asking.of_model(lambda run: looking.attention_file(run, given, asked))
+    kind = {"attn": "application/octet-stream", "svg": "image/svg+xml", "png": "image/png"}[asked.form]
+    return Response(data, media_type=kind, headers={"Content-Disposition": f'attachment; filename="attention.{asked.form}"'})
+
+
+@router.post("/explain", response_model=answers.Explained)
+async def explain(asked: requests.Explain, request: Request) -> Response:
+    """What each token or patch has to do with an answer, by several methods, and how far each can be trusted."""
+    asking = Asking.of(request, asked.model, "explain")
+    if asked.text is not None and "image" in asking.served.reads:
+        raise Refused(422, f"{asking.served.name}: what is explained here are pictures; give image", code="invalid", param="text")
+    given = await asking.given(asked.text, asked.image)
+    return sent(await asking.of_model(lambda run: looking.explained(asking.served.name, run, given, asked)))

@@ -1,0 +1,104 @@
+"""The models that a server was started with, by their names, and what each can be asked."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from regard.errors import Mistake
+from regard.run.attended import kinds_of
+from regard.run.base import Run
+from regard.run.chat import chat_template
+from regard.run.codes import CodesRun
+from regard.run.contrast import ContrastRun
+from regard.run.draw import DrawRun
+from regard.run.opened import load
+from regard.run.pictures import PictureRun
+from regard.server.answers import Model
+from regard.server.metrics import Metrics
+from regard.server.problems import Refused
+from regard.server.settings import Settings
+from regard.server.worker import Worker
+
+VERBS = ("translate", "generate", "fill", "classify", "tag", "answer", "embed", "caption", "match", "draw")
+"""Those that a run has a method for."""
+EXPLAINED = ("translate", "language", "classify", "caption", "contrast")
+MOST_LABELS = 1000
+Side = Literal["text", "image"]
+
+
+class Served:
+    """A model, what it is, and the thread that it works in."""
+
+    def __init__(self, name: str, run: Any, settings: Settings, metrics: Metrics):
+        self.name, self.run = name, run
+        self.reads: list[Side] = ["text", "image"] if isinstance(run, ContrastRun) else \
+            ["image"] if isinstance(run, PictureRun) and not isinstance(run, DrawRun) else ["text"]
+        self.about = about(name, run, self.reads)
+        self.worker = Worker(name, run, settings, metrics)
+
+
+class Shelf:
+    """All models; there are no others."""
+
+    def __init__(self, runs: dict[str, Any], settings: Settings, metrics: Metrics):
+        if not runs:
+            raise Mistake("no model to serve; give at least one run folder")
+        self.models = {name: Served(name, run, settings, metrics) for name, run in runs.items()}
+
+    def find(self, name: str | None, verb: str) -> Served:
+        """The model of this name, or the first that has the verb."""
+        if name is None:
+            able = next((served for served in self.models.values() if verb in served.about.verbs), None)
+            if able is None:
+                raise Refused(422, f"no model here can do this; there are: {', '.join(self.models)}", code="no_such_verb")
+            return able
+        if name not in self.models:
+            raise Refused(404, f"there is no such model; there are: {', '.join(self.models)}", code="model_not_found", param="model")
+        served = self.models[name]
+        if verb not in served.about.verbs:
+            raise Refused(422, f"{name} {served.about.does} and cannot {verb}; it can: {', '.join(served.about.verbs)}",
+                          code="no_such_verb", param="model")
+        return served
+
+
+def about(name: str, run: Any, reads: list[Side]) -> Model:
+    attends = bool(run.attends) and not isinstance(run, DrawRun | CodesRun)
+    return Model(id=name, created=int(time.time()), task=run.recipe.task, does=run.does, verbs=verbs_of(run, attends), reads=reads,
+                 attends=attends, kinds=kinds_of(run) if attends else [], labels=list(getattr(run, "labels", []))[:MOST_LABELS],
+                 tasks=list(getattr(run.recipe.data, "tasks", None) or []), max_length=run.longest,
+                 parameters=sum(weights.numel() for weights in run.model.parameters()), device=str(run.device),
+                 beam=run.recipe.decode.beam if hasattr(run, "translate") or hasattr(run, "caption") else None)
+
+
+def verbs_of(run: Run, attends: bool) -> list[str]:
+    found = [verb for verb in VERBS if hasattr(run, verb)]
+    if "generate" in found and not hasattr(run.model, "step"):
+        found.remove("generate")                      # reads in both directions
+    if isinstance(run, DrawRun | CodesRun):
+        found.remove("embed")
+    if attends:
+        found.append("attention")
+    if run.recipe.task in EXPLAINED:
+        found.append("explain")
+    if "generate" in found:
+        found.append("completions")
+    if chat_template(run) is not None:
+        found.append("chat/completions")
+    return [*found, "embeddings"] if "embed" in found and not (isinstance(run, PictureRun) and not isinstance(run, ContrastRun)) \
+        else found
+
+
+def open_runs(given: Sequence[str], device: str) -> dict[str, Any]:
+    """NAME=RUN, or RUN alone, which is called as its folder is."""
+    runs: dict[str, Any] = {}
+    for one in given:
+        name, equals, path = one.partition("=")
+        if not equals or Path(one).exists():
+            name, path = Path(one).resolve().name if Path(one).exists() else one, one
+        if not name or len(name) > 200 or not name.isprintable():
+            raise Mistake(f"{one!r}: give a run folder, or NAME=RUN to call it otherwise")
+        if name in runs:
+            raise Mistake(f"two models are called {name!r}; call one of them otherwise: NAME={path}")
+        runs[name] = load(path, device=device)
+    return runs
