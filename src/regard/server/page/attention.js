@@ -18,7 +18,7 @@ function open(panel, context) {
   const form = new Form(main, { action: "Look", closed, working: "Looking …" });
   const both = model.reads.length > 1;
   const reads = both ? form.choice("what it reads", [{ value: "text", name: "a text" }, { value: "image", name: "a picture" }]) : null;
-  const text = model.reads.includes("text") ? form.text("A text to read", { value: context.given.text, example: "The goat drank because it was thirsty." }) : null;
+  const text = model.reads.includes("text") ? form.text("A text to read", { value: context.given.text, example: "The dog waited in the hut, although it had burned down." }) : null;
   const picture = model.reads.includes("image") ? well(form, { closed, chosen: () => form.submit() }) : null;
   const kind = model.kinds.length ? form.choice("attention", model.kinds.map(value => ({ value, name: `${value}: ${MEANT[value] ?? value}` }))) : null;
   const side = () => reads ? reads.value : text ? "text" : "image";

@@ -11,7 +11,7 @@ const MASK = "[MASK]";
 function open(panel, context) {
   const { model, closed } = context, main = make("div", { class: "column" });
   const form = new Form(main, { action: "Fill in", closed, working: "Filling in …" });
-  const text = form.text("A text with words left out", { value: context.given.text, example: `the ${MASK} dog sees a ${MASK} .`, hint: `${MASK} stands for a word that is left out.` });
+  const text = form.text("A text with words left out", { value: context.given.text, example: `The ${MASK} waited in the ${MASK}.`, hint: `${MASK} stands for a word that is left out.` });
   const number = form.number("how many", { min: 1, max: 100, value: 8, hint: "candidates for each" });
   form.actions.insertBefore(make("button", { type: "button", onclick: () => {
     const [from, to] = [text.selectionStart, text.selectionEnd];

@@ -5,7 +5,7 @@ import { bars } from "./bars.js";
 import { Form, given } from "./form.js";
 import { keeping } from "./keep.js";
 import { trust } from "./trust.js";
-import { wordlist } from "./words.js";
+import { placed, wordlist } from "./words.js";
 
 export const generate = { name: "Write", open };
 const EVERY = 2500;                                   // milliseconds between what a screen reader is told
@@ -70,8 +70,12 @@ function written(result, found, asked, pieces, context, trusted) {
   const resting = `${found.tokens.length} tokens; ${end}. The redder, the less likely.`
     + (found.tokens.length ? " Point at a word; a click keeps it and measures it." : "");
   const own = looks?.own ?? null, before = looks ? looks.keys.slice(0, own ?? looks.keys.length) : [];
-  const steps = looks ? looks.steps.map(step => ({ ...step, piece: step.word })) : pieces.map(({ piece, probability }) => ({ word: piece, piece, probability, others: [] }));
-  const why = i => trusted.ask(given({ text: asked.prompt + pieces.slice(0, i).map(one => one.piece).join(""), word: pieces[i]?.piece.trim() || undefined }));
+  const steps = looks ? looks.steps : pieces.map(({ token, probability }) => ({ word: token, probability, others: [] }));
+  const flow = placed(found.written, steps.map(step => step.word)), begun = looks && placed(asked.prompt, before);
+  const why = i => {                                  // a token that begins no word is explained as what is likeliest there
+    const ahead = flow ? flow.slice(0, i).join("") : pieces.slice(0, i).map(one => one.piece).join(""), own = flow?.[i] ?? "";
+    trusted.ask(given({ text: asked.prompt + ahead, word: /^\s\S/.test(own) ? own.trim() : undefined }));
+  };
   const row = i => own === null ? looks.weights[i] : looks.weights[i].slice(0, before.length);
   const point = (i, kept) => {
     choices.replaceChildren();
@@ -82,13 +86,15 @@ function written(result, found, asked, pieces, context, trusted) {
     told.textContent = `${visible(step.word)}: probability ${share(step.probability)}` + (where && `; looked at ${where}`);
     bars(choices, [{ label: visible(step.word), probability: step.probability }, ...step.others.map(([label, probability]) => ({ label: visible(label), probability }))],
       { label: "what it might have been", most: 6 });
-    if (kept && i < pieces.length) why(i);
+    if (kept) why(i);
   };
   result.replaceChildren();
   let source = null;
-  if (looks && before.length) source = wordlist(result, before, { label: "the beginning", name: "words source", glued: true });
-  else if (asked.prompt) result.append(make("p", { class: "words source glued" }, asked.prompt));
-  const text = wordlist(result, steps.map(step => step.piece), { label: "what was written", name: "words target", glued: true, point });
+  if (looks && before.length) {
+    source = wordlist(result, begun ? before.map((word, i) => begun[i] ?? word) : before, { label: "the beginning", name: "words source", glued: !!begun });
+    if (begun) source.nodes.forEach((node, i) => node.classList.toggle("mark", begun[i] === null));
+  } else if (asked.prompt) result.append(make("p", { class: "words source glued" }, asked.prompt));
+  const text = wordlist(result, steps.map((step, i) => flow ? flow[i] ?? "" : step.word), { label: "what was written", name: "words target", glued: !!flow, point });
   text.nodes.forEach((node, i) => { node.classList.add("tinted"); surprise(node, steps[i].probability); });
   told.textContent = resting;
   result.append(told, choices);
@@ -99,5 +105,5 @@ function written(result, found, asked, pieces, context, trusted) {
     result.append(make("p", {}, make("button", { type: "button", class: "plain",
       onclick: () => context.go(model.id, "attention", { text: found.text, focus: true }) }, "All heads of this text")));
   }
-  if (pieces.length) why(0);
+  if (steps.length) why(0);
 }

@@ -13,7 +13,7 @@ export const translate = { name: "Translate", open };
 function open(panel, context) {
   const { model, closed } = context, main = make("div", { class: "column" });
   const form = new Form(main, { action: "Translate", closed, working: "Translating …" });
-  const text = form.text(model.tasks.length ? "Text" : "A sentence", { value: context.given.text, example: "The goat drank because it was thirsty." });
+  const text = form.text(model.tasks.length ? "Text" : "A sentence", { value: context.given.text, example: "The dog waited in the hut, although it had burned down." });
   const task = model.tasks.length ? form.choice("task", model.tasks) : null;
   const beam = form.number("beam", { min: 1, max: 16, value: model.beam ?? "", hint: "hypotheses kept at once" });
   const number = form.number("how many", { min: 1, max: 8, value: 1, hint: "of the best translations" });

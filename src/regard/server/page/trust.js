@@ -59,11 +59,12 @@ export function trust(parent, { model, closed }, about) {
         canvas.setAttribute("aria-label", `the picture, bright where ${name} says that it matters`);
       }
     };
-    const rest = told.words.filter(one => !methods.some(name => one.startsWith(`${name}:`)));
+    const [what, rest] = told.answer.split(/ in (?='|")/);
+    const also = told.words.filter(one => !methods.some(name => one.startsWith(`${name}:`)));
     body.replaceChildren(
-      make("p", { class: "answer" }, "Explained is ", make("b", {}, told.answer), `; its ${model.task === "contrast" ? "likeness" : "probability"} is ${share(told.amount)}.`),
+      make("p", { class: "answer" }, "Explained is ", make("b", {}, what), rest ? ` in ${rest}` : "", `; its ${model.task === "contrast" ? "likeness" : "probability"} is ${share(told.amount)}.`),
       make("div", { class: "row" }, make("span", { class: "quiet" }, "what matters to it, by"), choose), pieces, verdict, figures(told, show),
-      ...rest.map(one => make("p", { class: "hint" }, one)), meaning(told));
+      ...also.map(one => make("p", { class: "hint" }, one)), meaning(told));
     if (first) show(first);
     if (question.text && question.text.length > LONGEST) box.scrollIntoView({ block: "nearest" });
   };

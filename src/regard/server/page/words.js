@@ -2,13 +2,26 @@
 import { make, roving, visible } from "./dom.js";
 import { painted, shade } from "./ink.js";
 
+// Tokens, whose spaces were taken off, as they stand in their text; what does not stand there, such as a mark, is null.
+export function placed(text, tokens) {
+  let at = 0;
+  const found = tokens.map(token => {
+    const plain = token.trim(), blank = /^[Ġ▁Ċ]*$/.test(plain), space = /^\s*/.exec(text.slice(at))[0];
+    const here = blank ? space.slice(0, 1) : space + plain;
+    if (!here || !text.startsWith(here, at)) return null;
+    at += here.length;
+    return here;
+  });
+  return at >= text.trimEnd().length ? found : null;
+}
+
 // `point` is told which word is meant, or null; a click keeps it. `glued` words stand as they are, without spaces between them.
 export function wordlist(parent, words, { label, name = "words", point, glued = false, tip } = {}) {
   const box = make("div", { class: glued ? `${name} glued` : name, role: "group", "aria-label": label });
   let kept = null, weights = null;
   const nodes = words.map((word, i) => {
     // a <button> is a box, which a running text cannot be broken in
-    const node = make("span", { class: "word", role: point ? "button" : null, title: tip?.(i) }, glued ? word.replace(/\n/g, "↵\n") || "␣" : visible(word));
+    const node = make("span", { class: "word", role: point ? "button" : null, title: tip?.(i) }, glued ? word.replace(/\n/g, "↵\n") : visible(word));
     box.append(node, glued ? "" : " ");
     return node;
   });
