@@ -1,5 +1,7 @@
 """Who is answered, what is refused, and that a refusal tells nothing but what to do."""
 
+import asyncio
+import base64
 import json
 import logging
 import struct
@@ -26,7 +28,8 @@ def guarded(runs):
     opened = []
 
     def make(**settings):
-        found = TestClient(create_app({"gpt": runs["gpt"], "clip": runs["clip"]}, Settings(**settings)), base_url="http://localhost")
+        some = {name: runs[name] for name in ("gpt", "clip")}
+        found = TestClient(create_app(some, Settings(**settings)), base_url="http://localhost")
         opened.append(found)
         return found.__enter__()
 
@@ -81,7 +84,7 @@ def test_another_address_needs_a_token(guarded):
     with pytest.raises(Mistake, match="at least 16"):
         Settings(host="0.0.0.0", token="short")
     closed = guarded(host="0.0.0.0", token=TOKEN)
-    for given_ in ({}, {"Authorization": TOKEN}, {"Authorization": f"Bearer {TOKEN}x"}, {"Authorization": "Bearer \xe4"}):
+    for given_ in ({}, {"Authorization": TOKEN}, {"Authorization": f"Bearer {TOKEN}x"}, {"Authorization": b"Bearer \xe4"}):
         error = closed.get("/v1/models", headers=given_)
         problem(error, 401)
         assert error.headers["www-authenticate"] == "Bearer"
@@ -93,27 +96,30 @@ def test_another_address_needs_a_token(guarded):
 def test_a_body_is_counted_while_it_comes(guarded):
     small = guarded(body=1000, picture_body=5000)
     problem(small.post("/v1/generate", json={"prompt": "x" * 2000}), 413)
-    sent = []
+    read, told = [], []
 
-    def endless():
-        while True:
-            sent.append(1)
-            assert len(sent) < 100
-            yield b" " * 500
+    async def endless():
+        read.append(b" " * 300)
+        return {"type": "http.request", "body": read[-1], "more_body": True}
 
-    problem(small.post("/v1/generate", content=endless(), headers={"Content-Type": "application/json"}), 413)
+    async def hear(message):
+        told.append(message)
+
+    asyncio.run(small.app({"type": "http", "method": "POST", "path": "/v1/generate", "query_string": b"", "headers": [
+        (b"host", b"localhost"), (b"content-type", b"application/json")]}, endless, hear))
+    assert told[0]["status"] == 413 and len(read) == 4 and (b"connection", b"close") in told[0]["headers"]
     problem(small.post("/v1/match", content=b'{"image": "' + b"A" * 6000, headers={"Content-Type": "application/json"}), 413)
     assert small.post("/v1/match", json={"image": "A" * 3000, "labels": ["a"]}).status_code == 422
 
 
 @pytest.mark.parametrize("body, status", [
-    ("{", 400), ("", 422), ("[]", 422), ('{"prompt": "a", "temperature": NaN}', 422), ('{"prompt": "a", "temperature": Infinity}', 422),
+    ("{", 400), ("", 422), ("[]", 422), ('{"prompt": "a", "temperature": NaN}', 422), ('{"prompt": "a", "top_p": Infinity}', 422),
     ('{"prompt": "a", "temperature": 1e999}', 422), ('{"prompt": "\\ud800"}', 422), ('{"prompt": ["a", "\\udfff b"]}', 422),
-    ('{"prompt": "a", "max_tokens": 0}', 422), ('{"prompt": "a", "max_tokens": 99999}', 422), ('{"prompt": "a", "max_tokens": 1.5}', 422),
-    ('{"prompt": "a", "max_tokens": true}', 422), ('{"prompt": "a", "max_tokens": "3"}', 422), ('{"prompt": "a", "seed": -1}', 422),
-    ('{"prompt": "a", "max_tokens": ' + "9" * 5000 + "}", 400), ("[" * 100_000, 400), ('{"prompt": "a", "unknown": 1}', 422),
-    ('{"prompt": "a", "stop": [""]}', 422), ('{"prompt": "a", "model": "/etc/passwd"}', 404), ('{"prompt": "' + "a" * 30_000 + '"}', 422),
-    ('{"prompt": []}', 422), ('{"prompt": "a", "top_p": 0}', 422), ('{"prompt": "a", "number": 3}', 422),
+    ('{"prompt": "a", "max_tokens": 0}', 422), ('{"prompt": "a", "max_tokens": 99999}', 422), ('{"prompt": [], "seed": 1}', 422),
+    ('{"prompt": "a", "max_tokens": 1.5}', 422), ('{"prompt": "a", "seed": true}', 422), ('{"prompt": "a", "seed": -1}', 422),
+    ('{"prompt": "a", "max_tokens": "3"}', 422), ('{"prompt": "a", "max_tokens": ' + "9" * 5000 + "}", 400), ("[" * 100_000, 400),
+    ('{"prompt": "a", "other": 1}', 422), ('{"prompt": "a", "stop": [""]}', 422), ('{"prompt": "a", "model": "/etc/hosts"}', 404),
+    ('{"prompt": "' + "a" * 30_000 + '"}', 422), ('{"prompt": "a", "top_p": 0}', 422), ('{"prompt": "a", "number": 3}', 422),
     (b'{"prompt": "\xff"}', 400), ('{"prompt": "a\\u0000b"}', 200),
 ])
 def test_what_does_not_fit_is_refused_by_its_place(client, body, status):
@@ -138,10 +144,9 @@ def test_what_is_no_picture_is_refused(client, image):
 
 
 def test_image_bombs_are_refused_unread(client, encoded):
-    import base64
-
     for side in (5000, 60_000):
-        error = problem(client.post("/v1/match", json={"image": base64.b64encode(bomb(side)).decode(), "labels": ["a"]}), 422)
+        image = base64.b64encode(bomb(side)).decode()
+        error = problem(client.post("/v1/match", json={"image": image, "labels": ["a"]}), 422)
         assert "pixels" in error["message"]
     large = encoded(Image.new("RGB", (4000, 3990)))
     assert client.post("/v1/match", json={"image": large, "labels": ["a"]}).status_code == 200
@@ -151,14 +156,15 @@ def test_models_are_those_named_at_the_start(client, runs, tmp_path):
     for name in ("other", str(runs["gpt"].folder), "../gpt", "gpt/"):
         problem(client.post("/v1/generate", json={"prompt": "Der", "model": name}), 404)
     problem(client.post("/v1/generate", json={"prompt": "Der", "model": "clip"}), 422)
-    for path in ("/page/../app.py", "/page/%2e%2e%2fapp.py", "/page/..%5capp.py", "/page/index.html/../../app.py", "/page/app.py"):
+    for path in ("/page/../app.py", "/page/%2e%2e%2fapp.py", "/page/..%5capp.py", "/page/a/../../app.py", "/page/app.py"):
         assert client.get(path).status_code == 404
 
 
 def test_no_path_is_told(client, runs):
     """The run's own words name its folder."""
-    for verb, asked in [("embed", {"model": "gpt", "text": "Der", "pool": "cls"}), ("embed", {"model": "gpt", "text": "Der", "layer": 99}),
-                        ("generate", {"prompt": "Der " * 500}), ("translate", {"text": "the dog", "beam": 2, "number": 5}),
+    for verb, asked in [("embed", {"model": "gpt", "text": "Der", "pool": "cls"}),
+                        ("embed", {"model": "gpt", "text": "Der", "layer": 99}), ("generate", {"prompt": "Der " * 500}),
+                        ("translate", {"text": "the dog", "beam": 2, "number": 5}),
                         ("fill", {"text": "no mask"}), ("attention", {"model": "gpt", "text": "Der", "kind": "cross"}),
                         ("explain", {"model": "classify", "text": "dog", "label": "nothing"})]:
         message = problem(client.post(f"/v1/{verb}", json=asked), 422)["message"]
@@ -188,7 +194,8 @@ def test_the_log_has_a_line_of_json_for_each_request_and_nothing_of_its_text(cli
     client.post("/v1/generate", json={"prompt": "Der Hund", "max_tokens": 2})
     (record,) = [one for one in caplog.records if one.getMessage() == "request"]
     line = json.loads(AsJson().format(record))
-    assert line["endpoint"] == "/v1/generate" and line["status"] == 200 and line["model"] == "gpt" and "Hund" not in json.dumps(line)
+    assert line["endpoint"] == "/v1/generate" and line["status"] == 200 and line["model"] == "gpt"
+    assert "Hund" not in json.dumps(line)
 
 
 def test_figures_are_what_prometheus_reads(client):

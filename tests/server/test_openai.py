@@ -65,7 +65,8 @@ def test_a_conversation_is_written_as_the_template_says(theirs, runs):
     assert len(whole.choices[0].logprobs.content) == whole.usage.completion_tokens
     events = list(theirs.chat.completions.create(**asked, stream=True))
     assert "".join(event.choices[0].delta.content or "" for event in events) == text
-    assert events[0].choices[0].delta.role == "assistant" and events[-1].choices[0].finish_reason == whole.choices[0].finish_reason
+    assert events[0].choices[0].delta.role == "assistant"
+    assert events[-1].choices[0].finish_reason == whole.choices[0].finish_reason
 
 
 def test_the_marks_of_a_template_cannot_be_forged(theirs):

@@ -11,8 +11,8 @@ from regard.errors import Mistake
 
 
 @app.command()
-def serve(runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run folders, Hugging Face folders or names on the hub; "
-                                                    "NAME=RUN calls a model otherwise than its folder.")],
+def serve(runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run folders, Hugging Face folders or names on the "
+                                                    "hub; NAME=RUN calls a model otherwise than its folder.")],
           port: Annotated[int, typer.Option(help="0 is any that is free.")] = 8000,
           host: Annotated[str, typer.Option(help="The address to listen at; one that others can reach needs a token, in the "
                                             "environment variable REGARD_TOKEN.")] = "127.0.0.1",

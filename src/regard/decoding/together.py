@@ -146,4 +146,5 @@ def collate(inputs: Sequence[Any]) -> Any:
     if isinstance(inputs[0], Tensor):
         return torch.cat(list(inputs))
     longest = max(ids.size(1) for ids, _ in inputs)
-    return (torch.cat([F.pad(ids, (0, longest - ids.size(1))) for ids, _ in inputs]), torch.cat([lengths for _, lengths in inputs]))
+    texts = torch.cat([F.pad(ids, (0, longest - ids.size(1))) for ids, _ in inputs])
+    return texts, torch.cat([lengths for _, lengths in inputs])

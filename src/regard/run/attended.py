@@ -99,11 +99,11 @@ def stacks(record: Record) -> dict[str, list[Place]]:
     for place in record.places.values():
         alike.setdefault(re.sub(r"\d+", "*", place.name), []).append(place)
     found: dict[str, list[Place]] = {}
-    for pattern, places in alike.items():
-        lost = next((kept for place in places for kept in place.calls if kept.kind in ("entropy", "nothing")), None)
+    for pattern, these in alike.items():
+        lost = next((kept for place in these for kept in place.calls if kept.kind in ("entropy", "nothing")), None)
         if lost is None:
-            name = NAMES.get((places[0].kind, places[0].keys), pattern)
-            found[pattern if name in found else name] = places
+            name = NAMES.get((these[0].kind, these[0].keys), pattern)
+            found[pattern if name in found else name] = these
     if not found:
         why = "; ".join(dict.fromkeys(place.dropped for place in record.places.values())) or "there are no places in it"
         raise Mistake(f"this record has no weights to draw ({why}); record again with a larger budget")

@@ -1,4 +1,4 @@
-"""Conversations with a language model whose folder says how they are written: a chat template, as Hugging Face folders have it."""
+"""Conversations with a language model whose folder says how they are written: a chat template, as Hugging Face has it."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -57,7 +57,7 @@ def conversation(run: LanguageRun, messages: Sequence[Mapping[str, str]]) -> lis
     if not ids:
         raise Mistake("the chat template makes nothing of these messages")
     if run.most is not None and len(ids) >= run.most:
-        raise Mistake(f"the conversation is {len(ids)} tokens long, and the model takes {run.most} with what it answers; shorten it")
+        raise Mistake(f"the conversation is {len(ids)} tokens long, and the model takes {run.most} with its answer; shorten it")
     return ids
 
 

@@ -101,8 +101,8 @@ def captioning(run: CaptionRun, picture: Picture, *, tell: Tell | None = None, n
     """The `number` best captions of a picture."""
     settings = searching(run.recipe.decode, number, temperature, "captions", **given)
     pixels = take(run.seen([picture]), np.arange(1)).to(run.device)
-    request = spoken(run.tokenizers[0], pixels, run.limit(settings.max_tokens), settings, tell, number, temperature, 0, top_k=top_k,
-                     top_p=top_p, seed=seed)
+    request = spoken(run.tokenizers[0], pixels, run.limit(settings.max_tokens), settings, tell, number, temperature, 0,
+                     top_k=top_k, top_p=top_p, seed=seed)
     return Task(request, lambda: run.captions(request.found))
 
 

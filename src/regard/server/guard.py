@@ -1,5 +1,5 @@
-"""What every request goes through before it is looked at, and every answer before it leaves: who may ask, how much, how long; what
-a page may do with it; one line in the log."""
+"""What every request goes through before it is looked at, and every answer before it leaves: who may ask, how much, how long;
+what a page may do with it; one line in the log."""
 
 import asyncio
 import hmac

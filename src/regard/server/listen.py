@@ -1,5 +1,5 @@
-"""Connections: uvicorn's, with limits that it does not have. A request's head has to come in time; where too many connections wait
-without one, the oldest goes."""
+"""Connections: uvicorn's, with limits that it does not have. A request's head has to come in time; where too many connections
+wait without one, the oldest goes."""
 
 import asyncio
 import signal
@@ -87,8 +87,8 @@ def address(taken: socket.socket) -> str:
 def server_of(runs: dict[str, Any], settings: Settings) -> uvicorn.Server:
     return uvicorn.Server(uvicorn.Config(
         create_app(runs, settings), http=protocol(settings), ws="none", lifespan="on", loop="asyncio", log_config=None,
-        access_log=False, h11_max_incomplete_event_size=LARGEST_HEAD, timeout_keep_alive=IDLE, server_header=False, backlog=WAITING,
-        timeout_graceful_shutdown=int(settings.grace), proxy_headers=False))
+        access_log=False, h11_max_incomplete_event_size=LARGEST_HEAD, timeout_keep_alive=IDLE, server_header=False,
+        backlog=WAITING, timeout_graceful_shutdown=int(settings.grace), proxy_headers=False))
 
 
 def serve(runs: dict[str, Any], settings: Settings, taken: socket.socket) -> None:

@@ -81,9 +81,9 @@ def seen_of_translations(run: Any, texts: Sequence[str], found: Sequence[Any], a
         for i in shown:
             nodes, _ = beam_tree(run, texts[i], max(2, beam), run.recipe.decode.length_penalty if alpha is None else alpha,
                                  asked.max_tokens)
-            seen[i]["tree"] = [answers.Node(parent=node.parent, step=node.step, word=node.word, log_probability=round(node.log_p, 4),
-                                            fate=node.fate, score=None if node.score is None else round(node.score, 4),
-                                            best=node.best) for node in nodes]
+            seen[i]["tree"] = [answers.Node(parent=node.parent, step=node.step, word=node.word, best=node.best,
+                                            log_probability=round(node.log_p, 4), fate=node.fate,
+                                            score=None if node.score is None else round(node.score, 4)) for node in nodes]
     return seen
 
 
@@ -93,7 +93,8 @@ def written(found: Any, looks: answers.Looks | None) -> answers.Written:
                            finish_reason="length" if found.cut else "stop", looks=looks)
 
 
-def looks_of_texts(run: Any, prompts: Sequence[str], found: Sequence[Any], asked: requests.Generate) -> list[answers.Looks | None]:
+def looks_of_texts(run: Any, prompts: Sequence[str], found: Sequence[Any],
+                   asked: requests.Generate) -> list[answers.Looks | None]:
     choice = Choice("steps", asked.kind, asked.layer, asked.head)
     return [looks_of(look_back(run, prompt, one.text.tokens, choice)) if one.text.tokens else None
             for prompt, one in zip(prompts, found)]

@@ -23,7 +23,7 @@ class Metrics:
         self.lock = threading.Lock()
         self.counts: dict[str, dict[Labels, float]] = {name: {} for name, (kind, _) in ABOUT.items() if kind == "counter"}
         self.seconds: dict[Labels, list[float]] = {}
-        self.gauges: dict[str, dict[Labels, Callable[[], float]]] = {name: {} for name, (kind, _) in ABOUT.items() if kind == "gauge"}
+        self.gauges: dict[str, dict[Labels, Callable[[], float]]] = {}
 
     def count(self, name: str, amount: float = 1, **labels: str) -> None:
         with self.lock:
@@ -36,7 +36,7 @@ class Metrics:
 
     def watch(self, name: str, read: Callable[[], float], **labels: str) -> None:
         """What is asked when the figures are."""
-        self.gauges[name][tuple(sorted(labels.items()))] = read
+        self.gauges.setdefault(name, {})[tuple(sorted(labels.items()))] = read
 
     def time(self, seconds: float, **labels: str) -> None:
         with self.lock:
@@ -54,7 +54,7 @@ class Metrics:
                 if kind == "counter":
                     lines += [f"{name}{shown(labels)} {value:g}" for labels, value in sorted(self.counts[name].items())]
                 elif kind == "gauge":
-                    lines += [f"{name}{shown(labels)} {read():g}" for labels, read in sorted(self.gauges[name].items())]
+                    lines += [f"{name}{shown(labels)} {read():g}" for labels, read in sorted(self.gauges.get(name, {}).items())]
                 else:
                     for labels, (*buckets, number, total) in sorted(self.seconds.items()):
                         lines += [f"{name}_bucket{shown((*labels, ('le', bound)))} {value:g}"

@@ -54,7 +54,8 @@ class Shelf:
                 raise Refused(422, f"no model here can do this; there are: {', '.join(self.models)}", code="no_such_verb")
             return able
         if name not in self.models:
-            raise Refused(404, f"there is no such model; there are: {', '.join(self.models)}", code="model_not_found", param="model")
+            raise Refused(404, f"there is no such model; there are: {', '.join(self.models)}", code="model_not_found",
+                          param="model")
         served = self.models[name]
         if verb not in served.about.verbs:
             raise Refused(422, f"{name} {served.about.does} and cannot {verb}; it can: {', '.join(served.about.verbs)}",
@@ -64,8 +65,9 @@ class Shelf:
 
 def about(name: str, run: Any, reads: list[Side]) -> Model:
     attends = bool(run.attends) and not isinstance(run, DrawRun | CodesRun)
-    return Model(id=name, created=int(time.time()), task=run.recipe.task, does=run.does, verbs=verbs_of(run, attends), reads=reads,
-                 attends=attends, kinds=kinds_of(run) if attends else [], labels=list(getattr(run, "labels", []))[:MOST_LABELS],
+    return Model(id=name, created=int(time.time()), task=run.recipe.task, does=run.does, verbs=verbs_of(run, attends),
+                 reads=reads, attends=attends, kinds=kinds_of(run) if attends else [],
+                 labels=list(getattr(run, "labels", []))[:MOST_LABELS],
                  tasks=list(getattr(run.recipe.data, "tasks", None) or []), max_length=run.longest,
                  parameters=sum(weights.numel() for weights in run.model.parameters()), device=str(run.device),
                  beam=run.recipe.decode.beam if hasattr(run, "translate") or hasattr(run, "caption") else None)

@@ -126,7 +126,8 @@ async def chat(asked: types.Chat, request: Request) -> Response:
     if asked.stream:
         return await asking.events(tasks, piece, lambda found: chunk([], wanted.counted(found)) if wanted.usage else None, ended)
     found = await asking.written(tasks)
-    return sent(types.Chatted(id=wanted.id, created=wanted.created, model=asking.served.name, usage=wanted.counted(found), choices=[
+    usage = wanted.counted(found)
+    return sent(types.Chatted(id=wanted.id, created=wanted.created, model=asking.served.name, usage=usage, choices=[
         types.ChatChoice(index=index, message=types.Reply(content=one.text.written), finish_reason=reason(one),
                          logprobs=logprobs(one.words, one.probabilities)) for index, one in enumerate(found)]))
 
@@ -135,7 +136,8 @@ async def chat(asked: types.Chat, request: Request) -> Response:
 async def embeddings(asked: types.Embeddings, request: Request) -> Response:
     asking = Asking.of(request, asked.model, "embeddings")
     given = await asking.all_given(asked.input, None)
-    found, tokens = await asking.of_model(lambda run: (looking.embedded(run, given, -1, "mean"), looking.count_tokens(run, given)))
+    found, tokens = await asking.of_model(lambda run: (looking.embedded(run, given, -1, "mean"),
+                                                       looking.count_tokens(run, given)))
     coded = asked.encoding_format == "base64"
     return sent(types.EmbeddingList(model=asking.served.name, usage=types.Usage(prompt_tokens=tokens, total_tokens=tokens), data=[
         types.EmbeddingItem(index=index, embedding=base64.b64encode(np.array(one.vectors[0], "<f4").tobytes()).decode() if coded

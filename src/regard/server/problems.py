@@ -19,7 +19,8 @@ OPTION = re.compile(r"--([a-z][a-z-]*)")
 class Refused(HTTPException):
     """An answer that is no success. The framework passes on what it knows as such, even from within reading a body."""
 
-    def __init__(self, status: int, message: str, *, code: str | None = None, param: str | None = None, retry: float | None = None):
+    def __init__(self, status: int, message: str, *, code: str | None = None, param: str | None = None,
+                 retry: float | None = None):
         more = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
         super().__init__(status, message, more if retry is None else {**more, "Retry-After": str(max(1, round(retry)))})
         self.status, self.message, self.code, self.param = status, message, code, param

@@ -45,8 +45,8 @@ class Settings:
                           "(REGARD_TOKEN=…), or leave --host out")
         if self.token is not None and (len(self.token) < LEAST_TOKEN or not self.token.isascii() or not self.token.isprintable()
                                        or " " in self.token):
-            raise Mistake(f"the token should be at least {LEAST_TOKEN} printable ASCII characters without a space; one is made by: "
-                          "python -c 'import secrets; print(secrets.token_urlsafe())'")
+            raise Mistake(f"the token should be at least {LEAST_TOKEN} printable ASCII characters without a space; one is made "
+                          "by: python -c 'import secrets; print(secrets.token_urlsafe())'")
         for name in ("at_once", "queue", "connections", "deadline"):
             if not 0 < getattr(self, name) < math.inf:
                 raise Mistake(f"--{name.replace('_', '-')} {getattr(self, name)}: should be more than 0")

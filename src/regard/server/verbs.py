@@ -16,9 +16,9 @@
 
 Everything that is no success is answers.Wrong: {"error": {"message", "type", "param", "code"}}.
 
-A stream is text/event-stream of lines `data: JSON`: one answers.Piece for each token, in order; then answers.Event, whose `done` is
-what the endpoint answers without stream (with `looks` in it where they were asked for); then `data: [DONE]`. What goes wrong after
-the first event is an event {"error": {...}}, and then [DONE].
+A stream is text/event-stream of lines `data: JSON`: one answers.Piece for each token, in order; then answers.Event, whose `done`
+is what the endpoint answers without stream (with `looks` in it where they were asked for); then `data: [DONE]`. What goes wrong
+after the first event is an event {"error": {...}}, and then [DONE].
 
 The page is `page/index.html` at /, and what lies beside it at /page/NAME.
 """
@@ -49,8 +49,10 @@ WRONG: dict[int | str, dict[str, Any]] = {
         (429, "too many of one client's texts are waiting"), (500, "the server's own fault"),
         (503, "too many are waiting, it took too long, or the server is stopping"))}
 STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+FORMS = {"attn": "application/octet-stream", "svg": "image/svg+xml", "png": "image/png"}
 FILES: dict[int | str, dict[str, Any]] = {200: {"content": {
-    kind: {"schema": {"type": "string", "format": "binary"}} for kind in ("application/octet-stream", "image/svg+xml", "image/png")}}}
+    kind: {"schema": {"type": "string", "format": "binary"}} for kind in FORMS.values()}}}
+SEARCH = {"beam", "length_penalty", "max_tokens", "number", "temperature", "top_k", "top_p", "seed"}
 DIGITS = 6
 
 
@@ -101,7 +103,7 @@ class Asking:
             return await asyncio.to_thread(lambda: picture_of(base64.b64decode(data, validate=True), "the picture",
                                                               self.request.app.state.settings.pixels))
         except ValueError:
-            raise Refused(422, "image: should be a picture in base64, or a data: URL of one", code="invalid", param="image") from None
+            raise Refused(422, "image: should be a picture in base64, or a data: URL", code="invalid", param="image") from None
 
     async def given(self, text: str | None, image: str | None) -> Any:
         """A text or a picture, whichever the model reads."""
@@ -129,7 +131,7 @@ def piece_event(index: int, piece: Piece) -> answers.Piece:
 
 def at_end(asked: Any, begin: Sequence[Callable[[Tell], Task]], asking: Asking, last: Callable[[list[Any]], Any],
            text_of: Callable[[Any], str]) -> Any:
-    """A stream of pieces; where a search keeps several hypotheses, nothing is certain before its end, and each text is a piece."""
+    """A stream of pieces; where a search keeps several hypotheses nothing is certain before its end, and a text is one piece."""
     heard: set[int] = set()
 
     def event(index: int, piece: Piece) -> answers.Piece:
@@ -165,7 +167,7 @@ async def translate(asked: requests.Translate, request: Request) -> Response:
     asking = Asking.of(request, asked.model, "translate")
     run, texts = asking.served.run, listed(asked.text)
     texts = looking.prefixed(run, texts, asked.task)
-    options = asked.model_dump(include={"beam", "length_penalty", "max_tokens", "number", "temperature", "top_k", "top_p", "seed"})
+    options = asked.model_dump(include=SEARCH)
     places = looking.places_of_spoken(texts)
 
     def begin(index: int, text: str) -> Callable[[Tell], Task]:
@@ -201,7 +203,8 @@ async def generate(asked: requests.Generate, request: Request) -> Response:
     async def whole(found: list[Any]) -> answers.Generated:
         looks = await asking.of_model(lambda run: looking.looks_of_texts(run, [prompt for _, prompt, _ in rows], found, asked)) \
             if asked.looks else [None] * len(found)
-        return answers.Generated(model=asking.served.name, results=[looking.written(one, seen) for one, seen in zip(found, looks)])
+        return answers.Generated(model=asking.served.name,
+                                 results=[looking.written(one, seen) for one, seen in zip(found, looks)])
 
     begun = [begin(*row) for row in rows]
     if asked.stream:
@@ -217,7 +220,7 @@ async def caption(asked: requests.Caption, request: Request) -> Response:
     """Say in words what a picture shows, and where each word looked."""
     asking = Asking.of(request, asked.model, "caption")
     run, picture = asking.served.run, await asking.picture(asked.image)
-    options = asked.model_dump(include={"beam", "length_penalty", "max_tokens", "number", "temperature", "top_k", "top_p", "seed"})
+    options = asked.model_dump(include=SEARCH)
 
     async def whole(found: list[Any]) -> answers.Captions:
         looks = await asking.of_model(lambda run: looking.looks_of_caption(run, picture, found[0][0])) if asked.looks else None
@@ -254,7 +257,8 @@ async def tag(asked: requests.Tag, request: Request) -> Response:
     """A label of every word."""
     asking = Asking.of(request, asked.model, "tag")
     found = await asking.of_model(lambda run: run.tag(listed(asked.text)))
-    return sent(answers.Tags(model=asking.served.name, results=[answers.Tagged(words=one.words, labels=one.labels) for one in found]))
+    return sent(answers.Tags(model=asking.served.name,
+                             results=[answers.Tagged(words=one.words, labels=one.labels) for one in found]))
 
 
 @router.post("/answer", response_model=answers.Answers)
@@ -303,8 +307,8 @@ async def attention(asked: requests.Attention, request: Request) -> Response:
         return Response(await asking.of_model(lambda run: looking.attention(asking.served.name, run, given, asked)),
                         media_type="application/json")
     data = await asking.of_model(lambda run: looking.attention_file(run, given, asked))
-    kind = {"attn": "application/octet-stream", "svg": "image/svg+xml", "png": "image/png"}[asked.form]
-    return Response(data, media_type=kind, headers={"Content-Disposition": f'attachment; filename="attention.{asked.form}"'})
+    return Response(data, media_type=FORMS[asked.form],
+                    headers={"Content-Disposition": f'attachment; filename="attention.{asked.form}"'})
 
 
 @router.post("/explain", response_model=answers.Explained)

@@ -208,7 +208,8 @@ class Worker:
 
     def add(self, begun: Sequence[Ticket]) -> None:
         assert self.together is not None
-        requests = {ticket.task.request: ticket for ticket in begun if ticket.task is not None and ticket.task.request is not None}
+        requests = {ticket.task.request: ticket for ticket in begun
+                    if ticket.task is not None and ticket.task.request is not None}
         self.together.add(requests)
         self.running |= requests
 
