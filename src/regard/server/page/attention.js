@@ -75,7 +75,7 @@ async function everything(asked, signal) {
 
 function shown(result, found, image, asked, { model }) {
   const note = `${found.name}. ${found.queries.length.toLocaleString("en")} × ${found.keys.length.toLocaleString("en")}`
-    + (found.tile > 1 ? ` tiles of ${found.tile} tokens` : "") + (found.note ? `; ${found.note}` : "") + ". Choose a head by a click or with the arrow keys.";
+    + (found.note ? `; ${found.note}` : "") + ". Choose a head by a click or with the arrow keys.";
   const title = make("h2", { "aria-live": "polite" }), big = make("div");
   const at = { layer: found.sharpest, head: 0, way: image ? "Picture" : found.queries.length > 60 ? "Matrix" : "Lines", all: false };
   result.append(make("p", { class: "hint" }, note));

@@ -33,7 +33,7 @@ function open(panel, context) {
     result.replaceChildren();
     const why = word => trusted.ask(given({ image, word: word === undefined ? undefined : String(word + 1) }));
     if (seen && found.looks.words.length) looked(result, found, seen, why, model);
-    else result.append(make("p", { class: "text" }, found.text));
+    else result.append(make("p", { class: "text" }, found.text || "(nothing)"));
     if (found.others.length) result.append(make("ol", { class: "others", start: 2 }, ...found.others.map(one => make("li", {}, one.text))));
     if (model.verbs.includes("attention")) result.append(make("p", {}, make("button", { type: "button", class: "plain",
       onclick: () => context.go(model.id, "attention", { image, focus: true }) }, "All heads of this picture")));

@@ -94,16 +94,17 @@ export class Form {
   async submit() {
     this.cancel();
     const own = this.running = new AbortController();
-    const focused = document.activeElement === this.button;
     this.say(null);
+    this.node.classList.remove("failed");
     this.stop.hidden = false;
     this.state.textContent = this.working;
     this.node.setAttribute("aria-busy", "true");
     try {
       await this.work(own.signal);
     } catch (error) {
-      if (error.name === "AbortError") announce("Stopped.");
-      else if (error instanceof Problem) this.say(error.message);
+      if (error.name === "AbortError") { announce("Stopped."); return; }
+      this.node.classList.toggle("failed", !error.partial);     // what still stands below answers another question
+      if (error instanceof Problem) this.say(error.message);
       else { this.say("The page could not show this answer; its console says why."); console.error(error); }
     } finally {
       if (this.running === own) {
@@ -112,7 +113,7 @@ export class Form {
         this.stop.hidden = true;
         this.state.textContent = "";
         this.node.removeAttribute("aria-busy");
-        if (focused || stopping) this.button.focus({ preventScroll: true });
+        if (stopping) this.button.focus({ preventScroll: true });
       }
     }
   }

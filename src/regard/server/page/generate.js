@@ -55,6 +55,7 @@ function open(panel, context) {
     flow.removeAttribute("aria-busy");
     if (error) {
       if (pieces.length && error.name === "AbortError") { told.textContent += ", then stopped."; return; }
+      error.partial = pieces.length > 0;
       throw error;
     }
     const [found] = done.results;
@@ -67,8 +68,8 @@ function open(panel, context) {
 function written(result, found, asked, pieces, context, trusted) {
   const { model } = context, looks = found.looks, end = found.finish_reason === "stop" ? "it ended by itself" : "it was cut off at the most tokens";
   const told = make("p", { class: "told", "aria-live": "polite" }), choices = make("div", { class: "choices" });
-  const resting = `${found.tokens.length} tokens; ${end}. The redder, the less likely.`
-    + (found.tokens.length ? " Point at a word; a click keeps it and measures it." : "");
+  const resting = found.tokens.length ? `${found.tokens.length} tokens; ${end}. The redder, the less likely. Point at a word; a click keeps it and `
+    + "measures it." : `Nothing was written: ${end}.`;
   const own = looks?.own ?? null, before = looks ? looks.keys.slice(0, own ?? looks.keys.length) : [];
   const steps = looks ? looks.steps : pieces.map(({ token, probability }) => ({ word: token, probability, others: [] }));
   const flow = placed(found.written, steps.map(step => step.word)), begun = looks && placed(asked.prompt, before);
@@ -94,8 +95,8 @@ function written(result, found, asked, pieces, context, trusted) {
     source = wordlist(result, begun ? before.map((word, i) => begun[i] ?? word) : before, { label: "the beginning", name: "words source", glued: !!begun });
     if (begun) source.nodes.forEach((node, i) => node.classList.toggle("mark", begun[i] === null));
   } else if (asked.prompt) result.append(make("p", { class: "words source glued" }, asked.prompt));
-  const text = wordlist(result, steps.map((step, i) => flow ? flow[i] ?? "" : step.word), { label: "what was written", name: "words target", glued: !!flow, point });
-  text.nodes.forEach((node, i) => { node.classList.add("tinted"); surprise(node, steps[i].probability); });
+  const text = wordlist(result, steps.map((step, i) => flow?.[i] ?? step.word), { label: "what was written", name: "words target", glued: !!flow, point });
+  text.nodes.forEach((node, i) => { node.classList.add("tinted", ...(flow && flow[i] === null ? ["mark"] : [])); surprise(node, steps[i].probability); });
   told.textContent = resting;
   result.append(told, choices);
   if (looks) result.append(make("p", { class: "hint" }, looks.name + (looks.note ? `; ${looks.note}` : "")));
@@ -106,4 +107,5 @@ function written(result, found, asked, pieces, context, trusted) {
       onclick: () => context.go(model.id, "attention", { text: found.text, focus: true }) }, "All heads of this text")));
   }
   if (steps.length) why(0);
+  else trusted.ask({ text: asked.prompt });
 }

@@ -16,15 +16,15 @@ const PERMUTED = "Moved by permuting: how far the answer moves when the weights 
   + "says the same whatever they are, and they explain nothing.";
 const BY_LOT = "By lot: pieces in an order that was drawn by lot, the row that every method has to beat.";
 
-export function trust(parent, { model, closed }, about) {
+export function trust(parent, { model, closed }) {
   const body = make("div"), able = model.verbs.includes("explain");
   const box = make("aside", { class: "trust", "aria-label": "can this view be trusted?" }, make("h2", {}, "Can this view be trusted?"), body);
   parent.append(box);
   let running = null;
   closed.addEventListener("abort", () => running?.abort());
-  body.append(make("p", { class: "quiet" }, able ? about ?? "What a model looked at is not yet why it said so. When there is an answer, this is measured here."
-    : `What a model looked at is not yet why it said so. For a model that ${model.does} there is no measure of it here: take the view as a `
-      + "description of the model, not as its reason."));
+  const looked = model.attends ? "What a model looked at is not yet why it said so." : "This view shows what the model says, and nothing of why.";
+  body.append(make("p", { class: "quiet" }, able ? `${looked} When there is an answer, this is measured here.`
+    : `${looked} For a model that ${model.does} no measure is taken here: read the view as a description of the model, not as its reason.`));
 
   const measure = async question => {
     running?.abort();
