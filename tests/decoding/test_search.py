@@ -138,6 +138,7 @@ def test_samples_follow_the_distribution_and_its_truncations():
     torch.testing.assert_close(shares(), p, atol=0.015, rtol=0)
     torch.testing.assert_close(shares(temperature=0.5), p.square() / p.square().sum(), atol=0.015, rtol=0)
     torch.testing.assert_close(shares(top_k=2), torch.tensor([0.625, 0.375, 0, 0]), atol=0.015, rtol=0)
+    torch.testing.assert_close(shares(top_p=1e-320), torch.tensor([1.0, 0, 0, 0]))
     torch.testing.assert_close(shares(top_p=0.6), torch.tensor([0.625, 0.375, 0, 0]), atol=0.015, rtol=0)
     torch.testing.assert_close(shares(top_p=0.01), torch.tensor([1.0, 0, 0, 0]), atol=0.0, rtol=0)
 

@@ -43,7 +43,9 @@ def sampler(*, seed: int, temperature: float = 1.0, top_k: int = 0, top_p: float
         if top_k:
             p[:, top_k:] = 0
         if top_p < 1:
-            p[p.cumsum(-1) - p >= top_p] = 0          # the smallest set that reaches top_p, the best token always in it
+            beyond = p.cumsum(-1) - p >= top_p        # the smallest set that reaches top_p,
+            beyond[:, 0] = False                      # the best token always in it, even if p is rounded to 0
+            p[beyond] = 0
         sums = p.cumsum(-1)
         sentences = rows.cpu().numpy() if numbers is None else numbers[rows.cpu().numpy()]
         where = torch.from_numpy(chance.uniform(seed, sentences, step)).to(sums) * sums[:, -1]

@@ -5,6 +5,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 
+Grid = Annotated[list[int], Field(min_length=2, max_length=2)]
+"""Rows and columns."""
+
+
 class Said(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -105,7 +109,8 @@ class Step(Said):
 
     word: str
     probability: float
-    others: list[tuple[str, float]]
+    others: list[list[str | float]]
+    """Word and probability of each."""
 
 
 class Looks(Said):
@@ -213,7 +218,7 @@ class Shown(Said):
     """Where each word of a caption looked, over the picture as the model sees it."""
 
     words: list[str]
-    grid: tuple[int, int]
+    grid: Grid
     """Rows and columns."""
     maps: list[list[list[float]]]
     """A map for each word: rows of columns."""
@@ -268,7 +273,7 @@ class Attention(Said):
     tile: int
     """Tokens along the side of one number."""
     note: str
-    grid: tuple[int, int] | None = None
+    grid: Grid | None = None
     """Of a picture: rows and columns of its patches, which are the last of the keys."""
     picture: str | None = None
     """As the model sees it, a PNG in base64."""
@@ -292,7 +297,7 @@ class Explained(Said):
     permuted: float | None
     words: list[str]
     """The faithfulness, in sentences."""
-    grid: tuple[int, int] | None = None
+    grid: Grid | None = None
     picture: str | None = None
 
 

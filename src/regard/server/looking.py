@@ -103,7 +103,7 @@ def looks_of_texts(run: Any, prompts: Sequence[str], found: Sequence[Any],
 def looks_of(found: Any) -> answers.Looks:
     return answers.Looks(name=found.name, keys=list(found.keys), own=found.own, weights=np.round(found.weights, 4).tolist(),
                          note=found.note or "", steps=[answers.Step(word=step.word, probability=round(step.probability, DIGITS),
-                                                                    others=[(word, round(p, DIGITS)) for word, p in step.others])
+                                                                    others=[[word, round(p, DIGITS)] for word, p in step.others])
                                                        for step in found.steps])
 
 
@@ -118,7 +118,7 @@ def looks_of_caption(run: Any, picture: Image.Image, found: Any) -> answers.Show
         return None
     pixels = run.seen([picture])
     (look,) = run.looks(pixels, [found.tokens])
-    return answers.Shown(words=look.words, grid=run.model.grid, maps=np.round(look.weights, 4).tolist(),
+    return answers.Shown(words=look.words, grid=list(run.model.grid), maps=np.round(look.weights, 4).tolist(),
                          name="cross-attention, mean of the heads of the layer that looks most sharply", picture=png(pixels[0]))
 
 
@@ -154,7 +154,7 @@ def attention(name: str, run: Any, given: Any, asked: requests.Attention) -> byt
         model=name, name=picked.name, names=[one.name for one in found], queries=list(picked.queries), keys=list(picked.keys),
         layers=[int(picked.layers[i]) for i in layers], heads=[int(picked.heads[i]) for i in heads],
         weights=np.round(weights.astype(float), asked.digits).tolist(), sharpest=int(entropy.argmin()), tile=picked.tile,
-        note=picked.note or "", grid=run.grid if picture else None,
+        note=picked.note or "", grid=list(run.grid) if picture else None,
         picture=png(seen_as(run, given)) if picture else None)
     return json.dumps(said.model_dump(), ensure_ascii=False, allow_nan=False).encode()
 
@@ -203,7 +203,7 @@ def explained(name: str, run: Any, given: Any, asked: requests.Explain) -> answe
         against=None if other is None else other.answer, against_amount=None if other is None else round(other.amount, DIGITS),
         against_values=None if other is None else rounded(other.values), refused=found.refused,
         faithfulness=rounded(found.measured), permuted=None if found.permuted is None else rounded(found.permuted),
-        words=found.words(), grid=None if found.picture is None else found.picture.grid,
+        words=found.words(), grid=None if found.picture is None else list(found.picture.grid),
         picture=None if found.picture is None else png(found.picture.pixels))
 
 

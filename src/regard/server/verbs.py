@@ -48,7 +48,8 @@ WRONG: dict[int | str, dict[str, Any]] = {
         (413, "too large"), (415, "not declared as JSON"), (421, "another Host"), (422, "does not fit, or the model refuses it"),
         (429, "too many of one client's texts are waiting"), (500, "the server's own fault"),
         (503, "too many are waiting, it took too long, or the server is stopping"))}
-STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+EVENT = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
+STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"schema": EVENT}}}}
 FORMS = {"attn": "application/octet-stream", "svg": "image/svg+xml", "png": "image/png"}
 FILES: dict[int | str, dict[str, Any]] = {200: {"content": {
     kind: {"schema": {"type": "string", "format": "binary"}} for kind in FORMS.values()}}}
