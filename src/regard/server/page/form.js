@@ -51,7 +51,8 @@ export class Form {
   }
 
   number(label, { value = "", min, max, step = 1, example = "", hint } = {}) {
-    const field = make("input", { type: "number", min, max, step, value, placeholder: example, inputmode: step === 1 ? "numeric" : "decimal" });
+    const inputmode = step === 1 ? "numeric" : "decimal";
+    const field = make("input", { type: "number", min, max, step, value, placeholder: example, inputmode });
     this.place(this.labelled(label, field, { hint, wide: false }), true);
     field.asked = () => {
       const text = field.value.trim();
@@ -122,15 +123,20 @@ export class Form {
 // Only what was said: nothing is sent for an empty field.
 export const given = fields => Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined && value !== ""));
 
+export const asked = fields => given(Object.fromEntries(Object.entries(fields).map(([name, field]) => [name, field.asked()])));
+
 // One of a few ways to see the same thing; each is made when it is first looked at.
-export function ways(parent, label, list) {
-  const bar = make("div", { class: "ways", role: "tablist", "aria-label": label }), body = make("div", { class: "way", role: "tabpanel" });
-  const made = new Map();
-  const buttons = list.map(({ name, open }, i) => make("button", { type: "button", role: "tab", id: fresh("way"), onclick: () => {
+export function ways(parent, label, list, first) {
+  const bar = make("div", { class: "ways", role: "tablist", "aria-label": label }), made = new Map();
+  const body = make("div", { class: "way", role: "tabpanel" });
+  const buttons = list.map(({ name, open, chosen }, i) => make("button", { type: "button", role: "tab", id: fresh("way"), onclick: () => {
     buttons.forEach((button, j) => { button.setAttribute("aria-selected", String(i === j)); button.tabIndex = i === j ? 0 : -1; });
     body.setAttribute("aria-labelledby", buttons[i].id);
-    body.replaceChildren();
-    if (!made.has(name)) { made.set(name, make("div")); body.append(made.get(name)); open(made.get(name)); } else body.append(made.get(name));
+    const seen = made.has(name), box = seen ? made.get(name) : make("div");
+    made.set(name, box);
+    body.replaceChildren(box);
+    if (!seen) open(box);
+    chosen?.();
   } }, name));
   buttons.forEach((button, i) => button.addEventListener("keydown", event => {
     const to = { ArrowRight: i + 1, ArrowLeft: i - 1, Home: 0, End: buttons.length - 1 }[event.key];
@@ -142,6 +148,5 @@ export function ways(parent, label, list) {
   }));
   bar.append(...buttons);
   parent.append(bar, body);
-  buttons[0].click();
-  return { show: name => buttons[list.findIndex(one => one.name === name)].click() };
+  buttons[Math.max(0, list.findIndex(one => one.name === first))].click();
 }

@@ -1,4 +1,4 @@
-// From paper to ink, light or dark: equal steps of weight are equal steps to the eye, as in pictures/style.py (OKLab, Ottosson 2020).
+// From paper to ink, or from dark paper to light: equal steps of weight are equal steps to the eye, as in pictures/style.py (OKLab).
 import { clamp } from "./dom.js";
 
 const watchers = new Map();
@@ -51,4 +51,5 @@ export function inked() {
 }
 
 const SERIES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
-export const series = (i, number) => number <= SERIES.length ? SERIES[i] : `hsl(${Math.round(360 * i / number + 200) % 360} 62% ${i % 2 ? 44 : 58}%)`;
+export const series = (i, number) => number <= SERIES.length ? SERIES[i]
+  : `hsl(${Math.round(360 * i / number + 200) % 360} 62% ${i % 2 ? 44 : 58}%)`;

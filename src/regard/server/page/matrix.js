@@ -35,10 +35,11 @@ export const darkest = weights => weights.reduce((most, row) => row.reduce((a, b
 
 // `point` is told [row, column] of what is pointed at, or null. `full`: a weight of 1 is darkest, and not the largest there is.
 export function matrix(parent, map, { label, point, full = true, link = " → " }) {
-  const { rows, cols, weights, size } = tiled(map), most = full && size === 1 ? 1 : darkest(weights), [R, C] = [rows.length, cols.length];
+  const { rows, cols, weights, size } = tiled(map), [R, C] = [rows.length, cols.length];
+  const most = full && size === 1 ? 1 : darkest(weights), tokens = [map.rows, map.cols].map(one => one.length.toLocaleString("en"));
   const box = make("div", { class: "scroll" }), told = make("p", { class: "told" });
-  const canvas = make("canvas", { class: "map", tabindex: 0, role: "img", "aria-label": `${label}. ${R} rows, ${C} columns; the arrow keys go `
-    + "from cell to cell." });
+  const canvas = make("canvas", { class: "map", tabindex: 0, role: "img",
+    "aria-label": `${label}. ${R} rows, ${C} columns; the arrow keys go from cell to cell.` });
   const down = rows.map(word => shortened(visible(word))), across = cols.map(word => shortened(visible(word)));
   let at = null, kept = null, shape = null;
 
@@ -98,15 +99,18 @@ export function matrix(parent, map, { label, point, full = true, link = " → " 
     told.textContent = cell ? `${rows[cell[0]]}${link}${cols[cell[1]]}  ${share(weights[cell[0]][cell[1]])}` : resting();
     point?.(cell && size === 1 ? cell : null);
   };
-  const resting = () => (size > 1 ? `${map.rows.length.toLocaleString("en")} × ${map.cols.length.toLocaleString("en")} tokens in tiles of ${size}. ` : "")
-    + "Point at a cell, or go with the arrow keys.";
+  const resting = () => `${size > 1 ? `${tokens.join(" × ")} tokens in tiles of ${size}. ` : ""}Point at a cell, or go with the arrow keys.`;
   const cell = event => {
     const x = Math.floor((event.offsetX - shape.left) / shape.wide), y = Math.floor((event.offsetY - shape.top) / shape.tall);
     return x >= 0 && y >= 0 && x < C && y < R ? [y, x] : null;
   };
   canvas.addEventListener("pointermove", event => { if (!kept) tell(cell(event)); });
   canvas.addEventListener("pointerleave", event => { if (!kept && event.pointerType === "mouse") tell(null); });
-  canvas.addEventListener("click", event => { const found = cell(event); kept = kept && String(kept) === String(found) ? null : found; tell(found); });
+  canvas.addEventListener("click", event => {
+    const found = cell(event);
+    kept = String(kept) === String(found) ? null : found;
+    tell(found);
+  });
   canvas.addEventListener("blur", () => { kept = null; tell(null); });
   canvas.addEventListener("keydown", event => {
     const step = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] }[event.key];
@@ -123,5 +127,5 @@ export function matrix(parent, map, { label, point, full = true, link = " → " 
   parent.append(box, told);
   painted(canvas, paint);
   new ResizeObserver(() => { if (canvas.isConnected && measure().width !== shape.width) paint(); }).observe(parent);
-  return { canvas, mark: row => { at = row === null ? null : [row, weights[row].indexOf(weights[row].reduce((a, b) => Math.max(a, b)))]; paint(); } };
+  return { canvas };
 }

@@ -18,22 +18,35 @@ function address(blob) {
 async function prepared(file) {
   const given = await address(file);
   let image;
-  try { image = await loaded(given); } catch { throw new Problem(`${file.name || "This"} is not a picture that this browser can read; choose a PNG, JPEG or WebP.`); }
+  try {
+    image = await loaded(given);
+  } catch {
+    throw new Problem(`${file.name || "This"} is not a picture that this browser can read; choose a PNG, JPEG or WebP.`);
+  }
   const large = file.size > MOST_BYTES || image.width * image.height > MOST_PIXELS;
   if (!large && KINDS.includes(file.type)) return given;
   const scale = Math.min(1, SIDE / Math.max(image.width, image.height, 1));
-  const canvas = make("canvas", { width: Math.max(1, Math.round(image.width * scale)), height: Math.max(1, Math.round(image.height * scale)) });
-  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+  const [width, height] = [image.width, image.height].map(side => Math.max(1, Math.round(side * scale)));
+  const canvas = make("canvas", { width, height });
+  canvas.getContext("2d").drawImage(image, 0, 0, width, height);
   return canvas.toDataURL(large ? "image/jpeg" : "image/png", 0.92);
 }
 
-export function well(form, { closed, chosen }) {
+// A place for one; when it has come, the form is asked.
+export function well(form, { closed }) {
   const input = make("input", { type: "file", accept: "image/*", id: fresh("picture"), class: "hidden", tabindex: -1 });
   const shown = make("img", { alt: "", hidden: true });
   const words = make("span", { class: "quiet" }, "Drop a picture here, paste one, or");
   const button = make("button", { type: "button", onclick: () => input.click() }, "choose a file");
   const box = make("div", { class: "well" }, shown, words, button, input);
   let picture = null;
+  const show = name => {
+    shown.src = picture;
+    shown.hidden = false;
+    shown.alt = `the picture: ${name}`;
+    words.textContent = name;
+    button.textContent = "choose another";
+  };
   const take = async file => {
     if (!file) return;
     form.say(null);
@@ -43,13 +56,9 @@ export function well(form, { closed, chosen }) {
       if (!(error instanceof Problem)) throw error;
       return form.say(error.message);
     }
-    shown.src = picture;
-    shown.hidden = false;
-    shown.alt = `the picture ${file.name || "that was pasted"}`;
-    words.textContent = file.name || "a pasted picture";
-    button.textContent = "choose another";
+    show(file.name || "a pasted picture");
     announce(`${words.textContent} is here.`);
-    chosen?.();
+    form.submit();
   };
   input.addEventListener("change", () => { take(input.files[0]); input.value = ""; });
   for (const name of ["dragover", "drop", "dragleave"]) box.addEventListener(name, event => {
@@ -65,8 +74,7 @@ export function well(form, { closed, chosen }) {
   form.fields.append(box);
   return {
     box,
-    get value() { return picture; },
-    set value(given) { picture = given; shown.src = given; shown.hidden = false; shown.alt = "the picture"; words.textContent = ""; button.textContent = "choose another"; },
+    set value(given) { picture = given; show("the same picture"); },
     asked() {
       if (!picture) throw new Problem("There is no picture yet: drop one into the field above, or choose a file.");
       return picture;

@@ -4,7 +4,8 @@ import { painted } from "./ink.js";
 import { darkest, pixels, tiled } from "./matrix.js";
 
 export function thumbs(parent, { layers, heads, weights, queries, keys }, choose) {
-  const box = make("div", { class: "thumbs", role: "group", "aria-label": "layers down, heads across; the arrow keys go from one to the next" });
+  const box = make("div", { class: "thumbs", role: "group",
+    "aria-label": "layers down, heads across; the arrow keys go from one to the next" });
   box.style.setProperty("--heads", heads.length);
   box.style.setProperty("--shape", Math.min(3, Math.max(0.4, keys.length / queries.length)));
   box.append(make("span"), ...heads.map(head => make("span", { class: "name" }, heads.length > 6 ? `${head}` : `head ${head}`)));

@@ -9,8 +9,8 @@ function layout(nodes) {
   for (let step = 1; step <= last; step++) {
     let free = 0;
     const above = i => nodes[i].parent >= 0 ? rows[nodes[i].parent] : 0;
-    const here = [...nodes.keys()].filter(i => nodes[i].step === step).sort((a, b) => above(a) - above(b) || nodes[b].best - nodes[a].best || a - b);
-    for (const i of here) { rows[i] = Math.max(free, above(i)); free = rows[i] + 1; }
+    const here = [...nodes.keys()].filter(i => nodes[i].step === step);
+    for (const i of here.sort((a, b) => above(a) - above(b) || nodes[b].best - nodes[a].best || a - b)) { rows[i] = Math.max(free, above(i)); free = rows[i] + 1; }
   }
   return rows;
 }
@@ -22,10 +22,10 @@ export function tree(parent, nodes) {
   const numbers = nodes.map(node => figure(node.log_probability) + (node.score === null ? "" : ` = ${figure(node.score)}`));
   const length = (text, font) => { context.font = `${font} ${said("sans")}`; return context.measureText(text).width; };
   const wide = words.map((word, i) => length(word, "600 14px") + 6 + length(numbers[i], "12px"));
-  const left = [14];
+  const widest = step => Math.max(0, ...nodes.map((node, i) => node.step === step ? wide[i] : 0)), left = [14];
   for (let step = 1; step <= steps; step++)
-    left.push((step === 1 ? 14 + GAP : left[step - 1] + GAP + Math.max(...nodes.map((node, i) => node.step === step - 1 ? wide[i] : 0))));
-  const width = left[steps] + Math.max(...nodes.map((node, i) => node.step === steps ? wide[i] : 0)) + 14, height = (Math.max(...rows) + 1) * ROW + 12;
+    left.push(left[step - 1] + GAP + widest(step - 1));
+  const width = left[steps] + widest(steps) + 14, height = (Math.max(...rows) + 1) * ROW + 12;
   const y = row => 6 + (row + 0.5) * ROW;
   const output = nodes.filter(node => node.best).map(node => node.word).join(" ");
   const svg = drawn("svg", { class: "tree", width, height, viewBox: `0 0 ${width} ${height}`, role: "img",
@@ -35,10 +35,11 @@ export function tree(parent, nodes) {
     const node = nodes[i], from = node.parent < 0 ? [14, y(0)] : [left[node.step - 1] + wide[node.parent] + 6, y(rows[node.parent])];
     const to = [left[node.step] - 6, y(rows[i])], kind = node.best ? "best" : node.fate, bend = left[node.step] - GAP + 4;
     svg.append(drawn("path", { class: kind, d: `M${from}L${bend},${from[1]}C${bend + 14},${from[1]} ${bend + 6},${to[1]} ${to}` }));
-    svg.append(drawn("text", { class: kind, x: left[node.step], y: to[1] + 4.5 }, drawn("title", {}, `${node.word}: log-probability ${numbers[i]}, ${node.fate}`),
-      drawn("tspan", { class: "word" }, words[i]), drawn("tspan", { class: "number", dx: 6 }, numbers[i])));
+    svg.append(drawn("text", { class: kind, x: left[node.step], y: to[1] + 4.5 },
+      drawn("title", {}, `${node.word}: log-probability ${numbers[i]}, ${node.fate}`), drawn("tspan", { class: "word" }, words[i]), drawn("tspan", { class: "number", dx: 6 }, numbers[i])));
   }
   parent.append(make("div", { class: "scroll card", tabindex: 0, role: "region", "aria-label": "the tree, which can be scrolled" }, svg),
-    make("p", { class: "hint" }, "Each continuation with the log-probability of all that leads to it; what ended has its score after =. Dashed: not kept."));
+    make("p", { class: "hint" }, "Each continuation with the log-probability of all that leads to it; what ended has its score after =. "
+      + "Dashed: not kept."));
   return svg;
 }

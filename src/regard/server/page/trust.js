@@ -7,7 +7,7 @@ import { wordlist } from "./words.js";
 const LONGEST = 400;                                  // characters that are explained without being asked to
 const LOT = "by lot";
 const FIGURES = {
-  comprehensiveness: ["lost without", "What the answer loses without the pieces that a method names. More than by lot: those pieces do matter."],
+  comprehensiveness: ["lost without", "What the answer loses without the pieces that a method names. More than by lot: they do matter."],
   sufficiency: ["lost with only", "What it loses when nothing but those pieces is left. Near 0: they are enough."],
   spearman: ["like occlusion", "Whether the method's order is the one found by hiding the pieces one by one: 1 the same, 0 unrelated."],
   fresh: ["if untrained", "How alike the explanation of the same model with random weights is. Near 1, it does not show what was learned."],
@@ -44,8 +44,10 @@ export function trust(parent, { model, closed }) {
   const found = async (told, question) => {
     const methods = Object.keys(told.values), first = methods.includes("attention") ? "attention" : methods[0];
     const pieces = make("div", { class: "pieces" }), verdict = make("p", { class: "verdict" });
-    const choose = make("select", { "aria-label": "method", onchange: () => show(choose.value) }, ...methods.map(name => make("option", { value: name }, name)));
+    const choose = make("select", { "aria-label": "method", onchange: () => show(choose.value) },
+      ...methods.map(name => make("option", { value: name }, name)));
     const image = told.picture ? await loaded(source(told.picture)) : null, canvas = make("canvas", { class: "over", role: "img" });
+    const counts = model.task === "contrast" ? "likeness" : "probability";
     const list = image ? null : wordlist(pieces, told.pieces, { label: "what it is explained by", name: "words small",
       tip: i => methods.map(name => `${name} ${told.values[name][i] === null ? "unknown" : figure(told.values[name][i])}`).join("\n") });
     if (image) pieces.append(canvas);
@@ -62,8 +64,9 @@ export function trust(parent, { model, closed }) {
     const [what, rest] = told.answer.split(/ in (?='|")/);
     const also = told.words.filter(one => !methods.some(name => one.startsWith(`${name}:`)));
     body.replaceChildren(
-      make("p", { class: "answer" }, "Explained is ", make("b", {}, what), rest ? ` in ${rest}` : "", `; its ${model.task === "contrast" ? "likeness" : "probability"} is ${share(told.amount)}.`),
-      make("div", { class: "row" }, make("span", { class: "quiet" }, "what matters to it, by"), choose), pieces, verdict, figures(told, show),
+      make("p", { class: "answer" }, "Explained is ", make("b", {}, what), rest ? ` in ${rest}` : "", `; its ${counts} is ${share(told.amount)}.`),
+      make("div", { class: "row" }, make("span", { class: "quiet" }, "what matters to it, by"), choose), pieces, verdict,
+      figures(told, show),
       ...also.map(one => make("p", { class: "hint" }, one)), meaning(told));
     if (first) show(first);
     if (question.text && question.text.length > LONGEST) box.scrollIntoView({ block: "nearest" });
@@ -83,13 +86,15 @@ export function trust(parent, { model, closed }) {
 }
 
 function figures(told, show) {
-  const present = Object.keys(FIGURES).filter(name => Object.values(told.faithfulness).some(row => row[name] !== undefined && row[name] !== null));
-  const head = make("tr", {}, make("th", { scope: "col" }, "method"), ...present.map(name => make("th", { scope: "col", title: FIGURES[name][1] }, FIGURES[name][0])));
+  const known = number => number !== undefined && number !== null, measures = Object.values(told.faithfulness);
+  const present = Object.keys(FIGURES).filter(name => measures.some(row => known(row[name])));
+  const head = ["method", ...present.map(name => FIGURES[name][0])].map(name => make("th", { scope: "col" }, name));
+  const named = method => told.values[method] ? make("button", { type: "button", class: "plain", onclick: () => show(method) }, method) : method;
   const rows = Object.entries(told.faithfulness).map(([method, row]) => make("tr", { class: method === LOT ? "lot" : null },
-    make("th", { scope: "row" }, told.values[method] ? make("button", { type: "button", class: "plain", onclick: () => show(method) }, method) : method),
-    ...present.map(name => make("td", {}, row[name] === undefined || row[name] === null ? "" : figure(row[name])))));
+    make("th", { scope: "row" }, named(method)), ...present.map(name => make("td", {}, known(row[name]) ? figure(row[name]) : ""))));
   return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "the figures" },
-    make("table", {}, make("caption", { class: "hidden" }, "how faithful each method is"), make("thead", {}, head), make("tbody", {}, ...rows)));
+    make("table", {}, make("caption", { class: "hidden" }, "how faithful each method is"), make("thead", {}, make("tr", {}, ...head)),
+      make("tbody", {}, ...rows)));
 }
 
 function meaning(told) {

@@ -21,7 +21,8 @@ export function wordlist(parent, words, { label, name = "words", point, glued = 
   let kept = null, weights = null;
   const nodes = words.map((word, i) => {
     // a <button> is a box, which a running text cannot be broken in
-    const node = make("span", { class: "word", role: point ? "button" : null, title: tip?.(i) }, glued ? word.replace(/\n/g, "↵\n") : visible(word));
+    const node = make("span", { class: "word", role: point ? "button" : null, title: tip?.(i) },
+      glued ? word.replace(/\n/g, "↵\n") : visible(word));
     box.append(node, glued ? "" : " ");
     return node;
   });
