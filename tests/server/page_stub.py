@@ -1,5 +1,5 @@
-"""A server that answers the page from a shelf of made-up answers, each checked by the types of the real one: for the page's tests, and
-to look at it while it is built (python tests/server/page_stub.py, then http://127.0.0.1:8765)."""
+"""A server that answers the page from made-up answers, each checked by the types of the real one: for the page's tests, and to
+look at it while it is built (python tests/server/page_stub.py, then http://127.0.0.1:8765)."""
 
 import asyncio
 import base64
@@ -16,13 +16,10 @@ from PIL import Image, ImageDraw
 from pydantic import ValidationError
 
 from regard.server import answers, requests
+from regard.server.app import KINDS, PAGE
+from regard.server.guard import POLICY
 
-PAGE = Path(__file__).parents[2] / "src" / "regard" / "server" / "page"
-KINDS = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
-         ".svg": "image/svg+xml"}
-POLICY = ("default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; "
-          "form-action 'none'; frame-ancestors 'none'")
-GERMAN = "Die Ziege trank , weil sie durstig war .".split()
+GERMAN = ["Die", "Ziege", "trank", ",", "weil", "sie", "durstig", "war", "."]
 ORDER = [0, 1, 2, 3, 3, 4, 6, 5, 7]
 
 
@@ -48,13 +45,14 @@ def spot(rows: int, columns: int, y: float, x: float) -> list[list[float]]:
 
 
 def model(name: str, task: str, does: str, verbs: list[str], **more) -> answers.Model:
-    given = dict(created=0, reads=["text"], attends="attention" in verbs, kinds=[], max_length=512, parameters=1_240_000, device="cpu")
+    given = dict(created=0, reads=["text"], attends="attention" in verbs, kinds=[], max_length=512, parameters=1_240_000,
+                 device="cpu")
     return answers.Model(id=name, task=task, does=does, verbs=verbs, **(given | more))
 
 
 MODELS = [
-    model("demo", "translate", "translates", ["translate", "embed", "attention", "explain"], kinds=["cross", "encoder", "decoder"],
-          beam=5),
+    model("demo", "translate", "translates", ["translate", "embed", "attention", "explain"], beam=5,
+          kinds=["cross", "encoder", "decoder"]),
     model("writer", "language", "writes on", ["generate", "embed", "attention", "explain", "completions"], max_length=4096),
     model("bert", "masked", "fills in masked words", ["fill", "embed", "attention"]),
     model("film", "classify", "labels texts", ["classify", "embed", "attention", "explain"], labels=["good", "bad"]),
@@ -108,9 +106,10 @@ def wrote(asked: requests.Generate) -> answers.Written:
     weights = [[*near(own + i, own + i - 1 - (i * 3 % 5), 1.5), *[0.0] * (len(keys) - own - i)] for i in range(len(said))]
     steps = [answers.Step(word=word, probability=chances[i % 14], others=[(" dog", 0.05), (" <b>cow</b>", 0.03), ("\n", 0.01)])
              for i, word in enumerate(said)]
-    looks = answers.Looks(name="self-attention, layer 2, mean of 4 heads", keys=keys, own=own, steps=steps, weights=weights, note="")
+    looks = answers.Looks(name="self-attention, layer 2, mean", keys=keys, own=own, steps=steps, weights=weights, note="")
     return answers.Written(text=str(asked.prompt) + "".join(said), written="".join(said), score=-20.0, tokens=said,
-                           probabilities=[step.probability for step in steps], finish_reason="stop", looks=looks if asked.looks else None)
+                           probabilities=[step.probability for step in steps], finish_reason="stop",
+                           looks=looks if asked.looks else None)
 
 
 def attended(asked: requests.Attention) -> answers.Attention:
@@ -119,9 +118,10 @@ def attended(asked: requests.Attention) -> answers.Attention:
     tile = math.ceil(len(words) / 160)
     names = words if tile == 1 else [f"{i + 1} {words[i]}…" for i in range(0, len(words), tile)]
     size = len(names)
-    weights = [[[near(size, max(0, i - head * (layer + 1)), 0.5 + head) for i in range(size)] for head in range(4)] for layer in range(3)]
-    return answers.Attention(model="x", name=f"{asked.kind or 'self'}-attention", names=["self-attention"], queries=names, keys=names,
-                             layers=[1, 2, 3], heads=[1, 2, 3, 4], weights=weights, sharpest=0, tile=tile, note="",
+    weights = [[[near(size, max(0, i - head * (layer + 1)), 0.5 + head) for i in range(size)] for head in range(4)]
+               for layer in range(3)]
+    return answers.Attention(model="x", name=f"{asked.kind or 'self'}-attention", names=["self-attention"], queries=names,
+                             keys=names, layers=[1, 2, 3], heads=[1, 2, 3, 4], weights=weights, sharpest=0, tile=tile, note="",
                              grid=(6, 6) if image else None, picture=picture() if image else None)
 
 
@@ -134,18 +134,19 @@ def explained(asked: requests.Explain) -> answers.Explained:
              "rollout": {"comprehensiveness": 0.2, "sufficiency": 0.3, "spearman": 0.31, "fresh": 0.86},
              "occlusion": {"comprehensiveness": 0.7, "sufficiency": 0.02, "spearman": 1.0, "fresh": None},
              "by lot": {"comprehensiveness": 0.14, "sufficiency": 0.55}}
-    words = [f"{name}: without the tokens it names the answer loses {faith[name]['comprehensiveness']:.2f} of its probability, more than "
-             "without tokens drawn by lot (0.14)." for name in values]
+    words = [f"{name}: without the tokens it names the answer loses {faith[name]['comprehensiveness']:.2f} of its probability, "
+             "more than without tokens drawn by lot (0.14)." for name in values]
     words += ["Permuting the weights that are shown moves the answers by 0.43 of their probability.",
               "One sentence says little of a method: regard explain RUN --data SET measures it over many."]
     which = asked.word or asked.label or asked.fits or "1"
-    return answers.Explained(model="x", answer=f"the word {which!r}, 2 of 9", amount=0.93, pieces=pieces, values=values, against=None,
-                             against_amount=None, against_values=None, refused={"flow": "for up to 64 tokens"}, faithfulness=faith,
-                             permuted=0.43, words=words, grid=(6, 6) if image else None, picture=picture() if image else None)
+    return answers.Explained(model="x", answer=f"the word {which!r}, 2 of 9", amount=0.93, pieces=pieces, values=values,
+                             against=None, against_amount=None, against_values=None, refused={"flow": "for up to 64 tokens"},
+                             faithfulness=faith, permuted=0.43,
+                             words=words, grid=(6, 6) if image else None, picture=picture() if image else None)
 
 
 def captioned(asked: requests.Caption) -> answers.Captions:
-    words = "a red circle above a blue square".split()
+    words = ["a", "red", "circle", "above", "a", "blue", "square"]
     maps = [spot(6, 6, 1.5, 1.5) if i < 4 else spot(6, 6, 4, 4) for i in range(len(words))]
     shown = answers.Shown(words=words, grid=(6, 6), maps=maps, name="cross-attention, layer 2", picture=picture())
     return answers.Captions(model="shapes", results=[answers.Captioned(
@@ -161,18 +162,32 @@ def filled(asked: requests.Fill) -> answers.Fills:
     masks = str(asked.text).count("[MASK]")
     if not masks:
         raise ValueError("there is no [MASK] in the text; put one where a word is left out")
-    return answers.Fills(model="bert", results=[answers.Filled(text=str(asked.text).replace("[MASK]", "old"),
-                                                               candidates=[judged("old", "small", "grey", "<i>x</i>")] * masks)])
+    found = [judged("old", "small", "grey", "<i>x</i>")] * masks
+    return answers.Fills(model="bert", results=[answers.Filled(text=str(asked.text).replace("[MASK]", "old"), candidates=found)])
+
+
+def tagged(asked: requests.Tag) -> answers.Tags:
+    words = str(asked.text).split()
+    labels = ["DET", "ADJ", "NOUN", "VERB", "DET", "NOUN", "O"]
+    return answers.Tags(model="tagger", results=[answers.Tagged(words=words, labels=[labels[i % 7] for i in range(len(words))])])
+
+
+def answered(asked: requests.Answer) -> answers.Answers:
+    spans = [("The old dog", 0, 11, 0.8), ("dog", 8, 11, 0.1)]
+    return answers.Answers(model="reader", results=[answers.Span(text=text, start=start, end=end, probability=p)
+                                                    for text, start, end, p in spans])
+
+
+def classified(asked: requests.Classify) -> answers.Classes:
+    return answers.Classes(model="film", results=[answers.Classified(labels=judged("good", "bad"))])
 
 
 VERBS = {
     "translate": (requests.Translate, translated),
     "fill": (requests.Fill, filled),
-    "classify": (requests.Classify, lambda asked: answers.Classes(model="film", results=[answers.Classified(labels=judged("good", "bad"))])),
-    "tag": (requests.Tag, lambda asked: answers.Tags(model="tagger", results=[answers.Tagged(
-        words=str(asked.text).split(), labels=["DET", "ADJ", "NOUN", "VERB", "DET", "NOUN", "O"][:len(str(asked.text).split())])])),
-    "answer": (requests.Answer, lambda asked: answers.Answers(model="reader", results=[
-        answers.Span(text="The old dog", start=0, end=11, probability=0.8), answers.Span(text="dog", start=8, end=11, probability=0.1)])),
+    "classify": (requests.Classify, classified),
+    "tag": (requests.Tag, tagged),
+    "answer": (requests.Answer, answered),
     "embed": (requests.Embed, lambda asked: answers.Vectors(model="x", results=[
         answers.Embedded(tokens=text.split(), vectors=[[math.sin(len(text)), math.cos(len(text)), i / 3]])
         for i, text in enumerate(asked.text)])),
@@ -187,7 +202,8 @@ VERBS = {
 
 
 def refused(status: int, message: str, **headers: str) -> JSONResponse:
-    return JSONResponse(answers.Wrong(error=answers.Problem(message=message, type="invalid_request_error")).model_dump(), status_code=status,
+    said = answers.Wrong(error=answers.Problem(message=message, type="invalid_request_error"))
+    return JSONResponse(said.model_dump(), status_code=status,
                         headers={name.replace("_", "-"): value for name, value in headers.items()})
 
 
@@ -248,7 +264,8 @@ async def events(asked: requests.Generate, said: answers.Generated):
         piece = answers.Piece(index=0, piece=word, token=word, probability=whole.probabilities[i])
         yield f"data: {piece.model_dump_json()}\n\n"
         if str(asked.prompt).startswith("break") and i == 4:
-            yield 'data: {"error": {"message": "the model stumbled; ask again", "type": "server_error", "param": null, "code": null}}\n\n'
+            problem = answers.Wrong(error=answers.Problem(message="the model stumbled; ask again", type="server_error"))
+            yield f"data: {problem.model_dump_json()}\n\n"
             yield "data: [DONE]\n\n"
             return
     yield f"data: {json.dumps({'done': said.model_dump(mode='json')})}\n\n"

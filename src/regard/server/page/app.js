@@ -66,9 +66,10 @@ function go(model, view, given = {}) {
 
 function askForToken(problem) {
   const field = make("input", { type: "password", autocomplete: "current-password", required: true, id: "token" });
-  panel.replaceChildren(make("form", { class: "ask", onsubmit: event => { event.preventDefault(); useToken(field.value.trim()); begin(); } },
+  const send = event => { event.preventDefault(); useToken(field.value.trim()); begin(); };
+  panel.replaceChildren(make("form", { class: "ask", onsubmit: send },
     make("p", { class: "problem", role: "alert" }, problem.message),
-    make("input", { class: "hidden", autocomplete: "username", value: "regard", tabindex: -1, "aria-hidden": "true" }),   // for who keeps passwords
+    make("input", { class: "hidden", autocomplete: "username", value: "regard", tabindex: -1, "aria-hidden": "true" })
     make("label", { for: "token" }, "The token that the server was started with"), field,
     make("div", { class: "actions" }, make("button", { class: "main" }, "Open"))));
   field.focus();

@@ -16,7 +16,8 @@ function open(panel, context) {
   const { form, result, trusted } = stage(panel, context, { action: "Write on", working: "Writing …", answer: "the text" });
   const prompt = form.text("A beginning", { value: context.given.text, rows: 3, example: "Once upon a time" });
   const fields = { max_tokens: form.number("tokens at most", { min: 1, max: 2048, value: 60 }),
-    ...chances(form, { temperature: 0.8, top: 0.95 }), repetition_penalty: form.number("repetition penalty", { min: 0.001, max: 1000, step: "any", value: 1 }) };
+    ...chances(form, { temperature: 0.8, top: 0.95 }),
+    repetition_penalty: form.number("repetition penalty", { min: 0.001, max: 1000, step: "any", value: 1 }) };
   if (model.attends) Object.assign(fields, { layer: form.number("layer", { min: 1, max: 1000, hint: "empty: the sharpest" }),
     head: form.number("head", { min: 1, max: 1000, hint: "empty: their mean" }) });
   form.asks(async signal => {
@@ -78,8 +79,9 @@ function written(result, found, question, pieces, context, trusted) {
     text.shade(weights && own !== null ? steps.map((_, j) => weights[own + j] ?? 0) : null);
     choices.replaceChildren();
     const where = weights ? best(weights).map(j => `${visible(looks.keys[j])} ${share(weights[j])}`).join(", ") : "";
-    told.textContent = i === null ? resting : `${visible(steps[i].word)}: probability ${share(steps[i].probability)}${where && `; looked at ${where}`}`;
+    told.textContent = resting;
     if (i === null) return;
+    told.textContent = `${visible(steps[i].word)}: probability ${share(steps[i].probability)}${where && `; looked at ${where}`}`;
     const ways = [[steps[i].word, steps[i].probability], ...steps[i].others];
     bars(choices, ways.map(([word, probability]) => ({ label: visible(word), probability })), { label: "what it might have been", most: 6 });
     if (kept) why(i);

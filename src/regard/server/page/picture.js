@@ -70,7 +70,7 @@ export function well(form, { closed }) {
     const file = [...event.clipboardData?.files ?? []].find(one => one.type.startsWith("image/"));
     if (file) { event.preventDefault(); take(file); }
   }, { signal: closed });
-  for (const name of ["dragover", "drop"]) addEventListener(name, event => event.preventDefault(), { signal: closed });    // a miss opens nothing
+  for (const name of ["dragover", "drop"]) addEventListener(name, event => event.preventDefault(), { signal: closed });   // beside it, too
   form.fields.append(box);
   return {
     box,

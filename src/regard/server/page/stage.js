@@ -43,5 +43,6 @@ export function toHeads(result, { model, go }, read, words) {
 
 // What the server draws of what was read, as files.
 export function keepAttention(result, name, asked) {
-  keeping(result, name, [["SVG", "svg"], ["PNG", "png"], [".attn", "attn"]].map(([label, form]) => [label, form, () => ({ ...asked, form })]));
+  const forms = [["SVG", "svg"], ["PNG", "png"], [".attn", "attn"]];
+  keeping(result, name, forms.map(([label, form]) => [label, form, () => ({ ...asked, form })]));
 }

@@ -10,7 +10,10 @@ function layout(nodes) {
     let free = 0;
     const above = i => nodes[i].parent >= 0 ? rows[nodes[i].parent] : 0;
     const here = [...nodes.keys()].filter(i => nodes[i].step === step);
-    for (const i of here.sort((a, b) => above(a) - above(b) || nodes[b].best - nodes[a].best || a - b)) { rows[i] = Math.max(free, above(i)); free = rows[i] + 1; }
+    for (const i of here.sort((a, b) => above(a) - above(b) || nodes[b].best - nodes[a].best || a - b)) {
+      rows[i] = Math.max(free, above(i));
+      free = rows[i] + 1;
+    }
   }
   return rows;
 }
@@ -36,7 +39,8 @@ export function tree(parent, nodes) {
     const to = [left[node.step] - 6, y(rows[i])], kind = node.best ? "best" : node.fate, bend = left[node.step] - GAP + 4;
     svg.append(drawn("path", { class: kind, d: `M${from}L${bend},${from[1]}C${bend + 14},${from[1]} ${bend + 6},${to[1]} ${to}` }));
     svg.append(drawn("text", { class: kind, x: left[node.step], y: to[1] + 4.5 },
-      drawn("title", {}, `${node.word}: log-probability ${numbers[i]}, ${node.fate}`), drawn("tspan", { class: "word" }, words[i]), drawn("tspan", { class: "number", dx: 6 }, numbers[i])));
+      drawn("title", {}, `${node.word}: log-probability ${numbers[i]}, ${node.fate}`),
+      drawn("tspan", { class: "word" }, words[i]), drawn("tspan", { class: "number", dx: 6 }, numbers[i])));
   }
   parent.append(make("div", { class: "scroll card", tabindex: 0, role: "region", "aria-label": "the tree, which can be scrolled" }, svg),
     make("p", { class: "hint" }, "Each continuation with the log-probability of all that leads to it; what ended has its score after =. "

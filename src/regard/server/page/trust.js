@@ -64,7 +64,8 @@ export function trust(parent, { model, closed }) {
     const [what, rest] = told.answer.split(/ in (?='|")/);
     const also = told.words.filter(one => !methods.some(name => one.startsWith(`${name}:`)));
     body.replaceChildren(
-      make("p", { class: "answer" }, "Explained is ", make("b", {}, what), rest ? ` in ${rest}` : "", `; its ${counts} is ${share(told.amount)}.`),
+      make("p", { class: "answer" }, "Explained is ", make("b", {}, what), rest ? ` in ${rest}` : "",
+        `; its ${counts} is ${share(told.amount)}.`),
       make("div", { class: "row" }, make("span", { class: "quiet" }, "what matters to it, by"), choose), pieces, verdict,
       figures(told, show),
       ...also.map(one => make("p", { class: "hint" }, one)), meaning(told));
