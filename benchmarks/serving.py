@@ -22,8 +22,9 @@ WARM = 20
 class Clients:
     """Keep-alive connections that ask as fast as they are answered."""
 
-    def __init__(self, port: int, sentences: list[str], beam: int | None):
-        self.port, self.sentences, self.beam = port, sentences, beam
+    def __init__(self, port: int, sentences: list[str], **options: Any):
+        self.port, self.sentences = port, sentences
+        self.options = {name: value for name, value in options.items() if value is not None}
         self.next = 0
         self.answers: list[tuple[int, float, float]] = []
         """Status, seconds, and when."""
@@ -34,7 +35,7 @@ class Clients:
         while (until is None or time.monotonic() < until) and (number is None or asked < number):
             text = self.sentences[self.next % len(self.sentences)]
             self.next, asked = self.next + 1, asked + 1
-            body = json.dumps({"text": text} | ({} if self.beam is None else {"beam": self.beam})).encode()
+            body = json.dumps({"text": text, **self.options}).encode()
             began = time.monotonic()
             writer.write(b"POST /v1/translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
                          + str(len(body)).encode() + b"\r\n\r\n" + body)
@@ -78,6 +79,7 @@ def main() -> None:
     options.add_argument("run")
     options.add_argument("--source", type=Path, required=True)
     options.add_argument("--beam", type=int)
+    options.add_argument("--max-tokens", type=int)
     options.add_argument("--clients", type=int, default=64)
     options.add_argument("--seconds", type=float, default=20)
     options.add_argument("--device", default="cpu")
@@ -92,7 +94,7 @@ def main() -> None:
         next(line for line in server.stderr if '"serving"' in line)
         log = subprocess.Popen(["cat"], stdin=server.stderr, stdout=subprocess.DEVNULL)
         time.sleep(1)
-        clients = Clients(port, sentences, given.beam)
+        clients = Clients(port, sentences, beam=given.beam, max_tokens=given.max_tokens)
         clients.ask(1, each=WARM)
         found = {"alone": clients.ask(1, seconds=given.seconds), "together": clients.ask(given.clients, seconds=given.seconds)}
         before = memory(server.pid)

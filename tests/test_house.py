@@ -23,7 +23,7 @@ MAY = {
     "explain": {"models", "tokens", "attention", "scoring"},
     "run": {"recipe", "worlds", *DATA, *MODEL, "training", "decoding", "scoring", "pictures", "explain", "interop", "plan"},
     "server": {"run", "plan", "recipe", "worlds"},
-    "cli": {"run", "plan", "recipe", "worlds"},
+    "cli": {"run", "plan", "recipe", "worlds", "server"},
     "__main__": {"cli"}, "__init__": {"errors"},
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
