@@ -69,7 +69,7 @@ function askForToken(problem) {
   const send = event => { event.preventDefault(); useToken(field.value.trim()); begin(); };
   panel.replaceChildren(make("form", { class: "ask", onsubmit: send },
     make("p", { class: "problem", role: "alert" }, problem.message),
-    make("input", { class: "hidden", autocomplete: "username", value: "regard", tabindex: -1, "aria-hidden": "true" })
+    make("input", { class: "hidden", autocomplete: "username", value: "regard", tabindex: -1, "aria-hidden": "true" }),
     make("label", { for: "token" }, "The token that the server was started with"), field,
     make("div", { class: "actions" }, make("button", { class: "main" }, "Open"))));
   field.focus();
