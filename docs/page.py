@@ -21,7 +21,7 @@ from regard.worlds import shapes
 
 PICTURES = Path(__file__).parent / "pictures"
 COLOURS = 96
-HIGHEST = 1300                                     # what is below is to be scrolled to
+HIGHEST = 1430                                     # what is below is to be scrolled to
 
 
 def translated(page: Page) -> None:

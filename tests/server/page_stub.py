@@ -115,13 +115,17 @@ def wrote(asked: requests.Generate) -> answers.Written:
 def attended(asked: requests.Attention) -> answers.Attention:
     image = asked.image is not None
     words = [f"{i // 6 + 1},{i % 6 + 1}" for i in range(36)] if image else str(asked.text).split()
+    if words[0] == "many" and asked.layers is None:
+        raise ValueError("2,000,000 numbers are more than 1,000,000; name fewer layers or heads")
+    if asked.layers and asked.layers[0] > 3:
+        raise ValueError("layer 4: there are 3")
     tile = math.ceil(len(words) / 160)
     names = words if tile == 1 else [f"{i + 1} {words[i]}…" for i in range(0, len(words), tile)]
     size = len(names)
     weights = [[[near(size, max(0, i - head * (layer + 1)), 0.5 + head) for i in range(size)] for head in range(4)]
-               for layer in range(3)]
+               for layer in range(3) if asked.layers in (None, [layer + 1])]
     return answers.Attention(model="x", name=f"{asked.kind or 'self'}-attention", names=["self-attention"], queries=names,
-                             keys=names, layers=[1, 2, 3], heads=[1, 2, 3, 4], weights=weights, sharpest=0, tile=tile, note="",
+                             keys=names, layers=asked.layers or [1, 2, 3], heads=[1, 2, 3, 4], weights=weights, sharpest=0, tile=tile, note="",
                              grid=(6, 6) if image else None, picture=picture() if image else None)
 
 

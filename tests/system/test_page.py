@@ -275,6 +275,14 @@ def test_two_thousand_tokens_do_not_stop_it(opened, served):
         assert "probability" in page.locator(".told").inner_text()
 
 
+def test_heads_too_many_for_one_answer_come_layer_by_layer(opened, stub):
+    with opened(stub, "demo/attention", refused=True) as page:
+        page.locator("textarea").fill("many words to look at")
+        press(page, "Look")
+        page.locator(".thumbs button").nth(11).click()
+        assert page.locator(".result h2").first.inner_text() == "Layer 3, head 4"
+
+
 def test_what_goes_wrong_is_said_in_words(opened, served):
     with opened(served, "masked/fill", refused=True) as page:
         page.locator("textarea").fill("nothing is left out")

@@ -82,7 +82,7 @@ export function trust(parent, { model, closed }) {
       body.replaceChildren(make("p", { class: "quiet" }, "This text is long, and to measure it takes a while."),
         make("button", { type: "button", onclick: () => measure(question) }, "Measure it"));
     },
-    say(words) { running?.abort(); body.replaceChildren(make("p", { class: "quiet" }, words)); },
+    say(words) { running?.abort(); box.removeAttribute("aria-busy"); body.replaceChildren(make("p", { class: "quiet" }, words)); },
   };
 }
 

@@ -55,7 +55,11 @@ export function wordlist(parent, words, { label, name = "words", point, glued = 
     box, nodes, keep,
     shade(given) {
       weights = given;
-      nodes.forEach((node, i) => { shade(node, weights?.[i]); });
+      nodes.forEach((node, i) => shade(node, weights?.[i]));
+      if (weights && !point && box.scrollHeight > box.clientHeight) {               // what is lit up can be seen
+        const most = nodes[weights.indexOf(weights.reduce((one, other) => Math.max(one, other), 0))] ?? nodes[0];
+        box.scrollTop = most.offsetTop - box.offsetTop - box.clientHeight / 2;
+      }
     },
     mark: i => nodes.forEach((node, j) => node.classList.toggle("on", i === j)),
   };
