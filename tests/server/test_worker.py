@@ -8,6 +8,7 @@ import time
 import pytest
 from fastapi.testclient import TestClient
 
+from regard.errors import Mistake
 from regard.run.together import Manner, writing
 from regard.server.app import create_app
 from regard.server.metrics import Metrics
@@ -90,7 +91,8 @@ def test_who_leaves_is_not_computed_any_further(runs, gated):
         assert found.text == runs["gpt"].generate(["Die"], max_tokens=12)[0]
         with pytest.raises(Refused):
             await first.future
-        worker.stop(5)
+        worker.stop()
+        worker.thread.join(5)
         assert not worker.thread.is_alive() and not worker.running
 
     with gated("gpt") as (free, taken):
@@ -113,7 +115,7 @@ def test_a_text_that_fails_fails_alone(runs):
         good = ticket(runs["gpt"])
         worker.submit([bad, wrong, good])
         found = await asyncio.gather(bad.future, wrong.future, good.future, return_exceptions=True)
-        worker.stop(5)
+        worker.stop()
         return found
 
     bad, wrong, good = asyncio.run(play())
@@ -133,7 +135,7 @@ def test_a_batch_that_breaks_is_begun_anew(runs, monkeypatch):
         again = ticket(runs["gpt"])
         worker.submit([again])
         found = await asyncio.wait_for(again.future, 10)
-        worker.stop(5)
+        worker.stop()
         return refused.value.status, found
 
     status, found = asyncio.run(play())
@@ -146,6 +148,27 @@ def test_a_request_that_takes_too_long_is_given_up_in_words(runs, gated):
         answer = client.post("/v1/generate", json={"prompt": "Der"})
         assert answer.status_code == 503 and answer.json()["error"]["code"] == "deadline" and answer.headers["retry-after"]
         assert not taken
+
+
+def test_who_looks_does_not_hold_up_who_writes(runs, monkeypatch):
+    """A long explanation, and a text of the same model beside it."""
+    looked, enough = threading.Event(), threading.Event()
+
+    def explain(run, *_, **__):
+        looked.set()
+        assert enough.wait(20) and run.model is not runs["gpt"].model
+        raise Mistake("nothing to explain")
+
+    monkeypatch.setattr(type(runs["gpt"]), "explain", explain)
+    with TestClient(create_app({"gpt": runs["gpt"]}), base_url="http://localhost") as client:
+        found = []
+        asking = threading.Thread(target=lambda: found.append(client.post("/v1/explain", json={"text": "Der Hund"})))
+        asking.start()
+        assert looked.wait(10)
+        assert client.post("/v1/generate", json={"prompt": "Der", "max_tokens": 3}).status_code == 200 and not found
+        enough.set()
+        asking.join(10)
+        assert found[0].status_code == 422
 
 
 def test_a_stream_begins_with_its_first_step(runs, gated, listening):

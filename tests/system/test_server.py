@@ -85,8 +85,8 @@ def test_thousands_of_requests_that_fit_the_document_or_do_not(runs, listening):
     from schemathesis.specs.openapi.checks import positive_data_acceptance
 
     seen = {}
-    able = {"translate": "en-de", "fill": "masked", "classify": "classify", "tag": "tag", "embed": "masked", "embeddings": "masked",
-            "caption": "caption", "match": "clip", "draw": "draw", "explain": "classify"}
+    able = {"translate": "en-de", "fill": "masked", "classify": "classify", "tag": "tag", "embed": "masked", "match": "clip",
+            "embeddings": "masked", "caption": "caption", "draw": "draw", "explain": "classify"}
 
     def ask(operation, mode, number):
         @settings(max_examples=number, deadline=None, database=None, derandomize=True, phases=[Phase.generate],
@@ -204,16 +204,16 @@ def test_a_signal_ends_it_in_time_and_well(runs):
         asking[0].recv(100)
         began = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
-        status = server.process.wait(timeout=12)
+        status = server.process.wait(timeout=30)
         took = time.monotonic() - began
         ends = []
         for one in asking:
             heard = b""
             while part := one.recv(65536):
                 heard += part
-            ends.append(b"[DONE]" in heard or b"503" in heard[:20] or heard == b"")
-        print(f"exit {status} after {took:.1f} s")
-        assert status == 0 and took < 10
+            ends.append(heard[9:12])
+        print(f"exit {status} after {took:.1f} s; answers {ends}")
+        assert status == 0 and took < 10 and set(ends) <= {b"200", b"429", b"503"}
         time.sleep(0.2)
         assert json.loads(server.log[-1])["event"] == "stopped", server.log
         assert not any("raceback" in line for line in server.log), server.log

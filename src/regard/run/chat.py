@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import Mistake
+from regard.interop.config import read_json
 from regard.run.base import Run
 from regard.run.language import LanguageRun
 from regard.tokens.special import NO_MARK
@@ -28,11 +29,7 @@ def chat_template(run: Run) -> str | None:
 
 def tokenizer_settings(folder: Path) -> dict[str, Any]:
     path = folder / "tokenizer_config.json"
-    try:
-        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except (ValueError, OSError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return read_json(path) if path.is_file() else {}
 
 
 def conversation(run: LanguageRun, messages: Sequence[Mapping[str, str]]) -> list[int]:
@@ -76,7 +73,7 @@ def rendered(template: str, messages: Sequence[Mapping[str, str]], names: Mappin
 
     try:
         return compiled(template).render(messages=[dict(message) for message in messages], add_generation_prompt=True, **names)
-    except (TemplateError, TypeError, ValueError, OverflowError, RecursionError) as error:
+    except (TemplateError, TypeError, ValueError, ArithmeticError, AttributeError, LookupError, RecursionError) as error:
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise Mistake(f"the chat template does not take these messages ({reason})") from None
 

@@ -4,7 +4,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-
 Grid = Annotated[list[int], Field(min_length=2, max_length=2)]
 """Rows and columns."""
 

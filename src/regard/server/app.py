@@ -1,5 +1,6 @@
 """The application: routes, and what they answer when something is wrong."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,6 +21,8 @@ from regard.server.models import Shelf
 from regard.server.problems import Refused, said_plainly
 from regard.server.settings import Settings
 
+PATIENCE = 1.0
+"""Seconds for what cannot be given up, when the server stops."""
 PAGE = Path(__file__).parent / "page"
 KINDS = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
          ".svg": "image/svg+xml", ".png": "image/png", ".ico": "image/x-icon", ".json": "application/json"}
@@ -33,11 +36,13 @@ def create_app(runs: dict[str, Any], settings: Settings | None = None) -> FastAP
 
     @asynccontextmanager
     async def working(app: FastAPI) -> AsyncIterator[None]:
-        for served in shelf.models.values():
-            served.worker.start()
+        for worker in shelf.workers:
+            worker.start()
         yield
-        for served in shelf.models.values():
-            served.worker.stop(settings.grace)
+        for worker in shelf.workers:
+            worker.stop()
+        for worker in shelf.workers:
+            await asyncio.to_thread(worker.thread.join, PATIENCE / len(shelf.workers))
 
     app = FastAPI(title="regard", version=__version__, description="Attention models: used, and seen through.", docs_url=None,
                   redoc_url=None, lifespan=working, responses=verbs.WRONG)
@@ -46,7 +51,7 @@ def create_app(runs: dict[str, Any], settings: Settings | None = None) -> FastAP
     app.include_router(openai.router)
     add_signs_of_life(app)
     add_page(app)
-    app.add_middleware(Guard, settings=settings, metrics=metrics)
+    app.add_middleware(Guard, settings=settings, metrics=metrics, full=shelf.full)
     app.add_exception_handler(Refused, refused)
     app.add_exception_handler(Mistake, mistaken)
     app.add_exception_handler(RequestValidationError, invalid)
@@ -65,7 +70,7 @@ def add_signs_of_life(app: FastAPI) -> None:
     @app.get("/ready", response_model=Health, responses={503: {"model": Health}})
     async def ready() -> Any:
         """Whether every model does."""
-        if all(served.worker.alive for served in shelf.models.values()):
+        if all(worker.alive for worker in shelf.workers):
             return Health(status="ok")
         return JSONResponse({"status": "stopping"}, status_code=503)
 

@@ -9,6 +9,7 @@ import re
 import secrets
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -29,8 +30,9 @@ AUTHORITY = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
 
 
 class Guard:
-    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics):
-        self.app, self.settings, self.metrics = app, settings, metrics
+    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics, full: Callable[[str], Refused | None]):
+        """`full` is what a client is told where there is no room for it: then its request is not even read."""
+        self.app, self.settings, self.metrics, self.full = app, settings, metrics, full
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -41,7 +43,12 @@ class Guard:
         exchange = Exchange(scope, receive, send, self.settings)
         try:
             self.check(scope)
+            if scope["method"] == "POST" and (refused := self.full(client_of(scope))) is not None:
+                await exchange.receive()              # what has come of it, so that the connection may be kept
+                raise refused
             await self.app(scope, exchange.receive, exchange.send)
+        except asyncio.CancelledError:
+            log.warning("cancelled", extra={"id": exchange.id})                   # the server stops, the client does not read
         except Refused as refused:
             if exchange.status == 0:
                 await refused.response()(scope, receive, exchange.send)
@@ -80,7 +87,7 @@ class Guard:
         self.metrics.time(seconds, endpoint=route)
         log.info("request", extra={"id": exchange.id, "method": scope["method"], "endpoint": route, "status": status,
                                    "seconds": round(seconds, 4), "read": exchange.read, "sent": exchange.sent,
-                                   "client": (scope.get("client") or ["?"])[0], "model": scope.get("model")})
+                                   "client": client_of(scope), "model": scope.get("model")})
 
 
 class Exchange:
@@ -124,6 +131,10 @@ class Exchange:
             await asyncio.wait_for(self.inner_send(message), self.settings.send_seconds)
         except TimeoutError:
             raise Refused(499, "the client does not read", code="client_left") from None
+
+
+def client_of(scope: Scope) -> str:
+    return (scope.get("client") or ["?"])[0]
 
 
 def authority(value: bytes) -> str | None:

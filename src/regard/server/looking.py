@@ -3,6 +3,7 @@
 import base64
 import json
 import tempfile
+import threading
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
@@ -24,6 +25,8 @@ from regard.server import answers, requests
 DIGITS = 6
 MOST_NUMBERS = 1_000_000
 """In an answer."""
+SEED = threading.Lock()
+"""Random weights, which explanations are compared with, are drawn by the one seed that all threads share."""
 
 
 def as_text(run: Any, text: str) -> str:
@@ -196,7 +199,8 @@ def attention_file(run: Any, given: Any, asked: requests.Attention) -> bytes:
 
 def explained(name: str, run: Any, given: Any, asked: requests.Explain) -> answers.Explained:
     question = {key: value for key in ("label", "word", "fits", "against") if (value := getattr(asked, key)) is not None}
-    found = run.explain(given, asked.method, **question)
+    with SEED:
+        found = run.explain(given, asked.method, **question)
     other = found.against
     return answers.Explained(
         model=name, answer=found.answer, amount=round(found.amount, DIGITS), pieces=found.pieces, values=rounded(found.values),

@@ -1,7 +1,9 @@
 """The models that a server was started with, by their names, and what each can be asked."""
 
+import copy
 import time
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,13 +24,15 @@ from regard.server.worker import Worker
 
 VERBS = ("translate", "generate", "fill", "classify", "tag", "answer", "embed", "caption", "match", "draw")
 """Those that a run has a method for."""
+WRITES = {"translate", "generate", "caption"}
 EXPLAINED = ("translate", "language", "classify", "caption", "contrast")
 MOST_LABELS = 1000
 Side = Literal["text", "image"]
 
 
 class Served:
-    """A model, what it is, and the thread that it works in."""
+    """A model, what it is, and the threads that it works in: where it writes for many at once, a twin of it does everything else,
+    so that who looks at one text does not hold up the others, and is not shown their attention."""
 
     def __init__(self, name: str, run: Any, settings: Settings, metrics: Metrics):
         self.name, self.run = name, run
@@ -36,6 +40,20 @@ class Served:
             ["image"] if isinstance(run, PictureRun) and not isinstance(run, DrawRun) else ["text"]
         self.about = about(name, run, self.reads)
         self.worker = Worker(name, run, settings, metrics)
+        self.looker = Worker(name, run, settings, metrics, "looks") if WRITES & set(self.about.verbs) else self.worker
+
+    @property
+    def workers(self) -> list[Worker]:
+        return [self.worker] if self.looker is self.worker else [self.worker, self.looker]
+
+    @cached_property
+    def twin(self) -> Any:
+        """The same run with weights of its own, made when it is first needed."""
+        if self.looker is self.worker:
+            return self.run
+        twin = copy.copy(self.run)
+        twin.model = copy.deepcopy(self.run.model)
+        return twin
 
 
 class Shelf:
@@ -45,6 +63,15 @@ class Shelf:
         if not runs:
             raise Mistake("no model to serve; give at least one run folder")
         self.models = {name: Served(name, run, settings, metrics) for name, run in runs.items()}
+
+    @property
+    def workers(self) -> list[Worker]:
+        return [worker for served in self.models.values() for worker in served.workers]
+
+    def full(self, client: str) -> Refused | None:
+        """What is answered where no model has room, whatever is asked."""
+        answers = [served.worker.full(client) for served in self.models.values()]
+        return answers[0] if all(answers) else None
 
     def find(self, name: str | None, verb: str) -> Served:
         """The model of this name, or the first that has the verb."""

@@ -37,6 +37,7 @@ from regard.run.pictures import picture_of
 from regard.run.together import Manner, Piece, Task, captioning, translating, writing
 from regard.server import answers, looking, requests
 from regard.server.conduct import Pieces, answered, streamed
+from regard.server.guard import client_of
 from regard.server.models import Served
 from regard.server.problems import Refused
 from regard.server.worker import Tell, Ticket
@@ -72,17 +73,16 @@ class Asking:
 
     @property
     def client(self) -> str:
-        return self.request.client.host if self.request.client else "?"
+        return client_of(self.request.scope)
 
     @property
     def seconds(self) -> float:
         return self.request.app.state.settings.deadline
 
     async def of_model(self, work: Callable[[Any], Any]) -> Any:
-        """What the model's thread makes of its run."""
-        run = self.served.run
-        (found,) = await answered(self.request, self.served.worker, [Ticket(lambda tell: work(run), client=self.client)],
-                                  self.seconds)
+        """What is made of the run, or its twin."""
+        ticket = Ticket(lambda tell: work(self.served.twin), client=self.client)
+        (found,) = await answered(self.request, self.served.looker, [ticket], self.seconds)
         return found
 
     async def written(self, begin: Sequence[Callable[[Tell], Task]]) -> list[Any]:

@@ -1,5 +1,5 @@
-"""One thread for each model. Texts that are asked for wait in turn, those of a client behind each other and the clients side by
-side; they are written together; everything else is done between two steps, one thing at a time."""
+"""A thread in which a model works. Texts that are asked for wait in turn, those of a client behind each other and the clients
+side by side; they are written together; everything else is done between two steps, one thing at a time."""
 
 import asyncio
 import logging
@@ -63,7 +63,7 @@ class Ticket:
 
 
 class Worker:
-    def __init__(self, name: str, run: Any, settings: Settings, metrics: Metrics):
+    def __init__(self, name: str, run: Any, settings: Settings, metrics: Metrics, part: str = "writes"):
         self.name, self.run, self.settings, self.metrics = name, run, settings, metrics
         self.ready = threading.Condition()
         self.waiting: OrderedDict[str, deque[Ticket]] = OrderedDict()
@@ -74,9 +74,9 @@ class Worker:
         self.pace = 0.05
         """Seconds that a text takes from one end of the queue to the next, on the average."""
         self.together = together(run) if hasattr(run.model, "step") else None
-        self.thread = threading.Thread(target=self.work, name=f"model {name}", daemon=True)
-        metrics.watch("regard_waiting", lambda: self.number, model=name)
-        metrics.watch("regard_running", lambda: len(self.running), model=name)
+        self.thread = threading.Thread(target=self.work, name=f"{name} {part}", daemon=True)
+        metrics.watch("regard_waiting", lambda: self.number, model=name, part=part)
+        metrics.watch("regard_running", lambda: len(self.running), model=name, part=part)
 
     @property
     def alive(self) -> bool:
@@ -93,18 +93,24 @@ class Worker:
             if self.stopping or not self.thread.is_alive():
                 raise Refused(503, "the server is stopping; try another time", code="stopping", retry=5)
             more, client = len(tickets), tickets[0].client
-            wait = self.number * self.pace
-            if self.number + more > self.settings.queue:
-                self.metrics.count("regard_refused_total", more, model=self.name)
-                raise Refused(503, f"{self.number} texts are waiting already; try again later", code="queue_full", retry=wait)
-            mine = len(self.waiting.get(client, ()))
-            if mine + more > max(1, self.settings.queue // 2):
-                self.metrics.count("regard_refused_total", more, model=self.name)
-                raise Refused(429, f"{mine} of your texts are waiting already; send fewer at a time", code="too_many_waiting",
-                              retry=wait)
+            if (refused := self.full(client, more)) is not None:
+                raise refused
             self.waiting.setdefault(client, deque()).extend(tickets)
             self.number += more
             self.ready.notify()
+
+    def full(self, client: str, more: int = 1) -> Refused | None:
+        """What is answered to a client whose texts have no room."""
+        mine, wait = len(self.waiting.get(client, ())), self.number * self.pace
+        if self.number + more > self.settings.queue:
+            refused = Refused(503, f"{self.number} texts are waiting already; try again later", code="queue_full", retry=wait)
+        elif mine + more > max(1, self.settings.queue // 2):
+            refused = Refused(429, f"{mine} of your texts are waiting already; send fewer at a time", code="too_many_waiting",
+                              retry=wait)
+        else:
+            return None
+        self.metrics.count("regard_refused_total", more, model=self.name)
+        return refused
 
     def give_up(self, tickets: Sequence[Ticket]) -> None:
         """What waits leaves the queue at once; what is being written stops before the next step."""
@@ -121,8 +127,8 @@ class Worker:
                     if not line:
                         del self.waiting[ticket.client]
 
-    def stop(self, seconds: float) -> None:
-        """Refuse what waits, give up what is being written, and wait for the thread."""
+    def stop(self) -> None:
+        """Refuse what waits, and give up what is being written."""
         with self.ready:
             self.stopping = True
             for line in self.waiting.values():
@@ -133,8 +139,6 @@ class Worker:
             for ticket in self.running.values():
                 ticket.unwanted = True
             self.ready.notify()
-        if self.thread.is_alive():
-            self.thread.join(seconds)
 
     # in the model's thread
 
