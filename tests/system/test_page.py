@@ -438,5 +438,8 @@ def test_on_a_phone_of_320_pixels(opened, stub, stubs, at):
         if page.locator(".target .word").count():
             page.locator(".target .word").nth(2).tap()
             assert page.locator(".target [aria-pressed=true]").count() == 1
+        if at == "demo/translate":
+            page.get_by_role("tab", name="Beam tree").tap()                       # wider than the phone
+            page.locator("svg.tree").wait_for()
         page.locator("#theme").tap()
         assert page.locator("html").get_attribute("data-theme") == "light"
