@@ -123,4 +123,4 @@ def serve(runs: dict[str, Any], settings: Settings, taken: socket.socket) -> Non
     server.run(sockets=[taken])
     log.info("stopped")
     sys.stderr.flush()
-    os._exit(0)                                       # taking torch apart takes seconds; what cannot be given up may still be at it
+    os._exit(0)                                       # taking torch apart takes seconds; what cannot be given up may still go on
