@@ -125,7 +125,8 @@ def attended(asked: requests.Attention) -> answers.Attention:
     weights = [[[near(size, max(0, i - head * (layer + 1)), 0.5 + head) for i in range(size)] for head in range(4)]
                for layer in range(3) if asked.layers in (None, [layer + 1])]
     return answers.Attention(model="x", name=f"{asked.kind or 'self'}-attention", names=["self-attention"], queries=names,
-                             keys=names, layers=asked.layers or [1, 2, 3], heads=[1, 2, 3, 4], weights=weights, sharpest=0, tile=tile, note="",
+                             keys=names, layers=asked.layers or [1, 2, 3],
+                             heads=[1, 2, 3, 4], weights=weights, sharpest=0, tile=tile, note="",
                              grid=(6, 6) if image else None, picture=picture() if image else None)
 
 
