@@ -43,6 +43,8 @@ def demonstrate(out: Path, *, device: str = "auto", overrides: Sequence[str] = (
     console.print(f"\n{time.perf_counter() - begun:.0f} seconds in all. Look at {report} in a browser, then try:", markup=False)
     for command in commands(run, result):
         console.print(f"  {command}", markup=False, soft_wrap=True)
+    console.print(f"Or point at all of it in a browser: regard serve {run.folder}, then open http://127.0.0.1:8000", markup=False,
+                  soft_wrap=True)
     return report
 
 

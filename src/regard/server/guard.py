@@ -47,6 +47,8 @@ class Guard:
                 await exchange.receive()              # what has come of it, so that the connection may be kept
                 raise refused
             await self.app(scope, exchange.receive, exchange.send)
+        except asyncio.CancelledError:
+            log.warning("cancelled", extra={"id": exchange.id})                   # the server stops, the client does not read
         except Refused as refused:
             if exchange.status == 0:
                 await refused.response()(scope, receive, exchange.send)

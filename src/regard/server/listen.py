@@ -2,11 +2,11 @@
 wait without one, the oldest goes."""
 
 import asyncio
+import math
 import os
 import signal
 import socket
 import sys
-import threading
 from typing import Any
 
 import h11
@@ -23,6 +23,8 @@ IDLE = 5
 """Seconds that a connection is kept between two requests."""
 SWITCH = 0.0005
 """Seconds after which a model's thread, where it holds Python, lets the connections have it."""
+LAST_WORDS = 2
+"""Seconds for clients to hear that what they asked for was given up."""
 WAITING = 2048
 """Connections that the system holds until they are taken."""
 
@@ -89,11 +91,25 @@ def address(taken: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def server_of(runs: dict[str, Any], settings: Settings) -> uvicorn.Server:
-    return uvicorn.Server(uvicorn.Config(
+class Server(uvicorn.Server):
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """What is being written may end for a while; then it is told that it will not."""
+        giving_up = asyncio.create_task(self.give_up())
+        await super().shutdown(sockets)
+        giving_up.cancel()
+
+    async def give_up(self) -> None:
+        state = self.config.app.state                                             # type: ignore[union-attr]
+        await asyncio.sleep(state.settings.grace)
+        for worker in state.shelf.workers:
+            worker.stop()
+
+
+def server_of(runs: dict[str, Any], settings: Settings) -> Server:
+    return Server(uvicorn.Config(
         create_app(runs, settings), http=protocol(settings), ws="none", lifespan="on", loop="asyncio", log_config=None,
         access_log=False, h11_max_incomplete_event_size=LARGEST_HEAD, timeout_keep_alive=IDLE, server_header=False,
-        backlog=WAITING, timeout_graceful_shutdown=int(settings.grace), proxy_headers=False))
+        backlog=WAITING, timeout_graceful_shutdown=math.ceil(settings.grace) + LAST_WORDS, proxy_headers=False))
 
 
 def serve(runs: dict[str, Any], settings: Settings, taken: socket.socket) -> None:
@@ -106,6 +122,5 @@ def serve(runs: dict[str, Any], settings: Settings, taken: socket.socket) -> Non
     log.info("serving", extra={"address": address(taken), "models": ", ".join(runs)})
     server.run(sockets=[taken])
     log.info("stopped")
-    if any(thread.is_alive() for thread in threading.enumerate() if thread.daemon and thread is not threading.current_thread()):
-        sys.stderr.flush()
-        os._exit(0)                                   # something that cannot be given up, such as an explanation, is still at it
+    sys.stderr.flush()
+    os._exit(0)                                       # taking torch apart takes seconds; what cannot be given up may still go on

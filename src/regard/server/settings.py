@@ -36,7 +36,7 @@ class Settings:
     send_seconds: float = 30.0
     """and for a client to take what it is sent."""
     connections: int = 1000
-    grace: float = 8.0
+    grace: float = 5.0
     """Seconds that streams have to end when the server is told to."""
 
     def __post_init__(self) -> None:
