@@ -27,7 +27,7 @@ def main() -> None:
         except (OSError, subprocess.TimeoutExpired) as error:
             print(f"audit: {name} did not finish: {error}")
             continue
-        print(f"audit: {name} {'found nothing' if status == 0 else 'has something to say: see above'}")
+        print(f"audit: {name} ended with status {status}; what it says is above")
 
 
 if __name__ == "__main__":
