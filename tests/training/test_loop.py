@@ -154,6 +154,27 @@ def test_a_signal_breaks_off_an_evaluation_which_is_made_up_for(store, trainer, 
     assert {**vars(again.progress), "seconds": 0} == {**vars(whole.progress), "seconds": 0}
 
 
+@pytest.mark.parametrize("place, number", [("compiling, in the first step", 1), ("saving", 2), ("verifying what was saved", 2),
+                                           ("removing an old one", 4), ("logging", 2)])
+def test_wherever_a_signal_comes_there_is_a_good_checkpoint(store, trainer, tmp_path, monkeypatch, place, number):
+    """What is under way is finished: the step, the save, the old checkpoint's removal."""
+    run = trainer(store, tmp_path, keep=1)
+    where = {"saving": (checkpoint, "write_durably"), "verifying what was saved": (checkpoint, "damage"),
+             "removing an old one": (checkpoint, "remove_folder"), "logging": (run, "report")}.get(place, (run, "objective"))
+    real, rung = getattr(*where), []
+
+    def ring(*args):
+        if not rung:
+            rung.append(signal.raise_signal(signal.SIGTERM))
+        return real(*args)
+
+    monkeypatch.setattr(*where, ring)
+    with pytest.raises(Interrupted):
+        run.train()
+    path, damaged = checkpoint.newest_good(tmp_path / "checkpoints")
+    assert path.name == f"step-{number:08d}" and not damaged and not [*tmp_path.rglob(".*ing*")]
+
+
 @pytest.mark.parametrize("stop", [4, 7])
 def test_a_signal_changes_nothing_of_what_is_averaged_in_the_end(store, trainer, tmp_path, stop):
     class Ringing(Say):
