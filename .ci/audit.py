@@ -10,7 +10,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = {
-    "pip_audit": ["--requirement", str(ROOT / "requirements.lock"), "--no-deps", "--disable-pip", "--progress-spinner", "off"],
+    "pip_audit": ["--requirement", str(ROOT / "requirements.lock"), "--require-hashes", "--disable-pip", "--progress-spinner",
+                  "off"],
     "bandit": ["--recursive", str(ROOT / "src"), "--quiet", "--severity-level", "medium"],
 }
 
@@ -27,7 +28,7 @@ def main() -> None:
         except (OSError, subprocess.TimeoutExpired) as error:
             print(f"audit: {name} did not finish: {error}")
             continue
-        print(f"audit: {name} {'found nothing' if status == 0 else 'has something to say: see above'}")
+        print(f"audit: {name} ended with status {status}; what it says is above")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from regard.errors import Mistake
 from regard.training.checkpoint import read_weights
 
 SOONEST = 5.0
-"""Seconds that any of them may take."""
+"""Seconds of the processor that any of them may take."""
 
 
 @pytest.fixture
@@ -163,9 +163,9 @@ def put(path, content):
 
 def train(regard, folder, recipe=TRANSLATE, **names):
     (folder / "r.toml").write_text(recipe.format(root=folder, **{"source": "a.en", **names}))
-    begun = time.monotonic()
+    begun = time.process_time()
     answer = regard("train", folder / "r.toml", "--out", folder / "run", "--device", "cpu")
-    assert time.monotonic() - begun < SOONEST and not (folder / "run").exists()
+    assert time.process_time() - begun < SOONEST and not (folder / "run").exists()
     return answer
 
 
@@ -297,9 +297,9 @@ RECIPES = {
 def test_recipes(regard, tmp_path, name):
     content, said = RECIPES[name]
     put(tmp_path / "r.toml", content)
-    begun = time.monotonic()
+    begun = time.process_time()
     refused(regard("train", tmp_path / "r.toml", "--out", tmp_path / "run", "--device", "cpu"), said)
-    assert time.monotonic() - begun < SOONEST and not (tmp_path / "run").exists()
+    assert time.process_time() - begun < SOONEST and not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("override, said", [

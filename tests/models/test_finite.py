@@ -57,3 +57,22 @@ def test_loss_and_gradients_are_finite(name, kind, precision):
     (loss / max(1, batch.label_count())).backward()
     for parameter, p in model.named_parameters():
         assert p.grad is None or p.grad.isfinite().all(), parameter
+
+
+@pytest.mark.parametrize("pool", ["first", "first_relu", "mean", "max"])
+@pytest.mark.parametrize("kind", BATCHES)
+def test_a_label_of_nothing_is_finite(pool, kind):
+    model = MODELS["classify"]["transformer"](EncoderModel(kind="transformer", layers=1, pool=pool, **SHAPE), V, 3, Regularize())
+    batch = made("BERT", *BATCHES[kind])
+    said = model(**batch.inputs)
+    said.sum().backward()
+    assert said.isfinite().all() and all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("kind", BATCHES)
+def test_a_place_in_nothing_is_finite(kind):
+    model = MODELS["answer"]["transformer"](EncoderModel(kind="transformer", layers=1, **SHAPE), V, Regularize())
+    said = model(**made("BERT", *BATCHES[kind]).inputs).log_softmax(-1)
+    assert said[..., 0].isfinite().all()
+    said[..., 0].sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())

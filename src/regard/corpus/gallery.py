@@ -12,7 +12,7 @@ from pathlib import Path
 
 from regard.corpus.examples import Pictures
 from regard.corpus.piece import Piece, shown
-from regard.corpus.table import kind_of, table_rows
+from regard.corpus.table import is_number, kind_of, table_rows
 from regard.corpus.text import decode_line
 from regard.errors import Mistake
 
@@ -141,7 +141,7 @@ def of_index(file: Path, wanted: Wanted, offset: int) -> Iterator[Found]:
     size = laid[0].stat().st_size
     settings = ", ".join(name for name in ("data.offset", wanted.settings) if name)
     for line, (begin, length, *cells) in table_rows(file, [offset, offset + 1, *wanted.columns], settings):
-        if not (begin.isdecimal() and length.isdecimal()) or int(begin) + int(length) > size:
+        if not (is_number(begin) and is_number(length)) or int(begin) + int(length) > size:
             raise Mistake(f"{file}:{line} says that a picture begins at {shown(begin)} and has {shown(length)} bytes; "
                           f"{laid[0].name} has {size:,} (data.offset = {offset})")
         yield Found(Piece(laid[0], f"line {line} of {file.name}", int(begin), int(length)), *wanted.cells(cells), line)

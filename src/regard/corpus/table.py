@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from regard.corpus.piece import shown
 from regard.corpus.text import iterate_lines
 from regard.errors import Mistake
 
@@ -40,7 +41,7 @@ def place(column: int | str, header: list[str], path: Path, setting: str) -> int
     if isinstance(column, int):
         return column
     if column not in header:
-        raise Mistake(f"{path}:1 names no column {column!r} ({setting}); it has {', '.join(header)}")
+        raise Mistake(f"{path}:1 names no column {column!r} ({setting}); it has {shown(', '.join(header))}")
     return header.index(column)
 
 
@@ -60,6 +61,11 @@ def jsonl_rows(path: Path, names: Sequence[int | str], setting: str, lists: Sequ
                     raise Mistake(f"{path}:{number} lacks a text field {name!r}; name yours in {setting}")
                 cells.append(whole(str(value), f"{path}:{number}", name))
         yield number, cells
+
+
+def is_number(cell: str) -> bool:
+    """Whether a cell is a whole number that a file may mean."""
+    return cell.isascii() and cell.isdecimal() and len(cell) < 19
 
 
 def whole(text: str, place: str, name: int | str) -> str:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from regard.corpus.table import is_number
 from regard.corpus.text import iterate_lines
 from regard.errors import Mistake
 
@@ -14,7 +15,7 @@ def read_vectors(path: Path, words: set[str], *, width: int) -> dict[str, np.nda
     found: dict[str, np.ndarray] = {}
     for number, line in enumerate(iterate_lines(path), start=1):
         cells = line.rstrip().split(" ")
-        if number == 1 and len(cells) == 2 and all(cell.isdigit() for cell in cells):
+        if number == 1 and len(cells) == 2 and all(map(is_number, cells)):
             require_width(path, number, int(cells[1]), width)
             continue
         if not line.strip():

@@ -90,11 +90,11 @@ class Training(Part):
     save_every: Count = 500
     log_every: Count = 20
     keep: Count = 2
-    """Checkpoints kept; the best one is kept besides."""
+    """Checkpoints kept; the best one, and the one resumed from, are kept besides."""
     patience: int = Field(0, ge=0)
     """Stop after this many evaluations without a better one; 0 never stops early."""
     average: int = Field(0, ge=0)
-    """The final model is the mean of the last N evaluated weights; 0 takes the best."""
+    """The final model is the mean of the last N weights saved every `save_every` steps; 0 takes the best."""
     ema: Share = 0.0
     """Decay of an exponential moving average of the weights, which is then what is evaluated and kept; 0 is none."""
     workers: int = Field(1, ge=0)

@@ -220,6 +220,6 @@ def parse_tokenizer(path: Path, rows: int | None = None) -> Tokenizer:
     except BaseException as error:
         if isinstance(error, Interrupted | KeyboardInterrupt | SystemExit | MemoryError):
             raise
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise Mistake(f"{path} is not a usable tokenizer.json: {reason}") from None
     return tokenizer
