@@ -26,7 +26,7 @@ heads = 2
 feed_forward = 32
 max_length = 48
 [train]
-steps = 600
+steps = 300
 tokens_per_batch = 512
 evaluate_every = 100
 save_every = 20
@@ -66,7 +66,7 @@ def test_any_rank_killed_at_any_moment(tmp_path, kind, ranks):
     assert whole.returncode == 0, err
     job, kills = start(tmp_path, ranks, kind, "run", 50), 0
     log = tmp_path / "run" / "log.jsonl"
-    while kills < 5 and job.poll() is None:
+    while kills < 4 and job.poll() is None:
         seen = log.read_text().count("loss") if log.exists() else 0
         while job.poll() is None and (log.read_text().count("loss") if log.exists() else 0) < seen + 2:
             time.sleep(0.02)
@@ -77,7 +77,7 @@ def test_any_rank_killed_at_any_moment(tmp_path, kind, ranks):
                 kills += 1
             except ProcessLookupError:
                 continue
-    _, err = job.communicate(timeout=300)
+    _, err = job.communicate(timeout=600)
     assert job.returncode == 0 and kills >= 3, err
     assert bits(tmp_path / "run") == bits(tmp_path / "whole")
     print(f"{kind} on {ranks} ranks: {kills} kills, the same bits")
