@@ -42,6 +42,7 @@ def on_ranks(tmp_path_factory):
             process.start()
         for process in processes:
             process.join(120)
+            process.kill()
         wrong = [(folder / f"{rank}.txt").read_text() for rank in range(number) if (folder / f"{rank}.txt").exists()]
         assert not wrong, "\n".join(wrong)
         assert [process.exitcode for process in processes] == [0] * number

@@ -155,10 +155,9 @@ def exchanges(folder, store):
         seen.append(bucket.index())
         return allreduce_hook(state, bucket)
 
-    counted.spread.run.register_comm_hook(None, hook)
     ahead = counted.step_batches()
     counted.step(next(ahead))
-    seen.clear()
+    counted.spread.run.register_comm_hook(None, hook)
     counted.step(next(ahead))
     return seen
 

@@ -3,7 +3,7 @@
 With N parameters on W GPUs, A micro-batches a step, R the parameters outside of blocks and B those of the largest block:
 
     ddp     keeps all 4 N bytes of weights, of gradients and so on; sends 2 (W-1)/W · 4 N bytes a step, as a ring does
-    fsdp    keeps 1/W of them, and two blocks and what is outside of blocks whole;
+    fsdp    keeps 1/W of them, and two blocks and what is outside of blocks whole; where A > 1, all gradients;
             sends (W-1)/W · 4 (2 A (N - R + L) + A R + N + K): gathered, and reduced; L are in blocks that look at a source,
             K make its keys and values
     3d      on paper only, regard does not train so: tensors cut in t, layers in p stages, d = W / (t p) copies of that
@@ -125,6 +125,8 @@ def fsdp(plan: "Plan", gpus: int, machine: Machine) -> Way:
     memory = {name: held(plan).get(name, 0) / gpus for name in KEPT if name != "bf16 weights"} \
         | {"gathered": 4.0 * (2 * largest + outside) + 4.0 * (largest + outside), "bf16 weights": cast} | read_by_one(plan, gpus)
     micro = plan.recipe.train.gradient_accumulation_steps
+    if micro > 1:                                     # they are reduced after the last micro-batch, and whole until then
+        memory["gradients"] = 4.0 * plan.parameters
     gathered = 2 * micro * (plan.parameters - outside + looking) + micro * outside
     sent = (gpus - 1) / gpus * 4 * (gathered + plan.parameters + made)
     work = computing(plan, gpus, machine)

@@ -25,7 +25,6 @@ def differences(trainer: Trainer, path: Path, steps: int) -> list[str]:
         raise Mistake(f"--verify {steps}: {path.parent} has no good checkpoint {steps} steps before step {last}; {cure}")
     trainer.log.note(f"running steps {trainer.progress.step + 1:,} to {last:,} again")
     found: list[str] = []
-    trainer.warm_up()
     ahead = trainer.step_batches()
     while trainer.progress.step < last and not found:
         trainer.step(next(ahead))

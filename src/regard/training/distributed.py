@@ -6,7 +6,7 @@ gradients, hence the loss is multiplied by the number of ranks: what is applied 
 
 import copy
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +31,22 @@ class Spread:
             self.empty = without_memory(model)
             self.alone = shard(model)
         self.run: Any = model
-        if self.kind == "ddp":
-            self.run = Parallel(model, broadcast_buffers=False, gradient_as_bucket_view=True)
+        self.begun = self.kind != "ddp"
+
+    def begin(self, trial: Callable[[nn.Module], None]) -> None:
+        """Before the first step. DDP has to know whether there are weights that a loss does not depend on, such as BERT's second
+        head without its second task; and it regroups gradients once it has seen them, and adds them up in another order from then
+        on: were that after the first step, a resumed run would not have the same bits on three ranks and more."""
+        if self.begun:
+            return
+        self.model.eval()                             # no statistics move
+        trial(self.run)
+        idle = any(p.requires_grad and p.grad is None for p in self.model.parameters())
+        self.model.zero_grad()
+        self.run = Parallel(self.run, broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=idle)
+        trial(self.run)
+        self.model.zero_grad()
+        self.begun = True
 
     @contextmanager
     def micro_step(self, last: bool) -> Iterator[None]:

@@ -86,19 +86,15 @@ class Trainer:
         torch.manual_seed(hash_step(self.seed, self.progress.step + 1))           # what follows is the same after a resume
         return self.final_weights() if ranks.first() else {}
 
-    def warm_up(self) -> None:
-        """DDP regroups the gradients after it has seen them once, and adds them up in another order from then on: let it do so
-        before the first step, or a resumed run would not have the same bits on three ranks and more."""
-        if self.spread.kind == "ddp":
-            self.model.eval()                         # no statistics move
-            with self.spread.micro_step(last=True), self.autocast():
-                (self.objective(self.spread.run, self.batches.batch(0, 0).to(self.device)) * 0).backward()
-            self.optimizer.zero_grad()
+    def trial(self, run: nn.Module) -> None:
+        """A backward pass that leads nowhere, for DDP to see what it has to exchange."""
+        with self.autocast():
+            loss = self.objective(run, self.batches.batch(0, 0).to(self.device))
+        (loss * 0).backward()
 
     def go_on(self) -> None:
         settings, progress = self.settings, self.progress
         meter = Meter(self.device)
-        self.warm_up()
         if progress.step and self.is_due(settings.evaluate_every) and progress.evaluated != progress.step:
             self.judge(meter)
             self.saved_at = -1                        # its checkpoint does not know of it
@@ -134,6 +130,7 @@ class Trainer:
     def step(self, micro_batches: list[tuple[int, int, Batch]]) -> tuple[Tensor, int]:
         """One update; the loss sum and the number of labels. Nothing here waits for the device."""
         progress, settings = self.progress, self.settings
+        self.spread.begin(self.trial)
         progress.step += 1
         torch.manual_seed(hash_step(self.seed, progress.step, ranks.rank()))
         self.optimizer.set_rate(rate(progress.step, settings.steps, settings.schedule))
