@@ -14,6 +14,7 @@ import torch
 from peers import as_transformers, threads
 from turns import Disagreement, report, take_turns
 
+from regard.interop.onnx import FILE, write_onnx
 from regard.layers.packed import packed
 from regard.models.bert import TextVectors
 from regard.recipe import EncoderModel
@@ -24,16 +25,14 @@ VOCABULARY, TEXTS = 30_522, 64
 SAME, ALIKE = 1e-3, 0.98
 
 
-def eight_bits_by_onnxruntime(theirs: torch.nn.Module, place: Path, number: int):
-    """BERT of transformers, exported, its matrices in 8 bits."""
+def eight_bits_by_onnxruntime(model: torch.nn.Module, place: Path, number: int):
+    """Our model written as ONNX, its matrices in 8 bits."""
     import onnxruntime
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    ids = torch.randint(5, VOCABULARY, (2, 16))
-    torch.onnx.export(theirs, (ids, torch.ones_like(ids)), place / "bert.onnx", input_names=["input_ids", "attention_mask"],
-                      output_names=["vectors", "pooled"], dynamo=False,
-                      dynamic_axes={name: {0: "B", 1: "S"} for name in ("input_ids", "attention_mask", "vectors")})
-    quantize_dynamic(place / "bert.onnx", place / "bert8.onnx", weight_type=QuantType.QInt8, per_channel=True)
+    with torch.inference_mode(False), torch.no_grad():
+        write_onnx(model, {"source": torch.randint(5, VOCABULARY, (2, 16)), "lengths": torch.tensor([16, 9])}, place / "bert")
+    quantize_dynamic(place / "bert" / FILE, place / "bert8.onnx", weight_type=QuantType.QInt8, per_channel=True)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = number
     return onnxruntime.InferenceSession(place / "bert8.onnx", options, providers=["CPUExecutionProvider"])
@@ -71,10 +70,10 @@ def main() -> None:
         return theirs(input_ids=ids, attention_mask=mask).last_hidden_state
 
     with tempfile.TemporaryDirectory() as place:
-        session = eight_bits_by_onnxruntime(theirs, Path(place), given.threads)
+        session = eight_bits_by_onnxruntime(model, Path(place), given.threads)
 
         def onnx():
-            return session.run(["vectors"], {"input_ids": ids.numpy(), "attention_mask": mask.numpy()})[0]
+            return session.run(None, {"source": ids.numpy(), "lengths": lengths.numpy()})[0]
 
         expected = transformers()
         apart, alike = 0.0, dict.fromkeys(("regard bf16", "regard int8", "onnxruntime int8"), 1.0)

@@ -15,8 +15,8 @@ import torch
 from turns import spread, take_turns
 
 TEXT = "The small dog sees the cat."
-WORLD = {"task": "translate", "data": {"world": {"kind": "bilingual", "number": 200}}, "tokens": {"size": 300},
-         "model": {"preset": "small"}, "train": {"steps": 1, "tokens_per_batch": 512}}
+WORLD = {"task": "translate", "data": {"world": {"kind": "bilingual", "number": 200, "held_out": 20}}, "tokens": {"size": 300},
+         "model": {"preset": "small"}, "train": {"steps": 1, "tokens_per_batch": 512, "precision": "fp32"}, "decode": {"beam": 4}}
 
 
 def main() -> None:

@@ -18,8 +18,8 @@ from regard.errors import Mistake
 from regard.layers.block import Block
 
 PRECISIONS = ("fp32", "bf16", "int8")
-MANY, WIDE = 128, 8192
-"""Vectors at once, or outputs, from which on oneDNN multiplies faster than FBGEMM, where there are both."""
+WIDE, MANY, MANY_IF_WIDE = 8192, 128, 16
+"""Vectors at once from which on oneDNN multiplies faster than FBGEMM, where there are both; fewer, where the outputs are many."""
 FEW_BY, MANY_BY = (name if name in torch.backends.quantized.supported_engines else torch.backends.quantized.engine
                    for name in ("fbgemm", "onednn"))
 MULTIPLY = torch.ops.quantized.linear_dynamic.default._op             # without what torch.ops looks at on every call
@@ -33,11 +33,11 @@ class Int8(nn.Module):
         super().__init__()
         self.scale = weight.abs().amax(1).clamp(min=1e-12).double() / 127         # (E,)
         self.rows = (weight / self.scale[:, None].float()).round().to(torch.int8)                 # (E, D)
-        self.added, self.wide = bias, len(weight) >= WIDE
+        self.added, self.many = bias, MANY_IF_WIDE if len(weight) >= WIDE else MANY
         self.packed: dict[str, Any] = {}
 
     def forward(self, x: Tensor) -> Tensor:
-        kernel = MANY_BY if self.wide or x.numel() >= MANY * x.size(-1) else FEW_BY
+        kernel = MANY_BY if x.numel() >= self.many * x.size(-1) else FEW_BY
         if kernel not in self.packed:
             self.pack(kernel)
         return MULTIPLY(x, self.packed[kernel], False)
