@@ -160,7 +160,7 @@ def test_wherever_a_signal_comes_there_is_a_good_checkpoint(store, trainer, tmp_
     """What is under way is finished: the step, the save, the old checkpoint's removal."""
     run = trainer(store, tmp_path, keep=1)
     where = {"saving": (checkpoint, "write_durably"), "verifying what was saved": (checkpoint, "damage"),
-             "removing an old one": (checkpoint, "remove_folder"), "logging": (run, "report")}.get(place, (run, "objective"))
+             "removing an old one": (checkpoint, "remove_folder"), "logging": (run, "report")}.get(place, (run, "loss"))
     real, rung = getattr(*where), []
 
     def ring(*args):
