@@ -48,7 +48,8 @@ def test_captions_are_true_and_look_at_what_they_name(tmp_path):
                                              "ask_with_word": True, "doubly_stochastic": 0.0}},
                        "train": steps(500, optimizer={"learning_rate": 4e-3, "weight_decay": 0.02}),
                        "decode": {"beam": 1}}, tmp_path / "caption")
-    assert found["test"]["true"] > 40
+    assert found["test"]["true"] > 30
+    assert found["test"]["attention_inside"] > 3 * found["test"]["inside_by_chance"]
 
 
 def test_a_text_is_told_from_those_that_are_false(tmp_path):
@@ -56,8 +57,8 @@ def test_a_text_is_told_from_those_that_are_false(tmp_path):
     _, found = scored({"task": "contrast", "data": world(6000), "tokens": {"kind": "words"},
                        "model": {"space": 64, "image": {**tower, "patch": 4}, "text": {**tower, "max_length": 32}},
                        "train": steps(400, 96, augment={"crop": 2})}, tmp_path / "clip")
-    assert found["test"]["true_of_100"] > 25                                      # chance: 1
-    assert found["composition"]["true_of_100"] > 10
+    assert found["test"]["true_of_100"] > 35                                      # chance: 1
+    assert found["composition"]["true_of_100"] > 35
 
 
 def test_pictures_are_drawn_as_they_are_described(tmp_path):
@@ -67,6 +68,6 @@ def test_pictures_are_drawn_as_they_are_described(tmp_path):
     _, found = scored({"task": "draw", "data": world(4000), "tokens": {"kind": "words"},
                        "model": {"codes": {"run": str(tmp_path / "codes")}, "layers": 3, "width": 96, "heads": 4,
                                  "feed_forward": 192, "text_length": 16},
-                       "train": steps(500)}, tmp_path / "draw")
-    assert found["test"]["right_rebuilt"] > 50
-    assert found["test"]["right"] > 12
+                       "train": steps(400)}, tmp_path / "draw")
+    assert found["test"]["right_rebuilt"] > 14                                    # the most that these few codes allow
+    assert found["test"]["right"] > 5
