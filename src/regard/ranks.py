@@ -88,6 +88,7 @@ def join() -> None:
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":              # where those of the last attempt left addresses
             meet = {"store": open_store(LONGEST), "rank": rank(), "world_size": count()}
         dist.init_process_group(backend, timeout=LONGEST, **meet)
+    watch.begun.wait(5 * BEAT)                        # one that froze before its first sign would never be missed
 
 
 def leave() -> None:
@@ -225,7 +226,7 @@ class Watch(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(daemon=True, name="regard-watch")
-        self.over = threading.Event()
+        self.begun, self.over = threading.Event(), threading.Event()
         self.silence = float(os.environ.get("REGARD_RANK_TIMEOUT") or SILENCE)
 
     def end(self) -> None:
@@ -233,14 +234,15 @@ class Watch(threading.Thread):
         self.join(2 * BEAT)
 
     def run(self) -> None:
-        store = None
+        store = open_store()
         while store is None and not self.over.wait(BEAT / 4):
             store = open_store()
         mine, next_one = rank(), (rank() + 1) % count()
         last, since = 0, 0.0
-        while store is not None and not self.over.wait(BEAT):
+        while store is not None and not (self.begun.is_set() and self.over.wait(BEAT)):
             try:
                 store.add(f"alive {mine}", 1)
+                self.begun.set()
                 heard = store.add(f"alive {next_one}", 0)
                 gone = store.add(f"gone {next_one}", 0)
             except RuntimeError:                      # torchrun itself is gone: there is nobody to ask

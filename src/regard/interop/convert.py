@@ -1,7 +1,6 @@
 """A Hugging Face folder opened as ours, and a run of ours written as one."""
 
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from regard.errors import Mistake
+from regard.interop.aside import new_folder, written_aside
 from regard.interop.config import MISSING, Config, count
 from regard.interop.families import FAMILIES
 from regard.interop.family import Architecture, Family, Settings, flat, nested
@@ -178,9 +178,7 @@ def data_of(run: Any) -> Settings:
 
 def write_folder(run: Any, path: str | Path) -> Path:
     """A run as a folder that `transformers` opens; written aside and put in place whole."""
-    path = Path(path)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise Mistake(f"{path} is already there; choose another folder")
+    path = new_folder(path)
     weights = {name: tensor.detach() for name, tensor in run.spoken_weights().items()}
     if run.foreign is not None:
         found: Foreign = run.foreign
@@ -193,19 +191,9 @@ def write_folder(run: Any, path: str | Path) -> Path:
         files = {file: (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
                  for file, content in files_of_ours(run, family, name, settings).items()}
     tensors = written(weights, family, architecture, settings, left)
-    aside = path.parent / f".{path.name}.writing"
-    try:
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
+    with written_aside(path) as aside:
         for file, content in files.items():
             (aside / file).write_bytes(content)
         save_file(tensors, aside / "model.safetensors", metadata={"format": "pt"})
         (aside / "model.safetensors").chmod((aside / "config.json").stat().st_mode)
-        if path.exists():
-            path.rmdir()
-        aside.rename(path)
-    except OSError as error:
-        raise Mistake(f"cannot write {path}: {error.strerror or error}") from None
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
     return path

@@ -7,7 +7,6 @@ width / heads, or that share keys; blocks without a residual; batch norm; layers
 import importlib.metadata
 import importlib.util
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import Mistake
+from regard.interop.aside import new_folder, written_aside
 from regard.models.gpt import Gpt
 from regard.models.transformer import Transformer
 from regard.tokens.special import NO_MARK, Marks
@@ -87,26 +87,14 @@ def require_fit(model: nn.Module, where: str) -> None:
 
 def write_ctranslate2(model: nn.Module, tokenizers: Sequence[Tokenizer], path: str | Path) -> Path:
     """A model as a folder that CTranslate2 opens, in float32; written aside and put in place whole."""
-    path = Path(path)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise Mistake(f"{path} is already there; choose another folder")
+    path = new_folder(path)
     library()
     require_fit(model, str(path))
     spec = translator_spec(model, tokenizers) if isinstance(model, Transformer) else writer_spec(model, tokenizers[0])
     spec.validate()
     spec.optimize(quantization="float32")
-    aside = path.parent / f".{path.name}.writing"
-    try:
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
+    with written_aside(path) as aside:
         spec.save(str(aside))
-        if path.exists():
-            path.rmdir()
-        aside.rename(path)
-    except OSError as error:
-        raise Mistake(f"cannot write {path}: {error.strerror or error}") from None
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
     return path
 
 

@@ -3,7 +3,6 @@ written without a cache: all of a text is read again for each token."""
 
 import importlib.util
 import logging
-import shutil
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import Mistake
+from regard.interop.aside import new_folder, written_aside
 
 CURE = "pip install 'regard[export]'"
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
@@ -30,30 +30,18 @@ def require_installed() -> None:
 
 def write_onnx(model: nn.Module, inputs: Mapping[str, Tensor], path: str | Path) -> Path:
     """A model with an example of what it reads, into a folder; written aside and put in place whole."""
-    path = Path(path)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise Mistake(f"{path} is already there; choose another folder")
+    path = new_folder(path)
     require_installed()
-    aside = path.parent / f".{path.name}.writing"
     dimensions = {name: torch.export.Dim.DYNAMIC for sizes in SIZES.values() for name in sizes}
     shapes = {name: {axis: dimensions[size] for axis, size in enumerate(SIZES[name])} for name in inputs}
     try:
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-        with warnings.catch_warnings():
+        with written_aside(path) as aside, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.onnx.export(model, (), kwargs=dict(inputs), f=str(aside / FILE), input_names=list(inputs),
                               output_names=["said"], dynamic_shapes=shapes, dynamo=True, verbose=False, external_data=False)
-        if path.exists():
-            path.rmdir()
-        aside.rename(path)
-    except OSError as error:
-        raise Mistake(f"cannot write {path}: {error.strerror or error}") from None
     except torch.onnx.OnnxExporterError as error:
         raise Mistake(f"torch cannot write this model as ONNX ({str(error).splitlines()[0][:160]}); use --to hf") from None
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
     return path
 
 
