@@ -32,7 +32,8 @@ test: check
 system: setup
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test,browser]"
 	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq chromium) || echo "no chromium: the browser tests will be skipped"
-	$(BIN)/pytest -m system -rs
+	$(BIN)/pytest -m system -rs --ignore=tests/torture
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m system -rs tests/torture
 
 torture: setup
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m torture -rs tests

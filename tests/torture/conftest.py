@@ -145,7 +145,10 @@ def state_of(out: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
-    """The runs of a recipe; the uninterrupted one is made once."""
+    """The runs of a recipe; the uninterrupted one is made once. They are forked, which a process that has computed with several
+    threads does not survive: hence by themselves, each with one thread."""
+    if torch.get_num_threads() > 1:
+        pytest.skip("these fork: OMP_NUM_THREADS=1 pytest tests/torture, as make system and make torture do")
     made = {}
     def of(name, **changes):
         key = json.dumps([name, changes], sort_keys=True)
