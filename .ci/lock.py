@@ -6,6 +6,7 @@ The hashes are what the package index that pip is set up with says (its simple A
 differs by platform, and is pinned by version alone.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -24,7 +25,9 @@ def index() -> str:
     """The index that pip asks."""
     asked = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
     said = subprocess.run(asked, capture_output=True, text=True, check=False)
-    return (said.stdout.strip() or "https://pypi.org/simple").rstrip("/")
+    if not (where := said.stdout.strip() or os.environ.get("PIP_INDEX_URL", "")):
+        sys.exit("pip is set up with no index; name one: PIP_INDEX_URL=… make lock")
+    return where.rstrip("/")
 
 
 def hashes(name: str, version: str, where: str) -> list[str]:
