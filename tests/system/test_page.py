@@ -4,7 +4,6 @@ import base64
 import importlib.util
 import json
 import re
-import shutil
 import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,6 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.system
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HERE = Path(__file__).parent
 NASTY = "<img src=x onerror=alert(1)>"
 LONG = {"task": "language", "data": {"world": {"number": 200, "held_out": 10}, "language": "target"}, "tokens": {"size": 300},
@@ -52,18 +50,6 @@ def served(tmp_path_factory, tiny_run):
     runs["draw"] = train(drawing, folder / "draw", device="cpu")
     with tiny.Listening(runs) as server:
         yield server.url + "/"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("no Chromium on this machine: apt-get install chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield found
-        found.close()
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Every kind of page in a real browser, of 5 and of 2,000 tokens: no errors, no requests, words stay words."""
 
-import shutil
 
 import numpy as np
 import pytest
@@ -20,21 +19,8 @@ from regard.pictures.waves import positions
 from regard.run.show import save_any
 
 pytestmark = pytest.mark.system
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 NASTY = "<img src=x onerror=alert(1)>"
 SHOWN = "<img src=x o…r=alert(1)>"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("no Chromium on this machine: apt-get install chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield found
-        found.close()
 
 
 @pytest.fixture(scope="module", params=[5, 2000])
