@@ -30,15 +30,14 @@ def eight_bits_by_onnxruntime(model: torch.nn.Module, place: Path, number: int):
     import onnxruntime
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    with torch.inference_mode(False), torch.no_grad():
-        write_onnx(model, {"source": torch.randint(5, VOCABULARY, (2, 16)), "lengths": torch.tensor([16, 9])}, place / "bert")
+    write_onnx(model, {"source": torch.randint(5, VOCABULARY, (2, 16)), "lengths": torch.tensor([16, 9])}, place / "bert")
     quantize_dynamic(place / "bert" / FILE, place / "bert8.onnx", weight_type=QuantType.QInt8, per_channel=True)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = number
     return onnxruntime.InferenceSession(place / "bert8.onnx", options, providers=["CPUExecutionProvider"])
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
@@ -58,6 +57,7 @@ def main() -> None:
                                          enable_nested_tensor=True).eval()
     embedded = torch.randn(*ids.shape, 768)
 
+    @torch.inference_mode()
     def ours(said):
         """The vectors of each text, by the way that `regard embed` goes."""
         found = [None] * TEXTS
@@ -66,6 +66,7 @@ def main() -> None:
                 found[number] = vectors[:len(texts[number])]
         return found
 
+    @torch.inference_mode()
     def transformers():
         return theirs(input_ids=ids, attention_mask=mask).last_hidden_state
 
@@ -91,7 +92,8 @@ def main() -> None:
             f"{name} {value:.4f}" for name, value in alike.items())
         sides = {**{f"regard {name}": (lambda said=said: ours(said)) for name, said in ways.items()},
                  "transformers sdpa fp32": transformers,
-                 "nn.TransformerEncoder, nested, fp32": lambda: nested(embedded, src_key_padding_mask=mask == 0),
+                 "nn.TransformerEncoder, nested, fp32": torch.inference_mode()(
+                     lambda: nested(embedded, src_key_padding_mask=mask == 0)),
                  "onnxruntime int8": onnx}
         report(f"BERT-base, {TEXTS} texts of 32 to 128 tokens", take_turns(sides, given.rounds), amount=float(lengths.sum()),
                unit="tokens a second", against=["transformers sdpa fp32", "onnxruntime int8"], agreement=agreement,

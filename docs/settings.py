@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from regard.recipe import DECODERS, ENCODERS, OF_KIND, PRESETS, RECIPES, VITS, Part, kinds_of, parts_in
 
 PAGE = Path(__file__).with_name("settings.md")
-ORDER = ("", "data", "tokens", "masking", "corruption", "answering", "model", "train", "decode")
+ORDER = ("", "data", "tokens", "masking", "corruption", "answering", "model", "train", "decode", "sample")
 UNIONS = ("model", "model.encoder", "model.decoder", "data.world")                   # parts of several kinds
 
 

@@ -13,7 +13,7 @@ from regard.decoding.batched import batches_by_length, decode_all, searcher, wor
 from regard.decoding.beam import Beams, beam_search, is_done
 from regard.decoding.process import penalize_repeats
 from regard.decoding.protocol import length_penalty
-from regard.decoding.walk import greedy, sampler, steps, walk
+from regard.decoding.walk import Sampler, greedy, steps, walk
 from regard.models.transformer import Transformer
 from regard.recipe import Positions, TransformerModel
 from regard.tokens.special import BOS, EOS, PAD, Marks
@@ -122,10 +122,10 @@ def test_a_beam_wide_enough_finds_the_best_of_all_outputs(problem):
 @given(problems(), st.integers(0, 100))
 def test_a_sample_does_not_depend_on_its_batch(problem, seed):
     model, inputs, limits = problem
-    together = walk(model, inputs, limits, sampler(seed=seed, numbers=np.arange(len(limits))))
+    together = walk(model, inputs, limits, Sampler(seed=seed, numbers=np.arange(len(limits))))
     for row, length in enumerate(inputs[1].tolist()):
         sentence = inputs[0][row:row + 1, :length], inputs[1][row:row + 1]
-        alone = walk(model, sentence, limits[row:row + 1], sampler(seed=seed, numbers=np.array([row])))
+        alone = walk(model, sentence, limits[row:row + 1], Sampler(seed=seed, numbers=np.array([row])))
         assert alone[0].tokens == together[row].tokens
 
 
@@ -134,7 +134,7 @@ def test_samples_follow_the_distribution_and_its_truncations():
     rows = torch.arange(20_000)
     log_p = p.log().expand(len(rows), -1)
     def shares(**settings):
-        drawn = sampler(seed=3, **settings)(log_p, rows, 0)
+        drawn = Sampler(seed=3, **settings)(log_p, rows, 0)
         return torch.bincount(drawn, minlength=4) / len(rows)
     torch.testing.assert_close(shares(), p, atol=0.015, rtol=0)
     torch.testing.assert_close(shares(temperature=0.5), p.square() / p.square().sum(), atol=0.015, rtol=0)
@@ -164,7 +164,7 @@ def test_repeats_penalized_batched_equal_one_by_one_and_uncached(problem, streng
     model, inputs, limits = problem
     prefixes = [[BOS, *data.draw(st.lists(st.integers(4, V - 1), max_size=3))] for _ in limits]
     padded = torch.tensor([[-1] * (max(map(len, prefixes)) - len(prefix)) + prefix for prefix in prefixes])
-    for choose in (lambda numbers: greedy, lambda numbers: sampler(seed=seed, numbers=np.array(numbers))):
+    for choose in (lambda numbers: greedy, lambda numbers: Sampler(seed=seed, numbers=np.array(numbers))):
         found = steps(model, inputs, limits, choose(range(len(limits))), process=penalty(strength), prefix=padded)
         together = said(found, limits)
         for row, (prefix, length) in enumerate(zip(prefixes, inputs[1].tolist())):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from regard.decoding.beam import beam_search
 from regard.decoding.together import Request, Together
-from regard.decoding.walk import greedy, sampler, walk
+from regard.decoding.walk import Sampler, greedy, walk
 from regard.models.zoo import MODELS
 from regard.recipe import DecoderModel, Positions, RecurrentLanguage, RecurrentModel, TransformerModel, UniversalModel
 from regard.tokens.special import BOS, EOS
@@ -42,7 +42,7 @@ def peaked(model):
 
 
 def asked(one, inputs, prefix):
-    choose = greedy if one["seed"] is None else sampler(seed=one["seed"], numbers=np.array([7]))
+    choose = greedy if one["seed"] is None else Sampler(seed=one["seed"], numbers=np.array([7]))
     beam = one["beam"] if one["seed"] is None else 1
     return Request(inputs, one["limit"], prefix, beam=beam, alpha=one["alpha"], number=min(one["number"], beam), choose=choose)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from regard.attention.watch import watch
 from regard.decoding.beam import beam_search
-from regard.decoding.walk import greedy, sampler, walk
+from regard.decoding.walk import Sampler, greedy, walk
 from regard.errors import Mistake
 from regard.models.zoo import MODELS
 from regard.recipe import DecoderModel, Positions, RecurrentLanguage, RecurrentModel, TransformerModel, UniversalModel
@@ -31,7 +31,7 @@ def search(model, inputs, limits, beam, **options):
     if beam == 0:
         return [[found] for found in walk(model, inputs, limits, greedy, **options)]
     if beam == 1:
-        return [[found] for found in walk(model, inputs, limits, sampler(seed=1), **options)]
+        return [[found] for found in walk(model, inputs, limits, Sampler(seed=1), **options)]
     return beam_search(model, inputs, limits, beam=beam, number=beam, alpha=0.6, **options)
 
 

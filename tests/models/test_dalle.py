@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.attention.masks import CAUSAL, Grid, Mask
-from regard.decoding.walk import sampler, walk
+from regard.decoding.walk import Sampler, walk
 from regard.layers.codebook import Nearest, eased
 from regard.models.dalle import Dalle
 from regard.models.dvae import Dvae, logit_laplace
@@ -112,7 +112,7 @@ def test_only_codes_are_drawn_in_a_picture_and_only_words_and_fillers_before_it(
     for place, one in enumerate(logits):
         assert torch.equal(one.isfinite(), codes if place >= TEXT else ~codes)
     prefix = torch.stack([row(n, 1 + TEXT) for n in range(6)])
-    drawn = walk(model, None, torch.full((6,), 13), sampler(seed=1, temperature=50.0), prefix=prefix, marks=CODES_ALONE)
+    drawn = walk(model, None, torch.full((6,), 13), Sampler(seed=1, temperature=50.0), prefix=prefix, marks=CODES_ALONE)
     for one in drawn:
         assert len(one.tokens) == 12 and min(one.tokens) >= model.first_code and max(one.tokens) < model.vocabulary
     assert len({token for one in drawn for token in one.tokens}) == CODES

@@ -78,7 +78,7 @@ class Mask:
 
     @cached_property
     def written(self) -> dict[tuple[int, int, torch.device | None], Tensor | None]:
-        """What `dense` gave last on the CPU, kept for other layers and later steps that ask for the same."""
+        """What `dense` gave last, kept for other layers and later steps that ask for the same."""
         return {}
 
     @cached_property
@@ -103,8 +103,8 @@ class Mask:
 
     def dense(self, queries: int, keys: int, device: torch.device | None = None, rows: Tensor | slice = EVERY) -> Tensor | None:
         """Booleans that broadcast to (B, H, T, S), or None where everything may be seen. `rows`: of these queries alone."""
-        on_cpu = device is None or device.type == "cpu"
-        if rows is not EVERY or not on_cpu or type(queries) is not int or type(keys) is not int:      # symbols, while traced
+        keeps = device is None or device.type == "cpu" or torch.is_inference_mode_enabled()
+        if rows is not EVERY or not keeps or type(queries) is not int or type(keys) is not int:       # symbols, while traced
             return self.write(queries, keys, device, rows)
         asked = (queries, keys, device)
         if asked not in self.written:

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from regard import ranks
 from regard.decoding.beam import beam_search
 from regard.decoding.protocol import Decodes, Hypothesis
-from regard.decoding.walk import greedy, sampler, walk
+from regard.decoding.walk import Sampler, greedy, walk
 from regard.tokens.special import FILL, OURS, Marks
 
+FILLED = 8
+"""On a GPU, lengths are filled up to multiples of this."""
 Result = TypeVar("Result")
 Search = Callable[[Any, Tensor, np.ndarray], list[Result]]
 """Of inputs, limits, and the number of each example among all."""
@@ -27,7 +29,7 @@ def searcher(model: Decodes, *, beam: int, alpha: float, number: int = 1, temper
     def search(inputs: Any, limits: Tensor, numbers: np.ndarray) -> list[list[Hypothesis]]:
         if temperature is None and beam > 1:
             return beam_search(model, inputs, limits, beam=beam, alpha=alpha, number=number, marks=marks)
-        choose = greedy if temperature is None else sampler(seed=seed, temperature=temperature, top_k=top_k, top_p=top_p,
+        choose = greedy if temperature is None else Sampler(seed=seed, temperature=temperature, top_k=top_k, top_p=top_p,
                                                             numbers=numbers)
         return [[found] for found in walk(model, inputs, limits, choose, alpha, marks=marks)]
     return search
@@ -48,12 +50,13 @@ def decode_all(sources: Sequence[Sequence[int]], search: Search, *, batch_tokens
     """`search((ids, lengths), limits, numbers)` over batches; limits and results do not depend on the batch, nor on how many
     are searched at once. Ranks share them."""
     results: list = [None] * len(sources)
-    lengths_read = [len(source) + marks.around for source in sources]
+    multiple = FILLED if device.type == "cuda" else 1                             # so that shapes come again and are recorded
+    lengths_read = [-(-(len(source) + marks.around) // multiple) * multiple for source in sources]
 
     def go(numbers: list[int]) -> None:
         chosen = [[*marks.before, *sources[i], *marks.after] for i in numbers]
         lengths = torch.tensor([len(ids) for ids in chosen])
-        ids = torch.full((len(chosen), int(lengths.max())), FILL)
+        ids = torch.full((len(chosen), max(lengths_read[i] for i in numbers)), FILL)
         for row, tokens in zip(ids, chosen):
             row[:len(tokens)] = torch.tensor(tokens)
         limits = [limit_of(len(tokens), most, max_tokens) for tokens in chosen]

@@ -8,13 +8,15 @@ begun, and leave one that has not ended.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from regard.decoding.protocol import Decodes, Hypothesis, begin, best_next, end_of, last_logits, length_penalty
+from regard.decoding.recorded import Tapes, laid_out, raised, tapes_of
 from regard.tokens.special import FILL, OURS, Marks
 
 
@@ -37,15 +39,16 @@ class Beams:
     end: int
 
     @staticmethod
-    def begin(limits: Tensor, beam: int, end: int, alphas: Sequence[float], numbers: Sequence[int]) -> "Beams":
-        B, L, device = len(limits), int(limits.max()), limits.device
+    def begin(limits: Tensor, beam: int, end: int, alphas: Sequence[float] | Tensor, numbers: Sequence[int] | Tensor,
+              longest: int | None = None) -> "Beams":
+        B, L, device = len(limits), int(limits.max()) if longest is None else longest, limits.device
         nothing = torch.full((B, beam), -torch.inf, device=device)
         alive = nothing.clone()
         alive[:, 0] = 0                                                           # the empty hypothesis
         blank = torch.full((B, beam, L), FILL, device=device)
-        penalties = torch.tensor(alphas, dtype=torch.float64 if device.type != "mps" else torch.float32, device=device)
+        penalties = torch.as_tensor(alphas, dtype=torch.float64 if device.type != "mps" else torch.float32, device=device)
         return Beams(torch.arange(B, device=device), limits, torch.zeros_like(limits), penalties,
-                     torch.tensor(numbers, device=device), alive, blank, blank.clone(), nothing, nothing, blank, blank, end)
+                     torch.as_tensor(numbers, device=device), alive, blank, blank.clone(), nothing, nothing, blank, blank, end)
 
     def keep(self, which: Tensor) -> "Beams":
         return replace(self, **{part.name: getattr(self, part.name)[which] for part in fields(self) if part.name != "end"})
@@ -86,12 +89,12 @@ class Searching:
     """Beam searches of one width that go on together, a token each in every step; others may join between steps."""
 
     @torch.inference_mode()
-    def __init__(self, model: Decodes, inputs: Any, limits: Tensor, *, beam: int, alphas: Sequence[float], numbers: Sequence[int],
-                 prefix: Tensor | None = None, marks: Marks = OURS):
+    def __init__(self, model: Decodes, inputs: Any, limits: Tensor, *, beam: int, alphas: Sequence[float] | Tensor,
+                 numbers: Sequence[int] | Tensor, prefix: Tensor | None = None, marks: Marks = OURS, longest: int | None = None):
         self.model, self.beam, self.marks = model, beam, marks
-        last, state = begin(model, inputs, limits, prefix, marks)
+        last, state = begin(model, inputs, limits, prefix, marks, longest)
         logits, state = model.step(last, state)
-        self.beams = Beams.begin(limits, beam, end_of(logits, marks), alphas, numbers)
+        self.beams = Beams.begin(limits, beam, end_of(logits, marks), alphas, numbers, longest)
         self.state = state.reorder(torch.arange(len(limits), device=limits.device).repeat_interleave(beam))
         self.logits = last_logits(logits).repeat_interleave(beam, dim=0)          # (B·N, V)
 
@@ -105,16 +108,19 @@ class Searching:
 
     @torch.inference_mode()
     def go_on(self, going: Tensor) -> None:
-        """With these sentences alone (B,): read what was chosen."""
-        state, origin = self.state, self.origin
+        """With these sentences alone (B,)."""
         if not going.all():
             which = going.nonzero()[:, 0]
             self.beams = self.beams.keep(which)
             if not len(which):
                 return
-            state, origin = state.keep(which), origin[which]
-        first = torch.arange(len(origin), device=origin.device)[:, None] * self.beam
-        state = state.reorder((first + origin).flatten())
+            self.state, self.origin = self.state.keep(which), self.origin[which]
+        self.read()
+
+    def read(self) -> None:
+        """What was chosen."""
+        first = torch.arange(len(self.origin), device=self.origin.device)[:, None] * self.beam
+        state = self.state.reorder((first + self.origin).flatten())
         last = self.beams.tokens.gather(2, (self.beams.steps - 1)[:, None, None].expand(-1, self.beam, 1))        # (B, N, 1)
         logits, self.state = self.model.step(last.reshape(-1, 1), state)
         self.logits = last_logits(logits)
@@ -133,6 +139,10 @@ def beam_search(model: Decodes, inputs: Any, limits: Tensor, *, beam: int, alpha
     """The `number` best hypotheses of each sentence, best first; of what follows its prefix, where there is one. Each step is
     told to `report`."""
     results: list[list[Hypothesis]] = [[] for _ in limits]
+    tapes = None if report is not None or prefix is not None else tapes_of(model, limits.device)
+    again = None if tapes is None else replayed(tapes, model, inputs, limits, (beam, alpha, number, stop_early, marks))
+    if again is not None:
+        return again
     search = Searching(model, inputs, limits, beam=beam, alphas=[alpha] * len(limits), numbers=[number] * len(limits),
                        prefix=prefix, marks=marks)
     while len(search.beams.rows):
@@ -142,6 +152,42 @@ def beam_search(model: Decodes, inputs: Any, limits: Tensor, *, beam: int, alpha
                 results[row] = found
         search.go_on(~done)
     return results
+
+
+class SearchInPlace:
+    """A search of which every sentence stays in the batch, which is how it can be recorded."""
+
+    def __init__(self, model: Decodes, inputs: Any, limits: Tensor, longest: int, beam: int, alpha: float, number: int,
+                 stop_early: bool, marks: Marks):
+        self.stop_early, each = stop_early, torch.ones_like(limits)
+        self.new = partial(Searching, model, inputs, limits, beam=beam, alphas=each.double() * alpha, numbers=each * number,
+                           marks=marks, longest=longest)
+        self.after: list[Beams] = []
+
+    def begin(self) -> None:
+        self.search = self.new()
+
+    def step(self) -> list[Tensor]:
+        """Whether all are done."""
+        done = self.search.step(stop_early=self.stop_early)
+        self.search.read()                            # a sentence that is done stays as it is, whatever it goes on with
+        self.after.append(replace(self.search.beams))
+        return [done.all()]
+
+
+def replayed(tapes: Tapes, model: Decodes, inputs: Any, limits: Tensor, settings: tuple) -> list[list[Hypothesis]] | None:
+    """The best of each sentence by a recorded search, where there is one."""
+    (parts, together), longest = laid_out(inputs), raised(limits)
+    tape = tapes.find((longest, settings), [*parts, limits],
+                      lambda places: SearchInPlace(model, together(places[:-1]), places[-1], longest, *settings))
+    if tape is None:
+        return None
+    after = iter(cast(SearchInPlace, tape.search).after)
+    for (all_done,) in tape.play([*parts, limits], longest):
+        last = next(after)
+        if all_done:
+            break
+    return [found for _, found in collect(last)]
 
 
 def advance(beams: Beams, log_p: Tensor, tokens: Tensor, report: Report | None = None) -> Tensor:

@@ -47,13 +47,16 @@ def length_penalty(length: Tensor | float, alpha: Tensor | float) -> Tensor | fl
     return ((5 + length) / 6) ** alpha
 
 
-def begin(model: Decodes, inputs: Any, limits: Tensor, prefix: Tensor | None, marks: Marks = OURS) -> tuple[Tensor, State]:
+def begin(model: Decodes, inputs: Any, limits: Tensor, prefix: Tensor | None, marks: Marks = OURS,
+          longest: int | None = None) -> tuple[Tensor, State]:
     """The token to go on from (B, 1), and the state after what comes before it. `prefix` (B, P) is what every output begins with,
-    short ones filled with -1 on the left and each opened by the begin mark."""
+    short ones filled with -1 on the left and each opened by the begin mark; `longest` the largest of the limits, where it is
+    known."""
     if prefix is None:
         assert marks.begin != NO_MARK, "a vocabulary without a begin mark needs a prefix"
         prefix = torch.full((len(limits), 1), marks.begin, device=limits.device)
-    return prefix[:, -1:], model.start(inputs, prefix[:, :-1], room=prefix.size(1) + min(int(limits.max()), MOST_ROOM))
+    longest = int(limits.max()) if longest is None else longest
+    return prefix[:, -1:], model.start(inputs, prefix[:, :-1], room=prefix.size(1) + min(longest, MOST_ROOM))
 
 
 def last_logits(logits: Tensor) -> Tensor:
@@ -75,7 +78,8 @@ def next_log_probabilities(logits: Tensor, ends_now: Tensor, marks: Marks = OURS
         log_p = torch.cat([log_p, torch.where(ends_now, 0.0, -torch.inf).to(log_p)[:, None]], dim=-1)
     end = log_p[:, end_of(logits, marks)].clone()
     log_p = log_p.masked_fill(ends_now[:, None], -torch.inf)
-    log_p[:, list(marks.never)] = -torch.inf
+    for mark in marks.never:
+        log_p[:, mark] = -torch.inf
     log_p[:, end_of(logits, marks)] = end
     return log_p
 

@@ -1,8 +1,9 @@
 """One hypothesis a sentence: greedy search and sampling differ only in how the next token is chosen."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from regard.decoding.protocol import (
     length_penalty,
     next_log_probabilities,
 )
+from regard.decoding.recorded import Tape, Tapes, laid_out, raised, tapes_of
 from regard.tokens.special import OURS, Marks
 
 Choose = Callable[[Tensor, Tensor, int], Tensor]
@@ -31,28 +33,40 @@ def greedy(log_p: Tensor, rows: Tensor, step: int) -> Tensor:
     return log_p.argmax(-1)
 
 
-def sampler(*, seed: int, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0,
-            numbers: np.ndarray | None = None) -> Choose:
+@dataclass(frozen=True, eq=False)
+class Sampler:
     """Draw by inverting the cumulative distribution at one uniform number a row.
 
     The number is a pure function of (seed, sentence, step), so a text does not depend on the batch it was drawn in; `numbers`
     gives each row's sentence where it is not its place in the batch.
     """
-    def choose(log_p: Tensor, rows: Tensor, step: int) -> Tensor:
-        log_p, tokens = (log_p / temperature).sort(-1, descending=True)           # (rows, V)
+
+    seed: int
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    numbers: np.ndarray | None = None
+
+    def __call__(self, log_p: Tensor, rows: Tensor, step: int) -> Tensor:
+        return self.pick(log_p, torch.from_numpy(self.uniform(rows.cpu().numpy(), step)).to(log_p))
+
+    def uniform(self, rows: np.ndarray, step: int | np.ndarray) -> np.ndarray:
+        return chance.uniform(self.seed, rows if self.numbers is None else self.numbers[rows], step)
+
+    def pick(self, log_p: Tensor, uniform: Tensor) -> Tensor:
+        """Of log p (rows, V) and a number of each row (rows,): tokens (rows,)."""
+        log_p, tokens = (log_p / self.temperature).sort(-1, descending=True)      # (rows, V)
         p = log_p.softmax(-1)
-        if top_k:
-            p[:, top_k:] = 0
-        if top_p < 1:
-            beyond = p.cumsum(-1) - p >= top_p        # the smallest set that reaches top_p,
+        if self.top_k:
+            p[:, self.top_k:] = 0
+        if self.top_p < 1:
+            beyond = p.cumsum(-1) - p >= self.top_p   # the smallest set that reaches top_p,
             beyond[:, 0] = False                      # the best token always in it, even if p is rounded to 0
-            p[beyond] = 0
+            p = p.masked_fill(beyond, 0.0)
         sums = p.cumsum(-1)
-        sentences = rows.cpu().numpy() if numbers is None else numbers[rows.cpu().numpy()]
-        where = torch.from_numpy(chance.uniform(seed, sentences, step)).to(sums) * sums[:, -1]
+        where = uniform.to(sums) * sums[:, -1]
         rank = torch.searchsorted(sums, where[:, None], right=True).clamp(max=(p > 0).sum(-1, keepdim=True) - 1)
         return tokens.gather(-1, rank)[:, 0]
-    return choose
 
 
 @dataclass
@@ -163,10 +177,80 @@ class Walking:
 def steps(model: Decodes, inputs: Any, limits: Tensor, choose: Choose = greedy, *, process: Process | None = None,
           prefix: Tensor | None = None, marks: Marks = OURS) -> Iterator[Step]:
     """Write until every sentence has ended; sentence i has at most limits[i] tokens after its prefix, its end mark included."""
+    tapes = tapes_of(model, limits.device) if process is None and (choose is greedy or isinstance(choose, Sampler)) else None
+    tape, given = (None, []) if tapes is None else recorded(tapes, model, inputs, limits, choose, prefix, marks)
+    if tape is not None:
+        yield from replayed(tape, given, limits)
+        return
     walking = Walking(model, inputs, [Party(limits, choose, process)], prefix, marks)
     while walking.parties:
         yield from walking.step()
         walking.go_on()
+
+
+class WalkInPlace:
+    """A walk of which every sentence stays in the batch, which is how it can be recorded; the numbers to draw by are given."""
+
+    def __init__(self, model: Decodes, inputs: Any, limits: Tensor, longest: int, uniform: Tensor | None, choose: Choose,
+                 prefix: Tensor | None, marks: Marks):
+        self.model, self.limits, self.uniform, self.choose, self.marks = model, limits, uniform, choose, marks
+        self.start = partial(begin, model, inputs, limits, prefix, marks, longest)
+
+    def begin(self) -> None:
+        self.number = 0
+        self.read(*self.start())
+
+    def read(self, last: Tensor, state: State) -> None:
+        logits, self.state = self.model.step(last, state)
+        self.logits = last_logits(logits)                                         # (rows, V)
+
+    def step(self) -> list[Tensor]:
+        """The tokens (rows,) and their log p."""
+        ends_now, end = self.limits == self.number + 1, end_of(self.logits, self.marks)
+        if self.uniform is None:
+            log_p, token = (part[:, 0] for part in best_next(self.logits, ends_now, 1, self.marks))
+        else:
+            every = next_log_probabilities(self.logits, ends_now, self.marks)
+            token = cast(Sampler, self.choose).pick(every, self.uniform[:, self.number])
+            log_p = every.gather(-1, token[:, None])[:, 0]
+        self.number += 1
+        self.read(torch.where(token == end, 0, token)[:, None], self.state)
+        self.end = end
+        return [token, log_p]
+
+
+def recorded(tapes: Tapes, model: Decodes, inputs: Any, limits: Tensor, choose: Choose, prefix: Tensor | None,
+             marks: Marks) -> tuple[Tape | None, list[Tensor]]:
+    """The tape of such a walk, where there is one, and what is to be put on it."""
+    if prefix is not None and bool((prefix[:, 0] < 0).any()):                     # rows that begin later need a mask
+        return None, []
+    (parts, together), longest = laid_out(inputs), raised(limits)
+    given, manner = [*parts, limits], None
+    if isinstance(choose, Sampler):
+        drawn = choose.uniform(np.arange(len(limits))[:, None], np.arange(longest))             # (B, L)
+        given, manner = [*given, torch.from_numpy(drawn).to(limits.device)], (choose.temperature, choose.top_k, choose.top_p)
+    if prefix is not None:
+        given = [*given, prefix]
+
+    def build(places: Sequence[Tensor]) -> WalkInPlace:
+        *read, limited = places[:len(parts) + 1]
+        uniform = places[len(parts) + 1] if isinstance(choose, Sampler) else None
+        return WalkInPlace(model, together(read), limited, longest, uniform, choose,
+                           None if prefix is None else places[-1], marks)
+
+    return tapes.find((longest, marks, manner, prefix is None), given, build), given
+
+
+def replayed(tape: Tape, given: Sequence[Tensor], limits: Tensor) -> Iterator[Step]:
+    """Steps as the host hears of them; what was said of a sentence after its end is left out."""
+    rows = torch.arange(len(limits))
+    for tokens, log_p in tape.play(given, int(limits.max())):
+        said = tokens[rows]
+        step = Step(rows, said, log_p[rows], said != cast(WalkInPlace, tape.search).end)
+        yield step
+        rows = rows[step.going]
+        if not len(rows):
+            break
 
 
 def walk(model: Decodes, inputs: Any, limits: Tensor, choose: Choose = greedy, alpha: float = 0.0,

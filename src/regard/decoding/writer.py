@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.decoding.process import penalize_repeats
-from regard.decoding.walk import Choose, Process, Step, greedy, sampler
+from regard.decoding.walk import Choose, Process, Sampler, Step, greedy
 from regard.errors import Mistake
 from regard.tokens.detokenizer import Detokenizer
 from regard.tokens.tokenizer import Tokenizer
@@ -62,7 +62,7 @@ class Manner:
     def choose(self, numbers: np.ndarray) -> Choose:
         if self.temperature is None:
             return greedy
-        return sampler(seed=self.seed, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, numbers=numbers)
+        return Sampler(seed=self.seed, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, numbers=numbers)
 
     def process(self) -> Process | None:
         return None if self.repetition_penalty == 1 else self.penalize

@@ -67,7 +67,7 @@ def packed(model: Any, precision: str, device: torch.device | None = None) -> An
     if precision == "fp32":
         return model
     if precision == "bf16":
-        return copy.deepcopy(model).to(torch.bfloat16)
+        return joined(copy.deepcopy(model).to(torch.bfloat16))
     if device is not None and device.type != "cpu":
         raise Mistake(f"--precision int8 is for the CPU; on {device} use --precision bf16")
     with torch.no_grad():
@@ -92,8 +92,25 @@ def substituted(module: nn.Module, known: dict[int, nn.Module]) -> nn.Module:
 
 def together(heads: MultiHead) -> MultiHead:
     """A twin of heads that look at what they ask from: queries, keys and values are one projection."""
-    three, twin = (heads.to_q, heads.to_k, heads.to_v), copy.copy(heads)
-    biases: list[Tensor] = [layer.bias for layer in three if layer.bias is not None]
+    twin = copy.copy(heads)
     twin._modules = {**heads._modules, "to_out": Int8Linear(heads.to_out)}
-    twin.to_all = Int8(torch.cat([layer.weight for layer in three]), torch.cat(biases) if biases else None)
+    twin.to_all = Int8(*three(heads))
     return twin
+
+
+def joined(model: nn.Module) -> nn.Module:
+    """The model itself, whose heads that look at what they ask from have one projection."""
+    for block in model.modules():
+        if isinstance(block, Block):
+            weight, bias = three(block.self_attention)
+            whole = nn.Linear(weight.size(1), weight.size(0), bias=bias is not None, device="meta")
+            whole.load_state_dict({"weight": weight} | ({} if bias is None else {"bias": bias}), assign=True)
+            block.self_attention.to_all = whole.requires_grad_(False)
+    return model
+
+
+def three(heads: MultiHead) -> tuple[Tensor, Tensor | None]:
+    """The weights and biases of queries, keys and values, one below the other."""
+    layers = (heads.to_q, heads.to_k, heads.to_v)
+    biases: list[Tensor] = [layer.bias.detach() for layer in layers if layer.bias is not None]
+    return torch.cat([layer.weight.detach() for layer in layers]), torch.cat(biases) if biases else None

@@ -69,7 +69,13 @@ def begin(step: Callable[[Tensor, State], tuple[Tensor, State]], number: int, so
     state = State(number, sources, [Cache(room) for _ in range(layers)])
     if prefix is None or prefix.size(1) == 0:
         return state
-    return step(prefix.clamp(min=0), replace(state, starts=leading(prefix)))[1]
+    return step(prefix.clamp(min=0), replace(state, starts=leading(prefix)) if begins_late(prefix) else state)[1]
+
+
+def begins_late(prefix: Tensor) -> bool:
+    """Whether any row does; not where the device cannot be asked, because a search is recorded, which is of rows that do not."""
+    recorded = prefix.is_cuda and torch.cuda.is_current_stream_capturing()
+    return not recorded and bool((prefix[:, 0] < 0).any())
 
 
 def leading(tokens: Tensor) -> Tensor:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 
 class Dalle(nn.Module):
+    recordable = True
+    """Its steps never ask the device anything."""
+
     def __init__(self, settings: "DalleModel", words: int, codes: int, grid: tuple[int, int],
                  regularize: "Regularize | None" = None):
         super().__init__()

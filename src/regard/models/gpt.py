@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 
 class Gpt(nn.Module):
+    recordable = True
+    """Its steps never ask the device anything."""
+
     def __init__(self, settings: "DecoderModel", vocabulary: int, regularize: "Regularize | None" = None):
         super().__init__()
         self.settings = settings

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 
 class Transformer(nn.Module):
+    recordable = True
+    """Its steps never ask the device anything."""
+
     def __init__(self, settings: "TransformerModel", source_vocabulary: int, target_vocabulary: int,
                  regularize: "Regularize | None" = None):
         super().__init__()

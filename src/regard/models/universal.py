@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 class UniversalTransformer(Transformer):
+    recordable = False                                # how long it thinks is decided as it does
     settings: "UniversalModel"
     encoder: UniversalStack
     decoder: UniversalStack

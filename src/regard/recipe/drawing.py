@@ -98,3 +98,23 @@ class DalleModel(BlockPart):
     def patterns(self) -> list[Pattern]:
         """Of every layer."""
         return [self.attention[number % len(self.attention)] for number in range(self.layers)]
+
+
+class Sampling(Part):
+    """How the pictures are drawn that are scored."""
+
+    temperature: float = Field(1.0, gt=0)
+    top_k: int = Field(0, ge=0)
+    """Draw from so many of the likeliest codes; 0 is all."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    """Draw from the fewest codes that have this probability together."""
+    rank: str | None = None
+    """A run folder of the task contrast (CLIP), which chooses the best of several; it is copied into this run."""
+    of: Count = 1
+    """Pictures it chooses from."""
+
+    @model_validator(mode="after")
+    def somebody_chooses(self) -> Self:
+        if self.of > 1 and self.rank is None:
+            raise ValueError(f"sample.of = {self.of}: who chooses? name a run in sample.rank")
+        return self

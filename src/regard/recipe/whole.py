@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from regard.recipe.caption import CaptionModel
 from regard.recipe.contrast import ClipModel, PairedPictures, TrainContrast
 from regard.recipe.data import LabelledData, PairData, PairTokens, QuestionData, TaggedData, TextData, Tokens
-from regard.recipe.drawing import DalleModel, DvaeModel
+from regard.recipe.drawing import DalleModel, DvaeModel, Sampling
 from regard.recipe.encoders import EfficientNetEncoder, MapPart
 from regard.recipe.model import Model, TransformerModel
 from regard.recipe.part import Count, Part, Share
@@ -334,6 +334,7 @@ class Draw(Recipe):
     data: CaptionedPictures
     model: DalleModel
     train: TrainPictures = TrainPictures()  # type: ignore[assignment]
+    sample: Sampling = Sampling()
 
     @model_validator(mode="after")
     def pictures_stay_as_their_codes(self) -> Self:

@@ -38,7 +38,7 @@ from regard.training.compiled import Objective
 from regard.training.objectives import Draw, surprise
 from regard.worlds.shapes import shows
 
-FOLDER = "codes"
+FOLDER, RANK = "codes", "rank"
 DRAW_AT_ONCE = 64
 CANDIDATES = 32
 """Pictures to choose from where another run ranks them."""
@@ -76,6 +76,10 @@ class DrawRun(PictureRun):
         if codes.data.height_width != recipe.data.height_width:
             raise Mistake(f"data.size = {recipe.data.size}, but {named} reads pictures of {shape_of(codes.data.height_width)} "
                           "pixels; set data.size to that")
+        if recipe.sample.rank is not None and not (folder / RANK / "model.safetensors").is_file():
+            copy_run(Path(recipe.sample.rank), folder / RANK, "sample.rank")
+            if (task := recipes.read(folder / RANK / "recipe.toml").task) != "contrast":
+                raise Mistake(f"sample.rank = '{recipe.sample.rank}' is a run of task = {task!r}; name one of task = 'contrast'")
         super().prepare(folder, recipe, data)
 
     @classmethod
@@ -168,10 +172,15 @@ class DrawRun(PictureRun):
         return result
 
     def judge(self, result: Result) -> None:
-        """Where the truth is known: of how many first captions one drawn picture is right; and how many of the true pictures
-        still are when they are made of their codes again, which is the most that could be."""
-        captions = [captions[0] for captions in result.examples.captions]
-        drawn = [bool(shows(found[0].picture, caption)) for caption, found in zip(captions, self.draw(captions))]
+        """Where the truth is known: of how many first captions the picture drawn, as `sample` says, is right; and how many of
+        the true pictures still are when they are made of their codes again, which is the most that could be."""
+        from regard.run.opened import load  # a run may hold a run
+
+        captions, manner = [captions[0] for captions in result.examples.captions], self.recipe.sample
+        options: dict[str, Any] = dict(temperature=manner.temperature, top_k=manner.top_k, top_p=manner.top_p)
+        if manner.rank is not None:
+            options |= dict(rank=load(self.folder / RANK, device=str(self.device)), of=manner.of)
+        drawn = [bool(shows(found[0].picture, caption)) for caption, found in zip(captions, self.draw(captions, **options))]
         rebuilt = self.codes.decode(self.codes_of(result.examples).reshape(-1, *self.codes.model.grid).astype(np.int64))
         still = [bool(shows(picture, caption)) for caption, picture in zip(captions, rebuilt)]
         result.scores |= {"right": accuracy(drawn, "right"), "right_rebuilt": accuracy(still, "right_rebuilt")}

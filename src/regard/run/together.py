@@ -12,7 +12,7 @@ import torch
 from regard.batches.pixels import take
 from regard.decoding.batched import limit_of
 from regard.decoding.together import Request, Together
-from regard.decoding.walk import greedy, sampler
+from regard.decoding.walk import Sampler, greedy
 from regard.decoding.writer import Manner, Writer
 from regard.run.attended import spelled
 from regard.run.base import Run, searching
@@ -108,7 +108,7 @@ def captioning(run: CaptionRun, picture: Picture, *, tell: Tell | None = None, n
 
 def spoken(tokenizer: Tokenizer, inputs: Any, limit: int, settings: Any, tell: Tell | None, number: int,
            temperature: float | None, place: int, **drawing: Any) -> Request:
-    choose = greedy if temperature is None else sampler(temperature=temperature, numbers=np.array([place]), **drawing)
+    choose = greedy if temperature is None else Sampler(temperature=temperature, numbers=np.array([place]), **drawing)
     beam = settings.beam if temperature is None else 1
     hear = None if tell is None or beam > 1 else Listener(tokenizer, Writer(tokenizer, []), tell).hear
     return Request(inputs, limit, beam=beam, alpha=settings.length_penalty, number=number, choose=choose, hear=hear)

@@ -1,0 +1,143 @@
+"""Searches in place say what searches say whose sentences leave; recorded, on a GPU, again and again."""
+
+from itertools import chain
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.decoding import beam as beams
+from regard.decoding import walk as walks
+from regard.decoding.beam import beam_search
+from regard.decoding.recorded import FIRST, TAPES, tapes_of
+from regard.decoding.walk import Sampler, greedy, steps, walk
+from regard.models.gpt import Gpt
+from regard.models.transformer import Transformer
+from regard.recipe import DecoderModel, TransformerModel
+from regard.tokens.special import EOS, NO_MARK, OURS, Marks
+
+V = 11
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
+
+
+@st.composite
+def problems(draw):
+    torch.manual_seed(draw(st.integers(0, 10_000)))
+    settings = TransformerModel(preset="tiny", width=8, heads=2, feed_forward=16, max_length=40, tie="none")
+    model = Transformer(settings, V, V).double().eval()
+    with torch.no_grad():
+        model.output.weight *= draw(st.sampled_from([1.0, 4.0]))
+        model.output.weight[EOS] += 0.1               # texts that end before their limits
+    B, S = draw(st.integers(1, 4)), draw(st.integers(1, 6))
+    lengths = torch.tensor([draw(st.integers(1, S)) for _ in range(B)])
+    return model, (torch.randint(4, V, (B, S)), lengths), torch.tensor([draw(st.integers(1, 9)) for _ in range(B)])
+
+
+class Unrecorded:
+    """A tape that computes each step as it is asked for."""
+
+    def __init__(self, search, places):
+        self.search, self.places = search, places
+
+    @torch.inference_mode()
+    def play(self, given, most):
+        self.search.begin()
+        for _ in range(most):
+            yield self.search.step()
+
+
+class Always:
+    def find(self, kind, given, build):
+        hash(kind)
+        return Unrecorded(build(given), given)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def in_place():
+    with pytest.MonkeyPatch.context() as patch:
+        def switch(on):
+            for module in (beams, walks):
+                patch.setattr(module, "tapes_of", (lambda *_: Always()) if on else tapes_of)
+
+        yield switch
+    TAPES.clear()
+
+
+def assert_same(found, expected):
+    assert [[h.tokens for h in each] for each in found] == [[h.tokens for h in each] for each in expected]
+    for one, other in zip(chain(*found), chain(*expected), strict=True):
+        assert one.log_probability == pytest.approx(other.log_probability, abs=1e-4)
+        assert one.score == pytest.approx(other.score, abs=1e-4)
+
+
+@given(problems(), st.integers(1, 4), st.sampled_from([0.0, 0.6, -0.5]), st.booleans(), st.data())
+def test_a_search_in_place_finds_the_same(in_place, problem, beam, alpha, stop_early, data):
+    model, inputs, limits = problem
+    options = dict(beam=beam, alpha=alpha, number=data.draw(st.integers(1, beam)), stop_early=stop_early)
+    in_place(False)
+    expected = beam_search(model, inputs, limits, **options)
+    in_place(True)
+    assert_same(beam_search(model, inputs, limits, **options), expected)
+
+
+@given(problems(), st.sampled_from([None, (1.0, 0, 1.0), (0.7, 3, 1.0), (1.3, 0, 0.8)]), st.integers(0, 5))
+def test_a_walk_in_place_says_the_same(in_place, problem, drawn, begun):
+    model, inputs, limits = problem
+    choose = greedy if drawn is None else Sampler(3, *drawn, numbers=np.arange(len(limits)) + 5)
+    prefix = torch.randint(4, V, (len(limits), begun)) if begun else None
+    in_place(False)
+    expected = walk(model, inputs, limits, choose, prefix=prefix)
+    in_place(True)
+    assert_same([walk(model, inputs, limits, choose, prefix=prefix)], [expected])
+
+
+def test_who_reads_a_walk_in_place_may_end_a_sentence(in_place):
+    torch.manual_seed(1)
+    model = Gpt(DecoderModel(kind="transformer", preset="tiny", width=8, heads=2, feed_forward=16, max_length=40), V).eval()
+    marks = Marks(begin=NO_MARK, end=NO_MARK, before=(), after=(), never=())
+    in_place(True)
+    told = []
+    for number, step in enumerate(steps(model, None, torch.tensor([9, 9, 5]), prefix=torch.randint(4, V, (3, 4)), marks=marks)):
+        told.append(step.rows.tolist())
+        if number == 1:
+            step.going[0] = False
+    assert told == [[0, 1, 2]] * 2 + [[1, 2]] * 3 + [[1]] * 4
+
+
+def test_only_what_can_be_recorded_is():
+    model = Transformer(TransformerModel(preset="tiny"), V, V)
+    assert tapes_of(model.eval(), torch.device("cpu")) is None
+    cuda = torch.device("cuda")
+    assert tapes_of(model.train(), cuda) is None
+    assert tapes_of(model.eval(), cuda) is tapes_of(model, cuda) is not None
+    handle = model.encoder.register_forward_hook(lambda *_: None)
+    assert tapes_of(model, cuda) is None
+    handle.remove()
+    assert tapes_of(object(), cuda) is None
+
+
+@on_a_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("drawn", [None, (0.8, 5, 0.9)])
+def test_recorded_walks_and_searches_say_what_they_said_before(dtype, drawn):
+    torch.manual_seed(1)
+    gpt = Gpt(DecoderModel(kind="transformer", preset="tiny", max_length=80), V).cuda().to(dtype).eval()
+    transformer = Transformer(TransformerModel(preset="tiny", tie="none", max_length=80), V, V).cuda().to(dtype).eval()
+    marks = Marks(begin=NO_MARK, end=1, before=(), after=(), never=(2,))
+    for _ in range(FIRST + 3):
+        prefix = torch.randint(4, V, (5, 7), device="cuda")
+        choose = greedy if drawn is None else Sampler(7, *drawn)
+        limits = torch.tensor([30, 4, 17, 1, 30], device="cuda")
+        ids, lengths = torch.randint(4, V, (5, 6), device="cuda"), torch.tensor([6, 5, 1, 3, 2], device="cuda")
+        found = [walk(gpt, None, limits, choose, prefix=prefix, marks=marks),
+                 walk(transformer, (ids, lengths), limits, choose, marks=OURS),
+                 *beam_search(transformer, (ids, lengths), limits, beam=3, alpha=0.6, number=2)]
+        gpt.recordable = transformer.recordable = False
+        expected = [walk(gpt, None, limits, choose, prefix=prefix, marks=marks),
+                    walk(transformer, (ids, lengths), limits, choose, marks=OURS),
+                    *beam_search(transformer, (ids, lengths), limits, beam=3, alpha=0.6, number=2)]
+        gpt.recordable = transformer.recordable = True
+        assert [[h.tokens for h in each] for each in found] == [[h.tokens for h in each] for each in expected]
+    assert len(TAPES[gpt].tapes) == 1 and len(TAPES[transformer].tapes) == 2
