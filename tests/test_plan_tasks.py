@@ -40,6 +40,7 @@ RECIPES = {
     "gpt": {"task": "language", "model": {**STACK, "key_value_heads": 1}},
     "masked": {"task": "masked", "model": {**STACK, "segments": 2}},
     "classifier": {"task": "classify", "model": {**STACK, "pool": "first"}},
+    "convolution": {"task": "classify", "model": {**STACK, "convolution": 3}},
     "tagger": {"task": "tag", "model": {**STACK, "activation": "swiglu"}},
     "pointer": {"task": "answer", "model": {**STACK, "segments": 2}},
 }

@@ -49,7 +49,7 @@ def readers(draw, tasks=("classify", "tag", "elmo")):
     task = draw(st.sampled_from(tasks))
     if task != "elmo" and draw(st.booleans()):
         settings = EncoderModel(**draw(blocks()), segments=draw(st.sampled_from([0, 2])), embedding_norm=draw(st.booleans()),
-                                pool=draw(st.sampled_from(["first", "mean", "max"])))
+                                pool=draw(st.sampled_from(["first", "mean", "max"])), convolution=draw(st.sampled_from([0, 3])))
         return unlike(MODELS[task]["transformer"](settings, V, C).double().eval())
     if task == "elmo":
         settings = ElmoModel(kind="elmo", cell=draw(CELLS), layers=draw(st.integers(1, 2)), width=8)

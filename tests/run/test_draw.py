@@ -21,7 +21,7 @@ from regard.layers.conv import Conv
 from regard.models.dvae import Dvae
 from regard.plan import plan
 from regard.run.card import card
-from regard.run.draw import Drawn
+from regard.run.draw import Drawn, DrawRun
 from regard.run.evaluate import evaluate
 from regard.run.fit import train
 from regard.run.sheet import sheet
@@ -370,9 +370,33 @@ def test_on_the_world_of_shapes_drawings_are_judged_by_their_pixels(tmp_path, mo
     assert evaluate(run)[0].scores["right"].score <= 20
     true = {picture.captions[0].text: picture.pixels() for picture in run.data.tests["test"].gold}
     blank = np.full((24, 24, 3), 200, np.uint8)
-    monkeypatch.setattr(run, "draw", lambda texts: [[Drawn(true[text] if n % 2 else blank, np.zeros(1), 0.0)]
-                                                    for n, text in enumerate(texts)])
+    monkeypatch.setattr(run, "draw", lambda texts, **manner: [[Drawn(true[text] if n % 2 else blank, np.zeros(1), 0.0)]
+                                                              for n, text in enumerate(texts)])
     monkeypatch.setattr(run.codes, "decode", lambda codes: np.stack(list(true.values())))
     result = run.score("test", run.data.tests["test"])
     assert result.scores["right"].score == 50 and result.scores["right_rebuilt"].score == 100
     assert [line.split("\t")[0] for line in result.outputs] == ["wrong", "right"] * 3
+
+
+def test_what_is_scored_is_drawn_as_the_recipe_says(tmp_path, monkeypatch):
+    world = {"size": 24, "world": {"kind": "shapes", "number": 40, "held_out": 4, "shapes": [1, 1]}}
+    short = {"steps": 1, "evaluate_every": 1, "pictures_per_batch": 8}
+    codes = train({**CODES, "data": world, "train": {**CODES["train"], **short}}, tmp_path / "codes", device="cpu")
+    tower = {"layers": 1, "width": 16, "heads": 2, "feed_forward": 16}
+    clip = train({"task": "contrast", "data": world, "tokens": {"kind": "words"}, "train": {**TRAIN, **short},
+                  "model": {"space": 8, "image": {**tower, "patch": 8}, "text": {**tower, "max_length": 16}}},
+                 tmp_path / "clip", device="cpu")
+    model = {**DRAW["model"], "codes": {"run": str(codes.folder)}, "text_length": 16}
+    drawing = {**DRAW, "data": world, "model": model, "train": {**DRAW["train"], **short}}
+    asked = []
+    draw = DrawRun.draw
+    monkeypatch.setattr(DrawRun, "draw", lambda run, texts, **manner: asked.append(manner) or draw(run, texts, **manner))
+    evaluate(train({**drawing, "sample": {"top_p": 0.9, "rank": str(clip.folder), "of": 2}}, tmp_path / "run", device="cpu"))
+    assert {name: asked[0][name] for name in ("temperature", "top_p", "of")} == {"temperature": 1.0, "top_p": 0.9, "of": 2}
+    assert asked[0]["rank"].folder == tmp_path / "run" / "rank"
+    shutil.rmtree(clip.folder)
+    evaluate(regard.load(tmp_path / "run", device="cpu"))                         # it has a copy
+    for sample, message in [({"of": 2}, "sample.of = 2: who chooses"),
+                            ({"rank": str(codes.folder)}, "is a run of task = 'codes'; name one of task = 'contrast'")]:
+        with pytest.raises(Mistake, match=message):
+            train({**drawing, "sample": sample}, tmp_path / "wrong", device="cpu")

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention.masks import Mask
+from regard.layers.convolution import Convolution
 from regard.layers.norm import build_norm
 from regard.models.gpt import build_stack, initialise
 
@@ -29,6 +30,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.words = nn.Embedding(vocabulary, settings.width)
         self.segments = nn.Embedding(settings.segments, settings.width) if settings.segments else None
+        self.convolution = Convolution(settings.width, settings.convolution) if settings.convolution else None
         self.stack = build_stack(settings, regularize, causal=False, embedding_norm=settings.embedding_norm)
 
     def forward(self, source: Tensor, lengths: Tensor, segments: Tensor | None = None,
@@ -37,6 +39,8 @@ class Encoder(nn.Module):
         if self.segments is not None:
             last = self.segments.num_embeddings - 1                               # RoBERTa has one segment
             x = x + self.segments(torch.zeros_like(source) if segments is None else segments.clamp(max=last))
+        if self.convolution is not None:
+            x = self.convolution(x, lengths)
         mask = Mask(lengths=lengths) if documents is None else Mask(documents=documents)
         return self.stack(x, mask=mask, states=states)
 

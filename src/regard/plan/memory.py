@@ -91,6 +91,8 @@ def kept_by(module: nn.Module, name: str, source: int, target: int, b: int) -> i
             return 0
         rows, columns = module.grid  # type: ignore[misc]
         return b * int(rows) * int(columns) * module.in_channels * module.stride[0] * module.stride[1]
+    if isinstance(module, nn.Conv1d):                                             # and what its gates are of
+        return b * rows * (module.in_channels + module.out_channels)
     if isinstance(module, nn.RNNBase):
         directions = 2 if module.bidirectional else 1
         return b * rows * (module.input_size + directions * (GATES[type(module)] + 2) * module.hidden_size)

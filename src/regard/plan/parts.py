@@ -101,6 +101,8 @@ def work(module: nn.Module, name: str, rows: int, source: int) -> Iterator[tuple
     elif isinstance(module, nn.Conv2d):
         rows, columns = module.grid  # type: ignore[misc]
         yield place_of(f"{name}.weight"), int(rows) * int(columns) * module.weight.numel()
+    elif isinstance(module, nn.Conv1d):
+        yield place_of(f"{name}.weight"), rows * module.weight.numel()
     elif isinstance(module, nn.Linear):
         projects_source = name.endswith(("cross_attention.to_k", "cross_attention.to_v"))
         yield place_of(f"{name}.weight"), (source if projects_source else rows) * module.in_features * module.out_features
@@ -119,6 +121,8 @@ def place_of(name: str) -> Place:
             return Place(stack, int(layer), "norms")
         case [stack, "blocks", layer, around, "skip", *_] if around.startswith("around_"):
             return Place(stack, int(layer), "residual projection")
+        case ["encoder" as stack, "convolution", *_]:
+            return Place(stack, None, "convolutions")
         case ["encoder" | "image" as stack, "network" | "blocks" as kind, *_, "weight" | "bias"] if "attention" not in name \
                 and "feed_forward" not in name:
             return Place(stack, None, "convolutions")

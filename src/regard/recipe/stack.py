@@ -69,6 +69,9 @@ class EncoderModel(StackPart):
     """Learned vectors for the first and the second of two texts; 0 is none."""
     embedding_norm: bool = False
     """Normalise the sum of the embeddings."""
+    convolution: int = Field(0, ge=0)
+    """Tokens that a convolution in front of the stack sees at once, an odd number: what stands side by side, such as "not good",
+    is one thing from the first layer on (after Johnson & Zhang 2015); 0 is none."""
     pool: Literal["first", "first_relu", "mean", "max"] = "mean"
     """What a text is judged by: its first token, through a layer with tanh as BERT has it or with ReLU (DistilBERT), the mean of
     all, or the largest of all in each place of the vector."""
@@ -77,6 +80,12 @@ class EncoderModel(StackPart):
     @classmethod
     def fill_from_preset(cls, given: Any) -> Any:
         return filled(given, ENCODERS)
+
+    @model_validator(mode="after")
+    def a_convolution_has_a_middle(self) -> Self:
+        if self.convolution and self.convolution % 2 == 0:
+            raise ValueError(f"model.convolution = {self.convolution}: it has a middle; use an odd number, or 0 for none")
+        return self
 
 
 class DecoderModel(StackPart):

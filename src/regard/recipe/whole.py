@@ -128,6 +128,8 @@ class Masked(Recipe):
             raise ValueError("train.regularize.bpe_dropout: masked words are hidden anew each epoch, but segmented alike")
         if self.data.stream:
             raise ValueError("data.stream: masked words are said line by line")
+        if self.data.pack and self.model.convolution:
+            raise ValueError("data.pack: model.convolution would see from one text into the next; give one or the other")
         if self.masking.next_sentence and not self.model.segments:
             raise ValueError("masking.next_sentence needs model.segments = 2")
         if self.masking.next_sentence and (self.data.pack or self.data.too_long == "split"):
