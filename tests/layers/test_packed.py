@@ -1,5 +1,7 @@
 """Models packed for use alone: what changes is what a number of fewer bits cannot say, and nothing else."""
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given
@@ -64,6 +66,16 @@ def test_a_packed_model_says_nearly_the_same_and_searches_as_it_scores(settings,
             log_p = small(source[row:row + 1], lengths[row:row + 1], whole).float().log_softmax(-1)[0]
             expected = sum(float(log_p[i, token]) for i, token in enumerate([*one.tokens, 2]))
             assert one.log_probability == pytest.approx(expected, abs=0.5)
+
+
+@pytest.mark.parametrize("tie", [True, False])
+@torch.no_grad()
+def test_in_bf16_joined_and_filled_up_matrices_say_the_same(tie):
+    model = Gpt(DecoderModel(kind="transformer", preset="tiny", max_length=16, tie=tie), 8193).eval()
+    text, plain = torch.randint(4, 8193, (2, 7)), copy.deepcopy(model).to(torch.bfloat16)
+    small = packed(model, "bf16")
+    assert small(text).shape == (2, 7, 8193) and small.output.weight.size(0) == 8256
+    torch.testing.assert_close(small(text), plain(text), atol=2e-2, rtol=2e-2)
 
 
 def test_the_exact_model_is_left_alone_and_shares_what_is_not_packed():

@@ -101,11 +101,11 @@ def best_next(logits: Tensor, ends_now: Tensor, number: int, marks: Marks = OURS
 
 
 def largest(x: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """The largest numbers of each row, in order, and where they stand: (rows, V) -> (rows, N), (rows, N). On the CPU by way of
+    """The largest numbers of each row, in order, and where they stand: (rows, V) -> (rows, N), (rows, N). In long rows by way of
     maxima of 64 numbers each: the N largest are among those with the N largest maxima, and maxima are taken many at a time."""
     rows, V = x.shape
     width = V // STRIDES
-    if x.is_cuda or width < STRIDES or number > width:
+    if width < STRIDES or number > width:
         return x.topk(number, dim=-1)
     whole = width * STRIDES
     places = x[:, :whole].view(rows, STRIDES, width).amax(1).topk(number, dim=-1).indices                  # (rows, N)

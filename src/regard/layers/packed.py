@@ -11,6 +11,7 @@ import warnings
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention.multihead import MultiHead
@@ -98,8 +99,23 @@ def together(heads: MultiHead) -> MultiHead:
     return twin
 
 
+class Aligned(nn.Module):
+    """W x + b with a few outputs more, which are left out again: an odd number of them is given to a slow kernel."""
+
+    def __init__(self, linear: nn.Linear, multiple: int = 64):
+        super().__init__()
+        self.out_features, more = linear.out_features, -linear.out_features % multiple
+        self.weight = nn.Parameter(F.pad(linear.weight.detach(), (0, 0, 0, more)), requires_grad=False)
+        self.bias = None if linear.bias is None else nn.Parameter(F.pad(linear.bias.detach(), (0, more)), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)[..., :self.out_features]
+
+
 def joined(model: nn.Module) -> nn.Module:
-    """The model itself, whose heads that look at what they ask from have one projection."""
+    """The model itself, whose heads that look at what they ask from have one projection, and whose output is of an even size."""
+    if type(output := getattr(model, "output", None)) is nn.Linear and output.out_features >= WIDE and output.out_features % 8:
+        model.output = Aligned(output)
     for block in model.modules():
         if isinstance(block, Block):
             weight, bias = three(block.self_attention)
