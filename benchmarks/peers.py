@@ -31,6 +31,8 @@ def as_transformers(model: nn.Module, task: str, vocabulary: int, marks: Marks =
     import transformers
 
     settings = plain(flat(model.settings.model_dump(mode="json")))
+    if task == "classify":
+        settings["data.size"] = model.encoder.size
     family, name = fitting(task, settings)
     kind = getattr(transformers, name)
     given = {"vocab_size": vocabulary, "pad_token_id": 0, "bos_token_id": None if marks.begin < 0 else marks.begin,

@@ -130,6 +130,7 @@ MISFITS = [
     ("classify", dict(BERT, norm_first=True), "model.norm_first = True"),
     ("classify", dict(BERT, pool="mean"), "model.pool = 'mean'"),
     ("classify", dict(BERT, pool="max"), "model.pool = 'max'"),
+    ("classify", dict(BERT, convolution=3), "model.convolution = 3"),
     ("translate", {"kind": "recurrent", "width": 24}, "a recurrent model for the task translate has no Hugging Face family"),
 ]
 

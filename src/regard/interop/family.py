@@ -202,7 +202,8 @@ class Family:
         return None
 
 
-NEUTRAL: Settings = {"residual": True, "window": None, "encoder_widths": None, "positions.offset": 0, "layer_scale": None}
+NEUTRAL: Settings = {"residual": True, "window": None, "encoder_widths": None, "positions.offset": 0, "layer_scale": None,
+                     "convolution": 0}
 """What nobody else has a name for, as it must be."""
 
 
