@@ -1,4 +1,5 @@
-"""What serving gives and what it withstands: one client after another, 64 at once, ten times too many, and after the flood.
+"""What serving gives and what it withstands: one client after another, 64 at once, ten times as many requests as can be
+answered, and after the flood.
 
     python benchmarks/serving.py RUN --source FILE    (a run that translates, and sentences for it, one a line; 2 cores)
 
@@ -20,7 +21,8 @@ WARM = 20
 
 
 class Clients:
-    """Keep-alive connections that ask as fast as they are answered."""
+    """Keep-alive connections that ask as fast as they are answered; or, all together, so many times a second (`rate`), whatever
+    they are answered."""
 
     def __init__(self, port: int, sentences: list[str], **options: Any):
         self.port, self.sentences = port, sentences
@@ -29,9 +31,11 @@ class Clients:
         self.answers: list[tuple[int, float, float]] = []
         """Status, seconds, and when."""
 
-    async def one(self, until: float | None, number: int | None) -> None:
+    async def one(self, until: float | None, number: int | None, every: float, wait: float) -> None:
+        """One that asks every so many seconds, at the soonest, after it has waited."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         asked = 0
+        await asyncio.sleep(wait)
         while (until is None or time.monotonic() < until) and (number is None or asked < number):
             text = self.sentences[self.next % len(self.sentences)]
             self.next, asked = self.next + 1, asked + 1
@@ -43,15 +47,16 @@ class Clients:
             status, length = int(head[9:12]), int(re.search(rb"content-length: (\d+)", head)[1])       # type: ignore[index]
             await reader.readexactly(length)
             self.answers.append((status, time.monotonic() - began, time.monotonic()))
-            if status != 200:
-                wait = re.search(rb"retry-after: (\d+)", head)
-                await asyncio.sleep(min(1.0, float(wait[1]) if wait else 1.0))
+            await asyncio.sleep(max(0.0, began + every - time.monotonic()))
         writer.close()
 
-    def ask(self, clients: int, *, seconds: float | None = None, each: int | None = None) -> dict[str, Any]:
+    def ask(self, clients: int, *, seconds: float | None = None, each: int | None = None,
+            rate: float | None = None) -> dict[str, Any]:
+        every = 0.0 if rate is None else clients / rate
+
         async def all_of_them() -> None:
             until = None if seconds is None else time.monotonic() + seconds
-            await asyncio.gather(*(self.one(until, each) for _ in range(clients)))
+            await asyncio.gather(*(self.one(until, each, every, every * place / clients) for place in range(clients)))
 
         self.answers = []
         began = time.monotonic()
@@ -101,7 +106,7 @@ def main() -> None:
         found = {"alone": clients.ask(1, seconds=given.seconds), "together": clients.ask(given.clients, seconds=given.seconds)}
         resident = [memory(server.pid)]
         for name in ("flood", "flood again"):
-            found[name] = clients.ask(10 * given.clients, seconds=given.seconds)
+            found[name] = clients.ask(10 * given.clients, seconds=given.seconds, rate=10 * found["together"]["per_second"])
             resident.append(memory(server.pid))
         began = time.monotonic()
         found["after"] = clients.ask(1, each=5)

@@ -16,8 +16,10 @@ from regard import recipe as recipes
 from regard.cli import app
 from regard.errors import Mistake
 from regard.interop.convert import write_folder
+from regard.run.asked import Question
 from regard.run.contrast import ContrastRun
 from regard.run.convert import convert, prove
+from regard.run.explain import explain_one
 from regard.tokens.special import END_TEXT
 from regard.tokens.tokenizer import train_tokenizer
 from regard.training.checkpoint import weights_of, write_weights
@@ -102,6 +104,14 @@ def test_from_file_and_text_to_the_probabilities_they_agree(pair, files):
     assert theirs.image_embeds.std(0).mean() > 0.01 and theirs.text_embeds.std(0).mean() > 0.01
     for judged, p in zip(run.match(files, LINES), theirs.logits_per_image.softmax(-1)):
         assert {one.label: pytest.approx(one.probability, abs=1e-4) for one in judged} == dict(zip(LINES, p.tolist()))
+
+
+def test_a_folder_is_explained_patch_by_patch(pair, files):
+    model, _, run = pair
+    found = explain_one(run, str(files[0]), "attention,occlusion,input-gradient", Question(fits=LINES[0], against=LINES[1]))
+    patches = (model.config.vision_config.image_size // model.config.vision_config.patch_size) ** 2
+    assert set(found.values) == {"attention", "occlusion", "input-gradient"} and found.against is not None
+    assert all(len(values) == patches and np.ptp(values) > 0 for values in found.values.values())
 
 
 def test_states_and_attention_agree(pair):
