@@ -38,6 +38,20 @@ def test_clients_take_turns(runs):
     assert sorted(asyncio.run(play())) == ["greedy", "greedy", "modest", "other"]
 
 
+def test_where_some_have_to_wait_they_begin_in_groups(runs):
+    """Not where there is room for all."""
+    async def play():
+        worker, taken = worker_of(runs["gpt"], at_once=16, queue=100), []
+        worker.thread.is_alive = lambda: True
+        for more, running in ((1, 15), (3, 15), (3, 14), (2, 13), (1, 15), (1, 16)):
+            worker.submit([ticket(runs["gpt"]) for _ in range(more)])
+            worker.running = {number: ticket(runs["gpt"]) for number in range(running)}
+            taken.append((worker.number, len(worker.take())))
+        return taken
+
+    assert asyncio.run(play()) == [(1, 1), (3, 0), (6, 2), (6, 3), (4, 0), (5, 0)]
+
+
 def test_a_full_queue_refuses_at_once_and_says_when_to_come_back(runs):
     async def play():
         worker = worker_of(runs["gpt"], queue=10)

@@ -18,6 +18,9 @@ from regard.server.settings import Settings
 FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, NotImplementedError, OSError, RuntimeError,
             TypeError, ValueError)
 """Whatever may go wrong in a model: the request has failed, the server goes on."""
+GROUPS = 8
+"""Where more wait than there is room for, texts begin in groups of one part in so many of all: whatever is being written is moved
+once for each that joins it."""
 BROKEN = "the server failed at this; its log says why"
 log = logging.getLogger("regard.server")
 Tell = Callable[[Piece], None]
@@ -163,6 +166,8 @@ class Worker:
         """The next ones of each client in turn: as many texts as there is room for, and at most one thing else."""
         taken: list[Ticket] = []
         room = self.settings.at_once - len(self.running)
+        if self.number > room and room < self.settings.at_once // GROUPS:
+            room = 0                                  # some have to wait in any case: they come together a little later
         passed = 0
         while self.waiting and passed < len(self.waiting):
             client, line = next(iter(self.waiting.items()))
