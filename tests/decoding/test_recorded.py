@@ -1,5 +1,7 @@
 """Searches in place say what searches say whose sentences leave; recorded, on a GPU, again and again."""
 
+import gc
+import weakref
 from itertools import chain
 
 import numpy as np
@@ -9,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.decoding import beam as beams
+from regard.decoding import recorded
 from regard.decoding import walk as walks
 from regard.decoding.beam import beam_search
-from regard.decoding.recorded import FIRST, TAPES, tapes_of
+from regard.decoding.recorded import FIRST, TAPES, Tapes, tapes_of
 from regard.decoding.walk import Sampler, greedy, steps, walk
 from regard.models.gpt import Gpt
 from regard.models.transformer import Transformer
@@ -48,10 +51,14 @@ class Unrecorded:
             yield self.search.step()
 
 
+KEPT = []
+
+
 class Always:
-    def find(self, kind, given, build):
-        hash(kind)
-        return Unrecorded(build(given), given)
+    def find(self, longest, kind, given, build):
+        hash((longest, kind))
+        KEPT.append(Unrecorded(build(given), given))
+        return KEPT[-1]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -104,6 +111,28 @@ def test_who_reads_a_walk_in_place_may_end_a_sentence(in_place):
         if number == 1:
             step.going[0] = False
     assert told == [[0, 1, 2]] * 2 + [[1, 2]] * 3 + [[1]] * 4
+
+
+def test_what_is_recorded_does_not_keep_the_model(in_place):
+    model = Transformer(TransformerModel(preset="tiny", max_length=20), V, V).eval()
+    gone = weakref.ref(model)
+    in_place(True)
+    inputs = torch.randint(4, V, (2, 3)), torch.tensor([3, 2])
+    beam_search(model, inputs, torch.tensor([5, 5]), beam=2)
+    walk(model, inputs, torch.tensor([5, 5]), prefix=torch.randint(4, V, (2, 2)))
+    assert len(KEPT) >= 2
+    del model
+    gc.collect()
+    assert gone() is None
+
+
+def test_long_searches_are_not_recorded():
+    tapes, asked = Tapes(), [torch.zeros(2)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recorded, "Tape", lambda search, places: (search, len(places)))
+        found = {longest: [tapes.find(longest, "kind", asked, lambda places: "search") for _ in range(FIRST + 2)]
+                 for longest in (16, recorded.MOST_STEPS + 16)}
+    assert found == {16: [None] * FIRST + [("search", 1)] * 2, recorded.MOST_STEPS + 16: [None] * (FIRST + 2)}
 
 
 def test_only_what_can_be_recorded_is():

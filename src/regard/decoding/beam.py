@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, cast
+from weakref import proxy
 
 import torch
 import torch.nn.functional as F
@@ -178,8 +179,8 @@ class SearchInPlace:
 def replayed(tapes: Tapes, model: Decodes, inputs: Any, limits: Tensor, settings: tuple) -> list[list[Hypothesis]] | None:
     """The best of each sentence by a recorded search, where there is one."""
     (parts, together), longest = laid_out(inputs), raised(limits)
-    tape = tapes.find((longest, settings), [*parts, limits],
-                      lambda places: SearchInPlace(model, together(places[:-1]), places[-1], longest, *settings))
+    tape = tapes.find(longest, settings, [*parts, limits],
+                      lambda places: SearchInPlace(proxy(model), together(places[:-1]), places[-1], longest, *settings))
     if tape is None:
         return None
     after = iter(cast(SearchInPlace, tape.search).after)

@@ -19,6 +19,8 @@ FIRST = 2
 """Times that a shape runs as ever."""
 MOST = 32
 """Shapes of a model that are recorded; each keeps its caches."""
+MOST_STEPS = 512
+"""Of a search that is recorded: every step is a graph of its own, and longer ones run as ever."""
 LONGER = 16
 """The longest limit is raised to a multiple of this, so that shapes come again; sentences keep to their own."""
 BEHIND = 3
@@ -58,8 +60,9 @@ class Tape:
 
     def play(self, given: Sequence[Tensor], most: int) -> Iterator[list[Tensor]]:
         """What is told of each step, of at most so many; who has heard enough stops asking."""
-        for place, part in zip(self.places, given, strict=True):
-            place.copy_(part)
+        with torch.inference_mode():
+            for place, part in zip(self.places, given, strict=True):
+                place.copy_(part)
         self.begun.replay()
         done: list[torch.cuda.Event] = []
         for number in range(most):
@@ -87,12 +90,14 @@ class Tapes:
         self.met: Counter[Any] = Counter()
         self.tapes: dict[Any, Tape] = {}
 
-    def find(self, kind: Any, given: Sequence[Tensor], build: Callable[[Sequence[Tensor]], InPlace]) -> Tape | None:
-        """The tape of a kind of search over tensors of these shapes; none where it is not recorded yet."""
-        key = (kind, tuple((tuple(part.shape), part.dtype) for part in given))
+    def find(self, longest: int, kind: Any, given: Sequence[Tensor],
+             build: Callable[[Sequence[Tensor]], InPlace]) -> Tape | None:
+        """The tape of a kind of search over tensors of these shapes, of at most so many steps; none where it is not recorded, or
+        not yet. What is built must not keep the model: it would be kept for ever."""
+        key = (longest, kind, tuple((tuple(part.shape), part.dtype) for part in given))
         if key not in self.tapes:
             self.met[key] += 1
-            if self.met[key] <= FIRST or len(self.tapes) >= MOST:
+            if self.met[key] <= FIRST or len(self.tapes) >= MOST or longest > MOST_STEPS:
                 return None
             places = [part.clone() for part in given]
             self.tapes[key] = Tape(build(places), places)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
+from weakref import proxy
 
 import numpy as np
 import torch
@@ -235,10 +236,10 @@ def recorded(tapes: Tapes, model: Decodes, inputs: Any, limits: Tensor, choose: 
     def build(places: Sequence[Tensor]) -> WalkInPlace:
         *read, limited = places[:len(parts) + 1]
         uniform = places[len(parts) + 1] if isinstance(choose, Sampler) else None
-        return WalkInPlace(model, together(read), limited, longest, uniform, choose,
+        return WalkInPlace(proxy(model), together(read), limited, longest, uniform, choose,
                            None if prefix is None else places[-1], marks)
 
-    return tapes.find((longest, marks, manner, prefix is None), given, build), given
+    return tapes.find(longest, (marks, manner, prefix is None), given, build), given
 
 
 def replayed(tape: Tape, given: Sequence[Tensor], limits: Tensor) -> Iterator[Step]:
