@@ -3,7 +3,7 @@
 # make docs   the tour and all other documents as a site in build/site (some 6 minutes the first time)
 # make torture  kill -9, full disks, damaged files, malformed input, by the hundred; prints the counts
 # make audit  known weaknesses of the dependencies and of the source, where the tools are there; never fails
-# make bench  us and the peers on the CPU, in turns, as ratios (some 20 minutes on 2 cores; leave the machine alone meanwhile)
+# make bench  us and the peers on the CPU, in turns, as ratios (some 5 minutes on 2 cores; leave the machine alone meanwhile)
 # All set up what they need; make setup does that part alone.
 PYTHON ?= python3
 VENV := .venv

@@ -2,7 +2,7 @@
 
 import gc
 import weakref
-from itertools import chain
+from itertools import chain, zip_longest
 
 import numpy as np
 import pytest
@@ -40,6 +40,8 @@ def problems(draw):
 
 class Unrecorded:
     """A tape that computes each step as it is asked for."""
+
+    playing = False
 
     def __init__(self, search, places):
         self.search, self.places = search, places
@@ -129,10 +131,14 @@ def test_what_is_recorded_does_not_keep_the_model(in_place):
 def test_long_searches_are_not_recorded():
     tapes, asked = Tapes(), [torch.zeros(2)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recorded, "Tape", lambda search, places: (search, len(places)))
+        patch.setattr(recorded, "Tape", Unrecorded)
         found = {longest: [tapes.find(longest, "kind", asked, lambda places: "search") for _ in range(FIRST + 2)]
                  for longest in (16, recorded.MOST_STEPS + 16)}
-    assert found == {16: [None] * FIRST + [("search", 1)] * 2, recorded.MOST_STEPS + 16: [None] * (FIRST + 2)}
+        *first, one, other = found[16]
+        assert first == [None] * FIRST and one is other and one.search == "search"
+        assert found[recorded.MOST_STEPS + 16] == [None] * (FIRST + 2)
+        one.playing = True                            # somebody is in the middle of it
+        assert tapes.find(16, "kind", asked, lambda places: "another") is None
 
 
 def test_only_what_can_be_recorded_is():
@@ -140,7 +146,10 @@ def test_only_what_can_be_recorded_is():
     assert tapes_of(model.eval(), torch.device("cpu")) is None
     cuda = torch.device("cuda")
     assert tapes_of(model.train(), cuda) is None
-    assert tapes_of(model.eval(), cuda) is tapes_of(model, cuda) is not None
+    tapes = tapes_of(model.eval(), cuda)
+    assert tapes_of(model, cuda) is tapes is not None
+    model.double()                                    # graphs would read where the weights were
+    assert tapes_of(model, cuda) is not tapes
     handle = model.encoder.register_forward_hook(lambda *_: None)
     assert tapes_of(model, cuda) is None
     handle.remove()
@@ -158,8 +167,8 @@ def test_recorded_walks_and_searches_say_what_they_said_before(dtype, drawn):
     for _ in range(FIRST + 3):
         prefix = torch.randint(4, V, (5, 7), device="cuda")
         choose = greedy if drawn is None else Sampler(7, *drawn)
-        limits = torch.tensor([30, 4, 17, 1, 30], device="cuda")
-        ids, lengths = torch.randint(4, V, (5, 6), device="cuda"), torch.tensor([6, 5, 1, 3, 2], device="cuda")
+        limits = torch.tensor([30, *torch.randint(1, 31, (4,)).tolist()], device="cuda")
+        ids, lengths = torch.randint(4, V, (5, 6), device="cuda"), torch.randint(1, 7, (5,), device="cuda")
         found = [walk(gpt, None, limits, choose, prefix=prefix, marks=marks),
                  walk(transformer, (ids, lengths), limits, choose, marks=OURS),
                  *beam_search(transformer, (ids, lengths), limits, beam=3, alpha=0.6, number=2)]
@@ -170,3 +179,20 @@ def test_recorded_walks_and_searches_say_what_they_said_before(dtype, drawn):
         gpt.recordable = transformer.recordable = True
         assert [[h.tokens for h in each] for each in found] == [[h.tokens for h in each] for each in expected]
     assert len(TAPES[gpt].tapes) == 1 and len(TAPES[transformer].tapes) == 2
+
+
+@on_a_gpu
+def test_two_recorded_walks_may_be_read_in_turns():
+    torch.manual_seed(1)
+    model = Gpt(DecoderModel(kind="transformer", preset="tiny", max_length=80), V).cuda().eval()
+    marks, limits = Marks(begin=NO_MARK, end=1, before=(), after=(), never=()), torch.full((2,), 20, device="cuda")
+    prefixes = [torch.randint(4, V, (2, 5), device="cuda") for _ in range(2)]
+    expected = [[step.tokens.tolist() for step in steps(model, None, limits, prefix=prefix, marks=marks)] for prefix in prefixes]
+    for _ in range(FIRST + 1):
+        both = [steps(model, None, limits, prefix=prefix, marks=marks) for prefix in prefixes]
+        found = [[], []]
+        for pair in zip_longest(*both):
+            for told, step in zip(found, pair):
+                if step is not None:
+                    told.append(step.tokens.tolist())
+        assert found == expected

@@ -8,6 +8,7 @@ later.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -45,6 +46,7 @@ class Tape:
         self.graphs: list[torch.cuda.CUDAGraph] = []
         self.told: list[list[tuple[Tensor, Tensor]]] = []
         """What each step says, on the device and on the host."""
+        self.playing = False
 
     def record(self, work: Callable[[], Any]) -> torch.cuda.CUDAGraph:
         """Nothing is computed here."""
@@ -60,6 +62,13 @@ class Tape:
 
     def play(self, given: Sequence[Tensor], most: int) -> Iterator[list[Tensor]]:
         """What is told of each step, of at most so many; who has heard enough stops asking."""
+        self.playing = True
+        try:
+            yield from self.replay(given, most)
+        finally:
+            self.playing = False
+
+    def replay(self, given: Sequence[Tensor], most: int) -> Iterator[list[Tensor]]:
         with torch.inference_mode():
             for place, part in zip(self.places, given, strict=True):
                 place.copy_(part)
@@ -84,16 +93,17 @@ class Tape:
 
 
 class Tapes:
-    """Those of one model."""
+    """Those of one model, whose weights lie where they lay."""
 
-    def __init__(self) -> None:
+    def __init__(self, weights: tuple[int, ...] = ()):
+        self.weights = weights
         self.met: Counter[Any] = Counter()
         self.tapes: dict[Any, Tape] = {}
 
     def find(self, longest: int, kind: Any, given: Sequence[Tensor],
              build: Callable[[Sequence[Tensor]], InPlace]) -> Tape | None:
         """The tape of a kind of search over tensors of these shapes, of at most so many steps; none where it is not recorded, or
-        not yet. What is built must not keep the model: it would be kept for ever."""
+        not yet, or where one is still being read. What is built must not keep the model: it would be kept for ever."""
         key = (longest, kind, tuple((tuple(part.shape), part.dtype) for part in given))
         if key not in self.tapes:
             self.met[key] += 1
@@ -101,7 +111,7 @@ class Tapes:
                 return None
             places = [part.clone() for part in given]
             self.tapes[key] = Tape(build(places), places)
-        return self.tapes[key]
+        return None if self.tapes[key].playing else self.tapes[key]
 
 
 def laid_out(inputs: Any) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], Any]]:
@@ -125,4 +135,7 @@ def tapes_of(model: Any, device: torch.device) -> Tapes | None:
         return None
     if any(part._forward_hooks or part._forward_pre_hooks for part in model.modules()) or torch.is_autocast_enabled("cuda"):
         return None
-    return TAPES.setdefault(model, Tapes())
+    weights = tuple(weight.data_ptr() for weight in chain(model.parameters(), model.buffers()))
+    if model not in TAPES or TAPES[model].weights != weights:
+        TAPES[model] = Tapes(weights)
+    return TAPES[model]

@@ -67,19 +67,12 @@ class DrawRun(PictureRun):
 
     @classmethod
     def prepare(cls, folder: Path, recipe: Any, data: Dataset[Any]) -> None:
-        if not (folder / FOLDER / "model.safetensors").is_file():
-            copy_run(Path(recipe.model.codes.run), folder / FOLDER, "model.codes.run")
-        codes: Any = recipes.read(folder / FOLDER / "recipe.toml")
-        named = f"model.codes.run = '{recipe.model.codes.run}'"
-        if codes.task != "codes":
-            raise Mistake(f"{named} is a run of task = {codes.task!r}; name one of task = 'codes'")
-        if codes.data.height_width != recipe.data.height_width:
-            raise Mistake(f"data.size = {recipe.data.size}, but {named} reads pictures of {shape_of(codes.data.height_width)} "
-                          "pixels; set data.size to that")
-        if recipe.sample.rank is not None and not (folder / RANK / "model.safetensors").is_file():
-            copy_run(Path(recipe.sample.rank), folder / RANK, "sample.rank")
-            if (task := recipes.read(folder / RANK / "recipe.toml").task) != "contrast":
-                raise Mistake(f"sample.rank = '{recipe.sample.rank}' is a run of task = {task!r}; name one of task = 'contrast'")
+        size = held(recipe.model.codes.run, folder / FOLDER, "model.codes.run", "codes").data.height_width
+        if size != recipe.data.height_width:
+            raise Mistake(f"data.size = {recipe.data.size}, but model.codes.run = '{recipe.model.codes.run}' reads pictures of "
+                          f"{shape_of(size)} pixels; set data.size to that")
+        if recipe.sample.rank is not None:
+            held(recipe.sample.rank, folder / RANK, "sample.rank", "contrast")
         super().prepare(folder, recipe, data)
 
     @classmethod
@@ -232,6 +225,16 @@ class DrawRun(PictureRun):
 
     def embed(self, texts: Sequence[Picture], *, layer: int = -1, pool: str = "mean") -> list[Embedded]:
         raise Mistake(f"{self.folder} draws, and has no vectors of texts or pictures")
+
+
+def held(run: str, into: Path, setting: str, task: str) -> Any:
+    """The recipe of a run of this task, which a setting names and which is copied into another's folder once."""
+    if not (into / "model.safetensors").is_file():
+        copy_run(Path(run), into, setting)
+    recipe = recipes.read(into / "recipe.toml")
+    if recipe.task != task:
+        raise Mistake(f"{setting} = '{run}' is a run of task = {recipe.task!r}; name one of task = {task!r}")
+    return recipe
 
 
 def ranked(text: str, pictures: Sequence[Drawn], rank: Any) -> list[Drawn]:
