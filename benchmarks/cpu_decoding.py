@@ -6,11 +6,10 @@ The weights are random and the same on all sides; the end is made unlikely, so t
 have to be within 2e-3 of each other; in 8 bits the log-probabilities of a fixed text within 0.1 a token in the mean.
 """
 
-import argparse
 
 import torch
 from peers import Numbers, as_ctranslate2, as_transformers, threads
-from turns import Disagreement, report, require_close, take_turns
+from turns import Disagreement, asked, report, require_close, take_turns
 
 from regard.decoding.batched import decode_all, searcher
 from regard.interop.ctranslate2 import library
@@ -43,10 +42,7 @@ def log_p(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 @torch.inference_mode()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=2)
-    given = parser.parse_args()
+    given = asked(__doc__, rounds=7, threads=2)
     threads(given.threads)
     model = build()
     eight = packed(model, "int8")

@@ -6,13 +6,12 @@ Random weights, the same on all sides. In fp32 the vectors of all real tokens ha
 lower precisions the mean vector of every text must be like that in fp32 (cosine 0.98).
 """
 
-import argparse
 import tempfile
 from pathlib import Path
 
 import torch
 from peers import as_transformers, threads
-from turns import Disagreement, report, take_turns
+from turns import Disagreement, asked, report, take_turns
 
 from regard.interop.onnx import FILE, write_onnx
 from regard.layers.packed import packed
@@ -39,10 +38,7 @@ def eight_bits_by_onnxruntime(model: torch.nn.Module, place: Path, number: int):
 
 @torch.no_grad()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
-    given = parser.parse_args()
+    given = asked(__doc__, rounds=5, threads=2)
     threads(given.threads)
     torch.manual_seed(1)
     model = TextVectors(EncoderModel(kind="transformer", preset="bert-base"), VOCABULARY).eval()

@@ -6,11 +6,10 @@ Random weights, the same on all sides. In fp32 the logits have to be within 1e-3
 log-probabilities of a fixed text within 0.1 a token in the mean.
 """
 
-import argparse
 
 import torch
 from peers import Numbers, as_ctranslate2, as_transformers, threads
-from turns import Disagreement, report, require_close, take_turns
+from turns import Disagreement, asked, report, require_close, take_turns
 
 from regard.decoding.walk import walk
 from regard.interop.ctranslate2 import library
@@ -30,10 +29,7 @@ def log_p(logits: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
 
 @torch.inference_mode()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1)
-    given = parser.parse_args()
+    given = asked(__doc__, rounds=5, threads=1)
     threads(given.threads)
     torch.manual_seed(1)
     model = Gpt(DecoderModel(kind="transformer", preset="gpt2"), VOCABULARY).eval()

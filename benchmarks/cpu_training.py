@@ -6,7 +6,6 @@ a tiny one as the demonstration has it, in fp32 and in bf16.
 Ours is the step of the training loop. The loss of the first step has to be within 1e-3 of the peers' in fp32.
 """
 
-import argparse
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -15,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from peers import as_transformers, threads
 from torch import nn
-from turns import Disagreement, report, take_turns
+from turns import Disagreement, asked, report, take_turns
 
 from regard.batches.batch import Batch
 from regard.models.transformer import Transformer
@@ -67,10 +66,7 @@ def theirs_step(model: nn.Module, inputs: dict[str, Any], labels: torch.Tensor, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
-    given = parser.parse_args()
+    given = asked(__doc__, rounds=5, threads=2)
     threads(given.threads)
     for preset in ("base", "tiny"):
         vocabulary, B, L = VOCABULARY[preset], PAIRS[preset], LENGTH[preset]

@@ -7,13 +7,12 @@ tokens and writes 256, the likeliest each time; the peer with a static cache. `b
 the peer with sdpa. The same random weights on both sides; logits have to agree to a tenth, being in bf16 both.
 """
 
-import argparse
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from peers import as_transformers
-from turns import report, require_close, take_turns
+from turns import asked, report, require_close, take_turns
 
 from regard.decoding.beam import beam_search
 from regard.decoding.walk import walk
@@ -86,12 +85,7 @@ def bert(rows: int, alone: bool) -> tuple[Sides, str, int]:
 
 @torch.inference_mode()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("work", choices=["base", "gpt2", "bert"])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--rows", type=int, default=64)
-    parser.add_argument("--alone", action="store_true")
-    given = parser.parse_args()
+    given = asked(__doc__, work=("base", "gpt2", "bert"), rounds=5, rows=64, alone=False)
     torch.manual_seed(1)
     sides, agreement, amount = {"base": base, "gpt2": gpt2, "bert": bert}[given.work](given.rows, given.alone)
     for _ in range(3):                                # the first times run as ever, then they are recorded

@@ -7,7 +7,6 @@ tokens (of 32,000); ViT-B/16 over 256 pictures. The same random weights on both 
 The first losses have to be within 1%. `--alone` leaves the peer out.
 """
 
-import argparse
 import fcntl
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from peers import as_transformers
 from torch import Tensor, nn
-from turns import Disagreement, report, take_turns
+from turns import Disagreement, asked, report, take_turns
 
 from regard.batches.batch import Batch
 from regard.models.gpt import Gpt
@@ -134,12 +133,7 @@ def one_at_a_time():
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("work", choices=["gpt2", "base", "vit"])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--alone", action="store_true")
-    given = parser.parse_args()
+    given = asked(__doc__, work=("gpt2", "base", "vit"), rounds=5, steps=10, alone=False)
     torch.set_float32_matmul_precision("high")
     torch.manual_seed(1)
     with beside(CUDA):

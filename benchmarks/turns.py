@@ -5,6 +5,7 @@ median of its rounds; its ratio to another the median of the rounds' ratios, wit
 use too, the ratio of the processor's time says more than that of the clock.
 """
 
+import argparse
 import json
 import os
 import time
@@ -17,6 +18,19 @@ Work = Callable[[], Any]
 
 class Disagreement(SystemExit):
     """Two sides that do not say the same are not compared."""
+
+
+def asked(doc: str | None, **options: Any) -> argparse.Namespace:
+    """What the command line says: of names in a tuple one, without dashes; a switch where it is off; else a number."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, value in options.items():
+        if isinstance(value, tuple):
+            parser.add_argument(name, choices=value)
+        elif value is False:
+            parser.add_argument(f"--{name}", action="store_true")
+        else:
+            parser.add_argument(f"--{name}", type=int, default=value, help=f"{value} when not given")
+    return parser.parse_args()
 
 
 class Times(list):

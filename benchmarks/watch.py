@@ -4,7 +4,6 @@ the way of `transformers`, which leaves the fused kernels to show weights; and 8
     python benchmarks/watch.py                        (one GPU; the ways take turns, medians of the rounds)
 """
 
-import argparse
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -13,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from turns import asked
 
 import regard
 from regard.models.bert import TextVectors
@@ -108,12 +108,7 @@ def long(batch: int, length: int, rounds: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--length", type=int, default=512)
-    parser.add_argument("--long", type=int, default=8192)
-    given = parser.parse_args()
+    given = asked(__doc__, rounds=20, batch=64, length=512, long=8192)
     for part, batch, length, rounds in ((short, given.batch, given.length, given.rounds),
                                         (theirs, given.batch, given.length, given.rounds), (long, 8, given.long, 3)):
         for row in part(batch, length, rounds):
