@@ -15,7 +15,8 @@ from regard.decoding import recorded
 from regard.decoding import walk as walks
 from regard.decoding.beam import beam_search
 from regard.decoding.recorded import FIRST, TAPES, Tapes, tapes_of
-from regard.decoding.walk import Sampler, greedy, steps, walk
+from regard.decoding.sampler import Sampler
+from regard.decoding.walk import greedy, steps, walk
 from regard.models.gpt import Gpt
 from regard.models.transformer import Transformer
 from regard.recipe import DecoderModel, TransformerModel

@@ -13,7 +13,8 @@ from regard.decoding.batched import batches_by_length, decode_all, searcher, wor
 from regard.decoding.beam import Beams, beam_search, is_done
 from regard.decoding.process import penalize_repeats
 from regard.decoding.protocol import length_penalty
-from regard.decoding.walk import Sampler, greedy, steps, walk
+from regard.decoding.sampler import Sampler
+from regard.decoding.walk import greedy, steps, walk
 from regard.models.transformer import Transformer
 from regard.recipe import Positions, TransformerModel
 from regard.tokens.special import BOS, EOS, PAD, Marks
@@ -142,6 +143,22 @@ def test_samples_follow_the_distribution_and_its_truncations():
     torch.testing.assert_close(shares(top_p=1e-320), torch.tensor([1.0, 0, 0, 0]))
     torch.testing.assert_close(shares(top_p=0.6), torch.tensor([0.625, 0.375, 0, 0]), atol=0.015, rtol=0)
     torch.testing.assert_close(shares(top_p=0.01), torch.tensor([1.0, 0, 0, 0]), atol=0.0, rtol=0)
+
+
+@pytest.mark.parametrize("settings", [{}, {"temperature": 1.5}, {"top_k": 40}, {"top_p": 0.9}])
+def test_rounding_does_not_change_what_is_drawn(settings):
+    torch.manual_seed(0)
+    logits, rows = 2 * torch.randn(2_000, 4_000), torch.arange(2_000)
+    noisy = logits + 1e-5 * torch.randn_like(logits)
+    drawn = [Sampler(seed=3, **settings)(given.log_softmax(-1), rows, 0) for given in (logits, noisy)]
+    assert torch.equal(*drawn) and len(drawn[0].unique()) > 30
+
+
+@given(st.integers(-2**63, 2**63 - 1), st.integers(0, 3))
+def test_a_token_alone_is_drawn_and_a_forbidden_one_never(seed, only):
+    log_p = torch.full((50, 4), -torch.inf)
+    log_p[:, only] = 0
+    assert set(Sampler(seed=seed, temperature=1e-6)(log_p, torch.arange(50), 1).tolist()) == {only}
 
 
 def penalty(strength):

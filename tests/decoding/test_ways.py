@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from regard.attention.watch import watch
 from regard.decoding.beam import beam_search
-from regard.decoding.walk import Sampler, greedy, walk
+from regard.decoding.sampler import Sampler
+from regard.decoding.walk import greedy, walk
 from regard.errors import Mistake
 from regard.models.zoo import MODELS
 from regard.recipe import DecoderModel, Positions, RecurrentLanguage, RecurrentModel, TransformerModel, UniversalModel

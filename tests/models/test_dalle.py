@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.attention.masks import CAUSAL, Grid, Mask
-from regard.decoding.walk import Sampler, walk
+from regard.decoding.sampler import Sampler
+from regard.decoding.walk import walk
 from regard.layers.codebook import Nearest, eased
 from regard.models.dalle import Dalle
 from regard.models.dvae import Dvae, logit_laplace

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from regard import ranks
 from regard.decoding.beam import beam_search
 from regard.decoding.protocol import Decodes, Hypothesis
-from regard.decoding.walk import Sampler, greedy, walk
+from regard.decoding.sampler import Sampler
+from regard.decoding.walk import greedy, walk
 from regard.tokens.special import FILL, OURS, Marks
 
 FILLED = 8

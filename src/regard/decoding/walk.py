@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard import chance
 from regard.decoding.protocol import (
     Decodes,
     Hypothesis,
@@ -23,6 +22,7 @@ from regard.decoding.protocol import (
     next_log_probabilities,
 )
 from regard.decoding.recorded import Tape, Tapes, laid_out, raised, tapes_of
+from regard.decoding.sampler import Sampler
 from regard.tokens.special import OURS, Marks
 
 Choose = Callable[[Tensor, Tensor, int], Tensor]
@@ -32,42 +32,6 @@ Process = Callable[[Tensor, Tensor], Tensor]
 
 def greedy(log_p: Tensor, rows: Tensor, step: int) -> Tensor:
     return log_p.argmax(-1)
-
-
-@dataclass(frozen=True, eq=False)
-class Sampler:
-    """Draw by inverting the cumulative distribution at one uniform number a row.
-
-    The number is a pure function of (seed, sentence, step), so a text does not depend on the batch it was drawn in; `numbers`
-    gives each row's sentence where it is not its place in the batch.
-    """
-
-    seed: int
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    numbers: np.ndarray | None = None
-
-    def __call__(self, log_p: Tensor, rows: Tensor, step: int) -> Tensor:
-        return self.pick(log_p, torch.from_numpy(self.uniform(rows.cpu().numpy(), step)).to(log_p))
-
-    def uniform(self, rows: np.ndarray, step: int | np.ndarray) -> np.ndarray:
-        return chance.uniform(self.seed, rows if self.numbers is None else self.numbers[rows], step)
-
-    def pick(self, log_p: Tensor, uniform: Tensor) -> Tensor:
-        """Of log p (rows, V) and a number of each row (rows,): tokens (rows,)."""
-        log_p, tokens = (log_p / self.temperature).sort(-1, descending=True)      # (rows, V)
-        p = log_p.softmax(-1)
-        if self.top_k:
-            p[:, self.top_k:] = 0
-        if self.top_p < 1:
-            beyond = p.cumsum(-1) - p >= self.top_p   # the smallest set that reaches top_p,
-            beyond[:, 0] = False                      # the best token always in it, even if p is rounded to 0
-            p = p.masked_fill(beyond, 0.0)
-        sums = p.cumsum(-1)
-        where = uniform.to(sums) * sums[:, -1]
-        rank = torch.searchsorted(sums, where[:, None], right=True).clamp(max=(p > 0).sum(-1, keepdim=True) - 1)
-        return tokens.gather(-1, rank)[:, 0]
 
 
 @dataclass
@@ -190,11 +154,11 @@ def steps(model: Decodes, inputs: Any, limits: Tensor, choose: Choose = greedy, 
 
 
 class WalkInPlace:
-    """A walk of which every sentence stays in the batch, which is how it can be recorded; the numbers to draw by are given."""
+    """A walk of which every sentence stays in the batch, which is how it can be recorded; the keys to draw by are given."""
 
-    def __init__(self, model: Decodes, inputs: Any, limits: Tensor, longest: int, uniform: Tensor | None, choose: Choose,
+    def __init__(self, model: Decodes, inputs: Any, limits: Tensor, longest: int, keys: Tensor | None, choose: Choose,
                  prefix: Tensor | None, marks: Marks):
-        self.model, self.limits, self.uniform, self.choose, self.marks = model, limits, uniform, choose, marks
+        self.model, self.limits, self.keys, self.choose, self.marks = model, limits, keys, choose, marks
         self.start = partial(begin, model, inputs, limits, prefix, marks, longest)
 
     def begin(self) -> None:
@@ -208,11 +172,11 @@ class WalkInPlace:
     def step(self) -> list[Tensor]:
         """The tokens (rows,) and their log p."""
         ends_now, end = self.limits == self.number + 1, end_of(self.logits, self.marks)
-        if self.uniform is None:
+        if self.keys is None:
             log_p, token = (part[:, 0] for part in best_next(self.logits, ends_now, 1, self.marks))
         else:
             every = next_log_probabilities(self.logits, ends_now, self.marks)
-            token = cast(Sampler, self.choose).pick(every, self.uniform[:, self.number])
+            token = cast(Sampler, self.choose).pick(every, self.keys[:, self.number])
             log_p = every.gather(-1, token[:, None])[:, 0]
         self.number += 1
         self.read(torch.where(token == end, 0, token)[:, None], self.state)
@@ -228,15 +192,15 @@ def recorded(tapes: Tapes, model: Decodes, inputs: Any, limits: Tensor, choose: 
     (parts, together), longest = laid_out(inputs), raised(limits)
     given, manner = [*parts, limits], None
     if isinstance(choose, Sampler):
-        drawn = choose.uniform(np.arange(len(limits))[:, None], np.arange(longest))             # (B, L)
+        drawn = choose.keys(np.arange(len(limits))[:, None], np.arange(longest))             # (B, L)
         given, manner = [*given, torch.from_numpy(drawn).to(limits.device)], (choose.temperature, choose.top_k, choose.top_p)
     if prefix is not None:
         given = [*given, prefix]
 
     def build(places: Sequence[Tensor]) -> WalkInPlace:
         *read, limited = places[:len(parts) + 1]
-        uniform = places[len(parts) + 1] if isinstance(choose, Sampler) else None
-        return WalkInPlace(proxy(model), together(read), limited, longest, uniform, choose,
+        keys = places[len(parts) + 1] if isinstance(choose, Sampler) else None
+        return WalkInPlace(proxy(model), together(read), limited, longest, keys, choose,
                            None if prefix is None else places[-1], marks)
 
     return tapes.find(longest, (marks, manner, prefix is None), given, build), given

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from regard.decoding.process import penalize_repeats
-from regard.decoding.walk import Choose, Process, Sampler, Step, greedy
+from regard.decoding.sampler import Sampler
+from regard.decoding.walk import Choose, Process, Step, greedy
 from regard.errors import Mistake
 from regard.tokens.detokenizer import Detokenizer
 from regard.tokens.tokenizer import Tokenizer

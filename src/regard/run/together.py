@@ -11,8 +11,9 @@ import torch
 
 from regard.batches.pixels import take
 from regard.decoding.batched import limit_of
+from regard.decoding.sampler import Sampler
 from regard.decoding.together import Request, Together
-from regard.decoding.walk import Sampler, greedy
+from regard.decoding.walk import greedy
 from regard.decoding.writer import Manner, Writer
 from regard.run.attended import spelled
 from regard.run.base import Run, searching
