@@ -41,6 +41,11 @@ class Ragged:
         where = self.positions(rows)
         return Ragged(self.flat[where.flat], where.offsets)
 
+    def through(self, table: "Ragged") -> "Ragged":
+        """Every entry replaced by the row of the table that it is the number of."""
+        found = table.take(self.flat)
+        return Ragged(found.flat, found.offsets[self.offsets])
+
     def truncated(self, most: int) -> "Ragged":
         """The first `most` entries of every row."""
         lengths = self.lengths

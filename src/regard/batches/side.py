@@ -1,9 +1,11 @@
 """The token store: texts as ids on disk, memory-mapped, built once and found again by the hash of their content."""
 
 import hashlib
-from collections import Counter
+from array import array
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +14,11 @@ from regard import chance
 from regard.batches.ragged import Ragged
 from regard.batches.store import open_store
 from regard.tokens.bpe_dropout import Segmenter, split_words
+from regard.tokens.parts import cutter
 from regard.tokens.tokenizer import Tokenizer
 
 LAYOUT = 2
-ENCODE_AT_ONCE = 20_000
+TEXTS_AT_ONCE = 20_000
 
 
 @dataclass
@@ -43,8 +46,7 @@ class Side:
         if self.words is None or self.variants is None:
             return self.ids.take(rows).truncated(self.most)
         where = self.words.positions(rows)
-        pieces = self.variants.take(self.choose(where.flat, seed, epoch))
-        return Ragged(pieces.flat, pieces.offsets[where.offsets]).truncated(self.most)
+        return Ragged(self.choose(where.flat, seed, epoch), where.offsets).through(self.variants).truncated(self.most)
 
     def split(self, most: int) -> "Side":
         """The long sentences cut into several."""
@@ -75,32 +77,41 @@ def open_side(lines: Sequence[str], tokenizer: Tokenizer, *, bpe_dropout: float 
 def digest(lines: Sequence[str], tokenizer: Tokenizer, bpe_dropout: float, seed: int) -> str:
     found = hashlib.sha256(f"{LAYOUT} {bpe_dropout} {seed if bpe_dropout else 0}\n".encode())
     found.update(tokenizer.to_json().encode() + b"\0")
-    for line in lines:
-        found.update(line.encode() + b"\n")
+    for start in range(0, len(lines), TEXTS_AT_ONCE):
+        found.update("\n".join([*lines[start:start + TEXTS_AT_ONCE], ""]).encode())
     return found.hexdigest()[:32]
 
 
 def encode(lines: Sequence[str], tokenizer: Tokenizer, *, bpe_dropout: float = 0.0, seed: int = 0) -> Side:
-    side = Side(encode_lines(lines, tokenizer))
-    return with_dropout(side, lines, tokenizer, bpe_dropout, seed) if bpe_dropout else side
+    parts, numbers = parted(lines, tokenizer)
+    side = Side(numbers.through(encode_parts(parts, tokenizer)))
+    return with_dropout(side, parts, numbers, tokenizer, bpe_dropout, seed) if bpe_dropout else side
 
 
-def encode_lines(lines: Sequence[str], tokenizer: Tokenizer) -> Ragged:
+def parted(lines: Sequence[str], tokenizer: Tokenizer) -> tuple[list[str], Ragged]:
+    """The parts that texts consist of, each once, and the texts as their numbers."""
+    number: dict[str, int] = defaultdict(count().__next__)
+    cut, flat, ends = cutter(tokenizer), array("i"), [0]
+    for line in lines:
+        flat.extend(map(number.__getitem__, cut(line)))
+        ends.append(len(flat))
+    return list(number), Ragged(np.frombuffer(flat, np.int32), np.array(ends))
+
+
+def encode_parts(parts: Sequence[str], tokenizer: Tokenizer) -> Ragged:
     rows: list[list[int]] = []
-    for start in range(0, len(lines), ENCODE_AT_ONCE):
-        rows += tokenizer.encode(lines[start:start + ENCODE_AT_ONCE])
+    for start in range(0, len(parts), TEXTS_AT_ONCE):
+        rows += tokenizer.encode(parts[start:start + TEXTS_AT_ONCE])
     return Ragged.of(rows)
 
 
-def with_dropout(side: Side, lines: Sequence[str], tokenizer: Tokenizer, dropout: float, seed: int) -> Side:
-    segmenter = Segmenter.of(tokenizer)
-    sentences = split_words(tokenizer, lines)
-    counts = Counter(word for sentence in sentences for word in sentence)
-    number = {word: i for i, word in enumerate(counts)}
-    variants = [segmenter.variants(word, count, seed, dropout) for word, count in counts.items()]
+def with_dropout(side: Side, parts: Sequence[str], numbers: Ragged, tokenizer: Tokenizer, dropout: float, seed: int) -> Side:
+    segmenter, number = Segmenter.of(tokenizer), defaultdict[str, int](count().__next__)
+    words = numbers.through(Ragged.of([[number[word] for word in words] for words in split_words(tokenizer, parts)]))
+    counts = np.bincount(words.flat, minlength=len(number)).tolist()
+    variants = [segmenter.variants(word, count, seed, dropout) for word, count in zip(number, counts)]
     choices = np.concatenate([[0], np.cumsum([len(found) for found in variants])]).astype(np.int64)
-    return Side(side.ids, Ragged.of([[number[word] for word in sentence] for sentence in sentences]), choices,
-                Ragged.of([row for found in variants for row in found]))
+    return Side(side.ids, words, choices, Ragged.of([row for found in variants for row in found]))
 
 
 def save(side: Side, folder: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from regard.batches.batch import Batch
 from regard.batches.ragged import Ragged
 from regard.batches.rows import read_two
-from regard.batches.side import ENCODE_AT_ONCE
+from regard.batches.side import TEXTS_AT_ONCE
 from regard.corpus.examples import Questions
 from regard.errors import Mistake
 from regard.tokens.special import Marks
@@ -101,8 +101,8 @@ def encoded(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[Ragged, np.ndar
     """The ids of texts, and where each token stands in its own (tokens, 2)."""
     rows: list[list[int]] = []
     spans = [np.zeros((0, 2), np.int64)]
-    for start in range(0, len(texts), ENCODE_AT_ONCE):
-        for ids, places in tokenizer.encode_spans(texts[start:start + ENCODE_AT_ONCE]):
+    for start in range(0, len(texts), TEXTS_AT_ONCE):
+        for ids, places in tokenizer.encode_spans(texts[start:start + TEXTS_AT_ONCE]):
             rows.append(ids)
             spans.append(places)
     return Ragged.of(rows), np.concatenate(spans)
