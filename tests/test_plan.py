@@ -187,7 +187,7 @@ def test_activations_are_within_4_percent_of_what_autograd_keeps(shape, bf16):
 
 def test_time_is_flops_over_speed_and_use():
     assert Device("a", 1e12, 0.5, "", count=4).seconds(1e13) == 5
-    mine = measure_device(seconds=0.05, size=128)
+    mine = measure_device(torch.device("cpu"), "fp32", seconds=0.05, size=128)
     assert 1e8 < mine.speed < 1e16 and "assumed" in mine.basis
 
 

@@ -19,7 +19,7 @@ def plan(what: Annotated[str | None, typer.Argument(metavar="RECIPE|PRESET|RUN|b
          costs: Annotated[bool, typer.Option("--costs", help="The published training costs, beside one's own runs.")] = False,
          run: Annotated[list[Path] | None, typer.Option(help="A run folder for the cost table; "
                                                         "all in runs/ when not given.")] = None,
-         measure: Annotated[bool, typer.Option("--measure", help="Time this machine for a second.")] = False,
+         measure: Annotated[bool, typer.Option("--measure", help="Rehearse a step on this machine.")] = False,
          layers: Annotated[bool, typer.Option("--layers", help="Self-attention, recurrence, convolution: counted as in table 1 "
                                               "of the 2017 paper, and timed.")] = False,
          out: Annotated[Path | None, typer.Option(help="Picture of --layers: .svg, .png or .pdf.")] = None,
@@ -46,7 +46,13 @@ def plan(what: Annotated[str | None, typer.Argument(metavar="RECIPE|PRESET|RUN|b
     elif costs:
         found = planning.costs(planning.own_costs(run or sorted(path.parent for path in Path("runs").glob("*/recipe.toml"))))
     else:
-        found = planning.plan(str(what), set_ or [], measure=measure, gpus=gpus)
+        found = planning.plan(str(what), set_ or [], gpus=gpus)
+        if measure:
+            from regard.run.rehearsal import rehearsed
+
+            if not isinstance(found, planning.Plan):
+                raise Mistake("--measure rehearses a recipe or a preset; one block alone is not trained")
+            found = rehearsed(found, device)
     if as_json:
         print_json(**found.to_json())
     else:

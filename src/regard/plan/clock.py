@@ -39,20 +39,19 @@ def training_flops(devices: int = 8, sustained: float = 9.5e12, hours: float = 1
     return devices * sustained * hours * 3600
 
 
-def measure_device(seconds: float = 1.0, size: int = 1024, utilisation: float = 0.5) -> Device:
+def measure_device(device: torch.device, precision: str, *, seconds: float = 1.0, size: int | None = None,
+                   utilisation: float = 0.5) -> Device:
     """This machine, timed for about a second in square matrix products; the utilisation stays assumed."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    size, dtype = (8 * size, torch.bfloat16) if device.type == "cuda" else (size, torch.float32)
-    a = torch.randn(size, size, device=device, dtype=dtype)
-    b = torch.randn(size, size, device=device, dtype=dtype)
+    dtype, size = torch.bfloat16 if precision == "bf16" else torch.float32, size or (1024 if device.type == "cpu" else 8192)
+    a, b = torch.randn(2, size, size, device=device, dtype=dtype)
     fastest, end = float("inf"), time.perf_counter() + seconds
     while fastest == float("inf") or time.perf_counter() < end:
         begin = time.perf_counter()
         c = a @ b
         c[0, 0].item()                                # waits for the device
         fastest = min(fastest, time.perf_counter() - begin)
-    name = torch.cuda.get_device_name() if device.type == "cuda" else f"this machine, {torch.get_num_threads()} threads"
-    return Device(f"{name}, {'bf16' if device.type == 'cuda' else 'fp32'}", 2 * size ** 3 / fastest, utilisation,
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"this machine, {torch.get_num_threads()} threads"
+    return Device(f"{name}, {precision}", 2 * size ** 3 / fastest, utilisation,
                   f"measured in {size}-wide products; {utilisation:.0%} assumed")
 
 

@@ -22,7 +22,7 @@ from regard import recipe as recipes
 from regard.errors import Mistake
 from regard.models.zoo import MODELS
 from regard.plan.block import BlockPlan, plan_block
-from regard.plan.clock import DEVICES, Device, measure_device, training_flops
+from regard.plan.clock import DEVICES, Device, training_flops
 from regard.plan.memory import training_memory
 from regard.plan.parts import Part, Total, lay_out, parts, total
 from regard.plan.spread import Way, spread
@@ -132,7 +132,8 @@ class Plan:
             "flops_a_step": self.flops_a_step, "flops": self.flops, "rule_of_thumb_flops": self.rule_of_thumb,
             "published_flops": self.published_flops,
             "memory": {precision: {**sizes, "total": sum(sizes.values())} for precision, sizes in self.memory.items()},
-            "time": [{**asdict(device), "seconds": device.seconds(self.flops)} for device in self.devices],
+            "time": [{**asdict(device), "step": device.seconds(self.flops_a_step), "seconds": device.seconds(self.flops)}
+                     for device in self.devices],
             "notes": self.notes,
             **({"gpus": self.gpus, "spread": [{**way.to_json(), "seconds": way.step * self.recipe.train.steps}
                                               for way in self.ways]} if self.gpus else {}),
@@ -140,12 +141,11 @@ class Plan:
 
 
 def plan(what: str | Path | Recipe, overrides: Sequence[str] = (), *, vocabulary: int | tuple[int, int] | None = None,
-         source_length: int = TYPICAL_LENGTH, target_length: int = TYPICAL_LENGTH, measure: bool = False,
-         gpus: int | None = None) -> Plan | BlockPlan:
+         source_length: int = TYPICAL_LENGTH, target_length: int = TYPICAL_LENGTH, gpus: int | None = None) -> Plan | BlockPlan:
     """Plan a recipe (its file, a run folder, settings), a preset by name, or `block`, the deck's encoder block.
 
-    `overrides` are `a.b=c`, as everywhere. `vocabulary` replaces the recipe's tokens.size, `measure` times this machine, `gpus`
-    says how it spreads over so many.
+    `overrides` are `a.b=c`, as everywhere. `vocabulary` replaces the recipe's tokens.size, `gpus` says how it
+    spreads over so many.
     """
     if gpus is not None and gpus < 1:
         raise Mistake(f"--gpus {gpus}: there is at least 1")
@@ -159,8 +159,7 @@ def plan(what: str | Path | Recipe, overrides: Sequence[str] = (), *, vocabulary
     if vocabulary is not None:
         found = (vocabulary, vocabulary) if isinstance(vocabulary, int) else vocabulary
         notes = [f"vocabulary {both(found)}, as asked for", *(note for note in notes if not note.startswith("vocabulary"))]
-    devices = [measure_device(), *DEVICES] if measure else DEVICES
-    planned = plan_recipe(name, recipe, found, (source_length, target_length), devices, notes)
+    planned = plan_recipe(name, recipe, found, (source_length, target_length), notes=notes)
     return planned if gpus is None else replace(planned, gpus=gpus, ways=spread(planned, gpus))
 
 
@@ -201,21 +200,26 @@ def build_on_paper(recipe: Recipe, vocabulary: tuple[int, int]) -> nn.Module:
     """The recipe's model with shapes but without memory."""
     if getattr(recipe.model, "features", None) is not None:
         raise Mistake("model.features: the vectors come from another run; plan that one, and this recipe without them")
-    said: dict[str, tuple[int, ...]] = {**dict.fromkeys((*PAIRS, "corrupted"), vocabulary[1:]), "classify": (2,),
-                                        "regress": (1,), "tag": (2,)}
-    sizes: Any = vocabulary[:1] + said.get(recipe.task, ())
-    if isinstance(recipe, ClassifyPictures | Contrast | Caption):
-        sizes = recipe.data.height_width, vocabulary[0]
-    elif isinstance(recipe, Codes):
-        sizes = (recipe.data.height_width,)
-    elif isinstance(recipe, Draw):
-        codes = codes_of(recipe)
-        sizes = vocabulary[0], codes.model.codes, codes.model.grid(recipe.data.height_width)
     with torch.device("meta"):
-        model: nn.Module = MODELS[recipe.task][recipe.model.kind](recipe.model, *sizes, recipe.train.regularize)
+        model: nn.Module = MODELS[recipe.task][recipe.model.kind](recipe.model, *sizes_of(recipe, vocabulary),
+                                                                  recipe.train.regularize)
     if isinstance(recipe, Contrast | Caption):
         lay_out(model, recipe.data.height_width)
     return model
+
+
+def sizes_of(recipe: Recipe, vocabulary: tuple[int, int]) -> tuple[Any, ...]:
+    """What a model is built for besides its settings: how much it reads and says."""
+    said: dict[str, tuple[int, ...]] = {**dict.fromkeys((*PAIRS, "corrupted"), vocabulary[1:]), "classify": (2,),
+                                        "regress": (1,), "tag": (2,)}
+    if isinstance(recipe, ClassifyPictures | Contrast | Caption):
+        return recipe.data.height_width, vocabulary[0]
+    if isinstance(recipe, Codes):
+        return (recipe.data.height_width,)
+    if isinstance(recipe, Draw):
+        codes = codes_of(recipe)
+        return vocabulary[0], codes.model.codes, codes.model.grid(recipe.data.height_width)
+    return vocabulary[:1] + said.get(recipe.task, ())
 
 
 def codes_of(recipe: Draw) -> Recipe:

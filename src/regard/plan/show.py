@@ -120,11 +120,11 @@ def memory_table(plan: Plan) -> Table:
 
 
 def time_table(plan: Plan) -> Table:
-    table = new_table("time on", "TFLOP/s", "used", "training", "where from")
-    table.columns[4].justify = "left"
+    table = new_table("time on", "TFLOP/s", "used", "a step", "training", "where from")
+    table.columns[-1].justify = "left"
     for device in plan.devices:
         table.add_row(device.name, f"{device.speed / 1e12:,.3g}", f"{device.utilisation:.0%}",
-                      duration(device.seconds(plan.flops)), device.basis)
+                      duration(device.seconds(plan.flops_a_step)), duration(device.seconds(plan.flops)), device.basis)
     return table
 
 
@@ -283,4 +283,4 @@ def duration(seconds: float) -> str:
     for unit, length in (("years", 365 * 86400), ("days", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length or (unit == "h" and seconds >= length):
             return f"{seconds / length:,.1f} {unit}"
-    return f"{seconds:,.1f} s"
+    return f"{seconds:,.1f} s" if seconds >= 1 else milliseconds(seconds)

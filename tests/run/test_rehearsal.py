@@ -1,0 +1,88 @@
+"""Laws of the rehearsal: what grows with the layers is foretold; everything that says labels can be rehearsed."""
+
+import json
+import sys
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard import cli
+from regard.plan import Device, plan
+from regard.plan.planned import plan_recipe
+from regard.recipe import build
+from regard.run import rehearsal
+
+CPU = torch.device("cpu")
+TINY = {"width": 16, "heads": 2, "feed_forward": 32}
+FILES = {"train": ["a"], "valid": ["b"]}
+PICTURES = {"train": ["a"], "valid": ["b"], "size": 8}
+RECIPES = {
+    "translate": {"data": {"train": ["a", "b"], "valid": ["a", "b"]}, "model": {"preset": "tiny", **TINY, "encoder_layers": 5}},
+    "translate, recurrent": {"data": {"train": ["a", "b"], "valid": ["a", "b"]}, "model": {"kind": "recurrent", "width": 16}},
+    "language": {"task": "language", "data": FILES, "model": {"kind": "transformer", "layers": 4, **TINY, "max_length": 12}},
+    "masked": {"task": "masked", "data": FILES, "model": {"kind": "transformer", "layers": 4, **TINY, "max_length": 12}},
+    "corrupted": {"task": "corrupted", "data": FILES, "model": {"preset": "tiny", **TINY}},
+    "classify": {"task": "classify", "data": {"world": {}}, "model": {"kind": "transformer", "layers": 1, **TINY}},
+    "pictures": {"task": "classify", "data": PICTURES, "model": {"kind": "vit", "layers": 4, **TINY, "patch": 4}},
+    "caption": {"task": "caption", "data": PICTURES, "model": {
+        "encoder": {"kind": "cnn", "widths": [8, 12], "strides": [2, 2]}, "decoder": {"kind": "lstm", "width": 12}}},
+}
+
+
+def planned(name, **train):
+    settings = RECIPES[name]
+    few = {"pictures_per_batch": 3} if name in ("pictures", "caption") else {"tokens_per_batch": 36}
+    tokens = {} if name == "pictures" else {"tokens": {"size": 40}}
+    recipe = build({**settings, **tokens, "train": {"precision": "fp32", **few, **train}}, name=name)
+    return plan_recipe(name, recipe, (40, 40), (12, 12))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_whatever_says_labels_is_rehearsed(name, monkeypatch):
+    monkeypatch.setattr(rehearsal, "measure_device", lambda device, precision: Device("mine", 1e9, 0.5, "assumed"))
+    mine = rehearsal.rehearsed(planned(name), "cpu").devices[0]
+    assert mine.name == "mine" and "rehearsed" in mine.basis and 0 < mine.seconds(planned(name).flops_a_step) < 10
+
+
+@given(st.integers(1, 12), st.integers(1, 12), st.floats(0, 1), st.floats(0, 1), st.floats(0.1, 1))
+def test_what_grows_with_the_layers_is_foretold(encoder, decoder, read, wrote, rest):
+    plan = planned("translate")
+    deep = plan.recipe.model_copy(update={"model": plan.recipe.model.model_copy(
+        update={"encoder_layers": encoder, "decoder_layers": decoder})})
+    def seconds(plan, device, rows, recipe):
+        return rest + read * recipe.model.encoder_layers + wrote * recipe.model.decoder_layers
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rehearsal, "step_seconds", seconds)
+        found = rehearsal.foretold(plan_recipe("deep", deep, (40, 40), (12, 12)), CPU, 3)
+    assert found == pytest.approx(seconds(plan, CPU, 3, deep))
+
+
+def test_a_long_step_or_a_small_memory_is_rehearsed_with_fewer_rows():
+    plan = planned("language", tokens_per_batch=12_000)
+    fast, slow = Device("", 1e15, 0.5, ""), Device("", plan.flops_a_step / rehearsal.LONGEST / 5, 1.0, "")
+    assert rehearsal.rows_that_fit(plan, fast, "fp32", 1e12) == 1000
+    assert rehearsal.rows_that_fit(plan, slow, "fp32", 1e12) == 200
+    assert 0 < rehearsal.rows_that_fit(plan, fast, "fp32", 1e7) < 1000
+    assert rehearsal.rows_that_fit(plan, fast, "fp32", 1e3) == 0
+
+
+def test_what_cannot_be_rehearsed_has_its_products_timed(monkeypatch):
+    monkeypatch.setattr(rehearsal, "free", lambda device: 0)
+    mine = rehearsal.rehearsed(planned("language"), "cpu").devices[0]
+    assert "assumed" in mine.basis and "fp32" in mine.name
+
+
+def test_the_verb(monkeypatch, capsys):
+    def regard(*words):
+        monkeypatch.setattr(sys, "argv", ["regard", "plan", *words])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return ended.value.code, capsys.readouterr().out
+
+    code, out = regard("tiny", "--measure", "--json", "--device", "cpu", "--set", "train.tokens_per_batch=60")
+    told = json.loads(out)
+    assert code == 0 and "rehearsed" in told["time"][0]["basis"] and len(told["time"]) == 1 + len(plan("tiny").devices)
+    assert told["time"][0]["step"] * told["steps"] == pytest.approx(told["time"][0]["seconds"])
+    assert regard("block", "--measure")[0] == 2
