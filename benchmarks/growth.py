@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from regard import recipe as recipes
 from regard.decoding.batched import decode_all, searcher
@@ -59,7 +59,8 @@ def planned(work: str, rows: int, length: int, width: int | None, precision: str
     task = given.get("task", "translate")
     batch = {"pictures_per_batch": rows} if work == "vit" else {"tokens_per_batch": rows * length}
     wider = {} if width is None else {"width": width, "heads": width // 64, "feed_forward": 4 * width}
-    settings = {"data": DATA.get(task), **given, "model": {**given.get("model", {}), "preset": preset, **wider},
+    settings = {"data": DATA.get(task), **given, "model": {**given.get("model", {}), "preset": preset, **wider,
+                                                **({"max_length": 1024} if work == "base" else {})},
                 **({} if work == "vit" else {"tokens": {"size": vocabulary}}),
                 "train": {"precision": precision, "regularize": {"dropout": 0.0, "label_smoothing": 0.0}, **batch,
                           **({"compile": True, "graphs": True} if GPU else {})}}
@@ -86,7 +87,7 @@ def status(name: str) -> int:
 
 def trained(work: str, rows: int, length: int, precision: str, width: int | None = None) -> Point:
     plan, before = planned(work, rows, length, width, precision), held()
-    seconds = step_seconds(plan, DEVICE, rows)
+    seconds = step_seconds(plan, DEVICE, rows, [plan.recipe])[0]
     return Point(seconds, peak() - before, plan.flops_a_step, sum(plan.memory[precision].values()))
 
 
@@ -159,18 +160,20 @@ def drawn(found: dict[str, tuple[str, list[int], list[Point]]]) -> Figure:
         grid = figure.subplots(2, len(found), sharex="col")
         for (name, (axis, sizes, points)), above, below in zip(found.items(), *grid):
             last = points[-1].seconds / points[-1].flops
-            for axes, measured, counted, colour in (
-                    (above, [p.seconds for p in points], [p.flops * last for p in points], SERIES[0]),
-                    (below, [p.bytes / 2**30 for p in points], [p.counted / 2**30 for p in points], SERIES[1])):
-                axes.plot(sizes, counted, color=MUTED, linewidth=1.2, dashes=(4, 3), label="counted")
+            for axes, dashed, measured, counted, colour in (
+                    (above, "FLOPs counted", [p.seconds for p in points], [p.flops * last for p in points], SERIES[0]),
+                    (below, "bytes counted", [p.bytes / 2**30 for p in points], [p.counted / 2**30 for p in points], SERIES[1])):
+                axes.plot(sizes, counted, color=MUTED, linewidth=1.2, dashes=(4, 3), label=dashed)
                 axes.plot(sizes, measured, color=colour, marker="o", markersize=4.5, linestyle="none", label="measured")
                 axes.set_xscale("log", base=2)
-                axes.set_yscale("log")
                 axes.set_xticks(sizes, [str(size) for size in sizes])
                 axes.xaxis.set_minor_locator(NullLocator())
-                axes.yaxis.set_minor_locator(NullLocator())
-                axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
                 axes.grid()
+            above.set_yscale("log")
+            above.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            above.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            above.yaxis.set_minor_locator(NullLocator())
+            below.set_ylim(bottom=0)
             heading(above, f"over the {name}")
             below.set_xlabel(axis)
         grid[0][0].set_ylabel("seconds")

@@ -51,12 +51,12 @@ def test_what_grows_with_the_layers_is_foretold(encoder, decoder, read, wrote, r
     plan = planned("translate")
     deep = plan.recipe.model_copy(update={"model": plan.recipe.model.model_copy(
         update={"encoder_layers": encoder, "decoder_layers": decoder})})
-    def seconds(plan, device, rows, recipe):
-        return rest + read * recipe.model.encoder_layers + wrote * recipe.model.decoder_layers
+    def seconds(plan, device, rows, recipes):
+        return [rest + read * recipe.model.encoder_layers + wrote * recipe.model.decoder_layers for recipe in recipes]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rehearsal, "step_seconds", seconds)
         found = rehearsal.foretold(plan_recipe("deep", deep, (40, 40), (12, 12)), CPU, 3)
-    assert found == pytest.approx(seconds(plan, CPU, 3, deep))
+    assert found == pytest.approx(seconds(plan, CPU, 3, [deep])[0])
 
 
 def test_a_long_step_or_a_small_memory_is_rehearsed_with_fewer_rows():

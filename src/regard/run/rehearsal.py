@@ -4,8 +4,7 @@ the second and the third did."""
 import inspect
 import os
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 
 from regard.batches.batch import Batch
 from regard.models.zoo import MODELS
-from regard.plan.clock import Device, measure_device, wait_for
+from regard.plan.clock import Device, measure_device, take_turns
 from regard.plan.memory import training_memory
 from regard.plan.planned import Plan, build_on_paper, sizes_of
 from regard.recipe import Recipe
@@ -29,7 +28,8 @@ from regard.training.precision import choose_precision
 
 DEPTHS = ("layers", "encoder_layers", "decoder_layers")
 SHALLOW, LESS_SHALLOW = 1, 3
-WARM, TIMED = {"cpu": 1, "cuda": 4}, 3                               # a GPU compiles, tries and records first
+WARM, REPEATS = 4, 5
+"""Steps for a GPU to compile, try and record; steps that are timed."""
 LONGEST = 20.0
 """Seconds of one step of the whole model, at half of what large products reach; of a longer one fewer rows are rehearsed."""
 ROOM = 0.8
@@ -63,7 +63,7 @@ def rows_that_fit(plan: Plan, machine: Device, precision: str, room: float) -> i
     model = build_on_paper(shallow(recipe, dict.fromkeys(depths(recipe), LESS_SHALLOW)), plan.vocabulary)
     needed = training_memory(model, recipe.train, precision, *plan.lengths)
     by_rows = needed.pop("activations", 0) + needed.pop("logits", 0)
-    left = ROOM * room - sum(needed.values())
+    left = ROOM * room - sum(needed.values()) * (1 + len(depths(recipe)))         # all copies take turns
     return max(0, min(rows, int(left / max(1, by_rows) * whole)))
 
 
@@ -71,12 +71,10 @@ def foretold(plan: Plan, device: torch.device, rows: int) -> float:
     """Seconds of a step with so many examples."""
     deep = depths(plan.recipe)
     least = dict.fromkeys(deep, SHALLOW)
-    first = step_seconds(plan, device, rows, shallow(plan.recipe, least))
-    added = 0.0
-    for name, depth in deep.items():
-        deeper = step_seconds(plan, device, rows, shallow(plan.recipe, {**least, name: LESS_SHALLOW}))
-        added += max(0.0, deeper - first) / (LESS_SHALLOW - SHALLOW) * (depth - SHALLOW)
-    return first + added
+    first, *deeper = step_seconds(plan, device, rows, [shallow(plan.recipe, {**least, **more})
+                                                       for more in ({}, *({name: LESS_SHALLOW} for name in deep))])
+    layer = [max(0.0, seconds - first) / (LESS_SHALLOW - SHALLOW) for seconds in deeper]
+    return first + sum(seconds * (depth - SHALLOW) for seconds, depth in zip(layer, deep.values()))
 
 
 def depths(recipe: Recipe) -> dict[str, int]:
@@ -89,17 +87,14 @@ def shallow(recipe: Recipe, layers: dict[str, int]) -> Recipe:
     return recipe.model_copy(update={"model": recipe.model.model_copy(update=layers)})
 
 
-def step_seconds(plan: Plan, device: torch.device, rows: int, recipe: Recipe | None = None) -> float:
-    """The shortest of a few steps of training with random examples of the plan's lengths."""
-    step, found = prepared(plan, device, rows, recipe or plan.recipe), []
+def step_seconds(plan: Plan, device: torch.device, rows: int, recipes: Sequence[Recipe]) -> list[float]:
+    """The shortest of a few steps of training each, in turns, with random examples of the plan's lengths."""
+    steps = [prepared(plan, device, rows, recipe) for recipe in recipes]
     with beside(device):
-        for _ in range(WARM[device.type] + TIMED):
-            wait_for(device)
-            begun = time.perf_counter()
-            step()
-            wait_for(device)
-            found.append(time.perf_counter() - begun)
-    return min(found[-TIMED:])
+        for step in steps:
+            for _ in range(WARM if device.type == "cuda" else 0):
+                step()
+        return [min(times) for times in take_turns(steps, device, repeats=REPEATS, shortest=0.0)]
 
 
 def prepared(plan: Plan, device: torch.device, rows: int, recipe: Recipe) -> Callable[[], Any]:
