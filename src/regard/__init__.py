@@ -20,7 +20,7 @@ PUBLIC = {
     "attend": "regard.attention.core",
     "context_attention": "regard.attention.plain",
     "convert": "regard.run.convert",
-    "edit": "regard.attention.watch",
+    "edit": "regard.attention.edit",
     "key_value_attention": "regard.attention.plain",
     "load": "regard.run.opened",
     "self_attention": "regard.attention.plain",

@@ -11,11 +11,12 @@ from torch.profiler import ProfilerActivity, profile
 
 from regard.attention import record as recording
 from regard.attention.core import attention_weights
+from regard.attention.maps import weights_map
 from regard.attention.masks import Mask
 from regard.attention.multihead import Attend
 from regard.attention.record import KEEP, SHARE, Budget, chunks, parse_bytes, record
 from regard.attention.scores import Additive
-from regard.attention.watch import watch, weights_map
+from regard.attention.watch import watch
 from regard.errors import Mistake
 from regard.models.zoo import MODELS
 from regard.recipe import EncoderModel

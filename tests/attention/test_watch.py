@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from regard.attention.core import attention_weights
-from regard.attention.watch import edit, places, watch
+from regard.attention.edit import edit
+from regard.attention.places import places
+from regard.attention.watch import watch
 from regard.errors import Mistake
 from regard.models.transformer import Transformer
 from regard.models.universal import UniversalTransformer

@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.attention.watch import places, watch
+from regard.attention.places import places
+from regard.attention.watch import watch
 from regard.decoding.beam import beam_search
 from regard.decoding.walk import greedy, walk
 from regard.models.zoo import MODELS

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from regard.attention.watch import places, watch
+from regard.attention.places import places
+from regard.attention.watch import watch
 from regard.decoding.beam import beam_search
 from regard.decoding.walk import greedy, walk
 from regard.layers.recurrent import Recurrent

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from regard.attention.places import places
 from regard.attention.positions import sinusoids
-from regard.attention.watch import places
 from regard.batches.batch import NOTHING, Batch
 from regard.models.transformer import Transformer
 from regard.models.universal import UniversalTransformer

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.attention.watch import edit
+from regard.attention.edit import edit
 from regard.chance import uniform
 from regard.explain.methods import explain
 from regard.explain.paths import look

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from regard.attention.watch import edit, watch
+from regard.attention.edit import edit
+from regard.attention.watch import watch
 
 Relations = Mapping[str, Mapping[str, Tensor]]
 """By what looks at what ("source" or "target" at itself, "cross"), the relations (T, S) by name."""

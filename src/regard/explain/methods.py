@@ -21,7 +21,8 @@ from torch import Tensor
 
 from regard.attention.core import share
 from regard.attention.multihead import MultiHead
-from regard.attention.watch import layer_of, watch
+from regard.attention.places import layer_of
+from regard.attention.watch import watch
 from regard.errors import Mistake
 from regard.explain.flow import Network
 from regard.explain.paths import Paths, look, look_with_gradients

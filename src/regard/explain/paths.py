@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from regard.attention.places import layer_of
 from regard.attention.seen import Seen
-from regard.attention.watch import layer_of, watch
+from regard.attention.watch import watch
 from regard.errors import Mistake
 from regard.explain.target import Target, recurrent_backward
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from regard.attention.file import Place, Record
+from regard.attention.places import places
 from regard.attention.seen import Seen
-from regard.attention.watch import places, watch
+from regard.attention.watch import watch
 from regard.errors import Mistake
 from regard.pictures.maps import Maps, maps
 from regard.run.base import Run

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import __version__, ranks
-from regard.attention.watch import places
+from regard.attention.places import places
 from regard.batches.batches import in_order
 from regard.batches.lengths import evaluation_rows, training_rows
 from regard.batches.packed import Packed

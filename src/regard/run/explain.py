@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.attention.watch import places
+from regard.attention.places import places
 from regard.errors import Mistake
 from regard.explain.apart import tell_apart
 from regard.explain.faithful import LOT, MEASURES, SHARES, mean, measure, permuted, summarise

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.attention.watch import places
+from regard.attention.places import places
 from regard.batches.batches import in_order
 from regard.corpus.examples import Labelled, Lines, Pairs, Pictures
 from regard.errors import Mistake

@@ -10,9 +10,9 @@ import numpy as np
 from torch import Tensor
 
 from regard.attention.file import Place
+from regard.attention.places import places
 from regard.attention.positions import Positions
 from regard.attention.seen import Seen
-from regard.attention.watch import places
 from regard.errors import Mistake
 from regard.pictures.neurons import MOST_QUESTIONS, Neurons, Question, choose_keys, neurons, neurons_page, neurons_text
 from regard.pictures.spread import entropies

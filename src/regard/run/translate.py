@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.attention.watch import places, watch
+from regard.attention.places import places
+from regard.attention.watch import watch
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows, Translations
 from regard.batches.side import Side
