@@ -114,12 +114,12 @@ class Sentences(Single):
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
         return self.padded(*self.unpadded(rows, seed, epoch), rows)
 
-    def split(self, most: int) -> "Windows":
-        return Windows(self, most)
+    def split(self, most: int) -> "Pieces":
+        return Pieces(self, most)
 
 
 @dataclass
-class Windows:
+class Pieces:
     """Texts cut into windows of at most `most` positions: each reads on where the one before it ended, and sees nothing of what
     is before that; every word is said once."""
 
@@ -152,10 +152,10 @@ class Windows:
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
         return self.padded(*self.unpadded(rows, seed, epoch), rows)
 
-    def plain(self) -> "Windows":
+    def plain(self) -> "Pieces":
         return replace(self, texts=self.texts.plain())
 
-    def capped(self, most: int) -> "Windows":
+    def capped(self, most: int) -> "Pieces":
         return replace(self, most=min(self.most, most))
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from regard import chance
+from regard.decoding.protocol import largest
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +43,7 @@ class Sampler:
         V = log_p.shape[-1]
         if not 0 < self.top_k < V and self.top_p == 1:
             return log_p, torch.arange(V, device=log_p.device)[None]
-        log_p, tokens = log_p.topk(min(self.top_k or V, V), dim=-1)
+        log_p, tokens = largest(log_p, min(self.top_k or V, V))
         if self.top_p < 1:
             p = log_p.softmax(-1)
             beyond = p.cumsum(-1) - p >= self.top_p   # the smallest set that reaches top_p,
