@@ -104,7 +104,7 @@ def test_the_tours_command_makes_its_translator(tmp_path):
     words = shlex.split(f"{TRANSLATOR} {smaller}")
     done = subprocess.run([sys.executable, "-m", "regard", *words], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert len((tmp_path / "translator" / "outputs" / "test.txt").read_text().splitlines()) == 200
+    assert (tmp_path / "translator" / "outputs" / "test.txt").read_text().count("\n") == 200
 
 
 @pytest.mark.parametrize("page", ["01-scores.py", "05-norms.py"])
