@@ -9,6 +9,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# the system tests that measure time, or would be hurried by others at their side
+ALONE := $(patsubst %,tests/system/test_%.py,demo site page views server ranks)
 
 .PHONY: setup demo test check system torture audit lock docs bench clean
 
@@ -32,7 +34,8 @@ test: check
 system: setup
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test,browser]"
 	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq chromium) || echo "no chromium: the browser tests will be skipped"
-	$(BIN)/pytest -m system -rs --ignore=tests/torture
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m system -rs -n logical --dist loadfile --ignore=tests/torture $(ALONE:%=--ignore=%)
+	$(BIN)/pytest -m system -rs $(ALONE)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m system -rs tests/torture
 
 torture: setup

@@ -5,10 +5,14 @@ import json
 import multiprocessing
 import os
 import socket
+import subprocess
+import sys
 import traceback
+from pathlib import Path
 
 import hypothesis
 import pytest
+import tomli_w
 import torch
 from hypothesis import strategies as st
 
@@ -64,6 +68,49 @@ def be_rank(rank, number, port, folder, work, given):
         (folder / f"{rank}.txt").write_text(f"rank {rank}: {traceback.format_exc()}")
         os._exit(1)
     os._exit(0)
+
+
+@pytest.fixture(scope="session")
+def torchrun():
+    """Begins a command of ours, or a script, on so many ranks in a folder."""
+    def start(folder, ranks, *words, options=(), script=None, stdin=None, **environment):
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *options,
+                   *([str(script)] if script else ["-m", "regard"]), *map(str, words)]
+        known = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(folder / "cache"),
+                 "PYTHONPATH": str(Path(__file__).parents[1] / "src"), **environment}
+        return subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=known,
+                                cwd=folder)
+    return start
+
+
+@pytest.fixture(scope="session")
+def write_job():
+    """Writes the recipe of a small job for several ranks."""
+    def write(path, **train):
+        path.write_text(tomli_w.dumps({**JOB, "train": {"tokens_per_batch": 512, **train}}))
+    return write
+
+
+@pytest.fixture(scope="session")
+def in_child():
+    """Does something in a forked process; what went wrong there, or nothing."""
+    def do(act):
+        told, telling = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                act()
+                os._exit(0)
+            except BaseException as error:
+                os.write(telling, repr(error).encode())
+            finally:
+                os._exit(1)
+        os.close(telling)
+        with os.fdopen(told, encoding="utf-8") as said:
+            wrong = said.read()
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        return wrong or (f"exit status {status}" if status else "")
+    return do
 
 
 @pytest.fixture
@@ -151,5 +198,11 @@ TINY = {
     "train": {"steps": 60, "tokens_per_batch": 1024, "evaluate_every": 30, "evaluate_sentences": 10, "save_every": 30,
               "log_every": 10, "optimizer": {"learning_rate": 5e-3}, "schedule": {"warmup_steps": 10},
               "regularize": {"dropout": 0.0}},
+    "decode": {"beam": 2},
+}
+JOB = {
+    "data": {"world": {"number": 400, "held_out": 24}},
+    "tokens": {"size": 300},
+    "model": {"preset": "tiny", "width": 16, "heads": 2, "feed_forward": 32, "max_length": 48},
     "decode": {"beam": 2},
 }

@@ -19,7 +19,7 @@ WORLD = {
     "data": {"world": {"number": 20_000, "held_out": 200}},
     "tokens": {"size": 1000},
     "model": {"preset": "tiny", "max_length": 64},
-    "train": {"steps": 250, "tokens_per_batch": 2048, "evaluate_every": 250, "save_every": 250,
+    "train": {"steps": 250, "tokens_per_batch": 1024, "evaluate_every": 250, "save_every": 250,
               "optimizer": {"learning_rate": 3e-3}, "schedule": {"warmup_steps": 50}, "regularize": {"dropout": 0.0}},
 }
 VARIANTS = {
@@ -30,10 +30,10 @@ VARIANTS = {
     "relative bias, muon, trapezoid": {"model": {"positions": {"kind": "relative"}, "norm_first": True},
                                        "train": {"optimizer": {"kind": "muon"}, "schedule": {"kind": "trapezoid"}}},
     "ALiBi, learned widths, unigram": {"model": {"positions": {"kind": "alibi"}, "encoder_widths": [96, 128], "norm_first": True},
-                                       "tokens": {"kind": "unigram"}},
+                                       "tokens": {"kind": "unigram"}, "train": {"tokens_per_batch": 2048}},
     "separate vocabularies, R-Drop, BPE-dropout, EMA": {
         "model": {"positions": {"kind": "learned"}, "tie": "target", "norm_first": True}, "tokens": {"joint": False, "size": 600},
-        "train": {"ema": 0.98, "regularize": {"dropout": 0.05, "r_drop": 1.0, "bpe_dropout": 0.05}}},
+        "train": {"tokens_per_batch": 2048, "ema": 0.98, "regularize": {"dropout": 0.05, "r_drop": 1.0, "bpe_dropout": 0.05}}},
 }
 
 
@@ -44,7 +44,6 @@ def merged(base, change):
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_kind_of_transformer_learns(name, tmp_path):
-    torch.set_num_threads(os.cpu_count() or 1)
     run = train(merged(WORLD, VARIANTS[name]), tmp_path / "run", device="cpu")
     (result,) = evaluate(run, save=False)
     print(name, result.scores["bleu"])
@@ -62,15 +61,20 @@ def test_compiled_training_agrees_with_eager(tmp_path):
     torch.testing.assert_close(torch.tensor(curves[0]), torch.tensor(curves[1]), atol=2e-3, rtol=2e-3)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_run_ended_from_outside_goes_on_to_the_same_bits(number, tmp_path):
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that nobody ended."""
     settings = merged(WORLD, {"data": {"world": {"number": 2000, "held_out": 50}},
                               "train": {"steps": 60, "save_every": 5, "evaluate_every": 20}})
-    whole = train(settings, tmp_path / "whole", device="cpu")
+    return train(settings, tmp_path_factory.mktemp("whole") / "run", device="cpu").folder
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_run_ended_from_outside_goes_on_to_the_same_bits(whole, number, tmp_path):
     folder = tmp_path / "ended"
     words = [sys.executable, "-m", "regard", "train", "--device", "cpu"]
-    (tmp_path / "recipe.toml").write_text((whole.folder / "recipe.toml").read_text())
-    child = subprocess.Popen([*words, str(tmp_path / "recipe.toml"), "--out", str(folder)], stderr=subprocess.PIPE)
+    same = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}                # of whose bits they are
+    child = subprocess.Popen([*words, str(whole / "recipe.toml"), "--out", str(folder)], stderr=subprocess.PIPE, env=same)
     while not list((folder / "checkpoints").glob("step-*")):
         time.sleep(0.05)
         assert child.poll() is None
@@ -78,5 +82,5 @@ def test_a_run_ended_from_outside_goes_on_to_the_same_bits(number, tmp_path):
     child.send_signal(number)
     status = child.wait(60)
     assert status == (143 if number == signal.SIGTERM else -signal.SIGKILL)
-    assert subprocess.run([*words, str(folder), "--resume"], stderr=subprocess.PIPE).returncode == 0
-    assert (folder / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()
+    assert subprocess.run([*words, str(folder), "--resume"], stderr=subprocess.PIPE, env=same).returncode == 0
+    assert (folder / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()

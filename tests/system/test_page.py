@@ -1,7 +1,6 @@
 """The server's page in a real browser: every view, streaming, 2,000 tokens, what goes wrong, by keyboard alone."""
 
 import base64
-import importlib.util
 import json
 import re
 import urllib.request
@@ -11,24 +10,11 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.system
-HERE = Path(__file__).parent
 NASTY = "<img src=x onerror=alert(1)>"
 LONG = {"task": "language", "data": {"world": {"number": 200, "held_out": 10}, "language": "target"}, "tokens": {"size": 300},
-        "model": {"kind": "transformer", "layers": 2, "heads": 2, "feed_forward": 32, "width": 16, "max_length": 2200}}
+        "model": {"kind": "transformer", "layers": 2, "heads": 2, "feed_forward": 32, "width": 16, "max_length": 2200},
+        "train": {"steps": 3, "tokens_per_batch": 512, "evaluate_every": 3, "save_every": 3, "log_every": 3}}
 REFUSED = re.compile(r"Failed to load resource: .*\b(401|422|503)\b|ERR_CONNECTION_REFUSED")
-
-
-def beside(name):
-    """A module of the server's tests."""
-    spec = importlib.util.spec_from_file_location(name, HERE.parent / "server" / f"{name}.py")
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
-
-
-@pytest.fixture(scope="module")
-def stubs():
-    return beside("page_stub")
 
 
 @pytest.fixture(scope="module")
@@ -38,37 +24,26 @@ def stub(stubs):
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory, tiny_run):
+def served(tmp_path_factory, runs, listening):
     """A tiny run of every task, behind the real server."""
     from regard.run.fit import train
 
-    tiny, folder = beside("conftest"), tmp_path_factory.mktemp("served")
-    recipes = {**tiny.RECIPES, "long": {**LONG, "train": tiny.SHORT}}
-    runs = {"en-de": tiny_run, **{name: train(recipe, folder / name, device="cpu") for name, recipe in recipes.items()}}
-    codes = train(tiny.CODES, folder / "codes", device="cpu")
-    drawing = {**tiny.DRAW, "model": {**tiny.DRAW["model"], "codes": {"run": str(codes.folder)}}}
-    runs["draw"] = train(drawing, folder / "draw", device="cpu")
-    with tiny.Listening(runs) as server:
+    long = train(LONG, tmp_path_factory.mktemp("served") / "long", device="cpu")
+    with listening({**runs, "long": long}) as server:
         yield server.url + "/"
 
 
-@pytest.fixture
-def opened(browser):
+@pytest.fixture(scope="module")
+def opened(window):
     """Opens the page at a model's view; at the end nothing was wrong, and nothing was asked of anybody but its server."""
     @contextmanager
     def open_(address, at="", width=1100, refused=False, **options):
-        page = browser.new_page(viewport={"width": width, "height": 800}, **options)
-        page.set_default_timeout(20_000)
-        wrong, asked = [], []
-        page.on("console", lambda message: wrong.append(message.text))
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("dialog", lambda dialog: (wrong.append(dialog.message), dialog.dismiss()))
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto(address + (f"#{at}" if at else ""))
-        yield page
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        assert page.locator("[style*='expression'], script:not([src]), [onclick]").count() == 0
-        page.close()
+        with window(width, **options) as (page, wrong, asked):
+            page.set_default_timeout(20_000)
+            page.goto(address + (f"#{at}" if at else ""))
+            yield page
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert page.locator("[style*='expression'], script:not([src]), [onclick]").count() == 0
         assert [one for one in wrong if not (refused and REFUSED.search(one))] == []
         assert [one for one in asked if not one.startswith((address, "data:", "blob:"))] == []
     return open_

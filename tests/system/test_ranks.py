@@ -1,13 +1,11 @@
 """torchrun itself: a job on 2, 1 and 4 ranks; ranks that are killed, frozen, that raise or exit; restarts; shared verbs."""
 
 import json
-import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
-from pathlib import Path
+from functools import partial
 
 import pytest
 
@@ -17,29 +15,6 @@ from regard.training import checkpoint
 from regard.worlds import bilingual
 
 pytestmark = pytest.mark.system
-RECIPE = """
-[data]
-world = {number = 400, held_out = 24}
-[tokens]
-size = 300
-[model]
-preset = "tiny"
-width = 16
-heads = 2
-feed_forward = 32
-max_length = 48
-[train]
-steps = %d
-tokens_per_batch = 512
-evaluate_every = %d
-save_every = 5
-keep = 100
-log_every = 1
-[train.regularize]
-dropout = 0.0
-[decode]
-beam = 2
-"""
 INJECT = """
 import os, signal, sys
 from regard import ranks
@@ -64,20 +39,18 @@ main()
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
+def place(tmp_path_factory, write_job):
     folder = tmp_path_factory.mktemp("job")
-    (folder / "job.toml").write_text(RECIPE % (20, 20))
-    (folder / "long.toml").write_text(RECIPE % (100_000, 100_000))
+    for name, steps in (("job.toml", 20), ("long.toml", 100_000)):
+        write_job(folder / name, steps=steps, evaluate_every=steps, save_every=5, keep=100, log_every=1,
+                  regularize={"dropout": 0.0})
     (folder / "harm.py").write_text(INJECT)
     return folder
 
 
-def start(place, ranks, *words, options=(), script=None, stdin=None, **environment):
-    run = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *options]
-    command = [sys.executable, *run, *([str(place / script)] if script else ["-m", "regard"]), *map(str, words)]
-    known = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(place / "cache"),
-             "PYTHONPATH": str(Path(__file__).parents[2] / "src"), **environment}
-    return subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=known, cwd=place)
+@pytest.fixture(scope="module")
+def start(torchrun, place):
+    return partial(torchrun, place)
 
 
 def finish(process, seconds=120, text=None):
@@ -100,16 +73,16 @@ def same_bits(one, other, step):
 
 
 @pytest.fixture(scope="module")
-def whole(place):
+def whole(place, start):
     """The job on two ranks, undisturbed, with FSDP."""
-    status, out, err = finish(start(place, 2, "train", "job.toml", "--out", "whole", "--set", "train.parallel=fsdp"))
+    status, out, err = finish(start(2, "train", "job.toml", "--out", "whole", "--set", "train.parallel=fsdp"))
     assert status == 0, err
     assert out.count("bleu") == 1                     # said once
     return place / "whole"
 
 
-def test_restarts_go_on_to_the_same_bits(place, whole):
-    job = start(place, 2, "train", "job.toml", "--out", "again", "--set", "train.parallel=fsdp", options=["--max-restarts", "2"],
+def test_restarts_go_on_to_the_same_bits(place, start, whole):
+    job = start(2, "train", "job.toml", "--out", "again", "--set", "train.parallel=fsdp", options=["--max-restarts", "2"],
                 script="harm.py", HARM="SIGKILL", AT="12")
     status, _, err = finish(job)
     assert status == 0, err
@@ -117,7 +90,7 @@ def test_restarts_go_on_to_the_same_bits(place, whole):
     assert (place / "again" / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 
-def test_two_ranks_then_one_then_four(place, whole):
+def test_two_ranks_then_one_then_four(place, start, whole):
     """Each goes on from the same place of the data, and without dropout with the same curve."""
     moved = place / "moved"
     shutil.copytree(whole, moved)
@@ -126,7 +99,7 @@ def test_two_ranks_then_one_then_four(place, whole):
             shutil.rmtree(path)
     (moved / "log.jsonl").unlink()
     train(moved, resume=True, overrides=["train.steps=10"], device="cpu")
-    status, _, err = finish(start(place, 4, "train", "moved", "--resume", "--set", "train.steps=20", "--no-evaluate"))
+    status, _, err = finish(start(4, "train", "moved", "--resume", "--set", "train.steps=20", "--no-evaluate"))
     assert status == 0 and "going on from step 10" in err, err
     found, straight = losses(moved), losses(whole)
     assert sorted(found) == list(range(6, 21))
@@ -140,8 +113,8 @@ def test_two_ranks_then_one_then_four(place, whole):
     ("SIGKILL", 10, "lost another one"), ("raise", 10, "rank 1 failed: ValueError: rank 1 had enough"),
     ("exit", 10, "lost another one"), ("leave", 10, "lost another one"),
     ("SIGSTOP", 60, "rank 1 has given no sign of life")])
-def test_one_rank_down_ends_all_with_one_cause_first(place, harm, seconds, said, tmp_path):
-    job = start(place, 2, "train", "long.toml", "--out", tmp_path / "run", script="harm.py", HARM=harm, AT="12")
+def test_one_rank_down_ends_all_with_one_cause_first(start, harm, seconds, said, tmp_path):
+    job = start(2, "train", "long.toml", "--out", tmp_path / "run", script="harm.py", HARM=harm, AT="12")
     log = tmp_path / "run" / "log.jsonl"
     while not (log.exists() and log.read_text().count("loss") >= 12):
         assert job.poll() is None, job.stderr.read()
@@ -158,8 +131,8 @@ def test_one_rank_down_ends_all_with_one_cause_first(place, harm, seconds, said,
     print(f"{harm}: {took:.1f} s")
 
 
-def test_a_signal_to_one_rank_or_to_torchrun_leaves_a_good_checkpoint(place, tmp_path):
-    job = start(place, 2, "train", "long.toml", "--out", tmp_path / "run")
+def test_a_signal_to_one_rank_or_to_torchrun_leaves_a_good_checkpoint(start, tmp_path):
+    job = start(2, "train", "long.toml", "--out", tmp_path / "run")
     log = tmp_path / "run" / "log.jsonl"
     while not (log.exists() and log.read_text().count("loss") >= 8):
         assert job.poll() is None, job.stderr.read()
@@ -174,19 +147,19 @@ def test_a_signal_to_one_rank_or_to_torchrun_leaves_a_good_checkpoint(place, tmp
     assert err.count("interrupted; everything is saved") == 1
 
 
-def test_a_mistake_is_said_once(place):
-    status, _, err = finish(start(place, 2, "train", "job.toml", "--set", "train.parallel=none", "--out", "never"))
+def test_a_mistake_is_said_once(place, start):
+    status, _, err = finish(start(2, "train", "job.toml", "--set", "train.parallel=none", "--out", "never"))
     assert status != 0 and err.count("regard: train.parallel = 'none'") == 1 and not (place / "never").exists()
 
 
-def test_translate_and_evaluate_are_shared_and_said_once(place, whole):
+def test_translate_and_evaluate_are_shared_and_said_once(start, whole):
     lines = [pair.source for pair in bilingual.generate(50, 9, level=1)]
     text, expected = "\n".join(lines), "".join(f"{best.text}\n" for best in load(whole, device="cpu").best(lines))
-    job = start(place, 2, "translate", whole, stdin=subprocess.PIPE)
+    job = start(2, "translate", whole, stdin=subprocess.PIPE)
     status, out, err = finish(job, text=text)
     assert status == 0 and out == expected and out.count("\n") == 50, err
     before = json.loads((whole / "scores.json").read_text())
-    status, out, err = finish(start(place, 2, "evaluate", "whole", "--json"))
+    status, out, err = finish(start(2, "evaluate", "whole", "--json"))
     assert status == 0, err
     said = [json.loads(line) for line in out.splitlines()]
     assert {line["metric"]: line["score"] for line in said} == {name: score["score"] for name, score in before["test"].items()}

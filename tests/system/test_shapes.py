@@ -1,10 +1,7 @@
 """The world of shapes in small: each of the picture models learns what it should, in about a minute; the full figures are in
 RESULTS.md, with their recipes."""
 
-import os
-
 import pytest
-import torch
 
 from regard.run.evaluate import evaluate
 from regard.run.fit import train
@@ -20,11 +17,6 @@ def steps(number, pictures=64, **more):
     return {"steps": number, "pictures_per_batch": pictures, "evaluate_every": number, "save_every": number,
             "optimizer": {"kind": "muon", "learning_rate": 1e-3, "weight_decay": 0.05}, "schedule": {"warmup_steps": 30},
             "regularize": {"dropout": 0.0, "label_smoothing": 0.0}, **more}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def all_cores():
-    torch.set_num_threads(os.cpu_count() or 1)
 
 
 def scored(recipe, folder):

@@ -1,9 +1,6 @@
 """Three tasks of the bilingual world, from nothing, in one model: both directions are translated, and labels are labels."""
 
-import os
-
 import pytest
-import torch
 
 from regard.run.evaluate import evaluate
 from regard.run.fit import train
@@ -28,7 +25,6 @@ RECIPE = {
 
 
 def test_three_tasks_of_the_world_are_learned_together(tmp_path):
-    torch.set_num_threads(os.cpu_count() or 1)
     run = train(RECIPE, tmp_path / "run", device="cpu")
     results = {result.name: result for result in evaluate(run)}
     print({name: result.scores for name, result in results.items()})

@@ -1,6 +1,5 @@
 """Every kind of page in a real browser, of 5 and of 2,000 tokens: no errors, no requests, words stay words."""
 
-
 import numpy as np
 import pytest
 
@@ -39,19 +38,13 @@ def group(request):
     return [maps(name, layers(), words, words, names=["1", "2"]) for name in ("self-attention of the encoder", "cross-attention")]
 
 
-def opened(browser, path, do):
+def opened(window, path, do):
     """What goes wrong while a page is opened, and something is done with it."""
-    page = browser.new_page(viewport={"width": 1000, "height": 800})
-    problems, requests = [], []
-    page.on("console", lambda message: problems.append(message.text))
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("dialog", lambda dialog: (problems.append(dialog.message), dialog.dismiss()))
-    page.on("request", lambda request: requests.append(request.url))
-    page.goto(path.as_uri())
-    do(page)
-    assert page.locator("img").count() == 0
-    page.close()
-    assert not problems and requests == [path.as_uri()]
+    with window(1000) as (page, wrong, asked):
+        page.goto(path.as_uri())
+        do(page)
+        assert page.locator("img").count() == 0
+    assert not wrong and asked == [path.as_uri()]
 
 
 def unscripted(browser, path, holds):
@@ -64,7 +57,7 @@ def unscripted(browser, path, holds):
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_pages_to_look_around_in(browser, group, tmp_path, view):
+def test_pages_to_look_around_in(window, group, tmp_path, view):
     path = tmp_path / "a.html"
     path.write_text(views(group, view=view, token=0 if view == "token" else None, title=NASTY), encoding="utf-8")
     assert path.stat().st_size < 3_000_000
@@ -91,11 +84,11 @@ def test_pages_to_look_around_in(browser, group, tmp_path, view):
         page.locator("button.head").first.click()
         assert page.locator("button.head[aria-pressed=false]").count() == 1
 
-    opened(browser, path, around)
+    opened(window, path, around)
 
 
 @pytest.mark.parametrize("kind", ["matrix", "lines", "model", "entropy", "tree", "positions", "curves"])
-def test_pages_around_a_picture(browser, group, tmp_path, kind):
+def test_pages_around_a_picture(window, group, tmp_path, kind):
     found = group[0]
     nodes = [Node(-1, 1, NASTY, -0.1, KEPT, best=True), Node(-1, 1, "b", -1.0, PRUNED),
              Node(0, 2, "c", -0.2, ENDED, -0.1, best=True)]
@@ -112,11 +105,11 @@ def test_pages_around_a_picture(browser, group, tmp_path, kind):
         if kind in ("matrix", "lines", "tree", "curves"):
             assert any("<img" in text for text in page.locator("svg text").all_text_contents())
 
-    opened(browser, tmp_path / "a.html", look)
+    opened(window, tmp_path / "a.html", look)
 
 
 @pytest.mark.parametrize("number", [5, 2000])
-def test_neurons_are_pointed_at(browser, asking, tmp_path, number):
+def test_neurons_are_pointed_at(browser, window, asking, tmp_path, number):
     path, found = tmp_path / "a.html", asking(min(number, MOST_QUESTIONS), number, 64)
     path.write_text(neurons_page(found, 1, svg_text(neurons(found, 1)), title=NASTY), encoding="utf-8")
     assert path.stat().st_size < 3_000_000
@@ -136,13 +129,13 @@ def test_neurons_are_pointed_at(browser, asking, tmp_path, number):
         page.locator(".sums canvas").nth(2).hover(position={"x": 3, "y": 3})
         assert "component 1" in page.locator("#said").inner_text()
 
-    opened(browser, path, around)
+    opened(window, path, around)
     unscripted(browser, path, lambda page: page.locator("svg text").first.is_visible())
 
 
 @pytest.mark.parametrize("number", [5, 2000])
 @pytest.mark.parametrize("own", [None, 1])
-def test_steps_are_gone_through(browser, stepping, tmp_path, number, own):
+def test_steps_are_gone_through(browser, window, stepping, tmp_path, number, own):
     path = tmp_path / "a.html"
     path.write_text(generation_page(stepping(number, number, own), title=NASTY), encoding="utf-8")
 
@@ -160,7 +153,7 @@ def test_steps_are_gone_through(browser, stepping, tmp_path, number, own):
         page.locator(".steps tbody tr").nth(3).click()
         assert step() == f"step 4 of {number}" and page.locator("#stage [title]").count() >= 1
 
-    opened(browser, path, around)
+    opened(window, path, around)
     unscripted(browser, path, lambda page: page.locator(".steps tbody tr").count() == number
                and page.locator(".steps tbody tr").last.is_visible() and page.locator("#stage").is_hidden()
                and "<img onerror> 0.20" in page.locator(".steps tbody tr").first.inner_text())

@@ -4,7 +4,6 @@ import ctypes
 import os
 import resource
 import shutil
-import sys
 from contextlib import contextmanager
 
 import pytest
@@ -21,21 +20,6 @@ def tensors(size):
     return {"model": {"a": torch.randn(size, 64)}, "optimizer": {"a/exp_avg": torch.randn(size, 64)}}
 
 
-def in_child(act):
-    """Whether an act in a process of its own ends well."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            act()
-            status = 0
-        except BaseException as error:
-            print(repr(error), file=sys.__stderr__)
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-
-
 def refuse(folder, size):
     """A save that the disk does not let through."""
     try:
@@ -49,7 +33,7 @@ def refuse(folder, size):
 
 
 @pytest.mark.parametrize("offsets", [4, pytest.param(OFFSETS, marks=pytest.mark.torture)])
-def test_a_write_that_stops_anywhere_leaves_the_checkpoint_before(tmp_path, count, offsets):
+def test_a_write_that_stops_anywhere_leaves_the_checkpoint_before(tmp_path, in_child, count, offsets):
     """RLIMIT_FSIZE: the kernel takes a part of the data, then says EFBIG."""
     whole = 64 * 256 * 4
     for number in range(offsets):
@@ -59,7 +43,7 @@ def test_a_write_that_stops_anywhere_leaves_the_checkpoint_before(tmp_path, coun
         def act(folder=folder, limit=limit):
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
             refuse(folder, 256)
-        assert in_child(act), f"at {limit} bytes"
+        assert in_child(act) == "", f"at {limit} bytes"
         count("writes cut short by the kernel (RLIMIT_FSIZE)")
 
 

@@ -4,8 +4,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,34 +12,6 @@ import pytest
 from regard.run.fit import train
 
 pytestmark = pytest.mark.torture
-RECIPE = """
-[data]
-world = {number = 400, held_out = 24}
-[tokens]
-size = 300
-[model]
-preset = "tiny"
-width = 16
-heads = 2
-feed_forward = 32
-max_length = 48
-[train]
-steps = 300
-tokens_per_batch = 512
-evaluate_every = 100
-save_every = 20
-log_every = 20
-ema = 0.9
-"""
-
-
-def start(place, ranks, kind, out, restarts):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "--max-restarts",
-               str(restarts), "-m", "regard", "train", "job.toml", "--out", out, "--set", f"train.parallel={kind}",
-               "--no-evaluate"]
-    known = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(place / "cache"),
-             "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=known, cwd=place)
 
 
 def workers(job):
@@ -58,13 +28,17 @@ def bits(folder):
 
 
 @pytest.mark.parametrize("kind, ranks", [("ddp", 2), ("fsdp", 2), ("ddp", 3), ("fsdp", 3)])
-def test_any_rank_killed_at_any_moment(tmp_path, kind, ranks):
+def test_any_rank_killed_at_any_moment(torchrun, write_job, tmp_path, kind, ranks):
+    def start(out, restarts):
+        return torchrun(tmp_path, ranks, "train", "job.toml", "--out", out, "--set", f"train.parallel={kind}", "--no-evaluate",
+                        options=["--max-restarts", str(restarts)])
+
     chance = random.Random(f"{kind} {ranks}")
-    (tmp_path / "job.toml").write_text(RECIPE)
-    whole = start(tmp_path, ranks, kind, "whole", 0)
+    write_job(tmp_path / "job.toml", steps=300, evaluate_every=100, save_every=20, log_every=20, ema=0.9)
+    whole = start("whole", 0)
     _, err = whole.communicate(timeout=300)
     assert whole.returncode == 0, err
-    job, kills = start(tmp_path, ranks, kind, "run", 50), 0
+    job, kills = start("run", 50), 0
     log = tmp_path / "run" / "log.jsonl"
     while kills < 4 and job.poll() is None:
         seen = log.read_text().count("loss") if log.exists() else 0
