@@ -20,6 +20,8 @@ FILES = {"train": ["a"], "valid": ["b"]}
 PICTURES = {"train": ["a"], "valid": ["b"], "size": 8}
 RECIPES = {
     "translate": {"data": {"train": ["a", "b"], "valid": ["a", "b"]}, "model": {"preset": "tiny", **TINY, "encoder_layers": 5}},
+    "translate, of any width": {"data": {"train": ["a", "b"], "valid": ["a", "b"]}, "model": {
+        "preset": "tiny", **TINY, "encoder_layers": 4, "encoder_widths": [16, 24, 24, 16]}},
     "translate, recurrent": {"data": {"train": ["a", "b"], "valid": ["a", "b"]}, "model": {"kind": "recurrent", "width": 16}},
     "language": {"task": "language", "data": FILES, "model": {"kind": "transformer", "layers": 4, **TINY, "max_length": 12}},
     "masked": {"task": "masked", "data": FILES, "model": {"kind": "transformer", "layers": 4, **TINY, "max_length": 12}},
@@ -66,6 +68,11 @@ def test_a_long_step_or_a_small_memory_is_rehearsed_with_fewer_rows():
     assert rehearsal.rows_that_fit(plan, slow, "fp32", 1e12) == 200
     assert 0 < rehearsal.rows_that_fit(plan, fast, "fp32", 1e7) < 1000
     assert rehearsal.rows_that_fit(plan, fast, "fp32", 1e3) == 0
+
+
+def test_a_batch_has_an_example():
+    plan = planned("language", tokens_per_batch=5)
+    assert rehearsal.rows_that_fit(plan, Device("", 1e15, 0.5, ""), "fp32", 1e12) == rehearsal.examples(plan) == 1
 
 
 def test_what_cannot_be_rehearsed_has_its_products_timed(monkeypatch):

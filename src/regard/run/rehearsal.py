@@ -44,20 +44,23 @@ def rehearsed(plan: Plan, device: str = "auto") -> Plan:
     mine = measure_device(chosen, precision)
     rows = rows_that_fit(plan, mine, precision, free(chosen))
     if rows:
-        whole = plan.recipe.train.budget(max(plan.lengths)) // max(plan.lengths)
-        seconds = foretold(plan, chosen, rows) * whole / rows
+        seconds = foretold(plan, chosen, rows) * examples(plan) / rows
         flops = plan.flops_a_step / plan.recipe.train.gradient_accumulation_steps
         mine = replace(mine, utilisation=flops / (mine.speed * seconds),
                        basis=f"products timed; a step of {rows:,} × {max(plan.lengths)} rehearsed")
     return replace(plan, devices=[mine, *plan.devices])
 
 
+def examples(plan: Plan) -> int:
+    """Of a batch."""
+    return max(1, plan.recipe.train.budget(max(plan.lengths)) // max(plan.lengths))
+
+
 def rows_that_fit(plan: Plan, machine: Device, precision: str, room: float) -> int:
     """Examples to rehearse with: those of a batch, if time and memory are enough; 0 where a step cannot be rehearsed."""
-    recipe, longest = plan.recipe, max(plan.lengths)
+    recipe, whole = plan.recipe, examples(plan)
     if kind_of(recipe).objective is not Run.objective:                            # labels that random numbers cannot stand for
         return 0
-    whole = max(1, recipe.train.budget(longest) // longest)
     flops = plan.flops_a_step / recipe.train.gradient_accumulation_steps
     rows = min(whole, max(1, round(whole * LONGEST / machine.seconds(flops))))
     model = build_on_paper(shallow(recipe, dict.fromkeys(depths(recipe), LESS_SHALLOW)), plan.vocabulary)
@@ -78,8 +81,10 @@ def foretold(plan: Plan, device: torch.device, rows: int) -> float:
 
 
 def depths(recipe: Recipe) -> dict[str, int]:
-    """The numbers of layers that are worth leaving some out of."""
+    """The numbers of layers that are worth leaving some out of; not of layers that are each of another width."""
     found = {name: getattr(recipe.model, name, 0) for name in DEPTHS}
+    if getattr(recipe.model, "encoder_widths", None):
+        del found["encoder_layers"]
     return {name: depth for name, depth in found.items() if depth > LESS_SHALLOW}
 
 
