@@ -3,6 +3,7 @@
 import copy
 import json
 import shutil
+import tomllib
 
 import numpy as np
 import pytest
@@ -321,6 +322,19 @@ def test_starters_are_recipes_that_train(pictures, codes, tmp_path):
     train(found, tmp_path / "run", device="cpu")
     with pytest.raises(Mistake, match="name your data"):
         said("new", "draw")
+
+
+def test_a_starter_for_codes_finds_the_paths(pictures, tmp_path):
+    names = [line.split("\t")[0] for line in (pictures / "train.tsv").read_text(encoding="utf-8").splitlines()]
+    table = pictures / "named.jsonl"
+    table.write_text("".join(json.dumps({"id": number, "path": name}) + "\n" for number, name in enumerate(names)))
+    found = recipes.parse("\n".join(said("new", "codes", "--data", table)), ["train.steps=1", "train.evaluate_every=1"])
+    assert found.data.path == "path"
+    train(found, tmp_path / "run", device="cpu")
+    table.write_text('{"id": 1}\n')
+    with pytest.raises(Mistake, match=r"has the fields id; name the path file or file_name or image$"):
+        said("new", "codes", "--data", table)
+    assert "path" not in tomllib.loads("\n".join(said("new", "codes", "--data", pictures)))["data"]
 
 
 def test_pictures_without_captions_are_enough_for_codes(pictures, tmp_path):

@@ -30,30 +30,48 @@ def set_aside(examples: Examples) -> int:
     return min(2000, max(1, len(set(examples.keys())) // 20))
 
 
+def path_in(file: Path) -> int | str:
+    """The column of the paths: by the name of a .jsonl's field or of a .tsv's first line, else the first."""
+    if file.is_dir() or kind_of(file) not in (".tsv", ".jsonl") or ".index.tsv" in file.name:
+        return 0
+    names = names_in(file)
+    path = next((name for name in PATHS if name in names), None)
+    if path is None and kind_of(file) == ".jsonl":
+        raise Mistake(f"{file}:1 has the fields {', '.join(names)}; name the path {' or '.join(PATHS[:3])}")
+    return path or 0
+
+
 def columns_of(file: Path) -> tuple[int | str, list[int | str]]:
     """Where path and captions are: by the names of a .jsonl's fields or of a .tsv's first line, else first and after it."""
     if file.suffix == ".tar":
         return 0, [1]                                                             # they lie beside the pictures
     if kind_of(file) not in (".tsv", ".jsonl"):
         raise Mistake(f"{file}: give a .tsv or .jsonl with paths of pictures and captions, an .index.tsv, or .tar shards")
-    first = next((line for line in iterate_lines(file) if line.strip()), "")
-    try:
-        row = json.loads(first) if kind_of(file) == ".jsonl" else dict.fromkeys(cell.strip() for cell in first.split("\t"))
-    except json.JSONDecodeError:
-        row = None
-    if not isinstance(row, dict):
-        raise Mistake(f"{file}:1 is not a JSON object")
-    names = list(row)
+    names = names_in(file)
     path, said = (next((name for name in known if name in names), None) for known in (PATHS, CAPTIONS))
     if kind_of(file) == ".jsonl" and (path is None or said is None):
         raise Mistake(f"{file}:1 has the fields {', '.join(names)}; name the path {' or '.join(PATHS[:3])}, and the captions "
                       f"{' or '.join(CAPTIONS[:2])}")
     if path is not None and said is not None:
         return path, [said]
-    before, columns = 3 if ".index.tsv" in file.name else 1, first.count("\t") + 1        # a name; where it begins, its bytes
-    if columns <= before:
-        raise Mistake(f"{file}:1 has {columns} columns; captions are expected from column {before} on, counted from 0")
-    return 0, list(range(before, columns))
+    before = 3 if ".index.tsv" in file.name else 1                                # a name; where it begins, its bytes
+    if len(names) <= before:
+        raise Mistake(f"{file}:1 has {len(names)} columns; captions are expected from column {before} on, counted from 0")
+    return 0, list(range(before, len(names)))
+
+
+def names_in(file: Path) -> list[str]:
+    """The fields of a .jsonl's first line; the cells of a .tsv's."""
+    first = next((line for line in iterate_lines(file) if line.strip()), "")
+    if kind_of(file) != ".jsonl":
+        return [cell.strip() for cell in first.split("\t")]
+    try:
+        row = json.loads(first)
+    except json.JSONDecodeError:
+        row = None
+    if not isinstance(row, dict):
+        raise Mistake(f"{file}:1 is not a JSON object")
+    return list(row)
 
 
 def sides_of(pictures: Pictures) -> list[int]:

@@ -9,7 +9,7 @@ import numpy as np
 from regard.corpus.examples import Pictures
 from regard.corpus.gallery import read_pictures
 from regard.errors import Mistake
-from regard.run.starter_files import placed, set_aside, sides_of
+from regard.run.starter_files import path_in, placed, set_aside, sides_of
 from regard.run.starter_pairs import captioned
 
 # (shorter sides up to, size, pixels across a code)
@@ -97,7 +97,9 @@ def codes_recipe(files: Sequence[Path]) -> str:
     """For pictures in folders, tables or shards."""
     if not files:
         raise Mistake("name your data: --data F, a folder of pictures, a .tsv or .jsonl with their paths, or .tar shards")
-    pictures = read_pictures(files)
+    path = path_in(files[0])
+    pictures = read_pictures(files, path=path)
+    named = f"path = {json.dumps(path)}                        # the column of the path\n" if path else ""
     size, down = size_of(pictures)
     codes, width, steps = next(row[1:] for row in CODES if len(pictures) <= row[0])
     return f"""\
@@ -106,7 +108,7 @@ def codes_recipe(files: Sequence[Path]) -> str:
 task = "codes"
 seed = 1
 
-{data_of(files, pictures, size)}
+{data_of(files, pictures, size)}{named}
 [model]
 quantise = "vq"                 # the nearest vector of a book; "gumbel" is DALL·E's relaxation
 codes = {codes}                     # vectors in the book
