@@ -25,6 +25,7 @@ from regard.models.gpt import Gpt
 from regard.models.transformer import Transformer
 from regard.models.vit import Vit
 from regard.recipe import DecoderModel, Positions, Regularize, Training, TransformerModel, VitModel
+from regard.run.rehearsal import Alike, Silent
 from regard.training.loop import Trainer, beside
 from regard.training.objectives import Say
 
@@ -72,18 +73,6 @@ def vit(labels: int = 1000) -> Work:
     return Work(model, Batch({"pixels": pixels}, said, None),  # type: ignore[arg-type]
                 lambda: as_transformers(model, "classify", labels, num_labels=labels),
                 lambda peer: peer(pixel_values=pixels).logits, 256, "pictures a second")
-
-
-class Alike:
-    """Batches that are all of one shape."""
-
-    def alike(self) -> bool:
-        return True
-
-
-class Silent:
-    def note(self, text: str) -> None:
-        print(text)
 
 
 def our_step(work: Work) -> Callable[[], Tensor]:

@@ -13,7 +13,7 @@ from regard.decoding.batched import batches_by_length, decode_all, searcher, wor
 from regard.decoding.beam import Beams, beam_search, is_done
 from regard.decoding.process import penalize_repeats
 from regard.decoding.protocol import length_penalty
-from regard.decoding.sampler import Sampler
+from regard.decoding.sampler import Sampler, times
 from regard.decoding.walk import greedy, steps, walk
 from regard.models.transformer import Transformer
 from regard.recipe import Positions, TransformerModel
@@ -142,6 +142,7 @@ def test_samples_follow_the_distribution_and_its_truncations():
     torch.testing.assert_close(shares(top_k=2), torch.tensor([0.625, 0.375, 0, 0]), atol=0.015, rtol=0)
     torch.testing.assert_close(shares(top_p=1e-320), torch.tensor([1.0, 0, 0, 0]))
     torch.testing.assert_close(shares(top_p=0.6), torch.tensor([0.625, 0.375, 0, 0]), atol=0.015, rtol=0)
+    torch.testing.assert_close(shares(top_k=2, top_p=0.6), torch.tensor([1.0, 0, 0, 0]))          # of what top_k left
     torch.testing.assert_close(shares(top_p=0.01), torch.tensor([1.0, 0, 0, 0]), atol=0.0, rtol=0)
 
 
@@ -159,6 +160,26 @@ def test_a_token_alone_is_drawn_and_a_forbidden_one_never(seed, only):
     log_p = torch.full((50, 4), -torch.inf)
     log_p[:, only] = 0
     assert set(Sampler(seed=seed, temperature=1e-6)(log_p, torch.arange(50), 1).tolist()) == {only}
+
+
+def key_of(bits):
+    """The key by which token 0 draws these 64 bits: splitmix64 taken back."""
+    def taken_back(z, by):
+        x = z
+        for _ in range(64 // by):
+            x = z ^ (x >> by)
+        return x
+    state = taken_back(bits, 31) * pow(0x94D049BB133111EB, -1, 2**64) % 2**64
+    state = taken_back(state, 27) * pow(0xBF58476D1CE4E5B9, -1, 2**64) % 2**64
+    state = (taken_back(state, 30) - 0x9E3779B97F4A7C15) % 2**64
+    return state - 2**64 if state >= 2**63 else state
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_luckiest_and_the_unluckiest_draw_are_times_too(dtype):
+    keys = torch.tensor([key_of(0), key_of(2**63), key_of(2**64 - 1)])
+    lucky, middling, unlucky = times(keys, torch.zeros(1, 1).long(), dtype)[:, 0]
+    assert 0 < lucky < 1e-15 and middling == pytest.approx(np.log(2)) and 16 < unlucky < torch.inf
 
 
 def penalty(strength):
