@@ -9,6 +9,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# a process that is killed fails its test by name; replaced, the others would wait for it forever (pytest-xdist #1378)
+SHARED := --dist loadfile --max-worker-restart 0
 # the system tests that measure time, or would be hurried by others at their side
 ALONE := $(patsubst %,tests/system/test_%.py,demo site page views server ranks)
 
@@ -29,12 +31,12 @@ check: setup
 	$(BIN)/mypy
 
 test: check
-	$(BIN)/pytest -m "not system and not torture" -n auto --dist loadfile
+	$(BIN)/pytest -m "not system and not torture" -n auto $(SHARED)
 
 system: setup
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test,browser]"
 	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq chromium) || echo "no chromium: the browser tests will be skipped"
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m system -rs -n logical --dist loadfile --ignore=tests/torture $(ALONE:%=--ignore=%)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m system -rs -n logical $(SHARED) --ignore=tests/torture $(ALONE:%=--ignore=%)
 	$(BIN)/pytest -m system -rs $(ALONE)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m system -rs tests/torture
 

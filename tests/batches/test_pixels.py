@@ -84,12 +84,6 @@ def test_a_disk_without_room_is_told_before_anything_is_written(pictures, monkey
         open_pixels(pictures, FRAME)
 
 
-def test_a_process_that_is_killed_is_told(pictures, monkeypatch):
-    monkeypatch.setattr(module, "pixels_of", lambda *_: module.os._exit(9))
-    with pytest.raises(Mistake, match="was ended from outside"):
-        open_pixels(pictures, FRAME, workers=2)
-
-
 def test_batches_are_taken_from_the_disk_or_from_a_device(pictures):
     stored = open_pixels(pictures, FRAME)
     rows = np.array([5, 299, 0])

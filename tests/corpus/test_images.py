@@ -1,6 +1,8 @@
 """Pictures of every sort become RGB of one size, or are refused by name in one line."""
 
 import random
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 
 import numpy as np
@@ -106,6 +108,17 @@ def test_a_decompression_bomb_is_refused(monkeypatch, limit):
     refused(written(Image.fromarray(COLOURS)), f"more than {limit} pixels")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 54)
     assert seen(written(Image.fromarray(COLOURS))).shape == (6, 9, 3)
+
+
+def test_a_bomb_is_refused_in_every_thread(monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 40)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    small, large = written(Image.fromarray(COLOURS[:4])), written(Image.fromarray(COLOURS))
+    with ThreadPoolExecutor(8) as pool:
+        told = [pool.submit(refused, large, "more than 40 pixels") if i % 2 else pool.submit(seen, small) for i in range(2000)]
+    sys.setswitchinterval(before)
+    assert not [error for one in told if (error := one.exception())]
 
 
 WHOLE = {kind: written(Image.fromarray(SMOOTH), kind) for kind in ("PNG", "JPEG", "WEBP")}

@@ -32,13 +32,17 @@ def test_a_second_process_is_told_who_was_first(tmp_path, in_child):
 def test_a_killed_process_holds_nothing_though_its_workers_live_on(tmp_path, in_child):
     pid = os.fork()
     if pid == 0:
-        with only_run(tmp_path):
-            if os.fork() == 0:                        # a worker, which has the file open too
-                time.sleep(2)
-                os._exit(0)
-            (tmp_path / "held").touch()
-            time.sleep(60)
+        try:
+            with only_run(tmp_path):
+                if os.fork() == 0:                    # a worker, which has the file open too
+                    time.sleep(2)
+                    os._exit(0)
+                (tmp_path / "held").touch()
+                time.sleep(60)
+        finally:
+            os._exit(1)
     while not (tmp_path / "held").exists():
+        assert os.waitpid(pid, os.WNOHANG)[0] == 0, "the one that was to hold it is gone"
         time.sleep(0.01)
     assert refused(in_child(lambda: hold(tmp_path)))
     os.kill(pid, signal.SIGKILL)

@@ -1,17 +1,13 @@
 """The pixel store: pictures decoded once, kept on disk in one array, memory-mapped, found again by their content.
 
-They are decoded in worker processes, each of which writes its rows into the array: their number changes nothing but the time.
+They are decoded in threads, for Pillow lets go of the interpreter while it decodes: their number changes nothing but the time.
 """
 
 import hashlib
-import multiprocessing
 import os
 import shutil
-import sys
-import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,7 +26,7 @@ from regard.errors import Mistake
 LAYOUT = 1
 FILE = "pixels.npy"
 AT_ONCE = 64
-"""Pictures that a worker is given at a time."""
+"""Pictures that a thread is given at a time."""
 MOST_OF_A_DEVICE = 0.25
 """The part of a device's free memory that pictures may take for good."""
 
@@ -42,7 +38,9 @@ def open_pixels(pictures: Pictures, frame: Frame, *, workers: int | None = None)
     """All pictures brought to the frame (N, H, W, 3), decoded if they are not in the cache yet."""
     def build(folder: Path) -> dict[str, int]:
         require_space(folder, len(pictures) * frame.size[0] * frame.size[1] * 3)
-        decode_into(folder / FILE, pictures.pictures, frame, workers)
+        pixels = np.lib.format.open_memmap(folder / FILE, mode="w+", dtype=np.uint8, shape=(len(pictures), *frame.size, 3))
+        decode_into(pixels, pictures.pictures, frame, workers)
+        pixels.flush()
         return {"layout": LAYOUT, "rows": len(pictures)}
 
     return np.load(open_store(digest(pictures, frame), build) / FILE, mmap_mode="r")
@@ -50,11 +48,9 @@ def open_pixels(pictures: Pictures, frame: Frame, *, workers: int | None = None)
 
 def decoded(pictures: Sequence[Piece | np.ndarray], frame: Frame, *, workers: int | None = None) -> np.ndarray:
     """All pictures brought to the frame (N, H, W, 3), and kept nowhere."""
-    if len(pictures) <= AT_ONCE:
-        return np.stack([pixels_of(picture, frame) for picture in pictures])
-    with tempfile.TemporaryDirectory() as folder:
-        decode_into(Path(folder, FILE), pictures, frame, workers)
-        return np.array(np.load(Path(folder, FILE), mmap_mode="r"))
+    pixels = np.empty((len(pictures), *frame.size, 3), np.uint8)
+    decode_into(pixels, pictures, frame, workers)
+    return pixels
 
 
 def digest(pictures: Pictures, frame: Frame) -> str:
@@ -65,32 +61,19 @@ def digest(pictures: Pictures, frame: Frame) -> str:
     return found.hexdigest()[:32]
 
 
-def decode_into(path: Path, pictures: Sequence[Piece | np.ndarray], frame: Frame, workers: int | None = None) -> None:
-    """Decode all pictures into an array at `path`; the first one that cannot be is the one that is told of."""
-    np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=(len(pictures), *frame.size, 3)).flush()
-    parts = [(path, start, pictures[start:start + AT_ONCE], frame) for start in range(0, len(pictures), AT_ONCE)]
-    workers = min(workers or os.cpu_count() or 1, len(parts))
-    if workers <= 1:
-        for part in parts:
-            decode_part(*part)
-        return
-    method = "fork" if sys.platform == "linux" else "spawn"                       # spawned ones run the user's script again
-    with ProcessPoolExecutor(workers, multiprocessing.get_context(method)) as pool:
-        waiting = [pool.submit(decode_part, *part) for part in parts]
+def decode_into(pixels: np.ndarray, pictures: Sequence[Piece | np.ndarray], frame: Frame, workers: int | None = None) -> None:
+    """Fill the array with all pictures; the first one that cannot be decoded is the one that is told of."""
+    def decode(start: int) -> None:
+        for row, picture in enumerate(pictures[start:start + AT_ONCE], start=start):
+            pixels[row] = pixels_of(picture, frame)
+
+    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
+        waiting = [pool.submit(decode, start) for start in range(0, len(pictures), AT_ONCE)]
         try:
             for one in waiting:
                 one.result()
-        except BrokenProcessPool:
-            raise Mistake("a process that decodes pictures was ended from outside; is there enough memory?") from None
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def decode_part(path: Path, start: int, pictures: Sequence[Piece | np.ndarray], frame: Frame) -> None:
-    pixels = np.load(path, mmap_mode="r+")
-    for row, picture in enumerate(pictures, start=start):
-        pixels[row] = pixels_of(picture, frame)
-    pixels.flush()
+            pool.shutdown(cancel_futures=True)
 
 
 def require_space(folder: Path, needed: int) -> None:

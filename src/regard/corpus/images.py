@@ -24,6 +24,7 @@ FORMATS = ("PNG", "JPEG", "WEBP")
 BROKEN = (OSError, SyntaxError, ValueError, TypeError, EOFError, LookupError, ArithmeticError, MemoryError, RuntimeError,
           AssertionError, AttributeError, struct.error, zlib.error)
 """What Pillow raises on files that are not what they should be."""
+warnings.filterwarnings("ignore", module=r"PIL\.")                                # of damaged EXIF and the like: in every thread
 
 
 @dataclass(frozen=True)
@@ -59,22 +60,22 @@ def pixels_of(picture: Piece | np.ndarray, frame: Frame) -> np.ndarray:
 
 def decode(data: bytes, name: str, most: int | None = None) -> Image.Image:
     """The whole picture in RGB; one of more than `most` pixels is refused before it is read, and so is what Pillow refuses."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")                                           # damaged EXIF and the like
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        try:
-            opened = Image.open(BytesIO(data), formats=FORMATS)
-            if most is not None and opened.width * opened.height > most:
-                raise Mistake(f"{name} has {opened.width * opened.height:,} pixels, more than {most:,}; make it smaller")
-            return plain(ImageOps.exif_transpose(opened))
-        except Image.UnidentifiedImageError:
-            raise Mistake(f"{name} is not a PNG, JPEG or WebP picture; convert it, or leave it out") from None
-        except (Image.DecompressionBombWarning, Image.DecompressionBombError):
-            raise Mistake(f"{name} has more than {Image.MAX_IMAGE_PIXELS:,} pixels, as a decompression bomb has; "
-                          "make it smaller, or leave it out") from None
-        except BROKEN as error:
-            reason = shown(str(error).splitlines()[0]) if str(error) else type(error).__name__
-            raise Mistake(f"{name} is damaged ({reason}); fetch it again, or leave it out") from None
+    try:
+        opened = Image.open(BytesIO(data), formats=FORMATS)
+        pixels, limit = opened.width * opened.height, Image.MAX_IMAGE_PIXELS
+        if most is not None and pixels > most:
+            raise Mistake(f"{name} has {pixels:,} pixels, more than {most:,}; make it smaller")
+        if limit is not None and pixels > limit:
+            raise Image.DecompressionBombError
+        return plain(ImageOps.exif_transpose(opened))
+    except Image.UnidentifiedImageError:
+        raise Mistake(f"{name} is not a PNG, JPEG or WebP picture; convert it, or leave it out") from None
+    except Image.DecompressionBombError:
+        raise Mistake(f"{name} has more than {Image.MAX_IMAGE_PIXELS:,} pixels, as a decompression bomb has; "
+                      "make it smaller, or leave it out") from None
+    except BROKEN as error:
+        reason = shown(str(error).splitlines()[0]) if str(error) else type(error).__name__
+        raise Mistake(f"{name} is damaged ({reason}); fetch it again, or leave it out") from None
 
 
 def plain(image: Image.Image) -> Image.Image:
