@@ -4,6 +4,7 @@
 # make torture  kill -9, full disks, damaged files, malformed input, by the hundred; prints the counts
 # make audit  known weaknesses of the dependencies and of the source, where the tools are there; never fails
 # make bench  us and the peers on the CPU, in turns, as ratios (some 5 minutes on 2 cores; leave the machine alone meanwhile)
+# make bench-gpu  likewise on one GPU, alone (some 20 minutes, most of them compiling), with Multi30k in data/multi30k
 # All set up what they need; make setup does that part alone.
 PYTHON ?= python3
 VENV := .venv
@@ -14,7 +15,7 @@ SHARED := --dist loadfile --max-worker-restart 0
 # the system tests that measure time, or would be hurried by others at their side
 ALONE := $(patsubst %,tests/system/test_%.py,demo site page views server ranks)
 
-.PHONY: setup demo test check system torture audit lock docs bench clean
+.PHONY: setup demo test check system torture audit lock docs bench bench-gpu clean
 
 setup: $(READY)
 
@@ -55,6 +56,12 @@ docs: setup
 
 bench: setup
 	for part in startup decoding generation encoding training; do $(BIN)/python benchmarks/cpu_$$part.py || exit 1; done
+
+bench-gpu: setup
+	for work in "training gpt2" "training base" "training vit" "decoding base" "decoding base --rows 1" "decoding gpt2 --rows 1" \
+	    "decoding gpt2 --rows 64" "decoding bert"; do $(BIN)/python benchmarks/gpu_$$work || exit 1; done
+	$(BIN)/python benchmarks/loading.py
+	$(BIN)/python benchmarks/growth.py --only works
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import time
 
 import pytest
 import torch
@@ -287,6 +288,19 @@ def test_the_log_has_every_figure(store, trainer, tmp_path):
     assert [record["step"] for record in training] == [2, 4, 6, 8]
     assert all(record["tokens_per_second"] > 0 and record["learning_rate"] > 0 for record in training)
     assert [record["valid_loss"] for record in records if "valid_loss" in record] == [1.0, 1.0]
+
+
+def test_the_log_tells_how_long_batches_were_waited_for(store, trainer, tmp_path):
+    def waiting(name, seconds):
+        run = trainer(store, tmp_path / name)
+        ready = run.step_batches()
+        run.step_batches = lambda: (time.sleep(seconds) or batches for batches in ready)
+        run.train()
+        records = [json.loads(line) for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
+        return [record["waiting"] for record in records if "loss" in record]
+
+    late, ready = waiting("late", 0.3), waiting("ready", 0)
+    assert min(late) > 0.5 and sum(ready) < sum(late) and all(0 <= share <= 1 for share in late + ready)
 
 
 def test_a_toy_task_is_learned(store, trainer, tmp_path):

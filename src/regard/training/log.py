@@ -14,6 +14,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from regard import ranks
 from regard.training.disk import disk_mistake
 
+WAITS_TOO_LONG = 0.01
+"""The share of the time from which on the live line says that batches come late."""
+
 
 def note(text: str) -> None:
     """Tell the user something, on standard error."""
@@ -58,10 +61,13 @@ class Log:
                 if isinstance(value, int | float) and name != "step":
                     self.board.add_scalar(name, value, values.get("step", 0))
 
-    def training(self, step: int, loss: float, rate: float, tokens_per_second: float, **more: Any) -> None:
-        self.record(step=step, loss=round(loss, 5), learning_rate=rate, tokens_per_second=round(tokens_per_second), **more)
+    def training(self, step: int, loss: float, rate: float, tokens_per_second: float, waiting: float, **more: Any) -> None:
+        """`waiting`: the share of the time in which the next batch was not ready."""
+        self.record(step=step, loss=round(loss, 5), learning_rate=rate, tokens_per_second=round(tokens_per_second),
+                    waiting=round(waiting, 4), **more)
+        slow = f"  waits for data {waiting:.0%} of the time" if waiting > WAITS_TOO_LONG else ""
         self.progress.update(self.task, completed=step, text=f"step {step:,}/{self.steps:,}  loss {loss:.3f}  "
-                             f"{tokens_per_second / 1000:.1f}k tokens/s  rate {rate:.1e}")
+                             f"{tokens_per_second / 1000:.1f}k tokens/s  rate {rate:.1e}{slow}")
 
     def evaluation(self, step: int, scores: dict[str, float], best: bool) -> None:
         self.record(step=step, **scores, best=best)

@@ -101,8 +101,9 @@ class Trainer:
             self.save()
         ahead = self.step_batches()
         while progress.step < settings.steps and not self.patience_is_over():
-            loss, count = self.step(next(ahead))
-            meter.add(loss, count)
+            with meter.waiting():
+                read = next(ahead)
+            meter.add(*self.step(read))
             if self.is_due(settings.log_every):
                 self.report(meter)
             if self.is_due(min(NOT_FINITE_IN_A_ROW, settings.log_every)):
@@ -183,11 +184,11 @@ class Trainer:
         return torch.autocast(self.device.type, dtype=torch.bfloat16) if self.precision == "bf16" else nullcontext()
 
     def report(self, meter: "Meter") -> None:
-        loss, speed, seconds = meter.read()
+        loss, speed, seconds, waited = meter.read()
         self.progress.seconds += seconds
         settings, skipped = self.settings, int(self.not_finite.item())
         learning_rate = settings.optimizer.learning_rate * rate(self.progress.step, settings.steps, settings.schedule)
-        self.log.training(self.progress.step, loss, learning_rate, speed, epoch=self.progress.epoch,
+        self.log.training(self.progress.step, loss, learning_rate, speed, waited / max(seconds, 1e-9), epoch=self.progress.epoch,
                           **({"not_finite": skipped} if skipped else {}))
 
     def require_finite(self) -> None:
@@ -290,7 +291,7 @@ class Meter:
 
     def __init__(self, device: torch.device):
         self.device = device
-        self.loss, self.count, self.since = torch.zeros((), device=device), 0, time.perf_counter()
+        self.loss, self.count, self.since, self.waited = torch.zeros((), device=device), 0, time.perf_counter(), 0.0
 
     def add(self, loss: Tensor, count: int) -> None:
         self.loss += loss
@@ -299,13 +300,21 @@ class Meter:
     def pause(self, seconds: float) -> None:
         self.since += seconds
 
-    def read(self) -> tuple[float, float, float]:
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """For batches: on a GPU the loop does, which need not be the GPU, who has steps to take meanwhile."""
+        begun = time.perf_counter()
+        yield
+        self.waited += time.perf_counter() - begun
+
+    def read(self) -> tuple[float, float, float, float]:
+        """Loss, targets a second, seconds, and those of them that were waited."""
         loss = self.loss.item() / max(1, self.count)
         seconds = time.perf_counter() - self.since
-        speed = self.count / max(seconds, 1e-9)
+        speed, waited = self.count / max(seconds, 1e-9), self.waited
         self.loss.zero_()
-        self.count, self.since = 0, time.perf_counter()
-        return loss, speed, seconds
+        self.count, self.since, self.waited = 0, time.perf_counter(), 0.0
+        return loss, speed, seconds, waited
 
 
 @contextmanager
