@@ -89,6 +89,13 @@ def test_cached_equals_uncached(model):
 
 
 @given(models())
+def test_what_is_already_written_is_read_and_nothing_said_of_it(model):
+    source, lengths, target = sentences()
+    model.output.register_forward_hook(lambda *_: pytest.fail("logits that nobody wants"))
+    model.start((source, lengths), target)
+
+
+@given(models())
 def test_padding_changes_nothing_and_batched_equals_one_by_one(model):
     source, lengths, target = sentences()
     together = model(source, lengths, target)

@@ -146,6 +146,12 @@ def test_cached_equals_uncached(model):
 
 
 @given(language_models())
+def test_a_prompt_is_read_and_nothing_said_of_it(model):
+    model.output.register_forward_hook(lambda *_: pytest.fail("logits that nobody wants"))
+    model.start(None, torch.randint(4, V, (3, 6)))
+
+
+@given(language_models())
 def test_a_prompt_padded_on_the_left_is_the_prompt(model):
     prompts = [[BOS, 5, 6, 7, 8], [BOS, 9, 4]]
     prefix = torch.tensor([prompts[0], [-1, -1, *prompts[1]]])

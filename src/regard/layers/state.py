@@ -62,14 +62,15 @@ class State:
         return State(sum(state.number for state in states), sources, memories, None if starts is None else starts - spare)
 
 
-def begin(step: Callable[[Tensor, State], tuple[Tensor, State]], number: int, sources: list[Source], layers: int,
-          prefix: Tensor | None, room: int) -> State:
+def begin(read: Callable[[Tensor, State], Tensor], number: int, sources: list[Source], layers: int, prefix: Tensor | None,
+          room: int) -> State:
     """The state of a Transformer's decoder that has read its sources and what is already written (B, P), short rows filled with
-    -1 on the left."""
+    -1 on the left. What would be said after each of its words is not asked."""
     state = State(number, sources, [Cache(room) for _ in range(layers)])
-    if prefix is None or prefix.size(1) == 0:
-        return state
-    return step(prefix.clamp(min=0), replace(state, starts=leading(prefix)) if begins_late(prefix) else state)[1]
+    if prefix is not None and prefix.size(1):
+        state = replace(state, starts=leading(prefix)) if begins_late(prefix) else state
+        read(prefix.clamp(min=0), state)
+    return state
 
 
 def begins_late(prefix: Tensor) -> bool:

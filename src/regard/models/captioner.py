@@ -193,10 +193,13 @@ class TransformerCaptioner(Captioner):
 
     def start(self, inputs: Tensor, prefix: Tensor | None = None, room: int = 32) -> State:
         """Read the pictures, and tokens (B, P) already written, short ones filled with -1 on the left."""
-        return begin(self.step, len(inputs), self.show(inputs), len(self.decoder.blocks), prefix, room)
+        return begin(self.hidden, len(inputs), self.show(inputs), len(self.decoder.blocks), prefix, room)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Read the next tokens (hypotheses, T); the logits (hypotheses, T, V) after each of them."""
+        return self.output(self.hidden(tokens, state)), state
+
+    def hidden(self, tokens: Tensor, state: State) -> Tensor:
+        """Read the next tokens; the vectors (hypotheses, T, D) that what comes after them is said from."""
         mask = Mask(causal=True, starts=state.starts)
-        x = self.decoder(self.words(tokens), mask=mask, caches=state.memories, sources=state.sources)
-        return self.output(x), state
+        return self.decoder(self.words(tokens), mask=mask, caches=state.memories, sources=state.sources)

@@ -64,9 +64,15 @@ class Dalle(nn.Module):
     def start(self, inputs: Any, prefix: Tensor, room: int = 32) -> State:
         """Read what is already written (B, P), which begins in all rows at the same place; there is no other input."""
         state = State(prefix.size(0), [], [Cache(room) for _ in self.decoder.blocks])
-        return self.step(prefix, state)[1] if prefix.size(1) else state
+        if prefix.size(1):
+            self.hidden(prefix, state)
+        return state
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Read the next tokens (rows, T); the logits (rows, T, V) after each of them."""
         past = state.memories[0].length
-        return self.said(self.decoder(self.words(tokens), mask=Mask(causal=True), caches=state.memories), past), state
+        return self.said(self.hidden(tokens, state), past), state
+
+    def hidden(self, tokens: Tensor, state: State) -> Tensor:
+        """Read the next tokens; the vectors (rows, T, D) that what comes after them is said from."""
+        return self.decoder(self.words(tokens), mask=Mask(causal=True), caches=state.memories)

@@ -47,12 +47,15 @@ class Gpt(nn.Module):
 
     def start(self, inputs: Any, prefix: Tensor, room: int = 32) -> State:
         """Read what is already written (B, P), short rows filled with -1 on the left; there is no other input."""
-        return begin(self.step, prefix.size(0), [], len(self.decoder.blocks), prefix, room)
+        return begin(self.hidden, prefix.size(0), [], len(self.decoder.blocks), prefix, room)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Read the next tokens (rows, T); the logits (rows, T, V) after each of them."""
-        mask = Mask(causal=True, starts=state.starts)
-        return self.output(self.decoder(self.words(tokens), mask=mask, caches=state.memories)), state
+        return self.output(self.hidden(tokens, state)), state
+
+    def hidden(self, tokens: Tensor, state: State) -> Tensor:
+        """Read the next tokens; the vectors (rows, T, D) that what comes after them is said from."""
+        return self.decoder(self.words(tokens), mask=Mask(causal=True, starts=state.starts), caches=state.memories)
 
 
 def build_stack(settings: "StackPart", regularize: "Regularize | None", *, causal: bool, **options: Any) -> Stack:

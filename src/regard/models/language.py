@@ -66,16 +66,21 @@ class RecurrentLanguageModel(nn.Module):
                       leading(prefix))
         for token in prefix.unbind(1):
             before = state.memories[0]
-            _, state = self.step(token.clamp(min=0)[:, None], state)
+            _, state = self.hidden(token.clamp(min=0)[:, None], state)
             state = replace(state, memories=[state.memories[0].where(token >= 0, before), *state.memories[1:]])
         return state
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Read the next tokens (rows, T); the logits (rows, T, V) after each of them."""
+        seen, state = self.hidden(tokens, state)
+        return self.output(seen), state
+
+    def hidden(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """Read the next tokens; the vectors (rows, T, D) that what comes after them is said from."""
         carry, *caches = state.memories
         states, carry = self.cells(self.words(tokens), carry)
         seen = self.seen(states, caches[0] if caches else None, Mask(causal=True, starts=state.starts))
-        return self.output(seen), replace(state, memories=[carry, *caches])
+        return seen, replace(state, memories=[carry, *caches])
 
 
 class Elmo(nn.Module):

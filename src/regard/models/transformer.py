@@ -80,13 +80,16 @@ class Transformer(nn.Module):
 
     def start(self, inputs: tuple[Tensor, Tensor], prefix: Tensor | None = None, room: int = 32) -> State:
         """Read the sources (ids, lengths), and target tokens (B, P) already written, short ones filled with -1 on the left."""
-        return begin(self.step, len(inputs[0]), self.encode(*inputs), len(self.decoder.blocks), prefix, room)
+        return begin(self.hidden, len(inputs[0]), self.encode(*inputs), len(self.decoder.blocks), prefix, room)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Read the next target tokens (hypotheses, T); the logits (hypotheses, T, V) after each of them."""
+        return self.say(self.hidden(tokens, state)), state
+
+    def hidden(self, tokens: Tensor, state: State) -> Tensor:
+        """Read the next target tokens; the vectors (hypotheses, T, D) that what comes after them is said from."""
         mask = Mask(causal=True, starts=state.starts)
-        x = self.decoder(self.target_embedding(tokens), mask=mask, caches=state.memories, sources=state.sources)
-        return self.say(x), state
+        return self.decoder(self.target_embedding(tokens), mask=mask, caches=state.memories, sources=state.sources)
 
 
 def initialise(model: nn.Module) -> None:
