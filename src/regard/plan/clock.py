@@ -29,7 +29,7 @@ class Device:
 
 DEVICES = [
     Device("8 × P100, fp32", 9.5e12, 0.30, "9.5 as published; 30% from base's 12 h", count=8),
-    Device("1 × H200, bf16", 790e12, 0.30, "790 seen in large products; 30% assumed"),
+    Device("1 × H200, bf16", 790e12, 0.31, "790 seen in large products; 31% with base, compiled"),
     Device("2 CPU cores, fp32", 0.1e12, 0.50, "both assumed"),
 ]
 

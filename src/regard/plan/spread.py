@@ -31,7 +31,8 @@ class Machine:
     memory: float = 141e9
     speed: float = 790e12
     """FLOP/s in large bf16 products."""
-    utilisation: float = 0.30
+    utilisation: float = 0.31
+    """What base reaches of it on one, recorded and compiled."""
     near: float = 360e9
     """Bytes a second that a GPU sends to others in its machine: 80% of NVLink's 450 GB/s."""
     far: float = 40e9
