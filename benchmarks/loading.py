@@ -44,8 +44,8 @@ def main() -> None:
     steady = [record for record in records if "loss" in record and record["step"] > given.steps / 2]
     speeds, waits = ([record[name] for record in steady] for name in ("tokens_per_second", "waiting"))
     print(json.dumps({"what": "Multi30k, small", "graphs": graphs, "idle": given.idle,
-                      "target tokens a second": round(median(speeds)), "quartiles": spread(speeds, 0), "waiting": round(sum(waits) / len(waits), 4), "most": max(waits),
-                      "load": round(os.getloadavg()[0], 2)}))
+                      "target tokens a second": round(median(speeds)), "quartiles": spread(speeds, 0),
+                      "waiting": round(sum(waits) / len(waits), 4), "most": max(waits), "load": round(os.getloadavg()[0], 2)}))
 
 
 if __name__ == "__main__":
