@@ -145,7 +145,7 @@ def spread_tables(plan: Plan) -> list[RenderableType]:
         (f"all {plan.recipe.train.steps:,} steps", lambda way: duration(way.step * plan.recipe.train.steps))]
     for name, shown in rows:
         steps.add_row(name, *map(shown, plan.ways), style="bold" if name.startswith("all") else "")
-    about = (f"{room.name}: {room.speed / 1e12:,.0f} TFLOP/s seen in large products, {room.utilisation:.0%} of it used, as with base on one; "
+    about = (f"{room.name}: {room.speed / 1e12:,.0f} TFLOP/s seen in large products, {room.utilisation:.0%} used, as base does; "
              f"{room.near / 1e9:.0f} GB/s to the {room.gpus} of a machine, {room.far / 1e9:.0f} GB/s beyond, both assumed "
              "(docs/scaling.md). " + " ".join(f"{way.name}: {way.about}." for way in plan.ways))
     return [memory, steps, remark(about)]
