@@ -17,13 +17,13 @@ import threading
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from itertools import islice
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from regard.errors import Mistake
+from regard.errors import Interrupted, Mistake
 
 Item = TypeVar("Item")
 NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -35,6 +35,8 @@ a frozen one."""
 LONGEST = timedelta(hours=1)
 """What one process may do alone while the others wait for it, such as training a tokenizer."""
 watch: "Watch | None" = None
+breaking: "Breaking | None" = None
+"""Where all may be broken off."""
 
 
 # who is who
@@ -123,18 +125,24 @@ def total(x: Any) -> Any:
     import torch
     import torch.distributed as dist
 
-    if isinstance(x, torch.Tensor):
-        found = x.clone()
-        dist.all_reduce(found)
-        return found
-    array = np.array(x)
-    dist.all_reduce(torch.from_numpy(array))
-    return array if isinstance(x, np.ndarray) else array.item()
+    with meeting():
+        if isinstance(x, torch.Tensor):
+            found = x.clone()
+            dist.all_reduce(found)
+            return found
+        array = np.array(x)
+        dist.all_reduce(torch.from_numpy(array))
+        return array if isinstance(x, np.ndarray) else array.item()
 
 
 def highest(x: int) -> int:
     if count() == 1:
         return x
+    with meeting():
+        return largest(x)
+
+
+def largest(x: int) -> int:
     import torch
     import torch.distributed as dist
 
@@ -153,11 +161,12 @@ def gathered(x: Any) -> list[Any]:
     data = torch.frombuffer(bytearray(json.dumps(x).encode()), dtype=torch.uint8)
     sizes = torch.zeros(count(), dtype=torch.long)
     sizes[rank()] = len(data)
-    sizes = total(sizes)
-    mine = torch.zeros(int(sizes.max()), dtype=torch.uint8)
-    mine[:len(data)] = data
-    parts = [torch.empty_like(mine) for _ in range(count())]
-    dist.all_gather(parts, mine)
+    with meeting():
+        sizes = total(sizes)
+        mine = torch.zeros(int(sizes.max()), dtype=torch.uint8)
+        mine[:len(data)] = data
+        parts = [torch.empty_like(mine) for _ in range(count())]
+        dist.all_gather(parts, mine)
     return [json.loads(part[:size].numpy().tobytes()) for part, size in zip(parts, sizes)]
 
 
@@ -217,6 +226,68 @@ def filled(found: Sequence[Item | None]) -> list[Item]:
         for place, item in places:
             whole[place] = item
     return whole
+
+
+# what a signal to one of them breaks off for all
+
+class Signals(Protocol):
+    """What catches them (training/signals.py): the first one's number is kept, and raised `at_once` where it may be."""
+
+    number: int | None
+    at_once: bool
+
+    def interrupting(self) -> AbstractContextManager[None]: ...
+    def holding(self) -> AbstractContextManager[None]: ...
+
+
+class Breaking:
+    """Whoever is interrupted says so once, and everybody else asks wherever they meet: so all hear of it in the same meeting."""
+
+    def __init__(self, signals: Signals):
+        self.signals, self.known, self.meeting = signals, False, False
+
+    def ask(self) -> None:
+        if number := largest(self.signals.number or 0):
+            self.known = True
+            raise Interrupted(number)
+
+
+@contextmanager
+def breakable(signals: Signals) -> Iterator[None]:
+    """What all do here is broken off by a signal to any of them: for itself at once, for the others where they meet next."""
+    global breaking
+    if count() == 1:
+        with signals.interrupting():
+            yield
+        return
+    breaking = here = Breaking(signals)
+    try:
+        with signals.interrupting():
+            yield
+            signals.at_once = False                   # what comes from here on is said outside
+            here.ask()
+    except Interrupted as interruption:
+        if not here.known:
+            largest(interruption.number)
+        raise
+    finally:
+        breaking = None
+
+
+@contextmanager
+def meeting() -> Iterator[None]:
+    """All tell one another something: signals wait meanwhile, and those that came before are heard of first."""
+    here = breaking
+    if here is None or here.meeting:
+        yield
+        return
+    with here.signals.holding():
+        here.meeting = True
+        try:
+            here.ask()
+            yield
+        finally:
+            here.meeting = False
 
 
 # when something goes wrong

@@ -5,6 +5,7 @@ import json
 import signal
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -141,7 +142,31 @@ def laws(folder, store, kind):
     half.resume(folder / "whole" / "checkpoints" / "step-00000004")
     half.train()
     found |= {"resumed": plain(half.model) == plain(whole.model), "rows": sum(map(len, plain(half.model).values()))}
+    found["broken off"] = broken_off(folder / "broken", store, kind)
     return found | ({"exchanges": exchanges(folder, store)} if kind == "ddp" else {"sent": sent(folder, store)})
+
+
+def broken_off(folder, store, kind):
+    """An evaluation of twenty seconds, during which the last rank is sent a signal, and a little later the first one."""
+    def evaluate(model):
+        if ranks.rank() == 1:
+            signal.raise_signal(signal.SIGTERM)
+        threading.Timer(0.2, signal.pthread_kill, (threading.get_ident(), signal.SIGTERM)).start()
+        for _ in range(2000):
+            time.sleep(0.01)
+        return {"valid_loss": ranks.total(1.0)}
+
+    run, begun = trainer(folder, store, parallel=kind, evaluate_every=4, save_every=100), time.monotonic()
+    run.evaluate = evaluate
+    try:
+        run.train()
+    except Interrupted:
+        took = time.monotonic() - begun
+    again = trainer(folder, store, parallel=kind, evaluate_every=4, save_every=100)
+    again.resume(checkpoint.newest_good(folder / "checkpoints")[0])
+    begun = again.progress.step, again.progress.evaluated
+    again.train()
+    return {"soon": took < 10, "begun": begun, "evaluated": curve(folder, "valid_loss")}
 
 
 def exchanges(folder, store):
@@ -244,6 +269,12 @@ def test_a_signal_on_one_rank_stops_all_after_the_same_step(kind, two, folder):
     assert [(found[kind]["signal"], found[kind]["stopped"]) for found in two] == [(signal.SIGTERM, 4)] * 2
     path, _ = checkpoint.newest_good(folder / kind / "poisoned" / "checkpoints")
     assert path.name == "step-00000004"
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_an_evaluation_is_broken_off_on_all_of_them_and_made_up_for(kind, two):
+    """The checkpoint is of step 4, and knows of no evaluation."""
+    assert [found[kind]["broken off"] for found in two] == [{"soon": True, "begun": [4, 0], "evaluated": [1.0, 1.0]}] * 2
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])

@@ -203,10 +203,10 @@ class Trainer:
         paused = time.perf_counter()
         if self.ema is not None:
             self.ema.swap()
-        alone = ranks.count() == 1                    # one of several cannot leave the others in the middle of it
         try:
-            with self.caught.interrupting() if alone else nullcontext(), torch.no_grad(), self.autocast():
-                scores = ranks.told({name: float(score) for name, score in self.evaluate(self.spread.whole().eval()).items()})
+            whole = self.spread.whole().eval()
+            with ranks.breakable(self.caught), torch.no_grad(), self.autocast():
+                scores = ranks.told({name: float(score) for name, score in self.evaluate(whole).items()})
         finally:
             if self.ema is not None:
                 self.ema.swap()

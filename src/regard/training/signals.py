@@ -39,6 +39,17 @@ class Caught:
         finally:
             self.at_once = False
 
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Of that, a part that may not: it is broken off when this is done."""
+        self.at_once = False
+        try:
+            yield
+        finally:
+            self.at_once = True
+        if self.number is not None:
+            raise Interrupted(self.number)
+
 
 @contextmanager
 def catch_signals(*, at_once: bool = False) -> Iterator[Caught]:
