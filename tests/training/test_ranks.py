@@ -20,6 +20,7 @@ from regard.errors import Interrupted, Mistake
 from regard.models.transformer import Transformer
 from regard.plan import spread
 from regard.plan.planned import plan_recipe
+from regard.ranks import job
 from regard.recipe import Regularize, Tokens, Train, TransformerModel, build
 from regard.run.evaluate import evaluate
 from regard.run.fit import train
@@ -349,6 +350,6 @@ def test_what_cannot_be_spread_is_refused(monkeypatch):
 
 
 def test_one_process_needs_nobody():
-    assert ranks.count() == 1 and ranks.first() and ranks.watch is None
+    assert ranks.count() == 1 and ranks.first() and job.watch is None
     assert ranks.total(3) == 3 and ranks.gathered("x") == ["x"] and list(ranks.told_each("ab")) == ["a", "b"]
     assert not any(thread.name == "regard-watch" for thread in threading.enumerate())
