@@ -1,4 +1,4 @@
-"""Ranks killed at random moments, several times a job, with restarts: the same bits in the end. Every kind of model on two."""
+"""Ranks killed or sent signals at random moments, several times a job: the same bits in the end. Every kind of model on two."""
 
 import json
 import os
@@ -55,6 +55,40 @@ def test_any_rank_killed_at_any_moment(torchrun, write_job, tmp_path, kind, rank
     assert job.returncode == 0 and kills >= 3, err
     assert bits(tmp_path / "run") == bits(tmp_path / "whole")
     print(f"{kind} on {ranks} ranks: {kills} kills, the same bits")
+
+
+@pytest.mark.parametrize("kind, ranks", [("ddp", 2), ("fsdp", 2), ("ddp", 3), ("fsdp", 3)])
+def test_a_signal_to_anyone_at_any_moment(torchrun, write_job, tmp_path, kind, ranks):
+    """Most of the time is spent in evaluations: those are broken off, made up for, and change nothing."""
+    write_job(tmp_path / "job.toml", steps=60, evaluate_every=4, save_every=60, log_every=1, evaluate_sentences=24)
+    more = ["--set", f"train.parallel={kind}", "--no-evaluate"]
+    whole = torchrun(tmp_path, ranks, "train", "job.toml", "--out", "whole", *more)
+    _, err = whole.communicate(timeout=300)
+    assert whole.returncode == 0, err
+    chance, log, slowest, signals = random.Random(f"{kind} {ranks}"), tmp_path / "run" / "log.jsonl", 0.0, 0
+    job = torchrun(tmp_path, ranks, "train", "job.toml", "--out", "run", *more)
+    while signals < 8:
+        seen = len(losses(log))
+        while job.poll() is None and len(losses(log)) == seen:
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0, 0.5))
+        found = workers(job)
+        if job.poll() is not None or not found:
+            break
+        begun = time.monotonic()
+        os.kill(chance.choice([job.pid, *found]), signal.SIGTERM)
+        _, err = job.communicate(timeout=60)
+        slowest, signals = max(slowest, time.monotonic() - begun), signals + 1
+        assert err.count("interrupted; everything is saved") == 1 and "regard: rank" not in err, err
+        job = torchrun(tmp_path, ranks, "train", "run", "--resume", "--no-evaluate")
+    _, err = job.communicate(timeout=600)
+    assert job.returncode == 0 and signals >= 5 and slowest < 15, err
+    assert bits(tmp_path / "run") == bits(tmp_path / "whole")
+    print(f"{kind} on {ranks} ranks: {signals} signals, the slowest left after {slowest:.1f} s, the same bits")
+
+
+def losses(log):
+    return [line for line in log.read_text().splitlines() if '"loss"' in line] if log.exists() else []
 
 
 SENTENCES = {"data": {"world": {"number": 120, "held_out": 12}}, "tokens": {"size": 400}}
