@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from regard.interop.convert import fitting
@@ -38,14 +39,16 @@ def as_transformers(model: nn.Module, task: str, vocabulary: int, marks: Marks =
     given = {"vocab_size": vocabulary, "pad_token_id": 0, "bos_token_id": None if marks.begin < 0 else marks.begin,
              "eos_token_id": marks.end, **({"decoder_start_token_id": marks.begin} if family.begin else {})}
     config = kind.config_class(**{**family.config(settings), **given}, **options)
-    theirs = kind(config).eval()
     tensors = written(dict(model.named_parameters()), family, family.architectures[name], settings, Left())
-    missing, unexpected = theirs.load_state_dict(tensors, strict=False)
-    theirs.tie_weights()
-    assert not unexpected, unexpected
-    assert not [name for name in missing if not any(part in name for part in ("embed_positions", "embed_tokens", "lm_head",
-                                                                               "position_ids", "attn.bias"))], missing
-    return theirs
+    with tempfile.TemporaryDirectory() as place:      # its modules have other names than its files, in some versions
+        config.save_pretrained(place)
+        save_file({name: x.detach().cpu().clone(memory_format=torch.contiguous_format) for name, x in tensors.items()},
+                  Path(place, "model.safetensors"), metadata={"format": "pt"})
+        theirs, told = kind.from_pretrained(place, dtype=torch.float32, output_loading_info=True)
+    assert not told["unexpected_keys"] and not told["mismatched_keys"], told
+    assert not [name for name in told["missing_keys"] if not any(part in name for part in ("embed_positions", "embed_tokens",
+                                                                                            "lm_head"))], told
+    return theirs.eval()
 
 
 @contextmanager
