@@ -61,7 +61,7 @@ bench-gpu: setup
 	for work in "training gpt2" "training base" "training vit" "decoding base" "decoding base --rows 1" "decoding gpt2 --rows 1" \
 	    "decoding gpt2 --rows 64" "decoding bert"; do $(BIN)/python benchmarks/gpu_$$work || exit 1; done
 	$(BIN)/python benchmarks/loading.py
-	$(BIN)/python benchmarks/growth.py --only works
+	$(BIN)/python benchmarks/growth.py --only works --precision bf16
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
