@@ -42,7 +42,7 @@ def main() -> None:
     except SystemExit as done:
         if not done.code:
             ranks.leave()
-        raise
+        ranks.end(done.code)
 
 
 def be_one_of_many(words: list[str]) -> None:

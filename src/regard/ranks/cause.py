@@ -6,7 +6,7 @@ import sys
 import traceback
 from datetime import timedelta
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from regard.ranks.who import count, rank
 
@@ -58,10 +58,11 @@ def is_aftershock(error: BaseException) -> bool:
                                                  and any(word in str(error) for word in ("gloo", "Gloo", "NCCL")))
 
 
-def end(status: int) -> None:
-    """Leave a job that failed: at once, since the others may never answer."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if count() > 1:
-        os._exit(status)
+def end(status: str | int | None) -> NoReturn:
+    """Leave. One of several at once: where the job failed the others may never answer, and where it did not, torch's threads may
+    still abort the process while Python takes it apart."""
+    if count() > 1 and not isinstance(status, str):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status or 0)
     sys.exit(status)
