@@ -4,7 +4,7 @@
 # make torture  kill -9, full disks, damaged files, malformed input, by the hundred; prints the counts
 # make audit  known weaknesses of the dependencies and of the source, where the tools are there; never fails
 # make bench  us and the peers on the CPU, in turns, as ratios (some 5 minutes on 2 cores; leave the machine alone meanwhile)
-# make bench-gpu  likewise on one GPU, alone (some 20 minutes, most of them compiling), with Multi30k in data/multi30k
+# make bench-gpu  likewise on one GPU, alone (compiling takes most of it), with Multi30k in data/multi30k
 # All set up what they need; make setup does that part alone.
 PYTHON ?= python3
 VENV := .venv

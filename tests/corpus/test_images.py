@@ -112,9 +112,9 @@ def test_a_decompression_bomb_is_refused(monkeypatch, limit):
 
 def test_a_bomb_is_refused_in_every_thread(monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 40)
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
     small, large = written(Image.fromarray(COLOURS[:4])), written(Image.fromarray(COLOURS))
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)                                                   # so that they take turns in the middle of it
     with ThreadPoolExecutor(8) as pool:
         told = [pool.submit(refused, large, "more than 40 pixels") if i % 2 else pool.submit(seen, small) for i in range(2000)]
     sys.setswitchinterval(before)

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from pathlib import Path
 
 from regard import ranks
@@ -21,6 +22,7 @@ SHARED = ("train", "evaluate", "translate")
 
 def main() -> None:
     """Run a verb; what the user got wrong is one line and status 2."""
+    warnings.filterwarnings("ignore", "Image size", module=r"PIL\.")     # a decompression bomb, which is refused in our own words
     try:
         if ranks.count() > 1:
             be_one_of_many(sys.argv[1:])

@@ -24,7 +24,7 @@ FORMATS = ("PNG", "JPEG", "WEBP")
 BROKEN = (OSError, SyntaxError, ValueError, TypeError, EOFError, LookupError, ArithmeticError, MemoryError, RuntimeError,
           AssertionError, AttributeError, struct.error, zlib.error)
 """What Pillow raises on files that are not what they should be."""
-warnings.filterwarnings("ignore", module=r"PIL\.")                                # of damaged EXIF and the like: in every thread
+warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")          # damaged EXIF and the like, in every thread
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from regard.attention.cache import Cache
 from regard.attention.masks import Grid, Mask
 from regard.attention.positions import TextThenGrid
 from regard.layers.block import block_shape, embedding_dropout
 from regard.layers.stack import Stack
-from regard.layers.state import State
+from regard.layers.state import State, begin
 from regard.models.gpt import initialise
 
 if TYPE_CHECKING:
@@ -63,10 +62,7 @@ class Dalle(nn.Module):
 
     def start(self, inputs: Any, prefix: Tensor, room: int = 32) -> State:
         """Read what is already written (B, P), which begins in all rows at the same place; there is no other input."""
-        state = State(prefix.size(0), [], [Cache(room) for _ in self.decoder.blocks])
-        if prefix.size(1):
-            self.hidden(prefix, state)
-        return state
+        return begin(self.hidden, prefix.size(0), [], len(self.decoder.blocks), prefix, room)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Read the next tokens (rows, T); the logits (rows, T, V) after each of them."""

@@ -72,6 +72,7 @@ def meeting() -> Iterator[None]:
 
 
 def largest(x: int) -> int:
+    """Of all processes; said without being asked first whether anyone was interrupted."""
     import torch
     import torch.distributed as dist
 
