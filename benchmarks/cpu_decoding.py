@@ -11,9 +11,9 @@ import torch
 from peers import Numbers, as_ctranslate2, as_transformers, threads
 from turns import Disagreement, asked, report, require_close, take_turns
 
-from regard.decoding.batched import decode_all, searcher
+from regard.decoding.batching import decode_all, searcher
 from regard.interop.ctranslate2 import library
-from regard.layers.packed import packed
+from regard.layers.quantized import packed
 from regard.models.transformer import Transformer
 from regard.recipe import Positions, TransformerModel
 from regard.tokens.special import BOS, EOS, PAD, Marks

@@ -14,10 +14,10 @@ from peers import as_transformers, threads
 from turns import Disagreement, asked, report, take_turns
 
 from regard.interop.onnx import FILE, write_onnx
-from regard.layers.packed import packed
+from regard.layers.quantized import packed
 from regard.models.bert import TextVectors
 from regard.recipe import EncoderModel
-from regard.run.base import layers_in_batches
+from regard.tasks.base import layers_in_batches
 from regard.tokens.special import Marks
 
 VOCABULARY, TEXTS = 30_522, 64

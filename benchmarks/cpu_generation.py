@@ -11,9 +11,9 @@ import torch
 from peers import Numbers, as_ctranslate2, as_transformers, threads
 from turns import Disagreement, asked, report, require_close, take_turns
 
-from regard.decoding.walk import walk
+from regard.decoding.greedy import walk
 from regard.interop.ctranslate2 import library
-from regard.layers.packed import packed
+from regard.layers.quantized import packed
 from regard.models.gpt import Gpt
 from regard.recipe import DecoderModel
 from regard.tokens.special import NO_MARK, Marks

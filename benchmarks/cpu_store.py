@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from regard.batches.side import open_side
+from regard.batches.token_store import open_side
 from regard.recipe import Tokens
 from regard.tokens.tokenizer import train_tokenizer
 

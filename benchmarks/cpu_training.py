@@ -20,7 +20,7 @@ from regard.batches.batch import Batch
 from regard.models.transformer import Transformer
 from regard.recipe import Positions, Regularize, Train, TransformerModel
 from regard.training.loop import Trainer
-from regard.training.objectives import Say
+from regard.training.losses import Say
 
 VOCABULARY = {"base": 32_000, "tiny": 1_000}
 PAIRS, LENGTH = {"base": 16, "tiny": 128}, {"base": 32, "tiny": 16}

@@ -15,8 +15,8 @@ from peers import as_transformers
 from turns import asked, report, require_close, take_turns
 
 from regard.decoding.beam import beam_search
-from regard.decoding.walk import walk
-from regard.layers.packed import packed
+from regard.decoding.greedy import walk
+from regard.layers.quantized import packed
 from regard.models.bert import TextVectors
 from regard.models.gpt import Gpt
 from regard.models.transformer import Transformer

@@ -24,10 +24,10 @@ from regard.batches.batch import Batch
 from regard.models.gpt import Gpt
 from regard.models.transformer import Transformer
 from regard.models.vit import Vit
+from regard.plan.step_time import Alike, Silent
 from regard.recipe import DecoderModel, Positions, Regularize, Training, TransformerModel, VitModel
-from regard.run.rehearsal import Alike, Silent
 from regard.training.loop import Trainer, beside
-from regard.training.objectives import Say
+from regard.training.losses import Say
 
 NONE = Regularize(dropout=0.0, label_smoothing=0.0)
 CUDA = torch.device("cuda")

@@ -22,11 +22,11 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from regard import recipe as recipes
-from regard.decoding.batched import decode_all, searcher
-from regard.models.zoo import MODELS
-from regard.pictures.style import MUTED, SERIES, heading, look, save
-from regard.plan.planned import PRESET_SETTINGS, Plan, plan_recipe, sizes_of
-from regard.run.rehearsal import rehearsed, step_seconds
+from regard.decoding.batching import decode_all, searcher
+from regard.models.registry import MODELS
+from regard.plan.planner import PRESET_SETTINGS, Plan, plan_recipe, sizes_of
+from regard.plan.step_time import rehearsed, step_seconds
+from regard.show.figures.style import MUTED, SERIES, heading, look, save
 from regard.tokens.special import BOS, EOS, PAD
 
 GPU = torch.cuda.is_available()

@@ -17,7 +17,7 @@ import torch
 from turns import asked, spread
 
 from regard.batches.batch import Batch
-from regard.run.fit import train
+from regard.run.train import train
 from regard.training.loop import Trainer
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "multi30k-en-de.toml"

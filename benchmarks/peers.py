@@ -11,9 +11,9 @@ from torch import nn
 
 from regard.interop.convert import fitting
 from regard.interop.ctranslate2 import write_ctranslate2
-from regard.interop.family import flat
-from regard.interop.names import Left, written
-from regard.interop.ours import plain
+from regard.interop.family_rules import flat
+from regard.interop.regard_folder import plain
+from regard.interop.tensor_names import Left, written
 from regard.tokens.special import OURS, Marks
 
 

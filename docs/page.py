@@ -14,7 +14,7 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-from regard.server.listen import address, listen, server_of
+from regard.server.connections import address, listen, server_of
 from regard.server.models import open_runs
 from regard.server.settings import Settings
 from regard.worlds import shapes

@@ -57,13 +57,13 @@ def on_ranks(tmp_path_factory):
 def be_rank(rank, number, port, folder, work, given):
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(number), LOCAL_WORLD_SIZE=str(number),
                       MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    from regard import ranks
+    from regard import distributed
 
     torch.set_num_threads(1)
     try:
-        ranks.join()
+        distributed.join()
         (folder / f"{rank}.json").write_text(json.dumps(work(*given)))
-        ranks.leave()
+        distributed.leave()
     except BaseException:
         (folder / f"{rank}.txt").write_text(f"rank {rank}: {traceback.format_exc()}")
         os._exit(1)
@@ -123,7 +123,7 @@ def tiny_settings():
 def tiny_run(tmp_path_factory):
     """A run folder of a small model after a few steps on the world: what it says is poor, how it is used is not."""
     from regard.run.evaluate import evaluate
-    from regard.run.fit import train
+    from regard.run.train import train
 
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     run = train(TINY, folder, device="cpu")
@@ -136,7 +136,7 @@ def asking():
     """Makes a head for the neuron view, whose first key is hidden from all queries but the first."""
     import numpy as np
 
-    from regard.pictures.neurons import Neurons, Question, choose_keys
+    from regard.show.figures.neuron_view import Neurons, Question, choose_keys
 
     def make(queries=5, keys=5, width=6):
         chance = np.random.default_rng(0)
@@ -161,7 +161,7 @@ def stepping():
     """Makes the steps of a text of so many tokens, each of which looked back; a source of as many keys, or itself."""
     import numpy as np
 
-    from regard.pictures.generation import Generation, Step
+    from regard.show.figures.decoding_steps import Generation, Step
 
     def make(steps=5, keys=5, own=None):
         words = ["<img src=x onerror=alert(1)>", "$x^2$", "", *(f"w{i}" for i in range(max(steps, keys)))]

@@ -24,8 +24,8 @@ import pytest
 from PIL import Image
 
 from regard import cli
-from regard.corpus.images import decode
-from regard.corpus.piece import Piece
+from regard.corpus.decode_image import decode
+from regard.corpus.image_bytes import Piece
 from regard.errors import Mistake
 from regard.training.checkpoint import read_weights
 
@@ -530,7 +530,7 @@ def test_a_bomb_does_not_fill_the_memory(good):
     """The real command, with 400 MB more than it takes to be imported."""
     (good / "a.en.gz").write_bytes(bomb(b"one two\n", 192))
     (good / "r.toml").write_text(TRANSLATE.format(root=good, source="a.en.gz"))
-    code = ("import resource, sys, torch, regard.run.fit, regard.cli\n"
+    code = ("import resource, sys, torch, regard.run.train, regard.cli\n"
             "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
             "resource.setrlimit(resource.RLIMIT_AS, (used + 400 * 2**20,) * 2)\n"
             f"sys.argv = ['regard', 'train', {str(good / 'r.toml')!r}, '--out', {str(good / 'run')!r}, '--device', 'cpu']\n"

@@ -13,14 +13,14 @@ from PIL import Image
 from safetensors.numpy import save as tensors_as_bytes
 
 from regard import recipe as recipes
-from regard.corpus.gallery import read_pictures
-from regard.corpus.images import decode
+from regard.corpus.decode_image import decode
+from regard.corpus.image_files import read_pictures
+from regard.corpus.labelled import read_labelled, read_tagged, read_text
 from regard.corpus.pairs import read_pairs
 from regard.corpus.questions import read_questions
-from regard.corpus.single import read_labelled, read_tagged, read_text
-from regard.corpus.vectors import read_vectors
+from regard.corpus.word_vectors import read_vectors
 from regard.errors import Mistake
-from regard.tokens.marks import load_any
+from regard.tokens.detect_special import load_any
 from regard.training import checkpoint
 
 

@@ -15,12 +15,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regard import cli
 from regard.errors import Mistake
-from regard.pictures.style import rendered
-from regard.plan import layers as layers_file
+from regard.plan import layer_types as layers_file
 from regard.plan import plan_layers, text
-from regard.plan.clock import helpful_threads, take_turns
-from regard.plan.layers import LAYERS, LayersPlan, Sizes, Timing
-from regard.run.layers import layers_figure
+from regard.plan.layer_types import LAYERS, LayersPlan, Sizes, Timing
+from regard.plan.throughput import helpful_threads, take_turns
+from regard.show.figures.style import rendered
+from regard.studies.layer_timing import layers_figure
 
 KINDS = {kind.name: kind for kind in LAYERS}
 odd = st.sampled_from([3, 5, 7, 15])

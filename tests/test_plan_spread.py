@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from regard.cli import app
 from regard.errors import Mistake
 from regard.plan import plan, spread, text
-from regard.plan.spread import KEPT, Machine, depths
+from regard.plan.parallelism import KEPT, Machine, depths
 
 
 @pytest.mark.parametrize("name", ["base", "gpt2", "bert-base", "vit-base"])

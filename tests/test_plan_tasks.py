@@ -7,10 +7,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regard import plan as planning
 from regard import recipe as recipes
+from regard.models.registry import MODELS
 from regard.models.vit import Vit
-from regard.models.zoo import MODELS
 from regard.plan.memory import activations
-from regard.plan.parts import parts, total
+from regard.plan.modules import parts, total
 
 PUBLISHED = {
     "gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080, "gpt2-xl": 1_557_611_200,
@@ -170,7 +170,7 @@ def test_every_kind_is_planned_and_told(settings):
     recipe = recipes.build({"data": {"world": {}}, **settings})
     found = planning.plan(recipe)
     assert found.flops > 0 and all(sum(sizes.values()) > 0 for sizes in found.memory.values())
-    model = planning.planned.build_on_paper(recipe, found.vocabulary)
+    model = planning.planner.build_on_paper(recipe, found.vocabulary)
     assert found.parameters == sum(p.numel() for p in model.parameters())
     assert "total" in planning.text(found) and "total" in planning.text(found, by_layer=True)
 

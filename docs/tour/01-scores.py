@@ -11,7 +11,7 @@
 # %%
 import torch
 
-from regard.attention.plain import self_attention
+from regard.attention.functional import self_attention
 
 torch.set_printoptions(precision=2, sci_mode=False)
 words = torch.tensor([[[2.0, 0.0], [1.8, 0.6], [0.0, 2.0]]])   # three words, two features
@@ -65,7 +65,7 @@ for scores in ((112, 96), (14, 12)):
 # %%
 from shown import picture
 
-from regard.pictures.gradients import gradients
+from regard.show.figures.gradients import gradients
 
 
 def largest(width, scale):

@@ -35,7 +35,7 @@ print(weights)
 # %%
 from shown import picture
 
-from regard.pictures.alignment import alignment
+from regard.show.figures.matrix import alignment
 
 words = ["she", "saw", "the", "goat"]
 picture(alignment(weights.numpy(), words, words), "masked.svg")

@@ -42,8 +42,8 @@ regard('show translator "The fox sees the loaf on the chest, but it is already b
 # would go by lot. (`regard explain translator --heads` prints the whole table, with what is lost without each head.)
 
 # %%
-from regard.run.heads import explain_heads
-from regard.run.opened import load
+from regard.explain.head_report import explain_heads
+from regard.run.load import load
 
 found = explain_heads(load(folder, device="cpu"), number=60)
 for head in found.heads:

@@ -27,7 +27,7 @@ for name, y in after.items():
 # %%
 from shown import picture
 
-from regard.pictures.norms import norms
+from regard.show.figures.norms import norms
 
 panels = {name: y.flatten(0, 1).numpy() for name, y in {"before": x, **after}.items()}
 words = ["the", "old", "goat", "sleeps", "she", "saw", "a", "fox"]

@@ -24,9 +24,9 @@ regard('show translator "The goat finds the cake under the sofa because it is ba
 # nearest to it on validation sentences, while it reads a test sentence and its translation.
 
 # %%
-from regard.pictures.alignment import alignment
-from regard.run.opened import load
-from regard.run.truth import align_gold, alignment_head
+from regard.run.load import load
+from regard.show.figures.matrix import alignment
+from regard.tasks.gold import align_gold, alignment_head
 from regard.worlds import bilingual
 
 

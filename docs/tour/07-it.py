@@ -17,7 +17,7 @@ regard('translate translator '
 # What does the decoder look at when it says the pronoun? Its second layer, head by head:
 
 # %%
-from regard.run.opened import load
+from regard.run.load import load
 
 run = load(folder, device="cpu")
 sentence = "The fox sees the loaf on the chest, but it is already baked."
@@ -32,7 +32,7 @@ regard(f'show translator "{sentence}" --view token --token {pronoun} --kind cros
 # sentences, looks at the antecedent most:
 
 # %%
-from regard.run.heads import explain_heads
+from regard.explain.head_report import explain_heads
 
 heads = explain_heads(run, number=120)
 looking = [head for head in heads.heads if head.place.startswith("encoder") or "cross" in head.place]
@@ -50,8 +50,8 @@ print(f"without it, the log-probability of the right pronoun falls by "
 # %%
 import numpy as np
 
-from regard.pictures.alignment import alignment
-from regard.run.truth import align_gold
+from regard.show.figures.matrix import alignment
+from regard.tasks.gold import align_gold
 from regard.worlds import bilingual
 
 tests = bilingual.generate(200, seed=1, level=1, split="test", share=0.5)

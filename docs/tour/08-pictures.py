@@ -26,8 +26,8 @@ regard("caption captioner shapes-1.png shapes-2.png shapes-4.png --out looks.png
 # one shape to another, let it read what the world itself says of two pictures.
 
 # %%
-from regard.pictures.looks import Shown, looks
-from regard.run.opened import load
+from regard.run.load import load
+from regard.show.figures.overlay import Shown, looks
 
 run = load(folder, device="cpu")
 chosen = [tests[3], tests[4]]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from regard.pictures.style import save
+from regard.show.figures.style import save
 
 FOLDER = Path(__file__).parents[2] / "build" / "tour"
 """Where commands run and pictures go."""

@@ -15,16 +15,16 @@ from regard.errors import Mistake
 PUBLIC = {
     "Mask": "regard.attention.masks",
     "Recipe": "regard.recipe",
-    "Record": "regard.attention.file",
-    "Run": "regard.run.base",
+    "Record": "regard.attention.record_file",
+    "Run": "regard.tasks.base",
     "attend": "regard.attention.core",
-    "context_attention": "regard.attention.plain",
+    "context_attention": "regard.attention.functional",
     "convert": "regard.run.convert",
     "edit": "regard.attention.edit",
-    "key_value_attention": "regard.attention.plain",
-    "load": "regard.run.opened",
-    "self_attention": "regard.attention.plain",
-    "train": "regard.run.fit",
+    "key_value_attention": "regard.attention.functional",
+    "load": "regard.run.load",
+    "self_attention": "regard.attention.functional",
+    "train": "regard.run.train",
     "watch": "regard.attention.watch",
 }
 

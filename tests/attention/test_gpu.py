@@ -4,10 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from regard.attention import kernel
+from regard.attention import weights_kernel
 from regard.attention.core import attend, attention_weights
-from regard.attention.kept import parts_of
 from regard.attention.masks import Mask
+from regard.attention.reductions import parts_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
 
@@ -74,7 +74,7 @@ def test_what_is_recorded_in_one_go_is_the_written_out_equation(dtype, structure
         if kind == "blocks" and size > T:
             continue
         parts = {name: torch.full(shape, 7.0, device="cuda") for name, shape in parts_of(kind, size, tuple(whole.shape)).items()}
-        assert kernel.can_run(q, mask) and kernel.fill(parts, kind, size, q, k, mask=mask, bias=bias)
+        assert weights_kernel.can_run(q, mask) and weights_kernel.fill(parts, kind, size, q, k, mask=mask, bias=bias)
         expected = whole if kind == "weights" else torch.special.entr(whole).sum(-1) if kind == "entropy" \
             else F.avg_pool2d(whole.contiguous(), (size, size), ceil_mode=True)
         torch.testing.assert_close(next(iter(parts.values())), expected, atol=tolerance * (5 if kind == "entropy" else 1), rtol=0)
@@ -82,5 +82,5 @@ def test_what_is_recorded_in_one_go_is_the_written_out_equation(dtype, structure
 
 def test_what_no_kernel_knows_is_recorded_part_by_part():
     q, k = torch.randn(1, 2, 8, 16, device="cuda"), torch.randn(1, 2, 8, 16, device="cuda")
-    assert not kernel.can_run(q, Mask(causal=True, prefix=torch.tensor([2], device="cuda")))
-    assert not kernel.fill({}, "top", 3, q, k) and not kernel.fill({}, "blocks", 3, q, k)
+    assert not weights_kernel.can_run(q, Mask(causal=True, prefix=torch.tensor([2], device="cuda")))
+    assert not weights_kernel.fill({}, "top", 3, q, k) and not weights_kernel.fill({}, "blocks", 3, q, k)

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.attention.core import attend
+from regard.attention.local_attention import attend_nearby, block_length, scored_pairs
 from regard.attention.masks import Mask
-from regard.attention.nearby import attend_nearby, block_length, scored_pairs
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine"))]
 

@@ -18,7 +18,7 @@ from regard.attention.record import KEEP, SHARE, Budget, chunks, parse_bytes, re
 from regard.attention.scores import Additive
 from regard.attention.watch import watch
 from regard.errors import Mistake
-from regard.models.zoo import MODELS
+from regard.models.registry import MODELS
 from regard.recipe import EncoderModel
 
 

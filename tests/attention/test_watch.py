@@ -5,12 +5,12 @@ import torch
 
 from regard.attention.core import attention_weights
 from regard.attention.edit import edit
-from regard.attention.places import places
+from regard.attention.modules import places
 from regard.attention.watch import watch
 from regard.errors import Mistake
+from regard.models.registry import MODELS
 from regard.models.transformer import Transformer
 from regard.models.universal import UniversalTransformer
-from regard.models.zoo import MODELS
 from regard.recipe import (
     DecoderModel,
     EncoderModel,

@@ -10,8 +10,8 @@ from PIL import Image, ImageEnhance, ImageOps
 from regard.batches.augment import Drawn, draw, moved, rectangles
 from regard.batches.batch import Batch
 from regard.batches.batches import Batches, in_order
-from regard.batches.pictures import PictureClasses
-from regard.batches.retouch import CHANGES, retouch
+from regard.batches.image_rows import PictureClasses
+from regard.batches.randaugment import CHANGES, retouch
 from regard.recipe import Augment
 
 H, W = 16, 24

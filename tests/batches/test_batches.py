@@ -9,14 +9,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard import chance
+from regard import rng
 from regard.batches.batch import NOTHING
 from regard.batches.batches import Batches, fill, in_order
+from regard.batches.cache_folder import cache_folder
 from regard.batches.lengths import evaluation_rows, training_rows
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Translations
-from regard.batches.side import encode, open_side
-from regard.batches.store import cache_folder
+from regard.batches.token_store import encode, open_side
 from regard.corpus.examples import Pairs
 from regard.errors import Mistake
 from regard.recipe import Tokens
@@ -129,7 +129,7 @@ def test_evaluation_reads_each_pair_once_without_dropout(store, tokenizers):
 def test_a_store_is_built_once_and_found_by_its_content(tokenizers, monkeypatch):
     first = open_side(PAIRS.source, tokenizers[0])
     assert isinstance(first.ids.flat, np.memmap)
-    monkeypatch.setattr("regard.batches.side.encode", lambda *_, **__: pytest.fail("built again"))
+    monkeypatch.setattr("regard.batches.token_store.encode", lambda *_, **__: pytest.fail("built again"))
     open_side(PAIRS.source, tokenizers[0])
     with pytest.raises(pytest.fail.Exception):
         open_side(PAIRS.source[:10], tokenizers[0])
@@ -159,11 +159,11 @@ def test_dropped_merges_never_make_a_sentence_longer_than_the_model_allows(token
 
 @given(st.integers(0, 2**40), st.integers(0, 1000))
 def test_chance_is_even_and_stateless(seed, epoch):
-    numbers = chance.uniform(seed, epoch, np.arange(4000))
-    assert np.array_equal(numbers, chance.uniform(seed, epoch, np.arange(4000)))
+    numbers = rng.uniform(seed, epoch, np.arange(4000))
+    assert np.array_equal(numbers, rng.uniform(seed, epoch, np.arange(4000)))
     assert numbers.min() >= 0 and numbers.max() < 1 and abs(numbers.mean() - 0.5) < 0.03
     assert abs(np.corrcoef(numbers[1:], numbers[:-1])[0, 1]) < 0.1
-    assert abs(np.corrcoef(numbers, chance.uniform(seed, epoch + 1, np.arange(4000)))[0, 1]) < 0.1
+    assert abs(np.corrcoef(numbers, rng.uniform(seed, epoch + 1, np.arange(4000)))[0, 1]) < 0.1
 
 
 def test_filled_up_to_a_multiple_few_shapes_come_and_nothing_else_changes(store):

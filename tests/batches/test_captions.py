@@ -6,9 +6,9 @@ import torch
 
 from regard.batches.batch import NOTHING
 from regard.batches.batches import Batches
-from regard.batches.pictures import PictureCaptions
+from regard.batches.image_rows import PictureCaptions
 from regard.batches.ragged import Ragged
-from regard.batches.side import Side
+from regard.batches.token_store import Side
 from regard.recipe import Augment
 from regard.tokens.special import BOS, EOS, OURS
 

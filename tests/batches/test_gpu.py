@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from regard.batches.pictures import PictureClasses
-from regard.batches.pixels import placed
+from regard.batches.image_rows import PictureClasses
+from regard.batches.image_store import placed
 from regard.recipe import Augment
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")

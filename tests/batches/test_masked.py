@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from regard.batches.batch import NOTHING
 from regard.batches.batches import Batches, in_order
-from regard.batches.masked import Masked, MaskedPairs, successors, word_heads
+from regard.batches.masked_rows import Masked, MaskedPairs, successors, word_heads
 from regard.batches.ragged import Ragged
 from regard.batches.rows import read_two
-from regard.batches.side import Side
+from regard.batches.token_store import Side
 from regard.recipe import Masking
 from regard.tokens.special import BOS, BOTH_ENDS, EOS
 

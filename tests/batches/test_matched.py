@@ -4,9 +4,9 @@ import numpy as np
 import torch
 
 from regard.batches.batches import Batches, in_order
-from regard.batches.matched import Matched
+from regard.batches.image_text_rows import Matched
 from regard.batches.ragged import Ragged
-from regard.batches.side import Side
+from regard.batches.token_store import Side
 from regard.recipe import Augment
 from regard.tokens.special import BOTH_ENDS
 

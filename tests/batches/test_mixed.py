@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.batches.batches import Batches
-from regard.batches.mixed import Mixed, passes, shares
+from regard.batches.mixture import Mixed, passes, shares
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Translations
-from regard.batches.side import Side
+from regard.batches.token_store import Side
 from regard.tokens.special import EOS
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from regard.batches.pictures import PictureClasses
+from regard.batches.image_rows import PictureClasses
 from regard.recipe import Augment
 
 

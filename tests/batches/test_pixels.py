@@ -8,13 +8,13 @@ import pytest
 import torch
 from PIL import Image
 
-from regard.batches import pixels as module
-from regard.batches.pictures import PictureClasses
-from regard.batches.pixels import decoded, open_pixels, placed, take
-from regard.batches.store import cache_folder
+from regard.batches import image_store as module
+from regard.batches.cache_folder import cache_folder
+from regard.batches.image_rows import PictureClasses
+from regard.batches.image_store import decoded, open_pixels, placed, take
+from regard.corpus.decode_image import Frame
 from regard.corpus.examples import Pictures
-from regard.corpus.images import Frame
-from regard.corpus.piece import Piece
+from regard.corpus.image_bytes import Piece
 from regard.errors import Mistake
 
 FRAME = Frame((8, 12), (8, 12))

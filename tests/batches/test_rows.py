@@ -10,7 +10,7 @@ from regard.batches.batch import NOTHING
 from regard.batches.batches import Batches, in_order
 from regard.batches.ragged import Ragged
 from regard.batches.rows import BothWays, Classes, Sentences, Stream, Tags
-from regard.batches.side import Side
+from regard.batches.token_store import Side
 from regard.tokens.special import BOS, EOS, PAD
 
 TEXTS = st.lists(st.lists(st.integers(4, 99), min_size=1, max_size=6), min_size=1, max_size=8)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from regard.batches.batch import NOTHING
 from regard.batches.batches import in_order
 from regard.batches.ragged import Ragged
-from regard.batches.side import Side
-from regard.batches.spans import Corrupted, corrupt, cuts, lengths_of
+from regard.batches.span_rows import Corrupted, corrupt, cuts, lengths_of
+from regard.batches.token_store import Side
 from regard.recipe import Corruption
 from regard.tokens.special import BOS, EOS
 

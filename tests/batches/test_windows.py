@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.batches.batches import in_order
-from regard.batches.windows import NOWHERE, OUTSIDE, windows
+from regard.batches.question_rows import NOWHERE, OUTSIDE, windows
 from regard.corpus.examples import Questions
 from regard.recipe import Tokens
 from regard.tokens.special import BOS, BOTH_ENDS, EOS, Marks

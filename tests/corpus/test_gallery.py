@@ -10,7 +10,7 @@ from PIL import Image
 
 from regard.corpus.dataset import hold_out, read_dataset
 from regard.corpus.examples import Pictures
-from regard.corpus.gallery import read_pictures
+from regard.corpus.image_files import read_pictures
 from regard.errors import Mistake
 from regard.recipe import LabelledPictures
 

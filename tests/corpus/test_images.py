@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from regard.corpus.images import Frame, decode, pixels_of
-from regard.corpus.piece import Piece
+from regard.corpus.decode_image import Frame, decode, pixels_of
+from regard.corpus.image_bytes import Piece
 from regard.errors import Mistake
 
 COLOURS = np.random.default_rng(0).integers(0, 256, (6, 9, 3)).astype(np.uint8)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from regard.corpus.dataset import hold_out, read_dataset
 from regard.corpus.questions import read_questions
-from regard.corpus.worlds import asks
+from regard.corpus.world_examples import asks
 from regard.errors import Mistake
 from regard.recipe import QuestionData
 from regard.worlds import bilingual

@@ -5,7 +5,7 @@ import pytest
 
 from regard import recipe as recipes
 from regard.corpus.dataset import read_dataset
-from regard.corpus.worlds import drawn
+from regard.corpus.world_examples import drawn
 from regard.recipe import CaptionedPictures, LabelledPictures
 from regard.worlds import shapes
 

@@ -8,8 +8,8 @@ import pytest
 
 from regard.corpus.dataset import hold_out, read_dataset
 from regard.corpus.examples import Labelled
-from regard.corpus.single import read_labelled, read_tagged, read_text
-from regard.corpus.vectors import read_vectors
+from regard.corpus.labelled import read_labelled, read_tagged, read_text
+from regard.corpus.word_vectors import read_vectors
 from regard.errors import Mistake
 from regard.recipe import LabelledData, TaggedData, TextData
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from regard.corpus.dataset import read_dataset
 from regard.corpus.examples import Pairs
-from regard.corpus.tasks import as_task, rounded
+from regard.corpus.task_mixture import as_task, rounded
 from regard.errors import Mistake
 from regard.recipe import TaskData, TasksData
 

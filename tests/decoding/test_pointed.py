@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.decoding.pointed import Pointed, best_spans
+from regard.decoding.spans import Pointed, best_spans
 
 
 @st.composite

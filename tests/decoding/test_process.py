@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.decoding.process import penalize_repeats
+from regard.decoding.logits import penalize_repeats
 
 
 @given(st.integers(1, 4), st.integers(0, 6), st.floats(0.3, 3.0), st.integers(0, 1000))

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.decoding import beam as beams
-from regard.decoding import recorded
-from regard.decoding import walk as walks
+from regard.decoding import cuda_graphs
+from regard.decoding import greedy as walks
 from regard.decoding.beam import beam_search
-from regard.decoding.recorded import FIRST, TAPES, Tapes, tapes_of
-from regard.decoding.sampler import Sampler
-from regard.decoding.walk import greedy, steps, walk
+from regard.decoding.cuda_graphs import FIRST, TAPES, Tapes, tapes_of
+from regard.decoding.greedy import greedy, steps, walk
+from regard.decoding.sampling import Sampler
 from regard.models.gpt import Gpt
 from regard.models.transformer import Transformer
 from regard.recipe import DecoderModel, TransformerModel
@@ -132,12 +132,12 @@ def test_what_is_recorded_does_not_keep_the_model(in_place):
 def test_long_searches_are_not_recorded():
     tapes, asked = Tapes(), [torch.zeros(2)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recorded, "Tape", Unrecorded)
+        patch.setattr(cuda_graphs, "Tape", Unrecorded)
         found = {longest: [tapes.find(longest, "kind", asked, lambda places: "search") for _ in range(FIRST + 2)]
-                 for longest in (16, recorded.MOST_STEPS + 16)}
+                 for longest in (16, cuda_graphs.MOST_STEPS + 16)}
         *first, one, other = found[16]
         assert first == [None] * FIRST and one is other and one.search == "search"
-        assert found[recorded.MOST_STEPS + 16] == [None] * (FIRST + 2)
+        assert found[cuda_graphs.MOST_STEPS + 16] == [None] * (FIRST + 2)
         one.playing = True                            # somebody is in the middle of it
         assert tapes.find(16, "kind", asked, lambda places: "another") is None
 

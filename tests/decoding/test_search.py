@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.attention.watch import watch
-from regard.decoding.batched import batches_by_length, decode_all, searcher, workers_for
+from regard.decoding.batching import batches_by_length, decode_all, searcher, workers_for
 from regard.decoding.beam import Beams, beam_search, is_done
-from regard.decoding.process import penalize_repeats
+from regard.decoding.greedy import greedy, steps, walk
+from regard.decoding.logits import penalize_repeats
 from regard.decoding.protocol import length_penalty
-from regard.decoding.sampler import Sampler, times
-from regard.decoding.walk import greedy, steps, walk
+from regard.decoding.sampling import Sampler, times
 from regard.models.transformer import Transformer
 from regard.recipe import Positions, TransformerModel
 from regard.tokens.special import BOS, EOS, PAD, Marks

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.decoding.beam import beam_search
-from regard.decoding.sampler import Sampler
-from regard.decoding.together import Request, Together
-from regard.decoding.walk import greedy, walk
-from regard.models.zoo import MODELS
+from regard.decoding.continuous_batching import Request, Together
+from regard.decoding.greedy import greedy, walk
+from regard.decoding.sampling import Sampler
+from regard.models.registry import MODELS
 from regard.recipe import DecoderModel, Positions, RecurrentLanguage, RecurrentModel, TransformerModel, UniversalModel
 from regard.tokens.special import BOS, EOS
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from regard.attention.watch import watch
 from regard.decoding.beam import beam_search
-from regard.decoding.sampler import Sampler
-from regard.decoding.walk import greedy, walk
+from regard.decoding.greedy import greedy, walk
+from regard.decoding.sampling import Sampler
 from regard.errors import Mistake
-from regard.models.zoo import MODELS
+from regard.models.registry import MODELS
 from regard.recipe import DecoderModel, Positions, RecurrentLanguage, RecurrentModel, TransformerModel, UniversalModel
 from regard.tokens.special import BOS
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models
 
-from regard.decoding.writer import Manner, Writer
+from regard.decoding.streaming import Manner, Writer
 from regard.errors import Mistake
 from regard.tokens.tokenizer import Tokenizer
 

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from regard.explain.picture import MatchTarget, PictureTarget, cells
+from regard.explain.image_target import MatchTarget, PictureTarget, cells
 from regard.explain.target import TextTarget
-from regard.models.zoo import MODELS
+from regard.models.registry import MODELS
 from regard.recipe import DecoderModel, EncoderModel, RecurrentLanguage, RecurrentModel, RecurrentReader, TransformerModel
-from regard.recipe.caption import CaptionModel
-from regard.recipe.contrast import ClipModel
-from regard.recipe.pictures import VitModel
+from regard.recipe.captioner import CaptionModel
+from regard.recipe.image_text import ClipModel
+from regard.recipe.images import VitModel
 
 V, C, STAND_IN = 13, 3, 3
 SIZE, GRID, PATCH = (12, 8), (3, 2), (4, 4)

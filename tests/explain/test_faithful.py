@@ -7,10 +7,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from regard.explain import faithful
-from regard.explain.faithful import Gold, erasure, first, kendall, measure, permute, permuted, spearman, summarise
+from regard.explain import faithfulness
+from regard.explain.faithfulness import Gold, erasure, first, kendall, measure, permute, permuted, spearman, summarise
 from regard.explain.methods import METHODS, explain
-from regard.explain.words import on_permuted, verdict
+from regard.explain.verdict import on_permuted, verdict
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_erasure_is_the_written_out_difference(trained):
     target, values = trained[0], torch.arange(10).double()
     without, alone = erasure(target, [values])
     p = target.whole().exp()
-    for k, share in enumerate(faithful.SHARES):
+    for k, share in enumerate(faithfulness.SHARES):
         number = max(1, -(-10 * share // 100))
         hidden, others = target.read.clone(), target.read.clone()
         hidden[0, 10 - number:] = target.stand_in

@@ -8,11 +8,11 @@ from torch import nn
 
 from regard.attention.multihead import MultiHead
 from regard.attention.watch import watch
-from regard.explain.apart import tell_apart
-from regard.explain.faithful import Gold, measure, permuted
+from regard.explain.discriminative import tell_apart
+from regard.explain.faithfulness import Gold, measure, permuted
+from regard.explain.image_target import PictureTarget, cells
 from regard.explain.methods import METHODS, explain
-from regard.explain.picture import PictureTarget, cells
-from regard.explain.words import Words, on_one
+from regard.explain.verdict import Words, on_one
 
 GRID, SIZE = (3, 3), (6, 6)
 
@@ -96,7 +96,7 @@ def test_answers_with_reasons_of_their_own_are_told_apart_by_what_follows_reason
 
 def test_the_map_of_a_permuted_picture_is_the_permuted_map(kinds):
     """Of a Vision Transformer that does not know where patches are."""
-    from regard.models.zoo import MODELS
+    from regard.models.registry import MODELS
     from regard.recipe import VitModel
 
     torch.manual_seed(0)

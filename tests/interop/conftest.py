@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 import regard
 from regard import recipe as recipes
-from regard.run.opened import kind_of
+from regard.run.load import kind_of
 from regard.tokens.tokenizer import train_tokenizer
 from regard.training.checkpoint import weights_of, write_weights
 

@@ -7,7 +7,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import regard
 from regard.errors import Mistake
-from regard.run.chat import chat_template, conversation
+from regard.tasks.chat import chat_template, conversation
 
 TEMPLATE = ("{{ bos_token }}{% for message in messages %}{% if message.role == 'system' %}{{ raise_exception('no system here') }}"
             "{% endif %}{{ message.role }}: {{ message.content | trim }}</s>\n{% endfor %}"

@@ -15,11 +15,11 @@ import regard
 from regard import recipe as recipes
 from regard.cli import app
 from regard.errors import Mistake
+from regard.explain.query import Question
+from regard.explain.report import explain_one
 from regard.interop.convert import write_folder
-from regard.run.asked import Question
-from regard.run.contrast import ContrastRun
 from regard.run.convert import convert, prove
-from regard.run.explain import explain_one
+from regard.tasks.contrastive import ContrastRun
 from regard.tokens.special import END_TEXT
 from regard.tokens.tokenizer import train_tokenizer
 from regard.training.checkpoint import weights_of, write_weights
@@ -260,7 +260,7 @@ def test_the_command_line_reads_a_folder(theirs, files):
 
 
 def test_a_run_begins_from_a_folder(theirs, files, tmp_path):
-    from regard.run.fit import train
+    from regard.run.train import train
 
     (tmp_path / "set.tsv").write_text("".join(f"{file}\t{line}\n" for file, line in zip(files, LINES)))
     text = {"activation": "quick_gelu", "layers": 2, "width": 16, "heads": 2, "feed_forward": 40, "max_length": 90}

@@ -11,7 +11,7 @@ import regard
 from regard.errors import Mistake
 from regard.run.convert import convert
 from regard.run.evaluate import evaluate
-from regard.run.fit import train
+from regard.run.train import train
 
 SIZES = dict(vocab_size=61, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, intermediate_size=40,
              max_position_embeddings=32)

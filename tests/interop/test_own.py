@@ -12,7 +12,7 @@ from regard import recipe as recipes
 from regard.cli import app
 from regard.interop.verify import Proof
 from regard.run.convert import convert
-from regard.run.opened import kind_of
+from regard.run.load import kind_of
 from regard.tokens.tokenizer import train_tokenizer
 from regard.training.checkpoint import weights_of, write_weights
 

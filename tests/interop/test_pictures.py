@@ -16,7 +16,7 @@ from regard.cli import app
 from regard.errors import Mistake
 from regard.interop.convert import write_folder
 from regard.run.convert import convert, prove
-from regard.run.pictures import PictureClassifier
+from regard.tasks.images import PictureClassifier
 from regard.training.checkpoint import weights_of, write_weights
 
 
@@ -270,7 +270,7 @@ def test_the_command_line_reads_a_folder(theirs, files):
 
 
 def test_a_run_begins_from_a_folder_and_reads_larger_pictures(theirs, tmp_path, files):
-    from regard.run.fit import train
+    from regard.run.train import train
 
     for i, label in enumerate(["a", "b"] * 4):
         (tmp_path / "set" / label).mkdir(parents=True, exist_ok=True)

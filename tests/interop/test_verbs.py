@@ -10,11 +10,11 @@ import transformers
 import regard
 from regard.batches.ragged import Ragged
 from regard.batches.rows import read_two
-from regard.run.attended import attended, groups
-from regard.run.foreign import fetch
-from regard.run.generation import generate, writing
-from regard.run.neurons import ask
-from regard.run.show import Choice
+from regard.run.huggingface import fetch
+from regard.show.attention import Choice
+from regard.show.generation import generate, writing
+from regard.show.neurons import ask
+from regard.show.recording import attended, groups
 from regard.tokens.special import NO_MARK, Marks
 
 V = 61

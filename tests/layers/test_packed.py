@@ -10,9 +10,9 @@ from torch import nn
 
 from regard.attention.watch import watch
 from regard.decoding.beam import beam_search
-from regard.decoding.walk import walk
+from regard.decoding.greedy import walk
 from regard.errors import Mistake
-from regard.layers.packed import Int8Linear, packed
+from regard.layers.quantized import Int8Linear, packed
 from regard.models.gpt import Gpt
 from regard.models.transformer import Transformer
 from regard.recipe import DecoderModel, Positions, TransformerModel

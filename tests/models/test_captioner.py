@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from regard.attention.hard import Hard
+from regard.attention.hard_attention import Hard
 from regard.attention.watch import watch
 from regard.batches.batch import NOTHING, Batch
 from regard.decoding.beam import beam_search
-from regard.decoding.walk import greedy, walk
+from regard.decoding.greedy import greedy, walk
 from regard.models.efficientnet import EfficientNet, from_package
-from regard.models.zoo import MODELS
+from regard.models.registry import MODELS
 from regard.recipe import CaptionModel, Regularize
 from regard.tokens.special import BOS, EOS
-from regard.training.objectives import Say
+from regard.training.losses import Say
 
 V, SIZE = 11, (16, 24)
 ENCODERS = {

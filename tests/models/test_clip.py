@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from regard import recipe as recipes
 from regard.errors import Mistake
 from regard.models.clip import MOST, Clip
-from regard.plan.parts import parts, total
+from regard.plan.modules import parts, total
 from regard.recipe import ClipModel, Regularize
 
 V, SIZE = 19, (8, 12)

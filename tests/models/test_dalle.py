@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.attention.masks import CAUSAL, Grid, Mask
-from regard.decoding.sampler import Sampler
-from regard.decoding.walk import walk
+from regard.decoding.greedy import walk
+from regard.decoding.sampling import Sampler
 from regard.layers.codebook import Nearest, eased
 from regard.models.dalle import Dalle
 from regard.models.dvae import Dvae, logit_laplace
 from regard.recipe import DalleModel, DvaeModel
-from regard.run.draw import CODES_ALONE
+from regard.tasks.text_to_image import CODES_ALONE
 from regard.tokens.special import BOS
 
 WORDS, TEXT, CODES, GRID = 9, 4, 7, (3, 4)

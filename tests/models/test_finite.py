@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from regard.batches.batch import NOTHING, Batch
-from regard.models.zoo import MODELS
+from regard.models.registry import MODELS
 from regard.recipe import DecoderModel, EncoderModel, Positions, RecurrentModel, Regularize, TransformerModel, UniversalModel
-from regard.training.objectives import Say
+from regard.training.losses import Say
 
 V = 13
 SHAPE = dict(width=16, heads=2, feed_forward=32)

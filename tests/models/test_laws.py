@@ -5,11 +5,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.attention.places import places
+from regard.attention.modules import places
 from regard.attention.watch import watch
 from regard.decoding.beam import beam_search
-from regard.decoding.walk import greedy, walk
-from regard.models.zoo import MODELS
+from regard.decoding.greedy import greedy, walk
+from regard.models.registry import MODELS
 from regard.recipe import Positions, RecurrentModel, TransformerModel, UniversalModel
 from regard.tokens.special import BOS, EOS
 

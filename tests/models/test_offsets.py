@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.models.zoo import MODELS
+from regard.models.registry import MODELS
 from regard.recipe import Positions, TransformerModel, UniversalModel
 
 V = 13

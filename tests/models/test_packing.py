@@ -5,15 +5,15 @@ import pytest
 import torch
 
 from regard.batches.batches import Batches, in_order
-from regard.batches.masked import Masked
-from regard.batches.packed import Packed
+from regard.batches.masked_rows import Masked
+from regard.batches.packing import Packed
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Sentences
-from regard.batches.side import Side
-from regard.models.zoo import MODELS
+from regard.batches.token_store import Side
+from regard.models.registry import MODELS
 from regard.recipe import DecoderModel, EncoderModel, Masking, Positions, Regularize
 from regard.tokens.special import BOTH_ENDS
-from regard.training.objectives import Say
+from regard.training.losses import Say
 
 V, ROOM = 40, 24
 TEXTS = [np.random.default_rng(i).integers(5, V, 1 + 5 * i % 13).tolist() for i in range(40)]

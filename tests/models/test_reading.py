@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from regard.attention.places import places
+from regard.attention.modules import places
 from regard.attention.watch import watch
 from regard.decoding.beam import beam_search
-from regard.decoding.walk import greedy, walk
+from regard.decoding.greedy import greedy, walk
 from regard.layers.recurrent import Recurrent
 from regard.layers.state import State
-from regard.models.language import turned
-from regard.models.reader import Contextual
-from regard.models.zoo import MODELS
+from regard.models.recurrent_encoder import Contextual
+from regard.models.recurrent_language import turned
+from regard.models.registry import MODELS
 from regard.recipe import DecoderModel, ElmoModel, EncoderModel, RecurrentLanguage, RecurrentReader
 from regard.tokens.special import BOS, EOS
 

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from regard.attention.functional import context_attention, key_value_attention, self_attention
 from regard.attention.masks import Mask
-from regard.attention.plain import context_attention, key_value_attention, self_attention
 from regard.attention.scores import Scored
 from regard.attention.watch import watch
 from regard.layers.recurrent import Carry, Recurrent
-from regard.models.recurrent import RecurrentTranslator
+from regard.models.recurrent_translator import RecurrentTranslator
 from regard.recipe import RecurrentModel
 
 

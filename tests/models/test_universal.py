@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from regard.attention.places import places
+from regard.attention.modules import places
 from regard.attention.positions import sinusoids
 from regard.batches.batch import NOTHING, Batch
 from regard.models.transformer import Transformer

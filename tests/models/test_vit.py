@@ -9,8 +9,8 @@ from regard.attention.positions import sinusoids
 from regard.attention.watch import watch
 from regard.errors import Mistake
 from regard.layers.norm import Residual
+from regard.models.registry import MODELS
 from regard.models.vit import Vit, interpolated
-from regard.models.zoo import MODELS
 from regard.recipe import Regularize, VitModel
 
 C = 5

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from regard.pictures.evidence import Evidence, evidence
-from regard.pictures.looks import lit
-from regard.pictures.style import rendered
+from regard.show.figures.overlay import lit
+from regard.show.figures.saliency import Evidence, evidence
+from regard.show.figures.style import rendered
 
 
 def drawn(methods, answers, size=(12, 12), **more):

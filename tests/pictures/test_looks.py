@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from regard.pictures.looks import DIM, Shown, lit, looks
-from regard.pictures.style import rendered
+from regard.show.figures.overlay import DIM, Shown, lit, looks
+from regard.show.figures.style import rendered
 
 PIXELS = np.full((16, 24, 3), 200, np.uint8)
 

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from regard.errors import Mistake
-from regard.pictures.alignment import alignment, heads
-from regard.pictures.complexity import Curve, Panel, complexity
-from regard.pictures.curves import score_by_length, score_over_length, training
-from regard.pictures.gradients import gradients
-from regard.pictures.norms import norms
-from regard.pictures.report import Report, page
-from regard.pictures.steps import Column, thinking
-from regard.pictures.style import rendered, save, svg_text
-from regard.pictures.terminal import alignment_text
+from regard.show.figures.complexity import Curve, Panel, complexity
+from regard.show.figures.curves import score_by_length, score_over_length, training
+from regard.show.figures.gradients import gradients
+from regard.show.figures.halting_steps import Column, thinking
+from regard.show.figures.html_report import Report, page
+from regard.show.figures.matrix import alignment, heads
+from regard.show.figures.norms import norms
+from regard.show.figures.style import rendered, save, svg_text
+from regard.show.figures.terminal import alignment_text
 
 NASTY = ["<img src=x onerror=alert(1)>", "$x^2$", "&amp;", "Straße", "犬", "_under_", "\\frac", "\u202eevil", "", "a" * 80]
 

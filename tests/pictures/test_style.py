@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
-from regard.pictures import words
-from regard.pictures.alignment import alignment, grid
-from regard.pictures.style import ink, look, rendered, svg_text, wrap
+from regard.show.figures import labels
+from regard.show.figures.matrix import alignment, grid
+from regard.show.figures.style import ink, look, rendered, svg_text, wrap
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -72,12 +72,12 @@ def test_two_inlined_figures_share_no_id_and_keep_words_that_look_like_ids():
 @settings(max_examples=200, deadline=None)
 @given(st.text(st.characters(), max_size=60))
 def test_a_label_is_never_blank_never_a_command_and_keeps_its_ends(word):
-    label = words.label(word)
-    assert label.strip() and not any(words.forbidden(char) for char in label)
-    assert len(words.graphemes(label)) <= 32
+    label = labels.label(word)
+    assert label.strip() and not any(labels.forbidden(char) for char in label)
+    assert len(labels.graphemes(label)) <= 32
     ElementTree.fromstring(f"<a>{label.replace('&', '').replace('<', '')}</a>".encode())
-    if len(words.graphemes(words.clean(word))) > 32:
-        assert words.clean(word).startswith(label.partition("…")[0])
+    if len(labels.graphemes(labels.clean(word))) > 32:
+        assert labels.clean(word).startswith(label.partition("…")[0])
 
 
 def test_a_title_in_bold_is_no_wider_than_its_room():

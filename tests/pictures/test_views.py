@@ -8,18 +8,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from regard.pictures.curves import lost_over_share
-from regard.pictures.generation import MOST_LOOKS, MOST_STEPS, generation, generation_page, generation_text
-from regard.pictures.lines import head_colours, lines
-from regard.pictures.maps import MOST_NUMBERS, MOST_TILES, maps, tiles
-from regard.pictures.neurons import MOST_KEYS, neurons, neurons_page, neurons_text
-from regard.pictures.spread import distances, entropies, plane, spread
-from regard.pictures.style import rendered
-from regard.pictures.terminal import entropies_text
-from regard.pictures.thumbnails import model
-from regard.pictures.tree import ENDED, KEPT, PRUNED, Node, layout, tree, tree_text
-from regard.pictures.views import VIEWS, views
-from regard.pictures.waves import positions
+from regard.show.figures.beam_tree import ENDED, KEPT, PRUNED, Node, layout, tree, tree_text
+from regard.show.figures.curves import lost_over_share
+from regard.show.figures.decoding_steps import MOST_LOOKS, MOST_STEPS, generation, generation_page, generation_text
+from regard.show.figures.head_entropy import distances, entropies, plane, spread
+from regard.show.figures.head_lines import head_colours, lines
+from regard.show.figures.html_view import VIEWS, views
+from regard.show.figures.neuron_view import MOST_KEYS, neurons, neurons_page, neurons_text
+from regard.show.figures.position_waves import positions
+from regard.show.figures.style import rendered
+from regard.show.figures.terminal import entropies_text
+from regard.show.figures.thumbnails import model
+from regard.show.figures.tiles import MOST_NUMBERS, MOST_TILES, maps, tiles
 
 NASTY = "<img src=x onerror=alert(1)>"
 NODES = [Node(-1, 1, NASTY, -0.1, KEPT, best=True), Node(-1, 1, "$x^2$", -1.0, KEPT), Node(-1, 1, "c", -3.0, PRUNED),

@@ -6,7 +6,7 @@ import threading
 import time
 from contextlib import contextmanager
 
-from regard import ranks
+from regard import distributed
 from regard.errors import Interrupted
 from regard.training.signals import catch_signals
 
@@ -35,20 +35,20 @@ def sent(when):
 
 def go_through(trial):
     """Whether it was gone through to the end, and what the ranks tell one another afterwards."""
-    when, pace, ended = moment(trial, ranks.rank()), random.Random(f"pace {trial} {ranks.rank()}"), False
+    when, pace, ended = moment(trial, distributed.rank()), random.Random(f"pace {trial} {distributed.rank()}"), False
     with catch_signals() as caught, sent(when):
         try:
-            with ranks.breakable(caught):
+            with distributed.breakable(caught):
                 for number in range(MEETINGS):
                     if when == ("before", number):
                         signal.raise_signal(signal.SIGTERM)
                     time.sleep(0.002 * pace.random())
-                    assert ranks.total(1) == NUMBER if number % 2 else ranks.gathered(number) == [number] * NUMBER
+                    assert distributed.total(1) == NUMBER if number % 2 else distributed.gathered(number) == [number] * NUMBER
                 time.sleep(0.01 * pace.random())
             ended = True
         except Interrupted as interruption:
             assert interruption.number == signal.SIGTERM
-    return [ended, ranks.gathered([trial, ranks.rank(), ended])]
+    return [ended, distributed.gathered([trial, distributed.rank(), ended])]
 
 
 def go_through_all():

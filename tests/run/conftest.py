@@ -5,7 +5,7 @@ import copy
 import pytest
 from PIL import Image
 
-from regard.run.fit import train
+from regard.run.train import train
 from regard.worlds import shapes
 
 TOWER = {"layers": 1, "width": 16, "heads": 2, "feed_forward": 32}

@@ -13,7 +13,7 @@ from regard.corpus.questions import read_questions
 from regard.errors import Mistake
 from regard.run.card import card
 from regard.run.evaluate import compare_runs, evaluate
-from regard.run.fit import train
+from regard.run.train import train
 
 KINDS = {"who?": ["Åsa", "A\u030ake\u0301", "кот", "dog"],
          "where?": ["cafe\u0301", "Straße", "\u1112\u1161\u11ab\u1100\u116e\u11a8", "zoo"],

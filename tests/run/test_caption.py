@@ -19,11 +19,11 @@ from regard.models.efficientnet import EfficientNet
 from regard.run.card import card
 from regard.run.convert import convert
 from regard.run.evaluate import compare_runs, evaluate
-from regard.run.fit import train
-from regard.run.generation import generate
-from regard.run.neurons import show_neurons
-from regard.run.show import Choice
-from regard.run.translate import Translation
+from regard.run.train import train
+from regard.show.attention import Choice
+from regard.show.generation import generate
+from regard.show.neurons import show_neurons
+from regard.tasks.translate import Translation
 from regard.training.checkpoint import read_weights
 from regard.worlds import shapes
 
@@ -221,7 +221,7 @@ def test_the_world_judges_captions_and_attention(world, monkeypatch, tmp_path):
 
 
 def said_gallery(run, folder):
-    from regard.run.wrong import gallery
+    from regard.show.caption_errors import gallery
 
     return gallery(run, folder / "gallery.html", 3)
 

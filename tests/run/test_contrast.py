@@ -17,7 +17,7 @@ from regard.errors import Mistake
 from regard.run.card import card
 from regard.run.convert import convert
 from regard.run.evaluate import compare_runs, evaluate
-from regard.run.fit import train
+from regard.run.train import train
 from regard.training.checkpoint import read_weights, write_weights
 
 COLOURS = {"red": (220, 40, 40), "green": (40, 200, 60), "blue": (40, 60, 220), "yellow": (220, 220, 40), "white": (250,) * 3,

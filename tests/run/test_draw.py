@@ -14,18 +14,18 @@ from typer.testing import CliRunner
 import regard
 from regard import recipe as recipes
 from regard.batches.batches import in_order
-from regard.batches.drawing import Captioned, captions_begun
+from regard.batches.image_code_rows import Captioned, captions_begun
 from regard.batches.ragged import Ragged
 from regard.cli import app
 from regard.errors import Mistake
-from regard.layers.conv import Conv
+from regard.layers.conv2d import Conv
 from regard.models.dvae import Dvae
 from regard.plan import plan
 from regard.run.card import card
-from regard.run.draw import Drawn, DrawRun
 from regard.run.evaluate import evaluate
-from regard.run.fit import train
-from regard.run.sheet import sheet
+from regard.run.train import train
+from regard.show.contact_sheet import sheet
+from regard.tasks.text_to_image import Drawn, DrawRun
 from regard.training.checkpoint import read_weights
 
 LOOKS = {"a red picture": (230, 20, 20), "a blue picture": (20, 20, 230)}

@@ -10,14 +10,14 @@ from typer.testing import CliRunner
 
 from regard.cli import app
 from regard.errors import Mistake
+from regard.explain.antecedents import ask_pronouns, find_resolver, least_right, lost_more, translated, words_of
+from regard.explain.head_report import explain_heads
 from regard.explain.methods import METHODS
-from regard.run.antecedents import ask_pronouns, find_resolver, least_right, lost_more, translated, words_of
-from regard.run.ask import ask, ask_set, read_set
-from regard.run.asked import Question
-from regard.run.evidence import write_out
-from regard.run.explain import explain_set
-from regard.run.fit import train
-from regard.run.heads import explain_heads
+from regard.explain.query import Question
+from regard.explain.report import explain_set
+from regard.explain.text_queries import ask, ask_set, read_set
+from regard.run.train import train
+from regard.show.explanation import write_out
 
 STACK = {"kind": "transformer", "layers": 1, "heads": 2, "feed_forward": 32, "width": 16, "max_length": 48}
 
@@ -208,7 +208,7 @@ def test_mistakes_of_the_command_line(tiny_run, words):
 
 
 def test_the_fresh_model_does_not_change_the_run_or_the_dice(tiny_run):
-    from regard.run.explain import fresh
+    from regard.explain.report import fresh
 
     before = torch.random.get_rng_state()
     other = fresh(tiny_run)

@@ -10,11 +10,11 @@ from typer.testing import CliRunner
 
 from regard.cli import app
 from regard.errors import Mistake
+from regard.explain.image_queries import named_boxes
 from regard.explain.methods import METHODS
-from regard.run.ask import ask, ask_set
-from regard.run.ask_pictures import named_boxes
-from regard.run.asked import Question
-from regard.run.fit import train
+from regard.explain.query import Question
+from regard.explain.text_queries import ask, ask_set
+from regard.run.train import train
 
 TOWER = {"layers": 1, "width": 16, "heads": 2, "feed_forward": 32}
 PARTS = {"attention", "gradient-attention", "norms", "input-gradient", "integrated-gradients", "occlusion"}

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import regard
 from regard import cli
 from regard.errors import Mistake
-from regard.run.fit import train
+from regard.run.train import train
 from regard.tokens.special import EOS, SPECIALS
 from regard.worlds import bilingual
 
@@ -108,7 +108,7 @@ def test_samples_are_the_same_however_many_and_in_whatever_batch(run, monkeypatc
     assert many[::5] == [text.text for text in run.generate(PROMPTS, **draw)]
     assert len(set(many[:5])) > 1 and len({text.text for text in run.generate(["Der"] * 2, number=2, **draw)}) == 4
     assert many != [text.text for text in run.generate(PROMPTS, number=5, **{**draw, "seed": 5})]
-    monkeypatch.setattr("regard.run.language.WRITE_AT_ONCE", 3)
+    monkeypatch.setattr("regard.tasks.language.WRITE_AT_ONCE", 3)
     assert many == [text.text for text in run.generate(PROMPTS, number=5, **draw)]
     assert many[10:15] == [text.text for text in run.generate(PROMPTS[2:3], number=5, place=2, **draw)]
     assert many[13] == run.stream(PROMPTS[2], place=2, sample=3, **draw).prompt + "".join(
@@ -117,7 +117,7 @@ def test_samples_are_the_same_however_many_and_in_whatever_batch(run, monkeypatc
 
 def test_a_penalty_of_one_is_none(run, monkeypatch):
     before = run.generate(PROMPTS, temperature=1.0)
-    monkeypatch.setattr("regard.decoding.writer.penalize_repeats", None)
+    monkeypatch.setattr("regard.decoding.streaming.penalize_repeats", None)
     assert run.generate(PROMPTS, temperature=1.0, repetition_penalty=1.0) == before == run.generate(PROMPTS, temperature=1.0)
 
 
@@ -179,7 +179,7 @@ def test_prompts_of_standard_input_are_numbered_through(run, monkeypatch):
     lines = ["Der Hund"] * 5
     whole = said(run.folder, *lines, *draw)
     assert len(set(whole.splitlines())) > 1
-    monkeypatch.setattr("regard.run.language.WRITE_AT_ONCE", 2)
+    monkeypatch.setattr("regard.tasks.language.WRITE_AT_ONCE", 2)
     assert whole == said(run.folder, *draw, stdin="\n".join(lines))
 
 

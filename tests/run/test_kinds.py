@@ -9,9 +9,9 @@ import regard
 from regard.errors import Mistake
 from regard.recipe import build
 from regard.run.evaluate import evaluate
-from regard.run.fit import as_recipe, train
-from regard.run.ladder import ablations, climb, history, merge
-from regard.run.show import show_alignment
+from regard.run.train import as_recipe, train
+from regard.show.attention import show_alignment
+from regard.studies.ladder import ablations, climb, history, merge
 
 KINDS = {
     "without attention": {"kind": "recurrent", "cell": "gru", "attention": "none", "width": 16, "max_length": 48},

@@ -12,15 +12,15 @@ import regard
 from regard.errors import Mistake
 from regard.models.transformer import Transformer
 from regard.models.universal import UniversalTransformer
-from regard.pictures.steps import Column, thinking, thinking_text
 from regard.recipe import TransformerModel, UniversalModel
 from regard.run.card import card
 from regard.run.evaluate import compare_runs, evaluate
-from regard.run.fit import train
-from regard.run.ladder import climb
-from regard.run.lengths import ALIKE, climb_lengths, count_parameters, same_size
-from regard.run.solve import Solver, exactness
-from regard.run.steps import count_steps, mean_steps, show_steps
+from regard.run.train import train
+from regard.show.figures.halting_steps import Column, thinking, thinking_text
+from regard.show.halting import count_steps, mean_steps, show_steps
+from regard.studies.ladder import climb
+from regard.studies.lengths import ALIKE, climb_lengths, count_parameters, same_size
+from regard.tasks.algorithm import Solver, exactness
 from regard.tokens.special import BOS, EOS
 
 SETTINGS = {

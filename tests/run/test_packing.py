@@ -10,7 +10,7 @@ import regard
 from regard.errors import Mistake
 from regard.recipe import build
 from regard.run.evaluate import evaluate
-from regard.run.fit import train
+from regard.run.train import train
 
 BASE = {
     "data": {"world": {"number": 400, "held_out": 40}, "pack": True, "too_long": "split"},

@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 
 import regard
 from regard import recipe as recipes
-from regard.batches.pictures import PictureClasses
+from regard.batches.image_rows import PictureClasses
 from regard.cli import app
 from regard.errors import Mistake
 from regard.recipe import Augment
 from regard.run.card import card
 from regard.run.evaluate import compare_runs, evaluate
-from regard.run.fit import train
+from regard.run.train import train
 from regard.training.checkpoint import read_weights
 
 AUGMENT = {"crop": 1, "flip": True, "rand_augment": {"number": 1, "magnitude": 3}, "mixup": 0.4, "cutmix": 0.4, "erase": 0.1}
@@ -100,7 +100,7 @@ def test_what_is_measured_is_not_augmented(run, monkeypatch):
     trained = run.encode(run.data.valid, training=True)
     assert rows.augment is None and trained.augment == Augment.model_validate(AUGMENT)
     before = run.validate(run.data.valid, rows), run.score("valid", run.data.valid).scores
-    monkeypatch.setattr("regard.batches.pictures.draw", lambda *_: pytest.fail("augmented"))
+    monkeypatch.setattr("regard.batches.image_rows.draw", lambda *_: pytest.fail("augmented"))
     assert (run.validate(run.data.valid, trained), run.score("valid", run.data.valid).scores) == before
     with pytest.raises(pytest.fail.Exception):
         trained.batch(np.arange(3), 1, 0)

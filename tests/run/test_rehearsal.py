@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard import cli
-from regard.plan import Device, plan
-from regard.plan.planned import plan_recipe
+from regard.plan import Device, plan, step_time
+from regard.plan.planner import plan_recipe
 from regard.recipe import build
-from regard.run import rehearsal
 
 CPU = torch.device("cpu")
 TINY = {"width": 16, "heads": 2, "feed_forward": 32}
@@ -43,8 +42,8 @@ def planned(name, **train):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_whatever_says_labels_is_rehearsed(name, monkeypatch):
-    monkeypatch.setattr(rehearsal, "measure_device", lambda device, precision: Device("mine", 1e9, 0.5, "assumed"))
-    mine = rehearsal.rehearsed(planned(name), "cpu").devices[0]
+    monkeypatch.setattr(step_time, "measure_device", lambda device, precision: Device("mine", 1e9, 0.5, "assumed"))
+    mine = step_time.rehearsed(planned(name), "cpu").devices[0]
     assert mine.name == "mine" and "rehearsed" in mine.basis and 0 < mine.seconds(planned(name).flops_a_step) < 10
 
 
@@ -56,28 +55,28 @@ def test_what_grows_with_the_layers_is_foretold(encoder, decoder, read, wrote, r
     def seconds(plan, device, rows, recipes):
         return [rest + read * recipe.model.encoder_layers + wrote * recipe.model.decoder_layers for recipe in recipes]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rehearsal, "step_seconds", seconds)
-        found = rehearsal.foretold(plan_recipe("deep", deep, (40, 40), (12, 12)), CPU, 3)
+        patch.setattr(step_time, "step_seconds", seconds)
+        found = step_time.foretold(plan_recipe("deep", deep, (40, 40), (12, 12)), CPU, 3)
     assert found == pytest.approx(seconds(plan, CPU, 3, [deep])[0])
 
 
 def test_a_long_step_or_a_small_memory_is_rehearsed_with_fewer_rows():
     plan = planned("language", tokens_per_batch=12_000)
-    fast, slow = Device("", 1e15, 0.5, ""), Device("", plan.flops_a_step / rehearsal.LONGEST / 5, 1.0, "")
-    assert rehearsal.rows_that_fit(plan, fast, "fp32", 1e12) == 1000
-    assert rehearsal.rows_that_fit(plan, slow, "fp32", 1e12) == 200
-    assert 0 < rehearsal.rows_that_fit(plan, fast, "fp32", 1e7) < 1000
-    assert rehearsal.rows_that_fit(plan, fast, "fp32", 1e3) == 0
+    fast, slow = Device("", 1e15, 0.5, ""), Device("", plan.flops_a_step / step_time.LONGEST / 5, 1.0, "")
+    assert step_time.rows_that_fit(plan, fast, "fp32", 1e12) == 1000
+    assert step_time.rows_that_fit(plan, slow, "fp32", 1e12) == 200
+    assert 0 < step_time.rows_that_fit(plan, fast, "fp32", 1e7) < 1000
+    assert step_time.rows_that_fit(plan, fast, "fp32", 1e3) == 0
 
 
 def test_a_batch_has_an_example():
     plan = planned("language", tokens_per_batch=5)
-    assert rehearsal.rows_that_fit(plan, Device("", 1e15, 0.5, ""), "fp32", 1e12) == rehearsal.examples(plan) == 1
+    assert step_time.rows_that_fit(plan, Device("", 1e15, 0.5, ""), "fp32", 1e12) == step_time.examples(plan) == 1
 
 
 def test_what_cannot_be_rehearsed_has_its_products_timed(monkeypatch):
-    monkeypatch.setattr(rehearsal, "free", lambda device: 0)
-    mine = rehearsal.rehearsed(planned("language"), "cpu").devices[0]
+    monkeypatch.setattr(step_time, "free", lambda device: 0)
+    mine = step_time.rehearsed(planned("language"), "cpu").devices[0]
     assert "assumed" in mine.basis and "fp32" in mine.name
 
 

@@ -10,14 +10,14 @@ import torch
 import regard
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Translations
-from regard.batches.side import Side
+from regard.batches.token_store import Side
 from regard.corpus.pairs import read_pairs
 from regard.errors import Mistake
 from regard.run.card import card, write_card
 from regard.run.evaluate import compare_runs, evaluate
-from regard.run.fit import train
-from regard.run.starter import starter_recipe
-from regard.training.objectives import log_probabilities
+from regard.run.train import train
+from regard.tasks.starters.starter import starter_recipe
+from regard.training.losses import log_probabilities
 
 
 def test_the_folder_holds_everything_that_follows_from_the_recipe(tiny_run):

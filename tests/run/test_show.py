@@ -8,18 +8,18 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from regard.attention.file import Record
+from regard.attention.record_file import Record
 from regard.attention.watch import watch
 from regard.cli import app
 from regard.errors import Mistake
-from regard.pictures.maps import maps
-from regard.run.attended import attended, groups
-from regard.run.beams import grown
-from regard.run.fit import train
-from regard.run.generation import generate, show_generation
-from regard.run.neurons import ask, show_neurons
-from regard.run.show import Choice, look_of, sharpest, show
-from regard.run.translate import Alignment
+from regard.run.train import train
+from regard.show.attention import Choice, look_of, sharpest, show
+from regard.show.beam import grown
+from regard.show.figures.tiles import maps
+from regard.show.generation import generate, show_generation
+from regard.show.neurons import ask, show_neurons
+from regard.show.recording import attended, groups
+from regard.tasks.translate import Alignment
 
 SHORT = {"steps": 2, "tokens_per_batch": 512, "evaluate_every": 2, "save_every": 2, "log_every": 2}
 STACK = {"kind": "transformer", "layers": 2, "heads": 4, "feed_forward": 32, "width": 16, "max_length": 48}

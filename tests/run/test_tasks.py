@@ -16,7 +16,7 @@ from regard.cli import app
 from regard.corpus.examples import Tagged
 from regard.errors import Mistake
 from regard.run.evaluate import compare_runs, evaluate
-from regard.run.fit import train
+from regard.run.train import train
 from regard.tokens.special import NO_MARK
 
 BASE = {

@@ -17,7 +17,7 @@ from regard.corpus.examples import Tasks
 from regard.errors import Mistake
 from regard.recipe import build, parse
 from regard.run.evaluate import compare_runs, evaluate
-from regard.run.fit import train
+from regard.run.train import train
 
 WORDS = ["haus", "hund", "katze", "baum", "stein", "wald"]
 THEIRS = dict(zip(WORDS, ["house", "dog", "cat", "tree", "stone", "wood"]))

@@ -7,9 +7,9 @@ from typer.testing import CliRunner
 
 from regard.cli import app
 from regard.errors import Mistake
-from regard.run.ask import read_set
+from regard.explain.head_report import explain_heads
+from regard.explain.text_queries import read_set
 from regard.run.evaluate import evaluate
-from regard.run.heads import explain_heads
 from regard.scoring import alignment_error, format_moses, links
 
 

@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from regard.errors import Mistake
-from regard.scoring.labels import label_scores
+from regard.scoring.classification import label_scores
 
 TWO, MANY = (st.lists(st.tuples(*[st.sampled_from(names)] * 2), min_size=1, max_size=40) for names in ("ab", "abcd"))
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from regard.errors import Mistake
-from regard.scoring.rebuilt import rebuilt_scores
+from regard.scoring.reconstruction import rebuilt_scores
 
 
 def test_by_hand():

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from regard.errors import Mistake
 from regard.scoring import compare_summaries, summary_scores
-from regard.scoring.summary import longest_common
+from regard.scoring.rouge import longest_common
 
 WORDS = st.lists(st.sampled_from("abcd"), max_size=12)
 

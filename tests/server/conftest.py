@@ -12,9 +12,9 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from regard.run.fit import train
+from regard.run.train import train
 from regard.server.app import create_app
-from regard.server.listen import listen, server_of
+from regard.server.connections import listen, server_of
 from regard.server.settings import Settings
 
 STACK = {"kind": "transformer", "layers": 1, "heads": 2, "feed_forward": 32, "width": 16, "max_length": 64}

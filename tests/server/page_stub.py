@@ -15,9 +15,9 @@ from fastapi.responses import FileResponse, JSONResponse, Response, StreamingRes
 from PIL import Image, ImageDraw
 from pydantic import ValidationError
 
-from regard.server import answers, requests
+from regard.server import requests, responses
 from regard.server.app import KINDS, PAGE
-from regard.server.guard import POLICY
+from regard.server.limits import POLICY
 
 GERMAN = ["Die", "Ziege", "trank", ",", "weil", "sie", "durstig", "war", "."]
 ORDER = [0, 1, 2, 3, 3, 4, 6, 5, 7]
@@ -44,10 +44,10 @@ def spot(rows: int, columns: int, y: float, x: float) -> list[list[float]]:
     return [[round(one / total, 4) for one in row] for row in some]
 
 
-def model(name: str, task: str, does: str, verbs: list[str], **more) -> answers.Model:
+def model(name: str, task: str, does: str, verbs: list[str], **more) -> responses.Model:
     given = dict(created=0, reads=["text"], attends="attention" in verbs, kinds=[], max_length=512, parameters=1_240_000,
                  device="cpu")
-    return answers.Model(id=name, task=task, does=does, verbs=verbs, **(given | more))
+    return responses.Model(id=name, task=task, does=does, verbs=verbs, **(given | more))
 
 
 MODELS = [
@@ -65,19 +65,19 @@ MODELS = [
 ]
 
 
-def translated(asked: requests.Translate) -> answers.Translations:
+def translated(asked: requests.Translate) -> responses.Translations:
     text = str(asked.text)
     source, target = text.split(), GERMAN
     weights = [near(len(source), min(ORDER[i], len(source) - 1)) for i in range(len(target))]
-    align = answers.Alignment(source=source, target=target, weights=weights, name="cross-attention, layer 2, mean of 4 heads")
-    others = [answers.Hypothesis(text="Die Ziege trank, weil es durstig war.", score=-0.31 - i / 10, log_probability=-3.2 - i)
+    align = responses.Alignment(source=source, target=target, weights=weights, name="cross-attention, layer 2, mean of 4 heads")
+    others = [responses.Hypothesis(text="Die Ziege trank, weil es durstig war.", score=-0.31 - i / 10, log_probability=-3.2 - i)
               for i in range(asked.number - 1)]
-    return answers.Translations(model="demo", results=[answers.Translation(
+    return responses.Translations(model="demo", results=[responses.Translation(
         text="Die Ziege trank, weil sie durstig war.", score=-0.12, log_probability=-1.1, tokens=target, others=others,
         alignment=align if asked.align else None, tree=grown() if asked.tree else None)])
 
 
-def grown() -> list[answers.Node]:
+def grown() -> list[responses.Node]:
     nodes, parents = [], [-1]
     for step, word in enumerate([*GERMAN[:6], "</s>"], 1):
         after = []
@@ -85,7 +85,7 @@ def grown() -> list[answers.Node]:
             for choice in range(2):
                 best = rank == 0 and choice == 0
                 end = word == "</s>" and choice == 0
-                nodes.append(answers.Node(parent=parent, step=step, word=word if choice == 0 else f"{word.lower()}{rank}",
+                nodes.append(responses.Node(parent=parent, step=step, word=word if choice == 0 else f"{word.lower()}{rank}",
                                           log_probability=-0.1 * step - 0.9 * rank - 1.4 * choice, best=best,
                                           fate="ended" if end else "kept" if rank + choice < 2 else "pruned",
                                           score=-0.2 - rank if end else None))
@@ -98,21 +98,21 @@ def grown() -> list[answers.Node]:
 WORDS = ["there", " was", " an", " old", " goat", ",", " which", " wanted", " nothing", " but", " a", " little", " water", "."]
 
 
-def wrote(asked: requests.Generate) -> answers.Written:
+def wrote(asked: requests.Generate) -> responses.Written:
     prompt = [piece if i == 0 else " " + piece for i, piece in enumerate(str(asked.prompt).split(" "))]
     said = [" " + WORDS[0], *WORDS[1:]] * max(1, asked.max_tokens // 14)
     keys, own = [*prompt, *said[:-1]], len(prompt)
     chances = [0.9, 0.62, 0.33, 0.08, 0.02, 0.71, 0.4, 0.55, 0.11, 0.93, 0.5, 0.2, 0.77, 0.98]
     weights = [[*near(own + i, own + i - 1 - (i * 3 % 5), 1.5), *[0.0] * (len(keys) - own - i)] for i in range(len(said))]
-    steps = [answers.Step(word=word, probability=chances[i % 14], others=[(" dog", 0.05), (" <b>cow</b>", 0.03), ("\n", 0.01)])
+    steps = [responses.Step(word=word, probability=chances[i % 14], others=[(" dog", 0.05), (" <b>cow</b>", 0.03), ("\n", 0.01)])
              for i, word in enumerate(said)]
-    looks = answers.Looks(name="self-attention, layer 2, mean", keys=keys, own=own, steps=steps, weights=weights, note="")
-    return answers.Written(text=str(asked.prompt) + "".join(said), written="".join(said), score=-20.0, tokens=said,
+    looks = responses.Looks(name="self-attention, layer 2, mean", keys=keys, own=own, steps=steps, weights=weights, note="")
+    return responses.Written(text=str(asked.prompt) + "".join(said), written="".join(said), score=-20.0, tokens=said,
                            probabilities=[step.probability for step in steps], finish_reason="stop",
                            looks=looks if asked.looks else None)
 
 
-def attended(asked: requests.Attention) -> answers.Attention:
+def attended(asked: requests.Attention) -> responses.Attention:
     image = asked.image is not None
     words = [f"{i // 6 + 1},{i % 6 + 1}" for i in range(36)] if image else str(asked.text).split()
     if words[0] == "many" and asked.layers is None:
@@ -124,13 +124,13 @@ def attended(asked: requests.Attention) -> answers.Attention:
     size = len(names)
     weights = [[[near(size, max(0, i - head * (layer + 1)), 0.5 + head) for i in range(size)] for head in range(4)]
                for layer in range(3) if asked.layers in (None, [layer + 1])]
-    return answers.Attention(model="x", name=f"{asked.kind or 'self'}-attention", names=["self-attention"], queries=names,
+    return responses.Attention(model="x", name=f"{asked.kind or 'self'}-attention", names=["self-attention"], queries=names,
                              keys=names, layers=asked.layers or [1, 2, 3],
                              heads=[1, 2, 3, 4], weights=weights, sharpest=0, tile=tile, note="",
                              grid=(6, 6) if image else None, picture=picture() if image else None)
 
 
-def explained(asked: requests.Explain) -> answers.Explained:
+def explained(asked: requests.Explain) -> responses.Explained:
     image = asked.image is not None
     pieces = [f"{i // 6 + 1},{i % 6 + 1}" for i in range(36)] if image else str(asked.text).split()
     size = len(pieces)
@@ -144,47 +144,47 @@ def explained(asked: requests.Explain) -> answers.Explained:
     words += ["Permuting the weights that are shown moves the answers by 0.43 of their probability.",
               "One sentence says little of a method: regard explain RUN --data SET measures it over many."]
     which = asked.word or asked.label or asked.fits or "1"
-    return answers.Explained(model="x", answer=f"the word {which!r}, 2 of 9", amount=0.93, pieces=pieces, values=values,
+    return responses.Explained(model="x", answer=f"the word {which!r}, 2 of 9", amount=0.93, pieces=pieces, values=values,
                              against=None, against_amount=None, against_values=None, refused={"flow": "for up to 64 tokens"},
                              faithfulness=faith, permuted=0.43,
                              words=words, grid=(6, 6) if image else None, picture=picture() if image else None)
 
 
-def captioned(asked: requests.Caption) -> answers.Captions:
+def captioned(asked: requests.Caption) -> responses.Captions:
     words = ["a", "red", "circle", "above", "a", "blue", "square"]
     maps = [spot(6, 6, 1.5, 1.5) if i < 4 else spot(6, 6, 4, 4) for i in range(len(words))]
-    shown = answers.Shown(words=words, grid=(6, 6), maps=maps, name="cross-attention, layer 2", picture=picture())
-    return answers.Captions(model="shapes", results=[answers.Captioned(
+    shown = responses.Shown(words=words, grid=(6, 6), maps=maps, name="cross-attention, layer 2", picture=picture())
+    return responses.Captions(model="shapes", results=[responses.Captioned(
         text=" ".join(words), score=-0.2, log_probability=-2.0, tokens=words, others=[], looks=shown if asked.looks else None)])
 
 
-def judged(*labels: str) -> list[answers.Judgement]:
+def judged(*labels: str) -> list[responses.Judgement]:
     chances = [0.72, 0.2, 0.05, 0.02, 0.008, 0.002]
-    return [answers.Judgement(label=label, probability=chances[min(i, 5)]) for i, label in enumerate(labels)]
+    return [responses.Judgement(label=label, probability=chances[min(i, 5)]) for i, label in enumerate(labels)]
 
 
-def filled(asked: requests.Fill) -> answers.Fills:
+def filled(asked: requests.Fill) -> responses.Fills:
     masks = str(asked.text).count("[MASK]")
     if not masks:
         raise ValueError("there is no [MASK] in the text; put one where a word is left out")
     found = [judged("old", "small", "grey", "<i>x</i>")] * masks
-    return answers.Fills(model="bert", results=[answers.Filled(text=str(asked.text).replace("[MASK]", "old"), candidates=found)])
+    return responses.Fills(model="bert", results=[responses.Filled(text=str(asked.text).replace("[MASK]", "old"), candidates=found)])
 
 
-def tagged(asked: requests.Tag) -> answers.Tags:
+def tagged(asked: requests.Tag) -> responses.Tags:
     words = str(asked.text).split()
     labels = ["DET", "ADJ", "NOUN", "VERB", "DET", "NOUN", "O"]
-    return answers.Tags(model="tagger", results=[answers.Tagged(words=words, labels=[labels[i % 7] for i in range(len(words))])])
+    return responses.Tags(model="tagger", results=[responses.Tagged(words=words, labels=[labels[i % 7] for i in range(len(words))])])
 
 
-def answered(asked: requests.Answer) -> answers.Answers:
+def answered(asked: requests.Answer) -> responses.Answers:
     spans = [("The old dog", 0, 11, 0.8), ("dog", 8, 11, 0.1)]
-    return answers.Answers(model="reader", results=[answers.Span(text=text, start=start, end=end, probability=p)
+    return responses.Answers(model="reader", results=[responses.Span(text=text, start=start, end=end, probability=p)
                                                     for text, start, end, p in spans])
 
 
-def classified(asked: requests.Classify) -> answers.Classes:
-    return answers.Classes(model="film", results=[answers.Classified(labels=judged("good", "bad"))])
+def classified(asked: requests.Classify) -> responses.Classes:
+    return responses.Classes(model="film", results=[responses.Classified(labels=judged("good", "bad"))])
 
 
 VERBS = {
@@ -193,21 +193,21 @@ VERBS = {
     "classify": (requests.Classify, classified),
     "tag": (requests.Tag, tagged),
     "answer": (requests.Answer, answered),
-    "embed": (requests.Embed, lambda asked: answers.Vectors(model="x", results=[
-        answers.Embedded(tokens=text.split(), vectors=[[math.sin(len(text)), math.cos(len(text)), i / 3]])
+    "embed": (requests.Embed, lambda asked: responses.Vectors(model="x", results=[
+        responses.Embedded(tokens=text.split(), vectors=[[math.sin(len(text)), math.cos(len(text)), i / 3]])
         for i, text in enumerate(asked.text)])),
     "caption": (requests.Caption, captioned),
-    "match": (requests.Match, lambda asked: answers.Matches(model="clip", results=judged(*asked.labels))),
-    "draw": (requests.Draw, lambda asked: answers.Drawings(model="dalle", results=[
-        answers.Drawn(picture=picture(), score=0.3 - i / 20) for i in range(asked.number)])),
+    "match": (requests.Match, lambda asked: responses.Matches(model="clip", results=judged(*asked.labels))),
+    "draw": (requests.Draw, lambda asked: responses.Drawings(model="dalle", results=[
+        responses.Drawn(picture=picture(), score=0.3 - i / 20) for i in range(asked.number)])),
     "attention": (requests.Attention, attended),
     "explain": (requests.Explain, explained),
-    "generate": (requests.Generate, lambda asked: answers.Generated(model="writer", results=[wrote(asked)])),
+    "generate": (requests.Generate, lambda asked: responses.Generated(model="writer", results=[wrote(asked)])),
 }
 
 
 def refused(status: int, message: str, **headers: str) -> JSONResponse:
-    said = answers.Wrong(error=answers.Problem(message=message, type="invalid_request_error"))
+    said = responses.Wrong(error=responses.Problem(message=message, type="invalid_request_error"))
     return JSONResponse(said.model_dump(), status_code=status,
                         headers={name.replace("_", "-"): value for name, value in headers.items()})
 
@@ -234,8 +234,8 @@ def stub(token: str | None = None) -> FastAPI:
         return FileResponse(PAGE / name, media_type=KINDS[Path(name).suffix])
 
     @app.get("/v1/models")
-    async def models() -> answers.Models:
-        return answers.Models(data=MODELS)
+    async def models() -> responses.Models:
+        return responses.Models(data=MODELS)
 
     @app.post("/v1/{verb}")
     async def answer(verb: str, request: Request) -> Response:
@@ -262,14 +262,14 @@ def stub(token: str | None = None) -> FastAPI:
     return app
 
 
-async def events(asked: requests.Generate, said: answers.Generated):
+async def events(asked: requests.Generate, said: responses.Generated):
     whole = said.results[0]
     for i, word in enumerate(whole.tokens):
         await asyncio.sleep(0.01 if len(whole.tokens) > 20 else 0.05)
-        piece = answers.Piece(index=0, piece=word, token=word, probability=whole.probabilities[i])
+        piece = responses.Piece(index=0, piece=word, token=word, probability=whole.probabilities[i])
         yield f"data: {piece.model_dump_json()}\n\n"
         if str(asked.prompt).startswith("break") and i == 4:
-            problem = answers.Wrong(error=answers.Problem(message="the model stumbled; ask again", type="server_error"))
+            problem = responses.Wrong(error=responses.Problem(message="the model stumbled; ask again", type="server_error"))
             yield f"data: {problem.model_dump_json()}\n\n"
             yield "data: [DONE]\n\n"
             return

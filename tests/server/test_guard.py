@@ -15,8 +15,8 @@ from PIL import Image
 
 from regard.errors import Mistake
 from regard.server.app import create_app
-from regard.server.guard import AsJson
-from regard.server.problems import said_plainly
+from regard.server.errors import said_plainly
+from regard.server.limits import AsJson
 from regard.server.settings import Settings
 
 TOKEN = "a-token-of-enough-letters"

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from regard.cli import app
 from regard.errors import Mistake
-from regard.server.listen import listen
+from regard.server.connections import listen
 from regard.server.models import open_runs
 from regard.server.settings import Settings
 

@@ -162,7 +162,7 @@ def test_a_text_that_is_called_as_a_file_is_read_as_a_text(client, runs, tmp_pat
 
 @pytest.mark.parametrize("name, text", [("en-de", TEXTS[1]), ("gpt", "Der alte Hund"), ("masked", "the [MASK] sleeps")])
 def test_attention_is_what_the_run_attends_to(client, runs, name, text):
-    from regard.run.attended import attended, groups
+    from regard.show.recording import attended, groups
 
     whole = ask(client, "attention", model=name, text=text, digits=5)
     first = groups(attended(runs[name], text))[0]

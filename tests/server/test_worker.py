@@ -9,12 +9,12 @@ import pytest
 from fastapi.testclient import TestClient
 
 from regard.errors import Mistake
-from regard.run.together import Manner, writing
 from regard.server.app import create_app
+from regard.server.errors import Refused
 from regard.server.metrics import Metrics
-from regard.server.problems import Refused
 from regard.server.settings import Settings
 from regard.server.worker import Ticket, Worker
+from regard.tasks.streaming import Manner, writing
 
 
 def worker_of(run, **settings):

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from regard.run.evaluate import evaluate
-from regard.run.fit import train
+from regard.run.train import train
 
 pytestmark = pytest.mark.system
 

@@ -26,7 +26,7 @@ def stub(stubs):
 @pytest.fixture(scope="module")
 def served(tmp_path_factory, runs, listening):
     """A tiny run of every task, behind the real server."""
-    from regard.run.fit import train
+    from regard.run.train import train
 
     long = train(LONG, tmp_path_factory.mktemp("served") / "long", device="cpu")
     with listening({**runs, "long": long}) as server:

@@ -4,7 +4,7 @@ beyond chance."""
 import pytest
 
 from regard.run.evaluate import evaluate
-from regard.run.fit import train
+from regard.run.train import train
 
 pytestmark = pytest.mark.system
 

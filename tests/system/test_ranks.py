@@ -9,8 +9,8 @@ from functools import partial
 
 import pytest
 
-from regard.run.fit import train
-from regard.run.opened import load
+from regard.run.load import load
+from regard.run.train import train
 from regard.training import checkpoint
 from regard.worlds import bilingual
 

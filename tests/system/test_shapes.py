@@ -4,7 +4,7 @@ RESULTS.md, with their recipes."""
 import pytest
 
 from regard.run.evaluate import evaluate
-from regard.run.fit import train
+from regard.run.train import train
 
 pytestmark = pytest.mark.system
 

@@ -3,7 +3,7 @@
 import pytest
 
 from regard.run.evaluate import evaluate
-from regard.run.fit import train
+from regard.run.train import train
 
 pytestmark = pytest.mark.system
 

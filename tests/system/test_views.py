@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 
-from regard.pictures.alignment import alignment
-from regard.pictures.curves import lost_over_share
-from regard.pictures.generation import generation_page
-from regard.pictures.lines import lines
-from regard.pictures.maps import maps
-from regard.pictures.neurons import MOST_QUESTIONS, neurons, neurons_page
-from regard.pictures.spread import spread
-from regard.pictures.style import svg_text
-from regard.pictures.thumbnails import model
-from regard.pictures.tree import ENDED, KEPT, PRUNED, Node, tree
-from regard.pictures.views import VIEWS, views
-from regard.pictures.waves import positions
-from regard.run.show import save_any
+from regard.show.attention import save_any
+from regard.show.figures.beam_tree import ENDED, KEPT, PRUNED, Node, tree
+from regard.show.figures.curves import lost_over_share
+from regard.show.figures.decoding_steps import generation_page
+from regard.show.figures.head_entropy import spread
+from regard.show.figures.head_lines import lines
+from regard.show.figures.html_view import VIEWS, views
+from regard.show.figures.matrix import alignment
+from regard.show.figures.neuron_view import MOST_QUESTIONS, neurons, neurons_page
+from regard.show.figures.position_waves import positions
+from regard.show.figures.style import svg_text
+from regard.show.figures.thumbnails import model
+from regard.show.figures.tiles import maps
 
 pytestmark = pytest.mark.system
 NASTY = "<img src=x onerror=alert(1)>"

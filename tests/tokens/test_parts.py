@@ -9,7 +9,7 @@ from tokenizers import Tokenizer as Library
 from tokenizers import models, normalizers, pre_tokenizers
 
 from regard.recipe import Tokens
-from regard.tokens.parts import cutter, whole
+from regard.tokens.chunks import cutter, whole
 from regard.tokens.tokenizer import Tokenizer, train_tokenizer
 from regard.worlds import bilingual
 

@@ -21,7 +21,7 @@ import torch
 
 import regard.cli
 import regard.run.evaluate
-import regard.run.fit
+import regard.run.train
 from regard.training import checkpoint
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -121,12 +121,12 @@ class Runs:
 
 def at_the_end(write):
     """Do something after training, in the child."""
-    fit = regard.run.fit.train
+    fit = regard.run.train.train
     def then(*args, **named):
         found = fit(*args, **named)
         write()
         return found
-    regard.run.fit.train = then
+    regard.run.train.train = then
 
 
 @pytest.fixture(name="state_of")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.run.fit import train
+from regard.run.train import train
 
 pytestmark = pytest.mark.torture
 

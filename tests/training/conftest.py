@@ -5,13 +5,13 @@ import torch
 
 from regard.batches.batches import Batches
 from regard.batches.rows import Translations
-from regard.batches.side import encode
+from regard.batches.token_store import encode
 from regard.models.transformer import Transformer
 from regard.recipe import Regularize, Tokens, Train, TransformerModel
 from regard.tokens.tokenizer import train_tokenizer
 from regard.training.log import Log
 from regard.training.loop import Trainer
-from regard.training.objectives import Say
+from regard.training.losses import Say
 from regard.worlds import bilingual
 
 

@@ -5,7 +5,7 @@ import torch
 
 from regard.errors import Mistake
 from regard.training import checkpoint
-from regard.training.again import differences
+from regard.training.verify import differences
 
 
 @pytest.fixture

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from regard import files
 from regard.errors import Mistake
-from regard.training import checkpoint, disk
+from regard.files import replace_file, sweep
+from regard.training import checkpoint
 from regard.training.checkpoint import Checkpoint
-from regard.training.disk import replace_file, sweep
 
 
 @pytest.fixture
@@ -117,7 +118,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     def full(target, data):
         target.write_bytes(data[:2])
         raise OSError(errno.ENOSPC, "No space left on device")
-    monkeypatch.setattr(disk, "write_durably", full)
+    monkeypatch.setattr(files, "write_durably", full)
     with pytest.raises(Mistake, match="disk is full"):
         replace_file(path, "newer")
     assert path.read_text() == "new" and [one.name for one in tmp_path.iterdir()] == ["recipe.toml"]

@@ -7,8 +7,8 @@ from torch import nn
 
 from regard.batches.batch import Batch
 from regard.recipe import Regularize
-from regard.training.compiled import Compiled
-from regard.training.objectives import Say
+from regard.training.compile import Compiled
+from regard.training.losses import Say
 
 
 class Reads(nn.Linear):

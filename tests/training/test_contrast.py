@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from regard.batches.batch import Batch
-from regard.training.contrast import Match, gathered
+from regard.training.contrastive import Match, gathered
 
 
 class Two(nn.Module):

@@ -11,7 +11,7 @@ from regard.errors import Interrupted, Mistake
 from regard.recipe import Regularize
 from regard.training import checkpoint
 from regard.training.loop import NOT_FINITE_IN_A_ROW
-from regard.training.objectives import Say
+from regard.training.losses import Say
 
 
 def same(one, other):

@@ -13,8 +13,8 @@ from regard.batches.batch import NOTHING, Batch, Mixture
 from regard.recipe import Optimizer as OptimizerSettings
 from regard.recipe import Regularize, Schedule
 from regard.training.average import MovingAverage, mean_weights
+from regard.training.losses import Point, Say, divergence, log_probabilities, surprise
 from regard.training.muon import Muon
-from regard.training.objectives import Point, Say, divergence, log_probabilities, surprise
 from regard.training.optimizer import Optimizer, layers_below
 from regard.training.schedule import rate
 

@@ -11,26 +11,26 @@ import numpy as np
 import pytest
 import torch
 
-from regard import ranks
+from regard import distributed
 from regard.batches.batches import Batches
 from regard.batches.rows import Translations
-from regard.batches.side import encode
+from regard.batches.token_store import encode
 from regard.cli import be_one_of_many
+from regard.distributed import process_group
+from regard.distributed.parallel import kind_of
 from regard.errors import Interrupted, Mistake
 from regard.models.transformer import Transformer
 from regard.plan import spread
-from regard.plan.planned import plan_recipe
-from regard.ranks import job
+from regard.plan.planner import plan_recipe
 from regard.recipe import Regularize, Tokens, Train, TransformerModel, build
 from regard.run.evaluate import evaluate
-from regard.run.fit import train
-from regard.run.opened import load
+from regard.run.load import load
+from regard.run.train import train
 from regard.tokens.tokenizer import train_tokenizer
 from regard.training import checkpoint
-from regard.training.distributed import kind_of
 from regard.training.log import Log
 from regard.training.loop import Trainer, hash_step
-from regard.training.objectives import Say
+from regard.training.losses import Say
 from regard.worlds import bilingual
 
 SHORT = {"steps": 6, "evaluate_every": 3, "save_every": 3, "log_every": 1, "schedule": {"warmup_steps": 2},
@@ -77,7 +77,7 @@ def trainer(folder, store, objective=None, dropout=0.2, **changes):
     regularize = Regularize(dropout=dropout)
     model = Transformer(TransformerModel(preset="tiny", width=16, heads=2, feed_forward=32), 300, 300, regularize)
     folder.mkdir(parents=True, exist_ok=True)
-    batches = Batches(store, 256, 1, rank=ranks.rank(), ranks=ranks.count())
+    batches = Batches(store, 256, 1, rank=distributed.rank(), ranks=distributed.count())
     return Trainer(model, objective or Say(regularize), batches, made, seed=1, folder=folder / "checkpoints",
                    log=Log(folder / "log.jsonl", steps=8), evaluate=lambda model: {"valid_loss": 1.0})
 
@@ -91,7 +91,7 @@ def stored():
 
 def plain(model):
     """This rank's part of the weights, as lists that JSON keeps to the bit."""
-    from regard.training.distributed import local
+    from regard.distributed.parallel import local
 
     return {name: local(x).flatten().tolist() for name, x in checkpoint.weights_of(model).items()}
 
@@ -101,17 +101,17 @@ class Poisoned(Say):
 
     def __call__(self, model, batch):
         step = self.trainer.progress.step
-        if step == 4 and ranks.rank() == 1:
+        if step == 4 and distributed.rank() == 1:
             signal.raise_signal(signal.SIGTERM)
-        return super().__call__(model, batch) * (float("nan") if step == 3 and ranks.rank() == 1 else 1.0)
+        return super().__call__(model, batch) * (float("nan") if step == 3 and distributed.rank() == 1 else 1.0)
 
 
 def together(folder):
     """Everything that two ranks are to show, in one go."""
-    found = {"told": ranks.told(["first" if ranks.first() else "other"]), "total": ranks.total(ranks.rank() + 1),
-             "array": ranks.total(np.eye(2)[ranks.rank()]).tolist(), "highest": ranks.highest(7 * ranks.rank()),
-             "shared": list(ranks.share(range(5))), "each": list(ranks.told_each("abc" if ranks.first() else "")),
-             "filled": ranks.filled([i if i % 2 == ranks.rank() else None for i in range(5)])}
+    found = {"told": distributed.told(["first" if distributed.first() else "other"]), "total": distributed.total(distributed.rank() + 1),
+             "array": distributed.total(np.eye(2)[distributed.rank()]).tolist(), "highest": distributed.highest(7 * distributed.rank()),
+             "shared": list(distributed.share(range(5))), "each": list(distributed.told_each("abc" if distributed.first() else "")),
+             "filled": distributed.filled([i if i % 2 == distributed.rank() else None for i in range(5)])}
     store = stored()
     for kind in ("ddp", "fsdp"):
         for name in RECIPES:
@@ -150,12 +150,12 @@ def laws(folder, store, kind):
 def broken_off(folder, store, kind):
     """An evaluation of twenty seconds, during which the last rank is sent a signal, and a little later the first one."""
     def evaluate(model):
-        if ranks.rank() == 1:
+        if distributed.rank() == 1:
             signal.raise_signal(signal.SIGTERM)
         threading.Timer(0.2, signal.pthread_kill, (threading.get_ident(), signal.SIGTERM)).start()
         for _ in range(2000):
             time.sleep(0.01)
-        return {"valid_loss": ranks.total(1.0)}
+        return {"valid_loss": distributed.total(1.0)}
 
     run, begun = trainer(folder, store, parallel=kind, evaluate_every=4, save_every=100), time.monotonic()
     run.evaluate = evaluate
@@ -350,6 +350,6 @@ def test_what_cannot_be_spread_is_refused(monkeypatch):
 
 
 def test_one_process_needs_nobody():
-    assert ranks.count() == 1 and ranks.first() and job.watch is None
-    assert ranks.total(3) == 3 and ranks.gathered("x") == ["x"] and list(ranks.told_each("ab")) == ["a", "b"]
+    assert distributed.count() == 1 and distributed.first() and process_group.watch is None
+    assert distributed.total(3) == 3 and distributed.gathered("x") == ["x"] and list(distributed.told_each("ab")) == ["a", "b"]
     assert not any(thread.name == "regard-watch" for thread in threading.enumerate())

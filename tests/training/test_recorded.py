@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from regard.run.fit import train
-from regard.training import recorded
+from regard.run.train import train
+from regard.training import cuda_graphs
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
 WORLD = {"task": "translate", "data": {"world": {"kind": "bilingual", "number": 400}},
@@ -31,7 +31,7 @@ def trained(folder, recipe=WORLD, **more):
 def test_a_replayed_step_is_the_step(tmp_path, monkeypatch, recipe, more):
     """With dropout, at changing rates, over many shapes; never recorded and recorded give the same weights."""
     one = trained(tmp_path / "recorded", recipe, graphs=True, **more)
-    monkeypatch.setattr(recorded, "MOST", 0)
+    monkeypatch.setattr(cuda_graphs, "MOST", 0)
     other = trained(tmp_path / "plain", recipe, graphs=True, **more)
     for p, q in zip(one.model.parameters(), other.model.parameters()):
         torch.testing.assert_close(p, q, atol=2e-4, rtol=1e-3)

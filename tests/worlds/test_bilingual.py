@@ -24,9 +24,9 @@ from regard.worlds.bilingual import (
     write,
     written,
 )
+from regard.worlds.coreference import fits, riddles
 from regard.worlds.german import AUXILIARIES
 from regard.worlds.lexicon import lexicon
-from regard.worlds.riddles import fits, riddles
 
 NUMBER = 5000
 CASES = ("nominative", "accusative", "dative")

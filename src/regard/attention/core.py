@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.attention.documents import attend_within
+from regard.attention.local_attention import attend_nearby, scored_pairs
 from regard.attention.masks import EVERY, NO_MASK, Mask, of_rows
-from regard.attention.nearby import attend_nearby, scored_pairs
 
 Score = Callable[[Tensor, Tensor], Tensor]
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from regard.attention.core import attention_weights, mix
 from regard.attention.maps import heads_of
+from regard.attention.modules import Chosen, Names, places, states_of, uncompiled
 from regard.attention.multihead import Attend
-from regard.attention.places import Chosen, Names, places, states_of, uncompiled
 from regard.errors import Mistake
 
 

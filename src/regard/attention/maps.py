@@ -6,11 +6,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from regard.attention import kernel
+from regard.attention import weights_kernel
 from regard.attention.core import Dot, attention_weights
 from regard.attention.masks import Mask
+from regard.attention.modules import Chosen
 from regard.attention.multihead import Attend
-from regard.attention.places import Chosen
 from regard.attention.record import Map
 from regard.errors import Mistake
 
@@ -26,8 +26,8 @@ def weights_map(q: Tensor, k: Tensor, place: Attend, heads: list[int] | None = N
         return attention_weights(q[batch], k[batch], score=place.score, mask=None if mask is None else mask.rows(batch),
                                  bias=added, scale=place.scale, rows=rows, least=q.dtype)
 
-    if place.score is None and kernel.can_run(q, mask):
-        fill = partial(kernel.fill, q=q, k=k, mask=mask, bias=bias, scale=place.scale)
+    if place.score is None and weights_kernel.can_run(q, mask):
+        fill = partial(weights_kernel.fill, q=q, k=k, mask=mask, bias=bias, scale=place.scale)
         return Map((B, q.size(1), T, S), q.dtype, q.device, part, fill=fill)
     return Map((B, q.size(1), T, S), q.dtype, q.device, part, width=1 if place.score is None else k.size(-1))
 

@@ -42,7 +42,7 @@ class MultiHead(nn.Module):
         self.to_k = nn.Linear(source_width, groups * key_width, bias=bias)
         self.to_v = nn.Linear(source_width, groups * value_width, bias=bias)
         self.to_all: nn.Module | None = None
-        """All three at once, where a model is packed for use alone (layers/packed.py)."""
+        """All three at once, where a model is packed for use alone (layers/quantized.py)."""
         self.attend = Attend(dropout, scale)
         self.to_out = nn.Linear(heads * value_width, out_width or width, bias=bias)
 

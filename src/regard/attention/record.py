@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.attention.kept import Kept, Shape, parts_of
+from regard.attention.reductions import Kept, Shape, parts_of
 from regard.errors import Mistake
 
 KEEP = ("blocks", "top", "rows", "entropy")

@@ -17,10 +17,10 @@ from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from regard.attention.core import attention_scores, share
 from regard.attention.maps import gradient_map, heads_of, numbers_of, of_heads, of_rows, weights_map
+from regard.attention.modules import Chosen, Names, places, states_of, uncompiled
 from regard.attention.multihead import Attend
-from regard.attention.places import Chosen, Names, places, states_of, uncompiled
 from regard.attention.record import Budget
-from regard.attention.seen import Seen
+from regard.attention.recording import Seen
 
 
 @contextmanager

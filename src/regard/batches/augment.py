@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from regard.batches.batch import Batch, Change, Mixture
-from regard.batches.retouch import CHANGES, at, retouch
+from regard.batches.randaugment import CHANGES, at, retouch
 
 if TYPE_CHECKING:
     from regard.recipe import Augment

@@ -9,7 +9,7 @@ import torch
 from regard.batches.batch import NOTHING, Batch
 from regard.batches.epoch import once_an_epoch
 from regard.batches.ragged import Ragged
-from regard.batches.side import Side
+from regard.batches.token_store import Side
 from regard.tokens.special import FILL, OURS, Marks
 
 

@@ -35,7 +35,7 @@ Gold = Annotated[Path | None, typer.Option(metavar="FILE.align", help="Which wor
 def open_for(verb: str, run: Path, device: str, task: str | None = None, *, precision: str | None = None,
              engine: str = "regard") -> Any:
     """A run that has the verb, and the task; in a precision, by an engine."""
-    from regard.run.opened import load
+    from regard.run.load import load
 
     opened = load(run, device=device)
     if not hasattr(opened, verb):

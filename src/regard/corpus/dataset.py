@@ -6,13 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from regard.corpus import worlds
+from regard.corpus import world_examples
 from regard.corpus.examples import Examples, Lines, TaskPairs, Tasks
-from regard.corpus.gallery import read_pictures
+from regard.corpus.image_files import read_pictures
+from regard.corpus.labelled import read_labelled, read_tagged, read_text
 from regard.corpus.pairs import read_pairs
 from regard.corpus.questions import read_questions
-from regard.corpus.single import read_labelled, read_tagged, read_text
-from regard.corpus.tasks import as_task, rooted
+from regard.corpus.task_mixture import as_task, rooted
 from regard.errors import Mistake
 from regard.recipe import (
     Algorithm,
@@ -74,7 +74,7 @@ def read_forward(data: Data, train: bool) -> Dataset[Any]:
         sizes = {"train": data.world.number, "valid": data.world.held_out, "test": data.world.held_out}
         if isinstance(data.world, Shapes):
             sizes["composition"] = data.world.held_out
-        sets = {split: worlds.examples(data, split, number) for split, number in sizes.items() if train or split != "train"}
+        sets = {split: world_examples.examples(data, split, number) for split, number in sizes.items() if train or split != "train"}
         return Dataset(sets.pop("train", nothing), sets.pop("valid"), sets)
     tests = {name: read_files(data, files) for name, files in data.test.items()}
     if data.held_out:
@@ -86,9 +86,9 @@ def read_forward(data: Data, train: bool) -> Dataset[Any]:
 def solved(world: Algorithm, train: bool) -> Dataset[Any]:
     """Training and validation pairs of the lengths trained on, and a test set of each length tested on."""
     trained = (world.shortest, world.longest)
-    training = worlds.solved(world, "train", world.number, *trained) if train else Lines([])
-    tests = {f"length {n}": worlds.solved(world, "test", world.held_out, n, n) for n in world.tests or [world.longest]}
-    return Dataset(training, worlds.solved(world, "valid", world.held_out, *trained), tests)
+    training = world_examples.solved(world, "train", world.number, *trained) if train else Lines([])
+    tests = {f"length {n}": world_examples.solved(world, "test", world.held_out, n, n) for n in world.tests or [world.longest]}
+    return Dataset(training, world_examples.solved(world, "valid", world.held_out, *trained), tests)
 
 
 def read_files(data: Data, files: list[str]) -> Any:

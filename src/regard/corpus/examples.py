@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from regard.corpus.piece import Piece
+from regard.corpus.image_bytes import Piece
 from regard.worlds import bilingual
 
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from regard.corpus.piece import shown
+from regard.corpus.image_bytes import shown
 from regard.corpus.text import iterate_lines
 from regard.errors import Mistake
 

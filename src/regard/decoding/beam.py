@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.decoding.cuda_graphs import Tapes, laid_out, raised, tapes_of
 from regard.decoding.protocol import Decodes, Hypothesis, begin, best_next, end_of, last_logits, length_penalty
-from regard.decoding.recorded import Tapes, laid_out, raised, tapes_of
 from regard.tokens.special import FILL, OURS, Marks
 
 

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from regard.attention.core import share
+from regard.attention.modules import layer_of
 from regard.attention.multihead import MultiHead
-from regard.attention.places import layer_of
 from regard.attention.watch import watch
 from regard.errors import Mistake
 from regard.explain.flow import Network

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from regard.attention.places import layer_of
-from regard.attention.seen import Seen
+from regard.attention.modules import layer_of
+from regard.attention.recording import Seen
 from regard.attention.watch import watch
 from regard.errors import Mistake
 from regard.explain.target import Target, recurrent_backward

@@ -11,14 +11,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from regard.errors import Mistake
-from regard.interop.aside import new_folder, written_aside
 from regard.interop.config import MISSING, Config, count
 from regard.interop.families import FAMILIES
-from regard.interop.family import Architecture, Family, Settings, flat, nested
+from regard.interop.family_rules import Architecture, Family, Settings, flat, nested
 from regard.interop.folder import Tensors, open_config, open_tensors
-from regard.interop.names import Left, Names, canonical, separate_output, written
-from regard.interop.ours import files_of_ours, plain
-from regard.interop.pictures import picture_settings
+from regard.interop.new_folder import new_folder, written_aside
+from regard.interop.preprocessor import picture_settings
+from regard.interop.regard_folder import files_of_ours, plain
+from regard.interop.tensor_names import Left, Names, canonical, separate_output, written
 from regard.interop.vocabulary import labels_of, mask_of, open_tokenizer
 from regard.tokens.tokenizer import Tokenizer
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import Mistake
-from regard.interop.aside import new_folder, written_aside
+from regard.interop.new_folder import new_folder, written_aside
 from regard.models.gpt import Gpt
 from regard.models.transformer import Transformer
 from regard.tokens.special import NO_MARK, Marks

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import Mistake
-from regard.interop.aside import new_folder, written_aside
+from regard.interop.new_folder import new_folder, written_aside
 
 CURE = "pip install 'regard[export]'"
 NEEDED = ("onnx", "onnxscript", "onnxruntime")

@@ -6,8 +6,8 @@ from typing import Any
 
 from regard.errors import Mistake
 from regard.interop.config import MISSING, Config, read_json
-from regard.interop.family import Family
-from regard.tokens.marks import around, between_two
+from regard.interop.family_rules import Family
+from regard.tokens.detect_special import around, between_two
 from regard.tokens.special import NO_MARK, Marks
 from regard.tokens.tokenizer import Tokenizer, parse_tokenizer
 

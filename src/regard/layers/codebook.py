@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.layers.conv import Conv
+from regard.layers.conv2d import Conv
 
 if TYPE_CHECKING:
     from regard.recipe import DvaeModel

@@ -16,7 +16,7 @@ from regard.models.gpt import build_stack, initialise
 if TYPE_CHECKING:
     from regard.batches.batch import Batch
     from regard.recipe import Regularize
-    from regard.recipe.stack import EncoderModel
+    from regard.recipe.stacks import EncoderModel
 
 
 HIDDEN = 0.15

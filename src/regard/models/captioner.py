@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention.hard import Hard, Remembered
+from regard.attention.hard_attention import Hard, Remembered
 from regard.attention.masks import Mask
 from regard.attention.positions import build_positions
 from regard.attention.scores import Scored
@@ -21,13 +21,13 @@ from regard.layers.embedding import Embedding
 from regard.layers.recurrent import Carry, Recurrent
 from regard.layers.stack import Stack
 from regard.layers.state import State, begin
-from regard.models.encoders import build_encoder
+from regard.models.image_encoders import build_encoder
 from regard.models.transformer import initialise
 
 if TYPE_CHECKING:
     from regard.batches.batch import Batch
     from regard.recipe import Regularize
-    from regard.recipe.caption import CaptionModel, LstmDecoder
+    from regard.recipe.captioner import CaptionModel, LstmDecoder
 
 FORGETS = 0.9
 """Of the baseline: b ← 0.9 b + 0.1 log p (sec. 4.1)."""

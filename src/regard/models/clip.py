@@ -16,14 +16,14 @@ from regard.attention.masks import Mask
 from regard.errors import Mistake
 from regard.layers.stack import Stack
 from regard.models.bert import Pool
-from regard.models.encoders import build_encoder
 from regard.models.gpt import build_stack, initialise
+from regard.models.image_encoders import build_encoder
 from regard.models.vit import PictureEncoder, Size, fitted
 
 if TYPE_CHECKING:
     from regard.recipe import Regularize
-    from regard.recipe.contrast import ClipModel
-    from regard.recipe.contrast import TextTower as Settings
+    from regard.recipe.image_text import ClipModel
+    from regard.recipe.image_text import TextTower as Settings
 
 MOST = math.log(100)
 """Of the logarithm of the scale (sec. 2.5)."""

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.positions import Learned, build_grid
-from regard.layers.pixels import Normalise
+from regard.layers.normalize_pixels import Normalise
 
 if TYPE_CHECKING:
-    from regard.recipe.encoders import CnnEncoder, MapPart
+    from regard.recipe.image_encoders import CnnEncoder, MapPart
 
 GROUPS = 8
 

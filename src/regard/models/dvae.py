@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from regard.errors import Mistake
 from regard.layers.codebook import build_codebook
-from regard.layers.conv import Conv, ResidualConv
+from regard.layers.conv2d import Conv, ResidualConv
 from regard.models.vit import Size, shape_of
 
 if TYPE_CHECKING:

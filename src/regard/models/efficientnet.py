@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.layers.pixels import Normalise
+from regard.layers.normalize_pixels import Normalise
 from regard.models.cnn import PictureMap
 
 if TYPE_CHECKING:
-    from regard.recipe.encoders import EfficientNetEncoder
+    from regard.recipe.image_encoders import EfficientNetEncoder
 
 # (blocks, kernel, stride of the first, expansion, channels)
 STAGES = [(1, 3, 1, 1, 16), (2, 3, 2, 6, 24), (2, 5, 2, 6, 40), (3, 3, 2, 6, 80), (3, 5, 1, 6, 112), (4, 5, 2, 6, 192),

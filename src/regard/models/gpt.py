@@ -16,7 +16,7 @@ from regard.layers.state import State, begin
 
 if TYPE_CHECKING:
     from regard.recipe import Regularize
-    from regard.recipe.stack import DecoderModel, StackPart
+    from regard.recipe.stacks import DecoderModel, StackPart
 
 
 class Gpt(nn.Module):

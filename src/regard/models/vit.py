@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from regard.attention.positions import Learned, build_grid
 from regard.errors import Mistake
 from regard.layers.block import block_shape, embedding_dropout
-from regard.layers.pixels import Normalise
+from regard.layers.normalize_pixels import Normalise
 from regard.layers.stack import Stack
 from regard.models.gpt import initialise
 

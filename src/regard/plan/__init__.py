@@ -2,12 +2,12 @@
 and what the types of layers cost."""
 
 from regard.plan.block import BlockPlan, plan_block
-from regard.plan.clock import DEVICES, Device, measure_device, training_flops
-from regard.plan.layers import LayersPlan, Sizes, plan_layers
-from regard.plan.planned import Plan, plan
-from regard.plan.published import PUBLISHED, Costs, OwnRun, System, costs, own_costs
-from regard.plan.show import render, text
-from regard.plan.spread import Machine, Way, spread
+from regard.plan.layer_types import LayersPlan, Sizes, plan_layers
+from regard.plan.parallelism import Machine, Way, spread
+from regard.plan.planner import Plan, plan
+from regard.plan.tables import render, text
+from regard.plan.throughput import DEVICES, Device, measure_device, training_flops
+from regard.plan.training_costs import PUBLISHED, Costs, OwnRun, System, costs, own_costs
 
 __all__ = [
     "DEVICES",

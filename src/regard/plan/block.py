@@ -7,7 +7,7 @@ import torch
 
 from regard.errors import Mistake
 from regard.layers.block import Block, Shape
-from regard.plan.parts import Part, Total, parts, total
+from regard.plan.modules import Part, Total, parts, total
 
 
 @dataclass(frozen=True)

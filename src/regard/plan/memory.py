@@ -28,7 +28,7 @@ from regard.layers.feed_forward import FeedForward
 from regard.layers.norm import Residual
 from regard.layers.stack import Stack
 from regard.models.dvae import Dvae
-from regard.plan.parts import GATES, rows_of
+from regard.plan.modules import GATES, rows_of
 from regard.recipe import Training
 
 

@@ -3,8 +3,7 @@
 `docs/settings.md` is generated from the types and docstrings of this folder.
 """
 
-from regard.recipe.caption import CaptionModel, LstmDecoder, TransformerDecoder
-from regard.recipe.contrast import CLIPS, ClipModel, ImageTower, PairedPictures, TextTower, TrainContrast
+from regard.recipe.captioner import CaptionModel, LstmDecoder, TransformerDecoder
 from regard.recipe.data import (
     Algorithm,
     Data,
@@ -19,11 +18,9 @@ from regard.recipe.data import (
     Tokens,
     World,
 )
-from regard.recipe.drawing import DalleModel, DvaeModel, PictureCodes
-from regard.recipe.encoders import CnnEncoder, EfficientNetEncoder, PatchesEncoder
-from regard.recipe.model import PRESETS, Model, Positions, RecurrentModel, TransformerModel, UniversalModel
-from regard.recipe.part import Part, kinds_of, parts_in
-from regard.recipe.pictures import (
+from regard.recipe.image_encoders import CnnEncoder, EfficientNetEncoder, PatchesEncoder
+from regard.recipe.image_text import CLIPS, ClipModel, ImageTower, PairedPictures, TextTower, TrainContrast
+from regard.recipe.images import (
     VITS,
     Augment,
     CaptionedPictures,
@@ -34,12 +31,9 @@ from regard.recipe.pictures import (
     TrainPictures,
     VitModel,
 )
-from regard.recipe.read import apply_override, build, parse, read
-from regard.recipe.reader import ElmoModel, Features, RecurrentLanguage, RecurrentReader, Vectors
-from regard.recipe.stack import DECODERS, ENCODERS, DecoderModel, EncoderModel
-from regard.recipe.tasks import TaskData, TasksData
-from regard.recipe.train import Begin, Decode, Optimizer, Regularize, Schedule, Train, Training
-from regard.recipe.whole import (
+from regard.recipe.model import PRESETS, Model, Positions, RecurrentModel, TransformerModel, UniversalModel
+from regard.recipe.parse import apply_override, build, parse, read
+from regard.recipe.recipes import (
     OF_KIND,
     RECIPES,
     Answer,
@@ -60,6 +54,12 @@ from regard.recipe.whole import (
     TextToText,
     Translate,
 )
+from regard.recipe.recurrent import ElmoModel, Features, RecurrentLanguage, RecurrentReader, Vectors
+from regard.recipe.settings import Part, kinds_of, parts_in
+from regard.recipe.stacks import DECODERS, ENCODERS, DecoderModel, EncoderModel
+from regard.recipe.task_mixture import TaskData, TasksData
+from regard.recipe.text_to_image import DalleModel, DvaeModel, PictureCodes
+from regard.recipe.training import Begin, Decode, Optimizer, Regularize, Schedule, Train, Training
 
 __all__ = ["CLIPS", "DECODERS", "ENCODERS", "OF_KIND", "PRESETS", "RECIPES", "VITS", "Algorithm", "Answer", "Answering",
            "Augment", "Begin", "Caption", "CaptionModel", "CaptionedPictures", "Classify", "ClassifyPictures", "ClipModel",

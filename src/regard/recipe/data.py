@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from regard.recipe.part import Count, Files, Part, kind_or
+from regard.recipe.settings import Count, Files, Part, kind_or
 
 
 class World(Part):

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from regard.recipe.part import Count, Part, kind_or
+from regard.recipe.settings import Count, Part, kind_or
 
 T5: dict[str, Any] = dict(norm="rms", norm_first=True, bias=False, scale_scores=False, scale_embedding=False, scale_output=True,
                           positions={"kind": "relative"})

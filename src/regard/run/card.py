@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from regard import ranks
+from regard import distributed
+from regard.files import replace_file
 from regard.recipe import Algorithm, Data, DataPart, Shapes, TasksData
-from regard.run.base import Run
-from regard.run.pictures import PictureRun
-from regard.training.disk import replace_file
+from regard.tasks.base import Run
+from regard.tasks.images import PictureRun
 
 WRITTEN_AS = {"hf": "as a Hugging Face folder", "ctranslate2": "for CTranslate2", "onnx": "as ONNX"}
 READER = "Text that matters to somebody's health, rights or safety without a person who checks"
@@ -119,7 +119,7 @@ PICTURES = {
 
 def write_card(run: Run) -> None:
     """Into the run's folder; somebody else's folder keeps the card it has."""
-    if run.foreign is not None or not ranks.first():
+    if run.foreign is not None or not distributed.first():
         return
     replace_file(run.folder / "README.md", card(run))
 

@@ -11,18 +11,18 @@ from regard.attention.watch import watch
 from regard.batches.ragged import Ragged
 from regard.batches.rows import read, read_two
 from regard.decoding.beam import beam_search
-from regard.decoding.walk import walk
+from regard.decoding.greedy import walk
 from regard.errors import Mistake
 from regard.interop.convert import write_folder
 from regard.interop.efficientnet import PACKAGE, packaged_weights
 from regard.interop.verify import Asked, Proof, Said, by_transformers, compare, is_installed
 from regard.layers.stack import Stack
-from regard.run.base import Run
 from regard.run.card import card, converted
-from regard.run.contrast import ContrastRun
 from regard.run.export import export
-from regard.run.opened import load
-from regard.run.pictures import PictureRun
+from regard.run.load import load
+from regard.tasks.base import Run
+from regard.tasks.contrastive import ContrastRun
+from regard.tasks.images import PictureRun
 from regard.tokens.special import NO_MARK
 from regard.training.checkpoint import write_weights
 

@@ -15,16 +15,16 @@ import torch
 
 from regard import __version__
 from regard.corpus.examples import Pairs
-from regard.decoding.batched import limit_of
+from regard.decoding.batching import limit_of
 from regard.decoding.protocol import Hypothesis, length_penalty
 from regard.errors import Mistake
 from regard.interop import ctranslate2 as written
-from regard.layers.packed import FEW_BY, MANY_BY, PRECISIONS, packed
+from regard.layers.quantized import FEW_BY, MANY_BY, PRECISIONS, packed
 from regard.recipe import Decode
 from regard.run import environment
-from regard.run.base import Run
-from regard.run.translate import Translator
 from regard.scoring import translation_scores
+from regard.tasks.base import Run
+from regard.tasks.translate import Translator
 from regard.tokens.special import Marks
 from regard.training.log import note
 from regard.training.precision import has_bf16

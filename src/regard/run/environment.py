@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from regard import ranks
+from regard import distributed
 from regard.errors import Mistake
 
 PACKAGES = ["regard", "torch", "tokenizers", "safetensors", "sacrebleu", "pydantic", "typer", "rich", "matplotlib", "pillow",
@@ -33,9 +33,9 @@ def choose_device(name: str = "auto") -> torch.device:
     cuDNN's attention plans every new shape for about 140 ms (H200), and sentences come in many shapes: it stays off.
     """
     torch.backends.cuda.enable_cudnn_sdp(False)
-    ranks.join()
-    if name == "cuda" and ranks.count() > 1:
-        name = f"cuda:{ranks.local_rank()}"
+    distributed.join()
+    if name == "cuda" and distributed.count() > 1:
+        name = f"cuda:{distributed.local_rank()}"
     if name != "auto":
         try:
             device = torch.device(name)
@@ -44,7 +44,7 @@ def choose_device(name: str = "auto") -> torch.device:
         except (RuntimeError, AssertionError) as error:
             raise Mistake(f"--device {name}: {str(error).splitlines()[0]}; use auto or cpu") from None
     if torch.cuda.is_available():
-        return torch.device("cuda", ranks.local_rank()) if ranks.count() > 1 else torch.device("cuda")
+        return torch.device("cuda", distributed.local_rank()) if distributed.count() > 1 else torch.device("cuda")
     return torch.device("cpu")
 
 
@@ -71,7 +71,7 @@ def describe(device: torch.device) -> dict[str, Any]:
         "device": str(device),
         "hardware": hardware(device),
         "threads": torch.get_num_threads(),
-        "ranks": ranks.count(),
+        "ranks": distributed.count(),
         "git": git_state(),
     }
 
@@ -84,7 +84,7 @@ def changes(folder: Path, device: torch.device) -> list[str]:
     except (OSError, ValueError, KeyError, TypeError):
         return []
     now = {**{name: version(name) for name in ("torch", "tokenizers", "numpy")}, "hardware": hardware(device),
-           "ranks": ranks.count()}
+           "ranks": distributed.count()}
     return [f"{name} was {known[name]} and is {value}" for name, value in now.items() if name in known and known[name] != value]
 
 

@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from regard import ranks
+from regard import distributed
 from regard.corpus.examples import Pairs
 from regard.corpus.pairs import read_pairs
 from regard.errors import Mistake
-from regard.run.base import Result, Run
-from regard.run.tasks import TasksRun
-from regard.run.translate import Translator
-from regard.run.truth import score_against_truth, with_gold
-from regard.training.disk import replace_file
+from regard.files import replace_file
+from regard.tasks.base import Result, Run
+from regard.tasks.gold import score_against_truth, with_gold
+from regard.tasks.text_to_text import TasksRun
+from regard.tasks.translate import Translator
 
 
 def evaluate(run: Run, *, source: Path | None = None, reference: Path | None = None, task: str | None = None,
@@ -26,7 +26,7 @@ def evaluate(run: Run, *, source: Path | None = None, reference: Path | None = N
             raise Mistake(f"--gold {gold} aligns the words of two files: give them as --source and --reference")
         sets = {name: with_gold(run, examples, gold) for name, examples in sets.items()}
     results = [score_set(run, name, examples) for name, examples in sets.items()]
-    if save and ranks.first():
+    if save and distributed.first():
         write_scores(run, results)
     return results
 
@@ -78,8 +78,8 @@ def write_scores(run: Run, results: Sequence[Result]) -> None:
 
 
 def draw_by_length(series: dict[str, list[dict[str, Any]]], path: Path) -> None:
-    from regard.pictures.curves import score_by_length as picture
-    from regard.pictures.style import save
+    from regard.show.figures.curves import score_by_length as picture
+    from regard.show.figures.style import save
 
     save(picture(series), path)
 

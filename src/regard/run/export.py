@@ -12,7 +12,7 @@ from regard.interop.onnx import said_by_onnx, write_onnx
 from regard.interop.verify import Asked, Proof, Said
 from regard.models.gpt import Gpt
 from regard.models.transformer import Transformer
-from regard.run.base import Run
+from regard.tasks.base import Run
 from regard.tokens.special import NO_MARK
 
 

@@ -11,12 +11,12 @@ from regard.scoring.alignment import (
 )
 from regard.scoring.answers import answer_scores
 from regard.scoring.captions import by_rank, caption_scores, covered, grounding_scores, inside, sentence_bleu
+from regard.scoring.classification import label_scores
 from regard.scoring.correlation import correlations
-from regard.scoring.labels import label_scores
 from regard.scoring.likelihood import accuracy, compare_right, item_accuracy, perplexity
 from regard.scoring.retrieval import retrieval_ranks, retrieval_scores
+from regard.scoring.rouge import compare_summaries, summary_scores
 from regard.scoring.score import Score, bootstrap
-from regard.scoring.summary import compare_summaries, summary_scores
 from regard.scoring.translation import compare, score_by_length, translation_scores
 
 __all__ = [

@@ -13,12 +13,12 @@ from starlette.exceptions import HTTPException
 
 from regard import __version__
 from regard.errors import Mistake
-from regard.server import openai, verbs
-from regard.server.answers import Health, Wrong
-from regard.server.guard import Guard
+from regard.server import openai_routes, verbs
+from regard.server.errors import Refused, said_plainly
+from regard.server.limits import Guard
 from regard.server.metrics import Metrics
 from regard.server.models import Shelf
-from regard.server.problems import Refused, said_plainly
+from regard.server.responses import Health, Wrong
 from regard.server.settings import Settings
 
 PATIENCE = 1.0
@@ -48,7 +48,7 @@ def create_app(runs: dict[str, Any], settings: Settings | None = None) -> FastAP
                   redoc_url=None, lifespan=working, responses=verbs.WRONG)
     app.state.shelf, app.state.settings, app.state.metrics = shelf, settings, metrics
     app.include_router(verbs.router)
-    app.include_router(openai.router)
+    app.include_router(openai_routes.router)
     add_signs_of_life(app)
     add_page(app)
     app.add_middleware(Guard, settings=settings, metrics=metrics, full=shelf.full)

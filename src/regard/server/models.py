@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 from regard.errors import Mistake
-from regard.run.attended import kinds_of
-from regard.run.base import Run
-from regard.run.chat import chat_template
-from regard.run.codes import CodesRun
-from regard.run.contrast import ContrastRun
-from regard.run.draw import DrawRun
-from regard.run.opened import load
-from regard.run.pictures import PictureRun
-from regard.server.answers import Model
+from regard.run.load import load
+from regard.server.errors import Refused
 from regard.server.metrics import Metrics
-from regard.server.problems import Refused
+from regard.server.responses import Model
 from regard.server.settings import Settings
 from regard.server.worker import Worker
+from regard.show.recording import kinds_of
+from regard.tasks.base import Run
+from regard.tasks.chat import chat_template
+from regard.tasks.contrastive import ContrastRun
+from regard.tasks.image_codes import CodesRun
+from regard.tasks.images import PictureRun
+from regard.tasks.text_to_image import DrawRun
 
 VERBS = ("translate", "generate", "fill", "classify", "tag", "answer", "embed", "caption", "match", "draw")
 """Those that a run has a method for."""

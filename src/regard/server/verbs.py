@@ -1,22 +1,22 @@
 """The endpoints under /v1 that do what runs do: one for each verb.
 
-    GET  /v1/models                              -> answers.Models
-    POST /v1/translate    requests.Translate     -> answers.Translations   stream: true -> events, see below
-    POST /v1/generate     requests.Generate      -> answers.Generated      stream: true -> events
-    POST /v1/fill         requests.Fill          -> answers.Fills
-    POST /v1/classify     requests.Classify      -> answers.Classes
-    POST /v1/tag          requests.Tag           -> answers.Tags
-    POST /v1/answer       requests.Answer        -> answers.Answers
-    POST /v1/embed        requests.Embed         -> answers.Vectors
-    POST /v1/caption      requests.Caption       -> answers.Captions       stream: true -> events
-    POST /v1/match        requests.Match         -> answers.Matches
-    POST /v1/draw         requests.Draw          -> answers.Drawings
-    POST /v1/attention    requests.Attention     -> answers.Attention, or with form = attn, svg or png the file itself
-    POST /v1/explain      requests.Explain       -> answers.Explained
+    GET  /v1/models                              -> responses.Models
+    POST /v1/translate    requests.Translate     -> responses.Translations   stream: true -> events, see below
+    POST /v1/generate     requests.Generate      -> responses.Generated      stream: true -> events
+    POST /v1/fill         requests.Fill          -> responses.Fills
+    POST /v1/classify     requests.Classify      -> responses.Classes
+    POST /v1/tag          requests.Tag           -> responses.Tags
+    POST /v1/answer       requests.Answer        -> responses.Answers
+    POST /v1/embed        requests.Embed         -> responses.Vectors
+    POST /v1/caption      requests.Caption       -> responses.Captions       stream: true -> events
+    POST /v1/match        requests.Match         -> responses.Matches
+    POST /v1/draw         requests.Draw          -> responses.Drawings
+    POST /v1/attention    requests.Attention     -> responses.Attention, or with form = attn, svg or png the file itself
+    POST /v1/explain      requests.Explain       -> responses.Explained
 
-Everything that is no success is answers.Wrong: {"error": {"message", "type", "param", "code"}}.
+Everything that is no success is responses.Wrong: {"error": {"message", "type", "param", "code"}}.
 
-A stream is text/event-stream of lines `data: JSON`: one answers.Piece for each token, in order; then answers.Event, whose `done`
+A stream is text/event-stream of lines `data: JSON`: one responses.Piece for each token, in order; then responses.Event, whose `done`
 is what the endpoint answers without stream (with `looks` in it where they were asked for); then `data: [DONE]`. What goes wrong
 after the first event is an event {"error": {...}}, and then [DONE].
 
@@ -33,18 +33,18 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from PIL import Image
 
-from regard.run.pictures import picture_of
-from regard.run.together import Manner, Piece, Task, captioning, translating, writing
-from regard.server import answers, looking, requests
-from regard.server.conduct import Pieces, answered, streamed
-from regard.server.guard import client_of
+from regard.server import render, requests, responses
+from regard.server.errors import Refused
+from regard.server.limits import client_of
 from regard.server.models import Served
-from regard.server.problems import Refused
+from regard.server.tickets import Pieces, answered, streamed
 from regard.server.worker import Tell, Ticket
+from regard.tasks.images import picture_of
+from regard.tasks.streaming import Manner, Piece, Task, captioning, translating, writing
 
 router = APIRouter(prefix="/v1")
 WRONG: dict[int | str, dict[str, Any]] = {
-    status: {"model": answers.Wrong, "description": about} for status, about in (
+    status: {"model": responses.Wrong, "description": about} for status, about in (
         (400, "no JSON"), (401, "no token"), (403, "another site's page"), (404, "no such model"), (408, "came too slowly"),
         (413, "too large"), (415, "not declared as JSON"), (421, "another Host"), (422, "does not fit, or the model refuses it"),
         (429, "too many of one client's texts are waiting"), (500, "the server's own fault"),
@@ -112,7 +112,7 @@ class Asking:
         if side not in self.served.reads:
             raise Refused(422, f"{self.served.name} reads {' and '.join(self.served.reads)}: give {self.served.reads[0]}",
                           code="invalid", param=side)
-        return looking.as_text(self.served.run, text or "") if image is None else await self.picture(image)
+        return render.as_text(self.served.run, text or "") if image is None else await self.picture(image)
 
     async def all_given(self, texts: str | list[str] | None, image: str | None) -> list[Any]:
         return [await self.given(None, image)] if texts is None else [await self.given(text, None) for text in listed(texts)]
@@ -126,8 +126,8 @@ def listed(text: str | list[str]) -> list[str]:
     return [text] if isinstance(text, str) else text
 
 
-def piece_event(index: int, piece: Piece) -> answers.Piece:
-    return answers.Piece(index=index, piece=piece.text, token=piece.word, probability=round(piece.probability, DIGITS))
+def piece_event(index: int, piece: Piece) -> responses.Piece:
+    return responses.Piece(index=index, piece=piece.text, token=piece.word, probability=round(piece.probability, DIGITS))
 
 
 def at_end(asked: Any, begin: Sequence[Callable[[Tell], Task]], asking: Asking, last: Callable[[list[Any]], Any],
@@ -135,50 +135,50 @@ def at_end(asked: Any, begin: Sequence[Callable[[Tell], Task]], asking: Asking, 
     """A stream of pieces; where a search keeps several hypotheses nothing is certain before its end, and a text is one piece."""
     heard: set[int] = set()
 
-    def event(index: int, piece: Piece) -> answers.Piece:
+    def event(index: int, piece: Piece) -> responses.Piece:
         heard.add(index)
         return piece_event(index, piece)
 
-    def ended(index: int, result: Any) -> answers.Piece | None:
-        return None if index in heard else answers.Piece(index=index, piece=text_of(result), token="", probability=1.0)
+    def ended(index: int, result: Any) -> responses.Piece | None:
+        return None if index in heard else responses.Piece(index=index, piece=text_of(result), token="", probability=1.0)
 
-    async def done(results: list[Any]) -> answers.Event:
-        return answers.Event(done=(await last(results)).model_dump())
+    async def done(results: list[Any]) -> responses.Event:
+        return responses.Event(done=(await last(results)).model_dump())
 
     return asking.events(begin, event, done, ended)
 
 
-@router.get("/models", response_model=answers.Models)
-async def models(request: Request) -> answers.Models:
+@router.get("/models", response_model=responses.Models)
+async def models(request: Request) -> responses.Models:
     """All models, and what each can do."""
-    return answers.Models(data=[served.about for served in request.app.state.shelf.models.values()])
+    return responses.Models(data=[served.about for served in request.app.state.shelf.models.values()])
 
 
-@router.get("/models/{name}", response_model=answers.Model)
-async def model(name: str, request: Request) -> answers.Model:
+@router.get("/models/{name}", response_model=responses.Model)
+async def model(name: str, request: Request) -> responses.Model:
     found = request.app.state.shelf.models.get(name)
     if found is None:
         raise Refused(404, "there is no such model", code="model_not_found", param="model")
     return found.about
 
 
-@router.post("/translate", response_model=answers.Translations, responses=STREAM)
+@router.post("/translate", response_model=responses.Translations, responses=STREAM)
 async def translate(asked: requests.Translate, request: Request) -> Response:
     """Translate texts; a run of several tasks does with them what `task` says."""
     asking = Asking.of(request, asked.model, "translate")
     run, texts = asking.served.run, listed(asked.text)
-    texts = looking.prefixed(run, texts, asked.task)
+    texts = render.prefixed(run, texts, asked.task)
     options = asked.model_dump(include=SEARCH)
-    places = looking.places_of_spoken(texts)
+    places = render.places_of_spoken(texts)
 
     def begin(index: int, text: str) -> Callable[[Tell], Task]:
         return lambda tell: translating(run, text, place=places[index], tell=tell if asked.stream else None, **options)
 
-    async def whole(found: list[Any]) -> answers.Translations:
-        more = await asking.of_model(lambda run: looking.seen_of_translations(run, texts, found, asked)) \
+    async def whole(found: list[Any]) -> responses.Translations:
+        more = await asking.of_model(lambda run: render.seen_of_translations(run, texts, found, asked)) \
             if asked.align or asked.tree else [{} for _ in texts]
-        return answers.Translations(model=asking.served.name, results=[
-            looking.translation(run, best, extra) for best, extra in zip(found, more)])
+        return responses.Translations(model=asking.served.name, results=[
+            render.translation(run, best, extra) for best, extra in zip(found, more)])
 
     begun = [begin(index, text) for index, text in enumerate(texts)]
     if asked.stream:
@@ -186,7 +186,7 @@ async def translate(asked: requests.Translate, request: Request) -> Response:
     return sent(await whole(await asking.written(begun)))
 
 
-@router.post("/generate", response_model=answers.Generated, responses=STREAM)
+@router.post("/generate", response_model=responses.Generated, responses=STREAM)
 async def generate(asked: requests.Generate, request: Request) -> Response:
     """Write on from prompts."""
     asking = Asking.of(request, asked.model, "generate")
@@ -201,31 +201,31 @@ async def generate(asked: requests.Generate, request: Request) -> Response:
     def begin(place: int, prompt: str, sample: int) -> Callable[[Tell], Task]:
         return lambda tell: writing(run, prompt, manner, place=place, sample=sample, tell=tell if asked.stream else None)
 
-    async def whole(found: list[Any]) -> answers.Generated:
-        looks = await asking.of_model(lambda run: looking.looks_of_texts(run, [prompt for _, prompt, _ in rows], found, asked)) \
+    async def whole(found: list[Any]) -> responses.Generated:
+        looks = await asking.of_model(lambda run: render.looks_of_texts(run, [prompt for _, prompt, _ in rows], found, asked)) \
             if asked.looks else [None] * len(found)
-        return answers.Generated(model=asking.served.name,
-                                 results=[looking.written(one, seen) for one, seen in zip(found, looks)])
+        return responses.Generated(model=asking.served.name,
+                                 results=[render.written(one, seen) for one, seen in zip(found, looks)])
 
     begun = [begin(*row) for row in rows]
     if asked.stream:
-        async def done(found: list[Any]) -> answers.Event:
-            return answers.Event(done=(await whole(found)).model_dump())
+        async def done(found: list[Any]) -> responses.Event:
+            return responses.Event(done=(await whole(found)).model_dump())
 
         return await asking.events(begun, piece_event, done)
     return sent(await whole(await asking.written(begun)))
 
 
-@router.post("/caption", response_model=answers.Captions, responses=STREAM)
+@router.post("/caption", response_model=responses.Captions, responses=STREAM)
 async def caption(asked: requests.Caption, request: Request) -> Response:
     """Say in words what a picture shows, and where each word looked."""
     asking = Asking.of(request, asked.model, "caption")
     run, picture = asking.served.run, await asking.picture(asked.image)
     options = asked.model_dump(include=SEARCH)
 
-    async def whole(found: list[Any]) -> answers.Captions:
-        looks = await asking.of_model(lambda run: looking.looks_of_caption(run, picture, found[0][0])) if asked.looks else None
-        return answers.Captions(model=asking.served.name, results=[looking.captioned(run, found[0], looks)])
+    async def whole(found: list[Any]) -> responses.Captions:
+        looks = await asking.of_model(lambda run: render.looks_of_caption(run, picture, found[0][0])) if asked.looks else None
+        return responses.Captions(model=asking.served.name, results=[render.captioned(run, found[0], looks)])
 
     begun = [lambda tell: captioning(run, picture, tell=tell if asked.stream else None, **options)]
     if asked.stream:
@@ -233,90 +233,90 @@ async def caption(asked: requests.Caption, request: Request) -> Response:
     return sent(await whole(await asking.written(begun)))
 
 
-@router.post("/fill", response_model=answers.Fills)
+@router.post("/fill", response_model=responses.Fills)
 async def fill(asked: requests.Fill, request: Request) -> Response:
     """Fill in masked words, written [MASK]."""
     asking = Asking.of(request, asked.model, "fill")
     found = await asking.of_model(lambda run: run.fill(listed(asked.text), number=asked.number))
-    return sent(answers.Fills(model=asking.served.name, results=[answers.Filled(
-        text=one.text, candidates=[looking.judgements(place) for place in one.candidates]) for one in found]))
+    return sent(responses.Fills(model=asking.served.name, results=[responses.Filled(
+        text=one.text, candidates=[render.judgements(place) for place in one.candidates]) for one in found]))
 
 
-@router.post("/classify", response_model=answers.Classes)
+@router.post("/classify", response_model=responses.Classes)
 async def classify(asked: requests.Classify, request: Request) -> Response:
     """Every label of texts or of a picture, the most probable first; or a number."""
     asking = Asking.of(request, asked.model, "classify")
     given = await asking.all_given(asked.text, asked.image)
-    found = await asking.of_model(lambda run: looking.classified(run, given, asked.task))
-    return sent(answers.Classes(model=asking.served.name, results=[
-        answers.Classified(labels=[], score=one) if isinstance(one, float) else answers.Classified(labels=looking.judgements(one))
+    found = await asking.of_model(lambda run: render.classified(run, given, asked.task))
+    return sent(responses.Classes(model=asking.served.name, results=[
+        responses.Classified(labels=[], score=one) if isinstance(one, float) else responses.Classified(labels=render.judgements(one))
         for one in found]))
 
 
-@router.post("/tag", response_model=answers.Tags)
+@router.post("/tag", response_model=responses.Tags)
 async def tag(asked: requests.Tag, request: Request) -> Response:
     """A label of every word."""
     asking = Asking.of(request, asked.model, "tag")
     found = await asking.of_model(lambda run: run.tag(listed(asked.text)))
-    return sent(answers.Tags(model=asking.served.name,
-                             results=[answers.Tagged(words=one.words, labels=one.labels) for one in found]))
+    return sent(responses.Tags(model=asking.served.name,
+                             results=[responses.Tagged(words=one.words, labels=one.labels) for one in found]))
 
 
-@router.post("/answer", response_model=answers.Answers)
+@router.post("/answer", response_model=responses.Answers)
 async def answer(asked: requests.Answer, request: Request) -> Response:
     """Answer a question with words of its context."""
     asking = Asking.of(request, asked.model, "answer")
     (found,) = await asking.of_model(lambda run: run.answers([asked.question], [asked.context], top=asked.top))
-    return sent(answers.Answers(model=asking.served.name, results=[
-        answers.Span(text=one.text, start=one.start, end=one.end, probability=one.probability) for one in found]))
+    return sent(responses.Answers(model=asking.served.name, results=[
+        responses.Span(text=one.text, start=one.start, end=one.end, probability=one.probability) for one in found]))
 
 
-@router.post("/embed", response_model=answers.Vectors)
+@router.post("/embed", response_model=responses.Vectors)
 async def embed(asked: requests.Embed, request: Request) -> Response:
     """The vectors of texts, of each word in them, or of a picture."""
     asking = Asking.of(request, asked.model, "embed")
     given = await asking.all_given(asked.text, asked.image)
-    found = await asking.of_model(lambda run: looking.embedded(run, given, asked.layer, asked.pool))
-    return sent(answers.Vectors(model=asking.served.name, results=found))
+    found = await asking.of_model(lambda run: render.embedded(run, given, asked.layer, asked.pool))
+    return sent(responses.Vectors(model=asking.served.name, results=found))
 
 
-@router.post("/match", response_model=answers.Matches)
+@router.post("/match", response_model=responses.Matches)
 async def match(asked: requests.Match, request: Request) -> Response:
     """Which of some labels fits a picture best."""
     asking = Asking.of(request, asked.model, "match")
     picture = await asking.picture(asked.image)
     (found,) = await asking.of_model(lambda run: run.match([picture], asked.labels, asked.templates))
-    return sent(answers.Matches(model=asking.served.name, results=looking.judgements(found)))
+    return sent(responses.Matches(model=asking.served.name, results=render.judgements(found)))
 
 
-@router.post("/draw", response_model=answers.Drawings)
+@router.post("/draw", response_model=responses.Drawings)
 async def draw(asked: requests.Draw, request: Request) -> Response:
     """Draw pictures of a text."""
     asking = Asking.of(request, asked.model, "draw")
     (found,) = await asking.of_model(lambda run: run.draw([asked.text], number=asked.number, temperature=asked.temperature,
                                                           top_k=asked.top_k, top_p=asked.top_p, seed=asked.seed))
-    return sent(answers.Drawings(model=asking.served.name, results=[
-        answers.Drawn(picture=looking.png(one.picture), score=one.score) for one in found]))
+    return sent(responses.Drawings(model=asking.served.name, results=[
+        responses.Drawn(picture=render.png(one.picture), score=one.score) for one in found]))
 
 
-@router.post("/attention", response_model=answers.Attention, responses=FILES)
+@router.post("/attention", response_model=responses.Attention, responses=FILES)
 async def attention(asked: requests.Attention, request: Request) -> Response:
     """What the model looks at when it reads a text or a picture, and with a translator or captioner what it says of it."""
     asking = Asking.of(request, asked.model, "attention")
     given = await asking.given(asked.text, asked.image)
     if asked.form == "json":
-        return Response(await asking.of_model(lambda run: looking.attention(asking.served.name, run, given, asked)),
+        return Response(await asking.of_model(lambda run: render.attention(asking.served.name, run, given, asked)),
                         media_type="application/json")
-    data = await asking.of_model(lambda run: looking.attention_file(run, given, asked))
+    data = await asking.of_model(lambda run: render.attention_file(run, given, asked))
     return Response(data, media_type=FORMS[asked.form],
                     headers={"Content-Disposition": f'attachment; filename="attention.{asked.form}"'})
 
 
-@router.post("/explain", response_model=answers.Explained)
+@router.post("/explain", response_model=responses.Explained)
 async def explain(asked: requests.Explain, request: Request) -> Response:
     """What each token or patch has to do with an answer, by several methods, and how far each can be trusted."""
     asking = Asking.of(request, asked.model, "explain")
     if asked.text is not None and "image" in asking.served.reads:
         raise Refused(422, f"{asking.served.name}: what is explained here are pictures; give image", code="invalid", param="text")
     given = await asking.given(asked.text, asked.image)
-    return sent(await asking.of_model(lambda run: looking.explained(asking.served.name, run, given, asked)))
+    return sent(await asking.of_model(lambda run: render.explained(asking.served.name, run, given, asked)))

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from regard.errors import Mistake
-from regard.run.together import Piece, Task, together
+from regard.server.errors import Refused, said_plainly
 from regard.server.metrics import Metrics
-from regard.server.problems import Refused, said_plainly
 from regard.server.settings import Settings
+from regard.tasks.streaming import Piece, Task, together
 
 FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, NotImplementedError, OSError, RuntimeError,
             TypeError, ValueError)

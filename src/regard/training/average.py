@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from regard.training.distributed import laid_out, local
+from regard.distributed.parallel import laid_out, local
 
 
 class MovingAverage:

@@ -19,17 +19,9 @@ from safetensors.torch import load as parse_tensors
 from safetensors.torch import save as serialize_tensors
 from torch import Tensor, nn
 
+from regard.distributed.parallel import laid_out
 from regard.errors import Mistake
-from regard.training.disk import (
-    disk_mistake,
-    remove_folder,
-    replace_file,
-    replace_folder,
-    require_space,
-    sync_folder,
-    write_durably,
-)
-from regard.training.distributed import laid_out
+from regard.files import disk_mistake, remove_folder, replace_file, replace_folder, require_space, sync_folder, write_durably
 
 HASHES = "hashes.json"
 PIECE = re.compile(r"(.+)-(\d+)-of-\d+")

@@ -11,8 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from regard import ranks
-from regard.training.disk import disk_mistake
+from regard import distributed
+from regard.files import disk_mistake
 
 WAITS_TOO_LONG = 0.01
 """The share of the time from which on the live line says that batches come late."""
@@ -20,7 +20,7 @@ WAITS_TOO_LONG = 0.01
 
 def note(text: str) -> None:
     """Tell the user something, on standard error."""
-    if ranks.first():
+    if distributed.first():
         Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
 
 
@@ -29,13 +29,13 @@ class Log:
 
     def __init__(self, path: Path, *, steps: int, board: Path | None = None):
         self.path, self.steps = path, steps
-        self.console = Console(stderr=True, highlight=False, quiet=not ranks.first())
-        if ranks.first():
+        self.console = Console(stderr=True, highlight=False, quiet=not distributed.first())
+        if distributed.first():
             mend(path)
-        self.file = (path if ranks.first() else Path(os.devnull)).open("a", encoding="utf-8")
-        self.board = open_board(board) if board and ranks.first() else None
+        self.file = (path if distributed.first() else Path(os.devnull)).open("a", encoding="utf-8")
+        self.board = open_board(board) if board and distributed.first() else None
         self.progress = Progress(TextColumn("{task.fields[text]}"), BarColumn(bar_width=20), TimeRemainingColumn(),
-                                 console=self.console, transient=True, disable=not (sys.stderr.isatty() and ranks.first()))
+                                 console=self.console, transient=True, disable=not (sys.stderr.isatty() and distributed.first()))
         self.task = self.progress.add_task("", total=steps, text="starting")
 
     def __enter__(self) -> "Log":

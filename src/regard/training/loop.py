@@ -9,19 +9,20 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from regard import ranks
+from regard import distributed
 from regard.batches.batch import Batch, send
 from regard.batches.batches import Batches
+from regard.distributed import sharded_checkpoint
+from regard.distributed.parallel import Spread, clip_norm
 from regard.errors import Interrupted, Mistake
 from regard.recipe import Training
-from regard.training import checkpoint, shards
+from regard.training import checkpoint
 from regard.training.average import MovingAverage, mean_weights
-from regard.training.compiled import Compiled, Objective
-from regard.training.distributed import Spread, clip_norm
+from regard.training.compile import Compiled, Objective
+from regard.training.cuda_graphs import Recorded, Work
 from regard.training.log import Log
 from regard.training.optimizer import Optimizer
 from regard.training.precision import choose_precision
-from regard.training.recorded import Recorded, Work
 from regard.training.schedule import rate
 from regard.training.signals import Caught, catch_signals
 
@@ -84,7 +85,7 @@ class Trainer:
                 self.save()
                 raise
         torch.manual_seed(hash_step(self.seed, self.progress.step + 1))           # what follows is the same after a resume
-        return self.final_weights() if ranks.first() else {}
+        return self.final_weights() if distributed.first() else {}
 
     def trial(self, run: nn.Module) -> None:
         """A backward pass that leads nowhere, for DDP to see what it has to exchange."""
@@ -119,7 +120,7 @@ class Trainer:
         return self.progress.step % every == 0 or self.progress.step == self.settings.steps
 
     def leave_if_asked(self) -> None:
-        if number := ranks.highest(self.caught.number or 0):                      # on any one rank
+        if number := distributed.highest(self.caught.number or 0):                      # on any one rank
             raise Interrupted(number)
 
     def step_batches(self) -> Iterator[list[tuple[int, int, Batch]]]:
@@ -133,12 +134,12 @@ class Trainer:
         progress, settings = self.progress, self.settings
         self.spread.begin(self.trial)
         progress.step += 1
-        torch.manual_seed(hash_step(self.seed, progress.step, ranks.rank()))
+        torch.manual_seed(hash_step(self.seed, progress.step, distributed.rank()))
         self.optimizer.set_rate(rate(progress.step, settings.steps, settings.schedule))
         self.model.train()
         if hasattr(self.model, "begin_step"):         # a temperature that falls, a weight that rises
             self.model.begin_step(progress.step)  # type: ignore[operator]
-        count = max(1, ranks.total(sum(batch.label_count() for _, _, batch in micro_batches)))    # no word may have been masked
+        count = max(1, distributed.total(sum(batch.label_count() for _, _, batch in micro_batches)))    # no word may have been masked
         total = self.work([batch.to(self.device) for _, _, batch in micro_batches],
                           send(torch.tensor(float(count)), self.device))
         self.spread.level(self.statistics)
@@ -157,9 +158,9 @@ class Trainer:
             with self.spread.micro_step(last=number == len(batches)):
                 with self.autocast():
                     loss = self.loss(self.spread.run, batch) * batch.counts
-                (loss * ranks.count() / count).backward()
+                (loss * distributed.count() / count).backward()
             total += loss.detach()
-        total = ranks.total(total)
+        total = distributed.total(total)
         norm = clip_norm(self.model.parameters(), self.settings.clip_norm or float("inf"))
         bad = (~(norm.isfinite() & total.isfinite())).float()
         self.not_finite += bad
@@ -205,8 +206,8 @@ class Trainer:
             self.ema.swap()
         try:
             whole = self.spread.whole().eval()
-            with ranks.breakable(self.caught), torch.no_grad(), self.autocast():
-                scores = ranks.told({name: float(score) for name, score in self.evaluate(whole).items()})
+            with distributed.breakable(self.caught), torch.no_grad(), self.autocast():
+                scores = distributed.told({name: float(score) for name, score in self.evaluate(whole).items()})
         finally:
             if self.ema is not None:
                 self.ema.swap()
@@ -229,8 +230,8 @@ class Trainer:
         if self.saved_at == progress.step:
             return
         progress.not_finite, progress.in_a_row = int(self.not_finite.item()), int(self.in_a_row.item())
-        shards.save(self.folder, progress.step, checkpoint.Checkpoint(self.tensors(), asdict(progress)))
-        if ranks.first():
+        sharded_checkpoint.save(self.folder, progress.step, checkpoint.Checkpoint(self.tensors(), asdict(progress)))
+        if distributed.first():
             protected = [progress.best_step, self.resumed_from]
             checkpoint.retain(self.folder, max(settings.keep, settings.average), protected, self.counts)
         self.saved_at = progress.step
@@ -270,7 +271,7 @@ class Trainer:
         """A best that is lost is no best: the evaluations from here on find another."""
         progress = self.progress
         best = self.folder / f"step-{progress.best_step:08d}"
-        if progress.best is not None and ranks.told(checkpoint.damage(best) if ranks.first() else None):
+        if progress.best is not None and distributed.told(checkpoint.damage(best) if distributed.first() else None):
             self.log.note(f"the best so far, step {progress.best_step:,}, is damaged or gone; "
                           "the best from here on is kept instead")
             progress.best, progress.evaluated = None, 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from regard.training.distributed import is_sharded, laid_out
+from regard.distributed.parallel import is_sharded, laid_out
 from regard.training.muon import Muon
 
 if TYPE_CHECKING:

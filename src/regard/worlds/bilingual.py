@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regard.errors import Mistake
+from regard.worlds.coreference import Riddler, Solution
 from regard.worlds.lexicon import Noun, lexicon
 from regard.worlds.phrases import UNCOUNTED, Words
-from regard.worlds.riddles import Riddler, Solution
 
 LEVELS = (1, 2, 3)
 SPLITS = {"train": 14, "valid": 1, "test": 1}      # of sixteen sentences

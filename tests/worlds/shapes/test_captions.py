@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from regard.worlds.shapes import KINDS, SPLITS, VOCABULARY, Picture, false_captions, generate, parse, true_of
 from regard.worlds.shapes.caption import say
-from regard.worlds.shapes.false import twist
+from regard.worlds.shapes.false_captions import twist
 from regard.worlds.shapes.observe import observe
 from regard.worlds.shapes.scene import OPPOSITE, compose
 

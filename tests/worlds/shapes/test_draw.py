@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.worlds.shapes import COLOURS, KINDS, SIZES, TEXTURES, Scene, Shape, draw, generate
-from regard.worlds.shapes.draw import DARK, FULL, GRAIN, RGB, coverage, marks
+from regard.worlds.shapes.render import DARK, FULL, GRAIN, RGB, coverage, marks
 
 WIDTHS = range(24, 129, 8)
 seeds = st.integers(0, 10**6)

@@ -6,7 +6,7 @@ What does not: a head that knows masked words by another activation than GELU, r
 
 from regard.interop.config import count, words
 from regard.interop.families.common import ACTIVATIONS, EQUAL_HEADS, LAYERS, LENGTH, SMALL, heads_divide
-from regard.interop.family import Architecture, Family, Field, Rule, layer, layers, tensor
+from regard.interop.family_rules import Architecture, Family, Field, Rule, layer, layers, tensor
 
 BLOCK = {
     "self_attention.to_q": "attention.self.query", "self_attention.to_k": "attention.self.key",

@@ -9,7 +9,7 @@ from typing import Any
 
 from regard.interop.config import Config, Kind, pair, words
 from regard.interop.families.common import ACTIVATIONS, LAYERS, SMALL
-from regard.interop.family import COUNT, Architecture, Family, Field, Rule, Settings, layer, layers, tensor
+from regard.interop.family_rules import COUNT, Architecture, Family, Field, Rule, Settings, layer, layers, tensor
 from regard.tokens.special import Marks
 
 OLDEST_END = 2

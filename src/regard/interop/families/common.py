@@ -1,7 +1,7 @@
 """What several families share."""
 
 from regard.interop.config import count, number
-from regard.interop.family import Settings
+from regard.interop.family_rules import Settings
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",
                "quick_gelu": "quick_gelu", "relu": "relu", "silu": "silu", "swish": "silu"}

@@ -4,7 +4,7 @@ from typing import Any
 
 from regard.interop.config import count, flag, words
 from regard.interop.families.common import ACTIVATIONS, EQUAL_HEADS, LAYERS, LENGTH, SMALL, heads_divide
-from regard.interop.family import Architecture, Family, Field, Rule, Settings, layer, layers, tensor
+from regard.interop.family_rules import Architecture, Family, Field, Rule, Settings, layer, layers, tensor
 
 
 def four_widths(settings: Settings) -> int:

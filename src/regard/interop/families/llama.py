@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from regard.interop.config import flag, number, words
 from regard.interop.families.common import LAYERS, LENGTH, SMALL, head_width
-from regard.interop.family import Architecture, Family, Field, layers, tensor
+from regard.interop.family_rules import Architecture, Family, Field, layers, tensor
 
 BLOCK = {
     "self_attention.to_q": "self_attn.q_proj", "self_attention.to_k": "self_attn.k_proj",

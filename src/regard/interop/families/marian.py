@@ -5,7 +5,7 @@ What does not fit: encoders and decoders of different heads or feed-forward widt
 
 from regard.interop.config import count, flag, words
 from regard.interop.families.common import ACTIVATIONS, EQUAL_HEADS, LAYERS, heads_divide
-from regard.interop.family import Architecture, Family, Field, Rule, layers, tensor
+from regard.interop.family_rules import Architecture, Family, Field, Rule, layers, tensor
 
 BLOCK = {
     "self_attention.to_q": "self_attn.q_proj", "self_attention.to_k": "self_attn.k_proj",

@@ -5,7 +5,7 @@ Whether the output is its own is seen from the tensors, as `transformers` 5 does
 
 from regard.interop.config import count, flag, words
 from regard.interop.families.common import LAYERS, SMALL
-from regard.interop.family import Architecture, Family, Field, Rule, Settings, tensor
+from regard.interop.family_rules import Architecture, Family, Field, Rule, Settings, tensor
 
 ATTENTION = {"to_q": "q", "to_k": "k", "to_v": "v", "to_out": "o"}
 GATED = ("geglu", "swiglu")

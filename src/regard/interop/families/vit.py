@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from regard.interop.config import pair, words
 from regard.interop.families.common import ACTIVATIONS, EQUAL_HEADS, LAYERS, SMALL, heads_divide
-from regard.interop.family import Architecture, Family, Field, Rule, Settings, layer, layers
+from regard.interop.family_rules import Architecture, Family, Field, Rule, Settings, layer, layers
 
 BLOCK = {
     "self_attention.to_q": "attention.attention.query", "self_attention.to_k": "attention.attention.key",

@@ -55,7 +55,7 @@ function looked(result, found, seen, why, model) {
     ["PNG of all words", "png", () => canvasFile(sheet(seen, words, maps))]]);
 }
 
-// The picture again for each word, as in pictures/looks.py.
+// The picture again for each word, as in show/figures/overlay.py.
 function sheet(seen, words, maps) {
   const side = 200, gap = 12, line = 28, across = Math.min(5, words.length), down = Math.ceil(words.length / across);
   const canvas = make("canvas", { width: across * (side + gap) + gap, height: down * (side + line + gap) + gap });

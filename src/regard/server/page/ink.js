@@ -1,4 +1,4 @@
-// From paper to ink, or from dark paper to light: equal steps of weight are equal steps to the eye, as in pictures/style.py (OKLab).
+// From paper to ink, or from dark paper to light: equal steps of weight are equal steps to the eye, as in show/figures/style.py (OKLab).
 import { clamp } from "./dom.js";
 
 const watchers = new Map();

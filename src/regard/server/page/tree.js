@@ -1,4 +1,4 @@
-// The tree of a beam search: steps across, hypotheses down, the output in bold. Laid out as in pictures/tree.py.
+// The tree of a beam search: steps across, hypotheses down, the output in bold. Laid out as in show/figures/beam_tree.py.
 import { drawn, figure, make, shortened, visible } from "./dom.js";
 import { said } from "./ink.js";
 

@@ -6,10 +6,10 @@ the split "composition".
 """
 
 from regard.worlds.shapes.caption import Caption, Named, captions
-from regard.worlds.shapes.draw import draw
-from regard.worlds.shapes.false import false_captions
+from regard.worlds.shapes.false_captions import false_captions
 from regard.worlds.shapes.parse import parse
 from regard.worlds.shapes.recognise import recognise, shows
+from regard.worlds.shapes.render import draw
 from regard.worlds.shapes.scene import COLOURS, HELD_OUT, KINDS, SIZES, TEXTURES, Box, Scene, Shape
 from regard.worlds.shapes.statement import Description, Phrase, Statement, true_of
 from regard.worlds.shapes.words import VOCABULARY

@@ -9,8 +9,8 @@ from functools import cache
 
 import numpy as np
 
-from regard.worlds.shapes.draw import FULL, sprite
 from regard.worlds.shapes.parse import parse
+from regard.worlds.shapes.render import FULL, sprite
 from regard.worlds.shapes.scene import COLOURS, KINDS, SIZES, TEXTURES, Box, Scene, Shape, meet, middle
 from regard.worlds.shapes.statement import true_of
 

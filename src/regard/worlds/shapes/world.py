@@ -12,7 +12,7 @@ import numpy as np
 
 from regard.errors import Mistake
 from regard.worlds.shapes.caption import Caption, captions
-from regard.worlds.shapes.draw import draw
+from regard.worlds.shapes.render import draw
 from regard.worlds.shapes.scene import COLOURS, HELD_OUT, KINDS, Scene, Shape, compose
 
 SPLITS = ("train", "valid", "test", "composition")

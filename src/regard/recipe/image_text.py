@@ -1,0 +1,140 @@
+"""What tells which picture and which text belong together: CLIP (Radford et al. 2021), its towers, its training."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from regard.recipe.image_encoders import CnnEncoder, EfficientNetEncoder
+from regard.recipe.images import CaptionedPictures, TrainPictures, VitModel
+from regard.recipe.model import Positions
+from regard.recipe.settings import Count, Part, Share, kind_or
+from regard.recipe.stacks import StackPart
+from regard.recipe.training import Regularize
+
+TOWER: dict[str, Any] = dict(activation="quick_gelu", norm_epsilon=1e-5)
+IMAGE: dict[str, Any] = dict(
+    **TOWER, embedding_norm=True, patch_bias=False, mean=(0.48145466, 0.4578275, 0.40821073),
+    deviation=(0.26862954, 0.26130258, 0.27577711))
+CLIPS: dict[str, dict[str, Any]] = {
+    name: dict(
+        space=space, image=dict(layers=layers, width=width, heads=width // 64, feed_forward=4 * width, patch=patch, **IMAGE),
+        text=dict(layers=12, width=words, heads=words // 64, feed_forward=4 * words, max_length=77, **TOWER))
+    for name, layers, width, patch, words, space in [
+        ("clip-vit-b-32", 12, 768, 32, 512, 512), ("clip-vit-b-16", 12, 768, 16, 512, 512),
+        ("clip-vit-l-14", 24, 1024, 14, 768, 768)]
+}
+"""Radford et al. 2021, table 20."""
+
+
+class PairedPictures(CaptionedPictures):
+    """Pictures with captions, one or several, in the forms of captioned pictures; each epoch takes another caption of a
+    picture."""
+
+    too_long: Literal["truncate"] = "truncate"
+    """A caption is cut at `model.text.max_length` tokens."""
+
+
+class ImageTower(VitModel):
+    """A Vision Transformer, from whose class token, or mean of patches, a picture's vector is made. Any field of a preset may be
+    overridden."""
+
+    kind: Literal["vit"] = "vit"
+
+
+Tower = Annotated[
+    Annotated[ImageTower, Tag("vit")] | Annotated[CnnEncoder, Tag("cnn")]
+    | Annotated[EfficientNetEncoder, Tag("efficientnet-lite0")],
+    Discriminator(kind_or("vit"), custom_error_type="kind", custom_error_message="should be vit, cnn or efficientnet-lite0"),
+]
+"""From a map that convolutions make, a picture's vector is the mean of its places."""
+
+
+class TextTower(StackPart):
+    """A Transformer, from whose last token, or mean of tokens, a text's vector is made."""
+
+    layers: Count = 4
+    width: Count = 192
+    heads: Count = 3
+    feed_forward: Count = 768
+    activation: Literal["relu", "gelu", "quick_gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = "gelu"
+    norm_first: bool = True
+    """Normalise before each sub-layer (pre-norm) instead of after it."""
+    max_length: int = Field(77, ge=3)
+    """Longest text in tokens, the marks around it included."""
+    positions: Positions = Positions(kind="learned")
+    causal: bool = True
+    """No token sees a later one, as published; false reads in both directions."""
+    pool: Literal["end", "mean"] = "end"
+    """What a text's vector is made from: the mark at its end, as published, or the mean of all tokens."""
+
+
+class ClipModel(Part):
+    """CLIP (Radford et al. 2021): two towers, and a space in which a picture lies near a text that fits it."""
+
+    kind: Literal["clip"] = "clip"
+    preset: Literal["clip-vit-b-32", "clip-vit-b-16", "clip-vit-l-14"] | None = None
+    """Any field of a preset, and of its towers, may be overridden."""
+    space: Count = 128
+    """Width of the shared space."""
+    temperature: float = Field(0.07, ge=0.01)
+    """By which similarities are divided at the beginning; it is learned, and never less than 0.01."""
+    image: Tower = ImageTower()
+    text: TextTower = TextTower()
+
+    @property
+    def max_length(self) -> int:
+        return self.text.max_length
+
+    @property
+    def layers(self) -> str:
+        return f"{self.image.layers} and {self.text.layers}"
+
+    @property
+    def width(self) -> str:
+        return f"{self.image.width} and {self.text.width}"
+
+    def length(self, size: tuple[int, int]) -> int:
+        """Positions of a picture of this size, or of the longest text, whichever are more."""
+        return max(self.image.length(size), self.text.max_length)
+
+    @model_validator(mode="before")
+    @classmethod
+    def fill_from_preset(cls, given: Any) -> Any:
+        preset = CLIPS.get(str(given.get("preset"))) if isinstance(given, dict) else None
+        if preset is None:
+            return given
+        towers = {name: {**preset[name], **given[name]} if isinstance(given.get(name, {}), dict) and name in given
+                  else given.get(name, preset[name]) for name in ("image", "text")}
+        return {**preset, **given, **towers}
+
+    @model_validator(mode="after")
+    def one_mark(self) -> Self:
+        if isinstance(self.image, ImageTower) and self.image.distilled != "none":
+            raise ValueError(f"model.image.distilled = {self.image.distilled!r}: the second mark is for labels; leave it out")
+        return self
+
+
+class ContrastRegularize(Regularize):
+    dropout: Share = 0.0
+    """After each sub-layer, before it is added."""
+    label_smoothing: Share = 0.0
+    """Of the probabilities over the batch."""
+
+
+class TrainContrast(TrainPictures):
+    """The training loop for pairs of a picture and a text."""
+
+    pictures_per_batch: int = Field(256, ge=2)
+    """Pairs that are told apart; on several devices, those of all of them together."""
+    regularize: ContrastRegularize = ContrastRegularize()
+
+    @model_validator(mode="after")
+    def pairs_stay_whole(self) -> Self:
+        if self.gradient_accumulation_steps > 1:
+            raise ValueError("train.gradient_accumulation_steps: pairs are told apart within one batch, and its parts would know "
+                             "nothing of each other; set it to 1 and choose train.pictures_per_batch")
+        if self.regularize.r_drop:
+            raise ValueError("train.regularize.r_drop compares two passes over labels, and pairs have none: set it to 0")
+        if self.augment.mixup or self.augment.cutmix:
+            raise ValueError("train.augment.mixup and cutmix blend labels, and captions cannot be blended: set them to 0")
+        return self

@@ -1,0 +1,110 @@
+"""Stacks of Transformer blocks that read one text: encoders (BERT and its kind) and decoders (GPT and its kind)."""
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from regard.recipe.model import TextPart, filled
+from regard.recipe.settings import Count
+
+BERT: dict[str, Any] = dict(norm_first=False, norm_epsilon=1e-12, activation="gelu", positions={"kind": "learned"}, segments=2,
+                            embedding_norm=True, pool="first", max_length=512)
+GPT: dict[str, Any] = dict(norm_first=True, norm_epsilon=1e-5, activation="gelu_tanh", positions={"kind": "learned"}, tie=True,
+                           max_length=1024)
+
+
+def shaped(style: dict[str, Any], layers: int, width: int, heads: int, **more: Any) -> dict[str, Any]:
+    return {**style, "layers": layers, "width": width, "heads": heads, "feed_forward": 4 * width, **more}
+
+
+ENCODERS = {
+    "tiny": dict(layers=2, width=128, heads=4, feed_forward=512),
+    "small": dict(layers=4, width=256, heads=4, feed_forward=1024),
+    "bert-tiny": shaped(BERT, 2, 128, 2),
+    "bert-mini": shaped(BERT, 4, 256, 4),
+    "bert-small": shaped(BERT, 4, 512, 8),
+    "bert-medium": shaped(BERT, 8, 512, 8),
+    "bert-base": shaped(BERT, 12, 768, 12),
+    "bert-large": shaped(BERT, 24, 1024, 16),
+}
+DECODERS = {
+    "tiny": dict(layers=2, width=128, heads=4, feed_forward=512),
+    "small": dict(layers=6, width=384, heads=6, feed_forward=1536),
+    "gpt": shaped(GPT, 12, 768, 12, norm_first=False, max_length=512),
+    "gpt2": shaped(GPT, 12, 768, 12),
+    "gpt2-medium": shaped(GPT, 24, 1024, 16),
+    "gpt2-large": shaped(GPT, 36, 1280, 20),
+    "gpt2-xl": shaped(GPT, 48, 1600, 25),
+    **{f"gpt3-{name}": shaped(GPT, layers, width, heads, key_width=key_width, max_length=2048, window=256)
+       for name, layers, width, heads, key_width in [
+           ("125m", 12, 768, 12, 64), ("350m", 24, 1024, 16, 64), ("760m", 24, 1536, 16, 96), ("1.3b", 24, 2048, 16, 128),
+           ("2.7b", 32, 2560, 32, 80), ("6.7b", 32, 4096, 32, 128), ("13b", 40, 5140, 40, 128), ("175b", 96, 12288, 96, 128)]},
+}
+"""Radford et al. 2018 and 2019; Brown et al. 2020, table 2.1, whose window of the local layers is not published, and whose 24
+heads of 128 for 1.3b are more than its width and its stated size allow: 16 here."""
+
+
+class StackPart(TextPart):
+    """A stack that reads one text."""
+
+    layers: Count = 6
+
+    @model_validator(mode="after")
+    def begins_at_its_beginning(self) -> Self:
+        if self.positions.offset:
+            raise ValueError("model.positions.offset: only models that translate draw where positions begin; set it to 0")
+        return self
+
+
+class EncoderModel(StackPart):
+    """A Transformer encoder: BERT (Devlin et al. 2019) and its kind. Any field of a preset may be overridden."""
+
+    kind: Literal["transformer"]
+    preset: Literal["tiny", "small", "bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base",
+                    "bert-large"] | None = None
+    activation: Literal["relu", "gelu", "quick_gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = "gelu"
+    norm_first: bool = True
+    """Normalise before each sub-layer (pre-norm) instead of after it."""
+    segments: int = Field(0, ge=0)
+    """Learned vectors for the first and the second of two texts; 0 is none."""
+    embedding_norm: bool = False
+    """Normalise the sum of the embeddings."""
+    convolution: int = Field(0, ge=0)
+    """Tokens that a convolution in front of the stack sees at once, an odd number: what stands side by side, such as "not good",
+    is one thing from the first layer on (after Johnson & Zhang 2015); 0 is none."""
+    pool: Literal["first", "first_relu", "mean", "max"] = "mean"
+    """What a text is judged by: its first token, through a layer with tanh as BERT has it or with ReLU (DistilBERT), the mean of
+    all, or the largest of all in each place of the vector."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def fill_from_preset(cls, given: Any) -> Any:
+        return filled(given, ENCODERS)
+
+    @model_validator(mode="after")
+    def a_convolution_has_a_middle(self) -> Self:
+        if self.convolution and self.convolution % 2 == 0:
+            raise ValueError(f"model.convolution = {self.convolution}: it has a middle; use an odd number, or 0 for none")
+        return self
+
+
+class DecoderModel(StackPart):
+    """A Transformer decoder that says the next word: GPT (Radford et al. 2018, 2019; Brown et al. 2020) and its kind. Any field
+    of a preset may be overridden."""
+
+    kind: Literal["transformer"]
+    preset: Literal["tiny", "small", "gpt", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt3-125m", "gpt3-350m", "gpt3-760m",
+                    "gpt3-1.3b", "gpt3-2.7b", "gpt3-6.7b", "gpt3-13b", "gpt3-175b"] | None = None
+    activation: Literal["relu", "gelu", "quick_gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = "gelu"
+    norm_first: bool = True
+    """Normalise before each sub-layer (pre-norm) instead of after it."""
+    tie: bool = True
+    """Share the weights of embedding and output."""
+    window: Count | None = None
+    """Every other layer sees so far back only (banded attention, Child et al. 2019; GPT-3)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def fill_from_preset(cls, given: Any) -> Any:
+        return filled(given, DECODERS)
+

@@ -1,0 +1,120 @@
+"""Several tasks for one model, told apart by what stands before their texts (T5, Raffel et al. 2020, sec. 2.4)."""
+
+import math
+import re
+from typing import Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from regard.recipe.data import DataPart, PairData
+from regard.recipe.settings import Count
+
+NAME = re.compile(r"[\w.-]+")
+
+
+class TaskData(PairData):
+    """One of the tasks: texts and what should be said of them, a translation, a summary, a label, a number; in the forms of
+    parallel text. From a world, its sentences and their translations, or with kind = "classify" sentences with an "it" and the
+    gender of what it stands for."""
+
+    root: str = "."
+    """Folder, in data.root, that its paths start at."""
+    prefix: str | list[str]
+    """What stands before every text, such as "translate English to German: "; where a text is made of several columns, what
+    stands before each."""
+    kind: Literal["translate", "summarise", "classify", "regress"] = "translate"
+    """How it is scored: by BLEU and chrF; by ROUGE; by the share of texts said exactly, F1 and Matthews's correlation; by
+    correlations of the numbers said."""
+    columns: tuple[int | str, ...] = (0, 1)  # type: ignore[assignment]
+    """The columns of a .tsv, by number, counted from 0, or by their names in its first line; the last is the target. Where there
+    are more than two, a .jsonl's too, by name."""
+    labels: dict[str, str] = {}
+    """To classify: what is said for each label of the files, such as {0 = "negative", 1 = "positive"}; the label itself when not
+    given."""
+    step: float = Field(0.2, gt=0)
+    """To regress: numbers are said as multiples of this."""
+    weight: float = Field(1.0, gt=0)
+    """It is read this many times as often as `data.mixing` says."""
+    too_long: Literal["error", "drop", "truncate"] = "error"
+    """What to do with a training example of more than `model.max_length` tokens; `truncate` when not given for a kind that does
+    not translate."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def long_texts_are_judged_by_their_beginning(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("kind", "translate") != "translate":
+            return {"too_long": "truncate", **given}
+        return given
+
+    @model_validator(mode="after")
+    def parts_fit(self) -> Self:
+        if len(self.columns) != len(self.prefixes) + 1:
+            raise ValueError(f"columns = {list(self.columns)}: a column for each prefix and one for the target are needed, "
+                             f"{len(self.prefixes) + 1} in all")
+        if self.labels and self.kind != "classify":
+            raise ValueError(f"labels are for kind = 'classify', not {self.kind!r}")
+        if self.reverse and (self.kind != "translate" or len(self.prefixes) > 1):
+            raise ValueError("reverse: only a translation of one text has another direction")
+        if self.world is not None and (self.kind in ("summarise", "regress") or len(self.prefixes) > 1):
+            raise ValueError("world: a world has single texts to translate or to classify")
+        return self
+
+    @property
+    def prefixes(self) -> list[str]:
+        return [self.prefix] if isinstance(self.prefix, str) else self.prefix
+
+    def prefixed(self, text: str) -> str:
+        """A text as the model reads it; a tab is between the parts of one that has several."""
+        parts = text.split("\t") if len(self.prefixes) > 1 else [text]
+        return "".join(prefix + part for prefix, part in zip(self.prefixes, parts, strict=True))
+
+
+class TasksData(DataPart):
+    """The tasks, each with its own examples."""
+
+    tasks: dict[str, TaskData] = Field(min_length=1)
+    """By name."""
+    mixing: Literal["proportional", "equal"] | float = "proportional"
+    """How often each task is read (Raffel et al. 2020, sec. 3.5.2): in proportion to its examples, as often as every other, or,
+    with a temperature T, in proportion to the T-th root of its examples."""
+    limit: Count | None = None
+    """A task that has more examples than this counts as if it had so many."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def examples_are_the_tasks(cls, given: Any) -> Any:
+        misplaced = [name for name in given if name in TaskData.model_fields and name not in cls.model_fields] \
+            if isinstance(given, dict) else []
+        if misplaced:
+            raise ValueError(f"data.{misplaced[0]}: every task has its own; write it under [data.tasks.NAME]")
+        return given
+
+    @field_validator("mixing", mode="before")
+    @classmethod
+    def is_a_way_to_mix(cls, given: Any) -> Any:
+        number = isinstance(given, int | float) and not isinstance(given, bool)
+        if given in ("proportional", "equal") or (number and 1 <= given < math.inf):
+            return given
+        raise ValueError(f"data.mixing = {given!r}: should be 'proportional', 'equal', or a temperature of at least 1")
+
+    @model_validator(mode="after")
+    def tasks_can_be_told_apart(self) -> Self:
+        known: dict[tuple[str, ...], str] = {}
+        for name, task in self.tasks.items():
+            if not NAME.fullmatch(name):
+                raise ValueError(f"data.tasks: {name!r} is a file's name too; use letters, digits, '.', '-' and '_'")
+            other = known.setdefault(tuple(task.prefixes), name)
+            if other != name:
+                raise ValueError(f"data.tasks.{name}.prefix = {task.prefix!r} is that of {other} too: "
+                                 "nobody could tell the two tasks apart")
+        return self
+
+    @property
+    def too_long(self) -> str:
+        """What all tasks do with an example that is too long, where they do the same."""
+        ways = {task.too_long for task in self.tasks.values()}
+        return ways.pop() if len(ways) == 1 else "each as its task says"
+
+    @property
+    def temperature(self) -> float:
+        return {"proportional": 1.0, "equal": math.inf}[self.mixing] if isinstance(self.mixing, str) else self.mixing

@@ -1,7 +1,0 @@
-"""A run that only reads: a bare encoder, whose vectors are what is wanted of it."""
-
-from regard.run.base import Run
-
-
-class Reader(Run):
-    does = "reads"

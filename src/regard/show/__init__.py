@@ -1,0 +1,1 @@
+"""Attention of a run as figures: record, select, draw."""

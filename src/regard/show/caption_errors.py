@@ -1,0 +1,72 @@
+"""Pictures of what a captioner said and where it looked; and a gallery of what it got wrong."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from regard.batches.image_store import decoded, take
+from regard.corpus.examples import Pictures
+from regard.errors import Mistake
+from regard.scoring import sentence_bleu
+from regard.show.figures.html_report import Report, page
+from regard.show.figures.overlay import Shown, looks
+from regard.show.figures.style import format_of, save, svg_text
+from regard.tasks.caption import CaptionRun
+from regard.tasks.grounding import right
+from regard.tasks.images import Picture, as_piece
+from regard.tasks.translate import Translation
+
+ENDINGS = (".html", ".htm")
+
+
+def draw_looks(run: CaptionRun, pictures: Sequence[Picture], captions: Sequence[Translation], out: Path) -> None:
+    """The given pictures with their captions, a row or more each."""
+    format_of(out)
+    pixels = decoded([as_piece(one) for one in pictures], run.frame)
+    save(looks(shown(run, pixels, [caption.tokens for caption in captions], [""] * len(captions))), out)
+
+
+def shown(run: CaptionRun, pixels: np.ndarray, captions: Sequence[list[int]], titles: Sequence[str]) -> list[Shown]:
+    found = zip(pixels, run.looks(pixels, captions), titles)
+    return [Shown(picture, look.words, look.weights, title) for picture, look, title in found]
+
+
+def gallery(run: CaptionRun, out: Path, number: int = 12, beam: int | None = None) -> str:
+    """Wrong captions of a test set, with where the model looked at each word: one page (.html) or one picture. What a world's
+    judge says is wrong, else those that are least like their references."""
+    paged = out.suffix.lower() in ENDINGS
+    if not paged:
+        format_of(out)
+    name, examples = next(iter((run.data.tests or {"valid": run.data.valid}).items()))
+    pixels = run.pixels(examples)
+    said = [found[0] for found in run.tell(pixels, beam=beam)]
+    chosen, why = worst(said, examples)
+    if not chosen:
+        return f"nothing is wrong among {len(examples):,} captions of {name}; no gallery written"
+    chosen = chosen[:number]
+    kept = take(pixels, np.array(chosen)).permute(0, 2, 3, 1).cpu().numpy()
+    told = shown(run, kept, [said[i].tokens for i in chosen], [said[i].text for i in chosen])
+    notes = [f"{examples.where(i)}: {' / '.join(examples.captions[i])}" for i in chosen]
+    if paged:
+        figures = [(note, svg_text(looks([one]), f"picture-{i}")) for i, (one, note) in enumerate(zip(told, notes), start=1)]
+        summary = f"{len(chosen)} captions of {name}: {why}. Bright is where it looked for a word; below stand the references."
+        text = page(Report(f"What {run.folder.name} got wrong", summary, figures=figures))
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise Mistake(f"{out}: cannot write the page ({error.strerror}); choose another path") from None
+    else:
+        save(looks(told), out)
+    return f"wrote {out}: {len(chosen)} captions of {name}, {why}"
+
+
+def worst(said: Sequence[Translation], examples: Pictures) -> tuple[list[int], str]:
+    """Which captions are wrong, and by what measure. Captions without words are left out: there is nothing to see of them."""
+    spoken = [i for i, caption in enumerate(said) if caption.text.strip()]
+    if examples.gold:
+        found = [i for i in spoken if not right(said[i].text, examples.gold[i])]
+        return found, f"{len(found)} of {len(said)} are not wholly true"
+    order = sorted(spoken, key=lambda i: (sentence_bleu(said[i].text, examples.captions[i]), i))
+    return order, "those with the lowest BLEU"

@@ -1,0 +1,1 @@
+"""Experiments built from the parts of the package: the demo, the ladder, length generalisation, layer timing."""

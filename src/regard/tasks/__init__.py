@@ -1,0 +1,1 @@
+"""One module per task: what a run of the task reads, learns, says and is scored by."""

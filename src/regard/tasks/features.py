@@ -1,0 +1,47 @@
+"""Another run's contextual vectors as what a model reads; the other run is copied into this one, so that the folder is whole."""
+
+import shutil
+from pathlib import Path
+
+import torch
+
+from regard.errors import Mistake
+from regard.models.recurrent_encoder import Contextual
+from regard.recipe import Features
+
+FOLDER = "features"
+NEEDED = ["recipe.toml", "model.safetensors"]
+
+
+def copy_features(source: Path, folder: Path) -> None:
+    """Put a run into `folder/features`, and its tokenizer beside it."""
+    copy_run(source, folder / FOLDER, "model.features.run")
+    reads = source / "tokenizer.source.json"
+    shutil.copyfile(reads if reads.exists() else source / "tokenizer.json", folder / "tokenizer.json")
+
+
+def copy_run(source: Path, into: Path, setting: str) -> None:
+    """Put what `load` needs of a run, which a setting names, into a folder."""
+    if not all((source / name).is_file() for name in NEEDED):
+        raise Mistake(f"{setting} = '{source}' is not a finished run folder; train it first")
+    aside = into.with_name(f".writing-{into.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    for path in [*(source / name for name in NEEDED), *source.glob("tokenizer*.json"), *source.glob("labels.json")]:
+        shutil.copyfile(path, aside / path.name)
+    if (source / FOLDER).is_dir():
+        shutil.copytree(source / FOLDER, aside / FOLDER)
+    shutil.rmtree(into, ignore_errors=True)
+    aside.rename(into)
+
+
+def contextual(folder: Path, settings: Features) -> Contextual:
+    from regard.run.load import load  # a run may hold a run
+
+    model = load(folder / FOLDER, device="cpu").model
+    one = torch.ones(1, 1, dtype=torch.long)
+    with torch.no_grad():
+        widths = [layer.size(-1) for layer in model.layers_of(one, one[0])]
+    if settings.layer != "mix" and not 0 <= settings.layer < len(widths):
+        raise Mistake(f"model.features.layer = {settings.layer}: {settings.run} has layers 0 to {len(widths) - 1}, or 'mix'")
+    return Contextual(model, settings.layer, widths)

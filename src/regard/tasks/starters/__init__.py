@@ -1,0 +1,1 @@
+"""Starter recipes for a user's own data."""

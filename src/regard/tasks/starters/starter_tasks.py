@@ -1,0 +1,90 @@
+"""A starter recipe of several tasks: a task for each table, and one for two aligned files; how each is scored is guessed."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from regard.corpus.examples import Pairs
+from regard.corpus.pairs import read_pairs
+from regard.corpus.table import kind_of
+from regard.corpus.text import iterate_lines
+from regard.errors import Mistake
+from regard.tasks.starters.starter_files import placed, set_aside
+
+MOST_LABELS = 20
+NAMED = [("sentence", "label"), ("text", "label"), ("source", "target"), ("document", "summary"), ("article", "highlights"),
+         ("question", "answer")]
+"""Columns that a first line may name."""
+
+
+@dataclass
+class Found:
+    """What a starter says of one task."""
+
+    name: str
+    files: Sequence[Path]
+    pairs: Pairs
+    columns: str
+
+    @property
+    def kind(self) -> str:
+        target = self.pairs.target
+        words = [np.mean([len(text.split()) for text in side]) for side in (self.pairs.source, target)]
+        if len(set(target)) <= min(MOST_LABELS, len(target) // 5):
+            return "classify"
+        if all(is_number(text) for text in target):
+            return "regress"
+        return "summarise" if words[0] >= 4 * words[1] else "translate"
+
+    def part(self, every: Sequence[Path]) -> str:
+        """Its part of the recipe; where every file of all tasks lies together, names are enough."""
+        _, names = placed(self.files, every)
+        long = 'too_long = "drop"               # or "error", or "truncate"\n' if self.kind == "translate" else ""
+        held_out = set_aside(self.pairs)
+        return f"""\
+[data.tasks.{self.name}]          # {len(self.pairs):,} examples
+prefix = "{self.name}: "           # what stands before every text, and tells the task; say it in words
+kind = "{self.kind}"              # translate, summarise, classify or regress: how it is scored
+train = [{names}]
+{self.columns}{long}held_out = {held_out}                    # set aside to validate, and as many to test; or name your own
+"""
+
+
+def is_number(text: str) -> bool:
+    try:
+        return np.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def found_tasks(files: Sequence[Path]) -> list[Found]:
+    """Every table is a task; two other files are one of aligned lines."""
+    tables = [path for path in files if kind_of(path) in (".tsv", ".jsonl")]
+    aligned = [path for path in files if path not in tables]
+    if not files or len(aligned) not in (0, 2):
+        raise Mistake("name your data: --data F.tsv (or .jsonl) for each task, --source F --target F for one of aligned files")
+    found = [Found("translate", aligned, read_pairs(aligned), "")] if aligned else []
+    for path in tables:
+        found.append(from_table(path))
+    names = [task.name for task in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise Mistake(f"two of the files would be the task {name!r}; give them different names")
+    return found
+
+
+def from_table(path: Path) -> Found:
+    """Source and target are the first two columns, unless the first line names them; of a .jsonl, its first two fields."""
+    name = "".join(letter if letter.isalnum() else "_" for letter in path.name.split(".")[0])
+    first = next(iter(iterate_lines(path)), "")
+    if kind_of(path) == ".jsonl":
+        try:
+            fields = list(json.loads(first))[:2]
+        except (json.JSONDecodeError, TypeError, RecursionError):
+            fields = ["source", "target"]
+        return Found(name, [path], read_pairs([path], fields=fields), f"fields = {json.dumps(fields)}\n")
+    named = next((pair for pair in NAMED if set(pair) <= set(first.split("\t"))), None)
+    return Found(name, [path], read_pairs([path], columns=named or (0, 1)), f"columns = {json.dumps(list(named or (0, 1)))}\n")
