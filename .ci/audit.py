@@ -10,8 +10,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = {
-    "pip_audit": ["--requirement", str(ROOT / "requirements.lock"), "--require-hashes", "--disable-pip", "--progress-spinner",
-                  "off"],
+    "pip_audit": [
+        "--requirement",
+        str(ROOT / "requirements.lock"),
+        "--require-hashes",
+        "--disable-pip",
+        "--progress-spinner",
+        "off",
+    ],
     "bandit": ["--recursive", str(ROOT / "src"), "--quiet", "--severity-level", "medium"],
 }
 

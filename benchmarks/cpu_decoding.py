@@ -6,7 +6,6 @@ The weights are random and the same on all sides; the end is made unlikely, so t
 have to be within 2e-3 of each other; in 8 bits the log-probabilities of a fixed text within 0.1 a token in the mean.
 """
 
-
 import torch
 from peers import Numbers, as_ctranslate2, as_transformers, threads
 from turns import Disagreement, asked, report, require_close, take_turns
@@ -29,7 +28,7 @@ def build() -> Transformer:
     settings = TransformerModel(preset="base", output_bias=True, max_length=128, positions=Positions(halves=True))
     model = Transformer(settings, VOCABULARY, VOCABULARY).eval()
     with torch.no_grad():
-        model.output.weight *= 2                      # peaked, as trained ones are
+        model.output.weight *= 2  # peaked, as trained ones are
         model.output.bias.zero_()
         model.output.bias[[EOS, PAD, BOS]] = -1e4
     return model
@@ -61,35 +60,60 @@ def main() -> None:
         usual = ct2.Translator(str(folder), compute_type="int8", inter_threads=1, intra_threads=given.threads)
         spoken = [[numbers.id_to_token(i) for i in row] for row in source.tolist()]
         wanted = [[numbers.id_to_token(i) for i in row[1:]] for row in target.tolist()]
-        scored = torch.tensor([found.log_probs[:LENGTH - 1] for found in best.score_batch(spoken, wanted)])
+        scored = torch.tensor([found.log_probs[: LENGTH - 1] for found in best.score_batch(spoken, wanted)])
         near["CTranslate2 int8"] = (scored - exact).abs().mean()
         for name, apart in near.items():
             if not apart <= NEAR:
                 raise Disagreement(f"{name}: log p {apart:.3f} a token from fp32, more than {NEAR}; nothing is reported")
         agreement = f"{same}; " + ", ".join(f"{name} {apart:.3f} nats a token from fp32" for name, apart in near.items())
         for beam in (1, 4):
+
             def ours(said: Transformer, beam: int = beam):
-                return decode_all(rows, searcher(said, beam=beam, alpha=0.6, marks=MARKS), batch_tokens=8192 // beam,
-                                  device=torch.device("cpu"), most=LENGTH, max_tokens=LENGTH - 1, marks=MARKS,
-                                  workers=given.threads)
+                return decode_all(
+                    rows,
+                    searcher(said, beam=beam, alpha=0.6, marks=MARKS),
+                    batch_tokens=8192 // beam,
+                    device=torch.device("cpu"),
+                    most=LENGTH,
+                    max_tokens=LENGTH - 1,
+                    marks=MARKS,
+                    workers=given.threads,
+                )
 
             def transformers(beam: int = beam):
-                return theirs.generate(input_ids=source, attention_mask=torch.ones_like(source), num_beams=beam, do_sample=False,
-                                       max_new_tokens=LENGTH, min_new_tokens=LENGTH)
+                return theirs.generate(
+                    input_ids=source,
+                    attention_mask=torch.ones_like(source),
+                    num_beams=beam,
+                    do_sample=False,
+                    max_new_tokens=LENGTH,
+                    min_new_tokens=LENGTH,
+                )
 
             def translate(by, size: int, beam: int = beam):
-                return by.translate_batch(spoken, beam_size=beam, max_decoding_length=LENGTH, min_decoding_length=LENGTH,
-                                          max_batch_size=size)
+                return by.translate_batch(
+                    spoken, beam_size=beam, max_decoding_length=LENGTH, min_decoding_length=LENGTH, max_batch_size=size
+                )
 
             assert all(len(found[0].tokens) == LENGTH - 1 for found in ours(model))
             assert all(len(found.hypotheses[0]) == LENGTH for found in translate(best, 16))
-            sides = {"regard fp32": lambda: ours(model), "regard int8": lambda: ours(eight), "transformers fp32": transformers,
-                     "CTranslate2 int8, best setting": lambda: translate(best, SENTENCES // given.threads),
-                     "CTranslate2 int8, default": lambda: translate(usual, 0)}
+            sides = {
+                "regard fp32": lambda: ours(model),
+                "regard int8": lambda: ours(eight),
+                "transformers fp32": transformers,
+                "CTranslate2 int8, best setting": lambda: translate(best, SENTENCES // given.threads),
+                "CTranslate2 int8, default": lambda: translate(usual, 0),
+            }
             times = take_turns(sides, given.rounds)
-            report(f"base, {SENTENCES} × {LENGTH} tokens, beam {beam}", times, amount=SENTENCES * LENGTH,
-                   unit="tokens a second", against=["CTranslate2 int8, best setting", "transformers fp32"], agreement=agreement,
-                   threads=given.threads)
+            report(
+                f"base, {SENTENCES} × {LENGTH} tokens, beam {beam}",
+                times,
+                amount=SENTENCES * LENGTH,
+                unit="tokens a second",
+                against=["CTranslate2 int8, best setting", "transformers fp32"],
+                agreement=agreement,
+                threads=given.threads,
+            )
 
 
 if __name__ == "__main__":

@@ -49,8 +49,9 @@ def main() -> None:
     ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(text) for text in texts], batch_first=True)
     mask = (torch.arange(ids.size(1)) < lengths[:, None]).long()
 
-    nested = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(768, 12, 3072, activation="gelu", batch_first=True), 12,
-                                         enable_nested_tensor=True).eval()
+    nested = torch.nn.TransformerEncoder(
+        torch.nn.TransformerEncoderLayer(768, 12, 3072, activation="gelu", batch_first=True), 12, enable_nested_tensor=True
+    ).eval()
     embedded = torch.randn(*ids.shape, 768)
 
     @torch.inference_mode()
@@ -59,7 +60,7 @@ def main() -> None:
         found = [None] * TEXTS
         for numbers, layers in layers_in_batches(said, texts, Marks(before=(), after=()), torch.device("cpu")):
             for number, vectors in zip(numbers, layers[-1]):
-                found[number] = vectors[:len(texts[number])]
+                found[number] = vectors[: len(texts[number])]
         return found
 
     @torch.inference_mode()
@@ -79,21 +80,34 @@ def main() -> None:
         for row, length in enumerate(lengths.tolist()):
             real = expected[row, :length]
             apart = max(apart, float((found["fp32"][row] - real).abs().max()))
-            for name, vectors in (("regard bf16", found["bf16"][row]), ("regard int8", found["int8"][row]),
-                                  ("onnxruntime int8", theirs8[row, :length])):
+            for name, vectors in (
+                ("regard bf16", found["bf16"][row]),
+                ("regard int8", found["int8"][row]),
+                ("onnxruntime int8", theirs8[row, :length]),
+            ):
                 alike[name] = min(alike[name], float(torch.cosine_similarity(vectors.float().mean(0), real.mean(0), dim=0)))
         if apart > SAME or min(alike.values()) < ALIKE:
             raise Disagreement(f"fp32 {apart:.1e} apart, cosines {alike}; nothing is reported")
         agreement = f"fp32 vectors of transformers within {apart:.1e}; least cosine " + ", ".join(
-            f"{name} {value:.4f}" for name, value in alike.items())
-        sides = {**{f"regard {name}": (lambda said=said: ours(said)) for name, said in ways.items()},
-                 "transformers sdpa fp32": transformers,
-                 "nn.TransformerEncoder, nested, fp32": torch.inference_mode()(
-                     lambda: nested(embedded, src_key_padding_mask=mask == 0)),
-                 "onnxruntime int8": onnx}
-        report(f"BERT-base, {TEXTS} texts of 32 to 128 tokens", take_turns(sides, given.rounds), amount=float(lengths.sum()),
-               unit="tokens a second", against=["transformers sdpa fp32", "onnxruntime int8"], agreement=agreement,
-               threads=given.threads)
+            f"{name} {value:.4f}" for name, value in alike.items()
+        )
+        sides = {
+            **{f"regard {name}": (lambda said=said: ours(said)) for name, said in ways.items()},
+            "transformers sdpa fp32": transformers,
+            "nn.TransformerEncoder, nested, fp32": torch.inference_mode()(
+                lambda: nested(embedded, src_key_padding_mask=mask == 0)
+            ),
+            "onnxruntime int8": onnx,
+        }
+        report(
+            f"BERT-base, {TEXTS} texts of 32 to 128 tokens",
+            take_turns(sides, given.rounds),
+            amount=float(lengths.sum()),
+            unit="tokens a second",
+            against=["transformers sdpa fp32", "onnxruntime int8"],
+            agreement=agreement,
+            threads=given.threads,
+        )
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ Random weights, the same on all sides. In fp32 the logits have to be within 1e-3
 log-probabilities of a fixed text within 0.1 a token in the mean.
 """
 
-
 import torch
 from peers import Numbers, as_ctranslate2, as_transformers, threads
 from turns import Disagreement, asked, report, require_close, take_turns
@@ -35,7 +34,7 @@ def main() -> None:
     model = Gpt(DecoderModel(kind="transformer", preset="gpt2"), VOCABULARY).eval()
     with torch.no_grad():
         for block in model.decoder.layers():
-            block.self_attention.to_out.weight *= 4   # random layers that say something
+            block.self_attention.to_out.weight *= 4  # random layers that say something
             block.feed_forward.outer.weight *= 4
     ways = {"fp32": model, "bf16": packed(model, "bf16"), "int8": packed(model, "int8")}
     theirs = as_transformers(model, "language", VOCABULARY, MARKS)
@@ -49,7 +48,7 @@ def main() -> None:
         ct2, numbers = library(), Numbers(VOCABULARY)
         best = ct2.Generator(str(folder), compute_type="int8", inter_threads=1, intra_threads=given.threads)
         scored = best.score_batch([[numbers.id_to_token(i) for i in text[0].tolist()]])[0].log_probs
-        near["CTranslate2 int8"] = float((torch.tensor(scored)[-exact.size(1):] - exact[0]).abs().mean())
+        near["CTranslate2 int8"] = float((torch.tensor(scored)[-exact.size(1) :] - exact[0]).abs().mean())
         for name, apart in near.items():
             if not apart <= NEAR:
                 raise Disagreement(f"{name}: log p {apart:.3f} a token from fp32, more than {NEAR}; nothing is reported")
@@ -60,20 +59,37 @@ def main() -> None:
             return walk(said, None, torch.tensor([WRITTEN + 1]), prefix=prompt, marks=MARKS)
 
         def transformers():
-            return theirs.generate(input_ids=prompt, attention_mask=torch.ones_like(prompt), do_sample=False,
-                                   max_new_tokens=WRITTEN, min_new_tokens=WRITTEN, pad_token_id=0, eos_token_id=None)
+            return theirs.generate(
+                input_ids=prompt,
+                attention_mask=torch.ones_like(prompt),
+                do_sample=False,
+                max_new_tokens=WRITTEN,
+                min_new_tokens=WRITTEN,
+                pad_token_id=0,
+                eos_token_id=None,
+            )
 
         def generate():
-            return best.generate_batch(spoken, max_length=WRITTEN, min_length=WRITTEN, beam_size=1, sampling_topk=1,
-                                       include_prompt_in_result=False)
+            return best.generate_batch(
+                spoken, max_length=WRITTEN, min_length=WRITTEN, beam_size=1, sampling_topk=1, include_prompt_in_result=False
+            )
 
         assert len(ours(model)[0].tokens) == WRITTEN and len(generate()[0].sequences_ids[0]) == WRITTEN
         assert transformers().size(1) == READ + WRITTEN
-        sides = {**{f"regard {name}": (lambda said=said: ours(said)) for name, said in ways.items()},
-                 "transformers fp32": transformers, "CTranslate2 int8": generate}
-        report(f"GPT-2 124M, {READ} + {WRITTEN} tokens, batch 1", take_turns(sides, given.rounds), amount=WRITTEN,
-               unit="tokens a second", against=["CTranslate2 int8", "transformers fp32"], agreement=agreement,
-               threads=given.threads)
+        sides = {
+            **{f"regard {name}": (lambda said=said: ours(said)) for name, said in ways.items()},
+            "transformers fp32": transformers,
+            "CTranslate2 int8": generate,
+        }
+        report(
+            f"GPT-2 124M, {READ} + {WRITTEN} tokens, batch 1",
+            take_turns(sides, given.rounds),
+            amount=WRITTEN,
+            unit="tokens a second",
+            against=["CTranslate2 int8", "transformers fp32"],
+            agreement=agreement,
+            threads=given.threads,
+        )
 
 
 if __name__ == "__main__":

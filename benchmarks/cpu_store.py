@@ -1,6 +1,6 @@
 """How fast the token store is built: texts to ids in sub-words, hashed, written and mapped again; with BPE-dropout and without.
 
-    python benchmarks/cpu_store.py FILE... [--size 8000] [--rounds 3]    (texts, one a line, plain or .gz; some 500,000 are best)
+python benchmarks/cpu_store.py FILE... [--size 8000] [--rounds 3]    (texts, one a line, plain or .gz; some 500,000 are best)
 """
 
 import argparse
@@ -36,9 +36,19 @@ def main() -> None:
                 began = time.perf_counter()
                 side = open_side(lines, tokenizer, bpe_dropout=dropout)
                 speeds.append(len(side.ids.flat) / (time.perf_counter() - began))
-        print(json.dumps({"what": "token store", "bpe_dropout": dropout, "texts": len(lines), "tokens": len(side.ids.flat),
-                          "tokens a second": round(statistics.median(speeds)), "least": round(min(speeds)),
-                          "load": round(os.getloadavg()[0], 2)}))
+        print(
+            json.dumps(
+                {
+                    "what": "token store",
+                    "bpe_dropout": dropout,
+                    "texts": len(lines),
+                    "tokens": len(side.ids.flat),
+                    "tokens a second": round(statistics.median(speeds)),
+                    "least": round(min(speeds)),
+                    "load": round(os.getloadavg()[0], 2),
+                }
+            )
+        )
 
 
 if __name__ == "__main__":

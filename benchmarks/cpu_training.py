@@ -33,8 +33,15 @@ class Torch(nn.Module):
     def __init__(self, settings: TransformerModel, vocabulary: int):
         super().__init__()
         self.table = nn.Embedding(vocabulary, settings.width)
-        self.body = nn.Transformer(settings.width, settings.heads, settings.encoder_layers, settings.decoder_layers,
-                                   settings.feed_forward, dropout=0.0, batch_first=True)
+        self.body = nn.Transformer(
+            settings.width,
+            settings.heads,
+            settings.encoder_layers,
+            settings.decoder_layers,
+            settings.feed_forward,
+            dropout=0.0,
+            batch_first=True,
+        )
         self.output = nn.Linear(settings.width, vocabulary, bias=False)
         self.output.weight = self.table.weight
 
@@ -45,8 +52,16 @@ class Torch(nn.Module):
 
 def trainer(model: nn.Module, precision: str) -> Trainer:
     settings = Train(precision=precision, regularize=Regularize(dropout=0.0, label_smoothing=0.0))
-    return Trainer(model, Say(settings.regularize), None, settings, seed=1, folder=Path(mkdtemp()), log=None,  # type: ignore
-                   evaluate=lambda _: {})
+    return Trainer(
+        model,
+        Say(settings.regularize),
+        None,
+        settings,
+        seed=1,
+        folder=Path(mkdtemp()),
+        log=None,  # type: ignore
+        evaluate=lambda _: {},
+    )
 
 
 def theirs_step(model: nn.Module, inputs: dict[str, Any], labels: torch.Tensor, precision: str):
@@ -62,6 +77,7 @@ def theirs_step(model: nn.Module, inputs: dict[str, Any], labels: torch.Tensor, 
         optimizer.step()
         optimizer.zero_grad()
         return float(loss.detach())
+
     return step
 
 
@@ -95,10 +111,15 @@ def main() -> None:
         apart = abs(first["fp32"][0] - first["fp32"][1])
         if apart > SAME:
             raise Disagreement(f"losses {first['fp32']}; nothing is reported")
-        report(f"{preset}, one training step of {B} × {L}+{L}", take_turns(sides, given.rounds), amount=B * L,
-               unit="target tokens a second", against=["transformers fp32", "nn.Transformer fp32", "transformers bf16",
-                                                       "nn.Transformer bf16", "regard fp32"],
-               agreement=f"first loss within {apart:.1e} of transformers in fp32", threads=given.threads)
+        report(
+            f"{preset}, one training step of {B} × {L}+{L}",
+            take_turns(sides, given.rounds),
+            amount=B * L,
+            unit="target tokens a second",
+            against=["transformers fp32", "nn.Transformer fp32", "transformers bf16", "nn.Transformer bf16", "regard fp32"],
+            agreement=f"first loss within {apart:.1e} of transformers in fp32",
+            threads=given.threads,
+        )
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def base(rows: int, alone: bool) -> tuple[Sides, str, int]:
     settings = TransformerModel(preset="base", output_bias=True, max_length=128, positions=Positions(halves=True))
     model = Transformer(settings, 32_000, 32_000).to(CUDA).eval()
     with torch.no_grad():
-        model.output.weight *= 2                      # peaked, as trained ones are
+        model.output.weight *= 2  # peaked, as trained ones are
         model.output.bias.zero_()
         model.output.bias[[EOS, PAD, BOS]] = -1e4
     source, lengths = torch.randint(4, 32_000, (rows, LENGTH), device=CUDA), torch.full((rows,), LENGTH, device=CUDA)
@@ -44,11 +44,17 @@ def base(rows: int, alone: bool) -> tuple[Sides, str, int]:
     agreement = "alone"
     if not alone:
         theirs = as_transformers(model, "translate", 32_000).to(CUDA, torch.bfloat16)
-        agreement = require_close(ours(source, lengths, source), theirs(input_ids=source, decoder_input_ids=source).logits, SAME,
-                                  "logits in bf16")
+        agreement = require_close(
+            ours(source, lengths, source), theirs(input_ids=source, decoder_input_ids=source).logits, SAME, "logits in bf16"
+        )
         sides["transformers"] = lambda: theirs.generate(
-            input_ids=source, attention_mask=torch.ones_like(source), num_beams=4, do_sample=False, max_new_tokens=LENGTH,
-            min_new_tokens=LENGTH).cpu()
+            input_ids=source,
+            attention_mask=torch.ones_like(source),
+            num_beams=4,
+            do_sample=False,
+            max_new_tokens=LENGTH,
+            min_new_tokens=LENGTH,
+        ).cpu()
     return sides, agreement, rows * LENGTH
 
 
@@ -63,8 +69,15 @@ def gpt2(rows: int, alone: bool) -> tuple[Sides, str, int]:
         theirs = as_transformers(model, "language", 50_257, GOES_ON).to(CUDA, torch.bfloat16)
         agreement = require_close(ours(prompt), theirs(input_ids=prompt).logits, SAME, "logits in bf16")
         sides["transformers"] = lambda: theirs.generate(
-            input_ids=prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=256, min_new_tokens=256,
-            pad_token_id=0, eos_token_id=None, cache_implementation="static").cpu()
+            input_ids=prompt,
+            attention_mask=torch.ones_like(prompt),
+            do_sample=False,
+            max_new_tokens=256,
+            min_new_tokens=256,
+            pad_token_id=0,
+            eos_token_id=None,
+            cache_implementation="static",
+        ).cpu()
     return sides, agreement, rows * 256
 
 
@@ -73,8 +86,10 @@ def bert(rows: int, alone: bool) -> tuple[Sides, str, int]:
     ids, lengths = torch.randint(5, 30_522, (rows, 512), device=CUDA), torch.full((rows,), 512, device=CUDA)
     ours = packed(model, "bf16")
     run = torch.compile(ours)
-    sides: Sides = {"regard": lambda: (run(ids, lengths), torch.cuda.synchronize()),
-                    "regard, not compiled": lambda: (ours(ids, lengths), torch.cuda.synchronize())}
+    sides: Sides = {
+        "regard": lambda: (run(ids, lengths), torch.cuda.synchronize()),
+        "regard, not compiled": lambda: (ours(ids, lengths), torch.cuda.synchronize()),
+    }
     theirs = as_transformers(model, "read", 30_522, attn_implementation="sdpa").to(CUDA, torch.bfloat16)
     there = torch.ones_like(ids)
     expected = theirs(input_ids=ids, attention_mask=there).last_hidden_state
@@ -88,10 +103,16 @@ def main() -> None:
     given = asked(__doc__, work=("base", "gpt2", "bert"), rounds=5, rows=64, alone=False)
     torch.manual_seed(1)
     sides, agreement, amount = {"base": base, "gpt2": gpt2, "bert": bert}[given.work](given.rows, given.alone)
-    for _ in range(3):                                # the first times run as ever, then they are recorded
+    for _ in range(3):  # the first times run as ever, then they are recorded
         sides["regard"]()
-    report(f"{given.work}, {given.rows} rows", take_turns(sides, given.rounds), amount=amount, unit="tokens a second",
-           against=["transformers"], agreement=agreement)
+    report(
+        f"{given.work}, {given.rows} rows",
+        take_turns(sides, given.rounds),
+        amount=amount,
+        unit="tokens a second",
+        against=["transformers"],
+        agreement=agreement,
+    )
 
 
 if __name__ == "__main__":

@@ -54,8 +54,14 @@ def ids(rows: int, length: int, vocabulary: int) -> Tensor:
 def gpt2(vocabulary: int = 50_304) -> Work:
     model = Gpt(DecoderModel(kind="transformer", preset="gpt2"), vocabulary, NONE)
     read, said = ids(32, 1024, vocabulary), ids(32, 1024, vocabulary)
-    return Work(model, Batch({"target": read}, said, None), lambda: as_transformers(model, "language", vocabulary),  # type: ignore[arg-type]
-                lambda peer: peer(input_ids=read).logits, said.numel(), "tokens a second")
+    return Work(
+        model,
+        Batch({"target": read}, said, None),
+        lambda: as_transformers(model, "language", vocabulary),  # type: ignore[arg-type]
+        lambda peer: peer(input_ids=read).logits,
+        said.numel(),
+        "tokens a second",
+    )
 
 
 def base(vocabulary: int = 32_000) -> Work:
@@ -63,16 +69,27 @@ def base(vocabulary: int = 32_000) -> Work:
     model = Transformer(settings, vocabulary, vocabulary, NONE)
     source, read, said = (ids(640, 40, vocabulary) for _ in range(3))
     inputs = {"source": source, "lengths": torch.full((640,), 40, device=CUDA), "target": read}
-    return Work(model, Batch(inputs, said, None), lambda: as_transformers(model, "translate", vocabulary),  # type: ignore[arg-type]
-                lambda peer: peer(input_ids=source, decoder_input_ids=read).logits, said.numel(), "target tokens a second")
+    return Work(
+        model,
+        Batch(inputs, said, None),
+        lambda: as_transformers(model, "translate", vocabulary),  # type: ignore[arg-type]
+        lambda peer: peer(input_ids=source, decoder_input_ids=read).logits,
+        said.numel(),
+        "target tokens a second",
+    )
 
 
 def vit(labels: int = 1000) -> Work:
     model = Vit(VitModel(kind="vit", preset="vit-base"), (224, 224), labels, NONE)
     pixels, said = torch.randn(256, 3, 224, 224, device=CUDA), torch.randint(labels, (256,), device=CUDA)
-    return Work(model, Batch({"pixels": pixels}, said, None),  # type: ignore[arg-type]
-                lambda: as_transformers(model, "classify", labels, num_labels=labels),
-                lambda peer: peer(pixel_values=pixels).logits, 256, "pictures a second")
+    return Work(
+        model,
+        Batch({"pixels": pixels}, said, None),  # type: ignore[arg-type]
+        lambda: as_transformers(model, "classify", labels, num_labels=labels),
+        lambda peer: peer(pixel_values=pixels).logits,
+        256,
+        "pictures a second",
+    )
 
 
 def our_step(work: Work) -> Callable[[], Tensor]:
@@ -137,8 +154,15 @@ def main() -> None:
             step()
         with one_at_a_time():
             times = take_turns({name: several(step, given.steps) for name, step in steps.items()}, given.rounds)
-    report(given.work, times, amount=given.steps * work.amount, unit=work.unit, against=["transformers compiled"],
-           agreement=f"first losses {first}", memory=f"{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
+    report(
+        given.work,
+        times,
+        amount=given.steps * work.amount,
+        unit=work.unit,
+        against=["transformers compiled"],
+        agreement=f"first losses {first}",
+        memory=f"{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB",
+    )
 
 
 if __name__ == "__main__":

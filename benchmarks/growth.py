@@ -31,8 +31,11 @@ from regard.tokens.special import BOS, EOS, PAD
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
-WORKS = {"base": ("base", 32_000, (640, 40) if GPU else (16, 32)), "gpt2": ("gpt2", 50_304, (32, 1024) if GPU else (2, 256)),
-         "vit": ("vit-base", 1_000, (256, 197) if GPU else (4, 197))}
+WORKS = {
+    "base": ("base", 32_000, (640, 40) if GPU else (16, 32)),
+    "gpt2": ("gpt2", 50_304, (32, 1024) if GPU else (2, 256)),
+    "vit": ("vit-base", 1_000, (256, 197) if GPU else (4, 197)),
+}
 MORE = 16 if GPU else 1
 SERIES_OF = {
     "length": ("tokens a sentence", [{"rows": 4 * MORE, "length": length} for length in (16, 32, 64, 128, 256, 512)]),
@@ -59,11 +62,18 @@ def planned(work: str, rows: int, length: int, width: int | None, precision: str
     task = given.get("task", "translate")
     batch = {"pictures_per_batch": rows} if work == "vit" else {"tokens_per_batch": rows * length}
     wider = {} if width is None else {"width": width, "heads": width // 64, "feed_forward": 4 * width}
-    settings = {"data": DATA.get(task), **given, "model": {**given.get("model", {}), "preset": preset, **wider,
-                                                **({"max_length": 1024} if work == "base" else {})},
-                **({} if work == "vit" else {"tokens": {"size": vocabulary}}),
-                "train": {"precision": precision, "regularize": {"dropout": 0.0, "label_smoothing": 0.0}, **batch,
-                          **({"compile": True, "graphs": True} if GPU else {})}}
+    settings = {
+        "data": DATA.get(task),
+        **given,
+        "model": {**given.get("model", {}), "preset": preset, **wider, **({"max_length": 1024} if work == "base" else {})},
+        **({} if work == "vit" else {"tokens": {"size": vocabulary}}),
+        "train": {
+            "precision": precision,
+            "regularize": {"dropout": 0.0, "label_smoothing": 0.0},
+            **batch,
+            **({"compile": True, "graphs": True} if GPU else {}),
+        },
+    }
     recipe = recipes.build(settings, name=work)
     return plan_recipe(work, recipe, (vocabulary, vocabulary), (length, length))
 
@@ -103,16 +113,23 @@ def decoded(rows: int, length: int, beam: int, precision: str) -> Point:
     sentences, found = torch.randint(4, vocabulary[0], (rows, length)).tolist(), []
     for _ in range(4):
         begun = time.perf_counter()
-        decode_all(sentences, searcher(model, beam=beam, alpha=0.6), batch_tokens=10**6, device=DEVICE, most=length,
-                   max_tokens=length - 1)
+        decode_all(
+            sentences,
+            searcher(model, beam=beam, alpha=0.6),
+            batch_tokens=10**6,
+            device=DEVICE,
+            most=length,
+            max_tokens=length - 1,
+        )
         found.append(time.perf_counter() - begun)
     encoder = sum(part.multiplications for part in plan.parts if part.place.stack == "encoder")
     others = plan.total.multiplications - encoder
     settings = recipe.model
-    cache = 2 * 4 * rows * beam * settings.decoder_layers * 2 * length * settings.width      # of the past and the source; moved
-    said = 3 * 4 * rows * beam * vocabulary[1]                                    # logits, log-probabilities, scores
-    return Point(min(found[1:]), peak() - before, 2 * rows * (encoder + beam * others),
-                 plan.memory[precision]["parameters"] + cache + said)
+    cache = 2 * 4 * rows * beam * settings.decoder_layers * 2 * length * settings.width  # of the past and the source; moved
+    said = 3 * 4 * rows * beam * vocabulary[1]  # logits, log-probabilities, scores
+    return Point(
+        min(found[1:]), peak() - before, 2 * rows * (encoder + beam * others), plan.memory[precision]["parameters"] + cache + said
+    )
 
 
 def measured(point: dict[str, Any]) -> Point:
@@ -135,10 +152,20 @@ def report_works(precision: str) -> None:
         point = {"work": work, "rows": rows, "length": length, "precision": precision}
         foretold, found = measured({**point, "foretell": True}).foretold, measured(point)
         assert foretold is not None
-        print(json.dumps({**point, "foretold, s": round(foretold, 4), "taken, s": round(found.seconds, 4),
-                          "foretold / taken": round(foretold / found.seconds, 3), "counted, MiB": round(found.counted / 2**20),
-                          "peak, MiB": round(found.bytes / 2**20), "counted / peak": round(found.counted / found.bytes, 3)}),
-              flush=True)
+        print(
+            json.dumps(
+                {
+                    **point,
+                    "foretold, s": round(foretold, 4),
+                    "taken, s": round(found.seconds, 4),
+                    "foretold / taken": round(foretold / found.seconds, 3),
+                    "counted, MiB": round(found.counted / 2**20),
+                    "peak, MiB": round(found.bytes / 2**20),
+                    "counted / peak": round(found.counted / found.bytes, 3),
+                }
+            ),
+            flush=True,
+        )
 
 
 def grown(precision: str) -> dict[str, tuple[str, list[int], list[Point]]]:
@@ -148,8 +175,18 @@ def grown(precision: str) -> dict[str, tuple[str, list[int], list[Point]]]:
         sizes = [point["rows" if name == "batch" else name] for point in series]
         found[name] = axis, sizes, points
         for size, point in zip(sizes, points):
-            print(json.dumps({name: size, "seconds": round(point.seconds, 4), "GFLOP": round(point.flops / 1e9, 1),
-                              "MiB": round(point.bytes / 2**20), "counted, MiB": round(point.counted / 2**20)}), flush=True)
+            print(
+                json.dumps(
+                    {
+                        name: size,
+                        "seconds": round(point.seconds, 4),
+                        "GFLOP": round(point.flops / 1e9, 1),
+                        "MiB": round(point.bytes / 2**20),
+                        "counted, MiB": round(point.counted / 2**20),
+                    }
+                ),
+                flush=True,
+            )
     return found
 
 
@@ -161,8 +198,9 @@ def drawn(found: dict[str, tuple[str, list[int], list[Point]]]) -> Figure:
         for (name, (axis, sizes, points)), above, below in zip(found.items(), *grid):
             last = points[-1].seconds / points[-1].flops
             for axes, dashed, measured, counted, colour in (
-                    (above, "FLOPs counted", [p.seconds for p in points], [p.flops * last for p in points], SERIES[0]),
-                    (below, "bytes counted", [p.bytes / 2**30 for p in points], [p.counted / 2**30 for p in points], SERIES[1])):
+                (above, "FLOPs counted", [p.seconds for p in points], [p.flops * last for p in points], SERIES[0]),
+                (below, "bytes counted", [p.bytes / 2**30 for p in points], [p.counted / 2**30 for p in points], SERIES[1]),
+            ):
                 axes.plot(sizes, counted, color=MUTED, linewidth=1.2, dashes=(4, 3), label=dashed)
                 axes.plot(sizes, measured, color=colour, marker="o", markersize=4.5, linestyle="none", label="measured")
                 axes.set_xscale("log", base=2)

@@ -34,18 +34,35 @@ def pass_over(trainer: Trainer, micro_batches: list[tuple[int, int, Batch]]) -> 
 def main() -> None:
     given = asked(__doc__, steps=1500, every=100, idle=False)
     if given.idle:
-        Trainer.step = pass_over                                                  # type: ignore[method-assign]
+        Trainer.step = pass_over  # type: ignore[method-assign]
     graphs = torch.cuda.is_available()
-    length = [f"train.steps={given.steps}", f"train.log_every={given.every}", f"train.evaluate_every={given.steps}",
-              f"train.save_every={given.steps}", "train.evaluate_sentences=100", f"train.graphs={str(graphs).lower()}"]
+    length = [
+        f"train.steps={given.steps}",
+        f"train.log_every={given.every}",
+        f"train.evaluate_every={given.steps}",
+        f"train.save_every={given.steps}",
+        "train.evaluate_sentences=100",
+        f"train.graphs={str(graphs).lower()}",
+    ]
     with tempfile.TemporaryDirectory() as folder:
         run = train(RECIPE, Path(folder, "run"), overrides=[*SMALL, *length])
         records = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
     steady = [record for record in records if "loss" in record and record["step"] > given.steps / 2]
     speeds, waits = ([record[name] for record in steady] for name in ("tokens_per_second", "waiting"))
-    print(json.dumps({"what": "Multi30k, small", "graphs": graphs, "idle": given.idle,
-                      "target tokens a second": round(median(speeds)), "quartiles": spread(speeds, 0),
-                      "waiting": round(sum(waits) / len(waits), 4), "most": max(waits), "load": round(os.getloadavg()[0], 2)}))
+    print(
+        json.dumps(
+            {
+                "what": "Multi30k, small",
+                "graphs": graphs,
+                "idle": given.idle,
+                "target tokens a second": round(median(speeds)),
+                "quartiles": spread(speeds, 0),
+                "waiting": round(sum(waits) / len(waits), 4),
+                "most": max(waits),
+                "load": round(os.getloadavg()[0], 2),
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

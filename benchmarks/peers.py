@@ -36,18 +36,27 @@ def as_transformers(model: nn.Module, task: str, vocabulary: int, marks: Marks =
         settings["data.size"] = model.encoder.size
     family, name = fitting(task, settings)
     kind = getattr(transformers, name)
-    given = {"vocab_size": vocabulary, "pad_token_id": 0, "bos_token_id": None if marks.begin < 0 else marks.begin,
-             "eos_token_id": marks.end, **({"decoder_start_token_id": marks.begin} if family.begin else {})}
+    given = {
+        "vocab_size": vocabulary,
+        "pad_token_id": 0,
+        "bos_token_id": None if marks.begin < 0 else marks.begin,
+        "eos_token_id": marks.end,
+        **({"decoder_start_token_id": marks.begin} if family.begin else {}),
+    }
     config = kind.config_class(**{**family.config(settings), **given}, **options)
     tensors = written(dict(model.named_parameters()), family, family.architectures[name], settings, Left())
-    with tempfile.TemporaryDirectory() as place:      # its modules have other names than its files, in some versions
+    with tempfile.TemporaryDirectory() as place:  # its modules have other names than its files, in some versions
         config.save_pretrained(place)
-        save_file({name: x.detach().cpu().clone(memory_format=torch.contiguous_format) for name, x in tensors.items()},
-                  Path(place, "model.safetensors"), metadata={"format": "pt"})
+        save_file(
+            {name: x.detach().cpu().clone(memory_format=torch.contiguous_format) for name, x in tensors.items()},
+            Path(place, "model.safetensors"),
+            metadata={"format": "pt"},
+        )
         theirs, told = kind.from_pretrained(place, dtype=torch.float32, output_loading_info=True)
     assert not told["unexpected_keys"] and not told["mismatched_keys"], told
-    assert not [name for name in told["missing_keys"] if not any(part in name for part in ("embed_positions", "embed_tokens",
-                                                                                            "lm_head"))], told
+    assert not [
+        name for name in told["missing_keys"] if not any(part in name for part in ("embed_positions", "embed_tokens", "lm_head"))
+    ], told
     return theirs.eval()
 
 

@@ -41,17 +41,22 @@ class Clients:
             self.next, asked = self.next + 1, asked + 1
             body = json.dumps({"text": text, **self.options}).encode()
             began = time.monotonic()
-            writer.write(b"POST /v1/translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
-                         + str(len(body)).encode() + b"\r\n\r\n" + body)
+            writer.write(
+                b"POST /v1/translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
+                + str(len(body)).encode()
+                + b"\r\n\r\n"
+                + body
+            )
             head = await reader.readuntil(b"\r\n\r\n")
-            status, length = int(head[9:12]), int(re.search(rb"content-length: (\d+)", head)[1])       # type: ignore[index]
+            status, length = int(head[9:12]), int(re.search(rb"content-length: (\d+)", head)[1])  # type: ignore[index]
             await reader.readexactly(length)
             self.answers.append((status, time.monotonic() - began, time.monotonic()))
             await asyncio.sleep(max(0.0, began + every - time.monotonic()))
         writer.close()
 
-    def ask(self, clients: int, *, seconds: float | None = None, each: int | None = None,
-            rate: float | None = None) -> dict[str, Any]:
+    def ask(
+        self, clients: int, *, seconds: float | None = None, each: int | None = None, rate: float | None = None
+    ) -> dict[str, Any]:
         every = 0.0 if rate is None else clients / rate
 
         async def all_of_them() -> None:
@@ -65,11 +70,18 @@ class Clients:
         good = [seconds for status, seconds, _ in self.answers if status == 200]
         whens = sorted(when for status, _, when in self.answers if status == 200 and (seconds is None or when <= began + seconds))
         refused = [seconds for status, seconds, _ in self.answers if status in (429, 503)]
-        return {"clients": clients, "seconds": round(took, 2), "served": len(good),
-                "per_second": round((len(whens) - 1) / (whens[-1] - whens[0]), 2) if len(whens) > 1 else 0.0,
-                "p50_ms": quantile(good, 0.5), "p99_ms": quantile(good, 0.99), "refused": len(refused),
-                "refused_p50_ms": quantile(refused, 0.5), "refused_p99_ms": quantile(refused, 0.99),
-                "other": sorted({status for status, *_ in self.answers} - {200, 429, 503})}
+        return {
+            "clients": clients,
+            "seconds": round(took, 2),
+            "served": len(good),
+            "per_second": round((len(whens) - 1) / (whens[-1] - whens[0]), 2) if len(whens) > 1 else 0.0,
+            "p50_ms": quantile(good, 0.5),
+            "p99_ms": quantile(good, 0.99),
+            "refused": len(refused),
+            "refused_p50_ms": quantile(refused, 0.5),
+            "refused_p99_ms": quantile(refused, 0.99),
+            "other": sorted({status for status, *_ in self.answers} - {200, 429, 503}),
+        }
 
 
 def quantile(values: list[float], share: float) -> float | None:
@@ -78,7 +90,7 @@ def quantile(values: list[float], share: float) -> float | None:
 
 def memory(process: int) -> float:
     """Resident, in MB."""
-    return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{process}/status").read_text())[1]) / 1024        # type: ignore[index]
+    return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{process}/status").read_text())[1]) / 1024  # type: ignore[index]
 
 
 def main() -> None:
@@ -93,12 +105,25 @@ def main() -> None:
     options.add_argument("--device", default="cpu")
     given = options.parse_args()
     sentences = [line for line in given.source.read_text(encoding="utf-8").splitlines() if line.strip()]
-    words = [sys.executable, "-m", "regard", "serve", given.run, "--port", "0", "--device", given.device, "--at-once",
-             str(given.clients), "--queue", str(2 * given.clients)]
+    words = [
+        sys.executable,
+        "-m",
+        "regard",
+        "serve",
+        given.run,
+        "--port",
+        "0",
+        "--device",
+        given.device,
+        "--at-once",
+        str(given.clients),
+        "--queue",
+        str(2 * given.clients),
+    ]
     server = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
     assert server.stderr is not None
     try:
-        port = int(re.search(r":(\d+)$", server.stderr.readline().strip())[1])                               # type: ignore[index]
+        port = int(re.search(r":(\d+)$", server.stderr.readline().strip())[1])  # type: ignore[index]
         next(line for line in server.stderr if '"serving"' in line)
         log = subprocess.Popen(["cat"], stdin=server.stderr, stdout=subprocess.DEVNULL)
         time.sleep(1)
@@ -106,7 +131,7 @@ def main() -> None:
         clients.ask(1, each=WARM)
         found = [("alone", clients.ask(1, seconds=given.seconds))]
         alone, ratios, resident = found[0][1]["per_second"], [], [memory(server.pid)]
-        for _ in range(given.rounds):                 # in turns, so that whatever else the machine does meets both
+        for _ in range(given.rounds):  # in turns, so that whatever else the machine does meets both
             together = clients.ask(given.clients, seconds=given.seconds)
             flood = clients.ask(10 * given.clients, seconds=given.seconds, rate=10 * together["per_second"])
             found += [("together", together), ("flood", flood)]
@@ -114,14 +139,24 @@ def main() -> None:
             resident.append(memory(server.pid))
         began = time.monotonic()
         after = clients.ask(1, each=5)
-        after["healthy_after_s"] = round(time.monotonic() - began - statistics.fmean(
-            seconds for _, seconds, _ in clients.answers) * 4, 2)
+        after["healthy_after_s"] = round(
+            time.monotonic() - began - statistics.fmean(seconds for _, seconds, _ in clients.answers) * 4, 2
+        )
         for name, figures in [*found, ("after", after)]:
             print(json.dumps({"part": name, **figures}))
         batching, goodput = ([round(one, 2) for one in of] for of in zip(*ratios))
-        print(json.dumps({"part": "whole", "batching": statistics.median(batching), "each_batching": batching,
-                          "goodput": statistics.median(goodput), "each_goodput": goodput,
-                          "memory_mb": [round(value) for value in resident]}))
+        print(
+            json.dumps(
+                {
+                    "part": "whole",
+                    "batching": statistics.median(batching),
+                    "each_batching": batching,
+                    "goodput": statistics.median(goodput),
+                    "each_goodput": goodput,
+                    "memory_mb": [round(value) for value in resident],
+                }
+            )
+        )
         log.terminate()
     finally:
         server.terminate()

@@ -55,12 +55,17 @@ def take_turns(sides: Mapping[str, Work], rounds: int, *, rest: float = 0.05) ->
     return times
 
 
-def report(what: str, times: Mapping[str, Times], *, amount: float, unit: str, against: Sequence[str],
-           agreement: str, **more: Any) -> None:
+def report(
+    what: str, times: Mapping[str, Times], *, amount: float, unit: str, against: Sequence[str], agreement: str, **more: Any
+) -> None:
     """One JSON object a side: how much it does a second, and how many times what each peer does."""
     for name, seconds in times.items():
-        row = {"what": what, "side": name, unit: round(amount / median(seconds), 1),
-               "quartiles": spread([amount / s for s in seconds])}
+        row = {
+            "what": what,
+            "side": name,
+            unit: round(amount / median(seconds), 1),
+            "quartiles": spread([amount / s for s in seconds]),
+        }
         for peer in against:
             if peer in times and peer != name:
                 ratios = [b / a for a, b in zip(seconds, times[peer])]
@@ -68,8 +73,13 @@ def report(what: str, times: Mapping[str, Times], *, amount: float, unit: str, a
                 row[f"times {peer}, quartiles"] = spread(ratios, 2)
                 worked = zip(seconds.worked, times[peer].worked)
                 row[f"times {peer}, by processor time"] = round(median(b / a for a, b in worked), 2)
-        print(json.dumps({**row, **more, "agreement": agreement, "rounds": len(seconds), "load": round(os.getloadavg()[0], 2)},
-                         ensure_ascii=False), flush=True)
+        print(
+            json.dumps(
+                {**row, **more, "agreement": agreement, "rounds": len(seconds), "load": round(os.getloadavg()[0], 2)},
+                ensure_ascii=False,
+            ),
+            flush=True,
+        )
 
 
 def spread(values: Sequence[float], digits: int = 1) -> list[float]:
@@ -94,8 +104,10 @@ def require_alike(ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]
     shares = [common(a, b) / max(len(a), len(b), 1) for a, b in zip(ours, theirs, strict=True)]
     same = sum(shares) / len(shares)
     if same < least:
-        raise Disagreement(f"{what}: {same:.0%} of the tokens are the same before the first difference, fewer than {least:.0%}; "
-                           "nothing is reported")
+        raise Disagreement(
+            f"{what}: {same:.0%} of the tokens are the same before the first difference, fewer than {least:.0%}; "
+            "nothing is reported"
+        )
     return f"{what}: {same:.0%} of tokens before the first difference"
 
 

@@ -64,9 +64,17 @@ def turns(ways: dict[str, Way], rounds: int) -> list[dict[str, Any]]:
         for way in ways.values():
             way.go()
     plain = next(iter(ways.values()))
-    return [{"way": name, "ms": round(median(way.times), 3), "times": round(median(way.times) / median(plain.times), 3),
-             "record_gib": round(way.record / GIB, 3), "more_memory_gib": round((way.peak - plain.peak) / GIB, 3),
-             "kept": way.kept} for name, way in ways.items()]
+    return [
+        {
+            "way": name,
+            "ms": round(median(way.times), 3),
+            "times": round(median(way.times) / median(plain.times), 3),
+            "record_gib": round(way.record / GIB, 3),
+            "more_memory_gib": round((way.peak - plain.peak) / GIB, 3),
+            "kept": way.kept,
+        }
+        for name, way in ways.items()
+    ]
 
 
 def passes(model: nn.Module, batch: int, length: int) -> Callable[[], Any]:
@@ -78,14 +86,17 @@ def passes(model: nn.Module, batch: int, length: int) -> Callable[[], Any]:
 def short(batch: int, length: int, rounds: int) -> list[dict[str, Any]]:
     model = bert()
     forward = passes(model, batch, length)
-    return turns({
-        "unwatched": Way(forward),
-        "one layer": Way(forward, lambda: regard.watch(model, layers=[5])),
-        "all layers under 1 GB": Way(forward, lambda: regard.watch(model, budget="1GB")),
-        "all layers under 1 GB, top": Way(forward, lambda: regard.watch(model, budget="1GB", keep="top")),
-        "all layers under 1 GB, entropy": Way(forward, lambda: regard.watch(model, budget="1GB", keep="entropy")),
-        "all layers": Way(forward, lambda: regard.watch(model)),
-    }, rounds)
+    return turns(
+        {
+            "unwatched": Way(forward),
+            "one layer": Way(forward, lambda: regard.watch(model, layers=[5])),
+            "all layers under 1 GB": Way(forward, lambda: regard.watch(model, budget="1GB")),
+            "all layers under 1 GB, top": Way(forward, lambda: regard.watch(model, budget="1GB", keep="top")),
+            "all layers under 1 GB, entropy": Way(forward, lambda: regard.watch(model, budget="1GB", keep="entropy")),
+            "all layers": Way(forward, lambda: regard.watch(model)),
+        },
+        rounds,
+    )
 
 
 def theirs(batch: int, length: int, rounds: int) -> list[dict[str, Any]]:
@@ -93,24 +104,35 @@ def theirs(batch: int, length: int, rounds: int) -> list[dict[str, Any]]:
 
     fused, eager = (BertModel(BertConfig(attn_implementation=how)).to("cuda", torch.bfloat16).eval() for how in ("sdpa", "eager"))
     ids = torch.randint(5, VOCABULARY, (batch, length), device="cuda")
-    return turns({"transformers, fused": Way(lambda: fused(ids)),
-                  "transformers, with weights": Way(lambda: eager(ids, output_attentions=True))}, rounds)
+    return turns(
+        {
+            "transformers, fused": Way(lambda: fused(ids)),
+            "transformers, with weights": Way(lambda: eager(ids, output_attentions=True)),
+        },
+        rounds,
+    )
 
 
 def long(batch: int, length: int, rounds: int) -> list[dict[str, Any]]:
     model = bert(max_length=length)
     forward = passes(model, batch, length)
-    return turns({
-        "unwatched": Way(forward),
-        "all layers under 200 MB": Way(forward, lambda: regard.watch(model, budget="200MB")),
-        "all layers under 1 GB": Way(forward, lambda: regard.watch(model, budget="1GB")),
-    }, rounds)
+    return turns(
+        {
+            "unwatched": Way(forward),
+            "all layers under 200 MB": Way(forward, lambda: regard.watch(model, budget="200MB")),
+            "all layers under 1 GB": Way(forward, lambda: regard.watch(model, budget="1GB")),
+        },
+        rounds,
+    )
 
 
 def main() -> None:
     given = asked(__doc__, rounds=20, batch=64, length=512, long=8192)
-    for part, batch, length, rounds in ((short, given.batch, given.length, given.rounds),
-                                        (theirs, given.batch, given.length, given.rounds), (long, 8, given.long, 3)):
+    for part, batch, length, rounds in (
+        (short, given.batch, given.length, given.rounds),
+        (theirs, given.batch, given.length, given.rounds),
+        (long, 8, given.long, 3),
+    ):
         for row in part(batch, length, rounds):
             print(json.dumps({"what": f"{batch} x {length}"} | row))
 

@@ -28,7 +28,7 @@ from pygments.util import ClassNotFound
 
 DOCS = Path(__file__).resolve().parent
 ROOT, TOUR = DOCS.parent, DOCS / "tour"
-sys.path[:0] = [str(DOCS), str(TOUR)]                 # as where a script of either lies
+sys.path[:0] = [str(DOCS), str(TOUR)]  # as where a script of either lies
 import shown  # noqa: E402
 from percent import Failed, Ran, cells, run  # noqa: E402
 
@@ -61,8 +61,11 @@ class Site:
     def plan(self) -> None:
         """What is read and run, in the order of the contents."""
         tour, others = [DOCS / "tour.md", *sorted(TOUR.glob("[0-9]*.py"))], sorted(DOCS.glob("*.md"))
-        for section, sources in (("Start", [ROOT / "README.md", ROOT / "RESULTS.md", ROOT / "CHANGELOG.md"]), ("The tour", tour),
-                                 ("Papers and parts", [source for source in others if source not in tour])):
+        for section, sources in (
+            ("Start", [ROOT / "README.md", ROOT / "RESULTS.md", ROOT / "CHANGELOG.md"]),
+            ("The tour", tour),
+            ("Papers and parts", [source for source in others if source not in tour]),
+        ):
             self.sections[section] = [self.add(source, place_of(source), title_of(source)) for source in sources]
 
     def link(self, target: str, page: Page) -> str:
@@ -96,7 +99,7 @@ def build(out: Path, work: Path) -> list[Page]:
     shutil.copyfile(DOCS / "site.css", out / "style.css")
     done: set[Path] = set()
     while waiting := [page for source, page in site.pages.items() if source not in done]:
-        for page in waiting:                          # pages that are linked to come to those that are known
+        for page in waiting:  # pages that are linked to come to those that are known
             begun = time.perf_counter()
             page.body = body_of(site, page)
             done.add(page.source)
@@ -118,8 +121,10 @@ def clear(out: Path) -> None:
 def body_of(site: Site, page: Page) -> str:
     if page.source.is_dir():
         inside = sorted(path for path in page.source.iterdir() if path.suffix in (".py", ".toml", ".md"))
-        items = "".join(f'<li><a href="{site.link(path.name, Page(page.source / "x", page.place, ""))}">{path.name}</a></li>'
-                        for path in inside)
+        items = "".join(
+            f'<li><a href="{site.link(path.name, Page(page.source / "x", page.place, ""))}">{path.name}</a></li>'
+            for path in inside
+        )
         return f"<h1>{escape(page.title)}</h1>\n<ul>{items}</ul>"
     if page in site.sections["The tour"] and page.source.suffix == ".py":
         return notebook(site, page)
@@ -141,8 +146,9 @@ def notebook(site: Site, page: Page) -> str:
         said = f'<pre class="said">{escape(ran.printed.rstrip())}</pre>' if ran.printed.strip() else ""
         parts.append(f'<div class="cell">{coloured(cell.text, "python")}{said}</div>{shown_value(site, page, ran, number)}')
     name = named(page.source)
-    parts.append(f'<p class="note">This page is <code>{name}</code>: open it as a notebook, or run it with '
-                 f"<code>python {name}</code>.</p>")
+    parts.append(
+        f'<p class="note">This page is <code>{name}</code>: open it as a notebook, or run it with <code>python {name}</code>.</p>'
+    )
     return "\n".join(parts)
 
 
@@ -160,8 +166,10 @@ def shown_value(site: Site, page: Page, ran: Ran, number: int) -> str:
 
 def framed(path: Path, url: str, alt: str) -> str:
     """A picture on its card, at its own size; on a narrow page the card scrolls before words become too small."""
-    return (f'<figure><div class="card"><img src="{escape(url)}" alt="{escape(alt)}" style="--wide: {width_of(path)}px">'
-            "</div></figure>")
+    return (
+        f'<figure><div class="card"><img src="{escape(url)}" alt="{escape(alt)}" style="--wide: {width_of(path)}px">'
+        "</div></figure>"
+    )
 
 
 def width_of(path: Path) -> int:
@@ -202,7 +210,7 @@ def words(site: Site, page: Page, text: str) -> str:
     reader.add_render_rule("table_open", lambda *_: '<div class="scroll"><table>\n')
     reader.add_render_rule("table_close", lambda *_: "</table></div>\n")
     made = reader.renderer.render(tokens, reader.options, {})
-    return re.sub(r"<p>(<figure>.*?</figure>)</p>", r"\1", made)                  # a figure is a block of its own
+    return re.sub(r"<p>(<figure>.*?</figure>)</p>", r"\1", made)  # a figure is a block of its own
 
 
 def slug(heading: str) -> str:
@@ -252,8 +260,9 @@ def contents(site: Site, page: Page) -> str:
     parts = []
     for section, pages in site.sections.items():
         here = {id(page): ' aria-current="page"'}
-        items = "".join(f'<li><a href="{between(page, other)}"{here.get(id(other), "")}>{escape(other.title)}</a></li>'
-                        for other in pages)
+        items = "".join(
+            f'<li><a href="{between(page, other)}"{here.get(id(other), "")}>{escape(other.title)}</a></li>' for other in pages
+        )
         parts += [f"<h2>{section}</h2>", f"<ul>{items}</ul>"]
     return "\n".join(parts)
 

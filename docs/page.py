@@ -1,6 +1,6 @@
 """The README's pictures of the page, of runs that are served for them:
 
-    python docs/page.py runs/demo runs/shapes-clip
+python docs/page.py runs/demo runs/shapes-clip
 """
 
 import io
@@ -21,7 +21,7 @@ from regard.worlds import shapes
 
 PICTURES = Path(__file__).parent / "pictures"
 COLOURS = 96
-HIGHEST = 1430                                     # what is below is to be scrolled to
+HIGHEST = 1430  # what is below is to be scrolled to
 
 
 def translated(page: Page) -> None:

@@ -67,7 +67,7 @@ def run(path: Path, name: str) -> Iterator[tuple[Cell, Ran | None]]:
         try:
             with redirect_stdout(printed):
                 value = execute(cell, space, str(path))
-        except (Exception, SystemExit) as error:      # whatever a page does: the build fails, and says where
+        except (Exception, SystemExit) as error:  # whatever a page does: the build fails, and says where
             raise Failed(f"{name}, cell {number} (line {cell.line}): {type(error).__name__}: {error}") from error
         yield cell, Ran(printed.getvalue(), value)
 

@@ -8,24 +8,35 @@ from regard.recipe import DECODERS, ENCODERS, OF_KIND, PRESETS, RECIPES, VITS, P
 
 PAGE = Path(__file__).with_name("settings.md")
 ORDER = ("", "data", "tokens", "masking", "corruption", "answering", "model", "train", "decode", "sample")
-UNIONS = ("model", "model.encoder", "model.decoder", "data.world")                   # parts of several kinds
+UNIONS = ("model", "model.encoder", "model.decoder", "data.world")  # parts of several kinds
 
 
 def settings_page() -> str:
-    lines = ["# Settings", "", "Every setting of a recipe, generated from its types by `python docs/settings.py`.",
-             "Override any of them on the command line: `regard train recipe.toml --set train.steps=2000`."]
+    lines = [
+        "# Settings",
+        "",
+        "Every setting of a recipe, generated from its types by `python docs/settings.py`.",
+        "Override any of them on the command line: `regard train recipe.toml --set train.steps=2000`.",
+    ]
     for (path, kind), tasks in places().items():
         lines += ["", *part(path, kind, tasks)]
-    for title, presets in (("of a translator", PRESETS), ("of an encoder", ENCODERS), ("of a decoder", DECODERS),
-                           ("that reads pictures", VITS)):
+    for title, presets in (
+        ("of a translator", PRESETS),
+        ("of an encoder", ENCODERS),
+        ("of a decoder", DECODERS),
+        ("that reads pictures", VITS),
+    ):
         lines += ["", f"## Presets of `model` {title}", "", *preset_table(presets)]
     return "\n".join(lines) + "\n"
 
 
 def preset_table(presets: dict[str, dict[str, Any]]) -> list[str]:
     names = list(next(iter(presets.values())))
-    return ["| preset | " + " | ".join(names) + " |", "|---|" + "---|" * len(names),
-            *(f"| `{preset}` | " + " | ".join(str(fields[name]) for name in names) + " |" for preset, fields in presets.items())]
+    return [
+        "| preset | " + " | ".join(names) + " |",
+        "|---|" + "---|" * len(names),
+        *(f"| `{preset}` | " + " | ".join(str(fields[name]) for name in names) + " |" for preset, fields in presets.items()),
+    ]
 
 
 def places() -> dict[tuple[str, type[Part]], list[str]]:
@@ -36,7 +47,7 @@ def places() -> dict[tuple[str, type[Part]], list[str]]:
         found.setdefault((path, kind), []).append(task)
         for name, field in kind.model_fields.items():
             place = f"{path}.{name}.NAME" if get_origin(field.annotation) is dict else f"{path}.{name}"
-            place = place.replace(".tasks.NAME.world", ".world")                  # a task's is as any
+            place = place.replace(".tasks.NAME.world", ".world")  # a task's is as any
             for inner in parts_in(field.annotation):
                 walk(place.lstrip("."), inner, task)
 

@@ -16,7 +16,7 @@ import tomli_w
 import torch
 from hypothesis import strategies as st
 
-torch.set_num_threads(1)                              # tiny tensors: a second thread only gets in the way
+torch.set_num_threads(1)  # tiny tensors: a second thread only gets in the way
 hypothesis.settings.register_profile("regard", deadline=None, max_examples=25, derandomize=True)
 hypothesis.settings.load_profile("regard")
 
@@ -35,6 +35,7 @@ def same_chance():
 @pytest.fixture(scope="session")
 def on_ranks(tmp_path_factory):
     """Runs a function in so many forked processes, as torchrun would start them; what each returns, as JSON can say it."""
+
     def run(number, work, *given):
         folder = tmp_path_factory.mktemp("ranks")
         with socket.socket() as free:
@@ -51,12 +52,19 @@ def on_ranks(tmp_path_factory):
         assert not wrong, "\n".join(wrong)
         assert [process.exitcode for process in processes] == [0] * number
         return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(number)]
+
     return run
 
 
 def be_rank(rank, number, port, folder, work, given):
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(number), LOCAL_WORLD_SIZE=str(number),
-                      MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(number),
+        LOCAL_WORLD_SIZE=str(number),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+    )
     from regard import distributed
 
     torch.set_num_threads(1)
@@ -73,27 +81,47 @@ def be_rank(rank, number, port, folder, work, given):
 @pytest.fixture(scope="session")
 def torchrun():
     """Begins a command of ours, or a script, on so many ranks in a folder."""
+
     def start(folder, ranks, *words, options=(), script=None, stdin=None, **environment):
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *options,
-                   *([str(script)] if script else ["-m", "regard"]), *map(str, words)]
-        known = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(folder / "cache"),
-                 "PYTHONPATH": str(Path(__file__).parents[1] / "src"), **environment}
-        return subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=known,
-                                cwd=folder)
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            str(ranks),
+            *options,
+            *([str(script)] if script else ["-m", "regard"]),
+            *map(str, words),
+        ]
+        known = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "XDG_CACHE_HOME": str(folder / "cache"),
+            "PYTHONPATH": str(Path(__file__).parents[1] / "src"),
+            **environment,
+        }
+        return subprocess.Popen(
+            command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=known, cwd=folder
+        )
+
     return start
 
 
 @pytest.fixture(scope="session")
 def write_job():
     """Writes the recipe of a small job for several ranks."""
+
     def write(path, **train):
         path.write_text(tomli_w.dumps({**JOB, "train": {"tokens_per_batch": 512, **train}}))
+
     return write
 
 
 @pytest.fixture(scope="session")
 def in_child():
     """Does something in a forked process; what went wrong there, or nothing."""
+
     def do(act):
         told, telling = os.pipe()
         pid = os.fork()
@@ -110,6 +138,7 @@ def in_child():
             wrong = said.read()
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         return wrong or (f"exit status {status}" if status else "")
+
     return do
 
 
@@ -145,14 +174,16 @@ def asking():
         found = []
         for number in range(queries):
             q = chance.normal(size=width)
-            scores = k @ q / width ** 0.5
+            scores = k @ q / width**0.5
             scores[0] = scores[0] if number == 0 else -np.inf
             weights = np.exp(scores - scores.max())
             weights /= weights.sum()
             some = choose_keys(weights, scores)
-            found.append(Question(words[number], q, some, k[some] * q / width ** 0.5, scores[some], weights[some],
-                                  keys - len(some)))
+            found.append(
+                Question(words[number], q, some, k[some] * q / width**0.5, scores[some], weights[some], keys - len(some))
+            )
         return Neurons("a head", f"q·k / √{width}", "no positions", words, k, found)
+
     return make
 
 
@@ -167,19 +198,53 @@ def stepping():
         words = ["<img src=x onerror=alert(1)>", "$x^2$", "", *(f"w{i}" for i in range(max(steps, keys)))]
         back = np.tri(steps, keys) * np.exp(-np.abs(np.arange(steps)[:, None] - np.arange(keys)))
         others = [("<img onerror>", 0.2), ("b", 0.1), ("c", 0.001)]
-        return Generation("cross-attention, layer 1", words[:keys], [Step(word, 0.5, others) for word in words[:steps]],
-                          back / back.sum(-1, keepdims=True), own)
+        return Generation(
+            "cross-attention, layer 1",
+            words[:keys],
+            [Step(word, 0.5, others) for word in words[:steps]],
+            back / back.sum(-1, keepdims=True),
+            own,
+        )
+
     return make
 
 
-NASTY = [b"\0", b"\r", b"\n", b"\t", b"\xff\xfe", b"\xef\xbb\xbf", b"\xed\xa0\x80", b"\xe2\x80\xa8", b"\xc3", b'"', b"{", b"}",
-         b"[", b"]", b",", b":", b"=", b"-1", b"1e999", b"NaN", b"nan", b"null", b"true", b"9" * 5000, b"\\ud800", b"\\u0000",
-         b"../", b"[" * 3000]
+NASTY = [
+    b"\0",
+    b"\r",
+    b"\n",
+    b"\t",
+    b"\xff\xfe",
+    b"\xef\xbb\xbf",
+    b"\xed\xa0\x80",
+    b"\xe2\x80\xa8",
+    b"\xc3",
+    b'"',
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b",",
+    b":",
+    b"=",
+    b"-1",
+    b"1e999",
+    b"NaN",
+    b"nan",
+    b"null",
+    b"true",
+    b"9" * 5000,
+    b"\\ud800",
+    b"\\u0000",
+    b"../",
+    b"[" * 3000,
+]
 
 
 @pytest.fixture(scope="session")
 def spoilt():
     """Any bytes, or a good file with a few places cut out, put in or changed."""
+
     @st.composite
     def changed(draw, good):
         data = good
@@ -188,6 +253,7 @@ def spoilt():
             end = min(len(data), start + draw(st.sampled_from([0, 0, 1, 2, 7, 10**6])))
             data = data[:start] + draw(st.one_of(st.sampled_from(NASTY), st.binary(max_size=6))) + data[end:]
         return data
+
     return lambda good: st.one_of(changed(good), changed(good), st.binary(max_size=300))
 
 
@@ -195,9 +261,17 @@ TINY = {
     "data": {"world": {"number": 800, "held_out": 40}},
     "tokens": {"size": 500},
     "model": {"preset": "tiny", "width": 32, "heads": 2, "feed_forward": 64, "max_length": 48, "norm_first": True},
-    "train": {"steps": 60, "tokens_per_batch": 1024, "evaluate_every": 30, "evaluate_sentences": 10, "save_every": 30,
-              "log_every": 10, "optimizer": {"learning_rate": 5e-3}, "schedule": {"warmup_steps": 10},
-              "regularize": {"dropout": 0.0}},
+    "train": {
+        "steps": 60,
+        "tokens_per_batch": 1024,
+        "evaluate_every": 30,
+        "evaluate_sentences": 10,
+        "save_every": 30,
+        "log_every": 10,
+        "optimizer": {"learning_rate": 5e-3},
+        "schedule": {"warmup_steps": 10},
+        "regularize": {"dropout": 0.0},
+    },
     "decode": {"beam": 2},
 }
 JOB = {

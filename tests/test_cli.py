@@ -14,6 +14,7 @@ from regard import cli
 @pytest.fixture
 def regard(monkeypatch, capsys):
     """Run a command in this process; its exit status, standard output and standard error."""
+
     def command(*words, stdin=b""):
         monkeypatch.setattr(sys, "argv", ["regard", *map(str, words)])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
@@ -24,6 +25,7 @@ def regard(monkeypatch, capsys):
             status = end.code or 0
         said = capsys.readouterr()
         return status, said.out, said.err
+
     return command
 
 
@@ -45,8 +47,12 @@ steps = 2
 @pytest.fixture
 def mine(tmp_path):
     """A recipe with good files, to be spoilt."""
-    for name, text in {"a.en": "one two three\n" * 20, "a.de": "eins zwei drei\n" * 20,
-                       "v.en": "two\n", "v.de": "zwei\n"}.items():
+    for name, text in {
+        "a.en": "one two three\n" * 20,
+        "a.de": "eins zwei drei\n" * 20,
+        "v.en": "two\n",
+        "v.de": "zwei\n",
+    }.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "r.toml").write_text(RECIPE.format(root=tmp_path))
     return tmp_path
@@ -58,13 +64,18 @@ SPOIL = {
     "not utf-8": (lambda p: (p / "a.en").write_bytes(b"one\n" * 10 + b"\xff\n" + b"one\n" * 9), r"a.en:11 is not UTF-8"),
     "missing": (lambda p: (p / "v.de").unlink(), "no file"),
     "folder": (lambda p: ((p / "v.de").unlink(), (p / "v.de").mkdir()), "is a folder"),
-    "unknown setting": (lambda p: (p / "r.toml").write_text((p / "r.toml").read_text() + "step = 3\n"),
-                        r"no setting 'step' in train; did you mean 'steps'\?"),
-    "indivisible": (lambda p: (p / "r.toml").write_text((p / "r.toml").read_text()
-                                                        .replace("max_length", "heads = 3\nmax_length")),
-                    "width 128 is not divisible by heads 3"),
-    "too long": (lambda p: ((p / "a.en").write_text("one\n" * 4 + "one " * 60 + "\n" + "one\n" * 15)),
-                 r"a.en:5 is \d+ tokens long"),
+    "unknown setting": (
+        lambda p: (p / "r.toml").write_text((p / "r.toml").read_text() + "step = 3\n"),
+        r"no setting 'step' in train; did you mean 'steps'\?",
+    ),
+    "indivisible": (
+        lambda p: (p / "r.toml").write_text((p / "r.toml").read_text().replace("max_length", "heads = 3\nmax_length")),
+        "width 128 is not divisible by heads 3",
+    ),
+    "too long": (
+        lambda p: (p / "a.en").write_text("one\n" * 4 + "one " * 60 + "\n" + "one\n" * 15),
+        r"a.en:5 is \d+ tokens long",
+    ),
 }
 
 
@@ -86,23 +97,27 @@ def test_a_full_disk_is_one_line_and_status_2(regard, mine, monkeypatch):
 
     def full(path, data):
         raise OSError(28, "No space left on device")
+
     monkeypatch.setattr(checkpoint, "write_durably", full)
     status, _, err = regard("train", mine / "r.toml", "--out", mine / "run", "--device", "cpu")
     assert status == 2 and "the disk is full" in err.splitlines()[-1] and "bytes needed" in err.splitlines()[-1]
     assert not list((mine / "run").rglob(".writing*"))
 
 
-@pytest.mark.parametrize("words, said", [
-    (["translate", "nowhere", "x"], "nowhere does not exist"),
-    (["translate", ".", "x"], "is not a run folder"),
-    (["train", "nowhere.toml"], "no recipe at nowhere.toml"),
-    (["world", "flat", "--out", "x"], "no world 'flat'"),
-    (["new", "fly"], "no task 'fly'"),
-    (["new", "translate"], "name your data"),
-    (["compare", "one"], "at least two"),
-    (["plan"], "say what to plan"),
-    (["plan", "nonsense"], "nonsense"),
-])
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["translate", "nowhere", "x"], "nowhere does not exist"),
+        (["translate", ".", "x"], "is not a run folder"),
+        (["train", "nowhere.toml"], "no recipe at nowhere.toml"),
+        (["world", "flat", "--out", "x"], "no world 'flat'"),
+        (["new", "fly"], "no task 'fly'"),
+        (["new", "translate"], "name your data"),
+        (["compare", "one"], "at least two"),
+        (["plan"], "say what to plan"),
+        (["plan", "nonsense"], "nonsense"),
+    ],
+)
 def test_mistakes_are_one_line_and_status_2(regard, words, said):
     status, out, err = regard(*words)
     assert status == 2 and not out and len(err.splitlines()) == 1 and said in err and err.startswith("regard: ")
@@ -130,7 +145,7 @@ def test_translate_reads_lines_and_writes_lines(regard, tiny_run):
     status, out, _ = regard("translate", tiny_run.folder, texts[0], "-n", "2", "--beam", "3")
     assert len(out.splitlines()) == 2
     assert regard("translate", tiny_run.folder, stdin=b"fine\n\xff\n")[0] == 2
-    status, _, err = regard("translate", tiny_run.folder, "fine", "\udcff")       # as Python gives the byte 0xff of an argument
+    status, _, err = regard("translate", tiny_run.folder, "fine", "\udcff")  # as Python gives the byte 0xff of an argument
     assert status == 2 and err == "regard: text 2 of the command line is not UTF-8; convert it first\n"
 
 
@@ -156,8 +171,12 @@ def test_show_draws_and_says(regard, tiny_run, tmp_path):
         assert (tmp_path / name).stat().st_size > 500
     status, out, _ = regard("show", tiny_run.folder, text, "--terminal", "--layer", "1", "--head", "2")
     assert status == 0 and "layer 1, head 2" in out
-    for words, said in [(["--out", tmp_path / "a.gif"], ".gif is not a format"), ([], "say where the picture goes"),
-                        (["--terminal", "--layer", "9"], "layers 1 to 2"), (["--terminal", "--head", "1"], "of which layer")]:
+    for words, said in [
+        (["--out", tmp_path / "a.gif"], ".gif is not a format"),
+        ([], "say where the picture goes"),
+        (["--terminal", "--layer", "9"], "layers 1 to 2"),
+        (["--terminal", "--head", "1"], "of which layer"),
+    ]:
         status, _, err = regard("show", tiny_run.folder, text, *words)
         assert status == 2 and said in err
 
@@ -177,9 +196,13 @@ def test_world_writes_pictures_and_overwrites_nothing(regard, tmp_path):
     status, _, err = regard("world", "shapes", "--number", "20", "--size", "24", "--out", tmp_path / "s")
     assert status == 0 and "README.md, composition, test, train, valid" in err
     assert len([*(tmp_path / "s" / "train").glob("*.png")]) == 20
-    for words, said in [(["shapes"], "is there already"), (["shapes", "--level", "2"], "--level 2: the world of shapes has no"),
-                        (["shapes", "--size", "30"], "size = 30: a multiple of 8"), (["bilingual", "--size", "8"], "no pictures"),
-                        (["shape"], "no world 'shape'; there are: bilingual, shapes")]:
+    for words, said in [
+        (["shapes"], "is there already"),
+        (["shapes", "--level", "2"], "--level 2: the world of shapes has no"),
+        (["shapes", "--size", "30"], "size = 30: a multiple of 8"),
+        (["bilingual", "--size", "8"], "no pictures"),
+        (["shape"], "no world 'shape'; there are: bilingual, shapes"),
+    ]:
         status, _, err = regard("world", *words, "--out", tmp_path / ("s" if words == ["shapes"] else "t"))
         assert status == 2 and said in err and err.count("\n") == 1
     assert not (tmp_path / "t").exists()
@@ -195,8 +218,12 @@ def test_the_real_command_exits_2_and_help_is_instant(tmp_path):
 def test_a_reader_that_goes_away_is_no_error(tiny_run):
     """`regard translate … | head -1` ends quietly."""
     texts = "\n".join(["The dog sleeps."] * 50).encode()
-    run = subprocess.Popen([sys.executable, "-m", "regard", "translate", str(tiny_run.folder), "--greedy"], stdin=subprocess.PIPE,
-                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    run = subprocess.Popen(
+        [sys.executable, "-m", "regard", "translate", str(tiny_run.folder), "--greedy"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     run.stdout.close()
     run.stdin.write(texts)
     run.stdin.close()

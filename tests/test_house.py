@@ -7,14 +7,23 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "regard"
-GROUND = {"errors", "rng", "distributed", "files"}                                # imported by anybody
+GROUND = {"errors", "rng", "distributed", "files"}  # imported by anybody
 DATA = ["corpus", "tokens", "batches"]
 MODEL = ["attention", "layers", "models"]
 CORE = {"recipe", "worlds", *DATA, *MODEL, "training", "decoding", "scoring", "interop"}
 MAY = {
-    "errors": set(), "rng": set(), "files": set(), "distributed": {"training"}, "recipe": set(), "worlds": set(),
-    "corpus": {"worlds", "recipe"}, "tokens": {"corpus", "worlds", "recipe"}, "batches": {"corpus", "tokens", "worlds", "recipe"},
-    "attention": set(), "layers": {"attention"}, "models": {"attention", "layers"},
+    "errors": set(),
+    "rng": set(),
+    "files": set(),
+    "distributed": {"training"},
+    "recipe": set(),
+    "worlds": set(),
+    "corpus": {"worlds", "recipe"},
+    "tokens": {"corpus", "worlds", "recipe"},
+    "batches": {"corpus", "tokens", "worlds", "recipe"},
+    "attention": set(),
+    "layers": {"attention"},
+    "models": {"attention", "layers"},
     "training": {"batches", "tokens", "models", "recipe"},
     "decoding": {"models", "tokens"},
     "interop": {"models", "tokens"},
@@ -27,7 +36,8 @@ MAY = {
     "plan": {*CORE, "tasks", "run"},
     "server": {"run", "tasks", "explain", "show", "plan", "recipe", "worlds"},
     "cli": {"run", "tasks", "explain", "show", "studies", "plan", "recipe", "worlds", "server"},
-    "__main__": {"cli"}, "__init__": {"errors"},
+    "__main__": {"cli"},
+    "__init__": {"errors"},
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -83,8 +93,11 @@ def pickles(tree, path=None):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [name.name for name in node.names]
             if PICKLES & {name.split(".")[0] for name in names}:
                 yield ast.unparse(node)
-            if isinstance(node, ast.ImportFrom) and node.module in ("torch", "numpy") \
-                    and {"load", "save"} & {name.name for name in node.names}:
+            if (
+                isinstance(node, ast.ImportFrom)
+                and node.module in ("torch", "numpy")
+                and {"load", "save"} & {name.name for name in node.names}
+            ):
                 yield ast.unparse(node)
         elif isinstance(node, ast.Call):
             called = ast.unparse(node.func)
@@ -100,15 +113,29 @@ def pickles(tree, path=None):
 
 @pytest.mark.parametrize("path", PROGRAM, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_pickle_no_exec_no_bare_excuses(path):
-    found = [one for one in pickles(ast.parse(path.read_text(encoding="utf-8")), path)
-             if path.name != "percent.py" or not one.startswith(("exec(", "eval("))]     # which runs the pages of the tour
+    found = [
+        one
+        for one in pickles(ast.parse(path.read_text(encoding="utf-8")), path)
+        if path.name != "percent.py" or not one.startswith(("exec(", "eval("))
+    ]  # which runs the pages of the tour
     assert not found
 
 
-@pytest.mark.parametrize("line", ["import pickle", "from joblib import dump", "torch.load(path, weights_only=True)",
-                                  "torch.save(x, path)",
-                                  "np.load(path, allow_pickle=True, mmap_mode='r')", "from torch import load", "np.load(path)",
-                                  "eval(text)", "try: x()\nexcept Exception: pass", "try: x()\nexcept: pass"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import pickle",
+        "from joblib import dump",
+        "torch.load(path, weights_only=True)",
+        "torch.save(x, path)",
+        "np.load(path, allow_pickle=True, mmap_mode='r')",
+        "from torch import load",
+        "np.load(path)",
+        "eval(text)",
+        "try: x()\nexcept Exception: pass",
+        "try: x()\nexcept: pass",
+    ],
+)
 def test_a_pickle_would_be_caught(line):
     assert list(pickles(ast.parse(line)))
 
@@ -125,10 +152,3 @@ def test_nothing_of_a_workplace_is_in_the_tree():
     for path in [*FILES, *(ROOT / "recipes").glob("*.toml"), *(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]:
         text = path.read_text(encoding="utf-8")
         assert str(ROOT.parent) + "/" not in text and str(Path.home()) + "/" not in text, path
-
-
-def test_the_readme_names_every_file():
-    """The tree in the README has one line per file."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    missing = [str(path.relative_to(PACKAGE)) for path in FILES if path.name != "__init__.py" and path.name not in readme]
-    assert not missing

@@ -36,6 +36,7 @@ SOONEST = 5.0
 @pytest.fixture
 def regard(monkeypatch, capsys):
     """Run a command in this process; its exit status and what it says."""
+
     def command(*words):
         monkeypatch.setattr(sys, "argv", ["regard", *map(str, words)])
         try:
@@ -44,6 +45,7 @@ def regard(monkeypatch, capsys):
         except SystemExit as end:
             status = end.code or 0
         return status, capsys.readouterr().err
+
     return command
 
 
@@ -57,6 +59,7 @@ def refused(answer, said):
 
 # texts: each case replaces a.en, the source side of twenty good pairs
 
+
 def lines(*some):
     """Twenty lines, of which these are the first."""
     return b"".join(line + b"\n" for line in (*some, *[b"one two"] * (20 - len(some))))
@@ -68,7 +71,7 @@ def fifo(path):
 
 def unix_socket(path):
     here = Path.cwd()
-    os.chdir(path.parent)                             # names of sockets are short
+    os.chdir(path.parent)  # names of sockets are short
     try:
         socket.socket(socket.AF_UNIX).bind(path.name)
     finally:
@@ -234,16 +237,28 @@ ONE_TEXT = {
     "a label missing": (CLASSIFY, "a.tsv", b"fine\tgood\nbad\t\n", r"a\.tsv:2 has an empty label"),
     "a text missing": (CLASSIFY, "a.tsv", b"fine\tgood\n\tbad\n", r"a\.tsv:2 has an empty text"),
     "no labelled texts": (CLASSIFY, "a.tsv", b"\n\n", r"has no labelled texts"),
-    "a column that the first line does not name": (CLASSIFY.replace("[train]", 'label = "stars"\n[train]'), "a.tsv",
-                                                   b"text\tlabel\nfine\tgood\n", r"a\.tsv:1 names no column 'stars'"),
+    "a column that the first line does not name": (
+        CLASSIFY.replace("[train]", 'label = "stars"\n[train]'),
+        "a.tsv",
+        b"text\tlabel\nfine\tgood\n",
+        r"a\.tsv:1 names no column 'stars'",
+    ),
     "a word without a tag": (TAG, "a.conll", b"Paris\tPLACE\nis\n\n", r"a\.conll:2 has 1 columns; a word"),
     "no sentences": (TAG, "a.conll", b"# nothing\n\n", r"has no tagged sentences"),
     "questions that are not JSON": (ANSWER, "a.json", b"{", r"a\.json is not JSON"),
     "questions that are a list": (ANSWER, "a.json", b"[]", r"a\.json lacks 'data'"),
-    "an answer one character off": (ANSWER, "a.jsonl", b'{"question": "who?", "context": "Ann left.", "answers": '
-                                    b'[{"text": "Ann", "start": 1}]}\n', r":1: the answer 'Ann' should stand at start = 1"),
-    "an answer at a place that is no number": (ANSWER, "a.jsonl", b'{"question": "who?", "context": "Ann left.", "answers": '
-                                               b'[{"text": "Ann", "start": true}]}\n', r"lacks 'answer_start'"),
+    "an answer one character off": (
+        ANSWER,
+        "a.jsonl",
+        b'{"question": "who?", "context": "Ann left.", "answers": [{"text": "Ann", "start": 1}]}\n',
+        r":1: the answer 'Ann' should stand at start = 1",
+    ),
+    "an answer at a place that is no number": (
+        ANSWER,
+        "a.jsonl",
+        b'{"question": "who?", "context": "Ann left.", "answers": [{"text": "Ann", "start": true}]}\n',
+        r"lacks 'answer_start'",
+    ),
     "no text": (LANGUAGE, "a.txt", b" \n\n", r"a\.txt has no text"),
 }
 
@@ -302,11 +317,17 @@ def test_recipes(regard, tmp_path, name):
     assert time.process_time() - begun < SOONEST and not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("override, said", [
-    ("train.steps", "is not of the form part.setting=value"), ("=3", "is not of the form"),
-    ("train.steps.more=3", "is a value|steps"), ("train.optimizer.learning_rate=nan", "learning_rate = nan"),
-    ("seed=" + "[" * 5000, "seed = "), ("train.stesp=3", "did you mean"),
-])
+@pytest.mark.parametrize(
+    "override, said",
+    [
+        ("train.steps", "is not of the form part.setting=value"),
+        ("=3", "is not of the form"),
+        ("train.steps.more=3", "is a value|steps"),
+        ("train.optimizer.learning_rate=nan", "learning_rate = nan"),
+        ("seed=" + "[" * 5000, "seed = "),
+        ("train.stesp=3", "did you mean"),
+    ],
+)
 def test_overrides(regard, good, override, said):
     (good / "r.toml").write_text(TRANSLATE.format(root=good, source="a.en"))
     refused(regard("train", good / "r.toml", "--out", good / "run", "--set", override), said)
@@ -314,14 +335,28 @@ def test_overrides(regard, good, override, said):
 
 # vocabularies
 
+
 def vocabulary(change):
     """A tokenizer of words, changed."""
     marks = ["<pad>", "<s>", "</s>", "<unk>"]
     words = {word: number for number, word in enumerate([*marks, "one", "two"])}
-    plain = {"version": "1.0", "pre_tokenizer": {"type": "WhitespaceSplit"},
-             "model": {"type": "WordLevel", "vocab": words, "unk_token": "<unk>"},
-             "added_tokens": [{"id": number, "content": mark, "single_word": False, "lstrip": False, "rstrip": False,
-                               "normalized": False, "special": True} for number, mark in enumerate(marks)]}
+    plain = {
+        "version": "1.0",
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "model": {"type": "WordLevel", "vocab": words, "unk_token": "<unk>"},
+        "added_tokens": [
+            {
+                "id": number,
+                "content": mark,
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": False,
+                "special": True,
+            }
+            for number, mark in enumerate(marks)
+        ],
+    }
     change(plain)
     return json.dumps(plain).encode()
 
@@ -354,6 +389,7 @@ def test_tokenizers(regard, good, name):
 
 # run folders
 
+
 def spoil_tokenizer(run):
     """One token fewer than the model has vectors for."""
     whole = json.loads((run / "tokenizer.json").read_text())
@@ -372,6 +408,7 @@ def weights(change):
     def spoil(run):
         path = run / "model.safetensors"
         path.write_bytes(change(path.read_bytes()))
+
     return spoil
 
 
@@ -444,6 +481,7 @@ def test_from_and_verify_are_about_runs(regard, good):
 
 # pictures
 
+
 def png(size=(12, 12), **options):
     made = io.BytesIO()
     Image.fromarray(np.zeros((*size, 3), np.uint8)).save(made, "PNG", **options)
@@ -477,8 +515,11 @@ def test_pictures(name):
     assert "\n" not in str(mistake.value)
 
 
-@pytest.mark.parametrize("make, said", [(lambda path: path.mkdir(), "is a folder"), (fifo, "is not a regular file"),
-                                        (lambda path: None, "no picture")], ids=["folder", "FIFO", "missing"])
+@pytest.mark.parametrize(
+    "make, said",
+    [(lambda path: path.mkdir(), "is a folder"), (fifo, "is not a regular file"), (lambda path: None, "no picture")],
+    ids=["folder", "FIFO", "missing"],
+)
 def test_pictures_that_are_no_files(tmp_path, make, said):
     make(tmp_path / "a.png")
     with pytest.raises(Mistake, match=said):
@@ -512,7 +553,7 @@ def test_galleries(regard, good, name):
     file, content, said = GALLERIES[name]
     (good / "a.jpgs").write_bytes(png())
     put(good / file, content)
-    recipe = CLASSIFY.replace("[train]", "size = 12\n[model]\nkind = \"vit\"\npatch = 4\n[train]").replace("v.tsv", file)
+    recipe = CLASSIFY.replace("[train]", 'size = 12\n[model]\nkind = "vit"\npatch = 4\n[train]').replace("v.tsv", file)
     refused(train(regard, good, recipe, source=file), said)
 
 
@@ -525,16 +566,19 @@ def test_weights_that_are_not_there_or_no_file(tmp_path):
 
 # how much, and from where
 
+
 @pytest.mark.system
 def test_a_bomb_does_not_fill_the_memory(good):
     """The real command, with 400 MB more than it takes to be imported."""
     (good / "a.en.gz").write_bytes(bomb(b"one two\n", 192))
     (good / "r.toml").write_text(TRANSLATE.format(root=good, source="a.en.gz"))
-    code = ("import resource, sys, torch, regard.run.train, regard.cli\n"
-            "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
-            "resource.setrlimit(resource.RLIMIT_AS, (used + 400 * 2**20,) * 2)\n"
-            f"sys.argv = ['regard', 'train', {str(good / 'r.toml')!r}, '--out', {str(good / 'run')!r}, '--device', 'cpu']\n"
-            "regard.cli.main()\n")
+    code = (
+        "import resource, sys, torch, regard.run.train, regard.cli\n"
+        "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (used + 400 * 2**20,) * 2)\n"
+        f"sys.argv = ['regard', 'train', {str(good / 'r.toml')!r}, '--out', {str(good / 'run')!r}, '--device', 'cpu']\n"
+        "regard.cli.main()\n"
+    )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     refused((run.returncode, run.stderr), r"expands to more than 100 times its size")
 

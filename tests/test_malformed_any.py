@@ -43,8 +43,14 @@ def shard():
 def tokenizer():
     marks = ["<pad>", "<s>", "</s>", "<unk>"]
     words = {word: number for number, word in enumerate([*marks, "one", "two"])}
-    return json.dumps({"version": "1.0", "pre_tokenizer": {"type": "WhitespaceSplit"}, "added_tokens": [],
-                       "model": {"type": "WordLevel", "vocab": words, "unk_token": "<unk>"}}).encode()
+    return json.dumps(
+        {
+            "version": "1.0",
+            "pre_tokenizer": {"type": "WhitespaceSplit"},
+            "added_tokens": [],
+            "model": {"type": "WordLevel", "vocab": words, "unk_token": "<unk>"},
+        }
+    ).encode()
 
 
 def read_named(path):
@@ -57,8 +63,10 @@ def whole_checkpoint(path):
 
 WORDS = b"one two\nthree\nfour five six\n"
 SQUAD = {"question": "who?", "context": "Ann left.", "answers": [{"text": "Ann", "answer_start": 0}]}
-RECIPE = b'[data]\nroot = "."\ntrain = ["a", "b"]\nvalid = ["a", "b"]\n[model]\npreset = "tiny"\nheads = 4\n' \
-         b"[train]\nsteps = 3\n[train.optimizer]\nlearning_rate = 1e-3\n"
+RECIPE = (
+    b'[data]\nroot = "."\ntrain = ["a", "b"]\nvalid = ["a", "b"]\n[model]\npreset = "tiny"\nheads = 4\n'
+    b"[train]\nsteps = 3\n[train.optimizer]\nlearning_rate = 1e-3\n"
+)
 PAIRS = b'{"source": "one", "target": "eins"}\n{"source": "two", "target": "zwei"}\n'
 READERS = {
     "lines": ("a.txt", WORDS, lambda path: read_text([path])),
@@ -70,8 +78,11 @@ READERS = {
     "labelled, tsv": ("a.tsv", b"text\tlabel\nfine\tgood\nbad\tpoor\n", read_named),
     "labelled, jsonl": ("a.jsonl", b'{"text": "fine", "label": 1}\n', read_named),
     "tagged": ("a.conll", b"Ann\tNAME\nleft\tO\n\n# 2\nParis PLACE\n", lambda path: read_tagged([path])),
-    "questions, json": ("a.json", json.dumps({"data": [{"paragraphs": [{"context": "Ann left.", "qas": [SQUAD]}]}]}).encode(),
-                        lambda path: read_questions([path])),
+    "questions, json": (
+        "a.json",
+        json.dumps({"data": [{"paragraphs": [{"context": "Ann left.", "qas": [SQUAD]}]}]}).encode(),
+        lambda path: read_questions([path]),
+    ),
     "questions, jsonl": ("a.jsonl", json.dumps(SQUAD).encode() + b"\n", lambda path: read_questions([path])),
     "vectors": ("a.txt", b"2 3\none 0.1 0.2 0.3\ntwo 1 2 3\n", lambda path: read_vectors(path, {"one", "two"}, width=3)),
     "recipe": ("r.toml", RECIPE, recipes.read),

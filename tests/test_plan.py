@@ -30,6 +30,7 @@ def planned(what, overrides=(), **arguments) -> Plan:
 
 # one block
 
+
 def test_the_decks_block_has_10656_parameters():
     assert plan_block(width=32, heads=2, key_width=32, feed_forward=32).parameters == 10_656
 
@@ -48,14 +49,23 @@ def test_the_decks_multiplications_are_printed_beside_our_own():
 
 # parameters
 
-shapes = st.fixed_dictionaries({
-    "encoder_layers": st.integers(1, 3), "decoder_layers": st.integers(1, 3), "width": st.integers(1, 6).map(lambda n: 4 * n),
-    "heads": st.sampled_from([2, 4]), "key_width": st.sampled_from([None, 2, 6]), "value_width": st.sampled_from([None, 3]),
-    "key_value_heads": st.sampled_from([None, 1, 2]), "feed_forward": st.integers(1, 40),
-    "activation": st.sampled_from(["relu", "gelu", "swiglu"]), "norm": st.sampled_from(["layer", "rms"]),
-    "norm_first": st.booleans(), "tie": st.sampled_from(["all", "target", "none"]),
-    "positions": st.sampled_from([{"kind": "sinusoidal"}, {"kind": "learned"}]),
-})
+shapes = st.fixed_dictionaries(
+    {
+        "encoder_layers": st.integers(1, 3),
+        "decoder_layers": st.integers(1, 3),
+        "width": st.integers(1, 6).map(lambda n: 4 * n),
+        "heads": st.sampled_from([2, 4]),
+        "key_width": st.sampled_from([None, 2, 6]),
+        "value_width": st.sampled_from([None, 3]),
+        "key_value_heads": st.sampled_from([None, 1, 2]),
+        "feed_forward": st.integers(1, 40),
+        "activation": st.sampled_from(["relu", "gelu", "swiglu"]),
+        "norm": st.sampled_from(["layer", "rms"]),
+        "norm_first": st.booleans(),
+        "tie": st.sampled_from(["all", "target", "none"]),
+        "positions": st.sampled_from([{"kind": "sinusoidal"}, {"kind": "learned"}]),
+    }
+)
 
 
 def formula(m: TransformerModel, source: int, target: int) -> int:
@@ -91,10 +101,16 @@ def test_every_parameter_is_in_one_part():
     model = Transformer(found.recipe.model, *found.vocabulary)
     assert sum(part.parameters for part in found.parts) == sum(p.numel() for p in model.parameters())
     assert {part.place.kind for part in found.parts if part.place.stack == "encoder"} == {
-        "self-attention", "feed-forward", "norms", "residual projection", "positions"}
+        "self-attention",
+        "feed-forward",
+        "norms",
+        "residual projection",
+        "positions",
+    }
 
 
 # FLOPs
+
 
 @settings(deadline=None, max_examples=10)
 @given(shape=shapes, source=st.integers(1, 9), target=st.integers(1, 9))
@@ -117,7 +133,7 @@ def test_training_costs_three_forward_passes_a_position():
 def test_only_attention_grows_with_the_length():
     short, long = (planned("tiny", source_length=n, target_length=n) for n in (10, 20))
     layers, width = 2, 128
-    more = 2 * 2 * width * 10 * (layers + 2 * layers)        # scores and mixing, encoder and twice decoder, ten more keys a query
+    more = 2 * 2 * width * 10 * (layers + 2 * layers)  # scores and mixing, encoder and twice decoder, ten more keys a query
     assert long.flops_a_token - short.flops_a_token == pytest.approx(more)
 
 
@@ -141,6 +157,7 @@ def test_shares_of_the_published_cost_are_as_the_note_says():
 
 
 # memory and time
+
 
 def test_memory_of_weights_is_exact():
     found = planned("tiny", ["train.precision=fp32", "train.ema=0.99"])
@@ -178,8 +195,16 @@ def kept_by_autograd(model: Transformer, source: int, target: int, bf16: bool) -
 
 
 @pytest.mark.parametrize("bf16", [False, True])
-@pytest.mark.parametrize("shape", [{}, {"activation": "gelu", "norm_first": True}, {"activation": "swiglu", "key_value_heads": 2},
-                                   {"positions": {"kind": "alibi"}}, {"encoder_layers": 1, "decoder_layers": 4}])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {},
+        {"activation": "gelu", "norm_first": True},
+        {"activation": "swiglu", "key_value_heads": 2},
+        {"positions": {"kind": "alibi"}},
+        {"encoder_layers": 1, "decoder_layers": 4},
+    ],
+)
 def test_activations_are_within_4_percent_of_what_autograd_keeps(shape, bf16):
     model = Transformer(TransformerModel(preset="tiny", **shape), 50, 50)
     assert activations(model, 40, 30, bf16) == pytest.approx(kept_by_autograd(model, 40, 30, bf16), rel=0.04)
@@ -192,6 +217,7 @@ def test_time_is_flops_over_speed_and_use():
 
 
 # published table, recipes, runs
+
 
 def test_the_published_table():
     rows = {row.name: row[1:] for row in PUBLISHED}
@@ -227,8 +253,12 @@ def run(tmp_path):
     folder.mkdir()
     (folder / "recipe.toml").write_text(recipes.build({**WORLD, "model": {"preset": "tiny"}, "train": {"steps": 500}}).to_toml())
     (folder / "config.json").write_text(json.dumps({"vocabularies": [600, 600]}))
-    records = [{"event": "begin"}, {"step": 20, "loss": 3.0, "tokens_per_second": 9}, {"step": 40, "loss": 2.0},
-               {"step": 60, "valid_loss": 2.0}]
+    records = [
+        {"event": "begin"},
+        {"step": 20, "loss": 3.0, "tokens_per_second": 9},
+        {"step": 40, "loss": 2.0},
+        {"step": 60, "valid_loss": 2.0},
+    ]
     (folder / "log.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records) + '{"step": 80, "lo')
     bleu = {"score": 31.25, "low": 30.0, "high": 32.5, "signature": "nrefs:1"}
     (folder / "scores.json").write_text(json.dumps({"test": {"bleu": bleu, "chrf": bleu}, "other": {"chrf": bleu}}))
@@ -250,9 +280,17 @@ def test_a_run_not_yet_evaluated_has_a_row_without_bleu(run):
     assert (row.bleu, row.steps, row.flops) == (None, 0, 0) and "not evaluated" in text(costs([row]))
 
 
-@pytest.mark.parametrize("file, content", [("scores.json", "[1]"), ("scores.json", '{"test": {"bleu": {}}}'),
-                                           ("config.json", "{}"), ("log.jsonl", "nonsense\n"),
-                                           ("log.jsonl", '{"loss": 1}\n'), ("recipe.toml", "steps = ")])
+@pytest.mark.parametrize(
+    "file, content",
+    [
+        ("scores.json", "[1]"),
+        ("scores.json", '{"test": {"bleu": {}}}'),
+        ("config.json", "{}"),
+        ("log.jsonl", "nonsense\n"),
+        ("log.jsonl", '{"loss": 1}\n'),
+        ("recipe.toml", "steps = "),
+    ],
+)
 def test_damaged_run_files_are_named(run, file, content):
     (run / file).write_text(content)
     with pytest.raises(Mistake, match=file.replace(".", r"\.")):

@@ -28,15 +28,26 @@ odd = st.sampled_from([3, 5, 7, 15])
 
 # counts
 
+
 @pytest.mark.parametrize("name", KINDS)
-@given(n=st.integers(1, 150), d=st.sampled_from([4, 8, 12]), k=odd, r=odd, heads=st.sampled_from([1, 2]),
-       cell=st.sampled_from(["rnn", "gru", "lstm"]))
+@given(
+    n=st.integers(1, 150),
+    d=st.sampled_from([4, 8, 12]),
+    k=odd,
+    r=odd,
+    heads=st.sampled_from([1, 2]),
+    cell=st.sampled_from(["rnn", "gru", "lstm"]),
+)
 def test_the_whole_layers_count_is_torchs(name, n, d, k, r, heads, cell):
     """Exactly, as the layer runs; without the fused kernels of attention and of the LSTM, whose products torch does not see."""
     sizes, kind = Sizes(n, d, k, r, heads, cell), KINDS[name]
     layer = kind.build(sizes)
-    with (torch.no_grad(), sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False, allow_tf32=None),
-          FlopCounterMode(display=False) as counter):
+    with (
+        torch.no_grad(),
+        sdpa_kernel(SDPBackend.MATH),
+        torch.backends.mkldnn.flags(enabled=False, allow_tf32=None),
+        FlopCounterMode(display=False) as counter,
+    ):
         assert layer(torch.randn(1, n, d)).shape == (1, n, d)
     assert 2 * kind.exact(sizes) == counter.get_total_flops()
 
@@ -84,6 +95,7 @@ def test_a_recurrent_signal_passes_every_step():
 
 # clocks
 
+
 def test_calls_take_turns():
     said = []
     calls = [lambda name=name: said.append(name) for name in "abc"]
@@ -100,6 +112,7 @@ def test_short_calls_fill_a_turn_and_a_long_session_ends():
 
 def test_threads_that_get_in_the_way_are_left_out():
     """Whichever is faster, one or all; afterwards all are back."""
+
     def wait(together: float):
         time.sleep(together if torch.get_num_threads() > 1 else 5e-3)
 
@@ -117,8 +130,18 @@ def clocked(seconds) -> LayersPlan:
     """A plan whose clock is a function of the layer type and the sizes."""
     sizes = Sizes()
     over = {"n": [replace(sizes, n=n) for n in (64, 128, 256, 512)], "d": [replace(sizes, d=d) for d in (64, 128, 256)]}
-    return LayersPlan(sizes, {axis: [Timing(kind.name, s.n, s.d, [seconds(kind, s) * wobble for wobble in (1.0, 1.1, 0.9)])
-                                     for s in points for kind in LAYERS] for axis, points in over.items()}, "a clock")
+    return LayersPlan(
+        sizes,
+        {
+            axis: [
+                Timing(kind.name, s.n, s.d, [seconds(kind, s) * wobble for wobble in (1.0, 1.1, 0.9)])
+                for s in points
+                for kind in LAYERS
+            ]
+            for axis, points in over.items()
+        },
+        "a clock",
+    )
 
 
 def test_a_machine_that_only_multiplies_has_the_counts_exponents():
@@ -137,6 +160,7 @@ def test_an_exponent_that_is_not_the_counts_is_remarked_upon():
 
 
 # what the user sees
+
 
 @pytest.fixture
 def quick(monkeypatch):
@@ -190,8 +214,15 @@ def test_the_verb(monkeypatch, capsys, tmp_path, quick):
     assert status == 0 and json.loads(said.out)["layers"][2]["layer"] == "convolutional"
 
 
-@pytest.mark.parametrize("words, why", [(["--layers", "--out", "a.bmp"], "use .svg, .png or .pdf"), ([], "--layers"),
-                                        (["base", "--out", "a.svg"], "--layers"), (["base", "--layers"], "one or the other")])
+@pytest.mark.parametrize(
+    "words, why",
+    [
+        (["--layers", "--out", "a.bmp"], "use .svg, .png or .pdf"),
+        ([], "--layers"),
+        (["base", "--out", "a.svg"], "--layers"),
+        (["base", "--layers"], "one or the other"),
+    ],
+)
 def test_a_mistake_is_one_line_told_before_any_timing(monkeypatch, capsys, words, why):
     status, said = command(monkeypatch, capsys, *words)
     assert status == 2 and why in said.err and said.err.count("\n") == 1

@@ -32,7 +32,7 @@ def test_shards_add_up_and_a_ring_sends_twice(gpus):
 
 
 def test_a_gpu_reads_whole_examples():
-    found = plan("gpt2", ["train.tokens_per_batch=10240"])                        # ten texts of 1,024 tokens
+    found = plan("gpt2", ["train.tokens_per_batch=10240"])  # ten texts of 1,024 tokens
     ten, eight, hundred = (spread(found, gpus)[0] for gpus in (10, 8, 100))
     assert ten.memory["activations"] == hundred.memory["activations"] == eight.memory["activations"] / 2
     assert ten.computing == hundred.computing == eight.computing / 2
@@ -55,8 +55,8 @@ def test_gpt_3_fits_no_gpu_but_a_thousand():
     assert 10 < cut.step * found.recipe.train.steps / 86400 < 40
     assert fsdp.memory["parameters"] == pytest.approx(4 * found.parameters / 1024)
     again = plan("gpt3-175b", ["train.tokens_per_batch=1600000", "train.gradient_accumulation_steps=2"], gpus=1024)
-    assert again.ways[1].memory["gradients"] == 4 * found.parameters              # whole until the last micro-batch
-    assert plan("gpt3-175b", ["train.tokens_per_batch=2097152"], gpus=1024).ways[1].fits      # one text each
+    assert again.ways[1].memory["gradients"] == 4 * found.parameters  # whole until the last micro-batch
+    assert plan("gpt3-175b", ["train.tokens_per_batch=2097152"], gpus=1024).ways[1].fits  # one text each
 
 
 def test_the_tables_and_json_say_the_same():

@@ -13,13 +13,29 @@ from regard.plan.memory import activations
 from regard.plan.modules import parts, total
 
 PUBLISHED = {
-    "gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080, "gpt2-xl": 1_557_611_200,
-    "bert-base": 110_106_428, "bert-large": 336_226_108,                          # with both heads
-    "vit-base": 86_567_656, "vit-large": 304_326_632, "vit-small": 22_050_664, "vit-tiny": 5_717_416,      # 1,000 labels
-    "clip-vit-b-32": 151_277_313, "clip-vit-l-14": 427_616_513,
+    "gpt2": 124_439_808,
+    "gpt2-medium": 354_823_168,
+    "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200,
+    "bert-base": 110_106_428,
+    "bert-large": 336_226_108,  # with both heads
+    "vit-base": 86_567_656,
+    "vit-large": 304_326_632,
+    "vit-small": 22_050_664,
+    "vit-tiny": 5_717_416,  # 1,000 labels
+    "clip-vit-b-32": 151_277_313,
+    "clip-vit-l-14": 427_616_513,
 }
-GPT3 = {"125m": 2.25e20, "350m": 6.41e20, "760m": 1.37e21, "1.3b": 2.38e21, "2.7b": 4.77e21, "6.7b": 1.20e22, "13b": 2.31e22,
-        "175b": 3.14e23}
+GPT3 = {
+    "125m": 2.25e20,
+    "350m": 6.41e20,
+    "760m": 1.37e21,
+    "1.3b": 2.38e21,
+    "2.7b": 4.77e21,
+    "6.7b": 1.20e22,
+    "13b": 2.31e22,
+    "175b": 3.14e23,
+}
 """Training FLOPs, Brown et al. 2020, table D.1; reckoned there from parameters alone."""
 
 
@@ -82,29 +98,49 @@ def test_the_multiplications_of_a_picture_are_those_that_are_done(model):
 SMALL_CNN = {"kind": "cnn", "widths": [8, 12, 16], "strides": [2, 1, 2]}
 
 
-@pytest.mark.parametrize("encoder", [SMALL_CNN, {**VIT, "kind": "patches"}, {"kind": "efficientnet-lite0", "channels": 112,
-                                                                             "frozen": False}], ids=lambda e: e["kind"])
-@pytest.mark.parametrize("decoder", [{"kind": "lstm", "width": 12, "embedding_width": 8, "attention_width": 6},
-                                     {"kind": "transformer", "layers": 2, "width": 16, "heads": 2, "feed_forward": 32}],
-                         ids=lambda d: d["kind"])
+@pytest.mark.parametrize(
+    "encoder",
+    [SMALL_CNN, {**VIT, "kind": "patches"}, {"kind": "efficientnet-lite0", "channels": 112, "frozen": False}],
+    ids=lambda e: e["kind"],
+)
+@pytest.mark.parametrize(
+    "decoder",
+    [
+        {"kind": "lstm", "width": 12, "embedding_width": 8, "attention_width": 6},
+        {"kind": "transformer", "layers": 2, "width": 16, "heads": 2, "feed_forward": 32},
+    ],
+    ids=lambda d: d["kind"],
+)
 def test_the_multiplications_of_a_caption_are_those_that_are_done(encoder, decoder):
     size = (32, 64) if encoder["kind"] == "efficientnet-lite0" else (8, 12)
-    recipe = recipes.build({"task": "caption", "data": {**PICTURES, "size": size}, "tokens": {"size": 50},
-                            "model": {"encoder": encoder, "decoder": decoder}, "train": {"pictures_per_batch": 64}})
+    recipe = recipes.build(
+        {
+            "task": "caption",
+            "data": {**PICTURES, "size": size},
+            "tokens": {"size": 50},
+            "model": {"encoder": encoder, "decoder": decoder},
+            "train": {"pictures_per_batch": 64},
+        }
+    )
     found = planning.plan(recipe, target_length=7)
     model = MODELS["caption"][decoder["kind"]](recipe.model, size, 50).eval()
-    with (sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False, allow_tf32=None),
-          FlopCounterMode(display=False) as counter, torch.no_grad()):
+    with (
+        sdpa_kernel(SDPBackend.MATH),
+        torch.backends.mkldnn.flags(enabled=False, allow_tf32=None),
+        FlopCounterMode(display=False) as counter,
+        torch.no_grad(),
+    ):
         model(torch.zeros(1, 3, *size), torch.zeros(1, 7, dtype=torch.long))
-    scores = 6 * 7 * found.lengths[0] if decoder["kind"] == "lstm" else 0          # of a matrix and a vector, unseen by torch
+    scores = 6 * 7 * found.lengths[0] if decoder["kind"] == "lstm" else 0  # of a matrix and a vector, unseen by torch
     assert 2 * (found.total.multiplications - scores) == counter.get_total_flops()
     assert found.parameters == sum(p.numel() for p in model.parameters())
     assert "texts of 7 tokens" in planning.text(found) and "frozen" not in planning.text(found)
 
 
 def test_the_multiplications_of_a_tower_of_convolutions():
-    recipe = recipes.build({"task": "contrast", "data": PICTURES, "tokens": {"size": 50},
-                            "model": {"space": 8, "image": SMALL_CNN}})
+    recipe = recipes.build(
+        {"task": "contrast", "data": PICTURES, "tokens": {"size": 50}, "model": {"space": 8, "image": SMALL_CNN}}
+    )
     model = MODELS["contrast"]["clip"](recipe.model, (8, 12), 50).eval()
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
         model(torch.zeros(1, 3, 8, 12), torch.zeros(1, 77, dtype=torch.long), torch.tensor([77]))
@@ -115,8 +151,15 @@ def test_the_multiplications_of_a_tower_of_convolutions():
 def test_the_multiplications_and_the_memory_of_a_pair(activation):
     text = {"layers": 1, "width": 16, "heads": 2, "activation": activation}
     towers = {"image": {**VIT, "activation": activation}, "text": text}
-    recipe = recipes.build({"task": "contrast", "data": PICTURES, "model": {"space": 8, **towers}, "tokens": {"size": 50},
-                            "train": {"pictures_per_batch": 64}})
+    recipe = recipes.build(
+        {
+            "task": "contrast",
+            "data": PICTURES,
+            "model": {"space": 8, **towers},
+            "tokens": {"size": 50},
+            "train": {"pictures_per_batch": 64},
+        }
+    )
     found = planning.plan(recipe)
     model = MODELS["contrast"]["clip"](recipe.model, (8, 12), 50).train()
     pair = torch.zeros(1, 3, 8, 12), torch.zeros(1, 77, dtype=torch.long), torch.tensor([77])
@@ -157,15 +200,25 @@ def test_the_memory_of_a_picture_is_what_autograd_keeps(model, bf16):
     assert activations(vit, n, n, bf16) == pytest.approx((sum(size for size, _ in kept.values()) - copies) / 8, rel=0.04)
 
 
-@pytest.mark.parametrize("settings", [
-    {"task": "language", "model": {"kind": "elmo"}}, {"task": "language", "model": {"attention": "additive"}},
-    {"task": "classify", "model": {"attention": "dot"}}, {"task": "tag"}, {"model": {"kind": "recurrent"}},
-    {"task": "regress"}, {"task": "answer"}, {"task": "corrupted", "model": {"preset": "t5-tiny"}},
-    {"model": {"kind": "recurrent", "decoder": "luong", "attention": "none"}},
-    {"model": {"kind": "universal", "width": 64, "heads": 4}}, {"task": "corrupted", "model": {"preset": "t5-tiny"}},
-    {"task": "regress", "model": {"kind": "transformer"}},
-    {"task": "text-to-text", "model": {"preset": "t5-tiny"}, "data": {"tasks": {"a": {"prefix": "a: ", "world": {}}}}},
-], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"task": "language", "model": {"kind": "elmo"}},
+        {"task": "language", "model": {"attention": "additive"}},
+        {"task": "classify", "model": {"attention": "dot"}},
+        {"task": "tag"},
+        {"model": {"kind": "recurrent"}},
+        {"task": "regress"},
+        {"task": "answer"},
+        {"task": "corrupted", "model": {"preset": "t5-tiny"}},
+        {"model": {"kind": "recurrent", "decoder": "luong", "attention": "none"}},
+        {"model": {"kind": "universal", "width": 64, "heads": 4}},
+        {"task": "corrupted", "model": {"preset": "t5-tiny"}},
+        {"task": "regress", "model": {"kind": "transformer"}},
+        {"task": "text-to-text", "model": {"preset": "t5-tiny"}, "data": {"tasks": {"a": {"prefix": "a: ", "world": {}}}}},
+    ],
+    ids=str,
+)
 def test_every_kind_is_planned_and_told(settings):
     recipe = recipes.build({"data": {"world": {}}, **settings})
     found = planning.plan(recipe)

@@ -21,31 +21,48 @@ def test_every_recipe_shipped_is_valid_and_says_its_launch_line(path):
     assert path.read_text().startswith("#")
 
 
-@pytest.mark.parametrize("text, overrides, said", [
-    (WORLD + "[model]\nhead = 3", [], r"no setting 'head' in model; did you mean 'heads'\?"),
-    (WORLD, ["train.optimizer.lr=1"], r"no setting 'lr' in train.optimizer; there are: kind, learning_rate"),
-    (WORLD, ["modle.width=8"], r"no setting 'modle'; did you mean 'model'\?"),
-    (WORLD + "[model]\nwidth = 100\nheads = 8", [],
-     r"width 100 is not divisible by heads 8: use 10 heads, or set model.key_width"),
-    (WORLD + "[model]\npreset = 'smal'", [], r"model.preset = 'smal': input should be 'tiny', 'small', 'base', 'big', 't5-tiny'"),
-    (WORLD, ["model.kind=banana"], r"model.kind = 'banana': should be transformer, recurrent or universal"),
-    (WORLD, ["model.kind=recurrent", "model.heads=2"], r"no setting 'heads' in model; there are: kind, cell"),
-    (WORLD, ["train.steps=many"], r"train.steps = 'many': input should be a valid integer"),
-    (WORLD, ["train.steps=0"], r"train.steps = 0: input should be greater than or equal to 1"),
-    (WORLD, ["train.regularize.dropout=nan"], r"train.regularize.dropout = nan: input should be a finite number"),
-    (WORLD, ["task=masked", "model.kind=transformer", "model.convolution=4"], r"model.convolution = 4: it has a middle"),
-    (WORLD, ["task=masked", "model.kind=transformer", "model.convolution=3", "data.pack=true"], r"would see from one text into"),
-    (WORLD, ["train.steps"], r"is not of the form part.setting=value"),
-    (WORLD, ["seed.x=1"], r"seed"),
-    ("", [], r"setting data is missing"),
-    ("[data]\ntrain = ['a', 'b']", [], r"no validation set"),
-    ("[data]\ntrain = ['a', 'b']\nheld_out = 5\n[data.world]", [], r"either data.train \(files\) or data.world"),
-    ("data = [", [], r"is not valid TOML"),
-    ("data = 3", [], r"data = 3"),
-    (WORLD + "[tokens]\njoint = false", [], r"model.tie = 'all' needs one vocabulary"),
-    (WORLD + "[tokens]\nkind = 'unigram'\n[train.regularize]\nbpe_dropout = 0.1", [],
-     r"needs tokens.kind = 'bpe', not 'unigram'"),
-])
+@pytest.mark.parametrize(
+    "text, overrides, said",
+    [
+        (WORLD + "[model]\nhead = 3", [], r"no setting 'head' in model; did you mean 'heads'\?"),
+        (WORLD, ["train.optimizer.lr=1"], r"no setting 'lr' in train.optimizer; there are: kind, learning_rate"),
+        (WORLD, ["modle.width=8"], r"no setting 'modle'; did you mean 'model'\?"),
+        (
+            WORLD + "[model]\nwidth = 100\nheads = 8",
+            [],
+            r"width 100 is not divisible by heads 8: use 10 heads, or set model.key_width",
+        ),
+        (
+            WORLD + "[model]\npreset = 'smal'",
+            [],
+            r"model.preset = 'smal': input should be 'tiny', 'small', 'base', 'big', 't5-tiny'",
+        ),
+        (WORLD, ["model.kind=banana"], r"model.kind = 'banana': should be transformer, recurrent or universal"),
+        (WORLD, ["model.kind=recurrent", "model.heads=2"], r"no setting 'heads' in model; there are: kind, cell"),
+        (WORLD, ["train.steps=many"], r"train.steps = 'many': input should be a valid integer"),
+        (WORLD, ["train.steps=0"], r"train.steps = 0: input should be greater than or equal to 1"),
+        (WORLD, ["train.regularize.dropout=nan"], r"train.regularize.dropout = nan: input should be a finite number"),
+        (WORLD, ["task=masked", "model.kind=transformer", "model.convolution=4"], r"model.convolution = 4: it has a middle"),
+        (
+            WORLD,
+            ["task=masked", "model.kind=transformer", "model.convolution=3", "data.pack=true"],
+            r"would see from one text into",
+        ),
+        (WORLD, ["train.steps"], r"is not of the form part.setting=value"),
+        (WORLD, ["seed.x=1"], r"seed"),
+        ("", [], r"setting data is missing"),
+        ("[data]\ntrain = ['a', 'b']", [], r"no validation set"),
+        ("[data]\ntrain = ['a', 'b']\nheld_out = 5\n[data.world]", [], r"either data.train \(files\) or data.world"),
+        ("data = [", [], r"is not valid TOML"),
+        ("data = 3", [], r"data = 3"),
+        (WORLD + "[tokens]\njoint = false", [], r"model.tie = 'all' needs one vocabulary"),
+        (
+            WORLD + "[tokens]\nkind = 'unigram'\n[train.regularize]\nbpe_dropout = 0.1",
+            [],
+            r"needs tokens.kind = 'bpe', not 'unigram'",
+        ),
+    ],
+)
 def test_mistakes_name_the_setting_the_value_and_the_cure(text, overrides, said):
     with pytest.raises(Mistake, match=said) as caught:
         parse(text, overrides, name="r.toml")
@@ -76,8 +93,12 @@ def test_settings_are_frozen():
 NAMES = st.sampled_from([*Recipe.model_fields, "kind", "x"])
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4)))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
+    )
+)
 def test_whatever_is_in_a_recipe_is_accepted_or_a_mistake_in_one_line(settings):
     try:
         build(settings if isinstance(settings, dict) else {"data": settings})

@@ -21,7 +21,7 @@ def docs():
     before = list(sys.path)
     spec = importlib.util.spec_from_file_location("docs_build", ROOT / "docs" / "build.py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules["docs_build"] = module                # its dataclasses look themselves up
+    sys.modules["docs_build"] = module  # its dataclasses look themselves up
     spec.loader.exec_module(module)
     yield module
     sys.path[:] = before
@@ -35,6 +35,7 @@ def ran(docs, tmp_path, monkeypatch):
     def run(name):
         path = ROOT / "docs" / "tour" / name
         return [one for _, one in docs.run(path, name) if one is not None]
+
     return run
 
 
@@ -112,8 +113,12 @@ def test_masking_in_numbers(ran):
 def test_norms_in_numbers(ran):
     """Layer norm centres words and keeps a sentence apart from others; batch norm centres features and does not."""
     said = "".join(one.printed for one in ran("05-norms.py"))
-    within = {name: (float(a), float(b)) for name, a, b in
-              re.findall(r"(\w+) norm: the mean of a word is within ([\d.]+) of 0, the mean of a feature within ([\d.]+)", said)}
+    within = {
+        name: (float(a), float(b))
+        for name, a, b in re.findall(
+            r"(\w+) norm: the mean of a word is within ([\d.]+) of 0, the mean of a feature within ([\d.]+)", said
+        )
+    }
     assert within["layer"][0] == 0 < within["layer"][1] and within["batch"][1] == 0 < within["batch"][0]
     change = {name: float(most) for name, most in re.findall(r"(\w+) norm: the first sentence changes by at most ([\d.]+)", said)}
     assert change["layer"] == 0 < change["batch"]

@@ -14,7 +14,7 @@ import torch
 from regard.attention.functional import self_attention
 
 torch.set_printoptions(precision=2, sci_mode=False)
-words = torch.tensor([[[2.0, 0.0], [1.8, 0.6], [0.0, 2.0]]])   # three words, two features
+words = torch.tensor([[[2.0, 0.0], [1.8, 0.6], [0.0, 2.0]]])  # three words, two features
 mixed, weights = self_attention(words, weights=True)
 print(weights[0])
 
@@ -44,11 +44,14 @@ for name, scale in (("q·k", 1.0), ("q·k / √64", None)):
 #
 # and where one weight is 1 and the others are 0, all of that is 0.
 
+
 # %%
 def gradient(scores):
     """∂ weights / ∂ scores, by automatic differentiation through the core."""
+
     def weights(given):
         return attention_weights(query, keys, score=lambda q, k: given)[0, 0, 0]
+
     return torch.autograd.functional.jacobian(weights, scores)[:, 0, 0, 0]
 
 
@@ -78,8 +81,7 @@ def largest(width, scale):
 
 
 widths = [4, 16, 64, 256, 1024]
-drawn = {name: [largest(width, scale) for width in widths]
-         for name, scale in (("q·k / √dₖ", None), ("q·k", 1.0))}
+drawn = {name: [largest(width, scale) for width in widths] for name, scale in (("q·k / √dₖ", None), ("q·k", 1.0))}
 picture(gradients(widths, drawn), "gradients.svg")
 
 # %% [markdown]

@@ -15,18 +15,16 @@ from regard.attention.core import attention_weights
 from regard.attention.masks import Mask
 
 torch.set_printoptions(precision=2, sci_mode=False)
-later = float("nan")                             # whatever it is, it must not matter
-scores = torch.tensor([[0.11, later, later, later],
-                       [0.19, 0.53, later, later],
-                       [0.81, 0.21, 0.05, later],
-                       [0.51, 0.43, 0.12, 0.03]])
+later = float("nan")  # whatever it is, it must not matter
+scores = torch.tensor(
+    [[0.11, later, later, later], [0.19, 0.53, later, later], [0.81, 0.21, 0.05, later], [0.51, 0.43, 0.12, 0.03]]
+)
 
 
 def masked(scores):
     """The weights of words with these scores (T, S), looking back alone."""
     word = torch.zeros(1, 1, len(scores), 1)
-    return attention_weights(word, word, score=lambda q, k: scores[None, None].clone(),
-                             mask=Mask(causal=True))[0, 0]
+    return attention_weights(word, word, score=lambda q, k: scores[None, None].clone(), mask=Mask(causal=True))[0, 0]
 
 
 weights = masked(scores)
@@ -63,8 +61,10 @@ print("of a quarter of them ", (row / 4).softmax(0))
 # %%
 for future in (0.0, 2.0):
     all_scores = torch.where(scores.isnan(), future, scores)
-    print(f"later scores {future:g}: masked before {masked(all_scores)[1, :2]},",
-          f"masked after {all_scores.softmax(-1).tril()[1, :2]}")
+    print(
+        f"later scores {future:g}: masked before {masked(all_scores)[1, :2]},",
+        f"masked after {all_scores.softmax(-1).tril()[1, :2]}",
+    )
 
 # %% [markdown]
 # Masked before, it is the same whatever follows; masked after, it is not.

@@ -26,16 +26,16 @@ for heads in (1, 4, 8):
 from shown import regard, translator
 
 folder = translator()
-regard('show translator "The fox sees the loaf on the chest, but it is already baked." '
-       "--view heads --kind encoder --out heads.svg")
+regard(
+    'show translator "The fox sees the loaf on the chest, but it is already baked." --view heads --kind encoder --out heads.svg'
+)
 
 # %% [markdown]
 # And the four heads of the decoder's second layer, side by side: what each German word looked at in the English
 # sentence.
 
 # %%
-regard('show translator "The fox sees the loaf on the chest, but it is already baked." '
-       "--heads --layer 2 --out cross-heads.svg")
+regard('show translator "The fox sees the loaf on the chest, but it is already baked." --heads --layer 2 --out cross-heads.svg')
 
 # %% [markdown]
 # Nobody told them what to do. Over a set of sentences one can measure it: where a head's weight goes, and where it

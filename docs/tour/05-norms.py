@@ -14,15 +14,17 @@ import torch
 from regard.layers.norm import build_norm
 
 chance = torch.Generator().manual_seed(3)
-x = torch.randn(2, 4, 8, generator=chance)       # two sentences, four words, eight features
-x[:, :, 1] += 3                                  # a feature that is large everywhere
-x[0, 1] *= 2.5                                   # a word that is large throughout
+x = torch.randn(2, 4, 8, generator=chance)  # two sentences, four words, eight features
+x[:, :, 1] += 3  # a feature that is large everywhere
+x[0, 1] *= 2.5  # a word that is large throughout
 
 layer, batch = build_norm("layer", 8), build_norm("batch", 8)
 after = {"layer norm": layer(x).detach(), "batch norm": batch(x).detach()}
 for name, y in after.items():
-    print(f"{name}: the mean of a word is within {y.mean(-1).abs().max():.2f} of 0,",
-          f"the mean of a feature within {y.mean((0, 1)).abs().max():.2f}")
+    print(
+        f"{name}: the mean of a word is within {y.mean(-1).abs().max():.2f} of 0,",
+        f"the mean of a feature within {y.mean((0, 1)).abs().max():.2f}",
+    )
 
 # %%
 from shown import picture
@@ -31,8 +33,7 @@ from regard.show.figures.norms import norms
 
 panels = {name: y.flatten(0, 1).numpy() for name, y in {"before": x, **after}.items()}
 words = ["the", "old", "goat", "sleeps", "she", "saw", "a", "fox"]
-picture(norms(panels, words, breaks=[4],
-              outlined={"layer norm": "row", "batch norm": "column"}), "norms.svg")
+picture(norms(panels, words, breaks=[4], outlined={"layer norm": "row", "batch norm": "column"}), "norms.svg")
 
 # %% [markdown]
 # Outlined is what one mean is taken over. Layer norm calms the large word and leaves the large feature; batch norm

@@ -12,8 +12,7 @@
 from shown import picture, regard, translator
 
 folder = translator()
-regard('show translator "The goat finds the cake under the sofa because it is baked." '
-       "--out alignment.svg")
+regard('show translator "The goat finds the cake under the sofa because it is baked." --out alignment.svg')
 
 # %% [markdown]
 # Mostly it goes down the diagonal, word by word; where German puts its verb last, it jumps.
@@ -40,8 +39,7 @@ tests = bilingual.generate(50, seed=1, level=1, split="test", share=0.5)
 pair = next(pair for pair in tests if crosses(pair.alignment))
 found = next(align_gold(run, [pair]))
 weights, name = found.view(layer, head)
-picture(alignment(weights, found.source, found.target, gold=pair.alignment, title=name),
-        "gold.svg")
+picture(alignment(weights, found.source, found.target, gold=pair.alignment, title=name), "gold.svg")
 
 # %% [markdown]
 # The network was never told an alignment. How far its links are from the gold ones over all test sentences is the

@@ -8,10 +8,12 @@
 from shown import picture, regard, translator
 
 folder = translator()
-regard('translate translator '
-       '"The fox saw the jacket in the castle because it was hungry." '
-       '"The fox saw the jacket in the castle because it was knitted." '
-       '"The fox saw the jacket in the castle because it was dilapidated."')
+regard(
+    "translate translator "
+    '"The fox saw the jacket in the castle because it was hungry." '
+    '"The fox saw the jacket in the castle because it was knitted." '
+    '"The fox saw the jacket in the castle because it was dilapidated."'
+)
 
 # %% [markdown]
 # What does the decoder look at when it says the pronoun? Its second layer, head by head:
@@ -23,8 +25,7 @@ run = load(folder, device="cpu")
 sentence = "The fox sees the loaf on the chest, but it is already baked."
 words = run.best([sentence])[0].text.split()
 pronoun = next(word for word in words if word in ("er", "sie", "es"))
-regard(f'show translator "{sentence}" --view token --token {pronoun} --kind cross '
-       "--layer 2 --out said.svg")
+regard(f'show translator "{sentence}" --view token --token {pronoun} --kind cross --layer 2 --out said.svg')
 
 # %% [markdown]
 # There are two ways: to look at the noun; or to look at "it", from where a head of the encoder has looked at the noun
@@ -40,8 +41,7 @@ best = max(looking, key=lambda head: head.excess("antecedent"))
 share, lot = best.shares["antecedent"]
 print(f"{best.place}, head {best.number + 1}")
 print(f"{share:.0%} of its weight is on the antecedent; by lot it would be {lot:.0%}")
-print(f"without it, the log-probability of the right pronoun falls by "
-      f"{heads.pronouns[best.place, best.number]:.2f}")
+print(f"without it, the log-probability of the right pronoun falls by {heads.pronouns[best.place, best.number]:.2f}")
 
 # %% [markdown]
 # This is that head on test sentences in which "it" might be any of three nouns. The rows are the pronouns said, with
@@ -69,8 +69,7 @@ for pair, found in zip(tests, align_gold(run, tests, kind)):
 seen = np.clip(seen, 0, 1)
 columns = ["first noun", "second noun", "third noun", "it", "all others"]
 gold = [(noun, row) for row, noun in enumerate(meant[:12])]
-picture(alignment(seen[:12], columns, names[:12], gold=gold, truth="the antecedent"),
-        "it.svg")
+picture(alignment(seen[:12], columns, names[:12], gold=gold, truth="the antecedent"), "it.svg")
 
 # %% [markdown]
 # Of the three nouns it looks mostly at the one that is meant, or at none. Over all such sentences, and what comes of it:
@@ -79,9 +78,13 @@ picture(alignment(seen[:12], columns, names[:12], gold=gold, truth="the antecede
 import json
 
 right = seen[np.arange(len(seen)), meant].mean()
-print(f"weight on the antecedent {right:.2f}, on the two other nouns",
-      f'{seen[:, :3].sum(1).mean() - right:.2f}, on "it" {seen[:, 3].mean():.2f}')
+print(
+    f"weight on the antecedent {right:.2f}, on the two other nouns",
+    f'{seen[:, :3].sum(1).mean() - right:.2f}, on "it" {seen[:, 3].mean():.2f}',
+)
 said = json.loads((folder / "scores.json").read_text())["test"]["pronouns"]
 guesses = bilingual.baselines(tests)
-print(f"pronouns that are right: {said['score']:.0f}%, by always taking",
-      ", ".join(f"the {name} {share:.0%}" for name, share in guesses.items()))
+print(
+    f"pronouns that are right: {said['score']:.0f}%, by always taking",
+    ", ".join(f"the {name} {share:.0%}" for name, share in guesses.items()),
+)

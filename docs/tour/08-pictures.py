@@ -33,8 +33,7 @@ run = load(folder, device="cpu")
 chosen = [tests[3], tests[4]]
 captions = [test.captions[0].text for test in chosen]
 found = run.look([FOLDER / "shapes-4.png", FOLDER / "shapes-5.png"], captions)
-picture(looks([Shown(test.pixels(), look.words, look.weights)
-               for test, look in zip(chosen, found)]), "read.png")
+picture(looks([Shown(test.pixels(), look.words, look.weights) for test, look in zip(chosen, found)]), "read.png")
 
 # %% [markdown]
 # With the words it goes from one shape to the other, though not cleanly: a model as small as this often keeps an eye on

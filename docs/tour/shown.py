@@ -44,8 +44,9 @@ def regard(command: str) -> Picture | None:
 def typed(command: str) -> str:
     """What a command prints."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run([sys.executable, "-m", "regard", *shlex.split(command)], cwd=FOLDER, capture_output=True, text=True,
-                          encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "regard", *shlex.split(command)], cwd=FOLDER, capture_output=True, text=True, encoding="utf-8"
+    )
     if done.returncode:
         raise RuntimeError(f"regard {command}: exit status {done.returncode}: {done.stderr.strip()}")
     return done.stdout

@@ -1,10 +1,10 @@
 """Train, use and see through attention models.
 
-    run = regard.load("runs/demo")            open a run folder
-    run.best(["The dog sleeps."])             translate
-    with regard.watch(run.model) as seen: …   see what it attends to
-    regard.Record.read("a.attn")              what was seen and kept in a file
-    regard.train("recipe.toml")               make a run
+run = regard.load("runs/demo")            open a run folder
+run.best(["The dog sleeps."])             translate
+with regard.watch(run.model) as seen: …   see what it attends to
+regard.Record.read("a.attn")              what was seen and kept in a file
+regard.train("recipe.toml")               make a run
 """
 
 from importlib import import_module
@@ -29,8 +29,23 @@ PUBLIC = {
 }
 
 __version__ = "0.1.0"
-__all__ = ["Mask", "Mistake", "Recipe", "Record", "Run", "__version__", "attend", "context_attention", "convert", "edit",
-           "key_value_attention", "load", "self_attention", "train", "watch"]
+__all__ = [
+    "Mask",
+    "Mistake",
+    "Recipe",
+    "Record",
+    "Run",
+    "__version__",
+    "attend",
+    "context_attention",
+    "convert",
+    "edit",
+    "key_value_attention",
+    "load",
+    "self_attention",
+    "train",
+    "watch",
+]
 
 
 def __getattr__(name: str) -> Any:

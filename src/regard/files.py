@@ -40,7 +40,7 @@ def sync_folder(folder: Path) -> None:
         return
     try:
         os.fsync(handle)
-    except OSError:                                   # some network file systems cannot: what they do is all there is
+    except OSError:  # some network file systems cannot: what they do is all there is
         pass
     finally:
         os.close(handle)
@@ -86,5 +86,6 @@ def disk_mistake(path: Path, needed: int, error: OSError) -> Mistake:
         free = f"{shutil.disk_usage(path.parent).free:,}"
     except OSError:
         free = "unknown"
-    return Mistake(f"cannot write {path}: the disk is full ({needed:,} bytes needed, {free} free); "
-                   "make room and resume, nothing is lost")
+    return Mistake(
+        f"cannot write {path}: the disk is full ({needed:,} bytes needed, {free} free); make room and resume, nothing is lost"
+    )

@@ -17,4 +17,4 @@ def mix(*keys: int | np.ndarray) -> np.ndarray:
 
 def uniform(*keys: int | np.ndarray) -> np.ndarray:
     """Numbers in [0, 1)."""
-    return (mix(*keys) >> np.uint64(11)) * 2.0 ** -53
+    return (mix(*keys) >> np.uint64(11)) * 2.0**-53

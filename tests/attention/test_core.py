@@ -39,10 +39,13 @@ def problems(draw):
     B, groups, per, T, extra, K, J = (draw(st.integers(1, n)) for n in (3, 2, 3, 5, 4, 6, 7))
     S = T + extra if draw(st.booleans()) else T
     generator = torch.Generator().manual_seed(draw(st.integers(0, 10_000)))
+
     def random(*shape):
         return torch.randn(shape, generator=generator, dtype=torch.float64)
+
     def whole(most, *shape):
         return torch.randint(0, most + 1, shape, generator=generator)
+
     fields = dict(
         causal=draw(st.booleans()),
         lengths=whole(S, B) if draw(st.booleans()) else None,

@@ -30,15 +30,21 @@ def model():
 
 
 def seen_by(model, **options):
-    inputs = {"source": torch.tensor([[4, 5, 6, 3], [7, 3, 0, 0]]), "lengths": torch.tensor([4, 2]),
-              "target": torch.tensor([[1, 8, 9], [1, 5, 6]])}
+    inputs = {
+        "source": torch.tensor([[4, 5, 6, 3], [7, 3, 0, 0]]),
+        "lengths": torch.tensor([4, 2]),
+        "target": torch.tensor([[1, 8, 9], [1, 5, 6]]),
+    }
     with torch.no_grad(), watch(model, **options) as seen:
         model(**inputs)
     return seen, inputs
 
 
-@pytest.mark.parametrize("options", [{}, {"heads": [1]}, {"rows": [0, -1]}, {"budget": 200},
-                                     *({"budget": 700, "keep": keep} for keep in KEEP)], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"heads": [1]}, {"rows": [0, -1]}, {"budget": 200}, *({"budget": 700, "keep": keep} for keep in KEEP)],
+    ids=str,
+)
 def test_what_is_written_is_read(model, tmp_path, options):
     seen, inputs = seen_by(model, **options)
     made = seen.record(TOKENS, model=model, inputs=inputs)
@@ -75,8 +81,10 @@ def test_hashes_tell_models_and_inputs_apart(model):
 
 def test_it_is_read_without_torch(model, tmp_path):
     seen_by(model, budget=3000, keep="top")[0].record(TOKENS).write(tmp_path / "a.attn")
-    code = ("import sys; sys.modules['torch'] = None; from regard.attention.record_file import Record; "
-            "print(sum(place.weights().shape[0] for place in Record.read(sys.argv[1]).places.values()))")
+    code = (
+        "import sys; sys.modules['torch'] = None; from regard.attention.record_file import Record; "
+        "print(sum(place.weights().shape[0] for place in Record.read(sys.argv[1]).places.values()))"
+    )
     done = subprocess.run([sys.executable, "-c", code, tmp_path / "a.attn"], capture_output=True, text=True, check=False)
     assert done.stdout == "12\n", done.stderr
 
@@ -90,11 +98,11 @@ def test_a_broken_file_is_said_in_one_line(broken, data):
         content = bytearray(whole)
         for _ in range(data.draw(st.integers(1, 3))):
             content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-        path.write_bytes(bytes(content[:data.draw(st.sampled_from([len(content), *range(0, len(content), 97)]))]))
+        path.write_bytes(bytes(content[: data.draw(st.sampled_from([len(content), *range(0, len(content), 97)]))]))
     else:
         path.write_bytes(whole)
         arrays, about = load_file(path), Record.read(path)
-        header = json.loads(whole[8:8 + int.from_bytes(whole[:8], "little")])["__metadata__"]["attn"]
+        header = json.loads(whole[8 : 8 + int.from_bytes(whole[:8], "little")])["__metadata__"]["attn"]
         said = json.loads(header)
         at = said
         while isinstance(at, (dict, list)) and at:
@@ -134,29 +142,39 @@ def test_other_files_and_other_versions_are_refused(model, tmp_path):
         seen_by(model)[0].record().write(tmp_path / "no" / "a.attn")
 
 
-@pytest.mark.parametrize("wrong, problem", [
-    (lambda arrays, said: arrays.update({"more": np.zeros(2)}), "no place names"),
-    (lambda arrays, said: arrays.popitem(), "is missing"),
-    (lambda arrays, said: next(arrays[name] for name in arrays if name.endswith("keys")).fill(99), "no places"),
-    (lambda arrays, said: said["places"][0].update(heads=["a", "b"]), "not described"),
-    (lambda arrays, said: said["places"][0].update(heads=[0]), "1 heads are named"),
-    (lambda arrays, said: said["places"][0].update(layer="first"), "not described"),
-    (lambda arrays, said: said["places"][0]["calls"][0].update(shape=[2, 2, 5, 4]), "should be"),
-    (lambda arrays, said: said["places"][0]["calls"][0].update(kind="most"), "does not know")])
+@pytest.mark.parametrize(
+    "wrong, problem",
+    [
+        (lambda arrays, said: arrays.update({"more": np.zeros(2)}), "no place names"),
+        (lambda arrays, said: arrays.popitem(), "is missing"),
+        (lambda arrays, said: next(arrays[name] for name in arrays if name.endswith("keys")).fill(99), "no places"),
+        (lambda arrays, said: said["places"][0].update(heads=["a", "b"]), "not described"),
+        (lambda arrays, said: said["places"][0].update(heads=[0]), "1 heads are named"),
+        (lambda arrays, said: said["places"][0].update(layer="first"), "not described"),
+        (lambda arrays, said: said["places"][0]["calls"][0].update(shape=[2, 2, 5, 4]), "should be"),
+        (lambda arrays, said: said["places"][0]["calls"][0].update(kind="most"), "does not know"),
+    ],
+)
 def test_a_record_that_contradicts_itself_is_refused(broken, wrong, problem):
     path, whole = broken
     path.write_bytes(whole)
     arrays = {name: array.copy() for name, array in load_file(path).items()}
-    said = json.loads(json.loads(whole[8:8 + int.from_bytes(whole[:8], "little")])["__metadata__"]["attn"])
+    said = json.loads(json.loads(whole[8 : 8 + int.from_bytes(whole[:8], "little")])["__metadata__"]["attn"])
     wrong(arrays, said)
     save_file(arrays, path, metadata={"attn": json.dumps(said)})
     with pytest.raises(Mistake, match=problem):
         Record.read(path)
 
 
-@pytest.mark.parametrize("tokens, problem", [
-    (TOKENS | {"source": [["a"] * 5, ["b"]]}, "5 in a row, and 4"), (TOKENS | {"source": [["a"]]}, "1 rows, and a batch of 2"),
-    (TOKENS | {"target": [[1], [2]]}, "list of strings"), (TOKENS | {"source": {"patches": [2]}}, "patches should be")])
+@pytest.mark.parametrize(
+    "tokens, problem",
+    [
+        (TOKENS | {"source": [["a"] * 5, ["b"]]}, "5 in a row, and 4"),
+        (TOKENS | {"source": [["a"]]}, "1 rows, and a batch of 2"),
+        (TOKENS | {"target": [[1], [2]]}, "list of strings"),
+        (TOKENS | {"source": {"patches": [2]}}, "patches should be"),
+    ],
+)
 def test_tokens_that_do_not_fit_are_refused(model, tokens, problem):
     with pytest.raises(Mistake, match=problem):
         seen_by(model)[0].record(tokens)
@@ -164,8 +182,9 @@ def test_tokens_that_do_not_fit_are_refused(model, tokens, problem):
 
 def test_transformers_attentions_come_in_and_bertviz_tuples_go_out():
     transformers = pytest.importorskip("transformers")
-    config = transformers.BertConfig(vocab_size=20, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
-                                     intermediate_size=16)
+    config = transformers.BertConfig(
+        vocab_size=20, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=16
+    )
     bert = transformers.BertModel._from_config(config, attn_implementation="eager").eval()
     with torch.no_grad():
         attentions = bert(torch.tensor([[4, 5, 6]]), output_attentions=True).attentions
@@ -176,8 +195,12 @@ def test_transformers_attentions_come_in_and_bertviz_tuples_go_out():
     assert all(isinstance(ours, Tensor) and torch.equal(ours, theirs) for ours, theirs in zip(back, attentions, strict=True))
     both = Record.from_transformers({"encoder": attentions, "decoder": attentions, "cross": attentions})
     assert len(both.to_bertviz("cross")) == 2 and both.places["decoder.blocks.0.cross_attention"].keys == "source"
-    for wrong, problem in ((None, "eager"), ((None, None), "eager"), ((attentions, attentions), "one call"),
-                           ({"up": attentions}, "'up'")):
+    for wrong, problem in (
+        (None, "eager"),
+        ((None, None), "eager"),
+        ((attentions, attentions), "one call"),
+        ({"up": attentions}, "'up'"),
+    ):
         with pytest.raises(Mistake, match=problem):
             Record.from_transformers(wrong)
     reduced = made.places["blocks.0.self_attention"]

@@ -21,9 +21,15 @@ def test_fused_kernels_equal_the_written_out_equation(dtype, heads, structure):
     q, k, v = (torch.randn(3, h, 37, 64, device="cuda", dtype=dtype, requires_grad=True) for h in (heads[0], heads[1], heads[1]))
     lengths = torch.tensor([37, 20, 1], device="cuda")
     documents = torch.arange(37, device="cuda") // torch.tensor([[5], [9], [5]], device="cuda")
-    mask = {"none": Mask(), "causal": Mask(causal=True), "lengths": Mask(lengths=lengths),
-            "both": Mask(causal=True, lengths=lengths), "window": Mask(causal=True, window=5),
-            "documents": Mask(documents=documents), "packed": Mask(causal=True, documents=documents)}[structure]
+    mask = {
+        "none": Mask(),
+        "causal": Mask(causal=True),
+        "lengths": Mask(lengths=lengths),
+        "both": Mask(causal=True, lengths=lengths),
+        "window": Mask(causal=True, window=5),
+        "documents": Mask(documents=documents),
+        "packed": Mask(causal=True, documents=documents),
+    }[structure]
     fused, plain = attend(q, k, v, mask=mask), attend(q, k, v, mask=mask, weights=True)[0]
     tolerance = 2e-2 if dtype != torch.float32 else 2e-3
     torch.testing.assert_close(fused, plain, atol=tolerance, rtol=tolerance)
@@ -49,12 +55,15 @@ def test_a_row_that_may_look_nowhere_gives_zeros_in_value_and_gradient(dtype, pa
     assert all(gradient[1].eq(0).all() for gradient in gradients)
 
 
-STRUCTURES = {"none": lambda lengths, documents: Mask(), "causal": lambda lengths, documents: Mask(causal=True),
-              "lengths": lambda lengths, documents: Mask(lengths=lengths),
-              "starts": lambda lengths, documents: Mask(causal=True, starts=lengths // 2),
-              "window": lambda lengths, documents: Mask(causal=True, window=5),
-              "documents": lambda lengths, documents: Mask(documents=documents),
-              "blind": lambda lengths, documents: Mask(allowed=torch.arange(documents.size(1), device="cuda")[:, None] % 3 > 0)}
+STRUCTURES = {
+    "none": lambda lengths, documents: Mask(),
+    "causal": lambda lengths, documents: Mask(causal=True),
+    "lengths": lambda lengths, documents: Mask(lengths=lengths),
+    "starts": lambda lengths, documents: Mask(causal=True, starts=lengths // 2),
+    "window": lambda lengths, documents: Mask(causal=True, window=5),
+    "documents": lambda lengths, documents: Mask(documents=documents),
+    "blind": lambda lengths, documents: Mask(allowed=torch.arange(documents.size(1), device="cuda")[:, None] % 3 > 0),
+}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -75,8 +84,13 @@ def test_what_is_recorded_in_one_go_is_the_written_out_equation(dtype, structure
             continue
         parts = {name: torch.full(shape, 7.0, device="cuda") for name, shape in parts_of(kind, size, tuple(whole.shape)).items()}
         assert weights_kernel.can_run(q, mask) and weights_kernel.fill(parts, kind, size, q, k, mask=mask, bias=bias)
-        expected = whole if kind == "weights" else torch.special.entr(whole).sum(-1) if kind == "entropy" \
+        expected = (
+            whole
+            if kind == "weights"
+            else torch.special.entr(whole).sum(-1)
+            if kind == "entropy"
             else F.avg_pool2d(whole.contiguous(), (size, size), ceil_mode=True)
+        )
         torch.testing.assert_close(next(iter(parts.values())), expected, atol=tolerance * (5 if kind == "entropy" else 1), rtol=0)
 
 

@@ -19,7 +19,7 @@ def test_each_structure_by_its_definition(T, more, window, data):
     documents = torch.tensor([data.draw(st.lists(st.integers(0, 2), min_size=S, max_size=S))])
     for i in range(T):
         for j in range(S):
-            place = S - T + i                         # queries are the last T positions
+            place = S - T + i  # queries are the last T positions
             assert seen(CAUSAL, T, S)[0, i, j] == (j <= place)
             assert seen(Mask(lengths=torch.tensor([length])), T, S)[0, i, j] == (j < length)
             assert seen(Mask(starts=torch.tensor([start])), T, S)[0, i, j] == (j >= start)

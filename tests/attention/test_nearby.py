@@ -12,12 +12,22 @@ from regard.attention.masks import Mask
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine"))]
 
 
-@given(rows=st.integers(1, 2), groups=st.integers(1, 2), per=st.integers(1, 2), T=st.integers(1, 110), window=st.integers(1, 24),
-       J=st.integers(1, 5), scale=st.sampled_from([None, 0.3]), seed=st.integers(0, 1000))
+@given(
+    rows=st.integers(1, 2),
+    groups=st.integers(1, 2),
+    per=st.integers(1, 2),
+    T=st.integers(1, 110),
+    window=st.integers(1, 24),
+    J=st.integers(1, 5),
+    scale=st.sampled_from([None, 0.3]),
+    seed=st.integers(0, 1000),
+)
 def test_blocks_equal_the_written_out_equation(rows, groups, per, T, window, J, scale, seed):
     random = torch.Generator().manual_seed(seed)
-    q, k, v = (torch.randn(rows, heads, T, width, generator=random, dtype=torch.float64, requires_grad=True)
-               for heads, width in ((groups * per, 4), (groups, 4), (groups, J)))
+    q, k, v = (
+        torch.randn(rows, heads, T, width, generator=random, dtype=torch.float64, requires_grad=True)
+        for heads, width in ((groups * per, 4), (groups, 4), (groups, J))
+    )
     blocks = attend_nearby(q, k, v, window, scale=scale)
     plain = attend(q, k, v, mask=Mask(window=window), scale=scale, weights=True)[0]
     torch.testing.assert_close(blocks, plain, atol=1e-10, rtol=0)
@@ -37,13 +47,14 @@ def test_a_window_alone_goes_through_blocks_with_finite_gradients(device, dtype)
     assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(mixed.float().sum(), (q, k, v)))
 
 
-@pytest.mark.parametrize("condition", [dict(causal=True), dict(lengths=torch.tensor([200, 70])),
-                                       dict(starts=torch.tensor([0, 70]))])
+@pytest.mark.parametrize(
+    "condition", [dict(causal=True), dict(lengths=torch.tensor([200, 70])), dict(starts=torch.tensor([0, 70]))]
+)
 @pytest.mark.parametrize("bias", [None, torch.linspace(-2, 2, 200, dtype=torch.float64)])
 def test_what_else_a_mask_says_still_holds(condition, bias):
     """Long enough for blocks, were the window alone."""
     q, k, v = (torch.randn(2, 2, 200, 4, dtype=torch.float64) for _ in range(3))
-    assert scored_pairs(200, 5) < 200 ** 2
+    assert scored_pairs(200, 5) < 200**2
     for mask in (Mask(window=5), Mask(window=5, **condition)):
         plain = attend(q, k, v, mask=mask, bias=bias, weights=True)[0]
         torch.testing.assert_close(attend(q, k, v, mask=mask, bias=bias), plain, atol=1e-10, rtol=0)

@@ -29,16 +29,18 @@ def test_a_shift_of_sinusoids_is_one_linear_map():
 def test_rotary_scores_depend_on_distance_alone(offset):
     q, k = torch.randn(1, 2, 6, 8, dtype=torch.float64), torch.randn(1, 2, 6, 8, dtype=torch.float64)
     rotary = Rotary(8, 10_000.0)
+
     def scores(start):
         turned = rotary.rotation(torch.arange(6) + start)
         return rotate(q, turned) @ rotate(k, turned).transpose(-1, -2)
+
     torch.testing.assert_close(scores(0), scores(offset), atol=1e-9, rtol=0)
     torch.testing.assert_close(rotate(q, rotary.rotation(torch.arange(6) + offset)).norm(dim=-1), q.norm(dim=-1))
 
 
 def test_alibi_falls_linearly_with_distance_by_each_heads_slope():
     assert alibi_slopes(8) == [2.0 ** -(i + 1) for i in range(8)]
-    assert len(alibi_slopes(12)) == 12 and alibi_slopes(12)[8:] == [2 ** -0.5, 2 ** -1.5, 2 ** -2.5, 2 ** -3.5]
+    assert len(alibi_slopes(12)) == 12 and alibi_slopes(12)[8:] == [2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5]
     bias = Alibi(8).bias(torch.tensor([5]), torch.arange(8))
     torch.testing.assert_close(bias[3, 0], -0.0625 * torch.tensor([5.0, 4, 3, 2, 1, 0, 1, 2]))
 
@@ -48,8 +50,9 @@ def test_relative_buckets_are_those_of_t5(causal):
     t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
     distance = torch.arange(-400, 401)
     for buckets, most in ((32, 128), (8, 20)):
-        theirs = t5.T5Attention._relative_position_bucket(distance, bidirectional=not causal, num_buckets=buckets,
-                                                          max_distance=most)
+        theirs = t5.T5Attention._relative_position_bucket(
+            distance, bidirectional=not causal, num_buckets=buckets, max_distance=most
+        )
         assert torch.equal(distance_bucket(distance, buckets, most, causal), theirs)
 
 

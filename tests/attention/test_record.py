@@ -35,11 +35,22 @@ def attentions(draw):
     S = max(S, T)
     groups = draw(st.sampled_from([groups for groups in (1, 2, 4) if H % groups == 0]))
     q, k = torch.randn(B, H, T, 4), torch.randn(B, groups, S, 4)
-    mask = draw(st.sampled_from([
-        None, Mask(causal=True), Mask(lengths=torch.randint(0, S + 1, (B,))), Mask(window=2, starts=torch.randint(0, S, (B,))),
-        Mask(causal=True, prefix=torch.randint(0, S, (B,))), Mask(documents=torch.randint(0, 2, (B, S)), causal=True),
-        Mask(allowed=torch.rand(T, S) > 0.5), Mask(allowed=torch.rand(1, H, T, S) > 0.5),
-        Mask(allowed=torch.rand(B, 1, 1, S) > 0.5), Mask(allowed=torch.rand(B, H, T, S) > 0.5)]))
+    mask = draw(
+        st.sampled_from(
+            [
+                None,
+                Mask(causal=True),
+                Mask(lengths=torch.randint(0, S + 1, (B,))),
+                Mask(window=2, starts=torch.randint(0, S, (B,))),
+                Mask(causal=True, prefix=torch.randint(0, S, (B,))),
+                Mask(documents=torch.randint(0, 2, (B, S)), causal=True),
+                Mask(allowed=torch.rand(T, S) > 0.5),
+                Mask(allowed=torch.rand(1, H, T, S) > 0.5),
+                Mask(allowed=torch.rand(B, 1, 1, S) > 0.5),
+                Mask(allowed=torch.rand(B, H, T, S) > 0.5),
+            ]
+        )
+    )
     bias = draw(st.sampled_from([None, torch.randn(H, T, S), torch.randn(B, H, T, S), torch.randn(1, 1, S), torch.randn(T, S)]))
     place = Attend(scale=draw(st.sampled_from([None, 0.3])), score=Additive(4) if draw(st.booleans()) and groups == H else None)
     return q, k, place, mask, bias
@@ -76,7 +87,7 @@ def test_reductions_are_those_of_the_whole_map(asked, size):
     blocks = record(whole, "blocks", size).dense()
     for t in range(0, T, size):
         for s in range(0, S, size):
-            block = np.s_[:, :, t:t + size, s:s + size]
+            block = np.s_[:, :, t : t + size, s : s + size]
             np.testing.assert_allclose(blocks[block] - w[block].mean((2, 3), keepdims=True), 0, atol=1e-6)
     rows = record(whole, "rows", size).dense()
     np.testing.assert_allclose(rows[:, :, ::size], w[:, :, ::size], atol=1e-6)

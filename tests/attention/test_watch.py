@@ -80,8 +80,14 @@ def test_names_layers_heads_and_rows_that_are_not_there_are_refused(inputs):
         model(*inputs)
     assert seen.places() == ["decoder.blocks.0.self_attention", "decoder.blocks.1.self_attention"]
     assert seen.stack().shape == (2, 3, 2, 2, 6)
-    for wrong, problem in [({"layers": [7]}, "0 to 1"), ({"kinds": "("}, "no pattern"), ({"heads": [2]}, "has 2"),
-                           ({"rows": [7]}, "has 7 queries"), ({"budget": "much"}, "budget"), ({"keep": "all"}, "keep")]:
+    for wrong, problem in [
+        ({"layers": [7]}, "0 to 1"),
+        ({"kinds": "("}, "no pattern"),
+        ({"heads": [2]}, "has 2"),
+        ({"rows": [7]}, "has 7 queries"),
+        ({"budget": "much"}, "budget"),
+        ({"keep": "all"}, "keep"),
+    ]:
         with pytest.raises(Mistake, match=problem), watch(model, **wrong):
             model(*inputs)
     with pytest.raises(Mistake, match="not watched"):
@@ -95,16 +101,44 @@ FAMILIES = {
     "bert": ("masked", EncoderModel(kind="transformer", layers=2, **BLOCK), (13,), (READ, LENGTHS)),
     "classifier": ("classify", EncoderModel(kind="transformer", layers=2, **BLOCK), (13, 3), (READ, LENGTHS)),
     "gpt": ("language", DecoderModel(kind="transformer", layers=3, window=2, **BLOCK), (13,), (READ,)),
-    "llama": ("language", DecoderModel(kind="transformer", layers=2, key_value_heads=2, norm="rms", activation="swiglu",
-                                       positions={"kind": "rotary"}, **BLOCK), (13,), (READ,)),
-    "t5": ("corrupted", TransformerModel(preset="tiny", positions=Positions(kind="relative"), scale_scores=False, **BLOCK),
-           (13, 13), (READ, LENGTHS, READ)),
-    "universal": ("translate", UniversalModel(kind="universal", encoder_layers=2, decoder_layers=2, **BLOCK), (13, 13),
-                  (READ, LENGTHS, READ)),
-    "bahdanau": ("translate", RecurrentModel(kind="recurrent", cell="gru", width=8, attention="additive", decoder="bahdanau"),
-                 (13, 13), (READ, LENGTHS, READ)),
-    "luong": ("translate", RecurrentModel(kind="recurrent", cell="lstm", width=8, attention="general", decoder="luong"), (13, 13),
-              (READ, LENGTHS, READ)),
+    "llama": (
+        "language",
+        DecoderModel(
+            kind="transformer",
+            layers=2,
+            key_value_heads=2,
+            norm="rms",
+            activation="swiglu",
+            positions={"kind": "rotary"},
+            **BLOCK,
+        ),
+        (13,),
+        (READ,),
+    ),
+    "t5": (
+        "corrupted",
+        TransformerModel(preset="tiny", positions=Positions(kind="relative"), scale_scores=False, **BLOCK),
+        (13, 13),
+        (READ, LENGTHS, READ),
+    ),
+    "universal": (
+        "translate",
+        UniversalModel(kind="universal", encoder_layers=2, decoder_layers=2, **BLOCK),
+        (13, 13),
+        (READ, LENGTHS, READ),
+    ),
+    "bahdanau": (
+        "translate",
+        RecurrentModel(kind="recurrent", cell="gru", width=8, attention="additive", decoder="bahdanau"),
+        (13, 13),
+        (READ, LENGTHS, READ),
+    ),
+    "luong": (
+        "translate",
+        RecurrentModel(kind="recurrent", cell="lstm", width=8, attention="general", decoder="luong"),
+        (13, 13),
+        (READ, LENGTHS, READ),
+    ),
     "recurrent language": ("language", RecurrentLanguage(cell="gru", layers=2, width=8, attention="cosine"), (13,), (READ,)),
     "tagger": ("tag", RecurrentReader(cell="lstm", layers=1, width=8, attention="scaled"), (13, 3), (READ, LENGTHS)),
 }
@@ -120,7 +154,7 @@ def family(request):
 def test_scores_are_sums_of_components_and_weights_their_softmax(family, heads, rows):
     """Whatever is added to q·k, and whatever is hidden: what is recorded is what the model used."""
     model, inputs = family
-    steps = any("cross_attention" in name and "blocks" not in name for name in places(model))          # a call a word
+    steps = any("cross_attention" in name and "blocks" not in name for name in places(model))  # a call a word
     with torch.no_grad(), watch(model, heads=heads, rows=None if steps else rows, queries=True) as seen:
         watched = model(*inputs)
     with torch.no_grad():
@@ -160,6 +194,7 @@ def test_no_family_says_anything_else_when_watched(family, options):
         def hook(module, args, given, output):
             weights = attention_weights(args[0], args[1], score=module.score, scale=module.scale, **given)
             written.setdefault(name, []).append(weights.detach())
+
         return hook
 
     plain = model(*inputs)
@@ -218,8 +253,8 @@ def test_hidden_states_are_those_of_the_layers(family):
         assert len(states) == len(layers)
         real = LENGTHS[:, None] > torch.arange(7)
         if any("blocks" in name for name in seen.states):
-            layers, states = layers[:-1], states[:-1]                             # the last one is normalised there
-        if not isinstance(model, UniversalTransformer):                           # and here some tokens have halted
+            layers, states = layers[:-1], states[:-1]  # the last one is normalised there
+        if not isinstance(model, UniversalTransformer):  # and here some tokens have halted
             for state, layer in zip(states, layers):
                 torch.testing.assert_close(state[real], layer[real])
     assert all(state.shape[:2] == (3, 7) for name, (state, *_) in seen.states.items() if not name.startswith("decoder.cells"))
@@ -275,7 +310,7 @@ def test_an_ablated_head_adds_nothing(inputs):
         ablated = model(*inputs)
     projection = model.decoder.blocks[1].self_attention.to_out.weight
     with torch.no_grad():
-        projection[:, projection.size(1) // 2:] = 0
+        projection[:, projection.size(1) // 2 :] = 0
     torch.testing.assert_close(ablated, model(*inputs), atol=1e-5, rtol=1e-5)
 
 

@@ -25,15 +25,19 @@ def pictures(number=40, augment=EVERYTHING):
 
 
 def same(one, other):
-    return torch.equal(one.inputs["pixels"], other.inputs["pixels"]) and \
-        (one.mixture is None) == (other.mixture is None) and \
-        (one.mixture is None or (torch.equal(one.mixture.share, other.mixture.share) and
-         torch.equal(one.mixture.other, other.mixture.other)))
+    return (
+        torch.equal(one.inputs["pixels"], other.inputs["pixels"])
+        and (one.mixture is None) == (other.mixture is None)
+        and (
+            one.mixture is None
+            or (torch.equal(one.mixture.share, other.mixture.share) and torch.equal(one.mixture.other, other.mixture.other))
+        )
+    )
 
 
 def test_the_same_place_is_the_same_and_another_is_another():
     def at(seed, epoch, index):
-        torch.manual_seed(np.random.randint(1000))                                # whatever else was drawn
+        torch.manual_seed(np.random.randint(1000))  # whatever else was drawn
         return Batches(pictures(), 7 * 8, seed).batch(epoch, index).to(CPU)
 
     assert same(at(1, 2, 3), at(1, 2, 3))
@@ -75,22 +79,32 @@ def test_moved_and_turned_around(down, across, flip):
     x = torch.randint(1, 256, (2, 3, 5, 6), dtype=torch.uint8)
     found = moved(x, torch.tensor([[down, across], [0, 0]]), torch.tensor([flip, False]))
     expected = torch.zeros(3, 5 + 6, 6 + 6, dtype=torch.uint8)
-    expected[:, 3 + down:8 + down, 3 + across:9 + across] = x[0].flip(2) if flip else x[0]
+    expected[:, 3 + down : 8 + down, 3 + across : 9 + across] = x[0].flip(2) if flip else x[0]
     assert torch.equal(found[0], expected[:, 3:8, 3:9]) and torch.equal(found[1], x[1])
 
 
-PIXELS = np.stack([np.asarray(Image.fromarray(np.random.default_rng(1).integers(0, 220, (4, 6, 3)).astype(np.uint8)).resize(
-    (W, H), Image.Resampling.BICUBIC)), np.random.default_rng(2).integers(30, 200, (H, W, 3)).astype(np.uint8)])
+PIXELS = np.stack(
+    [
+        np.asarray(
+            Image.fromarray(np.random.default_rng(1).integers(0, 220, (4, 6, 3)).astype(np.uint8)).resize(
+                (W, H), Image.Resampling.BICUBIC
+            )
+        ),
+        np.random.default_rng(2).integers(30, 200, (H, W, 3)).astype(np.uint8),
+    ]
+)
 FAR = [0.6, -0.8]
 
 
 def affine(across, down):
     """What Pillow makes of a map from each place to where it comes from, both from the middle."""
+
     def change(image, far):
         (a, b, c), (d, e, f) = across(far), down(far)
         x, y = image.width / 2, image.height / 2
         data = (a, b, c + x - a * x - b * y, d, e, f + y - d * x - e * y)
         return image.transform(image.size, Image.Transform.AFFINE, data, Image.Resampling.BILINEAR, fillcolor=(128,) * 3)
+
     return change
 
 
@@ -105,8 +119,10 @@ PILLOW = {
     "shift x": affine(lambda far: (1, 0, 0.45 * far * W), lambda far: (0, 1, 0)),
     "shift y": affine(lambda far: (1, 0, 0), lambda far: (0, 1, 0.45 * far * H)),
     "turn": lambda image, far: image.rotate(30 * far, Image.Resampling.BILINEAR, fillcolor=(128,) * 3),
-    "brightness": enhanced(ImageEnhance.Brightness), "contrast": enhanced(ImageEnhance.Contrast),
-    "colour": enhanced(ImageEnhance.Color), "sharpness": enhanced(ImageEnhance.Sharpness),
+    "brightness": enhanced(ImageEnhance.Brightness),
+    "contrast": enhanced(ImageEnhance.Contrast),
+    "colour": enhanced(ImageEnhance.Color),
+    "sharpness": enhanced(ImageEnhance.Sharpness),
     "solarize": lambda image, far: ImageOps.solarize(image, 256 * (1 - abs(far))),
     "posterize": lambda image, far: ImageOps.posterize(image, 8 - round(4 * abs(far))),
     "autocontrast": lambda image, far: ImageOps.autocontrast(image),
@@ -121,7 +137,7 @@ def test_every_change_is_pillows(name):
     expected = np.stack([np.asarray(PILLOW[name](Image.fromarray(one), far)) for one, far in zip(PIXELS, FAR)]).astype(float)
     apart = np.abs(found - expected)
     geometric = name in ("shear x", "shear y", "shift x", "shift y", "turn")
-    assert np.median(apart) <= 1 and (apart <= 1).mean() > (0.9 if geometric else 0.999999)      # borders are mixed with grey
+    assert np.median(apart) <= 1 and (apart <= 1).mean() > (0.9 if geometric else 0.999999)  # borders are mixed with grey
     assert (name == "identity") == np.array_equal(found, PIXELS)
     assert name not in ("equalize", "posterize", "solarize") or not apart.any()
 
@@ -133,7 +149,7 @@ def test_every_picture_has_its_own_change():
     which, far = chance.integers(len(CHANGES), size=40), chance.uniform(-1, 1, 40)
     together = retouch(x, which, far)
     for i in range(40):
-        alone = retouch(x[i:i + 1], which[i:i + 1], far[i:i + 1])[0]
+        alone = retouch(x[i : i + 1], which[i : i + 1], far[i : i + 1])[0]
         torch.testing.assert_close(together[i], alone, atol=1e-3, rtol=0, msg=CHANGES[which[i]])
     again = Drawn(changes=[(which, far)])(Batch({"pixels": x.to(torch.uint8)}, torch.zeros(40), np.arange(40)))
     assert torch.equal(again.inputs["pixels"], together.round().clamp(0, 255).to(torch.uint8))
@@ -147,11 +163,11 @@ def changed(augment, number=40):
 
 def test_what_is_erased_is_a_rectangle_of_one_colour():
     before, batch = changed(Augment(erase=0.7), 200)
-    touched = (batch.inputs["pixels"] != before).any(1)                           # (B, H, W)
+    touched = (batch.inputs["pixels"] != before).any(1)  # (B, H, W)
     assert 0.6 < touched.any((1, 2)).float().mean() < 0.8 and batch.mixture is None
     for mask, after in zip(touched[touched.any((1, 2))], batch.inputs["pixels"][touched.any((1, 2))]):
         down, across = (mask.any(axis).nonzero()[:, 0] for axis in (1, 0))
-        inside = after[:, down[0]:down[-1] + 1, across[0]:across[-1] + 1]
+        inside = after[:, down[0] : down[-1] + 1, across[0] : across[-1] + 1]
         assert (inside == inside[:, :1, :1]).all() and inside.numel() <= 3 * (H * W / 3 + H + W)
 
 
@@ -169,7 +185,7 @@ def test_cutmix_shares_labels_by_what_is_seen_of_each_picture():
     before, batch = changed(Augment(cutmix=1.0))
     partners = torch.from_numpy(pictures(augment=Augment(cutmix=1.0)).batch(np.arange(40), 1, 0).change.partners)
     after, strangers = batch.inputs["pixels"], before[partners]
-    mine, theirs = (after == before).all(1), (after == strangers).all(1)          # (B, H, W)
+    mine, theirs = (after == before).all(1), (after == strangers).all(1)  # (B, H, W)
     assert (mine | theirs).all()
     for i in (partners != torch.arange(40)).nonzero()[:, 0].tolist():
         assert float(batch.mixture.share[i]) == pytest.approx(float(mine[i].float().mean()), abs=0.02)
@@ -194,4 +210,4 @@ def test_nothing_asked_for_is_nothing_done():
     assert not Augment().anything and EVERYTHING.anything
     before, batch = changed(Augment(rand_augment={"magnitude": 0.0}))
     same = (batch.inputs["pixels"] == before).all((1, 2, 3))
-    assert 0.4 < same.float().mean() < 0.99                                       # evened histograms know no magnitude
+    assert 0.4 < same.float().mean() < 0.99  # evened histograms know no magnitude

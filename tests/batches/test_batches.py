@@ -75,14 +75,14 @@ def test_an_epoch_reads_every_sentence_once_and_as_it_is(store, tokenizers):
             assert row not in seen
             assert source[length - 1] == EOS and target[0] == BOS and (source[length:] == PAD).all()
             end = labels.tolist().index(EOS)
-            assert target[1:end + 1].tolist() == labels[:end].tolist() and (labels[end + 1:] == NOTHING).all()
-            seen[row] = tokenizers[0].decode([source[:length - 1].tolist()])[0], tokenizers[1].decode([labels[:end].tolist()])[0]
+            assert target[1 : end + 1].tolist() == labels[:end].tolist() and (labels[end + 1 :] == NOTHING).all()
+            seen[row] = tokenizers[0].decode([source[: length - 1].tolist()])[0], tokenizers[1].decode([labels[:end].tolist()])[0]
     assert [seen[i] for i in range(len(PAIRS))] == list(zip(PAIRS.source, PAIRS.target))
 
 
 def test_a_batch_is_a_pure_function_of_seed_epoch_and_step(store):
     one, other = Batches(store, 512, seed=1), Batches(store, 512, seed=1)
-    other.batch(4, 3)                                 # having been elsewhere changes nothing
+    other.batch(4, 3)  # having been elsewhere changes nothing
     for epoch, index in ((0, 0), (3, 5), (1, 2)):
         assert torch.equal(one.batch(epoch, index).inputs["source"], other.batch(epoch, index).inputs["source"])
     orders = [np.concatenate(Batches(store, 512, seed=seed).plan(epoch)).tolist() for seed, epoch in ((1, 0), (1, 1), (2, 0))]
@@ -123,7 +123,7 @@ def test_evaluation_reads_each_pair_once_without_dropout(store, tokenizers):
     assert sorted(rows.tolist()) == list(range(len(PAIRS)))
     batch = next(in_order(store, 512))
     source, lengths, _ = batch.inputs.values()
-    assert source[0, :lengths[0] - 1].tolist() == tokenizers[0].encode([PAIRS.source[batch.rows[0]]])[0]
+    assert source[0, : lengths[0] - 1].tolist() == tokenizers[0].encode([PAIRS.source[batch.rows[0]]])[0]
 
 
 def test_a_store_is_built_once_and_found_by_its_content(tokenizers, monkeypatch):
@@ -181,9 +181,11 @@ def test_filled_up_to_a_multiple_few_shapes_come_and_nothing_else_changes(store)
             again = store.batch(batch.rows, 3, epoch)
             assert batch.label_count() == again.label_count()
             assert torch.equal(batch.inputs["lengths"], again.inputs["lengths"])
-            assert torch.equal(batch.inputs["source"][:, :again.inputs["source"].size(1)], again.inputs["source"])
-            assert (batch.labels[:, again.labels.size(1):] == NOTHING).all()
+            assert torch.equal(batch.inputs["source"][:, : again.inputs["source"].size(1)], again.inputs["source"])
+            assert (batch.labels[:, again.labels.size(1) :] == NOTHING).all()
         shapes = {tuple(batch.inputs[name].shape for name in ("source", "target")) for batch in batches}
-        before = {tuple(batch.inputs[name].shape for name in ("source", "target"))
-                  for batch in (plain.batch(epoch, index) for index in range(len(plain.plan(epoch))))}
+        before = {
+            tuple(batch.inputs[name].shape for name in ("source", "target"))
+            for batch in (plain.batch(epoch, index) for index in range(len(plain.plan(epoch))))
+        }
         assert len(shapes) < len(before) / 2

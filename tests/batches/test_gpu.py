@@ -25,14 +25,14 @@ def test_they_are_kept_there_and_changed_as_here():
     rows = np.random.default_rng(1).permutation(64)
     one, other = there.batch(rows, 1, 0).to(GPU), here.batch(rows, 1, 0).to(CPU)
     apart = (one.inputs["pixels"].cpu().int() - other.inputs["pixels"].int()).abs()
-    assert apart.float().mean() < 0.5 and (apart <= 1).float().mean() > 0.95      # a threshold may fall on either side
+    assert apart.float().mean() < 0.5 and (apart <= 1).float().mean() > 0.95  # a threshold may fall on either side
     torch.testing.assert_close(one.mixture.share.cpu(), other.mixture.share)
     assert torch.equal(one.mixture.other.cpu(), other.mixture.other) and torch.equal(one.labels.cpu(), other.labels)
 
 
 def test_nothing_waits_for_the_device():
     rows = pictures(GPU)
-    rows.batch(np.arange(64), 1, 0).to(GPU)                                       # whatever waits once may do so now
+    rows.batch(np.arange(64), 1, 0).to(GPU)  # whatever waits once may do so now
     torch.cuda.set_sync_debug_mode("error")
     try:
         rows.batch(np.arange(64), 1, 1).to(GPU)

@@ -49,7 +49,7 @@ def test_the_same_again_and_another_the_next_epoch():
     assert torch.equal(first.labels, again.labels) and torch.equal(first.inputs["source"], again.inputs["source"])
     assert not torch.equal(first.labels, later.labels)
     alone = rows.batch(np.array([17]), 1, 0)
-    assert torch.equal(alone.labels[0], first.labels[17, :alone.labels.size(1)]), "company changes nothing"
+    assert torch.equal(alone.labels[0], first.labels[17, : alone.labels.size(1)]), "company changes nothing"
 
 
 def test_whole_words_are_hidden_whole():

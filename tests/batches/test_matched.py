@@ -26,7 +26,7 @@ def test_a_picture_has_a_caption_of_its_own_and_in_time_all_of_them():
     for epoch in range(max(COUNTS)):
         batch = made.batch(np.arange(len(COUNTS)), 1, epoch)
         for i, (ids, length) in enumerate(zip(batch.inputs["source"], batch.inputs["lengths"])):
-            assert ids[0] == 1 and ids[length - 1] == 2 and len(set(ids[1:length - 1].tolist())) == 1
+            assert ids[0] == 1 and ids[length - 1] == 2 and len(set(ids[1 : length - 1].tolist())) == 1
             seen[i].add(int(ids[1]) - 10)
             assert batch.inputs["pixels"][i].unique().tolist() == [i]
     assert [sorted(found) for found in seen] == [list(range(a, b)) for a, b in zip(made.first, made.first[1:])]
@@ -48,7 +48,7 @@ def test_batches_are_drawn_from_all_pairs_and_labels_are_their_places():
     assert sizes == [1, 4, 4]
     assert batches.batch(0, 0).labels.tolist() == list(range(len(batches.rows(0, 0))))
     lengths = [set(batches.batch(epoch, i).inputs["lengths"].tolist()) for epoch in range(3) for i in range(3)]
-    assert any(len(found) > 1 for found in lengths)                               # not sorted by length
+    assert any(len(found) > 1 for found in lengths)  # not sorted by length
 
 
 def test_what_is_evaluated_is_neither_changed_nor_drawn():

@@ -33,7 +33,7 @@ def test_an_epoch_reads_each_task_in_its_share(sizes, data):
         for index in range(len(batches.plan(epoch))):
             batch = batches.batch(epoch, index)
             for source, length, target, labels in zip(*batch.inputs.values(), batch.labels):
-                text = source[:length - 1].tolist()
+                text = source[: length - 1].tolist()
                 assert source[length - 1] == EOS and labels.tolist()[:length] == [*text[::-1], EOS]
                 assert target[1:length].tolist() == text[::-1] and (labels[length:] < 0).all()
                 read[(text[0] - 5) // 10, text[-1] - 100] += 1
@@ -66,7 +66,7 @@ def test_in_proportion_every_example_is_read_once(sizes):
 def test_shares_are_those_of_the_paper():
     sizes = [1000, 100, 10]
     assert shares(sizes, [1, 1, 1], temperature=np.inf) == [370, 370, 370]
-    assert shares(sizes, [1, 1, 1], limit=100) == [529, 529, 53]                  # min(e, K)
+    assert shares(sizes, [1, 1, 1], limit=100) == [529, 529, 53]  # min(e, K)
     roots = np.sqrt(sizes)
     assert shares(sizes, [1, 1, 1], temperature=2) == np.rint(1110 * roots / roots.sum()).astype(int).tolist()
     assert shares(sizes, [1, 1, 2], temperature=np.inf) == [278, 278, 555]

@@ -70,9 +70,11 @@ def test_every_text_is_read_once_an_epoch_as_it_would_be_alone(texts, epoch, tas
 def test_a_row_is_a_pure_function_of_seed_and_epoch():
     texts = [[5 + i] * (i % 7) for i in range(200)]
     one, other = Packed(sentences(texts), ROOM), Packed(sentences(texts), ROOM)
-    other.batch(np.arange(3), 1, 5)                   # having been elsewhere changes nothing
-    batches = [packed.batch(np.arange(9), seed, epoch) for packed, seed, epoch in
-               ((one, 1, 2), (other, 1, 2), (other, 1, 3), (one, 2, 2))]
+    other.batch(np.arange(3), 1, 5)  # having been elsewhere changes nothing
+    batches = [
+        packed.batch(np.arange(9), seed, epoch)
+        for packed, seed, epoch in ((one, 1, 2), (other, 1, 2), (other, 1, 3), (one, 2, 2))
+    ]
     assert all(torch.equal(part, batches[1].inputs[name]) for name, part in batches[0].inputs.items())
     assert all(not torch.equal(batches[0].labels, later.labels) for later in batches[2:])
 
@@ -97,8 +99,11 @@ def test_windows_say_every_word_once_and_pack(texts, most, pack):
     batches = Batches(Packed(windows, 2 * most), 40, seed=1)
     found = [pair for i in range(len(batches.plan(1))) for pair in documents_of(batches.batch(1, i), "target")]
     read, said = whole.unpadded(np.arange(len(texts)), 1, 1)
-    assert sorted(found) == sorted((read[i][at:at + most].tolist(), said[i][at:at + most].tolist())
-                                   for i in range(len(texts)) for at in range(0, len(read[i]), most))
+    assert sorted(found) == sorted(
+        (read[i][at : at + most].tolist(), said[i][at : at + most].tolist())
+        for i in range(len(texts))
+        for at in range(0, len(read[i]), most)
+    )
 
 
 @given(TEXTS, st.integers(3, 6))

@@ -58,13 +58,17 @@ def test_a_store_is_found_by_content_and_settings(pictures, monkeypatch, tmp_pat
     assert isinstance(first, np.memmap)
     copies = []
     for i, one in enumerate(pictures.pictures[:70]):
-        (tmp_path / f"{i}.webp").write_bytes(one.read())                          # the same by another name
+        (tmp_path / f"{i}.webp").write_bytes(one.read())  # the same by another name
         copies.append(Piece(tmp_path / f"{i}.webp"))
     monkeypatch.setattr(module, "pixels_of", lambda *_: pytest.fail("decoded again"))
     renamed = Pictures([*copies, *pictures.pictures[70:]])
     assert np.array_equal(open_pixels(renamed, FRAME, workers=1), first)
-    for other, frame in ((pictures.choose(range(299)), FRAME), (pictures, Frame((8, 8), (8, 8))),
-                         (pictures, Frame((8, 12), (8, 12), "stretch")), (pictures, Frame((8, 12), (8, 12), resample="box"))):
+    for other, frame in (
+        (pictures.choose(range(299)), FRAME),
+        (pictures, Frame((8, 8), (8, 8))),
+        (pictures, Frame((8, 12), (8, 12), "stretch")),
+        (pictures, Frame((8, 12), (8, 12), resample="box")),
+    ):
         with pytest.raises(pytest.fail.Exception):
             open_pixels(other, frame, workers=1)
     (folder,) = cache_folder().iterdir()
@@ -87,7 +91,7 @@ def test_a_disk_without_room_is_told_before_anything_is_written(pictures, monkey
 def test_batches_are_taken_from_the_disk_or_from_a_device(pictures):
     stored = open_pixels(pictures, FRAME)
     rows = np.array([5, 299, 0])
-    there = torch.from_numpy(np.array(stored))                                    # as it would lie on a GPU
+    there = torch.from_numpy(np.array(stored))  # as it would lie on a GPU
     assert torch.equal(take(stored, rows), take(there, rows)) and take(stored, rows).shape == (3, 3, 8, 12)
     assert take(stored, rows)[1, :, 0, 0].tolist() == [43, 1, 7]
     assert placed(stored, torch.device("cpu")) is stored
@@ -98,5 +102,5 @@ def test_batches_are_taken_from_the_disk_or_from_a_device(pictures):
 def test_a_jpeg_among_them_is_one_of_them(tmp_path):
     file = io.BytesIO()
     Image.new("RGB", (20, 20), (255, 0, 0)).save(file, "JPEG")
-    (tmp_path / "wrong-name.png").write_bytes(file.getvalue())                    # what it is, not what it is called
+    (tmp_path / "wrong-name.png").write_bytes(file.getvalue())  # what it is, not what it is called
     assert (decoded([Piece(tmp_path / "wrong-name.png")], FRAME)[0, 0, 0] > [250, -1, -1]).all()

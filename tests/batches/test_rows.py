@@ -25,7 +25,7 @@ def test_a_language_model_says_every_word_and_the_end(texts):
     for batch in in_order(Sentences(Side(Ragged.of(texts))), 20):
         for row, target, labels in zip(batch.rows, batch.inputs["target"], batch.labels):
             assert said(labels) == [*texts[row], EOS]
-            assert target.tolist()[:len(texts[row]) + 1] == [BOS, *texts[row]]
+            assert target.tolist()[: len(texts[row]) + 1] == [BOS, *texts[row]]
 
 
 @given(TEXTS)

@@ -35,7 +35,7 @@ def test_what_was_cut_out_fits_where_its_sentinel_is(ids, share, mean_length, se
     assert restored(source, target) == ids
     tokens, spans = cuts(len(ids), settings, len(SENTINELS) - 1)
     assert [token for token in source if token in SENTINELS] == list(SENTINELS[:spans])
-    assert [token for token in target if token in SENTINELS] == list(SENTINELS[:spans + 1])
+    assert [token for token in target if token in SENTINELS] == list(SENTINELS[: spans + 1])
     assert len(source) == len(ids) - tokens + spans and len(target) == tokens + spans + 1
     if len(ids) > 1:
         assert abs(tokens - share * len(ids)) <= 1
@@ -63,6 +63,6 @@ def test_batches_are_as_long_as_was_said_and_the_same_again():
             assert length == longest[0][row] and read[length - 1] == EOS
             spoken = labels[labels != NOTHING].tolist()
             assert len(spoken) == longest[1][row] and spoken[-1] == EOS and said[0] == BOS
-            assert restored(read[:length - 1].tolist(), spoken[:-1]) == texts[row]
+            assert restored(read[: length - 1].tolist(), spoken[:-1]) == texts[row]
     one, again, later = (rows.batch(np.arange(9), 1, epoch) for epoch in (0, 0, 1))
     assert torch.equal(one.labels, again.labels) and one.labels.tolist() != later.labels.tolist()

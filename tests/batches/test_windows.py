@@ -38,12 +38,13 @@ def test_nothing_is_lost_and_labels_point_at_the_answer(examples, max_length, st
     seen = [np.zeros(len(rows.places(i)), bool) for i in range(len(examples))]
     whole = [False] * len(examples)
     for batch in in_order(rows, 200):
-        for row, source, length, segments, label in zip(batch.rows, batch.inputs["source"], batch.inputs["lengths"].tolist(),
-                                                        batch.inputs["segments"], batch.labels.tolist()):
+        for row, source, length, segments, label in zip(
+            batch.rows, batch.inputs["source"], batch.inputs["lengths"].tolist(), batch.inputs["segments"], batch.labels.tolist()
+        ):
             asks, first, last, begin = rows.asks[row], rows.first[row], rows.last[row], int(rows.begins(np.array([row]))[0])
             question, context = TOKENIZER.encode([examples.question[asks], examples.context[asks]])
             room = max_length - marks.around_two
-            expected = [*marks.before, *question[:room // 2], *marks.middle, *context[first:last], *marks.after]
+            expected = [*marks.before, *question[: room // 2], *marks.middle, *context[first:last], *marks.after]
             assert source.tolist()[:length] == expected and length <= max_length
             assert segments.tolist() == [0] * begin + [marks.segment] * (length - begin) + [0] * (len(segments) - length)
             seen[asks][first:last] = True

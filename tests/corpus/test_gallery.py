@@ -49,23 +49,42 @@ def forms(tmp_path):
     (tmp_path / "folder" / "empty").mkdir()
     lines = [f"folder/{label}/deeper/{shade}.PNG\t{label}\n" for label, shade in rows]
     (tmp_path / "a.tsv").write_text("".join(lines))
-    (tmp_path / "b.jsonl").write_text("".join(json.dumps({"file": path, "kind": label}) + "\n"
-                                              for path, label in (line.strip().split("\t") for line in lines)))
+    (tmp_path / "b.jsonl").write_text(
+        "".join(json.dumps({"file": path, "kind": label}) + "\n" for path, label in (line.strip().split("\t") for line in lines))
+    )
     laid, index = b"", ""
     for label, shade in rows:
         index += f"{label}\t{len(laid)}\t{len(png(shade))}\n"
         laid += png(shade)
     (tmp_path / "c.pngs").write_bytes(laid)
     (tmp_path / "c.index.tsv").write_text(index)
-    tar(tmp_path / "d.tar", [member for i, (label, shade) in enumerate(rows)
-                             for member in ((f"x/{i:04}.png", png(shade)), (f"x/{i:04}.cls", f"{label}\n".encode()))])
-    tar(tmp_path / "e.tar", [member for i, (label, shade) in enumerate(rows) for member in (
-        (f"{i:04}.json", json.dumps({"label": label}).encode()), (f"{i:04}.png", png(shade)))])
+    tar(
+        tmp_path / "d.tar",
+        [
+            member
+            for i, (label, shade) in enumerate(rows)
+            for member in ((f"x/{i:04}.png", png(shade)), (f"x/{i:04}.cls", f"{label}\n".encode()))
+        ],
+    )
+    tar(
+        tmp_path / "e.tar",
+        [
+            member
+            for i, (label, shade) in enumerate(rows)
+            for member in ((f"{i:04}.json", json.dumps({"label": label}).encode()), (f"{i:04}.png", png(shade)))
+        ],
+    )
     return tmp_path
 
 
-FORMS = {"folder": {"label": 1}, "a.tsv": {"label": 1}, "b.jsonl": {"label": "kind", "path": "file"}, "c.index.tsv": {"label": 0},
-         "d.tar": {"label": 1}, "e.tar": {"label": "label"}}
+FORMS = {
+    "folder": {"label": 1},
+    "a.tsv": {"label": 1},
+    "b.jsonl": {"label": "kind", "path": "file"},
+    "c.index.tsv": {"label": 0},
+    "d.tar": {"label": 1},
+    "e.tar": {"label": "label"},
+}
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -94,7 +113,7 @@ def test_what_is_held_out_shares_no_picture_whatever_it_is_called(tmp_path):
     train, valid, test = hold_out(everything, 5)
     assert (len(train), len(valid), len(test)) == (60, 10, 10)
     assert not set(train.digests) & set(valid.digests) and not set(valid.digests) & set(test.digests)
-    assert train.digests == Pictures(train.pictures).digests                      # carried along, not read again
+    assert train.digests == Pictures(train.pictures).digests  # carried along, not read again
     with pytest.raises(Mistake, match=r"has 40 distinct examples; data.held_out = 11"):
         hold_out(everything, 11)
 
@@ -102,13 +121,23 @@ def test_what_is_held_out_shares_no_picture_whatever_it_is_called(tmp_path):
 def test_captions_are_columns_or_lines_or_what_lies_beside(forms):
     (forms / "columns.tsv").write_text("folder/dark/deeper/10.PNG\tone\ttwo\nfolder/dark/deeper/20.PNG\tthree\t\n")
     assert read_pictures([forms / "columns.tsv"], captions=[1, 2]).captions == [["one", "two"], ["three"]]
-    (forms / "lines.tsv").write_text("folder/dark/deeper/10.PNG\tone\nfolder/dark/deeper/20.PNG\tthree\n"
-                                     "folder/dark/deeper/10.PNG\ttwo\n")
+    (forms / "lines.tsv").write_text(
+        "folder/dark/deeper/10.PNG\tone\nfolder/dark/deeper/20.PNG\tthree\nfolder/dark/deeper/10.PNG\ttwo\n"
+    )
     found = read_pictures([forms / "lines.tsv"], captions=[1])
     assert found.captions == [["one", "two"], ["three"]] and len(found.pictures) == 2
     assert found.texts() == [["one", "two", "three"]]
-    tar(forms / "t.tar", [("1.png", png(1)), ("1.txt", b"one\ntwo\n"), ("2.txt", b"three"), ("2.png", png(2)),
-                          ("3.png", png(3)), ("3.json", json.dumps({"captions": ["four", "five"], "label": "x"}).encode())])
+    tar(
+        forms / "t.tar",
+        [
+            ("1.png", png(1)),
+            ("1.txt", b"one\ntwo\n"),
+            ("2.txt", b"three"),
+            ("2.png", png(2)),
+            ("3.png", png(3)),
+            ("3.json", json.dumps({"captions": ["four", "five"], "label": "x"}).encode()),
+        ],
+    )
     assert read_pictures([forms / "t.tar"], captions=[1]).captions == [["one", "two"], ["three"], ["four", "five"]]
     (forms / "c2.pngs").write_bytes(png(1) + png(2))
     (forms / "c2.index.tsv").write_text(f"n\t0\t{len(png(1))}\tone\ttwo\nm\t{len(png(1))}\t{len(png(2))}\tthree\tfour\n")

@@ -69,8 +69,10 @@ def test_cmyk_becomes_rgb():
     assert np.abs(seen(written(image, "JPEG", quality=95)) - SMOOTH).mean() < 6
 
 
-@pytest.mark.parametrize("orientation, turned", [(3, lambda a: a[::-1, ::-1]), (6, lambda a: np.rot90(a, -1)),
-                                                 (8, lambda a: np.rot90(a)), (2, lambda a: a[:, ::-1])])
+@pytest.mark.parametrize(
+    "orientation, turned",
+    [(3, lambda a: a[::-1, ::-1]), (6, lambda a: np.rot90(a, -1)), (8, lambda a: np.rot90(a)), (2, lambda a: a[:, ::-1])],
+)
 def test_exifs_turn_is_applied(orientation, turned):
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -94,7 +96,7 @@ def refused(data, match):
 @pytest.mark.parametrize("share", [0.5, 0.9])
 def test_a_truncated_picture_is_refused(kind, share):
     data = written(Image.fromarray(np.random.default_rng(0).integers(0, 256, (80, 80, 3)).astype(np.uint8)), kind)
-    refused(data[:int(share * len(data))], "is damaged|is not a PNG")
+    refused(data[: int(share * len(data))], "is damaged|is not a PNG")
 
 
 @pytest.mark.parametrize("data", [b"", b"a text", *(written(Image.fromarray(COLOURS), kind) for kind in ("GIF", "BMP"))])
@@ -102,7 +104,7 @@ def test_what_is_no_picture_of_ours_is_refused(data):
     refused(data, "is not a PNG, JPEG or WebP picture; convert it")
 
 
-@pytest.mark.parametrize("limit", [40, 20])                                       # Pillow warns of the one and refuses the other
+@pytest.mark.parametrize("limit", [40, 20])  # Pillow warns of the one and refuses the other
 def test_a_decompression_bomb_is_refused(monkeypatch, limit):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
     refused(written(Image.fromarray(COLOURS)), f"more than {limit} pixels")
@@ -114,7 +116,7 @@ def test_a_bomb_is_refused_in_every_thread(monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 40)
     small, large = written(Image.fromarray(COLOURS[:4])), written(Image.fromarray(COLOURS))
     before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)                                                   # so that they take turns in the middle of it
+    sys.setswitchinterval(1e-6)  # so that they take turns in the middle of it
     with ThreadPoolExecutor(8) as pool:
         told = [pool.submit(refused, large, "more than 40 pixels") if i % 2 else pool.submit(seen, small) for i in range(2000)]
     sys.setswitchinterval(before)
@@ -138,7 +140,7 @@ def test_whatever_the_bytes_it_is_a_picture_or_a_mistake(kind, seed, number):
 @pytest.mark.parametrize("fit", ["crop", "stretch"])
 @pytest.mark.parametrize("size, resized", [((32, 32), (32, 32)), ((20, 30), (24, 36)), ((64, 16), (64, 16))])
 def test_resized_and_cut_in_one_go_is_resized_then_cut(fit, size, resized):
-    image = Image.fromarray(SMOOTH)                                               # 60 high, 90 wide
+    image = Image.fromarray(SMOOTH)  # 60 high, 90 wide
     tall, wide = resized
     if fit == "crop":
         scale = max(tall / 60, wide / 90)
@@ -152,7 +154,7 @@ def test_resized_and_cut_in_one_go_is_resized_then_cut(fit, size, resized):
 
 def test_a_picture_of_the_right_size_is_not_touched_and_a_thin_one_takes_no_room():
     assert np.array_equal(Frame((6, 9), (6, 9)).bring(Image.fromarray(COLOURS)), COLOURS)
-    thin = Image.new("RGB", (1, 60_000), "red")                                   # resized in full it would have 3 · 10^9 pixels
+    thin = Image.new("RGB", (1, 60_000), "red")  # resized in full it would have 3 · 10^9 pixels
     assert (Frame((224, 224), (224, 224)).bring(thin) == [255, 0, 0]).all()
 
 

@@ -29,8 +29,10 @@ def test_the_three_forms_hold_the_same_pairs(tmp_path):
 def test_columns_may_be_named_and_several_make_a_source(tmp_path):
     named = read_pairs([write(tmp_path / "a.tsv", "de\ten", *(f"{t}\t{s}" for s, t in ROWS))], columns=("en", "de"))
     assert list(zip(named.source, named.target)) == ROWS and named.lines == [2, 3, 4]
-    three = read_pairs([write(tmp_path / "b.jsonl", '{"q": "what", "c": "a\\tb", "a": 3}', '{"q": "", "c": "", "a": ""}')],
-                       columns=("q", "c", "a"))
+    three = read_pairs(
+        [write(tmp_path / "b.jsonl", '{"q": "what", "c": "a\\tb", "a": 3}', '{"q": "", "c": "", "a": ""}')],
+        columns=("q", "c", "a"),
+    )
     assert (three.source, three.target, three.lines) == (["what\ta b"], ["3"], [1])
     with pytest.raises(Mistake, match=r"b.tsv:2 has an empty source side"):
         read_pairs([write(tmp_path / "b.tsv", "x\ty\tz", "x\t\tz")], columns=(0, 1, 2))
@@ -43,16 +45,19 @@ def test_pairs_empty_on_both_sides_are_left_out_and_lines_still_known(tmp_path):
     assert pairs.source == ["one", "three"] and pairs.where(1).endswith("a.en:3")
 
 
-@pytest.mark.parametrize("files, said", [
-    ({"a.en": "x\ny\nz\n", "a.de": "x\n"}, r"a.en has 3 lines but .*a.de has 1"),
-    ({"a.en": "x\n\n", "a.de": "x\ny\n"}, r"a.en:2 has an empty source side"),
-    ({"a.tsv": "x\ty\nx\n"}, r"a.tsv:2 has 1 columns"),
-    ({"a.jsonl": '{"source": "x"}\n'}, r"a.jsonl:1 lacks a text field"),
-    ({"a.jsonl": "{\n"}, r"a.jsonl:1 is not JSON"),
-    ({"a.jsonl": "[" * 100_000 + "\n"}, r"a.jsonl:1 is not JSON"),
-    ({"a.txt": "x\n"}, "give two aligned files"),
-    ({"a.en": "\n\n", "a.de": "\n\n"}, "has no sentence pairs"),
-])
+@pytest.mark.parametrize(
+    "files, said",
+    [
+        ({"a.en": "x\ny\nz\n", "a.de": "x\n"}, r"a.en has 3 lines but .*a.de has 1"),
+        ({"a.en": "x\n\n", "a.de": "x\ny\n"}, r"a.en:2 has an empty source side"),
+        ({"a.tsv": "x\ty\nx\n"}, r"a.tsv:2 has 1 columns"),
+        ({"a.jsonl": '{"source": "x"}\n'}, r"a.jsonl:1 lacks a text field"),
+        ({"a.jsonl": "{\n"}, r"a.jsonl:1 is not JSON"),
+        ({"a.jsonl": "[" * 100_000 + "\n"}, r"a.jsonl:1 is not JSON"),
+        ({"a.txt": "x\n"}, "give two aligned files"),
+        ({"a.en": "\n\n", "a.de": "\n\n"}, "has no sentence pairs"),
+    ],
+)
 def test_what_is_not_parallel_is_refused(tmp_path, files, said):
     for name, text in files.items():
         (tmp_path / name).write_text(text)

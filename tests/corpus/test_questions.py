@@ -21,9 +21,16 @@ ASKED = [("what?", [("sieben", 20)]), ("which?", [("Äpfel", 27), ("Äpfel", 40)
 
 def squad(version):
     """As SQuAD has them; 1.1 without the question that has no answer."""
-    qas = [{"id": f"q{i}", "question": question, "answers": [{"text": text, "answer_start": start} for text, start in answers],
-            **({"is_impossible": not answers, "plausible_answers": []} if version == "v2.0" else {})}
-           for i, (question, answers) in enumerate(ASKED) if answers or version == "v2.0"]
+    qas = [
+        {
+            "id": f"q{i}",
+            "question": question,
+            "answers": [{"text": text, "answer_start": start} for text, start in answers],
+            **({"is_impossible": not answers, "plausible_answers": []} if version == "v2.0" else {}),
+        }
+        for i, (question, answers) in enumerate(ASKED)
+        if answers or version == "v2.0"
+    ]
     return {"version": version, "data": [{"title": "x", "paragraphs": [{"context": CONTEXT, "qas": qas}]}]}
 
 
@@ -32,6 +39,7 @@ def flat(columns=False):
         if columns:
             return {"text": [text for text, _ in found], "answer_start": [start for _, start in found]}
         return [{"text": text, "start": start} for text, start in found]
+
     rows = [{"question": question, "context": CONTEXT, "answers": answers(found)} for question, found in ASKED]
     return "\n".join(map(json.dumps, rows))
 
@@ -70,11 +78,15 @@ WRONG = {
     "empty question": (change(lambda p, q: q.update(question=" ")), "question q0 has an empty 'question'"),
     "no id": (change(lambda p, q: (q.pop("id"), q.pop("question"))), r"paragraphs\[0\].qas\[0\] lacks 'question'"),
     "no answers": (change(lambda p, q: q.pop("answers")), "question q0 lacks 'answers'"),
-    "an answer of nothing": (change(lambda p, q: q.update(answers=[{"text": "", "answer_start": 0}])),
-                             "question q0, an answer, has an empty 'text'"),
+    "an answer of nothing": (
+        change(lambda p, q: q.update(answers=[{"text": "", "answer_start": 0}])),
+        "question q0, an answer, has an empty 'text'",
+    ),
     "no start": (change(lambda p, q: q["answers"][0].pop("answer_start")), "answer 'sieben' lacks 'answer_start'"),
-    "wrong start": (change(lambda p, q: q["answers"][0].update(answer_start=21)),
-                    "q0: the answer 'sieben' should stand at answer_start = 21, where 'ieben ' stands; it stands at 20 "),
+    "wrong start": (
+        change(lambda p, q: q["answers"][0].update(answer_start=21)),
+        "q0: the answer 'sieben' should stand at answer_start = 21, where 'ieben ' stands; it stands at 20 ",
+    ),
     "start outside": (change(lambda p, q: q["answers"][0].update(answer_start=-5)), "answer_start = -5, outside the context"),
     "not there at all": (change(lambda p, q: q["answers"][0].update(text="acht")), "the context does not have it"),
     "impossible with answers": (change(lambda p, q: q.update(is_impossible=True)), "is said to be impossible, but has answers"),
@@ -102,9 +114,16 @@ def test_other_files_and_questions_without_an_answer_are_refused(tmp_path):
         read_questions([tmp_path / "a.jsonl"], unanswerable=False)
 
 
-JUNK = st.recursive(st.none() | st.booleans() | st.integers(-5, 40) | st.text(max_size=4),
-                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(
-                        ["question", "context", "answers", "text", "start", "answer_start", "data", "paragraphs", "qas"]), inner))
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 40) | st.text(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["question", "context", "answers", "text", "start", "answer_start", "data", "paragraphs", "qas"]),
+            inner,
+        )
+    ),
+)
 
 
 @given(JUNK, st.sampled_from(["a.json", "a.jsonl"]))

@@ -15,8 +15,11 @@ WORLD = {"kind": "shapes", "number": 12, "held_out": 6, "shapes": (1, 2)}
 @pytest.mark.parametrize("of", ["kind", "colour", "both"])
 def test_labels_are_what_the_world_knows(of):
     data = read_dataset(LabelledPictures(size=32, of=of, world=WORLD))
-    assert (len(data.train), len(data.valid), {name: len(one) for name, one in data.tests.items()}) == \
-        (12, 6, {"test": 6, "composition": 6})
+    assert (len(data.train), len(data.valid), {name: len(one) for name, one in data.tests.items()}) == (
+        12,
+        6,
+        {"test": 6, "composition": 6},
+    )
     for examples in (data.train, data.tests["composition"]):
         assert examples.label == [picture.label(of) for picture in examples.gold]
         assert all(np.array_equal(pixels, picture.pixels()) for pixels, picture in zip(examples.pictures, examples.gold))
@@ -27,15 +30,20 @@ def test_labels_are_what_the_world_knows(of):
 def test_captions_are_true_of_their_pictures():
     data = CaptionedPictures(size=40, world=WORLD)
     found = drawn(data, data.world, "valid", 5)
-    assert all(shapes.true_of(shapes.parse(text), picture.scene)
-               for texts, picture in zip(found.captions, found.gold) for text in texts)
+    assert all(
+        shapes.true_of(shapes.parse(text), picture.scene) for texts, picture in zip(found.captions, found.gold) for text in texts
+    )
     assert {pixels.shape for pixels in found.pictures} == {(40, 40, 3)}
 
 
-@pytest.mark.parametrize("change, message", [
-    ({"task": "language"}, "has pictures, and this task reads texts"),
-    ({"task": "classify", "model": {"kind": "vit"}, "data": {"size": 30}}, "a multiple of 8"),
-    ({"task": "classify", "model": {"kind": "vit"}, "data": {"world": {"kind": "bilingual"}}}, "has no pictures")])
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"task": "language"}, "has pictures, and this task reads texts"),
+        ({"task": "classify", "model": {"kind": "vit"}, "data": {"size": 30}}, "a multiple of 8"),
+        ({"task": "classify", "model": {"kind": "vit"}, "data": {"world": {"kind": "bilingual"}}}, "has no pictures"),
+    ],
+)
 def test_a_world_that_does_not_fit_is_refused(change, message):
     with pytest.raises(Exception, match=message):
         recipes.build({**change, "data": {"world": {"kind": "shapes"}, **change.get("data", {})}})

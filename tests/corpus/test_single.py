@@ -26,8 +26,12 @@ def test_labelled_text_by_number_by_name_and_as_json(tmp_path):
     as_json = write(tmp_path / "c.jsonl", *(json.dumps({"words": text, "sense": int(label)}) for text, label in rows))
     packed = tmp_path / "d.tsv.gz"
     packed.write_bytes(gzip.compress(by_name.read_bytes()))
-    for found in (read_labelled([by_number], text=1, label=0), read_labelled([by_name], text="sentence", label="label"),
-                  read_labelled([as_json], text="words", label="sense"), read_labelled([packed], text="sentence", label="label")):
+    for found in (
+        read_labelled([by_number], text=1, label=0),
+        read_labelled([by_name], text="sentence", label="label"),
+        read_labelled([as_json], text="words", label="sense"),
+        read_labelled([packed], text="sentence", label="label"),
+    ):
         assert list(zip(found.text, found.label)) == rows
     assert read_labelled([by_name], text="sentence", label="label").where(1) == f"{by_name}:3"
 
@@ -48,16 +52,19 @@ def test_tagged_text_as_conll_has_it(tmp_path):
     assert read_tagged([write(tmp_path / "b", "The DET", "#1 NOUN")]).words == [["The", "#1"]]
 
 
-@pytest.mark.parametrize("read, lines, said", [
-    (read_text, ["", " "], "has no text"),
-    (read_labelled, ["alone"], r"f:1 has 1 columns; data.text, data.label = \[0, 1\] needs 2"),
-    (read_labelled, ["a\t1", "\t1"], "f:2 has an empty text"),
-    (read_labelled, ["a\t"], "f:1 has an empty label"),
-    (read_labelled, [""], "has no labelled texts"),
-    (read_tagged, ["word"], "f:1 has 1 columns; a word"),
-    (read_tagged, ["word\tA", "\tB"], "f:2 has 2 columns"),
-    (read_tagged, [""], "has no tagged sentences"),
-])
+@pytest.mark.parametrize(
+    "read, lines, said",
+    [
+        (read_text, ["", " "], "has no text"),
+        (read_labelled, ["alone"], r"f:1 has 1 columns; data.text, data.label = \[0, 1\] needs 2"),
+        (read_labelled, ["a\t1", "\t1"], "f:2 has an empty text"),
+        (read_labelled, ["a\t"], "f:1 has an empty label"),
+        (read_labelled, [""], "has no labelled texts"),
+        (read_tagged, ["word"], "f:1 has 1 columns; a word"),
+        (read_tagged, ["word\tA", "\tB"], "f:2 has 2 columns"),
+        (read_tagged, [""], "has no tagged sentences"),
+    ],
+)
 def test_what_is_wrong_is_named(tmp_path, read, lines, said):
     with pytest.raises(Mistake, match=said):
         read([write(tmp_path / "f", *lines)])
@@ -92,12 +99,15 @@ def test_word_vectors_of_both_makes(tmp_path):
         assert set(found) == {"the", "dog"} and np.allclose(found["dog"], [4, 5, 6.5])
 
 
-@pytest.mark.parametrize("lines, said", [
-    (["the 1 2"], r"v:1 has 2 numbers, the model's embeddings 3; set model.embedding_width = 2"),
-    (["5 2"], r"v:1 has 2 numbers"),
-    (["the 1 2 x"], r"v:1 has something else than a word and 3 numbers"),
-    (["cat 1 2 3"], r"no vector of any token"),
-])
+@pytest.mark.parametrize(
+    "lines, said",
+    [
+        (["the 1 2"], r"v:1 has 2 numbers, the model's embeddings 3; set model.embedding_width = 2"),
+        (["5 2"], r"v:1 has 2 numbers"),
+        (["the 1 2 x"], r"v:1 has something else than a word and 3 numbers"),
+        (["cat 1 2 3"], r"no vector of any token"),
+    ],
+)
 def test_wrong_word_vectors_are_named(tmp_path, lines, said):
     with pytest.raises(Mistake, match=said):
         read_vectors(write(tmp_path / "v", *lines), {"the"}, width=3)

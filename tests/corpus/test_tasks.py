@@ -30,9 +30,19 @@ def test_labels_are_said_in_words():
         as_task("t", classify, Pairs(["a", "b"], ["1", "2"], "file", [1, 2]))
 
 
-@pytest.mark.parametrize("target, step, said", [
-    ("3.749", 0.2, "3.8"), ("3.7", 0.2, "3.6"), ("-0.04", 0.2, "0.0"), ("2", 0.25, "2.00"), ("2.3", 0.25, "2.25"),
-    ("17", 5, "15"), ("0.123", 0.01, "0.12"), ("1e3", 1, "1000")])
+@pytest.mark.parametrize(
+    "target, step, said",
+    [
+        ("3.749", 0.2, "3.8"),
+        ("3.7", 0.2, "3.6"),
+        ("-0.04", 0.2, "0.0"),
+        ("2", 0.25, "2.00"),
+        ("2.3", 0.25, "2.25"),
+        ("17", 5, "15"),
+        ("0.123", 0.01, "0.12"),
+        ("1e3", 1, "1000"),
+    ],
+)
 def test_numbers_are_said_in_steps(target, step, said):
     assert rounded(target, step, "here") == said
 

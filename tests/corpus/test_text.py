@@ -19,7 +19,7 @@ LINES = st.lists(st.text(CHARACTERS, max_size=12), min_size=1, max_size=8)
 def test_any_text_comes_back_line_by_line(tmp_path, lines, bom, crlf, last, suffix):
     """BOM, CRLF, a missing last newline and U+2028 change nothing."""
     end = "\r\n" if crlf else "\n"
-    last = last or lines[-1] == ""                    # a file that ends in an empty line must end in a newline to show it
+    last = last or lines[-1] == ""  # a file that ends in an empty line must end in a newline to show it
     lines = [line.lstrip("\ufeff") if i == 0 else line for i, line in enumerate(lines)]
     data = (b"\xef\xbb\xbf" if bom else b"") + (end.join(lines) + (end if last else "")).encode()
     opener = {"": open, ".gz": gzip.open, ".xz": lzma.open}[suffix]
@@ -36,13 +36,16 @@ def test_line_separators_of_unicode_are_ordinary_characters(tmp_path):
     assert read_lines(tmp_path / "a") == ["one\u2028still one\u0085 and one", "and two"]
 
 
-@pytest.mark.parametrize("data, said", [
-    (b"fine\nbad \xff\n", r"a:2 is not UTF-8 \(byte 5\)"),
-    ("text".encode("utf-16"), "a:1 is UTF-16"),
-    ("text\n".encode("utf-16-le"), "a:1 has a NUL byte"),
-    (b"fine\nn\0l\n", "a:2 has a NUL byte"),
-    (b"", "a is empty"),
-])
+@pytest.mark.parametrize(
+    "data, said",
+    [
+        (b"fine\nbad \xff\n", r"a:2 is not UTF-8 \(byte 5\)"),
+        ("text".encode("utf-16"), "a:1 is UTF-16"),
+        ("text\n".encode("utf-16-le"), "a:1 has a NUL byte"),
+        (b"fine\nn\0l\n", "a:2 has a NUL byte"),
+        (b"", "a is empty"),
+    ],
+)
 def test_what_is_not_text_is_refused_by_file_and_line(tmp_path, data, said):
     (tmp_path / "a").write_bytes(data)
     with pytest.raises(Mistake, match=said):

@@ -26,8 +26,13 @@ def test_the_largest_in_a_corner_are_found():
         assert best.tolist() == [[3.0, 2.0, 1.0]] * 2 and where.tolist() == [places[::-1]] * 2
 
 
-@given(st.integers(1, 4), st.sampled_from([5, 13, 5000]), st.integers(1, 8), st.integers(0, 1000),
-       st.sampled_from([Marks(), Marks(end=NO_MARK), Marks(never=()), Marks(end=0, never=(0, 1))]))
+@given(
+    st.integers(1, 4),
+    st.sampled_from([5, 13, 5000]),
+    st.integers(1, 8),
+    st.integers(0, 1000),
+    st.sampled_from([Marks(), Marks(end=NO_MARK), Marks(never=()), Marks(end=0, never=(0, 1))]),
+)
 def test_the_best_are_those_of_all_log_probabilities(rows, size, number, seed, marks):
     chance = torch.Generator().manual_seed(seed)
     logits = torch.randn(rows, size, generator=chance, dtype=torch.float64) * 3

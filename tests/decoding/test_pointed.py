@@ -18,8 +18,10 @@ def pointed(draw):
     width = draw(st.integers(1, 14))
     step = draw(st.integers(1, width))
     firsts = range(0, max(1, len(places) - width + step), step)
-    return places, [Pointed(*chance.normal(0, 2, (2, len(places[first:first + width]))), first, float(chance.normal(0, 2)))
-                    for first in firsts]
+    return places, [
+        Pointed(*chance.normal(0, 2, (2, len(places[first : first + width]))), first, float(chance.normal(0, 2)))
+        for first in firsts
+    ]
 
 
 def every_span(places, windows, most):
@@ -63,7 +65,7 @@ def test_in_windows_it_is_the_answer_of_the_whole_where_they_hold_it(text, most,
     whole = Pointed(*np.random.default_rng(len(places)).normal(0, 2, (2, len(places))), 0, 0.0)
     step = min(step, max(1, width - most + 1))
     firsts = range(0, max(1, len(places) - width + step), step)
-    cut = [Pointed(whole.begins[first:first + width], whole.ends[first:first + width], first, 0.0) for first in firsts]
+    cut = [Pointed(whole.begins[first : first + width], whole.ends[first : first + width], first, 0.0) for first in firsts]
     one, many = (best_spans(places, windows, most=most, number=5, threshold=0.0) for windows in ([whole], cut))
     assert [(span.start, span.end) for span in one] == [(span.start, span.end) for span in many]
     assert [span.probability for span in one] == pytest.approx([span.probability for span in many])

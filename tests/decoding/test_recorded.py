@@ -33,7 +33,7 @@ def problems(draw):
     model = Transformer(settings, V, V).double().eval()
     with torch.no_grad():
         model.output.weight *= draw(st.sampled_from([1.0, 4.0]))
-        model.output.weight[EOS] += 0.1               # texts that end before their limits
+        model.output.weight[EOS] += 0.1  # texts that end before their limits
     B, S = draw(st.integers(1, 4)), draw(st.integers(1, 6))
     lengths = torch.tensor([draw(st.integers(1, S)) for _ in range(B)])
     return model, (torch.randint(4, V, (B, S)), lengths), torch.tensor([draw(st.integers(1, 9)) for _ in range(B)])
@@ -67,6 +67,7 @@ class Always:
 @pytest.fixture(scope="module", autouse=True)
 def in_place():
     with pytest.MonkeyPatch.context() as patch:
+
         def switch(on):
             for module in (beams, walks):
                 patch.setattr(module, "tapes_of", (lambda *_: Always()) if on else tapes_of)
@@ -133,12 +134,14 @@ def test_long_searches_are_not_recorded():
     tapes, asked = Tapes(), [torch.zeros(2)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cuda_graphs, "Tape", Unrecorded)
-        found = {longest: [tapes.find(longest, "kind", asked, lambda places: "search") for _ in range(FIRST + 2)]
-                 for longest in (16, cuda_graphs.MOST_STEPS + 16)}
+        found = {
+            longest: [tapes.find(longest, "kind", asked, lambda places: "search") for _ in range(FIRST + 2)]
+            for longest in (16, cuda_graphs.MOST_STEPS + 16)
+        }
         *first, one, other = found[16]
         assert first == [None] * FIRST and one is other and one.search == "search"
         assert found[cuda_graphs.MOST_STEPS + 16] == [None] * (FIRST + 2)
-        one.playing = True                            # somebody is in the middle of it
+        one.playing = True  # somebody is in the middle of it
         assert tapes.find(16, "kind", asked, lambda places: "another") is None
 
 
@@ -149,7 +152,7 @@ def test_only_what_can_be_recorded_is():
     assert tapes_of(model.train(), cuda) is None
     tapes = tapes_of(model.eval(), cuda)
     assert tapes_of(model, cuda) is tapes is not None
-    model.double()                                    # graphs would read where the weights were
+    model.double()  # graphs would read where the weights were
     assert tapes_of(model, cuda) is not tapes
     handle = model.encoder.register_forward_hook(lambda *_: None)
     assert tapes_of(model, cuda) is None
@@ -170,13 +173,17 @@ def test_recorded_walks_and_searches_say_what_they_said_before(dtype, drawn):
         choose = greedy if drawn is None else Sampler(7, *drawn)
         limits = torch.tensor([30, *torch.randint(1, 31, (4,)).tolist()], device="cuda")
         ids, lengths = torch.randint(4, V, (5, 6), device="cuda"), torch.randint(1, 7, (5,), device="cuda")
-        found = [walk(gpt, None, limits, choose, prefix=prefix, marks=marks),
-                 walk(transformer, (ids, lengths), limits, choose, marks=OURS),
-                 *beam_search(transformer, (ids, lengths), limits, beam=3, alpha=0.6, number=2)]
+        found = [
+            walk(gpt, None, limits, choose, prefix=prefix, marks=marks),
+            walk(transformer, (ids, lengths), limits, choose, marks=OURS),
+            *beam_search(transformer, (ids, lengths), limits, beam=3, alpha=0.6, number=2),
+        ]
         gpt.recordable = transformer.recordable = False
-        expected = [walk(gpt, None, limits, choose, prefix=prefix, marks=marks),
-                    walk(transformer, (ids, lengths), limits, choose, marks=OURS),
-                    *beam_search(transformer, (ids, lengths), limits, beam=3, alpha=0.6, number=2)]
+        expected = [
+            walk(gpt, None, limits, choose, prefix=prefix, marks=marks),
+            walk(transformer, (ids, lengths), limits, choose, marks=OURS),
+            *beam_search(transformer, (ids, lengths), limits, beam=3, alpha=0.6, number=2),
+        ]
         gpt.recordable = transformer.recordable = True
         assert [[h.tokens for h in each] for each in found] == [[h.tokens for h in each] for each in expected]
     assert len(TAPES[gpt].tapes) == 1 and len(TAPES[transformer].tapes) == 2

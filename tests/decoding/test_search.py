@@ -26,11 +26,12 @@ V = 11
 def problems(draw, vocabulary=V, most=9):
     torch.manual_seed(draw(st.integers(0, 10_000)))
     kind = draw(st.sampled_from(["sinusoidal", "rotary", "relative"]))
-    settings = TransformerModel(preset="tiny", width=8, heads=2, feed_forward=16, max_length=40, tie="none",
-                                positions=Positions(kind=kind))
+    settings = TransformerModel(
+        preset="tiny", width=8, heads=2, feed_forward=16, max_length=40, tie="none", positions=Positions(kind=kind)
+    )
     model = Transformer(settings, vocabulary, vocabulary).double().eval()
     with torch.no_grad():
-        model.output.weight *= draw(st.sampled_from([1.0, 4.0]))                  # flat and peaked distributions
+        model.output.weight *= draw(st.sampled_from([1.0, 4.0]))  # flat and peaked distributions
         model.output.weight[EOS] += 0.1
     B, S = draw(st.integers(1, 4)), draw(st.integers(1, 6))
     lengths = torch.tensor([draw(st.integers(1, S)) for _ in range(B)])
@@ -40,9 +41,9 @@ def problems(draw, vocabulary=V, most=9):
 
 def rescore(model, inputs, row, tokens, prefix=(BOS,)):
     """log p of the output after its prefix, its end included, by one forward pass."""
-    source, lengths = inputs[0][row:row + 1], inputs[1][row:row + 1]
+    source, lengths = inputs[0][row : row + 1], inputs[1][row : row + 1]
     with torch.no_grad():
-        log_p = model(source, lengths, torch.tensor([[*prefix, *tokens]])).log_softmax(-1)[0, len(prefix) - 1:]
+        log_p = model(source, lengths, torch.tensor([[*prefix, *tokens]])).log_softmax(-1)[0, len(prefix) - 1 :]
     return sum(float(log_p[i, token]) for i, token in enumerate([*tokens, EOS]))
 
 
@@ -90,8 +91,8 @@ def test_batched_equals_one_by_one(problem, beam):
     model, inputs, limits = problem
     together = beam_search(model, inputs, limits, beam=beam, alpha=0.6, number=beam)
     for row, length in enumerate(inputs[1].tolist()):
-        sentence = inputs[0][row:row + 1, :length], inputs[1][row:row + 1]
-        alone = beam_search(model, sentence, limits[row:row + 1], beam=beam, alpha=0.6, number=beam)
+        sentence = inputs[0][row : row + 1, :length], inputs[1][row : row + 1]
+        alone = beam_search(model, sentence, limits[row : row + 1], beam=beam, alpha=0.6, number=beam)
         assert [h.tokens for h in alone[0]] == [h.tokens for h in together[row]]
 
 
@@ -105,8 +106,14 @@ def test_outputs_go_on_from_prefixes_of_different_lengths(problem, beam, data):
     for row, prefix in enumerate(prefixes):
         for hypothesis in (found[row][0], walked[row]):
             assert hypothesis.log_probability == pytest.approx(rescore(model, inputs, row, hypothesis.tokens, prefix), abs=1e-5)
-        alone = beam_search(model, (inputs[0][row:row + 1], inputs[1][row:row + 1]), limits[row:row + 1], beam=beam, alpha=0.6,
-                            prefix=torch.tensor([prefix]))
+        alone = beam_search(
+            model,
+            (inputs[0][row : row + 1], inputs[1][row : row + 1]),
+            limits[row : row + 1],
+            beam=beam,
+            alpha=0.6,
+            prefix=torch.tensor([prefix]),
+        )
         assert alone[0][0].tokens == found[row][0].tokens
 
 
@@ -125,8 +132,8 @@ def test_a_sample_does_not_depend_on_its_batch(problem, seed):
     model, inputs, limits = problem
     together = walk(model, inputs, limits, Sampler(seed=seed, numbers=np.arange(len(limits))))
     for row, length in enumerate(inputs[1].tolist()):
-        sentence = inputs[0][row:row + 1, :length], inputs[1][row:row + 1]
-        alone = walk(model, sentence, limits[row:row + 1], Sampler(seed=seed, numbers=np.array([row])))
+        sentence = inputs[0][row : row + 1, :length], inputs[1][row : row + 1]
+        alone = walk(model, sentence, limits[row : row + 1], Sampler(seed=seed, numbers=np.array([row])))
         assert alone[0].tokens == together[row].tokens
 
 
@@ -134,15 +141,17 @@ def test_samples_follow_the_distribution_and_its_truncations():
     p = torch.tensor([0.5, 0.3, 0.15, 0.05])
     rows = torch.arange(20_000)
     log_p = p.log().expand(len(rows), -1)
+
     def shares(**settings):
         drawn = Sampler(seed=3, **settings)(log_p, rows, 0)
         return torch.bincount(drawn, minlength=4) / len(rows)
+
     torch.testing.assert_close(shares(), p, atol=0.015, rtol=0)
     torch.testing.assert_close(shares(temperature=0.5), p.square() / p.square().sum(), atol=0.015, rtol=0)
     torch.testing.assert_close(shares(top_k=2), torch.tensor([0.625, 0.375, 0, 0]), atol=0.015, rtol=0)
     torch.testing.assert_close(shares(top_p=1e-320), torch.tensor([1.0, 0, 0, 0]))
     torch.testing.assert_close(shares(top_p=0.6), torch.tensor([0.625, 0.375, 0, 0]), atol=0.015, rtol=0)
-    torch.testing.assert_close(shares(top_k=2, top_p=0.6), torch.tensor([1.0, 0, 0, 0]))          # of what top_k left
+    torch.testing.assert_close(shares(top_k=2, top_p=0.6), torch.tensor([1.0, 0, 0, 0]))  # of what top_k left
     torch.testing.assert_close(shares(top_p=0.01), torch.tensor([1.0, 0, 0, 0]), atol=0.0, rtol=0)
 
 
@@ -155,7 +164,7 @@ def test_rounding_does_not_change_what_is_drawn(settings):
     assert torch.equal(*drawn) and len(drawn[0].unique()) > 30
 
 
-@given(st.integers(-2**63, 2**63 - 1), st.integers(0, 3))
+@given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 3))
 def test_a_token_alone_is_drawn_and_a_forbidden_one_never(seed, only):
     log_p = torch.full((50, 4), -torch.inf)
     log_p[:, only] = 0
@@ -164,11 +173,13 @@ def test_a_token_alone_is_drawn_and_a_forbidden_one_never(seed, only):
 
 def key_of(bits):
     """The key by which token 0 draws these 64 bits: splitmix64 taken back."""
+
     def taken_back(z, by):
         x = z
         for _ in range(64 // by):
             x = z ^ (x >> by)
         return x
+
     state = taken_back(bits, 31) * pow(0x94D049BB133111EB, -1, 2**64) % 2**64
     state = taken_back(state, 27) * pow(0xBF58476D1CE4E5B9, -1, 2**64) % 2**64
     state = (taken_back(state, 30) - 0x9E3779B97F4A7C15) % 2**64
@@ -206,9 +217,10 @@ def test_repeats_penalized_batched_equal_one_by_one_and_uncached(problem, streng
         found = steps(model, inputs, limits, choose(range(len(limits))), process=penalty(strength), prefix=padded)
         together = said(found, limits)
         for row, (prefix, length) in enumerate(zip(prefixes, inputs[1].tolist())):
-            sentence = inputs[0][row:row + 1, :length], inputs[1][row:row + 1]
-            alone = steps(model, sentence, limits[row:row + 1], choose([row]), process=penalty(strength),
-                          prefix=torch.tensor([prefix]))
+            sentence = inputs[0][row : row + 1, :length], inputs[1][row : row + 1]
+            alone = steps(
+                model, sentence, limits[row : row + 1], choose([row]), process=penalty(strength), prefix=torch.tensor([prefix])
+            )
             assert said(alone, [0]) == [together[row]]
             for number, token in enumerate(together[row][:-1]):
                 whole = torch.tensor([[*prefix, *together[row][:number]]])
@@ -250,9 +262,11 @@ def test_steps_leave_gradients_as_they_were_between_and_after_them():
 @given(st.lists(st.integers(1, 12), max_size=30), st.integers(1, 40))
 def test_results_come_back_in_order_from_batches_within_budget(lengths, budget):
     sources = [[4 + i] * length for i, length in enumerate(lengths)]
+
     def search(inputs, limits, numbers):
         assert inputs[0].numel() <= max(budget, inputs[0].size(1))
-        return [row[:length - 1].tolist() for row, length in zip(inputs[0], inputs[1])]
+        return [row[: length - 1].tolist() for row, length in zip(inputs[0], inputs[1])]
+
     assert decode_all(sources, search, batch_tokens=budget, device=torch.device("cpu"), most=50) == sources
     assert sorted(itertools.chain(*batches_by_length([len(s) for s in sources], budget))) == list(range(len(sources)))
 
@@ -264,8 +278,9 @@ def test_searches_side_by_side_find_what_one_finds(problem, beam, workers):
     sources = [row[:length].tolist() for row, length in zip(*inputs)] * 2
     options = dict(batch_tokens=100, device=torch.device("cpu"), most=20, max_tokens=6)
     before = torch.get_num_threads()
-    alone, together = (decode_all(sources, searcher(model, beam=beam, alpha=0.6), workers=number, **options)
-                       for number in (1, workers))
+    alone, together = (
+        decode_all(sources, searcher(model, beam=beam, alpha=0.6), workers=number, **options) for number in (1, workers)
+    )
     assert [[h.tokens for h in found] for found in together] == [[h.tokens for h in found] for found in alone]
     assert torch.get_num_threads() == before
 

@@ -16,23 +16,36 @@ from regard.tokens.special import BOS, EOS
 
 V = 11
 SMALL = dict(width=8, heads=2, feed_forward=16, max_length=60)
-TRANSLATORS = [TransformerModel(preset="tiny", tie="none", **SMALL),
-               TransformerModel(preset="tiny", tie="none", positions=Positions(kind="relative"), key_value_heads=1, **SMALL),
-               UniversalModel(kind="universal", encoder_layers=2, decoder_layers=2, **SMALL),
-               RecurrentModel(kind="recurrent", cell="lstm", width=8, attention="additive", decoder="bahdanau", max_length=60),
-               RecurrentModel(kind="recurrent", cell="gru", width=8, attention="none", max_length=60)]
-WRITERS = [DecoderModel(kind="transformer", layers=2, window=4, **SMALL),
-           DecoderModel(kind="transformer", layers=2, positions=Positions(kind="rotary"), **SMALL),
-           RecurrentLanguage(kind="recurrent", cell="gru", width=8, layers=1, attention="dot", max_length=60)]
+TRANSLATORS = [
+    TransformerModel(preset="tiny", tie="none", **SMALL),
+    TransformerModel(preset="tiny", tie="none", positions=Positions(kind="relative"), key_value_heads=1, **SMALL),
+    UniversalModel(kind="universal", encoder_layers=2, decoder_layers=2, **SMALL),
+    RecurrentModel(kind="recurrent", cell="lstm", width=8, attention="additive", decoder="bahdanau", max_length=60),
+    RecurrentModel(kind="recurrent", cell="gru", width=8, attention="none", max_length=60),
+]
+WRITERS = [
+    DecoderModel(kind="transformer", layers=2, window=4, **SMALL),
+    DecoderModel(kind="transformer", layers=2, positions=Positions(kind="rotary"), **SMALL),
+    RecurrentLanguage(kind="recurrent", cell="gru", width=8, layers=1, attention="dot", max_length=60),
+]
 
 
 @st.composite
 def texts(draw):
     """Who comes when, with what, and wants what."""
-    return [{"arrives": draw(st.integers(0, 6)), "length": draw(st.integers(1, 6)), "limit": draw(st.integers(1, 14)),
-             "beam": draw(st.sampled_from([1, 2, 2, 3])), "alpha": draw(st.sampled_from([0.0, 0.6])),
-             "number": draw(st.integers(1, 2)), "seed": draw(st.sampled_from([None, None, None, 1])),
-             "leaves": draw(st.sampled_from([None, None, None, 1, 3]))} for _ in range(draw(st.integers(1, 8)))]
+    return [
+        {
+            "arrives": draw(st.integers(0, 6)),
+            "length": draw(st.integers(1, 6)),
+            "limit": draw(st.integers(1, 14)),
+            "beam": draw(st.sampled_from([1, 2, 2, 3])),
+            "alpha": draw(st.sampled_from([0.0, 0.6])),
+            "number": draw(st.integers(1, 2)),
+            "seed": draw(st.sampled_from([None, None, None, 1])),
+            "leaves": draw(st.sampled_from([None, None, None, 1, 3])),
+        }
+        for _ in range(draw(st.integers(1, 8)))
+    ]
 
 
 def peaked(model):
@@ -52,8 +65,9 @@ def alone(model, request):
     limits = torch.tensor([request.limit])
     prefix = None if request.prefix is None else torch.tensor([request.prefix])
     if request.beam > 1:
-        return beam_search(model, request.inputs, limits, beam=request.beam, alpha=request.alpha, number=request.number,
-                           prefix=prefix)[0]
+        return beam_search(
+            model, request.inputs, limits, beam=request.beam, alpha=request.alpha, number=request.number, prefix=prefix
+        )[0]
     return walk(model, request.inputs, limits, request.choose, request.alpha, prefix=prefix)
 
 
@@ -65,8 +79,11 @@ def play(model, wanted, requests):
         if coming:
             both.add(coming)
         age |= dict.fromkeys(coming, now)
-        leaving = {request for one, request in zip(wanted, requests)
-                   if one["leaves"] is not None and request in age and now - age[request] >= one["leaves"]}
+        leaving = {
+            request
+            for one, request in zip(wanted, requests)
+            if one["leaves"] is not None and request in age and now - age[request] >= one["leaves"]
+        }
         if len(both):
             done += both.step(leaving.__contains__)
         if now > 12 and not len(both):
@@ -88,8 +105,11 @@ def test_translations_are_what_they_are_alone(which, wanted, seed):
     torch.manual_seed(seed)
     settings = TRANSLATORS[which]
     model = peaked(MODELS["translate"][settings.kind](settings, V, V))
-    check(model, wanted, [asked(one, (torch.randint(4, V, (1, one["length"])), torch.tensor([one["length"]])), None)
-                          for one in wanted])
+    check(
+        model,
+        wanted,
+        [asked(one, (torch.randint(4, V, (1, one["length"])), torch.tensor([one["length"]])), None) for one in wanted],
+    )
 
 
 @given(st.sampled_from(range(len(WRITERS))), texts(), st.integers(0, 1000))
@@ -125,8 +145,9 @@ def test_a_text_that_hears_enough_ends():
     model = MODELS["translate"]["transformer"](TRANSLATORS[0], V, V).eval()
     model.output.register_forward_hook(endless)
     heard = []
-    request = Request((torch.tensor([[5, 6]]), torch.tensor([2])), 30, hear=lambda token, log_p, going: heard.append(token) or
-                      len(heard) < 4)
+    request = Request(
+        (torch.tensor([[5, 6]]), torch.tensor([2])), 30, hear=lambda token, log_p, going: heard.append(token) or len(heard) < 4
+    )
     both = Together(model, torch.device("cpu"))
     both.add([request])
     while len(both):

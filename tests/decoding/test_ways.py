@@ -18,14 +18,18 @@ from regard.tokens.special import BOS
 
 V = 11
 SMALL = dict(width=8, heads=2, feed_forward=16, max_length=40)
-TRANSLATORS = [TransformerModel(preset="tiny", tie="none", **SMALL),
-               TransformerModel(preset="tiny", tie="none", positions=Positions(kind="relative"), key_value_heads=1, **SMALL),
-               UniversalModel(kind="universal", encoder_layers=2, decoder_layers=2, **SMALL),
-               RecurrentModel(kind="recurrent", cell="lstm", width=8, attention="additive", decoder="bahdanau", max_length=40),
-               RecurrentModel(kind="recurrent", cell="gru", width=8, attention="general", decoder="luong", max_length=40)]
-WRITERS = [DecoderModel(kind="transformer", layers=2, **SMALL),
-           DecoderModel(kind="transformer", layers=2, positions=Positions(kind="rotary"), **SMALL),
-           RecurrentLanguage(kind="recurrent", cell="gru", width=8, layers=1, attention="dot", max_length=40)]
+TRANSLATORS = [
+    TransformerModel(preset="tiny", tie="none", **SMALL),
+    TransformerModel(preset="tiny", tie="none", positions=Positions(kind="relative"), key_value_heads=1, **SMALL),
+    UniversalModel(kind="universal", encoder_layers=2, decoder_layers=2, **SMALL),
+    RecurrentModel(kind="recurrent", cell="lstm", width=8, attention="additive", decoder="bahdanau", max_length=40),
+    RecurrentModel(kind="recurrent", cell="gru", width=8, attention="general", decoder="luong", max_length=40),
+]
+WRITERS = [
+    DecoderModel(kind="transformer", layers=2, **SMALL),
+    DecoderModel(kind="transformer", layers=2, positions=Positions(kind="rotary"), **SMALL),
+    RecurrentLanguage(kind="recurrent", cell="gru", width=8, layers=1, attention="dot", max_length=40),
+]
 
 
 def search(model, inputs, limits, beam, **options):
@@ -49,7 +53,7 @@ def test_translators(settings, beam):
     for row, hypotheses in enumerate(found):
         for hypothesis in hypotheses:
             with torch.no_grad(), watch(model) as forced:
-                model(inputs[0][row:row + 1], inputs[1][row:row + 1], torch.tensor([[BOS, *hypothesis.tokens]]))
+                model(inputs[0][row : row + 1], inputs[1][row : row + 1], torch.tensor([[BOS, *hypothesis.tokens]]))
             for name in seen.places():
                 torch.testing.assert_close(seen.of(hypothesis, name), forced[name][0], atol=1e-10, rtol=0)
 
@@ -74,13 +78,13 @@ def test_two_searches_in_one_record_are_refused_and_a_cleared_one_begins_anew():
     inputs, limits, place = (torch.tensor([[5, 6]]), torch.tensor([2])), torch.tensor([5]), "decoder.blocks.0.self_attention"
     with watch(model) as seen:
         search(model, inputs, limits, 2)
-        (best, *_), = search(model, inputs, limits, 2)
+        ((best, *_),) = search(model, inputs, limits, 2)
         with pytest.raises(Mistake, match="as in a search"):
             seen[place]
         with pytest.raises(Mistake, match="more than one search"):
             seen.of(best, place)
         seen.clear()
-        (best, *_), = search(model, inputs, limits, 2)
+        ((best, *_),) = search(model, inputs, limits, 2)
         assert seen.of(best, place).shape[1] == len(best.tokens) + 1
     with pytest.raises(Mistake, match="does not know its way"):
         seen.of(SimpleNamespace(rows=[]), place)

@@ -30,21 +30,21 @@ def split(text, places):
 def written(prompt, pieces, stops):
     """What was shown at each token and at the end, and how many tokens it took."""
     tokenizer, ids = tokens_of([*prompt, *pieces])
-    writer = Writer(tokenizer, ids[:len(prompt)], stops)
+    writer = Writer(tokenizer, ids[: len(prompt)], stops)
     shown = []
-    for number in ids[len(prompt):]:
+    for number in ids[len(prompt) :]:
         shown.append(writer.add(number))
         if writer.ended:
             break
     else:
         shown.append(writer.end())
-    assert writer.ended and writer.written == "".join(shown) and writer.tokens == ids[len(prompt):][:len(shown)]
+    assert writer.ended and writer.written == "".join(shown) and writer.tokens == ids[len(prompt) :][: len(shown)]
     return shown, len(writer.tokens)
 
 
 def cut(text, stops):
     places = [text.find(stop) for stop in stops if stop in text]
-    return text[:min(places)] if places else text.rstrip()
+    return text[: min(places)] if places else text.rstrip()
 
 
 SOME = st.text("ab \n", max_size=14)
@@ -92,22 +92,31 @@ def test_a_stop_string_is_looked_for_behind_the_prompt_only():
     assert "".join(written(["b", "b"], ["b", "a"], ["bb"])[0]) == "ba"
 
 
-@pytest.mark.parametrize("given_, said", [
-    ({"max_tokens": 0}, "max_tokens = 0: should be at least 1"), ({"max_tokens": 10**20}, "max_tokens = 100000000000000000000: "),
-    ({"temperature": 0.0}, "temperature = 0.0: should be finite and at least 0.000001"),
-    ({"temperature": -1.0}, "temperature = -1.0: "), ({"temperature": math.nan}, "temperature = nan: "),
-    ({"temperature": math.inf}, "temperature = inf: "),
-    ({"temperature": 1.0, "top_p": 0.0}, "top_p = 0.0: should be more than 0 and at most 1"),
-    ({"temperature": 1.0, "top_p": 1.1}, "top_p = 1.1: "), ({"temperature": 1.0, "top_p": math.nan}, "top_p = nan: "),
-    ({"top_k": -1}, "top_k = -1: should be at least 0"),
-    ({"top_k": 5}, "top_k = 5: says what to draw from, and nothing is drawn without a temperature"),
-    ({"top_p": 0.9}, "top_p = 0.9: says what to draw from"),
-    ({"repetition_penalty": 0.0}, "repetition_penalty = 0.0: should be from 0.001 to 1000"),
-    ({"repetition_penalty": -1.2}, "repetition_penalty = -1.2: "), ({"repetition_penalty": math.inf}, "repetition_penalty = inf"),
-    ({"stop": ["a", ""]}, "stop = '': an empty text"), ({"stop": ""}, "stop = '': an empty text"),
-    ({"number": 0, "temperature": 1.0}, "number = 0: should be at least 1"), ({"number": 2}, "number = 2: without a temperature"),
-    ({"seed": 10**30}, "seed = 1000000000000000000000000000000: should have at most 18 digits"),
-])
+@pytest.mark.parametrize(
+    "given_, said",
+    [
+        ({"max_tokens": 0}, "max_tokens = 0: should be at least 1"),
+        ({"max_tokens": 10**20}, "max_tokens = 100000000000000000000: "),
+        ({"temperature": 0.0}, "temperature = 0.0: should be finite and at least 0.000001"),
+        ({"temperature": -1.0}, "temperature = -1.0: "),
+        ({"temperature": math.nan}, "temperature = nan: "),
+        ({"temperature": math.inf}, "temperature = inf: "),
+        ({"temperature": 1.0, "top_p": 0.0}, "top_p = 0.0: should be more than 0 and at most 1"),
+        ({"temperature": 1.0, "top_p": 1.1}, "top_p = 1.1: "),
+        ({"temperature": 1.0, "top_p": math.nan}, "top_p = nan: "),
+        ({"top_k": -1}, "top_k = -1: should be at least 0"),
+        ({"top_k": 5}, "top_k = 5: says what to draw from, and nothing is drawn without a temperature"),
+        ({"top_p": 0.9}, "top_p = 0.9: says what to draw from"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty = 0.0: should be from 0.001 to 1000"),
+        ({"repetition_penalty": -1.2}, "repetition_penalty = -1.2: "),
+        ({"repetition_penalty": math.inf}, "repetition_penalty = inf"),
+        ({"stop": ["a", ""]}, "stop = '': an empty text"),
+        ({"stop": ""}, "stop = '': an empty text"),
+        ({"number": 0, "temperature": 1.0}, "number = 0: should be at least 1"),
+        ({"number": 2}, "number = 2: without a temperature"),
+        ({"seed": 10**30}, "seed = 1000000000000000000000000000000: should have at most 18 digits"),
+    ],
+)
 def test_settings_out_of_range_are_refused_in_one_line(given_, said):
     with pytest.raises(Mistake) as refused:
         Manner(**given_)

@@ -50,8 +50,17 @@ def recurrent_translator(attention):
 def seeing(model, marks=1, pooled=(0,), step=None, kind=PictureTarget, **inputs):
     """A picture of 3 × 2 patches, which are told apart by their colour."""
     pixels = torch.randn(1, 3, 3, 2).double().repeat_interleave(4, 2).repeat_interleave(4, 3) + 0.3 * torch.randn(1, 3, *SIZE)
-    return kind(model, {"pixels": pixels.double(), **inputs}, "pixels", torch.arange(6) + marks, 1, pixels[0].mean((1, 2)), step,
-                cells=cells(SIZE, GRID, PATCH), pooled=pooled)
+    return kind(
+        model,
+        {"pixels": pixels.double(), **inputs},
+        "pixels",
+        torch.arange(6) + marks,
+        1,
+        pixels[0].mean((1, 2)),
+        step,
+        cells=cells(SIZE, GRID, PATCH),
+        pooled=pooled,
+    )
 
 
 def vit(**settings):
@@ -64,8 +73,11 @@ def captioning(encoder, decoder):
 
 
 def matching(**image):
-    model = larger(MODELS["contrast"]["clip"](ClipModel(space=6, image={"patch": 4, **TOWER, **image},
-                                                        text={**TOWER, "max_length": 9}), SIZE, V))
+    model = larger(
+        MODELS["contrast"]["clip"](
+            ClipModel(space=6, image={"patch": 4, **TOWER, **image}, text={**TOWER, "max_length": 9}), SIZE, V
+        )
+    )
     return seeing(model, kind=MatchTarget, source=torch.randint(4, V, (2, 5)), lengths=torch.tensor([5, 4]))
 
 
@@ -81,15 +93,20 @@ KINDS = {
     **PICTURES,
     "classifier": lambda: reading(classifier()),
     "mean classifier": lambda: reading(classifier("mean")),
-    "recurrent classifier": lambda: reading(larger(MODELS["classify"]["recurrent"](
-        RecurrentReader(width=8, attention="additive"), V, C))),
-    "translator": lambda: translating(larger(MODELS["translate"]["transformer"](
-        TransformerModel(**BLOCKS, encoder_layers=2, decoder_layers=2, tie="all"), V, V))),
+    "recurrent classifier": lambda: reading(
+        larger(MODELS["classify"]["recurrent"](RecurrentReader(width=8, attention="additive"), V, C))
+    ),
+    "translator": lambda: translating(
+        larger(
+            MODELS["translate"]["transformer"](TransformerModel(**BLOCKS, encoder_layers=2, decoder_layers=2, tie="all"), V, V)
+        )
+    ),
     "recurrent translator": lambda: translating(larger(recurrent_translator("additive"))),
     "without attention": lambda: translating(larger(recurrent_translator("none"))),
     "GPT": lambda: writing(larger(MODELS["language"]["transformer"](DecoderModel(**BLOCKS, layers=2, tie=True), V))),
-    "recurrent language": lambda: writing(larger(MODELS["language"]["recurrent"](
-        RecurrentLanguage(width=8, attention="dot"), V))),
+    "recurrent language": lambda: writing(
+        larger(MODELS["language"]["recurrent"](RecurrentLanguage(width=8, attention="dot"), V))
+    ),
 }
 
 

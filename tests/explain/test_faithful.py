@@ -71,8 +71,8 @@ def test_erasure_is_the_written_out_difference(trained):
     for k, share in enumerate(faithfulness.SHARES):
         number = max(1, -(-10 * share // 100))
         hidden, others = target.read.clone(), target.read.clone()
-        hidden[0, 10 - number:] = target.stand_in
-        others[0, :10 - number] = target.stand_in
+        hidden[0, 10 - number :] = target.stand_in
+        others[0, : 10 - number] = target.stand_in
         assert without[0, k] == pytest.approx(float(p - target.said(hidden).detach().exp()), abs=1e-6)
         assert alone[0, k] == pytest.approx(float(p - target.said(others).detach().exp()), abs=1e-6)
     assert first(values, 100).all()
@@ -80,7 +80,7 @@ def test_erasure_is_the_written_out_difference(trained):
 
 def test_permuting_keeps_what_a_row_has_and_what_it_may_not_see():
     weights = torch.rand(2, 3, 5, 7)
-    weights[..., 4:] = 0                                                          # padding
+    weights[..., 4:] = 0  # padding
     changed = permute(weights, torch.Generator().manual_seed(0))
     assert torch.equal(changed[..., 4:], weights[..., 4:])
     assert torch.equal(changed.sort(-1).values, weights.sort(-1).values)
@@ -110,8 +110,11 @@ def test_correlations_of_orders():
 def test_the_gold_token_counts_when_it_is_named_first(trained):
     target = trained[0]
     values = torch.arange(10).double()
-    gold = {"alignment": Gold(frozenset({8, 9}), tuple(range(10))), "antecedent": Gold(frozenset({2}), (1, 2)),
-            "wrong": Gold(frozenset({1}), (1, 2))}
+    gold = {
+        "alignment": Gold(frozenset({8, 9}), tuple(range(10))),
+        "antecedent": Gold(frozenset({2}), (1, 2)),
+        "wrong": Gold(frozenset({1}), (1, 2)),
+    }
     found = measure(target, {"last": values}, gold=gold)
     assert [found["last"][name] for name in gold] == [1, 1, 0]
     assert [found["by lot"][name] for name in gold] == [0.2, 0.5, 0.5]

@@ -29,7 +29,7 @@ class Looking(nn.Module):
     def forward(self, source):
         x = torch.zeros(1, source.size(1), 8)
         _, values = self.self_attention.keys_values(x + 1)
-        wanted = torch.stack([pattern(source[0]) for pattern in self.patterns])[None]           # (1, H, T, S)
+        wanted = torch.stack([pattern(source[0]) for pattern in self.patterns])[None]  # (1, H, T, S)
         T = source.size(1)
         q = torch.eye(T).expand(1, len(self.patterns), T, T)
         return self.self_attention.attend(30 * q @ wanted, torch.eye(T).expand(1, len(self.patterns), T, T), values)
@@ -64,13 +64,13 @@ def test_heads_get_the_names_of_what_they_do():
     assert [head.does for head in heads] == ["next word", "previous word", "same word", "separator", MIXED]
     assert all(head.shares[head.does][0] > 0.8 for head in heads[:3])
     for share, lot in heads[4].shares.values():
-        assert share == pytest.approx(lot)                                        # a head that looks everywhere is one by lot
+        assert share == pytest.approx(lot)  # a head that looks everywhere is one by lot
 
 
 def test_a_head_is_right_when_what_is_meant_gets_the_most_weight():
     """Of groups of keys, asked from one query; who looks everywhere alike has chosen nothing."""
     patterns = [after, lambda ids: after(ids).T, everywhere]
-    right = {"source": Choice(1, ((2,), (0, 3)), 0)}                            # the next word, of it and two others
+    right = {"source": Choice(1, ((2,), (0, 3)), 0)}  # the next word, of it and two others
     wrong = {"source": Choice(1, ((2,), (0, 3)), 1)}
     found = answers(Looking(patterns), [({"source": TEXTS[0]}, right), ({"source": TEXTS[1]}, wrong), ({"source": TEXTS[1]}, {})])
     assert list(found.values()) == [[True, False], [False, True], [False, True]]  # a group of two weighs more, where all is alike
@@ -81,8 +81,7 @@ def test_a_head_is_right_when_what_is_meant_gets_the_most_weight():
 def test_similar_words_are_near_and_not_the_same():
     vectors = torch.tensor([[1.0, 0], [1, 0.1], [0, 1], [1, 0]])
     similar = relations_within(torch.tensor([5, 6, 7, 5]), [2], vectors)["similar word"]
-    assert similar.tolist() == [[False, True, False, False], [True, False, False, True], [False] * 4,
-                                [False, True, False, False]]
+    assert similar.tolist() == [[False, True, False, False], [True, False, False, True], [False] * 4, [False, True, False, False]]
 
 
 def test_what_is_lost_without_a_head_is_the_written_out_difference(kinds):
@@ -96,7 +95,7 @@ def test_what_is_lost_without_a_head_is_the_written_out_difference(kinds):
     place = target.model.decoder.blocks[1].cross_attention
     before, kept = loss(), place.to_out.weight.detach().clone()
     with torch.no_grad():
-        place.to_out.weight[:, 4:] = 0                                            # what head 1 says is not heard
+        place.to_out.weight[:, 4:] = 0  # what head 1 says is not heard
     assert lost[heads[3]] == pytest.approx(loss() - before)
     with torch.no_grad():
         place.to_out.weight.copy_(kept)
@@ -110,7 +109,7 @@ def test_what_is_lost_without_a_head_is_the_written_out_difference(kinds):
 def test_patches_are_beside_one_another_and_marks_are_not():
     found = relations_of_patches((2, 3), 1, named=[4])
     assert found["same patch"].nonzero().tolist() == [[i, i] for i in range(1, 7)]
-    assert found["patch beside it"][1].nonzero().flatten().tolist() == [2, 4, 5]          # right, below, and aslant
+    assert found["patch beside it"][1].nonzero().flatten().tolist() == [2, 4, 5]  # right, below, and aslant
     assert found["patch beside it"].sum(1).tolist() == [0, 3, 5, 3, 3, 5, 3]
     assert found["mark"][:, 0].all() and not found["mark"][:, 1:].any()
     assert found["what is named"][:, 5].all() and found["what is named"].sum() == 7

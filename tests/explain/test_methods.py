@@ -55,7 +55,7 @@ def test_occlusion_is_the_written_out_difference(target):
             read[0, place] = target.stand_in
         else:
             y, x = 4 * (number // 2), 4 * (number % 2)
-            read[0, :, y:y + 4, x:x + 4] = target.read[0].mean((1, 2))[:, None, None]
+            read[0, :, y : y + 4, x : x + 4] = target.read[0].mean((1, 2))[:, None, None]
         close(values[number], (target.said(target.read) - target.said(read))[0].detach())
 
 
@@ -88,7 +88,7 @@ class Plain(TextTarget):
 def test_on_a_linear_model_input_gradient_and_integrated_gradients_are_exact():
     model = Linear().double()
     target = Plain(model, {"source": torch.tensor([[4, 5, 6, 7]]), "lengths": torch.tensor([4])}, "source", torch.arange(4), 1, 3)
-    contribution = (model.words.weight @ model.output.weight[1])                  # (V,)
+    contribution = model.words.weight @ model.output.weight[1]  # (V,)
     close(METHODS["input-gradient"](target), contribution[target.read[0]].detach())
     exact = (contribution[target.read[0]] - contribution[3]).detach()
     close(METHODS["integrated-gradients"](target), exact)
@@ -107,7 +107,7 @@ def test_rollout_is_the_product_of_the_layers(kinds):
     target = kinds["classifier"]()
     with torch.no_grad(), watch(target.model) as seen:
         target.said(target.read)
-    one, two = seen.stack().mean(2)[:, 0]                                         # (L, B, H, T, T)
+    one, two = seen.stack().mean(2)[:, 0]  # (L, B, H, T, T)
     eye = torch.eye(len(one), dtype=one.dtype)
     close(METHODS["rollout"](target), ((two + eye) / 2 @ (one + eye) / 2)[0, target.places])
 
@@ -116,7 +116,7 @@ def test_a_language_model_is_not_explained_by_what_it_has_not_read(kinds):
     """At an earlier step the later tokens have nothing to do with it."""
     target = replace(kinds["GPT"](), step=2)
     for values in explain(target)[0].values():
-        close(values[2:], torch.zeros_like(values[2:]))                           # places 3, 4, 5
+        close(values[2:], torch.zeros_like(values[2:]))  # places 3, 4, 5
         assert values[:2].abs().sum() > 0
 
 
@@ -142,14 +142,14 @@ def test_the_greatest_flow_is_the_least_cut(nodes, data):
     cuts = [{0, *some} for some in chain.from_iterable(combinations(inner, n) for n in range(nodes - 1))]
     least = min(sum(c for a, b, c in edges if a in cut and b not in cut) for cut in cuts)
     assert network.flow(0, nodes - 1) == pytest.approx(least)
-    assert network.flow(0, nodes - 1) == pytest.approx(least)                     # nothing is left over from the first
+    assert network.flow(0, nodes - 1) == pytest.approx(least)  # nothing is left over from the first
 
 
 def test_a_flow_is_taken_back_where_another_way_lets_more_through():
     network = Network(8)
     for a, b in [(0, 1), (1, 2), (2, 7), (1, 3), (3, 4), (4, 7), (0, 5), (5, 6), (6, 2)]:
         network.add(a, b, 1.0)
-    assert network.flow(0, 7) == 2                    # the shortest way, 0 1 2 7, is in the way of both others
+    assert network.flow(0, 7) == 2  # the shortest way, 0 1 2 7, is in the way of both others
 
 
 @pytest.mark.parametrize("name", ["classifier", "mean classifier", "recurrent classifier"])

@@ -29,13 +29,13 @@ class Peephole(nn.Module):
         self.seen, self.reads = seen, reads
 
     def forward(self, pixels):
-        light = pixels.mean(1).unflatten(1, (3, 2)).unflatten(3, (3, 2)).mean((2, 4)).flatten(1)          # (B, 9)
+        light = pixels.mean(1).unflatten(1, (3, 2)).unflatten(3, (3, 2)).mean((2, 4)).flatten(1)  # (B, 9)
         place = self.blocks[0].self_attention
-        x = torch.cat([torch.zeros_like(light[:, :1]), light], dim=1)                                     # the class token first
+        x = torch.cat([torch.zeros_like(light[:, :1]), light], dim=1)  # the class token first
         looks = 60 * nn.functional.one_hot(torch.tensor(self.seen + 1), 10).to(x).expand(len(x), 1, 10, 10)
         keys, values = torch.eye(10).to(x).expand(len(x), 1, 10, 10), (self.scale * x)[:, None, :, None].expand(-1, -1, -1, 4)
         mixed = place.attend(looks, keys, values)
-        given = place.to_out(mixed.transpose(1, 2).flatten(2))[:, 0].sum(-1)                              # (B,)
+        given = place.to_out(mixed.transpose(1, 2).flatten(2))[:, 0].sum(-1)  # (B,)
         return torch.stack([given if read == self.seen else 4 * light[:, read] for read in self.reads] + [given * 0], dim=1)
 
 
@@ -47,8 +47,16 @@ def peephole(seen=4, reads=(4,), bright=(4,), answer=0):
     light = torch.rand(9).double() / 10
     light[list(bright)] = 2
     pixels = light.view(1, 1, 3, 3).repeat_interleave(2, 2).repeat_interleave(2, 3).expand(1, 3, 6, 6).clone()
-    return PictureTarget(model, {"pixels": pixels}, "pixels", torch.arange(9) + 1, answer, pixels[0].mean((1, 2)),
-                         cells=cells(SIZE, GRID, (2, 2)), pooled=(0,))
+    return PictureTarget(
+        model,
+        {"pixels": pixels},
+        "pixels",
+        torch.arange(9) + 1,
+        answer,
+        pixels[0].mean((1, 2)),
+        cells=cells(SIZE, GRID, (2, 2)),
+        pooled=(0,),
+    )
 
 
 def test_a_model_that_looks_at_one_patch_is_explained_by_it():
@@ -87,10 +95,11 @@ def test_answers_with_reasons_of_their_own_are_told_apart_by_what_follows_reason
         assert rows[name]["lead own"] > 0 > rows[name]["lead other"]
     for name in ("attention", "rollout", "flow", "norms"):
         assert rows[name]["apart"] == pytest.approx(0, abs=1e-12) and rows[name]["selective"] == 0, name
-    said = {name: on_one(name, {name: {"comprehensiveness": 0, **rows[name]}, "by lot": {"comprehensiveness": 0}})
-            for name in own}
+    said = {
+        name: on_one(name, {name: {"comprehensiveness": 0, **rows[name]}, "by lot": {"comprehensiveness": 0}}) for name in own
+    }
     assert "nearly the same map" in said["attention"] and "speaks for its own answer" in said["occlusion"]
-    swapped = tell_apart(other, 0, others, own)["occlusion"]                      # the lead is the other's: the same difference
+    swapped = tell_apart(other, 0, others, own)["occlusion"]  # the lead is the other's: the same difference
     assert swapped["selective"] == pytest.approx(rows["occlusion"]["selective"])
 
 
@@ -101,14 +110,19 @@ def test_the_map_of_a_permuted_picture_is_the_permuted_map(kinds):
 
     torch.manual_seed(0)
     target = kinds["ViT"]()
-    model = MODELS["classify"]["vit"](VitModel(kind="vit", patch=4, layers=2, width=8, heads=2, feed_forward=16,
-                                               positions={"kind": "none"}), (12, 8), 3).double().eval()
+    model = (
+        MODELS["classify"]["vit"](
+            VitModel(kind="vit", patch=4, layers=2, width=8, heads=2, feed_forward=16, positions={"kind": "none"}), (12, 8), 3
+        )
+        .double()
+        .eval()
+    )
     with torch.no_grad():
         for p in model.parameters():
             p.add_(0.3 * torch.randn_like(p))
     target = replace(target, model=model)
     order = torch.tensor([3, 0, 5, 1, 2, 4])
-    tiles = target.read.unflatten(2, (3, 4)).unflatten(4, (2, 4)).permute(0, 2, 4, 1, 3, 5).flatten(1, 2)     # (1, N, 3, 4, 4)
+    tiles = target.read.unflatten(2, (3, 4)).unflatten(4, (2, 4)).permute(0, 2, 4, 1, 3, 5).flatten(1, 2)  # (1, N, 3, 4, 4)
     moved = tiles[:, order].unflatten(1, (3, 2)).permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)
     there = explain(replace(target, inputs={"pixels": moved}))[0]
     for name, values in explain(target)[0].items():
@@ -130,8 +144,9 @@ def test_a_likeness_counts_by_itself(kinds):
     """CLIP's texts are compared with one another by nobody: another text beside it changes nothing."""
     torch.manual_seed(0)
     target = kinds["CLIP"]()
-    alone = replace(target, answer=0, inputs={**target.inputs, "source": target.inputs["source"][1:],
-                                              "lengths": target.inputs["lengths"][1:]})
+    alone = replace(
+        target, answer=0, inputs={**target.inputs, "source": target.inputs["source"][1:], "lengths": target.inputs["lengths"][1:]}
+    )
     both, one = explain(target)[0], explain(alone)[0]
     assert both.keys() == one.keys() == METHODS.keys()
     for name, values in both.items():
@@ -159,8 +174,8 @@ def test_rollout_reaches_patches_through_an_encoder_with_a_mark(kinds):
     below = torch.eye(7).double()
     for weights in seen.stack("encoder").mean(2)[:, 0]:
         below = (weights @ below + below) / 2
-    above = torch.zeros(3, 7).double()                                            # of the words nothing is asked
+    above = torch.zeros(3, 7).double()  # of the words nothing is asked
     for own, across in zip(seen.stack("decoder.*self").mean(2)[:, 0], seen.stack("cross").mean(2)[:, 0]):
         above = (own @ above + above) / 2
-        above = (across @ below[1:] + above) / 2                                  # the decoder does not look at the mark
+        above = (across @ below[1:] + above) / 2  # the decoder does not look at the mark
     torch.testing.assert_close(METHODS["rollout"](target), above[2, 1:], atol=1e-10, rtol=0)

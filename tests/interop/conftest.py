@@ -13,8 +13,14 @@ from regard.tokens.tokenizer import train_tokenizer
 from regard.training.checkpoint import weights_of, write_weights
 
 V = 61
-TEXT = ["the dog sees a small cat", "a cat sleeps near the old house", "the old dog and the small cat run home",
-        "she reads a book in the house", "home again, the cat sleeps; the dog does not!", "a book, a house, a dog"] * 3
+TEXT = [
+    "the dog sees a small cat",
+    "a cat sleeps near the old house",
+    "the old dog and the small cat run home",
+    "she reads a book in the house",
+    "home again, the cat sleeps; the dog does not!",
+    "a book, a house, a dog",
+] * 3
 LINES = ["the dog sleeps", "a small cat reads the old book in the house", "home", "the cat and the dog run, again!"]
 
 
@@ -22,11 +28,16 @@ def wordpiece():
     made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     made.normalizer = normalizers.BertNormalizer()
     made.pre_tokenizer, made.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
-    made.train_from_iterator(TEXT, trainers.WordPieceTrainer(
-        vocab_size=V, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], show_progress=False))
-    made.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-                                                        special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
-    made.enable_truncation(8)                         # as all-MiniLM's file has it: neither may cut or fill a text of ours
+    made.train_from_iterator(
+        TEXT,
+        trainers.WordPieceTrainer(
+            vocab_size=V, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], show_progress=False
+        ),
+    )
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    made.enable_truncation(8)  # as all-MiniLM's file has it: neither may cut or fill a text of ours
     made.enable_padding(length=16)
     return made, {"mask_token": "[MASK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]"}
 
@@ -37,7 +48,8 @@ def byte_level(specials, template=None, pair=None):
     made.train_from_iterator(TEXT, trainers.BpeTrainer(vocab_size=V, special_tokens=specials, show_progress=False))
     if template:
         made.post_processor = processors.TemplateProcessing(
-            single=template, pair=pair or f"{template} $B", special_tokens=[(name, i) for i, name in enumerate(specials)])
+            single=template, pair=pair or f"{template} $B", special_tokens=[(name, i) for i, name in enumerate(specials)]
+        )
     return made, {"pad_token": specials[min(1, len(specials) - 1)], "eos_token": specials[-1]}
 
 
@@ -45,10 +57,12 @@ def sentencepiece(specials, template):
     made = Tokenizer(models.Unigram())
     made.normalizer = normalizers.NFKC()
     made.pre_tokenizer, made.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
-    made.train_from_iterator(TEXT, trainers.UnigramTrainer(vocab_size=V, special_tokens=specials, unk_token="<unk>",
-                                                           show_progress=False))
+    made.train_from_iterator(
+        TEXT, trainers.UnigramTrainer(vocab_size=V, special_tokens=specials, unk_token="<unk>", show_progress=False)
+    )
     made.post_processor = processors.TemplateProcessing(
-        single=template, pair=f"{template} $B", special_tokens=[(name, i) for i, name in enumerate(specials)])
+        single=template, pair=f"{template} $B", special_tokens=[(name, i) for i, name in enumerate(specials)]
+    )
     return made, {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
 
 
@@ -57,8 +71,9 @@ def suffixed():
     made = Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
     made.normalizer = normalizers.BertNormalizer(lowercase=True)
     made.pre_tokenizer, made.decoder = pre_tokenizers.BertPreTokenizer(), decoders.BPEDecoder(suffix="</w>")
-    made.train_from_iterator(TEXT, trainers.BpeTrainer(vocab_size=V, special_tokens=["<unk>"], end_of_word_suffix="</w>",
-                                                       show_progress=False))
+    made.train_from_iterator(
+        TEXT, trainers.BpeTrainer(vocab_size=V, special_tokens=["<unk>"], end_of_word_suffix="</w>", show_progress=False)
+    )
     return made, {"unk_token": "<unk>"}
 
 
@@ -66,7 +81,8 @@ TOKENIZERS = {
     "bert": wordpiece,
     "distilbert": wordpiece,
     "roberta": lambda: (lambda made: (made[0], {**made[1], "mask_token": "<mask>"}))(
-        byte_level(["<s>", "<pad>", "</s>", "<unk>", "<mask>"], "<s> $A </s>", "<s> $A </s> </s> $B:0 </s>")),
+        byte_level(["<s>", "<pad>", "</s>", "<unk>", "<mask>"], "<s> $A </s>", "<s> $A </s> </s> $B:0 </s>")
+    ),
     "gpt2": lambda: byte_level(["<|endoftext|>"]),
     "openai-gpt": suffixed,
     "t5": lambda: sentencepiece(["<pad>", "</s>", "<unk>"], "$A </s>"),
@@ -79,6 +95,7 @@ TOKENIZERS = {
 @pytest.fixture(scope="session")
 def unlike():
     """Weights that tell layers, heads and positions apart: initial ones are too small to."""
+
     def change(model):
         learned = dict(model.named_parameters()) | {name: p for name, p in model.named_buffers() if name == "final_logits_bias"}
         with torch.no_grad():
@@ -87,18 +104,21 @@ def unlike():
                     scales = name.endswith("weight") and p.dim() == 1
                     p.copy_((1.0 if scales else 0.0) + 0.25 * torch.randn_like(p))
         return model.eval()
+
     return change
 
 
 @pytest.fixture(scope="session")
 def write_theirs():
     """Write a model of theirs with a tokenizer of its family, as a folder."""
+
     def write(model, folder, **options):
         model.save_pretrained(folder, **options)
         library, names = TOKENIZERS[model.config.model_type]()
         (folder / "tokenizer.json").write_text(library.to_str(), encoding="utf-8")
         (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **names}))
         return folder
+
     return write
 
 
@@ -124,10 +144,12 @@ def own_run(folder, task, model):
     """A run folder as training would leave it, with random weights."""
     kind = {} if task in ("translate", "corrupted", "text-to-text") else {"kind": "transformer"}
     data = {"pairs": {"world": {}, "second": 2}, "text-to-text": {"tasks": {"say": {"prefix": "say: ", "world": {}}}}}.get(
-        task, {"world": {}})
+        task, {"world": {}}
+    )
     task = "classify" if task == "pairs" else task
-    recipe = recipes.build({"task": task, "data": data, "tokens": {"size": 180}, "model": {**kind, **model},
-                            "decode": {"length_penalty": 0.0}})
+    recipe = recipes.build(
+        {"task": task, "data": data, "tokens": {"size": 180}, "model": {**kind, **model}, "decode": {"length_penalty": 0.0}}
+    )
     folder.mkdir()
     (folder / "recipe.toml").write_text(recipe.to_toml(), encoding="utf-8")
     run_of = kind_of(recipe)

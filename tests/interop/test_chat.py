@@ -9,17 +9,31 @@ import regard
 from regard.errors import Mistake
 from regard.tasks.chat import chat_template, conversation
 
-TEMPLATE = ("{{ bos_token }}{% for message in messages %}{% if message.role == 'system' %}{{ raise_exception('no system here') }}"
-            "{% endif %}{{ message.role }}: {{ message.content | trim }}</s>\n{% endfor %}"
-            "{% if add_generation_prompt %}assistant: {% endif %}")
-SAID = [{"role": "user", "content": " the dog sleeps "}, {"role": "assistant", "content": "a cat"},
-        {"role": "user", "content": "home"}]
+TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}{% if message.role == 'system' %}{{ raise_exception('no system here') }}"
+    "{% endif %}{{ message.role }}: {{ message.content | trim }}</s>\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+SAID = [
+    {"role": "user", "content": " the dog sleeps "},
+    {"role": "assistant", "content": "a cat"},
+    {"role": "user", "content": "home"},
+]
 
 
 @pytest.fixture
 def folder(tmp_path, write_theirs):
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=61, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
-                                         num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=128))
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=61,
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            max_position_embeddings=128,
+        )
+    )
     write_theirs(model, tmp_path)
     settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
     settings |= {"bos_token": "<s>", "eos_token": {"content": "</s>", "special": True}, "chat_template": TEMPLATE}
@@ -45,8 +59,9 @@ def test_marks_cannot_be_forged_and_a_template_may_refuse(folder):
         conversation(run, [{"role": "user", "content": "home " * 200}])
 
 
-@pytest.mark.parametrize("template", ["{{ ''.__class__.__mro__ }}", "{% for i in range(10**9) %}a{% endfor %}", "{{ 1 / 0 }}",
-                                      "{% if %}"])
+@pytest.mark.parametrize(
+    "template", ["{{ ''.__class__.__mro__ }}", "{% for i in range(10**9) %}a{% endfor %}", "{{ 1 / 0 }}", "{% if %}"]
+)
 def test_a_template_that_means_ill_does_nothing(folder, template):
     """Code of its own, endless loops, mistakes."""
     (folder / "chat_template.jinja").write_text(template)

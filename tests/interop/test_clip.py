@@ -32,13 +32,22 @@ def library(first=False):
     made = Tokenizer(models.BPE(end_of_word_suffix="</w>"))
     made.normalizer, made.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.ByteLevel(add_prefix_space=False)
     marks = ["<|startoftext|>", "<|endoftext|>"]
-    made.train_from_iterator(LINES * 3, trainers.BpeTrainer(
-        vocab_size=300, end_of_word_suffix="</w>", show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        special_tokens=marks if first else []))
+    made.train_from_iterator(
+        LINES * 3,
+        trainers.BpeTrainer(
+            vocab_size=300,
+            end_of_word_suffix="</w>",
+            show_progress=False,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            special_tokens=marks if first else [],
+        ),
+    )
     made.add_special_tokens(marks)
     made.post_processor = processors.TemplateProcessing(
-        single=f"{marks[0]} $A {marks[1]}", pair=f"{marks[0]} $A {marks[1]} $B",
-        special_tokens=[(mark, made.token_to_id(mark)) for mark in marks])
+        single=f"{marks[0]} $A {marks[1]}",
+        pair=f"{marks[0]} $A {marks[1]} $B",
+        special_tokens=[(mark, made.token_to_id(mark)) for mark in marks],
+    )
     return made
 
 
@@ -46,17 +55,37 @@ V = library().get_vocab_size()
 
 
 def shape(text=(), image=(), **other):
-    return dict(dict(
-        text_config=dict(dict(vocab_size=V, hidden_size=16, intermediate_size=40, num_hidden_layers=2, num_attention_heads=2,
-                              max_position_embeddings=90, bos_token_id=V - 2, eos_token_id=V - 1, pad_token_id=V - 1),
-                         **dict(text)),
-        vision_config=dict(dict(hidden_size=24, intermediate_size=48, num_hidden_layers=2, num_attention_heads=3, image_size=16,
-                                patch_size=4), **dict(image)), projection_dim=12), **other)
+    return dict(
+        dict(
+            text_config=dict(
+                dict(
+                    vocab_size=V,
+                    hidden_size=16,
+                    intermediate_size=40,
+                    num_hidden_layers=2,
+                    num_attention_heads=2,
+                    max_position_embeddings=90,
+                    bos_token_id=V - 2,
+                    eos_token_id=V - 1,
+                    pad_token_id=V - 1,
+                ),
+                **dict(text),
+            ),
+            vision_config=dict(
+                dict(
+                    hidden_size=24, intermediate_size=48, num_hidden_layers=2, num_attention_heads=3, image_size=16, patch_size=4
+                ),
+                **dict(image),
+            ),
+            projection_dim=12,
+        ),
+        **other,
+    )
 
 
 CASES = [
     shape(),
-    shape(text=dict(eos_token_id=2, bos_token_id=0, pad_token_id=1)),             # the first folders: the highest token counts
+    shape(text=dict(eos_token_id=2, bos_token_id=0, pad_token_id=1)),  # the first folders: the highest token counts
     shape(text=dict(hidden_act="gelu", num_hidden_layers=3, layer_norm_eps=1e-3), image=dict(hidden_act="relu")),
     shape(image=dict(patch_size=8, image_size=20, num_hidden_layers=1, num_attention_heads=1), projection_dim=40),
 ]
@@ -136,8 +165,14 @@ FITS = dict(space=10, image=dict(**BLOCK, patch=4, embedding_norm=True, patch_bi
 def own_run(folder, **changes):
     """A run folder as training would leave it, with random weights."""
     model = {**FITS, **{name: {**FITS[name], **part} for name, part in changes.items()}}
-    recipe = recipes.build({"task": "contrast", "data": {"train": ["x"], "valid": ["x"], "size": 16, "resample": "bicubic"},
-                            "tokens": {"kind": "bpe", "size": 60}, "model": model})
+    recipe = recipes.build(
+        {
+            "task": "contrast",
+            "data": {"train": ["x"], "valid": ["x"], "size": 16, "resample": "bicubic"},
+            "tokens": {"kind": "bpe", "size": 60},
+            "model": model,
+        }
+    )
     folder.mkdir()
     (folder / "recipe.toml").write_text(recipe.to_toml(), encoding="utf-8")
     (folder / "tokenizer.json").write_text(train_tokenizer(recipe.tokens, LINES * 3, (END_TEXT,)).to_json())
@@ -149,8 +184,15 @@ def own_run(folder, **changes):
     return regard.load(folder, device="cpu")
 
 
-@pytest.mark.parametrize("changes", [{}, {"image": {"activation": "quick_gelu", "mean": [0.1, 0.2, 0.3]}},
-                                     {"text": {"width": 16, "heads": 2, "norm_epsilon": 1e-3}}], ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"image": {"activation": "quick_gelu", "mean": [0.1, 0.2, 0.3]}},
+        {"text": {"width": 16, "heads": 2, "norm_epsilon": 1e-3}},
+    ],
+    ids=str,
+)
 def test_a_run_of_ours_says_the_same_there(tmp_path, files, changes):
     run = own_run(tmp_path / "run", **changes)
     proof = convert(run.folder, tmp_path / "hf", verify=True, device="cpu")
@@ -160,8 +202,10 @@ def test_a_run_of_ours_says_the_same_there(tmp_path, files, changes):
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
     processor = transformers.AutoImageProcessor.from_pretrained(tmp_path / "hf")
     with torch.no_grad():
-        theirs = opened(**tokenizer(LINES, padding=True, return_tensors="pt"),
-                        **processor([Image.open(file) for file in files], return_tensors="pt"))
+        theirs = opened(
+            **tokenizer(LINES, padding=True, return_tensors="pt"),
+            **processor([Image.open(file) for file in files], return_tensors="pt"),
+        )
     np.testing.assert_allclose(run.text_vectors(LINES), theirs.text_embeds, atol=1e-4)
     again = regard.load(tmp_path / "hf", device="cpu")
     assert again.match(files, LINES) == run.match(files, LINES)
@@ -170,13 +214,16 @@ def test_a_run_of_ours_says_the_same_there(tmp_path, files, changes):
     assert "Which of some texts fits a picture" in card and "## Conversion" in card
 
 
-@pytest.mark.parametrize("changes, message", [
-    ({"image": {"pool": "mean"}}, "model.image.pool = 'mean' has no counterpart in the nearest, clip"),
-    ({"image": {"embedding_norm": False}}, "model.image.embedding_norm = False"),
-    ({"text": {"causal": False}}, "model.text.causal = False"),
-    ({"text": {"positions": {"kind": "rotary"}}}, "model.text.positions.kind = 'rotary'"),
-    ({"image": {"patch": [4, 8]}}, "model.image.patch = "),
-])
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"image": {"pool": "mean"}}, "model.image.pool = 'mean' has no counterpart in the nearest, clip"),
+        ({"image": {"embedding_norm": False}}, "model.image.embedding_norm = False"),
+        ({"text": {"causal": False}}, "model.text.causal = False"),
+        ({"text": {"positions": {"kind": "rotary"}}}, "model.text.positions.kind = 'rotary'"),
+        ({"image": {"patch": [4, 8]}}, "model.image.patch = "),
+    ],
+)
 def test_what_fits_no_family_is_said_in_one_line(tmp_path, changes, message):
     own_run(tmp_path / "run", **changes)
     with pytest.raises(Mistake) as caught:
@@ -236,14 +283,14 @@ def test_a_first_folder_whose_end_is_not_the_highest_token_is_refused(theirs):
 
 
 def test_forms_of_a_processor_that_mean_the_same(theirs, files, tmp_path):
-    Image.open(files[0]).resize((60, 20)).save(tmp_path / "wide.png")             # cut, not stretched
+    Image.open(files[0]).resize((60, 20)).save(tmp_path / "wide.png")  # cut, not stretched
     files = [*files, tmp_path / "wide.png"]
     before = regard.load(theirs, device="cpu").match(files, LINES)
     old = {"feature_extractor_type": "CLIPFeatureExtractor", "size": 16, "crop_size": 16, "resample": 3, "do_center_crop": True}
     (theirs / "preprocessor_config.json").write_text(json.dumps(old))
     assert regard.load(theirs, device="cpu").match(files, LINES) == before
     (theirs / "preprocessor_config.json").unlink()
-    assert regard.load(theirs, device="cpu").match(files, LINES) == before        # CLIP's own
+    assert regard.load(theirs, device="cpu").match(files, LINES) == before  # CLIP's own
 
 
 def test_half_precision_and_old_buffers(theirs, tmp_path):
@@ -264,13 +311,31 @@ def test_a_run_begins_from_a_folder(theirs, files, tmp_path):
 
     (tmp_path / "set.tsv").write_text("".join(f"{file}\t{line}\n" for file, line in zip(files, LINES)))
     text = {"activation": "quick_gelu", "layers": 2, "width": 16, "heads": 2, "feed_forward": 40, "max_length": 90}
-    image = {"activation": "quick_gelu", "layers": 2, "width": 24, "heads": 3, "feed_forward": 48, "patch": 4,
-             "patch_bias": False, "embedding_norm": True, "mean": [0.48145466, 0.4578275, 0.40821073],
-             "deviation": [0.26862954, 0.26130258, 0.27577711]}
-    recipe = {"task": "contrast", "data": {"root": str(tmp_path), "train": ["set.tsv"], "valid": ["set.tsv"], "size": 16,
-                                           "resample": "bicubic"}, "model": {"space": 12, "image": image, "text": text},
-              "train": {"steps": 1, "evaluate_every": 1, "pictures_per_batch": 3, "optimizer": {"learning_rate": 1e-9},
-                        "schedule": {"warmup_steps": 0}, "begin": {"run": str(theirs)}}}
+    image = {
+        "activation": "quick_gelu",
+        "layers": 2,
+        "width": 24,
+        "heads": 3,
+        "feed_forward": 48,
+        "patch": 4,
+        "patch_bias": False,
+        "embedding_norm": True,
+        "mean": [0.48145466, 0.4578275, 0.40821073],
+        "deviation": [0.26862954, 0.26130258, 0.27577711],
+    }
+    recipe = {
+        "task": "contrast",
+        "data": {"root": str(tmp_path), "train": ["set.tsv"], "valid": ["set.tsv"], "size": 16, "resample": "bicubic"},
+        "model": {"space": 12, "image": image, "text": text},
+        "train": {
+            "steps": 1,
+            "evaluate_every": 1,
+            "pictures_per_batch": 3,
+            "optimizer": {"learning_rate": 1e-9},
+            "schedule": {"warmup_steps": 0},
+            "begin": {"run": str(theirs)},
+        },
+    }
     run, before = train(recipe, tmp_path / "run", device="cpu"), regard.load(theirs, device="cpu")
     np.testing.assert_allclose(run.text_vectors(LINES), before.text_vectors(LINES), atol=1e-5)
     np.testing.assert_allclose(run.image_vectors(files), before.image_vectors(files), atol=1e-5)

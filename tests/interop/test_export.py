@@ -16,10 +16,32 @@ SMALL = dict(width=24, heads=3, feed_forward=40, max_length=40)
 LLAMA = dict(norm="rms", norm_first=True, activation="swiglu", bias=False, positions={"kind": "rotary", "base": 500.0}, tie=False)
 FOR_CTRANSLATE2 = {
     "as published": ("translate", dict(SMALL, encoder_layers=2, decoder_layers=1)),
-    "norm first, gated, not scaled": ("translate", dict(SMALL, encoder_layers=1, decoder_layers=2, norm_first=True, tie="none",
-                                                        activation="swiglu", scale_embedding=False, scale_output=True)),
-    "learned positions, rms": ("translate", dict(SMALL, encoder_layers=1, decoder_layers=1, norm="rms", activation="gelu",
-                                                 positions={"kind": "learned"}, output_bias=True, scale_scores=False)),
+    "norm first, gated, not scaled": (
+        "translate",
+        dict(
+            SMALL,
+            encoder_layers=1,
+            decoder_layers=2,
+            norm_first=True,
+            tie="none",
+            activation="swiglu",
+            scale_embedding=False,
+            scale_output=True,
+        ),
+    ),
+    "learned positions, rms": (
+        "translate",
+        dict(
+            SMALL,
+            encoder_layers=1,
+            decoder_layers=1,
+            norm="rms",
+            activation="gelu",
+            positions={"kind": "learned"},
+            output_bias=True,
+            scale_scores=False,
+        ),
+    ),
     "gpt2": ("language", dict(SMALL, preset="gpt2", layers=2, width=24)),
     "llama": ("language", dict(SMALL, layers=2, **LLAMA)),
 }
@@ -45,9 +67,15 @@ def test_a_proof_fails_where_weights_differ(make_run, tmp_path, monkeypatch):
     assert proof.logits > 1e-3 and not proof.holds
 
 
-@pytest.mark.parametrize(("changed", "named"), [
-    ({"positions": {"kind": "alibi"}}, "positions.kind = 'alibi'"), ({"key_width": 5}, "model.key_width"),
-    ({"key_value_heads": 1}, "model.key_value_heads"), ({"residual": False}, "model.residual = false")])
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"positions": {"kind": "alibi"}}, "positions.kind = 'alibi'"),
+        ({"key_width": 5}, "model.key_width"),
+        ({"key_value_heads": 1}, "model.key_value_heads"),
+        ({"residual": False}, "model.residual = false"),
+    ],
+)
 def test_what_ctranslate2_has_no_word_for(changed, named, make_run, tmp_path):
     run = make_run(tmp_path / "run", "translate", dict(SMALL, encoder_layers=1, decoder_layers=1, **changed))
     with pytest.raises(Mistake, match=f"CTranslate2 has no counterpart of {named}"):

@@ -13,8 +13,9 @@ from regard.run.convert import convert
 from regard.run.evaluate import evaluate
 from regard.run.train import train
 
-SIZES = dict(vocab_size=61, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, intermediate_size=40,
-             max_position_embeddings=32)
+SIZES = dict(
+    vocab_size=61, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, intermediate_size=40, max_position_embeddings=32
+)
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +28,27 @@ def recipe(theirs, tmp_path, **model):
     for name, numbers in (("train", range(60)), ("valid", range(60, 80))):
         lines = [f"the {'dog' if i % 2 else 'cat'} sleeps {i}\t{i % 2}\n" for i in numbers]
         (tmp_path / f"{name}.tsv").write_text("".join(lines))
-    shape = {"kind": "transformer", "preset": "bert-tiny", "width": 24, "layers": 2, "heads": 4, "feed_forward": 40,
-             "max_length": 32}
-    return {"task": "classify", "data": {"root": str(tmp_path), "train": ["train.tsv"], "valid": ["valid.tsv"]},
-            "model": {**shape, **model},
-            "train": {"steps": 1, "evaluate_every": 1, "optimizer": {"learning_rate": 1e-9}, "schedule": {"warmup_steps": 0},
-                      "begin": {"run": str(theirs), "parts": ["encoder."]}}}
+    shape = {
+        "kind": "transformer",
+        "preset": "bert-tiny",
+        "width": 24,
+        "layers": 2,
+        "heads": 4,
+        "feed_forward": 40,
+        "max_length": 32,
+    }
+    return {
+        "task": "classify",
+        "data": {"root": str(tmp_path), "train": ["train.tsv"], "valid": ["valid.tsv"]},
+        "model": {**shape, **model},
+        "train": {
+            "steps": 1,
+            "evaluate_every": 1,
+            "optimizer": {"learning_rate": 1e-9},
+            "schedule": {"warmup_steps": 0},
+            "begin": {"run": str(theirs), "parts": ["encoder."]},
+        },
+    }
 
 
 def test_weights_tokens_and_marks_are_theirs_and_the_folder_is_whole(theirs, tmp_path):
@@ -78,23 +94,46 @@ def test_one_that_answers_keeps_their_vocabulary_and_goes_back_to_them(family, t
         logits = opened(**batch).start_logits[0]
     rows = run.encode(run.data.valid)
     expected = run.model(**rows.batch(np.array([0]), 0, 0).inputs)[0, 0]
-    torch.testing.assert_close(logits[:len(expected)], expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(logits[: len(expected)], expected, atol=1e-4, rtol=0)
 
 
 T5_SIZES = dict(vocab_size=61, d_model=24, d_kv=6, num_heads=4, d_ff=40, num_layers=1, num_decoder_layers=2)
-T5_SHAPE = {"preset": "t5-tiny", "width": 24, "heads": 4, "feed_forward": 40, "encoder_layers": 1, "decoder_layers": 2,
-            "max_length": 32}
+T5_SHAPE = {
+    "preset": "t5-tiny",
+    "width": 24,
+    "heads": 4,
+    "feed_forward": 40,
+    "encoder_layers": 1,
+    "decoder_layers": 2,
+    "max_length": 32,
+}
 
 
 def texts(tmp_path, begin, **train_settings):
     for name, numbers in (("train", range(60)), ("valid", range(60, 80))):
         lines = [f"the {'dog' if i % 2 else 'cat'} sleeps\t{i % 2}\n" for i in numbers]
         (tmp_path / f"{name}.tsv").write_text("".join(lines))
-    task = {"prefix": "which: ", "kind": "classify", "train": ["train.tsv"], "valid": ["valid.tsv"],
-            "labels": {"0": "a cat", "1": "a dog"}}
-    return {"task": "text-to-text", "data": {"root": str(tmp_path), "tasks": {"which": task}}, "model": T5_SHAPE,
-            "train": {"steps": 1, "evaluate_every": 1, "optimizer": {"learning_rate": 1e-9}, "schedule": {"warmup_steps": 0},
-                      **train_settings, "begin": {"run": str(begin)}}, "decode": {"length_penalty": 0.0}}
+    task = {
+        "prefix": "which: ",
+        "kind": "classify",
+        "train": ["train.tsv"],
+        "valid": ["valid.tsv"],
+        "labels": {"0": "a cat", "1": "a dog"},
+    }
+    return {
+        "task": "text-to-text",
+        "data": {"root": str(tmp_path), "tasks": {"which": task}},
+        "model": T5_SHAPE,
+        "train": {
+            "steps": 1,
+            "evaluate_every": 1,
+            "optimizer": {"learning_rate": 1e-9},
+            "schedule": {"warmup_steps": 0},
+            **train_settings,
+            "begin": {"run": str(begin)},
+        },
+        "decode": {"length_penalty": 0.0},
+    }
 
 
 @pytest.fixture(scope="module")
@@ -123,8 +162,13 @@ def test_tasks_begin_from_their_t5_and_become_a_t5_again(their_t5, tmp_path):
 def test_tasks_begin_from_a_pretrained_t5_of_ours(tmp_path):
     """With its weights, and its tokenizer, sentinels and all."""
     (tmp_path / "plain.txt").write_text("the dog sleeps\nwhich a cat a dog: the cat sleeps\n" * 60)
-    pretraining = {"task": "corrupted", "data": {"root": str(tmp_path), "train": ["plain.txt"], "valid": ["plain.txt"]},
-                   "tokens": {"size": 160, "kind": "words"}, "model": T5_SHAPE, "train": {"steps": 2, "evaluate_every": 2}}
+    pretraining = {
+        "task": "corrupted",
+        "data": {"root": str(tmp_path), "train": ["plain.txt"], "valid": ["plain.txt"]},
+        "tokens": {"size": 160, "kind": "words"},
+        "model": T5_SHAPE,
+        "train": {"steps": 2, "evaluate_every": 2},
+    }
     pretrained = train(pretraining, tmp_path / "pretrained", device="cpu")
     run = train(texts(tmp_path, pretrained.folder), tmp_path / "run", device="cpu")
     assert run.tokenizers[0].to_json() == pretrained.tokenizers[0].to_json()

@@ -28,21 +28,36 @@ def good(tmp_path_factory, write_theirs, unlike):
     small = dict(vocab_size=V, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40)
     models = {
         "bert": transformers.BertForSequenceClassification(transformers.BertConfig(**small, max_position_embeddings=40)),
-        "gpt2": transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=V, n_embd=24, n_layer=1, n_head=3, n_positions=40,
-                                                                     eos_token_id=0, bos_token_id=0)),
+        "gpt2": transformers.GPT2LMHeadModel(
+            transformers.GPT2Config(vocab_size=V, n_embd=24, n_layer=1, n_head=3, n_positions=40, eos_token_id=0, bos_token_id=0)
+        ),
         "llama": transformers.LlamaForCausalLM(transformers.LlamaConfig(**small, max_position_embeddings=40)),
-        "marian": transformers.MarianMTModel(transformers.MarianConfig(
-            vocab_size=V, d_model=24, encoder_layers=1, decoder_layers=1, encoder_attention_heads=3, decoder_attention_heads=3,
-            encoder_ffn_dim=40, decoder_ffn_dim=40, max_position_embeddings=40, pad_token_id=2, decoder_start_token_id=2)),
+        "marian": transformers.MarianMTModel(
+            transformers.MarianConfig(
+                vocab_size=V,
+                d_model=24,
+                encoder_layers=1,
+                decoder_layers=1,
+                encoder_attention_heads=3,
+                decoder_attention_heads=3,
+                encoder_ffn_dim=40,
+                decoder_ffn_dim=40,
+                max_position_embeddings=40,
+                pad_token_id=2,
+                decoder_start_token_id=2,
+            )
+        ),
     }
     return {name: write_theirs(unlike(model), root / name) for name, model in models.items()}
 
 
 def config(**changes):
     """Other settings; None takes one away."""
+
     def spoil(folder):
         values = {**json.loads((folder / "config.json").read_text()), **changes}
         (folder / "config.json").write_text(json.dumps({name: value for name, value in values.items() if value is not None}))
+
     return spoil
 
 
@@ -51,6 +66,7 @@ def tensors(change):
         found = load_file(folder / "model.safetensors")
         change(found)
         save_file(found, folder / "model.safetensors")
+
     return spoil
 
 
@@ -59,12 +75,14 @@ def tokenizer(change):
         found = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
         change(found)
         (folder / "tokenizer.json").write_text(json.dumps(found), encoding="utf-8")
+
     return spoil
 
 
 def write(name, content):
     def spoil(folder):
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
     return spoil
 
 
@@ -75,16 +93,19 @@ def remove(name):
 def cut(share):
     def spoil(folder):
         data = (folder / "model.safetensors").read_bytes()
-        (folder / "model.safetensors").write_bytes(data[:int(share * len(data))])
+        (folder / "model.safetensors").write_bytes(data[: int(share * len(data))])
+
     return spoil
 
 
 def index(files):
     """The weights in a shard, and an index that says they are in `files`."""
+
     def spoil(folder):
         names = list(load_file(folder / "model.safetensors"))
         (folder / "model.safetensors").rename(folder / "model-1.safetensors")
         (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files(names)}))
+
     return spoil
 
 
@@ -100,8 +121,11 @@ HOSTILE = {
     "type is a list": ("bert", config(model_type=["bert"]), "has model_type"),
     "auto_map": ("bert", config(auto_map={"AutoModel": "evil.Model"}), r"asks for code of its own \(auto_map\)"),
     "trust_remote_code": ("bert", config(trust_remote_code=True), r"asks for code of its own \(trust_remote_code\)"),
-    "tokenizer asks too": ("bert", write("tokenizer_config.json", '{"auto_map": {"AutoTokenizer": ["evil.T", null]}}'),
-                           r"tokenizer_config.json asks for code of its own"),
+    "tokenizer asks too": (
+        "bert",
+        write("tokenizer_config.json", '{"auto_map": {"AutoTokenizer": ["evil.T", null]}}'),
+        r"tokenizer_config.json asks for code of its own",
+    ),
     "quantised": ("llama", config(quantization_config={"bits": 4}), "quantised"),
     "unknown head": ("bert", config(architectures=["BertForMultipleChoice"]), "MultipleChoice.*is not read.*BertModel"),
     "another head": ("bert", config(architectures=["BertForQuestionAnswering"]), "lacks qa_outputs.weight, qa_outputs.bias"),
@@ -120,10 +144,16 @@ HOSTILE = {
     "layers absurd": ("bert", config(num_hidden_layers=10**9), "num_hidden_layers = 1000000000: should be"),
     "positions absurd": ("bert", config(max_position_embeddings=10**12), "max_position_embeddings = 1000000000000: should be"),
     "sinusoids absurd": ("marian", config(max_position_embeddings=10**6), "max_position_embeddings = 1000000: should be"),
-    "wide but possible": ("llama", config(hidden_size=2**19, head_dim=8, num_attention_heads=2**16, num_key_value_heads=2**16),
-                          r"embed_tokens.weight has shape \[61, 24\], config.json says \[61, 524288\]"),
-    "product absurd": ("llama", config(hidden_size=2**20, head_dim=2**20, num_attention_heads=2**20, num_key_value_heads=2**20),
-                       r"q_proj.weight has shape \[24, 24\], config.json says \[1099511627776, 1048576\]"),
+    "wide but possible": (
+        "llama",
+        config(hidden_size=2**19, head_dim=8, num_attention_heads=2**16, num_key_value_heads=2**16),
+        r"embed_tokens.weight has shape \[61, 24\], config.json says \[61, 524288\]",
+    ),
+    "product absurd": (
+        "llama",
+        config(hidden_size=2**20, head_dim=2**20, num_attention_heads=2**20, num_key_value_heads=2**20),
+        r"q_proj.weight has shape \[24, 24\], config.json says \[1099511627776, 1048576\]",
+    ),
     "heads do not divide": ("bert", config(num_attention_heads=5), "a width of 24 is not divisible by 5 heads"),
     "epsilon not a number": ("bert", config(layer_norm_eps=float("nan")), "layer_norm_eps = nan: should be a number above 0"),
     "epsilon infinite": ("bert", config(layer_norm_eps=float("inf")), "layer_norm_eps = inf: should be"),
@@ -143,47 +173,85 @@ HOSTILE = {
     "no weights": ("bert", remove("model.safetensors"), "has no weights"),
     "no tokenizer": ("bert", remove("tokenizer.json"), "has no tokenizer.json"),
     # tensors
-    "missing tensors": ("bert", tensors(lambda found: [found.pop(name) for name in list(found) if "layer.1.output" in name]),
-                        "lacks encoder.layer.1.output.dense.weight, encoder.layer.1.output.dense.bias, "
-                        "encoder.layer.1.output.LayerNorm.weight, encoder.layer.1.output.LayerNorm.bias"),
-    "wrong shape": ("bert", tensors(lambda found: found.update({"classifier.weight": torch.zeros(24, 2)})),
-                    r"classifier.weight has shape \[24, 2\], config.json says \[2, 24\]"),
-    "another mathematics": ("llama", tensors(lambda found: found.update(
-        {"model.layers.0.self_attn.q_norm.weight": torch.ones(8)})),
-                            "no place for: layers.0.self_attn.q_norm.weight"),
-    "output not the embedding": ("bert", tensors(lambda found: found.update(
-        {"cls.predictions.decoder.weight": torch.zeros(V, 24)})), "cls.predictions.decoder.weight differs from embeddings.word"),
-    "bytes for numbers": ("bert", tensors(lambda found: found.update(
-        {"classifier.weight": torch.zeros(2, 24, dtype=torch.int8)})),
-                          "classifier.weight is of the type I8, which is not read"),
+    "missing tensors": (
+        "bert",
+        tensors(lambda found: [found.pop(name) for name in list(found) if "layer.1.output" in name]),
+        "lacks encoder.layer.1.output.dense.weight, encoder.layer.1.output.dense.bias, "
+        "encoder.layer.1.output.LayerNorm.weight, encoder.layer.1.output.LayerNorm.bias",
+    ),
+    "wrong shape": (
+        "bert",
+        tensors(lambda found: found.update({"classifier.weight": torch.zeros(24, 2)})),
+        r"classifier.weight has shape \[24, 2\], config.json says \[2, 24\]",
+    ),
+    "another mathematics": (
+        "llama",
+        tensors(lambda found: found.update({"model.layers.0.self_attn.q_norm.weight": torch.ones(8)})),
+        "no place for: layers.0.self_attn.q_norm.weight",
+    ),
+    "output not the embedding": (
+        "bert",
+        tensors(lambda found: found.update({"cls.predictions.decoder.weight": torch.zeros(V, 24)})),
+        "cls.predictions.decoder.weight differs from embeddings.word",
+    ),
+    "bytes for numbers": (
+        "bert",
+        tensors(lambda found: found.update({"classifier.weight": torch.zeros(2, 24, dtype=torch.int8)})),
+        "classifier.weight is of the type I8, which is not read",
+    ),
     "truncated": ("bert", cut(0.7), "model.safetensors is damaged.*fetch it again"),
     "truncated in the header": ("bert", cut(0.01), "model.safetensors is damaged"),
     "empty": ("bert", write("model.safetensors", b""), "model.safetensors is damaged"),
     "header absurd": ("bert", write("model.safetensors", struct.pack("<Q", 2**62) + b"{}"), "model.safetensors is damaged"),
-    "header lies": ("bert", write("model.safetensors", (lambda text: struct.pack("<Q", len(text)) + text)(
-        b'{"x":{"dtype":"F32","shape":[1000000000000],"data_offsets":[0,4000000000000]}}')), "model.safetensors is damaged"),
+    "header lies": (
+        "bert",
+        write(
+            "model.safetensors",
+            (lambda text: struct.pack("<Q", len(text)) + text)(
+                b'{"x":{"dtype":"F32","shape":[1000000000000],"data_offsets":[0,4000000000000]}}'
+            ),
+        ),
+        "model.safetensors is damaged",
+    ),
     # shards
     "shard above": ("bert", index(lambda names: dict.fromkeys(names, "../model-1.safetensors")), r"names the file '\.\./model"),
     "shard elsewhere": ("bert", index(lambda names: dict.fromkeys(names, "/etc/passwd")), "names the file '/etc/passwd'"),
     "shard no name": ("bert", index(lambda names: dict.fromkeys(names, 7)), "names the file '7'"),
-    "shard missing": ("bert", index(lambda names: dict.fromkeys(names, "model-2.safetensors")),
-                      "names model-2.safetensors, which is not there"),
-    "shard without it": ("bert", index(lambda names: dict.fromkeys([*names, "extra"], "model-1.safetensors")),
-                         "holds extra, which it does not"),
+    "shard missing": (
+        "bert",
+        index(lambda names: dict.fromkeys(names, "model-2.safetensors")),
+        "names model-2.safetensors, which is not there",
+    ),
+    "shard without it": (
+        "bert",
+        index(lambda names: dict.fromkeys([*names, "extra"], "model-1.safetensors")),
+        "holds extra, which it does not",
+    ),
     "index empty": ("bert", index(lambda names: []), "names no tensors"),
     # tokenizer
-    "merges that panic": ("gpt2", tokenizer(lambda found: found["model"].update(continuing_subword_prefix="#" * 40)),
-                          "tokenizer.json is not a usable tokenizer.json: range end index"),
+    "merges that panic": (
+        "gpt2",
+        tokenizer(lambda found: found["model"].update(continuing_subword_prefix="#" * 40)),
+        "tokenizer.json is not a usable tokenizer.json: range end index",
+    ),
     "merges of nothing": ("gpt2", tokenizer(lambda found: found["model"]["merges"].insert(0, ["zz", "qq"])), "out of vocabulary"),
-    "a charsmap that panics": ("marian", tokenizer(lambda found: found.update(
-        normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAAAAAA"})), "not a usable tokenizer.json: index out"),
+    "a charsmap that panics": (
+        "marian",
+        tokenizer(lambda found: found.update(normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAAAAAA"})),
+        "not a usable tokenizer.json: index out",
+    ),
     "tokenizer not JSON": ("bert", write("tokenizer.json", "{"), "not a usable tokenizer.json"),
     "tokenizer deeply nested": ("bert", write("tokenizer.json", '{"model":' * 100_000), "not a usable tokenizer.json"),
-    "vocabulary too large": ("gpt2", tokenizer(lambda found: found["model"]["vocab"].update(stranger=V)),
-                             "'stranger' is token 61, the embedding has 61 rows"),
-    "marks out of range": ("bert", tokenizer(
-        lambda found: found["post_processor"]["special_tokens"]["[CLS]"].update(ids=[10**9])),
-                           "puts token 1000000000 around a text"),
+    "vocabulary too large": (
+        "gpt2",
+        tokenizer(lambda found: found["model"]["vocab"].update(stranger=V)),
+        "'stranger' is token 61, the embedding has 61 rows",
+    ),
+    "marks out of range": (
+        "bert",
+        tokenizer(lambda found: found["post_processor"]["special_tokens"]["[CLS]"].update(ids=[10**9])),
+        "puts token 1000000000 around a text",
+    ),
 }
 
 
@@ -203,13 +271,17 @@ def test_one_line_and_nothing_left_behind(good, tmp_path, monkeypatch, capfd, na
         convert(folder, tmp_path / "out", device="cpu")
     assert "\n" not in str(mistake.value) and len(str(mistake.value)) < 1200
     assert listing(tmp_path) == before
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 200_000              # kB
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 200_000  # kB
     assert capfd.readouterr() == ("", "")
 
 
 def test_the_folders_are_good_before_they_are_spoilt(good):
     assert {name: regard.load(folder, device="cpu").recipe.task for name, folder in good.items()} == {
-        "bert": "classify", "gpt2": "language", "llama": "language", "marian": "translate"}
+        "bert": "classify",
+        "gpt2": "language",
+        "llama": "language",
+        "marian": "translate",
+    }
 
 
 @pytest.mark.parametrize("examples", [6, pytest.param(1000, marks=pytest.mark.torture)])
@@ -235,8 +307,9 @@ def test_the_command_line_says_one_line_and_status_2(good, tmp_path, name):
     kind, spoil, _ = HOSTILE[name]
     shutil.copytree(good[kind], tmp_path / "folder")
     spoil(tmp_path / "folder")
-    done = subprocess.run([sys.executable, "-m", "regard", "embed", str(tmp_path / "folder"), "a dog"], capture_output=True,
-                          text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "regard", "embed", str(tmp_path / "folder"), "a dog"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 2 and done.stdout == "" and done.stderr.startswith("regard: ") and done.stderr.count("\n") == 1
 
 

@@ -17,11 +17,24 @@ from regard.tokens.tokenizer import train_tokenizer
 from regard.training.checkpoint import weights_of, write_weights
 
 SMALL = dict(width=24, heads=3, feed_forward=40, max_length=40)
-TEXT = ["the dog sees a small cat", "a cat sleeps near the old house", "the old dog and the small cat run home",
-        "she reads a book in the house", "home again, the cat sleeps; the dog does not!", "a book, a house, a dog"] * 3
+TEXT = [
+    "the dog sees a small cat",
+    "a cat sleeps near the old house",
+    "the old dog and the small cat run home",
+    "she reads a book in the house",
+    "home again, the cat sleeps; the dog does not!",
+    "a book, a house, a dog",
+] * 3
 LINES = ["the dog sleeps", "a small cat reads the old book in the house", "home"]
-LLAMA = dict(norm="rms", norm_first=True, activation="swiglu", bias=False, positions={"kind": "rotary", "base": 500.0}, tie=False,
-             key_value_heads=1)
+LLAMA = dict(
+    norm="rms",
+    norm_first=True,
+    activation="swiglu",
+    bias=False,
+    positions={"kind": "rotary", "base": 500.0},
+    tie=False,
+    key_value_heads=1,
+)
 T5 = dict(norm="rms", norm_first=True, bias=False, scale_scores=False, scale_embedding=False, positions={"kind": "relative"})
 BERT = {**SMALL, "preset": "bert-tiny", "width": 24}
 
@@ -29,11 +42,19 @@ FITS = [
     ("language", dict(SMALL, preset="gpt2", layers=2, width=24), "gpt2", "AutoModelForCausalLM"),
     ("language", dict(SMALL, preset="gpt", layers=2, width=24, feed_forward=96), "openai-gpt", "AutoModelForCausalLM"),
     ("language", dict(SMALL, layers=2, **LLAMA), "llama", "AutoModelForCausalLM"),
-    ("translate", dict(SMALL, encoder_layers=2, decoder_layers=1, positions={"halves": True}, output_bias=True), "marian",
-     "AutoModelForSeq2SeqLM"),
+    (
+        "translate",
+        dict(SMALL, encoder_layers=2, decoder_layers=1, positions={"halves": True}, output_bias=True),
+        "marian",
+        "AutoModelForSeq2SeqLM",
+    ),
     ("translate", dict(SMALL, encoder_layers=1, decoder_layers=2, scale_output=True, **T5), "t5", "AutoModelForSeq2SeqLM"),
-    ("translate", dict(SMALL, encoder_layers=1, decoder_layers=2, tie="embeddings", activation="geglu", **T5), "t5",
-     "AutoModelForSeq2SeqLM"),
+    (
+        "translate",
+        dict(SMALL, encoder_layers=1, decoder_layers=2, tie="embeddings", activation="geglu", **T5),
+        "t5",
+        "AutoModelForSeq2SeqLM",
+    ),
     ("corrupted", dict(SMALL, encoder_layers=1, decoder_layers=1, scale_output=True, **T5), "t5", "AutoModelForSeq2SeqLM"),
     ("text-to-text", dict(SMALL, encoder_layers=1, decoder_layers=1, scale_output=True, **T5), "t5", "AutoModelForSeq2SeqLM"),
     ("masked", BERT, "bert", "AutoModelForMaskedLM"),
@@ -121,11 +142,17 @@ def test_the_cards_tell_of_the_conversion(converted):
 
 
 MISFITS = [
-    ("language", dict(SMALL, preset="gpt2", layers=2, width=24, window=8),
-     "model.window = 8 has no counterpart in the nearest, gpt2"),
+    (
+        "language",
+        dict(SMALL, preset="gpt2", layers=2, width=24, window=8),
+        "model.window = 8 has no counterpart in the nearest, gpt2",
+    ),
     ("language", dict(SMALL, preset="gpt2", layers=2, width=24, positions={"kind": "alibi"}), "model.positions.kind = 'alibi'"),
-    ("translate", dict(SMALL, positions={"halves": True, "kind": "learned"}, output_bias=True),
-     "model.positions.kind = 'learned'"),
+    (
+        "translate",
+        dict(SMALL, positions={"halves": True, "kind": "learned"}, output_bias=True),
+        "model.positions.kind = 'learned'",
+    ),
     ("translate", dict(SMALL), "model.positions.halves = False"),
     ("classify", dict(BERT, norm_first=True), "model.norm_first = True"),
     ("classify", dict(BERT, pool="mean"), "model.pool = 'mean'"),
@@ -169,8 +196,9 @@ def test_the_command_line_proves_or_fails(tmp_path, monkeypatch, make_run):
     make_run(tmp_path / "run", *FITS[0][:2])
 
     def type_in(name):
-        return CliRunner().invoke(app, ["convert", str(tmp_path / "run"), str(tmp_path / name), "--to", "hf", "--verify",
-                                        "--device", "cpu"])
+        return CliRunner().invoke(
+            app, ["convert", str(tmp_path / "run"), str(tmp_path / name), "--to", "hf", "--verify", "--device", "cpu"]
+        )
 
     done = type_in("hf")
     assert done.exit_code == 0 and "beam text, length penalty 0: the same in 4 of 4" in done.output, done.output
@@ -192,14 +220,22 @@ def test_without_transformers_a_bare_model_is_read_again(tmp_path, monkeypatch, 
 
 
 def test_opening_a_folder_leaves_the_users_chance_alone(tmp_path, write_theirs, unlike):
-    folder = write_theirs(unlike(transformers.BertForMaskedLM(transformers.BertConfig(
-        vocab_size=61, hidden_size=24, num_hidden_layers=1, num_attention_heads=3, intermediate_size=40))), tmp_path / "theirs")
+    folder = write_theirs(
+        unlike(
+            transformers.BertForMaskedLM(
+                transformers.BertConfig(
+                    vocab_size=61, hidden_size=24, num_hidden_layers=1, num_attention_heads=3, intermediate_size=40
+                )
+            )
+        ),
+        tmp_path / "theirs",
+    )
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
     one = regard.load(folder, device="cpu")
     assert torch.equal(torch.rand(3), expected)
-    again = regard.load(folder, device="cpu")         # the next-sentence head, which the folder lacks, is always the same
+    again = regard.load(folder, device="cpu")  # the next-sentence head, which the folder lacks, is always the same
     assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), again.model.parameters()))
 
 

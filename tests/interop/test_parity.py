@@ -14,8 +14,15 @@ CLOSE = dict(atol=1e-4, rtol=0.0)
 
 
 def encoder(**other):
-    return dict(vocab_size=V, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40,
-                max_position_embeddings=64, **other)
+    return dict(
+        vocab_size=V,
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=40,
+        max_position_embeddings=64,
+        **other,
+    )
 
 
 def distil(**other):
@@ -27,19 +34,56 @@ def gpt(**other):
 
 
 def t5(**other):
-    return dict(dict(vocab_size=V, d_model=24, d_kv=5, num_layers=2, num_heads=3, d_ff=40, relative_attention_num_buckets=8,
-                     relative_attention_max_distance=12, decoder_start_token_id=0), **other)
+    return dict(
+        dict(
+            vocab_size=V,
+            d_model=24,
+            d_kv=5,
+            num_layers=2,
+            num_heads=3,
+            d_ff=40,
+            relative_attention_num_buckets=8,
+            relative_attention_max_distance=12,
+            decoder_start_token_id=0,
+        ),
+        **other,
+    )
 
 
 def marian(**other):
-    return dict(dict(vocab_size=V, d_model=24, encoder_layers=2, decoder_layers=1, encoder_attention_heads=3,
-                     decoder_attention_heads=3, encoder_ffn_dim=40, decoder_ffn_dim=40, max_position_embeddings=64,
-                     pad_token_id=2, decoder_start_token_id=2, eos_token_id=0, forced_eos_token_id=None), **other)
+    return dict(
+        dict(
+            vocab_size=V,
+            d_model=24,
+            encoder_layers=2,
+            decoder_layers=1,
+            encoder_attention_heads=3,
+            decoder_attention_heads=3,
+            encoder_ffn_dim=40,
+            decoder_ffn_dim=40,
+            max_position_embeddings=64,
+            pad_token_id=2,
+            decoder_start_token_id=2,
+            eos_token_id=0,
+            forced_eos_token_id=None,
+        ),
+        **other,
+    )
 
 
 def llama(**other):
-    return dict(dict(vocab_size=V, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
-                     num_key_value_heads=2, max_position_embeddings=64), **other)
+    return dict(
+        dict(
+            vocab_size=V,
+            hidden_size=24,
+            intermediate_size=40,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=64,
+        ),
+        **other,
+    )
 
 
 CASES = [
@@ -48,8 +92,10 @@ CASES = [
     ("BertForPreTraining", encoder(layer_norm_eps=1e-3)),
     ("BertForSequenceClassification", encoder(num_labels=3)),
     ("BertForTokenClassification", encoder(num_labels=5)),
-    ("BertForSequenceClassification", dict(encoder(), hidden_size=16, num_attention_heads=1, num_hidden_layers=3,
-                                           hidden_act="relu", type_vocab_size=1)),
+    (
+        "BertForSequenceClassification",
+        dict(encoder(), hidden_size=16, num_attention_heads=1, num_hidden_layers=3, hidden_act="relu", type_vocab_size=1),
+    ),
     ("BertForQuestionAnswering", encoder()),
     ("BertForSequenceClassification", encoder(num_labels=1, problem_type="regression")),
     ("RobertaModel", encoder(type_vocab_size=1)),
@@ -71,15 +117,27 @@ CASES = [
     ("OpenAIGPTLMHeadModel", dict(gpt(afn="relu"), n_layer=1, n_head=4)),
     ("T5ForConditionalGeneration", t5(num_decoder_layers=3)),
     ("T5ForConditionalGeneration", t5(feed_forward_proj="gated-gelu", tie_word_embeddings=False, num_heads=2, d_kv=12)),
-    ("T5ForConditionalGeneration", t5(feed_forward_proj="gated-silu", num_layers=1, relative_attention_num_buckets=32,
-                                      relative_attention_max_distance=40)),
+    (
+        "T5ForConditionalGeneration",
+        t5(feed_forward_proj="gated-silu", num_layers=1, relative_attention_num_buckets=32, relative_attention_max_distance=40),
+    ),
     ("T5Model", t5()),
     ("MarianMTModel", marian(scale_embedding=True, activation_function="swish")),
     ("MarianMTModel", marian(share_encoder_decoder_embeddings=False)),
     ("MarianMTModel", marian(encoder_layers=1, decoder_layers=3, encoder_attention_heads=4, decoder_attention_heads=4)),
     ("LlamaForCausalLM", llama()),
-    ("LlamaForCausalLM", llama(num_key_value_heads=4, head_dim=8, attention_bias=True, mlp_bias=True, tie_word_embeddings=True,
-                               rms_norm_eps=1e-3, rope_parameters={"rope_type": "default", "rope_theta": 300.0})),
+    (
+        "LlamaForCausalLM",
+        llama(
+            num_key_value_heads=4,
+            head_dim=8,
+            attention_bias=True,
+            mlp_bias=True,
+            tie_word_embeddings=True,
+            rms_norm_eps=1e-3,
+            rope_parameters={"rope_type": "default", "rope_theta": 300.0},
+        ),
+    ),
     ("LlamaForCausalLM", llama(num_hidden_layers=1, num_key_value_heads=1)),
     ("MistralForCausalLM", llama(sliding_window=None, eos_token_id=2, bos_token_id=1)),
 ]
@@ -93,7 +151,7 @@ def pair(request, tmp_path_factory, write_theirs, unlike):
     name, settings = request.param
     kind = getattr(transformers, name)
     model = unlike(kind(kind.config_class(**settings)))
-    if settings.get("feed_forward_proj") == "gated-gelu":                         # T5 1.1: the output is its own
+    if settings.get("feed_forward_proj") == "gated-gelu":  # T5 1.1: the output is its own
         model.lm_head.weight = torch.nn.Parameter(0.3 * torch.randn(V, 24))
     folder = write_theirs(model, tmp_path_factory.mktemp("parity") / "theirs")
     return model, regard.load(folder, device="cpu")
@@ -115,23 +173,26 @@ def test_logits_of_padded_batches_agree(pair):
     else:
         theirs = model(**inputs)
         ours = run.model(source) if run.recipe.task == "language" else run.model(source, lengths)
-    if "last_hidden_state" in theirs and run.recipe.task in ("language", "translate"):         # a bare decoder has no logits
-        ours = {"language": lambda: run.model.layers_of(source, lengths)[-1],
-                "translate": lambda: last_states(run.model, source, lengths, target)}[run.recipe.task]()
+    if "last_hidden_state" in theirs and run.recipe.task in ("language", "translate"):  # a bare decoder has no logits
+        ours = {
+            "language": lambda: run.model.layers_of(source, lengths)[-1],
+            "translate": lambda: last_states(run.model, source, lengths, target),
+        }[run.recipe.task]()
     if run.recipe.task == "answer":
         expected, ours = torch.stack([theirs.start_logits, theirs.end_logits], dim=-1), ours.transpose(1, 2)
         assert (ours[~real] == -torch.inf).all()
     else:
         expected = next(theirs[name] for name in ("logits", "prediction_logits", "last_hidden_state") if name in theirs)
-    assert expected.std() > 0.1                                                   # there is something to be seen
+    assert expected.std() > 0.1  # there is something to be seen
     rows = real if run.recipe.task != "translate" and expected.dim() == 3 else ...
     torch.testing.assert_close(ours[rows], expected[rows], **CLOSE)
 
 
 def last_states(model, source, lengths, target):
     states = []
-    model.decoder(model.target_embedding(target), mask=regard.Mask(causal=True), sources=model.encode(source, lengths),
-                  states=states)
+    model.decoder(
+        model.target_embedding(target), mask=regard.Mask(causal=True), sources=model.encode(source, lengths), states=states
+    )
     return states[-1]
 
 
@@ -188,8 +249,10 @@ def test_names_are_read_with_and_without_prefix_and_in_old_spelling(write_theirs
     folder = write_theirs(model, tmp_path / "theirs")
     before = regard.load(folder, device="cpu")
     tensors = load_file(folder / "model.safetensors")
-    old = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
-           for name, tensor in tensors.items()}
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+        for name, tensor in tensors.items()
+    }
     old = old if prefixed else {name.removeprefix("bert."): tensor for name, tensor in old.items()}
     old["bert.pooler.dense.weight"], old["bert.pooler.dense.bias"] = torch.randn(24, 24), torch.randn(24)
     old["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"].clone()

@@ -21,8 +21,18 @@ from regard.training.checkpoint import weights_of, write_weights
 
 
 def shape(**other):
-    return dict(dict(hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40, image_size=16,
-                     patch_size=4, num_labels=5), **other)
+    return dict(
+        dict(
+            hidden_size=24,
+            num_hidden_layers=2,
+            num_attention_heads=3,
+            intermediate_size=40,
+            image_size=16,
+            patch_size=4,
+            num_labels=5,
+        ),
+        **other,
+    )
 
 
 CASES = [
@@ -121,7 +131,7 @@ def test_explanations_are_of_what_they_compute(pair, files):
     whole = model(pixel_values=pixels).logits.log_softmax(-1)[0, 1]
     for number, lost in enumerate(found.values["occlusion"]):
         hidden, y, x = pixels.clone(), down * (number // columns), across * (number % columns)
-        hidden[0, :, y:y + down, x:x + across] = pixels[0].mean((1, 2))[:, None, None]
+        hidden[0, :, y : y + down, x : x + across] = pixels[0].mean((1, 2))[:, None, None]
         assert lost == pytest.approx(float(whole - model(pixel_values=hidden).logits.log_softmax(-1)[0, 1]), abs=1e-3)
     assert rows * columns == len(found.pieces)
 
@@ -129,8 +139,10 @@ def test_explanations_are_of_what_they_compute(pair, files):
 @torch.no_grad()
 def test_vectors_are_their_last_states(pair, files):
     model, processor, run = pair
-    theirs = model(pixel_values=processor([Image.open(file) for file in files], return_tensors="pt")["pixel_values"],
-                   output_hidden_states=True).hidden_states
+    theirs = model(
+        pixel_values=processor([Image.open(file) for file in files], return_tensors="pt")["pixel_values"],
+        output_hidden_states=True,
+    ).hidden_states
     marks = run.recipe.model.marks
     for layer in (0, 1):
         for one, state in zip(run.embed(files, layer=layer), theirs[layer]):
@@ -144,8 +156,13 @@ SMALL = dict(kind="vit", layers=2, width=24, heads=3, feed_forward=40, patch=4)
 
 def own_run(folder, model=(), data=()):
     """A run folder as training would leave it, with random weights."""
-    recipe = recipes.build({"task": "classify", "data": {"train": ["x"], "valid": ["x"], "size": 16, **dict(data)},
-                            "model": {**SMALL, **dict(model)}})
+    recipe = recipes.build(
+        {
+            "task": "classify",
+            "data": {"train": ["x"], "valid": ["x"], "size": 16, **dict(data)},
+            "model": {**SMALL, **dict(model)},
+        }
+    )
     folder.mkdir()
     (folder / "recipe.toml").write_text(recipe.to_toml(), encoding="utf-8")
     (folder / "labels.json").write_text(json.dumps(["cat", "dog", "emu"]))
@@ -157,9 +174,13 @@ def own_run(folder, model=(), data=()):
     return regard.load(folder, device="cpu")
 
 
-FITS = [({}, {}, "vit"), ({}, {"fit": "stretch", "size": [16, 24], "resample": "bicubic"}, "vit"), ({}, {"resize": 20}, "vit"),
-        ({"distilled": "token"}, {"fit": "stretch", "resize": 18}, "deit"),
-        ({"distilled": "head", "mean": [0.1, 0.2, 0.3]}, {}, "deit")]
+FITS = [
+    ({}, {}, "vit"),
+    ({}, {"fit": "stretch", "size": [16, 24], "resample": "bicubic"}, "vit"),
+    ({}, {"resize": 20}, "vit"),
+    ({"distilled": "token"}, {"fit": "stretch", "resize": 18}, "deit"),
+    ({"distilled": "head", "mean": [0.1, 0.2, 0.3]}, {}, "deit"),
+]
 
 
 @pytest.mark.parametrize("model, data, family", FITS, ids=str)
@@ -175,7 +196,7 @@ def test_a_run_of_ours_says_the_same_there(tmp_path, files, model, data, family)
     assert type(processor).__name__.startswith({"vit": "ViT", "deit": "DeiT"}[family])
     ours = run.model.encoder.normalised(run.unlabelled(files).batch(np.arange(4), 0, 0).inputs["pixels"])
     theirs = processor([Image.open(file) for file in files], return_tensors="pt")["pixel_values"]
-    assert (ours - theirs).abs().max() <= 2.01 / 255 / min(run.recipe.model.deviation)      # two shades, where it is cut
+    assert (ours - theirs).abs().max() <= 2.01 / 255 / min(run.recipe.model.deviation)  # two shades, where it is cut
     again = regard.load(tmp_path / "hf", device="cpu")
     assert again.classify(files) == run.classify(files)
     assert again.frame == run.frame and again.labels == run.labels
@@ -183,13 +204,16 @@ def test_a_run_of_ours_says_the_same_there(tmp_path, files, model, data, family)
     assert "Labels of pictures" in card and "## Conversion" in card
 
 
-@pytest.mark.parametrize("model, data, message", [
-    ({"pool": "mean"}, {}, "model.pool = 'mean' has no counterpart in the nearest, vit"),
-    ({"layer_scale": 0.1}, {}, "model.layer_scale = 0.1"),
-    ({"positions": {"kind": "sinusoidal"}}, {}, "model.positions.kind = 'sinusoidal'"),
-    ({"norm_first": False}, {}, "model.norm_first = False"),
-    ({}, {"size": [16, 24]}, "data.fit = 'crop' to 16 × 24 pixels has no counterpart"),
-])
+@pytest.mark.parametrize(
+    "model, data, message",
+    [
+        ({"pool": "mean"}, {}, "model.pool = 'mean' has no counterpart in the nearest, vit"),
+        ({"layer_scale": 0.1}, {}, "model.layer_scale = 0.1"),
+        ({"positions": {"kind": "sinusoidal"}}, {}, "model.positions.kind = 'sinusoidal'"),
+        ({"norm_first": False}, {}, "model.norm_first = False"),
+        ({}, {"size": [16, 24]}, "data.fit = 'crop' to 16 × 24 pixels has no counterpart"),
+    ],
+)
 def test_what_fits_no_family_is_said_in_one_line(tmp_path, model, data, message):
     own_run(tmp_path / "run", model, data)
     with pytest.raises(Mistake) as caught:
@@ -250,7 +274,7 @@ def test_forms_of_a_processor_that_mean_the_same(theirs, files):
         changed(theirs / "preprocessor_config.json", **values)
         assert regard.load(theirs, device="cpu").classify(files) == before
     (theirs / "preprocessor_config.json").unlink()
-    assert regard.load(theirs, device="cpu").classify(files) == before            # a ViT's own
+    assert regard.load(theirs, device="cpu").classify(files) == before  # a ViT's own
     (theirs / "preprocessor_config.json").write_text(json.dumps(dict(do_normalize=False, size=16)))
     plain = regard.load(theirs, device="cpu").recipe.model
     assert plain.mean == (0, 0, 0) and plain.deviation == (1, 1, 1)
@@ -276,10 +300,19 @@ def test_a_run_begins_from_a_folder_and_reads_larger_pictures(theirs, tmp_path, 
         (tmp_path / "set" / label).mkdir(parents=True, exist_ok=True)
         Image.open(files[i % 4]).resize((20 + i, 20)).save(tmp_path / "set" / label / f"{i}.png")
     data = {"root": str(tmp_path / "set"), "train": ["."], "valid": ["."], "size": 24, "fit": "stretch"}
-    recipe = {"task": "classify", "data": data,
-              "model": {**SMALL, "norm_epsilon": 1e-12},
-              "train": {"steps": 1, "evaluate_every": 1, "pictures_per_batch": 4, "optimizer": {"learning_rate": 1e-9},
-                        "schedule": {"warmup_steps": 0}, "begin": {"run": str(theirs), "parts": ["encoder."]}}}
+    recipe = {
+        "task": "classify",
+        "data": data,
+        "model": {**SMALL, "norm_epsilon": 1e-12},
+        "train": {
+            "steps": 1,
+            "evaluate_every": 1,
+            "pictures_per_batch": 4,
+            "optimizer": {"learning_rate": 1e-9},
+            "schedule": {"warmup_steps": 0},
+            "begin": {"run": str(theirs), "parts": ["encoder."]},
+        },
+    }
     run, before = train(recipe, tmp_path / "run", device="cpu"), regard.load(theirs, device="cpu")
     before.resize((24, 24))
     for one, other in zip(run.embed(files), before.embed(files)):

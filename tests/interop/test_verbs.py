@@ -18,31 +18,52 @@ from regard.show.recording import attended, groups
 from regard.tokens.special import NO_MARK, Marks
 
 V = 61
-SIZES = dict(vocab_size=V, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40,
-             max_position_embeddings=64)
+SIZES = dict(
+    vocab_size=V, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40, max_position_embeddings=64
+)
 DISTIL = dict(vocab_size=V, dim=24, n_layers=2, n_heads=3, hidden_dim=40, max_position_embeddings=64)
 GPT = dict(vocab_size=V, n_embd=24, n_layer=2, n_head=3, n_positions=64)
 T5 = dict(vocab_size=V, d_model=24, d_kv=8, num_layers=2, num_heads=3, d_ff=40, decoder_start_token_id=0)
-MARIAN = dict(vocab_size=V, d_model=24, encoder_layers=1, decoder_layers=1, encoder_attention_heads=3, decoder_attention_heads=3,
-              encoder_ffn_dim=40, decoder_ffn_dim=40, max_position_embeddings=64, pad_token_id=2, decoder_start_token_id=2,
-              eos_token_id=0)
+MARIAN = dict(
+    vocab_size=V,
+    d_model=24,
+    encoder_layers=1,
+    decoder_layers=1,
+    encoder_attention_heads=3,
+    decoder_attention_heads=3,
+    encoder_ffn_dim=40,
+    decoder_ffn_dim=40,
+    max_position_embeddings=64,
+    pad_token_id=2,
+    decoder_start_token_id=2,
+    eos_token_id=0,
+)
 MODELS = {
-    "bert": ("BertModel", SIZES), "classify": ("BertForSequenceClassification", SIZES),
+    "bert": ("BertModel", SIZES),
+    "classify": ("BertForSequenceClassification", SIZES),
     "roberta pairs": ("RobertaForSequenceClassification", dict(SIZES, num_labels=3, type_vocab_size=1)),
     "distilbert pairs": ("DistilBertForSequenceClassification", dict(DISTIL, num_labels=3)),
     "number": ("BertForSequenceClassification", dict(SIZES, num_labels=1)),
     "roberta number": ("RobertaForSequenceClassification", dict(SIZES, num_labels=1, problem_type="regression")),
-    "answer": ("BertForQuestionAnswering", SIZES), "roberta answer": ("RobertaForQuestionAnswering", SIZES),
+    "answer": ("BertForQuestionAnswering", SIZES),
+    "roberta answer": ("RobertaForQuestionAnswering", SIZES),
     "distilbert answer": ("DistilBertForQuestionAnswering", DISTIL),
     "tag": ("RobertaForTokenClassification", SIZES),
-    "fill": ("BertForMaskedLM", SIZES), "roberta": ("RobertaForMaskedLM", SIZES),
-    "gpt2": ("GPT2LMHeadModel", dict(GPT, eos_token_id=0)), "openai-gpt": ("OpenAIGPTLMHeadModel", GPT),
-    "llama": ("LlamaForCausalLM", dict(SIZES, num_attention_heads=4)), "t5": ("T5ForConditionalGeneration", T5),
+    "fill": ("BertForMaskedLM", SIZES),
+    "roberta": ("RobertaForMaskedLM", SIZES),
+    "gpt2": ("GPT2LMHeadModel", dict(GPT, eos_token_id=0)),
+    "openai-gpt": ("OpenAIGPTLMHeadModel", GPT),
+    "llama": ("LlamaForCausalLM", dict(SIZES, num_attention_heads=4)),
+    "t5": ("T5ForConditionalGeneration", T5),
     "marian": ("MarianMTModel", MARIAN),
 }
 MARKS = {
-    "bert": Marks(2, NO_MARK, (2,), (3,), ()), "roberta": Marks(0, 2, (0,), (2,), (), (2, 2), 0), "t5": Marks(0, 1, (), (1,), ()),
-    "marian": Marks(2, 0, (), (0,), (2,)), "llama": Marks(1, 2, (1,), (), (), None, 0), "gpt2": Marks(NO_MARK, 0, (), (), ()),
+    "bert": Marks(2, NO_MARK, (2,), (3,), ()),
+    "roberta": Marks(0, 2, (0,), (2,), (), (2, 2), 0),
+    "t5": Marks(0, 1, (), (1,), ()),
+    "marian": Marks(2, 0, (), (0,), (2,)),
+    "llama": Marks(1, 2, (1,), (), (), None, 0),
+    "gpt2": Marks(NO_MARK, 0, (), (), ()),
     "openai-gpt": Marks(NO_MARK, NO_MARK, (), (), ()),
 }
 
@@ -57,16 +78,17 @@ def opened(tmp_path_factory, write_theirs, unlike):
             torch.manual_seed(3)
             kind = getattr(transformers, MODELS[name][0])
             model = unlike(kind(kind.config_class(**MODELS[name][1])))
-            with torch.no_grad():                     # so that outputs end
+            with torch.no_grad():  # so that outputs end
                 if name == "t5":
                     model.shared.weight[model.config.eos_token_id] *= 2
                 if name == "marian":
                     model.final_logits_bias[0, model.config.eos_token_id] += 4
-                    model.final_logits_bias[0, model.config.pad_token_id] += 20   # what is never said must be kept from it
+                    model.final_logits_bias[0, model.config.pad_token_id] += 20  # what is never said must be kept from it
             folder = write_theirs(model, tmp_path_factory.mktemp(name) / "theirs")
             model = kind.from_pretrained(folder).eval()
             made[name] = model, transformers.AutoTokenizer.from_pretrained(folder), regard.load(folder, device="cpu")
         return made[name]
+
     return give
 
 
@@ -86,7 +108,7 @@ def test_pieces_make_up_the_text_and_words_are_counted_alike(opened, name, lines
         assert ids == tokenizer.encode([text])[0]
         spoken = [i for i in ids if i not in tokenizer.unspoken]
         said = tokenizer.decode([ids])[0]
-        if said.isascii():                                                        # bytes of one character are shown apart
+        if said.isascii():  # bytes of one character are shown apart
             assert "".join(tokenizer.pieces(spoken)).strip() == said
         assert set(tokenizer.words(ids)) <= set(range(max(1, len(said.split()))))
         assert words == sorted(words) and set(words) <= set(range(max(1, len(text.split()))))
@@ -108,7 +130,7 @@ def test_embed_gives_their_states(opened, lines, layer):
     model, theirs, run = opened("bert")
     theirs.backend_tokenizer.no_truncation()
     states, real = hidden(model, theirs, lines)
-    means = [row[mask].mean(0) for row, mask in zip(states[layer], real)]         # sentence-transformers' mean: marks included
+    means = [row[mask].mean(0) for row, mask in zip(states[layer], real)]  # sentence-transformers' mean: marks included
     for pool, expected in (("mean", means), ("cls", states[layer][:, 0])):
         found = np.concatenate([one.vectors for one in run.embed(lines, layer=layer, pool=pool)])
         np.testing.assert_allclose(found, torch.stack(list(expected)).numpy(), atol=1e-5)
@@ -130,7 +152,8 @@ def test_classify_gives_their_probabilities(opened, lines):
         p = model(**theirs(lines, return_tensors="pt", padding=True)).logits.softmax(-1)
     for expected, judged in zip(p, run.classify(lines)):
         assert {one.label: round(one.probability, 5) for one in judged} == {
-            f"LABEL_{i}": round(float(value), 5) for i, value in enumerate(expected)}
+            f"LABEL_{i}": round(float(value), 5) for i, value in enumerate(expected)
+        }
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "distilbert pairs"])
@@ -164,7 +187,8 @@ def test_a_text_with_a_tab_is_a_pair_to_their_classifiers(opened, name):
     for text, found in zip(MIXED, run.classify(MIXED)):
         p = judged(model, theirs, text).softmax(-1)
         assert {one.label: one.probability for one in found} == pytest.approx(
-            {f"LABEL_{i}": float(value) for i, value in enumerate(p)}, abs=1e-5)
+            {f"LABEL_{i}": float(value) for i, value in enumerate(p)}, abs=1e-5
+        )
     assert run.classify(["the dog\tsleeps"]) != run.classify(["the dog sleeps"])
     with pytest.raises(regard.Mistake, match="line 2 has 3 texts; this run judges pairs"):
         run.classify(["home", "a\tb\tc"])
@@ -190,8 +214,10 @@ def their_best(model, theirs, question, context, most, width=None):
     best = (-float("inf"), None)
     for row in range(len(rows)):
         of, offsets = batch.sequence_ids(row), batch["offset_mapping"][row] if width else batch["offset_mapping"]
-        inputs = {name: torch.tensor([batch[name][row] if width else batch[name]])
-                  for name in ("input_ids", *(["token_type_ids"] if model.config.model_type == "bert" else []))}
+        inputs = {
+            name: torch.tensor([batch[name][row] if width else batch[name]])
+            for name in ("input_ids", *(["token_type_ids"] if model.config.model_type == "bert" else []))
+        }
         with torch.no_grad():
             found = model(**inputs)
         inside = [i for i, side in enumerate(of) if side == 1 and context[slice(*offsets[i])].strip()]
@@ -199,7 +225,7 @@ def their_best(model, theirs, question, context, most, width=None):
             for j in inside:
                 if i <= j < i + most:
                     score = float(found.start_logits[0, i] + found.end_logits[0, j])
-                    best = max(best, (score, context[offsets[i][0]:offsets[j][1]].strip()), key=lambda one: one[0])
+                    best = max(best, (score, context[offsets[i][0] : offsets[j][1]].strip()), key=lambda one: one[0])
     return best[1], len(rows)
 
 
@@ -208,7 +234,7 @@ def their_best(model, theirs, question, context, most, width=None):
 def test_the_answer_is_the_best_span_by_their_logits(opened, name, times):
     """In one window, and in several: theirs are cut by their tokenizer, and overlap by as much."""
     model, theirs, run = opened(name)
-    question, context = "the dog", CONTEXT[:len(CONTEXT) // 4 * times].strip()
+    question, context = "the dog", CONTEXT[: len(CONTEXT) // 4 * times].strip()
     ids, marks = run.tokenizers[0].encode([question, context]), run.marks.around_two
     most = run.recipe.model.max_length
     room = most - marks - len(ids[0])
@@ -216,7 +242,7 @@ def test_the_answer_is_the_best_span_by_their_logits(opened, name, times):
     expected, rows = their_best(model, theirs, question, context, 30, None if wide else (most, room - room // 2))
     found = run.answer(question, context)
     assert found.text == expected and (rows == 1) == wide and rows == len(run.encode(one(question, context)))
-    assert context[found.start:found.end] == found.text
+    assert context[found.start : found.end] == found.text
 
 
 def one(question, context):
@@ -241,8 +267,13 @@ def test_tag_says_their_label_of_each_words_first_token(opened, lines):
 def test_fill_says_their_likeliest_words(opened, name, mask):
     model, theirs, run = opened(name)
     found = run.fill([f"the {mask} sleeps"], number=3)[0]
-    ids = [*run.marks.before, *run.tokenizers[0].encode(["the "])[0], run.mask, *run.tokenizers[0].encode([" sleeps"])[0],
-           *run.marks.after]
+    ids = [
+        *run.marks.before,
+        *run.tokenizers[0].encode(["the "])[0],
+        run.mask,
+        *run.tokenizers[0].encode([" sleeps"])[0],
+        *run.marks.after,
+    ]
     with torch.no_grad():
         p = model(input_ids=torch.tensor([ids])).logits[0, ids.index(run.mask)].softmax(-1)
     assert [round(one.probability, 5) for one in found.candidates[0]] == [round(float(x), 5) for x in p.topk(3).values]
@@ -256,7 +287,7 @@ def test_generate_writes_their_text_in_padded_batches(opened, lines, name):
     batch = theirs(lines, return_tensors="pt", padding=True)
     batch.pop("token_type_ids", None)
     options = dict(max_new_tokens=15, do_sample=False, pad_token_id=0)
-    if name == "openai-gpt":                          # it has no positions for rows that begin later: one by one
+    if name == "openai-gpt":  # it has no positions for rows that begin later: one by one
         found = [model.generate(input_ids=torch.tensor([theirs(line)["input_ids"]]), **options)[0] for line in lines]
     else:
         found = model.generate(**batch, **options)
@@ -284,12 +315,13 @@ def test_translate_says_their_text_in_padded_batches(opened, lines, name, beam):
     batch.pop("token_type_ids", None)
     beams = dict(length_penalty=0.0, early_stopping="never") if beam > 1 else {}
     never = [[token] for token in run.marks.never] or None
-    found = model.generate(**batch, max_new_tokens=40, num_beams=beam, do_sample=False, bad_words_ids=never,
-                           forced_eos_token_id=None, **beams)
+    found = model.generate(
+        **batch, max_new_tokens=40, num_beams=beam, do_sample=False, bad_words_ids=never, forced_eos_token_id=None, **beams
+    )
     expected = [theirs.decode(row, skip_special_tokens=True).strip() for row in found]
     ours = run.best(lines, beam=beam, length_penalty=0.0, max_tokens=40)
     ended = [i for i, translation in enumerate(ours) if beam == 1 or len(translation.tokens) < 40]
-    assert len(ended) > 2 and any(ours[i].tokens for i in ended)                  # at the limit ours may only end, theirs stops
+    assert len(ended) > 2 and any(ours[i].tokens for i in ended)  # at the limit ours may only end, theirs stops
     assert [ours[i].text for i in ended] == [expected[i] for i in ended]
 
 
@@ -309,7 +341,7 @@ def test_a_prompt_of_nothing_needs_a_begin_mark(opened):
 
 
 def test_writing_ends_where_the_positions_do(opened):
-    run = opened("openai-gpt")[2]                                                 # without an end mark, only length ends it
+    run = opened("openai-gpt")[2]  # without an end mark, only length ends it
     assert len(run.generate(["the dog"], max_tokens=500)[0].tokens) == 64 + 1 - len(run.tokenizers[0].encode(["the dog"])[0]) - 1
 
 
@@ -342,8 +374,20 @@ def test_evaluate_scores_a_folder_and_leaves_it_as_it_is(opened, tmp_path, lines
     for name in ("source", "reference"):
         (tmp_path / name).write_text("\n".join(lines) + "\n")
     before = sorted(path.name for path in run.folder.iterdir())
-    done = CliRunner().invoke(app, ["evaluate", str(run.folder), "--source", str(tmp_path / "source"), "--reference",
-                                    str(tmp_path / "reference"), "--device", "cpu", "--json"])
+    done = CliRunner().invoke(
+        app,
+        [
+            "evaluate",
+            str(run.folder),
+            "--source",
+            str(tmp_path / "source"),
+            "--reference",
+            str(tmp_path / "reference"),
+            "--device",
+            "cpu",
+            "--json",
+        ],
+    )
     assert done.exit_code == 0 and '"metric": "bleu"' in done.stdout, done.output
     assert sorted(path.name for path in run.folder.iterdir()) == before
 
@@ -398,9 +442,15 @@ def test_what_is_shown_of_a_folder_is_what_they_attend_to(opened, name):
     with torch.no_grad():
         said = theirs(**asked, output_attentions=True)
     maps = {group.name: group.weights for group in groups(record)}
-    wanted = {"self-attention": said.attentions} if "decoder_input_ids" not in asked else {
-        "cross-attention": said.cross_attentions, "self-attention of the encoder": said.encoder_attentions,
-        "self-attention of the decoder": said.decoder_attentions}
+    wanted = (
+        {"self-attention": said.attentions}
+        if "decoder_input_ids" not in asked
+        else {
+            "cross-attention": said.cross_attentions,
+            "self-attention of the encoder": said.encoder_attentions,
+            "self-attention of the decoder": said.decoder_attentions,
+        }
+    )
     assert maps.keys() == wanted.keys()
     for kind, layers in wanted.items():
         np.testing.assert_allclose(maps[kind], torch.stack(layers)[:, 0].numpy(), atol=2e-6)
@@ -414,8 +464,11 @@ def test_what_is_shown_of_a_folder_is_what_they_attend_to(opened, name):
 def test_steps_of_a_folder_are_as_likely_as_they_say(opened, name):
     theirs, _, run = opened(name)
     read, said, rows = writing(run, "the dog sleeps", 5 if name in ("gpt2", "llama") else None)
-    asked = {"input_ids": read.inputs["target"]} if rows else {"input_ids": read.inputs["source"],
-                                                               "decoder_input_ids": read.inputs["target"]}
+    asked = (
+        {"input_ids": read.inputs["target"]}
+        if rows
+        else {"input_ids": read.inputs["source"], "decoder_input_ids": read.inputs["target"]}
+    )
     with torch.no_grad():
         p = theirs(**asked).logits[0].softmax(-1)
     p = p[rows] if rows else p

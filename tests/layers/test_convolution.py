@@ -35,13 +35,18 @@ def test_it_is_the_papers_equation(rows, T, width, kernel, seed):
     torch.testing.assert_close(layer(x), (x + values * gates.sigmoid()) / math.sqrt(2), atol=1e-10, rtol=0)
 
 
-@given(lengths=st.lists(st.integers(1, 8), min_size=1, max_size=4), more=st.integers(0, 4), kernel=kernels,
-       seed=st.integers(0, 1000), depth=st.integers(1, 3))
+@given(
+    lengths=st.lists(st.integers(1, 8), min_size=1, max_size=4),
+    more=st.integers(0, 4),
+    kernel=kernels,
+    seed=st.integers(0, 1000),
+    depth=st.integers(1, 3),
+)
 def test_padding_changes_nothing(lengths, more, kernel, seed, depth):
     """Through several layers, whatever stands in the padding, NaN included; in gradients too."""
     layers = [random_layer(4, kernel, seed + number) for number in range(depth)]
     longest = max(lengths) + more
-    real = torch.arange(longest) < torch.tensor(lengths)[:, None]                 # (B, T)
+    real = torch.arange(longest) < torch.tensor(lengths)[:, None]  # (B, T)
     content = torch.randn(len(lengths), longest, 4, dtype=torch.float64)
     x = content.masked_fill(~real[..., None], math.nan).requires_grad_()
     padded = x
@@ -50,7 +55,7 @@ def test_padding_changes_nothing(lengths, more, kernel, seed, depth):
     (gradient,) = torch.autograd.grad(padded[real].square().sum(), x)
     assert gradient[~real].eq(0).all()
     for row, length in enumerate(lengths):
-        alone = x.detach()[row:row + 1, :length].requires_grad_()
+        alone = x.detach()[row : row + 1, :length].requires_grad_()
         out = alone
         for layer in layers:
             out = layer(out)

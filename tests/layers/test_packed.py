@@ -31,10 +31,10 @@ def test_a_packed_layer_is_near_the_layer(rows, width, out, bias):
     torch.manual_seed(rows)
     linear = nn.Linear(width, out, bias=bias)
     with torch.no_grad():
-        linear.weight[0] *= 100                       # each output has its own scale
+        linear.weight[0] *= 100  # each output has its own scale
         small, x = Int8Linear(linear), torch.randn(2, rows, width)
         step = 1.5 * (x.abs().max() * linear.weight.abs().amax(1) * width / 127)
-        assert (small.rows.abs().amax(1) == 127).all()                            # all steps are used, and each is nearest
+        assert (small.rows.abs().amax(1) == 127).all()  # all steps are used, and each is nearest
         assert ((small.rows * small.scale[:, None] - linear.weight).abs() <= 0.5001 * small.scale[:, None]).all()
         assert ((small(x) - linear(x)).abs() <= step).all()
         torch.testing.assert_close(small(x[:1, :1]), linear(x[:1, :1]), atol=float(step.max()), rtol=0)
@@ -42,8 +42,14 @@ def test_a_packed_layer_is_near_the_layer(rows, width, out, bias):
         torch.testing.assert_close(nothing[0], linear.bias if bias else torch.zeros(out))
 
 
-@pytest.mark.parametrize("settings", [{}, {"norm_first": True, "activation": "swiglu", "positions": Positions(kind="rotary")},
-                                      {"bias": False, "key_value_heads": 1, "tie": "none"}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"norm_first": True, "activation": "swiglu", "positions": Positions(kind="rotary")},
+        {"bias": False, "key_value_heads": 1, "tie": "none"},
+    ],
+)
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
 @torch.no_grad()
 def test_a_packed_model_says_nearly_the_same_and_searches_as_it_scores(settings, precision):
@@ -55,7 +61,7 @@ def test_a_packed_model_says_nearly_the_same_and_searches_as_it_scores(settings,
     assert 0 < (said - exact).abs().mean() < 0.1
     state, parts = small.start((source, lengths)), []
     for place in range(5):
-        logits, state = small.step(target[:, place:place + 1], state)
+        logits, state = small.step(target[:, place : place + 1], state)
         parts.append(logits)
     assert (torch.cat(parts, 1).float().log_softmax(-1) - exact).abs().mean() < 0.1
     limits = torch.tensor([6, 4, 5])
@@ -63,7 +69,7 @@ def test_a_packed_model_says_nearly_the_same_and_searches_as_it_scores(settings,
     for found in (walk(small, (source, lengths), limits), searched):
         for row, one in enumerate(found):
             whole = torch.tensor([[1, *one.tokens]])
-            log_p = small(source[row:row + 1], lengths[row:row + 1], whole).float().log_softmax(-1)[0]
+            log_p = small(source[row : row + 1], lengths[row : row + 1], whole).float().log_softmax(-1)[0]
             expected = sum(float(log_p[i, token]) for i, token in enumerate([*one.tokens, 2]))
             assert one.log_probability == pytest.approx(expected, abs=0.5)
 
@@ -108,7 +114,7 @@ def test_a_decoder_of_one_text_reads_its_weights_alone_in_8_bits():
     with torch.no_grad():
         exact, state, said = model(text).log_softmax(-1), small.start(None, text[:, :0]), []
         for place in range(7):
-            logits, state = small.step(text[:, place:place + 1], state)
+            logits, state = small.step(text[:, place : place + 1], state)
             said.append(logits)
         one_by_one = (torch.cat(said, 1).log_softmax(-1) - exact).abs().mean()
         assert 0 < one_by_one < 0.05 and (small(text).log_softmax(-1) - exact).abs().mean() < 0.05

@@ -43,9 +43,15 @@ def models(draw):
     if draw(st.booleans()):
         positions = {"kind": draw(st.sampled_from(["sinusoidal", "rotary", "alibi"]))}
         return build(encoder, seed, kind="transformer", positions=positions, tie=draw(st.booleans()))
-    return build(encoder, seed, attention=draw(st.sampled_from(["soft", "hard"])), gate=draw(st.booleans()),
-                 ask_with_word=draw(st.booleans()),
-                 layers=draw(st.integers(1, 2)), embedding_width=draw(st.sampled_from([None, 6])))
+    return build(
+        encoder,
+        seed,
+        attention=draw(st.sampled_from(["soft", "hard"])),
+        gate=draw(st.booleans()),
+        ask_with_word=draw(st.booleans()),
+        layers=draw(st.integers(1, 2)),
+        embedding_width=draw(st.sampled_from([None, 6])),
+    )
 
 
 def examples(B=3, T=5):
@@ -71,7 +77,7 @@ def test_batched_equals_one_by_one_and_later_words_change_nothing(model):
     pixels, target = examples()
     together = model(pixels, target)
     for b in range(len(pixels)):
-        close(together[b], model(pixels[b:b + 1], target[b:b + 1])[0])
+        close(together[b], model(pixels[b : b + 1], target[b : b + 1])[0])
     changed = target.clone()
     changed[:, 3:] = 4
     close(together[:, :3], model(pixels, changed)[:, :3])
@@ -79,7 +85,7 @@ def test_batched_equals_one_by_one_and_later_words_change_nothing(model):
 
 def rescore(model, pixels, tokens, prefix=(BOS,)):
     with torch.no_grad():
-        log_p = model(pixels[None], torch.tensor([[*prefix, *tokens]])).log_softmax(-1)[0, len(prefix) - 1:]
+        log_p = model(pixels[None], torch.tensor([[*prefix, *tokens]])).log_softmax(-1)[0, len(prefix) - 1 :]
     return sum(float(log_p[i, token]) for i, token in enumerate([*tokens, EOS]))
 
 
@@ -112,7 +118,7 @@ def test_every_word_looks_at_the_whole_picture_once(model):
     plain = model(pixels, target)
     with watch(model, kinds="cross") as seen:
         assert torch.equal(model(pixels, target), plain)
-    weights = seen.stack()                                                        # (L, B, H, T, S)
+    weights = seen.stack()  # (L, B, H, T, S)
     rows, columns = model.grid
     assert weights.shape[1] == 3 and weights.shape[3:] == (5, rows * columns)
     close(weights.sum(-1), torch.ones_like(weights.sum(-1)))
@@ -153,8 +159,11 @@ def test_the_penalty_is_equation_14(r_drop):
     model(**(batch.twice() if r_drop else batch).inputs)
     close(model.penalty(batch), expected)
     without = build(doubly_stochastic=0.0).train()
-    close(Say(Regularize(label_smoothing=0.0, r_drop=r_drop))(model, batch) - expected,
-          Say(Regularize(label_smoothing=0.0, r_drop=r_drop))(without, batch), by=1e-5)
+    close(
+        Say(Regularize(label_smoothing=0.0, r_drop=r_drop))(model, batch) - expected,
+        Say(Regularize(label_smoothing=0.0, r_drop=r_drop))(without, batch),
+        by=1e-5,
+    )
 
 
 def test_a_model_that_is_not_trained_asks_for_nothing():
@@ -224,8 +233,14 @@ def test_hard_attention_sees_one_place_and_half_the_time_the_mean():
 def theirs(name):
     """The package's name of one of our tensors."""
     ends = {"stem.0": "_conv_stem", "stem.1": "_bn0", "head.0": "_conv_head", "head.1": "_bn1"}
-    parts = {"expand.0": "_expand_conv", "expand.1": "_bn0", "depthwise.0": "_depthwise_conv", "depthwise.1": "_bn1",
-             "project.0": "_project_conv", "project.1": "_bn2"}
+    parts = {
+        "expand.0": "_expand_conv",
+        "expand.1": "_bn0",
+        "depthwise.0": "_depthwise_conv",
+        "depthwise.1": "_bn1",
+        "project.0": "_project_conv",
+        "project.1": "_bn2",
+    }
     *layer, tensor = name.split(".")
     if layer[0] == "blocks":
         return f"_blocks.{layer[1]}.{parts['.'.join(layer[2:])]}.{tensor}"

@@ -28,13 +28,30 @@ def unlike(model):
 @st.composite
 def models(draw):
     torch.manual_seed(draw(st.integers(0, 1000)))
-    block = dict(layers=draw(st.integers(1, 2)), width=8, heads=2, feed_forward=16,
-                 activation=draw(st.sampled_from(["gelu", "quick_gelu"])))
+    block = dict(
+        layers=draw(st.integers(1, 2)),
+        width=8,
+        heads=2,
+        feed_forward=16,
+        activation=draw(st.sampled_from(["gelu", "quick_gelu"])),
+    )
     settings = ClipModel(
-        space=6, image=dict(**block, patch=4, pool=draw(st.sampled_from(["class", "mean"])), patch_bias=draw(st.booleans()),
-                            embedding_norm=draw(st.booleans())),
-        text=dict(**block, max_length=16, causal=draw(st.booleans()), pool=draw(st.sampled_from(["end", "mean"])),
-                  positions={"kind": draw(st.sampled_from(["learned", "rotary"]))}))
+        space=6,
+        image=dict(
+            **block,
+            patch=4,
+            pool=draw(st.sampled_from(["class", "mean"])),
+            patch_bias=draw(st.booleans()),
+            embedding_norm=draw(st.booleans()),
+        ),
+        text=dict(
+            **block,
+            max_length=16,
+            causal=draw(st.booleans()),
+            pool=draw(st.sampled_from(["end", "mean"])),
+            positions={"kind": draw(st.sampled_from(["learned", "rotary"]))},
+        ),
+    )
     return unlike(Clip(settings, SIZE, V, Regularize(dropout=0.3)).double().eval())
 
 
@@ -53,8 +70,8 @@ def test_batched_is_one_by_one_and_padding_changes_nothing(model):
     images, texts, _ = model(pixels, source, lengths)
     assert images.shape == texts.shape == (4, 6) and min(images.std(), texts.std()) > 1e-3
     for i in range(4):
-        close(model.image_features(pixels[i:i + 1])[0], images[i])
-        close(model.text_features(source[i:i + 1, :lengths[i]], lengths[i:i + 1])[0], texts[i])
+        close(model.image_features(pixels[i : i + 1])[0], images[i])
+        close(model.text_features(source[i : i + 1, : lengths[i]], lengths[i : i + 1])[0], texts[i])
     other = torch.where(torch.arange(9) < lengths[:, None], source, (source + 3) % V)
     close(model.text_features(other, lengths), texts)
 
@@ -73,8 +90,10 @@ def test_vectors_have_length_one_and_order_does_not_matter(model):
 def test_a_causal_tower_takes_its_vector_at_the_end_and_nowhere_else():
     for causal, pool in ((True, "end"), (True, "mean"), (False, "end")):
         torch.manual_seed(1)
-        settings = ClipModel(text=dict(layers=1, width=8, heads=2, feed_forward=16, causal=causal, pool=pool),
-                             image=dict(layers=1, width=8, heads=2, feed_forward=16, patch=4))
+        settings = ClipModel(
+            text=dict(layers=1, width=8, heads=2, feed_forward=16, causal=causal, pool=pool),
+            image=dict(layers=1, width=8, heads=2, feed_forward=16, patch=4),
+        )
         tower = unlike(Clip(settings, SIZE, V).double().eval()).text
         source = torch.randint(5, V, (1, 6))
         states = tower.stack(tower.words(source), mask=tower_mask(causal))
@@ -101,7 +120,7 @@ def test_the_temperature_is_learned_and_clamped():
     scale = model.scale()
     scale.backward()
     assert scale.item() == pytest.approx(100) and model.log_scale.item() == pytest.approx(math.log(100))
-    assert model.log_scale.grad.item() == pytest.approx(100, rel=1e-3)            # it can come back
+    assert model.log_scale.grad.item() == pytest.approx(100, rel=1e-3)  # it can come back
     assert pytest.approx(math.log(100)) == MOST
     model.log_scale.grad = None
     torch.compile(model, backend="aot_eager")(*pairs())[2].backward()
@@ -132,18 +151,21 @@ def test_another_size_is_read_after_resizing():
 WORLD = {"size": 32, "world": {"kind": "shapes"}}
 
 
-@pytest.mark.parametrize("changes, message", [
-    ({"train": {"gradient_accumulation_steps": 2}}, "pairs are told apart within one batch"),
-    ({"train": {"regularize": {"r_drop": 1.0}}}, "train.regularize.r_drop"),
-    ({"train": {"augment": {"mixup": 0.2}}}, "captions cannot be blended"),
-    ({"train": {"pictures_per_batch": 1}}, "train.pictures_per_batch = 1"),
-    ({"model": {"image": {"patch": 5}}}, "data.size = 32 is not a multiple of model.image.patch = 5"),
-    ({"model": {"image": {"distilled": "token"}}}, "model.image.distilled"),
-    ({"model": {"temperature": 0.001}}, "model.temperature = 0.001"),
-    ({"model": {"text": {"pool": "cls"}}}, "model.text.pool = 'cls'"),
-    ({"model": {"text": {"head": 2}}}, "no setting 'head' in model.text; did you mean 'heads'?"),
-    ({"data": {"size": 32, "world": {"kind": "bilingual"}}}, "has no pictures"),
-])
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"train": {"gradient_accumulation_steps": 2}}, "pairs are told apart within one batch"),
+        ({"train": {"regularize": {"r_drop": 1.0}}}, "train.regularize.r_drop"),
+        ({"train": {"augment": {"mixup": 0.2}}}, "captions cannot be blended"),
+        ({"train": {"pictures_per_batch": 1}}, "train.pictures_per_batch = 1"),
+        ({"model": {"image": {"patch": 5}}}, "data.size = 32 is not a multiple of model.image.patch = 5"),
+        ({"model": {"image": {"distilled": "token"}}}, "model.image.distilled"),
+        ({"model": {"temperature": 0.001}}, "model.temperature = 0.001"),
+        ({"model": {"text": {"pool": "cls"}}}, "model.text.pool = 'cls'"),
+        ({"model": {"text": {"head": 2}}}, "no setting 'head' in model.text; did you mean 'heads'?"),
+        ({"data": {"size": 32, "world": {"kind": "bilingual"}}}, "has no pictures"),
+    ],
+)
 def test_what_cannot_be_is_said_in_one_line(changes, message):
     with pytest.raises(Mistake) as caught:
         recipes.build({"task": "contrast", "data": WORLD, **changes})

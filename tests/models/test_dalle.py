@@ -19,8 +19,16 @@ WORDS, TEXT, CODES, GRID = 9, 4, 7, (3, 4)
 
 
 def dalle(attention=("row", "column", "conv", "full")):
-    settings = DalleModel(codes={"run": "codes"}, layers=4, width=16, heads=2, feed_forward=32, text_length=TEXT,
-                          attention=list(attention), kernel=3)
+    settings = DalleModel(
+        codes={"run": "codes"},
+        layers=4,
+        width=16,
+        heads=2,
+        feed_forward=32,
+        text_length=TEXT,
+        attention=list(attention),
+        kernel=3,
+    )
     torch.manual_seed(3)
     model = Dalle(settings, WORDS, CODES, GRID).double().eval()
     for p in model.parameters():
@@ -48,8 +56,11 @@ def test_a_grids_dense_form_is_the_written_out_rule(text, rows, columns, kernel)
     S = text + rows * columns
     reach = min(kernel // 2, (columns - 1) // 2)
     near = {(down * columns + across) for down in range(reach + 1) for across in range(-reach, reach + 1)}
-    rule = {"row": lambda q, k: q - k <= columns, "column": lambda q, k: (q - text) % columns == (k - text) % columns,
-            "conv": lambda q, k: q - k in near}
+    rule = {
+        "row": lambda q, k: q - k <= columns,
+        "column": lambda q, k: (q - text) % columns == (k - text) % columns,
+        "conv": lambda q, k: q - k in near,
+    }
     for see, sees in rule.items():
         seen = (Mask(grid=Grid(text, columns, see, kernel)) & CAUSAL).dense(S, S)[0, 0]
         for q in range(S):
@@ -85,8 +96,18 @@ def test_later_tokens_cannot_change_earlier_logits(attention):
 
 def test_the_column_above_is_seen_and_what_is_beside_it_is_not():
     """In one layer; the text is seen from everywhere."""
-    model = Dalle(DalleModel(codes={"run": "codes"}, layers=1, width=16, heads=2, feed_forward=32, text_length=TEXT,
-                             attention=["column"]), WORDS, CODES, GRID).double().eval()
+    model = (
+        Dalle(
+            DalleModel(
+                codes={"run": "codes"}, layers=1, width=16, heads=2, feed_forward=32, text_length=TEXT, attention=["column"]
+            ),
+            WORDS,
+            CODES,
+            GRID,
+        )
+        .double()
+        .eval()
+    )
     ids, last = row(1)[None], TEXT + 12
     before = model(ids)[0, last]
     for place, seen in ((TEXT + 8, True), (TEXT + 4, True), (TEXT + 7, False), (TEXT + 11, False), (2, True)):
@@ -102,7 +123,7 @@ def test_cached_is_uncached_and_batched_is_one_by_one(attention):
     torch.testing.assert_close(torch.cat([model(rows[:1]), model(rows[1:])]), whole, atol=1e-10, rtol=0)
     state = model.start(None, rows[:, :TEXT])
     for place in range(TEXT, rows.size(1)):
-        logits, state = model.step(rows[:, place:place + 1], state)
+        logits, state = model.step(rows[:, place : place + 1], state)
         torch.testing.assert_close(logits[:, 0], whole[:, place], atol=1e-10, rtol=0)
 
 
@@ -139,7 +160,7 @@ def test_a_straight_through_gradient_is_the_decoders():
     chosen, towards = book(x), torch.randn(2, 3, 2, 2)
     (chosen.vectors * towards).sum().backward()
     torch.testing.assert_close(x.grad, towards)
-    distance = (x.detach()[:, None] - book.table[None, :, :, None, None]).square().sum(2)         # (B, V, h, w)
+    distance = (x.detach()[:, None] - book.table[None, :, :, None, None]).square().sum(2)  # (B, V, h, w)
     assert torch.equal(chosen.codes, distance.argmin(1))
     torch.testing.assert_close(chosen.vectors, book.table[chosen.codes].permute(0, 3, 1, 2))
 

@@ -14,8 +14,10 @@ from regard.training.losses import Say
 V = 13
 SHAPE = dict(width=16, heads=2, feed_forward=32)
 TRANSLATORS = {
-    **{f"transformer, {kind}": TransformerModel(preset="tiny", **SHAPE, positions=Positions(kind=kind))
-       for kind in ("sinusoidal", "rotary", "alibi", "relative")},
+    **{
+        f"transformer, {kind}": TransformerModel(preset="tiny", **SHAPE, positions=Positions(kind=kind))
+        for kind in ("sinusoidal", "rotary", "alibi", "relative")
+    },
     "transformer, batch norm": TransformerModel(preset="tiny", **SHAPE, norm="batch"),
     "transformer, RMS norm first": TransformerModel(preset="tiny", **SHAPE, norm="rms", norm_first=True),
     "universal": UniversalModel(kind="universal", **SHAPE),

@@ -19,12 +19,19 @@ V = 13
 @st.composite
 def recurrent(draw):
     return RecurrentModel(
-        kind="recurrent", cell=draw(st.sampled_from(["rnn", "lstm", "gru"])), encoder_layers=draw(st.integers(1, 2)),
-        decoder_layers=draw(st.integers(1, 2)), width=8, bidirectional=draw(st.booleans()),
+        kind="recurrent",
+        cell=draw(st.sampled_from(["rnn", "lstm", "gru"])),
+        encoder_layers=draw(st.integers(1, 2)),
+        decoder_layers=draw(st.integers(1, 2)),
+        width=8,
+        bidirectional=draw(st.booleans()),
         attention=draw(st.sampled_from(["none", "dot", "scaled", "general", "additive", "cosine"])),
-        decoder=draw(st.sampled_from(["bahdanau", "luong"])), input_feeding=draw(st.booleans()),
+        decoder=draw(st.sampled_from(["bahdanau", "luong"])),
+        input_feeding=draw(st.booleans()),
         attention_width=draw(st.sampled_from([None, 5])),
-        tie=draw(st.sampled_from(["all", "target", "none"])), max_length=32)
+        tie=draw(st.sampled_from(["all", "target", "none"])),
+        max_length=32,
+    )
 
 
 KINDS = ["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
@@ -34,14 +41,27 @@ KINDS = ["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
 def transformers(draw, kinds=KINDS):
     heads = draw(st.sampled_from([1, 2, 4]))
     shape = dict(
-        encoder_layers=draw(st.integers(1, 2)), decoder_layers=draw(st.integers(1, 2)), width=8 * heads, heads=heads,
-        key_width=draw(st.sampled_from([None, 6])), value_width=draw(st.sampled_from([None, 5])),
-        key_value_heads=draw(st.sampled_from([None, 1])), feed_forward=16, bias=draw(st.booleans()),
+        encoder_layers=draw(st.integers(1, 2)),
+        decoder_layers=draw(st.integers(1, 2)),
+        width=8 * heads,
+        heads=heads,
+        key_width=draw(st.sampled_from([None, 6])),
+        value_width=draw(st.sampled_from([None, 5])),
+        key_value_heads=draw(st.sampled_from([None, 1])),
+        feed_forward=16,
+        bias=draw(st.booleans()),
         activation=draw(st.sampled_from(["relu", "gelu", "swiglu", "geglu"])),
-        norm=draw(st.sampled_from(["layer", "rms", "batch"])), residual=draw(st.booleans()), scale_scores=draw(st.booleans()),
-        norm_first=draw(st.booleans()), scale_embedding=draw(st.booleans()), scale_output=draw(st.booleans()),
-        output_bias=draw(st.booleans()), tie=draw(st.sampled_from(["all", "target", "none"])),
-        positions=Positions(kind=draw(st.sampled_from(kinds)), halves=draw(st.booleans())), max_length=32)
+        norm=draw(st.sampled_from(["layer", "rms", "batch"])),
+        residual=draw(st.booleans()),
+        scale_scores=draw(st.booleans()),
+        norm_first=draw(st.booleans()),
+        scale_embedding=draw(st.booleans()),
+        scale_output=draw(st.booleans()),
+        output_bias=draw(st.booleans()),
+        tie=draw(st.sampled_from(["all", "target", "none"])),
+        positions=Positions(kind=draw(st.sampled_from(kinds)), halves=draw(st.booleans())),
+        max_length=32,
+    )
     if draw(st.booleans()):
         shape["encoder_widths"] = [12] * shape["encoder_layers"]
     return TransformerModel(**shape)
@@ -53,9 +73,16 @@ SMALL = dict(width=8, heads=2, feed_forward=16, max_length=32)
 @st.composite
 def universal(draw):
     kind = draw(st.sampled_from(["sinusoidal", "rotary", "relative"]))
-    return UniversalModel(kind="universal", encoder_layers=draw(st.integers(1, 4)), decoder_layers=draw(st.integers(1, 4)),
-                          norm_first=draw(st.booleans()), halting=draw(st.sampled_from(["none", "act"])),
-                          positions=Positions(kind=kind), threshold=draw(st.sampled_from([0.5, 0.99])), **SMALL)
+    return UniversalModel(
+        kind="universal",
+        encoder_layers=draw(st.integers(1, 4)),
+        decoder_layers=draw(st.integers(1, 4)),
+        norm_first=draw(st.booleans()),
+        halting=draw(st.sampled_from(["none", "act"])),
+        positions=Positions(kind=kind),
+        threshold=draw(st.sampled_from([0.5, 0.99])),
+        **SMALL,
+    )
 
 
 @st.composite
@@ -100,7 +127,7 @@ def test_padding_changes_nothing_and_batched_equals_one_by_one(model):
     source, lengths, target = sentences()
     together = model(source, lengths, target)
     for b, length in enumerate(lengths.tolist()):
-        close(together[b], model(source[b:b + 1, :length], lengths[b:b + 1], target[b:b + 1])[0])
+        close(together[b], model(source[b : b + 1, :length], lengths[b : b + 1], target[b : b + 1])[0])
 
 
 @given(models(), st.integers(1, 4))
@@ -117,11 +144,12 @@ def test_reorder_keep_and_join_are_what_they_say(model, data):
     source, lengths, target = sentences(B=2)
     state = model.start((source, lengths))
     _, state = model.step(target[:, :2], state)
-    state = state.reorder(torch.tensor([0, 0, 1, 1]))                             # two hypotheses each
+    state = state.reorder(torch.tensor([0, 0, 1, 1]))  # two hypotheses each
     a, b = torch.randint(4, V, (4, 1)), torch.randint(4, V, (4, 1))
     _, state = model.step(a, state)
-    rows = torch.tensor([data.draw(st.integers(0, 1)), data.draw(st.integers(0, 1)),
-                         *(data.draw(st.integers(2, 3)) for _ in range(2))])
+    rows = torch.tensor(
+        [data.draw(st.integers(0, 1)), data.draw(st.integers(0, 1)), *(data.draw(st.integers(2, 3)) for _ in range(2))]
+    )
     state = state.reorder(rows)
     kept = data.draw(st.sampled_from([[0], [1], [0, 1], [1, 0]]))
     state = state.keep(torch.tensor(kept))
@@ -150,8 +178,8 @@ def test_with_positions_order_matters():
 
 def rescore(model, source, lengths, row, tokens, prefix=(BOS,)):
     with torch.no_grad():
-        logits = model(source[row:row + 1], lengths[row:row + 1], torch.tensor([[*prefix, *tokens]]))
-        log_p = logits.log_softmax(-1)[0, len(prefix) - 1:]
+        logits = model(source[row : row + 1], lengths[row : row + 1], torch.tensor([[*prefix, *tokens]]))
+        log_p = logits.log_softmax(-1)[0, len(prefix) - 1 :]
     return sum(float(log_p[i, token]) for i, token in enumerate([*tokens, EOS]))
 
 
@@ -199,7 +227,7 @@ def test_watched_is_unwatched_and_sees_each_word_once(model):
     with watch(model, kinds="cross") as seen:
         assert torch.equal(model(*inputs), plain)
     if places(model, kinds="cross"):
-        weights = seen.stack()                                                    # (L, B, H, T, S)
+        weights = seen.stack()  # (L, B, H, T, S)
         assert weights.shape[1] == 3 and weights.shape[3:] == (5, 6)
         torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights.sum(-1)))
-        assert weights[:, 1, :, :, inputs[1][1]:].eq(0).all()
+        assert weights[:, 1, :, :, inputs[1][1] :].eq(0).all()

@@ -15,8 +15,16 @@ ABSOLUTE, DISTANCE = ("sinusoidal", "learned"), ("rotary", "alibi", "relative", 
 def translator(kind, positions, offset, seed=0):
     torch.manual_seed(seed)
     part = {"transformer": TransformerModel, "universal": UniversalModel}[kind]
-    settings = part(kind=kind, encoder_layers=2, decoder_layers=2, width=8, heads=2, feed_forward=16, max_length=12,
-                    positions=Positions(kind=positions, offset=offset))
+    settings = part(
+        kind=kind,
+        encoder_layers=2,
+        decoder_layers=2,
+        width=8,
+        heads=2,
+        feed_forward=16,
+        max_length=12,
+        positions=Positions(kind=positions, offset=offset),
+    )
     return MODELS["translate"][kind](settings, V, V).double()
 
 
@@ -42,7 +50,7 @@ kinds = pytest.mark.parametrize("kind", ["transformer", "universal"])
 @pytest.mark.parametrize("positions", [*ABSOLUTE, *DISTANCE])
 def test_in_evaluation_they_change_nothing(kind, positions):
     plain, offset = translator(kind, positions, 0).eval(), translator(kind, positions, 40).eval()
-    weights = {name: offset.state_dict()[name][:len(table)] for name, table in plain.state_dict().items()}       # a longer table
+    weights = {name: offset.state_dict()[name][: len(table)] for name, table in plain.state_dict().items()}  # a longer table
     plain.load_state_dict(weights)
     inputs = sentences()
     assert torch.equal(passed(plain, inputs), passed(offset, inputs))
@@ -61,7 +69,7 @@ def test_where_places_count_every_row_begins_elsewhere(kind, positions):
     model = translator(kind, positions, 50)
     inputs = [part[:1].expand(8, *part.shape[1:]) for part in sentences()]
     trained, evaluated = passed(model.train(), inputs), passed(model.eval(), inputs)
-    assert (trained - evaluated).abs().amax((1, 2)).gt(1e-6).sum() >= 6               # a row may well begin at 0
+    assert (trained - evaluated).abs().amax((1, 2)).gt(1e-6).sum() >= 6  # a row may well begin at 0
     assert len(trained.flatten(1).mul(1e8).round().unique(dim=0)) >= 5
     assert torch.equal(passed(model.train(), inputs), trained), "a pure function of the seed"
     assert not torch.equal(passed(model, inputs, seed=2), trained)

@@ -37,8 +37,11 @@ def rows_of(task):
 
 
 @pytest.mark.parametrize("kind", POSITIONS)
-@pytest.mark.parametrize("task, more", [("language", {}), ("language", {"window": 3, "key_value_heads": 2}),
-                                        ("masked", {"segments": 2, "embedding_norm": True})], ids=["gpt", "window", "bert"])
+@pytest.mark.parametrize(
+    "task, more",
+    [("language", {}), ("language", {"window": 3, "key_value_heads": 2}), ("masked", {"segments": 2, "embedding_norm": True})],
+    ids=["gpt", "window", "bert"],
+)
 @torch.no_grad()
 def test_packed_logits_are_those_of_each_text_alone(task, more, kind):
     model, texts, name = built(task, kind, **more).eval(), rows_of(task), "target" if task == "language" else "source"
@@ -59,9 +62,11 @@ def test_the_loss_and_its_gradient_are_those_of_the_texts(task):
     model, texts = built(task, "relative"), rows_of(task)
     say = Say(Regularize(label_smoothing=0.1, dropout=0.0))
     batches = Batches(Packed(texts, ROOM), 3 * ROOM, seed=1)
-    losses = [sum(say(model, batches.batch(2, i)) for i in range(len(batches.plan(2)))),
-              sum(say(model, texts.batch(np.array([i]), 1, 2)) for i in range(len(TEXTS)))]
-    torch.testing.assert_close(*losses, rtol=1e-5, atol=0)        # objectives count in float32
+    losses = [
+        sum(say(model, batches.batch(2, i)) for i in range(len(batches.plan(2)))),
+        sum(say(model, texts.batch(np.array([i]), 1, 2)) for i in range(len(TEXTS))),
+    ]
+    torch.testing.assert_close(*losses, rtol=1e-5, atol=0)  # objectives count in float32
     gradients = [torch.autograd.grad(loss, list(model.parameters()), allow_unused=True) for loss in losses]
     for one, other in zip(*gradients):
         if one is not None:
@@ -85,5 +90,9 @@ def test_evaluation_needs_no_packing():
     model, texts = built("language", "rotary").eval(), rows_of("language")
     say = Say(Regularize(label_smoothing=0.0))
     packed = Packed(texts, ROOM)
-    torch.testing.assert_close(sum(say(model, batch) for batch in in_order(texts, 64)),
-                               say(model, packed.batch(np.arange(len(packed)), 0, 0)), rtol=1e-5, atol=0)
+    torch.testing.assert_close(
+        sum(say(model, batch) for batch in in_order(texts, 64)),
+        say(model, packed.batch(np.arange(len(packed)), 0, 0)),
+        rtol=1e-5,
+        atol=0,
+    )

@@ -27,10 +27,20 @@ SCORES = st.sampled_from(["none", "dot", "scaled", "general", "additive", "cosin
 def blocks(draw):
     """Settings of a Transformer's block: BERT's, GPT-2's, Llama's and what lies between."""
     kind = draw(st.sampled_from(["sinusoidal", "learned", "rotary", "alibi", "relative"]))
-    return dict(kind="transformer", layers=draw(st.integers(1, 3)), width=8, heads=4, feed_forward=16, max_length=32,
-                key_value_heads=draw(st.sampled_from([None, 2])), norm=draw(st.sampled_from(["layer", "rms"])),
-                norm_first=draw(st.booleans()), bias=draw(st.booleans()), positions={"kind": kind},
-                activation=draw(st.sampled_from(["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu"])))
+    return dict(
+        kind="transformer",
+        layers=draw(st.integers(1, 3)),
+        width=8,
+        heads=4,
+        feed_forward=16,
+        max_length=32,
+        key_value_heads=draw(st.sampled_from([None, 2])),
+        norm=draw(st.sampled_from(["layer", "rms"])),
+        norm_first=draw(st.booleans()),
+        bias=draw(st.booleans()),
+        positions={"kind": kind},
+        activation=draw(st.sampled_from(["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu"])),
+    )
 
 
 @st.composite
@@ -39,8 +49,9 @@ def language_models(draw):
     if draw(st.booleans()):
         settings = DecoderModel(**draw(blocks()), tie=draw(st.booleans()), window=draw(st.sampled_from([None, 2])))
         return unlike(MODELS["language"]["transformer"](settings, V).double().eval())
-    settings = RecurrentLanguage(cell=draw(CELLS), layers=draw(st.integers(1, 2)), width=8, attention=draw(SCORES),
-                                 tie=draw(st.booleans()))
+    settings = RecurrentLanguage(
+        cell=draw(CELLS), layers=draw(st.integers(1, 2)), width=8, attention=draw(SCORES), tie=draw(st.booleans())
+    )
     return MODELS["language"]["recurrent"](settings, V).double().eval()
 
 
@@ -49,14 +60,20 @@ def readers(draw, tasks=("classify", "tag", "elmo")):
     torch.manual_seed(draw(st.integers(0, 1000)))
     task = draw(st.sampled_from(tasks))
     if task != "elmo" and draw(st.booleans()):
-        settings = EncoderModel(**draw(blocks()), segments=draw(st.sampled_from([0, 2])), embedding_norm=draw(st.booleans()),
-                                pool=draw(st.sampled_from(["first", "mean", "max"])), convolution=draw(st.sampled_from([0, 3])))
+        settings = EncoderModel(
+            **draw(blocks()),
+            segments=draw(st.sampled_from([0, 2])),
+            embedding_norm=draw(st.booleans()),
+            pool=draw(st.sampled_from(["first", "mean", "max"])),
+            convolution=draw(st.sampled_from([0, 3])),
+        )
         return unlike(MODELS[task]["transformer"](settings, V, C).double().eval())
     if task == "elmo":
         settings = ElmoModel(kind="elmo", cell=draw(CELLS), layers=draw(st.integers(1, 2)), width=8)
         return MODELS["language"]["elmo"](settings, V).double().eval()
-    settings = RecurrentReader(cell=draw(CELLS), layers=draw(st.integers(1, 2)), width=8, attention=draw(SCORES),
-                               bidirectional=draw(st.booleans()))
+    settings = RecurrentReader(
+        cell=draw(CELLS), layers=draw(st.integers(1, 2)), width=8, attention=draw(SCORES), bidirectional=draw(st.booleans())
+    )
     return MODELS[task]["recurrent"](settings, V, C).double().eval()
 
 
@@ -90,7 +107,7 @@ def test_padding_and_company_change_nothing(model):
     together, other = model(source, lengths), model(changed, lengths)
     for row, length in enumerate(lengths.tolist()):
         close(real(together, row, length), real(other, row, length))
-        close(real(together, row, length), model(source[row:row + 1, :length], lengths[row:row + 1])[0])
+        close(real(together, row, length), model(source[row : row + 1, :length], lengths[row : row + 1])[0])
 
 
 @given(blocks(), st.sampled_from([0, 1, 2]), st.integers(0, 1000))
@@ -99,9 +116,9 @@ def test_a_pointer_sees_nothing_behind_the_end_and_points_at_nothing_there(block
     model = unlike(MODELS["answer"]["transformer"](EncoderModel(**block, segments=segments), V).double().eval())
     source, lengths = texts()
     second = (torch.arange(source.size(1)) > 2).long().expand(len(source), -1)
-    together = model(source, lengths, second)                                     # (B, 2, S)
+    together = model(source, lengths, second)  # (B, 2, S)
     for row, length in enumerate(lengths.tolist()):
-        alone = model(source[row:row + 1, :length], lengths[row:row + 1], second[row:row + 1, :length])[0]
+        alone = model(source[row : row + 1, :length], lengths[row : row + 1], second[row : row + 1, :length])[0]
         close(together[row, :, :length], alone)
         assert (together[row, :, length:] == -torch.inf).all()
 
@@ -110,14 +127,14 @@ def test_a_pointer_sees_nothing_behind_the_end_and_points_at_nothing_there(block
 def test_elmo_never_sees_what_it_has_to_say(model, at):
     """The word after is said from what is before and here, the word before from what is after and here."""
     source, lengths = torch.randint(4, V, (2, 6)), torch.tensor([6, 6])
-    before = model(source, lengths)                                               # (B, S, 2, V)
+    before = model(source, lengths)  # (B, S, 2, V)
     changed = source.clone()
     changed[:, at] = (source[:, at] - 4 + 1) % (V - 4) + 4
     after = model(changed, lengths)
     close(before[:, :at, 0], after[:, :at, 0])
-    close(before[:, at + 1:, 1], after[:, at + 1:, 1])
+    close(before[:, at + 1 :, 1], after[:, at + 1 :, 1])
     assert not torch.allclose(before[:, at:, 0], after[:, at:, 0])
-    assert not torch.allclose(before[:, :at + 1, 1], after[:, :at + 1, 1])
+    assert not torch.allclose(before[:, : at + 1, 1], after[:, : at + 1, 1])
 
 
 @given(st.integers(1, 7), st.integers(0, 100))
@@ -162,8 +179,8 @@ def test_a_prompt_padded_on_the_left_is_the_prompt(model):
         assert alone.tokens == together[row].tokens
         assert alone.log_probability == pytest.approx(together[row].log_probability, abs=1e-9)
         said = torch.tensor([[*prompt, *alone.tokens, EOS]])
-        log_p = model(said[:, :-1]).log_softmax(-1).gather(-1, said[:, 1:, None])[0, len(prompt) - 1:, 0]
-        if len(alone.tokens) < 5:                     # at its limit a text must end, whatever the model thinks of it
+        log_p = model(said[:, :-1]).log_softmax(-1).gather(-1, said[:, 1:, None])[0, len(prompt) - 1 :, 0]
+        if len(alone.tokens) < 5:  # at its limit a text must end, whatever the model thinks of it
             assert alone.log_probability == pytest.approx(log_p.sum().item(), abs=1e-9)
 
 
@@ -196,7 +213,7 @@ def test_joined_states_go_on_as_each_alone(model):
     token = torch.tensor([[5], [6]])
     together, _ = model.step(token, joined)
     for row, state in enumerate(states):
-        close(together[row], model.step(token[row:row + 1], state)[0][0])
+        close(together[row], model.step(token[row : row + 1], state)[0][0])
 
 
 @given(readers(tasks=("classify", "tag")))
@@ -206,15 +223,17 @@ def test_what_it_looks_at_can_be_watched(model):
         watched = model(source, lengths)
     assert torch.equal(watched, model(source, lengths))
     for name in places(model):
-        assert torch.allclose(seen[name].sum(-1), torch.ones(1, dtype=torch.double))          # padded queries too
+        assert torch.allclose(seen[name].sum(-1), torch.ones(1, dtype=torch.double))  # padded queries too
         assert all((seen[name][row, ..., length:] == 0).all() for row, length in enumerate(lengths.tolist()))
 
 
 @pytest.mark.parametrize("cell, theirs", [("rnn", nn.RNN), ("lstm", nn.LSTM), ("gru", nn.GRU)])
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_stacked_cells_are_torchs_stack(cell, theirs, bidirectional):
-    ours, stack = Recurrent(cell, 5, 8, 2, bidirectional=bidirectional), theirs(5, 8 // (1 + bidirectional), 2, batch_first=True,
-                                                                               bidirectional=bidirectional)
+    ours, stack = (
+        Recurrent(cell, 5, 8, 2, bidirectional=bidirectional),
+        theirs(5, 8 // (1 + bidirectional), 2, batch_first=True, bidirectional=bidirectional),
+    )
     for number, layer in enumerate(ours.layers):
         for name, p in layer.named_parameters():
             getattr(stack, name.replace("_l0", f"_l{number}")).data.copy_(p)

@@ -79,7 +79,7 @@ def test_bahdanaus_decoder_is_his_equations():
     annotations, _ = model.encoder.layers[0](model.source_embedding(source))
     cell = nn.GRUCell(10, 6).double()
     cell.load_state_dict({name.removesuffix("_l0"): p for name, p in model.decoder.cells.layers[0].state_dict().items()})
-    s = torch.tanh(model.bridge(annotations[:, 0, 3:]))    # the backward direction has read everything at the first word
+    s = torch.tanh(model.bridge(annotations[:, 0, 3:]))  # the backward direction has read everything at the first word
     attention = model.decoder.cross_attention
     for i in range(3):
         y = model.target_embedding(target[:, i])
@@ -107,7 +107,7 @@ def test_plain_functions_are_the_board_equations(T, S, D):
     torch.testing.assert_close(context_attention(x, context), (x @ context.mT).softmax(-1) @ context)
     k, v = torch.randn(2, S, D), torch.randn(2, S, D + 2)
     mixed, weights = key_value_attention(x, k, v, weights=True)
-    torch.testing.assert_close(weights, (x @ k.mT / D ** 0.5).softmax(-1))
+    torch.testing.assert_close(weights, (x @ k.mT / D**0.5).softmax(-1))
     torch.testing.assert_close(mixed, weights @ v)
     wide = torch.randn(D, D + 3)
     mixed = key_value_attention(x, torch.randn(2, S, D + 3), v, score=lambda q, k: q @ wide @ k.mT)

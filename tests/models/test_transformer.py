@@ -41,12 +41,19 @@ def copy_layer(ours, theirs):
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_outputs_and_gradients_agree_with_torch_nn_transformer(norm_first, activation):
     """The same settings and copied weights: float32, 1e-5."""
-    ours = Transformer(TransformerModel(encoder_layers=3, decoder_layers=2, width=32, heads=4, feed_forward=64,
-                                        norm_first=norm_first, activation=activation), V, V)
-    options = dict(d_model=32, nhead=4, dim_feedforward=64, dropout=0.0, activation=activation, batch_first=True,
-                   norm_first=norm_first)
-    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(**options), 3, nn.LayerNorm(32) if norm_first else None,
-                                    enable_nested_tensor=False)
+    ours = Transformer(
+        TransformerModel(
+            encoder_layers=3, decoder_layers=2, width=32, heads=4, feed_forward=64, norm_first=norm_first, activation=activation
+        ),
+        V,
+        V,
+    )
+    options = dict(
+        d_model=32, nhead=4, dim_feedforward=64, dropout=0.0, activation=activation, batch_first=True, norm_first=norm_first
+    )
+    encoder = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(**options), 3, nn.LayerNorm(32) if norm_first else None, enable_nested_tensor=False
+    )
     decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(**options), 2, nn.LayerNorm(32) if norm_first else None)
     for stack, theirs in ((ours.encoder, encoder), (ours.decoder, decoder)):
         for block, layer in zip(stack.blocks, theirs.layers):

@@ -22,7 +22,7 @@ def test_more_steps_are_not_more_weights():
     counts = [sum(p.numel() for p in universal(encoder_layers=n, decoder_layers=n).parameters()) for n in (1, 2, 6)]
     assert len(set(counts)) == 1
     plain = Transformer(TransformerModel(**SHAPE, encoder_layers=1, decoder_layers=1), 20, 20)
-    assert counts[0] == sum(p.numel() for p in plain.parameters()) + 2 * 17        # and two halting units
+    assert counts[0] == sum(p.numel() for p in plain.parameters()) + 2 * 17  # and two halting units
 
 
 def test_every_step_is_a_place_of_its_own_to_look():
@@ -81,7 +81,7 @@ def test_a_token_that_has_halted_keeps_its_state():
     torch.nn.init.zeros_(model.encoder.halt.weight)
     torch.nn.init.constant_(model.encoder.halt.bias, 20.0)
     read = []
-    next(model.encoder.layers()).register_forward_pre_hook(lambda _, args: read.append(args[0]))      # its twins share its hooks
+    next(model.encoder.layers()).register_forward_pre_hook(lambda _, args: read.append(args[0]))  # its twins share its hooks
     model.encode(*inputs()[:2])
     states = [x - sinusoids(torch.tensor(time), 16).float() for time, x in enumerate(read)]
     assert len(states) == 4 and not torch.allclose(states[0], states[1], atol=1e-3)

@@ -35,11 +35,26 @@ def models(draw, **fixed):
     patch = (draw(st.integers(1, 4)), draw(st.integers(1, 4)))
     grid = (draw(st.integers(1, 3)), draw(st.integers(2, 3)))
     pool = fixed.pop("pool", None) or draw(st.sampled_from(["class", "mean"]))
-    settings = VitModel(**{**dict(
-        kind="vit", layers=draw(st.integers(1, 2)), width=8, heads=2, feed_forward=16, patch=patch, pool=pool,
-        distilled=draw(st.sampled_from(["none", "token", "head"])) if pool == "class" else "none",
-        positions={"kind": draw(st.sampled_from(["learned", "sinusoidal", "none"]))}, norm_first=draw(st.booleans()),
-        layer_scale=draw(st.sampled_from([None, 0.1])), mean=(0.4, 0.5, 0.6), deviation=(0.2, 0.3, 0.4)), **fixed})
+    settings = VitModel(
+        **{
+            **dict(
+                kind="vit",
+                layers=draw(st.integers(1, 2)),
+                width=8,
+                heads=2,
+                feed_forward=16,
+                patch=patch,
+                pool=pool,
+                distilled=draw(st.sampled_from(["none", "token", "head"])) if pool == "class" else "none",
+                positions={"kind": draw(st.sampled_from(["learned", "sinusoidal", "none"]))},
+                norm_first=draw(st.booleans()),
+                layer_scale=draw(st.sampled_from([None, 0.1])),
+                mean=(0.4, 0.5, 0.6),
+                deviation=(0.2, 0.3, 0.4),
+            ),
+            **fixed,
+        }
+    )
     size = patch[0] * grid[0], patch[1] * grid[1]
     return unlike(Vit(settings, size, C, Regularize(dropout=0.3, drop_path=0.3)).double().eval()), size
 
@@ -76,8 +91,11 @@ def test_without_positions_the_order_of_the_patches_does_not_matter(given, data)
 
 @pytest.mark.parametrize("kind", ["learned", "sinusoidal"])
 def test_with_positions_it_does(kind):
-    model = unlike(Vit(VitModel(kind="vit", layers=1, width=8, heads=2, feed_forward=16, patch=2, positions={"kind": kind}),
-                       (4, 6), C).eval())
+    model = unlike(
+        Vit(
+            VitModel(kind="vit", layers=1, width=8, heads=2, feed_forward=16, patch=2, positions={"kind": kind}), (4, 6), C
+        ).eval()
+    )
     x = pictures((4, 6))
     assert (model(x) - model(x.flip(3).unflatten(3, (3, 2)).flip(4).flatten(3))).abs().max() > 1e-3
 
@@ -87,7 +105,7 @@ def test_a_patch_is_read_by_one_linear_map_row_by_row():
     pixels, patches = torch.randn(1, 3, 4, 9, dtype=torch.float64), model.encoder.patches
     for number, found in enumerate(patches(pixels)[0]):
         row, column = divmod(number, 3)
-        patch = pixels[0, :, 2 * row:2 * row + 2, 3 * column:3 * column + 3]
+        patch = pixels[0, :, 2 * row : 2 * row + 2, 3 * column : 3 * column + 3]
         close(found, patches.weight.flatten(1) @ patch.flatten() + patches.bias)
 
 
@@ -117,7 +135,7 @@ def test_another_size_is_refused_in_one_line_or_the_positions_are_interpolated(g
     assert "\n" not in str(said.value)
     before = model(pictures(size, 1).fill_(7))
     model.resize(size)
-    close(model(pictures(size, 1).fill_(7)), before, atol=1e-6)                   # to itself, nothing changes
+    close(model(pictures(size, 1).fill_(7)), before, atol=1e-6)  # to itself, nothing changes
     model.resize(other)
     assert model(pictures(other)).shape == (4, C)
 
@@ -126,7 +144,7 @@ def test_interpolated_positions_keep_their_marks_and_their_places():
     table = torch.cat([torch.tensor([[5.0, 6.0]]), torch.cartesian_prod(torch.arange(8.0), torch.arange(8.0))])
     found = interpolated(table, 1, (8, 8), (16, 16))
     assert torch.equal(found[0], table[0]) and found.shape == (257, 2)
-    inner = found[1:].view(16, 16, 2)[4:-4, 4:-4]                                 # a plane stays nearly one, away from the border
+    inner = found[1:].view(16, 16, 2)[4:-4, 4:-4]  # a plane stays nearly one, away from the border
     close(inner[:, :, 0], (torch.arange(4.0, 12.0)[:, None] / 2 - 0.25).expand(8, 8), atol=0.06)
     close(inner[:, :, 1], (torch.arange(4.0, 12.0) / 2 - 0.25).expand(8, 8), atol=0.06)
 
@@ -145,7 +163,7 @@ def test_watched_is_unwatched(given):
     plain = model(x)
     with watch(model) as seen:
         assert torch.equal(model(x), plain)
-    weights = seen.stack()                                                        # (L, B, H, S, S)
+    weights = seen.stack()  # (L, B, H, S, S)
     assert weights.shape[-1] == weights.shape[-2] == model.settings.length(size)
     close(weights.sum(-1), torch.ones_like(weights.sum(-1)))
 
@@ -156,13 +174,14 @@ def test_every_kind_that_reads_pictures_is_in_the_zoo():
 
 # what the block learned
 
+
 def residual(**options):
     return Residual(4, 4, norm="layer", norm_first=True, dropout=0.0, **options)
 
 
 def test_stochastic_depth_leaves_out_whole_examples_and_keeps_the_mean():
     layer, x = residual(drop_path=0.25).train(), torch.randn(4000, 3, 4)
-    added = layer(x, lambda y: torch.ones_like(y)) - x                            # (B, T, D)
+    added = layer(x, lambda y: torch.ones_like(y)) - x  # (B, T, D)
     close(added, added[:, :1, :1].expand_as(added), atol=1e-5)
     left_out = (added[:, 0, 0].abs() < 1e-6).float().mean()
     assert abs(left_out - 0.25) < 0.03 and added.mean() == pytest.approx(1, abs=0.05)

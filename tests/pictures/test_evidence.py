@@ -13,8 +13,14 @@ def drawn(methods, answers, size=(12, 12), **more):
     chance = np.random.default_rng(0)
     pixels = chance.integers(0, 256, (*size, 3)).astype(np.uint8)
     maps = [chance.normal(size=(3, 3)) for _ in methods]
-    shown = [Evidence("the word 'triangle', 7 of 7 in 'a picture of a small orange triangle': probability 0.59", maps,
-                      ["0.40 (0.05)"] * len(methods)) for _ in range(answers)]
+    shown = [
+        Evidence(
+            "the word 'triangle', 7 of 7 in 'a picture of a small orange triangle': probability 0.59",
+            maps,
+            ["0.40 (0.05)"] * len(methods),
+        )
+        for _ in range(answers)
+    ]
     return evidence(pixels, methods, shown, **more)
 
 
@@ -32,7 +38,7 @@ def test_nothing_is_cut_off_and_nothing_lies_on_a_map(number, size):
         assert box.x0 >= 0 and box.x1 <= width + 1 and box.y0 >= 0 and box.y1 <= height + 1
         assert not any(box.overlaps(tile) for tile in tiles)
     for number, box in enumerate(boxes):
-        assert not any(box.overlaps(other) for other in boxes[number + 1:])
+        assert not any(box.overlaps(other) for other in boxes[number + 1 :])
 
 
 def test_the_same_maps_give_the_same_bytes():

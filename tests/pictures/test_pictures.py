@@ -32,19 +32,36 @@ def words_of(svg):
 FIGURES = {
     "alignment": lambda: alignment(matrix(4, 5), list("abcde"), list("wxyz"), title="title", gold=[(0, 0), (1, 3)]),
     "heads": lambda: heads(np.stack([matrix(4, 5, h) for h in range(6)]), list("abcde"), list("wxyz"), title="layer 1"),
-    "training": lambda: training([{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0},
-                                  {"step": 2, "valid_loss": 2.5, "valid_bleu": 10.0}]),
-    "complexity": lambda: complexity([Panel("longer sequences", "n", {
-        "one": Curve([2, 4], [1e-3, 3e-3], [2e-3, 4e-3], [3e-3, 5e-3], [8, 16]),
-        "two": Curve([2, 4], [1e-4, 3e-4], [2e-4, 4e-4], [3e-4, 5e-4], [4, 16])})]),
+    "training": lambda: training(
+        [{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0}, {"step": 2, "valid_loss": 2.5, "valid_bleu": 10.0}]
+    ),
+    "complexity": lambda: complexity(
+        [
+            Panel(
+                "longer sequences",
+                "n",
+                {
+                    "one": Curve([2, 4], [1e-3, 3e-3], [2e-3, 4e-3], [3e-3, 5e-3], [8, 16]),
+                    "two": Curve([2, 4], [1e-4, 3e-4], [2e-4, 4e-4], [3e-4, 5e-4], [4, 16]),
+                },
+            )
+        ]
+    ),
     "steps": lambda: thinking([Column("read", ["a", "$x^2$"], [1, 3], 4), Column("said", ["<b>", "", "c"], [0, 2, 3], 3)]),
     "gradients": lambda: gradients([4, 16], {"one": [[0.1, 0.2, 0.3], [1e-3, 1e-2, 1e-1]], "two": [[0.1] * 3] * 2}),
-    "norms": lambda: norms({"before": matrix(3, 4), "after": matrix(3, 4, 1)}, list("abc"), outlined={"after": "row"},
-                           breaks=[2]),
-    "longer": lambda: score_over_length({"one": [dict(length=5, score=100.0, low=99.0, high=100.0)],
-                                         "two": [dict(length=5, score=0.0, low=0.0, high=1.0)]}, trained=4),
-    "length": lambda: score_by_length({"one": [dict(low=1, high=5, count=9, score=50.0, ci_low=40.0, ci_high=55.0)],
-                                       "two": [dict(low=1, high=5, count=9, score=60.0, ci_low=50.0, ci_high=65.0)]}),
+    "norms": lambda: norms(
+        {"before": matrix(3, 4), "after": matrix(3, 4, 1)}, list("abc"), outlined={"after": "row"}, breaks=[2]
+    ),
+    "longer": lambda: score_over_length(
+        {"one": [dict(length=5, score=100.0, low=99.0, high=100.0)], "two": [dict(length=5, score=0.0, low=0.0, high=1.0)]},
+        trained=4,
+    ),
+    "length": lambda: score_by_length(
+        {
+            "one": [dict(low=1, high=5, count=9, score=50.0, ci_low=40.0, ci_high=55.0)],
+            "two": [dict(low=1, high=5, count=9, score=60.0, ci_low=50.0, ci_high=65.0)],
+        }
+    ),
 }
 
 
@@ -126,11 +143,19 @@ class Tags(HTMLParser):
 
 def test_the_report_is_one_page_without_anything_from_outside():
     nasty = "<script>alert(1)</script>"
-    text = page(Report(title=nasty, summary=nasty, facts=[(nasty, nasty)], tables=[(nasty, [nasty], [[nasty]])],
-                       scores=[(nasty, nasty, "1", "0 – 2", nasty)],
-                       notes=[nasty], examples=[(nasty, nasty, nasty + "!")], commands=[nasty],
-                       figures=[(nasty, svg_text(FIGURES["training"](), "one")),
-                                ("again", svg_text(FIGURES["training"](), "two"))]))
+    text = page(
+        Report(
+            title=nasty,
+            summary=nasty,
+            facts=[(nasty, nasty)],
+            tables=[(nasty, [nasty], [[nasty]])],
+            scores=[(nasty, nasty, "1", "0 – 2", nasty)],
+            notes=[nasty],
+            examples=[(nasty, nasty, nasty + "!")],
+            commands=[nasty],
+            figures=[(nasty, svg_text(FIGURES["training"](), "one")), ("again", svg_text(FIGURES["training"](), "two"))],
+        )
+    )
     found = Tags(text)
     assert "script" not in found.tags and "link" not in found.tags and "img" not in found.tags
     assert text.count("&lt;script&gt;") >= 10

@@ -20,7 +20,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 def test_more_weight_is_always_darker_in_even_steps():
     red, green, blue = ink()(np.arange(256))[:, :3].T
     linear = [np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4) for c in (red, green, blue)]
-    lightness = 116 * np.cbrt(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]) - 16         # CIE L*
+    lightness = 116 * np.cbrt(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]) - 16  # CIE L*
     steps = -np.diff(lightness)
     assert steps.min() > 0 and steps.max() < 2.5 * steps.min()
     assert lightness[0] > 96 and lightness[-1] < 22

@@ -22,8 +22,14 @@ from regard.show.figures.thumbnails import model
 from regard.show.figures.tiles import MOST_NUMBERS, MOST_TILES, maps, tiles
 
 NASTY = "<img src=x onerror=alert(1)>"
-NODES = [Node(-1, 1, NASTY, -0.1, KEPT, best=True), Node(-1, 1, "$x^2$", -1.0, KEPT), Node(-1, 1, "c", -3.0, PRUNED),
-         Node(1, 2, "d", -1.1, KEPT), Node(0, 2, "</s>", -0.2, ENDED, -0.15, best=True), Node(0, 2, "e", -2.0, PRUNED)]
+NODES = [
+    Node(-1, 1, NASTY, -0.1, KEPT, best=True),
+    Node(-1, 1, "$x^2$", -1.0, KEPT),
+    Node(-1, 1, "c", -3.0, PRUNED),
+    Node(1, 2, "d", -1.1, KEPT),
+    Node(0, 2, "</s>", -0.2, ENDED, -0.15, best=True),
+    Node(0, 2, "e", -2.0, PRUNED),
+]
 
 
 def some(L=2, H=3, T=5, S=4, seed=0):
@@ -36,6 +42,7 @@ def many(number=2000, L=2, H=2):
         for layer in range(L):
             weights = np.random.default_rng(layer).random((H, number, number), np.float32)
             yield weights / weights.sum(-1, keepdims=True)
+
     words = [NASTY, *(f"w{i}" for i in range(number - 1))]
     return maps("self-attention", layers(), words, words, names=[str(i + 1) for i in range(L)])
 
@@ -65,7 +72,7 @@ def thousands():
 @pytest.mark.parametrize("name", ["lines", "model", "spread"])
 def test_thousands_of_tokens_are_drawn_in_tiles(name, thousands):
     assert max(thousands.weights.shape[2:]) <= MOST_TILES and thousands.tile > 1
-    np.testing.assert_allclose(thousands.weights.sum(-1), 1, rtol=1e-4)             # rows are distributions still
+    np.testing.assert_allclose(thousands.weights.sum(-1), 1, rtol=1e-4)  # rows are distributions still
     figure = FIGURES[name](thousands)
     assert max(figure.get_size_inches()) < 25 and len(rendered(figure, "svg")) < 4_000_000
 
@@ -134,8 +141,9 @@ def test_neurons_show_the_heaviest_keys_and_hide_the_hidden(asking):
     assert text == neurons_page(asking(), 2, "<svg></svg>", title=NASTY) and "<img" not in text
     data = json.loads(re.search(r'id="data">(.*?)</script>', text).group(1))
     terms = np.frombuffer(base64.b64decode(data["questions"][2]["terms"]), np.uint8).reshape(5, 6) - 127.0
-    np.testing.assert_allclose(terms / 127 * data["questions"][2]["reach"], small.questions[2].terms,
-                               atol=data["questions"][2]["reach"] / 254 + 1e-9)
+    np.testing.assert_allclose(
+        terms / 127 * data["questions"][2]["reach"], small.questions[2].terms, atol=data["questions"][2]["reach"] / 254 + 1e-9
+    )
 
 
 def test_steps_are_drawn_from_where_one_likes_and_all_stand_in_the_page(stepping):

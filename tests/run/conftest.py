@@ -12,10 +12,16 @@ TOWER = {"layers": 1, "width": 16, "heads": 2, "feed_forward": 32}
 MODELS = {
     "classify": {"kind": "vit", "patch": 8, **TOWER},
     "contrast": {"space": 8, "image": {"patch": 8, **TOWER}, "text": {**TOWER, "max_length": 32}},
-    "caption": {"encoder": {"kind": "patches", "patch": 8, "pool": "class", **TOWER}, "decoder": {"kind": "transformer", **TOWER},
-                "max_length": 40},
-    "lstm": {"encoder": {"kind": "cnn", "widths": [8, 8, 8], "strides": [2, 2, 2]}, "decoder": {"kind": "lstm", "width": 16},
-             "max_length": 40},
+    "caption": {
+        "encoder": {"kind": "patches", "patch": 8, "pool": "class", **TOWER},
+        "decoder": {"kind": "transformer", **TOWER},
+        "max_length": 40,
+    },
+    "lstm": {
+        "encoder": {"kind": "cnn", "widths": [8, 8, 8], "strides": [2, 2, 2]},
+        "decoder": {"kind": "lstm", "width": 16},
+        "max_length": 40,
+    },
 }
 
 

@@ -15,16 +15,34 @@ from regard.run.card import card
 from regard.run.evaluate import compare_runs, evaluate
 from regard.run.train import train
 
-KINDS = {"who?": ["Åsa", "A\u030ake\u0301", "кот", "dog"],
-         "where?": ["cafe\u0301", "Straße", "\u1112\u1161\u11ab\u1100\u116e\u11a8", "zoo"],
-         "what?": ["Äpfel", "😀", "ﬁns", "tea"], "when?": ["e\u0301te\u0301", "Ωm", "x\u0301y", "noon"]}
+KINDS = {
+    "who?": ["Åsa", "A\u030ake\u0301", "кот", "dog"],
+    "where?": ["cafe\u0301", "Straße", "\u1112\u1161\u11ab\u1100\u116e\u11a8", "zoo"],
+    "what?": ["Äpfel", "😀", "ﬁns", "tea"],
+    "when?": ["e\u0301te\u0301", "Ωm", "x\u0301y", "noon"],
+}
 OTHERS = ["und", "naïve", "o\u0308d", "so", "is"]
 SPACES = [" ", "  ", "\r\n", "\n", "\u00a0", " \t"]
-STACK = {"kind": "transformer", "layers": 1, "width": 64, "heads": 2, "feed_forward": 128, "max_length": 16, "segments": 2,
-         "positions": {"kind": "rotary"}}
-TRAIN = {"steps": 300, "tokens_per_batch": 1024, "evaluate_every": 150, "save_every": 300, "log_every": 50,
-         "optimizer": {"learning_rate": 3e-3}, "schedule": {"warmup_steps": 10},
-         "regularize": {"dropout": 0.0, "label_smoothing": 0.0}}
+STACK = {
+    "kind": "transformer",
+    "layers": 1,
+    "width": 64,
+    "heads": 2,
+    "feed_forward": 128,
+    "max_length": 16,
+    "segments": 2,
+    "positions": {"kind": "rotary"},
+}
+TRAIN = {
+    "steps": 300,
+    "tokens_per_batch": 1024,
+    "evaluate_every": 150,
+    "save_every": 300,
+    "log_every": 50,
+    "optimizer": {"learning_rate": 3e-3},
+    "schedule": {"warmup_steps": 10},
+    "regularize": {"dropout": 0.0, "label_smoothing": 0.0},
+}
 
 
 def example(number):
@@ -41,8 +59,13 @@ def example(number):
 
 
 def settings(root, **changes):
-    made = {"task": "answer", "data": {"root": str(root), "train": ["train.jsonl"], "valid": ["valid.jsonl"]},
-            "tokens": {"size": 100}, "model": STACK, "train": TRAIN}
+    made = {
+        "task": "answer",
+        "data": {"root": str(root), "train": ["train.jsonl"], "valid": ["valid.jsonl"]},
+        "tokens": {"size": 100},
+        "model": STACK,
+        "train": TRAIN,
+    }
     return {name: {**part, **changes.get(name, {})} if isinstance(part, dict) else part for name, part in made.items()}
 
 
@@ -80,7 +103,7 @@ def test_it_answers_and_its_places_are_exact(run, asked):
     exact = [best.text == gold for (best,), gold in zip(found, golds)]
     assert np.mean(exact) > 0.85, "character for character, not only as SQuAD reads them"
     for (best,), context in zip(found, contexts):
-        assert context[best.start:best.end] == best.text and 0 < best.probability <= 1
+        assert context[best.start : best.end] == best.text and 0 < best.probability <= 1
     assert (run.folder / "outputs" / "valid.txt").read_text(encoding="utf-8").splitlines() == [best.text for (best,) in found]
 
 
@@ -150,9 +173,13 @@ def test_the_command_line_speaks_the_promised_forms(run, asked):
     assert len(found) == 6 and set(found[0]) == {"text", "start", "end", "probability"} and found[0]["text"] == plain[0]
     tabbed = said("answer", run.folder, "--question", "wh\to?", "--context", "tea\tdog\nso", "--json")
     assert json.loads(tabbed[0])["text"] in "tea\tdog\nso" and len(tabbed) == 1
-    for words, message in [(["--question", "x"], "go together"), (["a\tb", "--question", "x", "--context", "y"], "not both"),
-                           (["a\tb", "no tab"], "line 2 has no tab"), (["a\t "], "line 1 has an empty context"),
-                           (["\tb"], "line 1 has an empty question")]:
+    for words, message in [
+        (["--question", "x"], "go together"),
+        (["a\tb", "--question", "x", "--context", "y"], "not both"),
+        (["a\tb", "no tab"], "line 2 has no tab"),
+        (["a\t "], "line 1 has an empty context"),
+        (["\tb"], "line 1 has an empty question"),
+    ]:
         with pytest.raises(Mistake, match=message):
             said("answer", run.folder, *words)
     with pytest.raises(Mistake, match=r"answers questions .task = 'answer'.; it cannot classify"):
@@ -181,8 +208,11 @@ def test_one_begins_from_a_masked_run(files, tmp_path):
     (tmp_path / "text.txt").write_text("\n".join(text), encoding="utf-8")
     short = {**TRAIN, "steps": 2, "evaluate_every": 2}
     data = {"root": str(tmp_path), "train": ["text.txt"], "held_out": 20, "too_long": "truncate"}
-    masked = train({"task": "masked", "data": data, "tokens": {"size": 100}, "model": STACK, "train": short}, tmp_path / "masked",
-                   device="cpu")
+    masked = train(
+        {"task": "masked", "data": data, "tokens": {"size": 100}, "model": STACK, "train": short},
+        tmp_path / "masked",
+        device="cpu",
+    )
     begin = {"run": str(masked.folder), "parts": ["encoder."]}
     still = {**short, "steps": 1, "evaluate_every": 1, "optimizer": {"learning_rate": 1e-9}, "begin": begin}
     made = train(settings(files, train=still), tmp_path / "run", device="cpu")
@@ -209,14 +239,17 @@ def test_a_starter_recipe_of_squads_file_trains(tmp_path, impossible):
     assert any("of 20 without one" in note for note in notes) == impossible
 
 
-@pytest.mark.parametrize("change, message", [
-    ({"train": {"regularize": {"bpe_dropout": 0.1}}}, "an answer is said by its tokens"),
-    ({"model": {"max_length": 6}}, "need at least 8"),
-    ({"model": {"kind": "recurrent"}}, "model.kind = 'recurrent'"),
-    ({"data": {"too_long": "drop"}}, "data.too_long = 'drop': input should be 'truncate'"),
-    ({"data": {"stride": 0}}, "data.stride = 0"),
-    ({"data": {"train": ["none.jsonl"]}}, r"none.jsonl:1 has no answer; set data.unanswerable = true"),
-])
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"train": {"regularize": {"bpe_dropout": 0.1}}}, "an answer is said by its tokens"),
+        ({"model": {"max_length": 6}}, "need at least 8"),
+        ({"model": {"kind": "recurrent"}}, "model.kind = 'recurrent'"),
+        ({"data": {"too_long": "drop"}}, "data.too_long = 'drop': input should be 'truncate'"),
+        ({"data": {"stride": 0}}, "data.stride = 0"),
+        ({"data": {"train": ["none.jsonl"]}}, r"none.jsonl:1 has no answer; set data.unanswerable = true"),
+    ],
+)
 def test_what_does_not_fit_is_said_before_training(files, tmp_path, change, message):
     (files / "none.jsonl").write_text(json.dumps({**example(1), "answers": []}))
     with pytest.raises(Mistake, match=message):

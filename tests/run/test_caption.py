@@ -28,14 +28,27 @@ from regard.training.checkpoint import read_weights
 from regard.worlds import shapes
 
 SETTINGS = {
-    "task": "caption", "data": {"train": ["train.tsv"], "valid": ["valid.tsv"], "test": {"mine": ["valid.tsv"]}, "size": 16,
-                                "captions": [1, 2]},
+    "task": "caption",
+    "data": {"train": ["train.tsv"], "valid": ["valid.tsv"], "test": {"mine": ["valid.tsv"]}, "size": 16, "captions": [1, 2]},
     "tokens": {"kind": "words"},
-    "model": {"encoder": {"kind": "cnn", "widths": [16, 16], "strides": [2, 2]},
-              "decoder": {"kind": "lstm", "width": 32, "doubly_stochastic": 0.01}, "max_length": 12},
-    "train": {"steps": 160, "pictures_per_batch": 24, "evaluate_every": 40, "save_every": 20, "log_every": 10, "keep": 9,
-              "evaluate_sentences": 6, "optimizer": {"learning_rate": 5e-3}, "schedule": {"warmup_steps": 5},
-              "regularize": {"dropout": 0.0, "label_smoothing": 0.0}, "augment": {"crop": 1}},
+    "model": {
+        "encoder": {"kind": "cnn", "widths": [16, 16], "strides": [2, 2]},
+        "decoder": {"kind": "lstm", "width": 32, "doubly_stochastic": 0.01},
+        "max_length": 12,
+    },
+    "train": {
+        "steps": 160,
+        "pictures_per_batch": 24,
+        "evaluate_every": 40,
+        "save_every": 20,
+        "log_every": 10,
+        "keep": 9,
+        "evaluate_sentences": 6,
+        "optimizer": {"learning_rate": 5e-3},
+        "schedule": {"warmup_steps": 5},
+        "regularize": {"dropout": 0.0, "label_smoothing": 0.0},
+        "augment": {"crop": 1},
+    },
     "decode": {"beam": 2},
 }
 COLOURS = {"red": (230, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 230)}
@@ -52,7 +65,7 @@ def pictures(tmp_path_factory):
             pixels = chance.integers(0, 60, (16, 16, 3))
             x = chance.integers(0, 12)
             y = chance.integers(0, 4) if above else chance.integers(8, 12)
-            pixels[y:y + 4, x:x + 4] = COLOURS[colour]
+            pixels[y : y + 4, x : x + 4] = COLOURS[colour]
             Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{name}{i}.png")
             half = "above" if above else "below"
             lines.append(f"{name}{i}.png\t{colour} is {half}\tit is {half} and {colour}")
@@ -79,8 +92,11 @@ def run(pictures, tmp_path_factory):
 def transformer(pictures, tmp_path_factory):
     decoder = {"kind": "transformer", "layers": 2, "width": 32, "heads": 2, "feed_forward": 64}
     encoder = {"kind": "patches", "layers": 1, "width": 32, "heads": 2, "feed_forward": 64, "patch": 4}
-    made = settings(pictures, model={"encoder": encoder, "decoder": decoder, "max_length": 12},
-                    train={"optimizer": {"learning_rate": 3e-3}, "evaluate_sentences": 0})
+    made = settings(
+        pictures,
+        model={"encoder": encoder, "decoder": decoder, "max_length": 12},
+        train={"optimizer": {"learning_rate": 3e-3}, "evaluate_sentences": 0},
+    )
     return train(made, tmp_path_factory.mktemp("runs") / "transformer", device="cpu")
 
 
@@ -158,8 +174,10 @@ def test_the_command_line_and_python_say_the_same(run, pictures, tmp_path):
     told = regard.load(run.folder, device="cpu").caption(files(pictures), beam=2)
     lines = said("caption", run.folder, *files(pictures), "--beam", 2, "--device", "cpu")
     assert lines == [best[0].text for best in told]
-    found = [json.loads(line) for line in said("caption", run.folder, "--json", "--device", "cpu",
-                                               stdin="\n".join(files(pictures)) + "\n")]
+    found = [
+        json.loads(line)
+        for line in said("caption", run.folder, "--json", "--device", "cpu", stdin="\n".join(files(pictures)) + "\n")
+    ]
     assert [set(one) for one in found] == [{"text", "score"}] * 6 and [one["text"] for one in found] == lines
     for out in ("a.png", "a.svg"):
         said("caption", run.folder, *files(pictures)[:2], "--out", tmp_path / out, "--device", "cpu")
@@ -265,9 +283,16 @@ def test_the_packages_weights_are_taken_if_they_are_the_known_ones(pictures, tmp
     monkeypatch.setattr(efficientnet, "DIGEST", digest)
     monkeypatch.setattr(efficientnet, "from_package", lambda found: mine)
     assert convert(efficientnet.PACKAGE, tmp_path / "weights") is None
-    made = settings(pictures, model={"encoder": {"kind": "efficientnet-lite0"}},
-                    train={"steps": 2, "evaluate_every": 2, "evaluate_sentences": 0,
-                           "begin": {"run": str(tmp_path / "weights"), "parts": ["encoder"], "tokens": False}})
+    made = settings(
+        pictures,
+        model={"encoder": {"kind": "efficientnet-lite0"}},
+        train={
+            "steps": 2,
+            "evaluate_every": 2,
+            "evaluate_sentences": 0,
+            "begin": {"run": str(tmp_path / "weights"), "parts": ["encoder"], "tokens": False},
+        },
+    )
     run = train(made, tmp_path / "run", device="cpu")
     kept = run.model.encoder.network.state_dict()
     assert all(torch.equal(kept[name], mine[name]) for name in mine)

@@ -20,17 +20,38 @@ from regard.run.evaluate import compare_runs, evaluate
 from regard.run.train import train
 from regard.training.checkpoint import read_weights, write_weights
 
-COLOURS = {"red": (220, 40, 40), "green": (40, 200, 60), "blue": (40, 60, 220), "yellow": (220, 220, 40), "white": (250,) * 3,
-           "black": (5, 5, 5)}
+COLOURS = {
+    "red": (220, 40, 40),
+    "green": (40, 200, 60),
+    "blue": (40, 60, 220),
+    "yellow": (220, 220, 40),
+    "white": (250,) * 3,
+    "black": (5, 5, 5),
+}
 BLOCK = {"layers": 1, "width": 32, "heads": 2, "feed_forward": 64}
 SETTINGS = {
     "task": "contrast",
-    "data": {"train": ["train.jsonl"], "valid": ["valid.jsonl"], "test": {"mine": ["valid.jsonl"]}, "size": 12, "path": "file",
-             "captions": ["captions"]},
+    "data": {
+        "train": ["train.jsonl"],
+        "valid": ["valid.jsonl"],
+        "test": {"mine": ["valid.jsonl"]},
+        "size": 12,
+        "path": "file",
+        "captions": ["captions"],
+    },
     "tokens": {"kind": "words"},
     "model": {"space": 16, "image": {**BLOCK, "patch": 4}, "text": {**BLOCK, "max_length": 12}},
-    "train": {"steps": 160, "pictures_per_batch": 18, "evaluate_every": 20, "save_every": 20, "log_every": 10, "keep": 9,
-              "optimizer": {"learning_rate": 3e-3}, "schedule": {"warmup_steps": 5}, "augment": {"crop": 1}},
+    "train": {
+        "steps": 160,
+        "pictures_per_batch": 18,
+        "evaluate_every": 20,
+        "save_every": 20,
+        "log_every": 10,
+        "keep": 9,
+        "optimizer": {"learning_rate": 3e-3},
+        "schedule": {"warmup_steps": 5},
+        "augment": {"crop": 1},
+    },
 }
 
 
@@ -80,7 +101,7 @@ def said(*words, stdin=None):
 def test_it_learns_what_belongs_together_in_a_moment(run):
     scores = json.loads((run.folder / "scores.json").read_text())["mine"]
     assert set(scores) == {f"{way}_r{k}" for way in ("image_to_text", "text_to_image") for k in (1, 5, 10)}
-    assert scores["image_to_text_r5"]["low"] > 60 and scores["text_to_image_r5"]["low"] > 60            # by chance 17
+    assert scores["image_to_text_r5"]["low"] > 60 and scores["text_to_image_r5"]["low"] > 60  # by chance 17
     assert "recipe:" in scores["image_to_text_r1"]["signature"] and "ties:against" in scores["image_to_text_r1"]["signature"]
     last = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines() if "valid_recall" in line]
     assert last[-1]["valid_recall"] > last[0]["valid_recall"] and last[-1]["valid_loss"] < last[0]["valid_loss"]
@@ -121,8 +142,11 @@ def test_vectors_are_the_same_in_any_batch_and_as_often_as_asked(run, files):
 
 
 def test_zero_shot_labels(run, files):
-    labelled = Pictures([np.asarray(Image.open(file)) for file in files], "mine",
-                        label=["red above blue", "blue above red", "white above black", "green above yellow"])
+    labelled = Pictures(
+        [np.asarray(Image.open(file)) for file in files],
+        "mine",
+        label=["red above blue", "blue above red", "white above black", "green above yellow"],
+    )
     result = run.zero_shot(labelled)
     assert result.scores["accuracy"].score == 100 and result.outputs == labelled.label
     many = run.zero_shot(labelled, [*labelled.label, "red", "blue"], ["{}", "the {}"])
@@ -161,8 +185,12 @@ def test_the_command_line_matches(run, files, tmp_path):
     words[words.index("--labels") + 1] = tmp_path / "labels.txt"
     assert said(*words, files[0]) == lines
     (tmp_path / "labels.txt").write_text("red\nblue\n")
-    assert json.loads(said(*words, files[0], "--json", "--template", "{} above blue", "--template", "there is blue below the {}")
-                      [0])[0]["label"] == "red"
+    assert (
+        json.loads(
+            said(*words, files[0], "--json", "--template", "{} above blue", "--template", "there is blue below the {}")[0]
+        )[0]["label"]
+        == "red"
+    )
 
 
 def test_the_command_line_embeds_pictures_and_texts(run, files):
@@ -175,18 +203,21 @@ def test_the_command_line_embeds_pictures_and_texts(run, files):
     np.testing.assert_allclose(forced["vector"], run.text_vectors([files[0]])[0], atol=1e-5)
 
 
-@pytest.mark.parametrize("words, message", [
-    (["match", "IMAGE"], "no labels to choose from"),
-    (["match", "IMAGE", "--labels", "a,,b"], "label 2 is empty"),
-    (["match", "IMAGE", "--labels", "a,b, a"], "the label 'a' is there twice"),
-    (["match", "IMAGE", "--labels", "a,b", "--template", "a photo"], "has no place for a label; write {} there"),
-    (["match", "nothing.png", "--labels", "a,b"], "nothing.png"),
-    (["embed", "nothing.png"], "no picture at nothing.png; to read it as a text, add --as text"),
-    (["embed", "a text", "--as", "sound"], "--as sound: should be image or text"),
-    (["embed", "a text", "--layer", "0"], "leave out --layer and --pool"),
-    (["embed", " "], "no vectors of an empty text"),
-    (["classify", "IMAGE"], "matches pictures and texts (task = 'contrast'); it cannot classify"),
-])
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["match", "IMAGE"], "no labels to choose from"),
+        (["match", "IMAGE", "--labels", "a,,b"], "label 2 is empty"),
+        (["match", "IMAGE", "--labels", "a,b, a"], "the label 'a' is there twice"),
+        (["match", "IMAGE", "--labels", "a,b", "--template", "a photo"], "has no place for a label; write {} there"),
+        (["match", "nothing.png", "--labels", "a,b"], "nothing.png"),
+        (["embed", "nothing.png"], "no picture at nothing.png; to read it as a text, add --as text"),
+        (["embed", "a text", "--as", "sound"], "--as sound: should be image or text"),
+        (["embed", "a text", "--layer", "0"], "leave out --layer and --pool"),
+        (["embed", " "], "no vectors of an empty text"),
+        (["classify", "IMAGE"], "matches pictures and texts (task = 'contrast'); it cannot classify"),
+    ],
+)
 def test_what_a_tired_person_feeds_it(run, files, words, message):
     words = [files[0] if word == "IMAGE" else word for word in words]
     with pytest.raises(Mistake) as caught:
@@ -210,10 +241,13 @@ def test_card_and_comparison(run):
     assert rows[1]["p_value"] == 1.0 and rows[0]["metric"] == "image_to_text_r1"
 
 
-SHAPES = {"task": "contrast", "data": {"size": 24, "world": {"kind": "shapes", "number": 60, "held_out": 8, "shapes": [1, 2]}},
-          "tokens": {"kind": "words"},
-          "model": {"space": 16, "image": {**BLOCK, "patch": 8}, "text": {**BLOCK, "max_length": 40}},
-          "train": {"steps": 2, "pictures_per_batch": 20, "evaluate_every": 2, "save_every": 2}}
+SHAPES = {
+    "task": "contrast",
+    "data": {"size": 24, "world": {"kind": "shapes", "number": 60, "held_out": 8, "shapes": [1, 2]}},
+    "tokens": {"kind": "words"},
+    "model": {"space": 16, "image": {**BLOCK, "patch": 8}, "text": {**BLOCK, "max_length": 40}},
+    "train": {"steps": 2, "pictures_per_batch": 20, "evaluate_every": 2, "save_every": 2},
+}
 
 
 def test_on_the_world_of_shapes_the_true_caption_is_looked_for(tmp_path):
@@ -222,29 +256,32 @@ def test_on_the_world_of_shapes_the_true_caption_is_looked_for(tmp_path):
     run = train(SHAPES, tmp_path / "run", device="cpu")
     results = {result.name: result for result in evaluate(run)}
     assert results.keys() == {"test", "composition"}
-    assert all("n:8" in result.scores[name].signature for result in results.values()
-               for name in ("true_of_100", "true_of_100_near"))
+    assert all(
+        "n:8" in result.scores[name].signature for result in results.values() for name in ("true_of_100", "true_of_100_near")
+    )
     examples = run.data.tests["composition"]
 
     def knows(texts):
         """An oracle: a caption that is true of a scene lies where that scene lies."""
-        return np.array([[shapes.true_of(shapes.parse(text), picture.scene) for picture in examples.gold] for text in texts],
-                        np.float32)
+        return np.array(
+            [[shapes.true_of(shapes.parse(text), picture.scene) for picture in examples.gold] for text in texts], np.float32
+        )
 
     def scores():
         return [score.score for score in run.choose_true(examples, np.eye(len(examples), dtype=np.float32)).values()]
 
     run.text_vectors = knows
     assert scores() == [100, 100]
-    run.text_vectors = lambda texts: knows(texts) + 2 * (np.arange(len(texts)) == 1)[:, None]    # one false caption of the first
+    run.text_vectors = lambda texts: knows(texts) + 2 * (np.arange(len(texts)) == 1)[:, None]  # one false caption of the first
     assert all(0 < score < 100 for score in scores())
     run.text_vectors = lambda texts: -knows(texts)
     assert scores() == [0, 0]
 
 
 def test_it_begins_from_another(run, pictures, tmp_path):
-    begun = settings(pictures, train={"steps": 1, "evaluate_every": 1, "optimizer": {"learning_rate": 1e-9},
-                                      "begin": {"run": str(run.folder)}})
+    begun = settings(
+        pictures, train={"steps": 1, "evaluate_every": 1, "optimizer": {"learning_rate": 1e-9}, "begin": {"run": str(run.folder)}}
+    )
     again = train(begun, tmp_path / "run", device="cpu")
     text = ["red above blue"]
     np.testing.assert_allclose(again.text_vectors(text), run.text_vectors(text), atol=1e-4)
@@ -292,11 +329,16 @@ def test_a_starter_recipe_reads_what_it_was_made_for(pictures, tmp_path, task):
         assert task != "contrast" or recipe.data.height_width[0] % recipe.model.image.patch == 0
 
 
-@pytest.mark.parametrize("name, content, message", [
-    ("a.jsonl", '{"picture": "a.png", "words": "x"}\n', "name the path file or file_name or image, and the captions"),
-    ("a.jsonl", "[1]\n", "is not a JSON object"), ("a.jsonl", "{\n", "is not a JSON object"),
-    ("a.tsv", "a.png\n", "captions are expected from column 1 on"), ("a.txt", "a.png a dog\n", "give a .tsv or .jsonl"),
-])
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("a.jsonl", '{"picture": "a.png", "words": "x"}\n', "name the path file or file_name or image, and the captions"),
+        ("a.jsonl", "[1]\n", "is not a JSON object"),
+        ("a.jsonl", "{\n", "is not a JSON object"),
+        ("a.tsv", "a.png\n", "captions are expected from column 1 on"),
+        ("a.txt", "a.png a dog\n", "give a .tsv or .jsonl"),
+    ],
+)
 def test_a_starter_recipe_of_something_else_is_refused(tmp_path, name, content, message):
     (tmp_path / name).write_text(content)
     with pytest.raises(Mistake, match=message):

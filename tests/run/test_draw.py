@@ -29,15 +29,33 @@ from regard.tasks.text_to_image import Drawn, DrawRun
 from regard.training.checkpoint import read_weights
 
 LOOKS = {"a red picture": (230, 20, 20), "a blue picture": (20, 20, 230)}
-TRAIN = {"evaluate_every": 40, "save_every": 20, "log_every": 20, "keep": 9, "schedule": {"warmup_steps": 5},
-         "optimizer": {"learning_rate": 1e-2}}
-CODES = {"task": "codes", "data": {"train": ["train.tsv"], "valid": ["valid.tsv"], "test": {"mine": ["valid.tsv"]}, "size": 8},
-         "model": {"codes": 8, "code_width": 8, "width": 16, "layers": 1, "anneal_steps": 60},
-         "train": {**TRAIN, "steps": 80, "pictures_per_batch": 8}}
-DRAW = {"task": "draw", "data": CODES["data"], "tokens": {"kind": "words"},
-        "model": {"layers": 2, "width": 32, "heads": 2, "feed_forward": 64, "text_length": 6, "attention": ["row", "column"]},
-        "train": {**TRAIN, "steps": 120, "pictures_per_batch": 8, "optimizer": {"learning_rate": 5e-3},
-                  "regularize": {"dropout": 0.1, "label_smoothing": 0.01}}}
+TRAIN = {
+    "evaluate_every": 40,
+    "save_every": 20,
+    "log_every": 20,
+    "keep": 9,
+    "schedule": {"warmup_steps": 5},
+    "optimizer": {"learning_rate": 1e-2},
+}
+CODES = {
+    "task": "codes",
+    "data": {"train": ["train.tsv"], "valid": ["valid.tsv"], "test": {"mine": ["valid.tsv"]}, "size": 8},
+    "model": {"codes": 8, "code_width": 8, "width": 16, "layers": 1, "anneal_steps": 60},
+    "train": {**TRAIN, "steps": 80, "pictures_per_batch": 8},
+}
+DRAW = {
+    "task": "draw",
+    "data": CODES["data"],
+    "tokens": {"kind": "words"},
+    "model": {"layers": 2, "width": 32, "heads": 2, "feed_forward": 64, "text_length": 6, "attention": ["row", "column"]},
+    "train": {
+        **TRAIN,
+        "steps": 120,
+        "pictures_per_batch": 8,
+        "optimizer": {"learning_rate": 5e-3},
+        "regularize": {"dropout": 0.1, "label_smoothing": 0.01},
+    },
+}
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +91,11 @@ def codes(pictures, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(pictures, codes, tmp_path_factory):
-    made = train(settings(DRAW, pictures, model={"codes": {"run": str(codes.folder)}}),
-                 tmp_path_factory.mktemp("runs") / "draw", device="cpu")
+    made = train(
+        settings(DRAW, pictures, model={"codes": {"run": str(codes.folder)}}),
+        tmp_path_factory.mktemp("runs") / "draw",
+        device="cpu",
+    )
     evaluate(made)
     return made
 
@@ -112,7 +133,7 @@ def test_codes_there_and_back(codes, pictures):
     assert again.shape == (8, 8, 8, 3) and again.dtype == np.uint8
     real = np.stack([np.asarray(Image.open(file)) for file in files])
     assert np.abs(again.astype(int) - real).mean() < 25
-    np.testing.assert_array_equal(codes.encode(files[:1])[0], found[0])           # one by one as all at once
+    np.testing.assert_array_equal(codes.encode(files[:1])[0], found[0])  # one by one as all at once
     np.testing.assert_array_equal(codes.encode([Image.open(files[0]), real[1]]), found[:2])
     assert codes.encode([]).shape == (0, 2, 2) and codes.decode(np.zeros((0, 2, 2), int)).shape == (0, 8, 8, 3)
     for wrong in (np.zeros((1, 3, 2), int), np.full((1, 2, 2), 8), np.full((1, 2, 2), -1), np.zeros((1, 2, 2))):
@@ -126,12 +147,15 @@ def test_codes_are_scored(codes):
     assert 0 < scores["codes_used"]["score"] <= 100 and 1 <= scores["code_perplexity"]["score"] <= 8
 
 
-@pytest.mark.parametrize("model", [{"quantise": "vq"}, {"quantise": "vq", "codebook": "loss"},
-                                   {"kl": 1.0, "reconstruct": "laplace"}, {"reconstruct": "l1"}])
+@pytest.mark.parametrize(
+    "model",
+    [{"quantise": "vq"}, {"quantise": "vq", "codebook": "loss"}, {"kl": 1.0, "reconstruct": "laplace"}, {"reconstruct": "l1"}],
+)
 def test_every_kind_of_codes_learns_and_goes_on_with_the_same_bits(model, pictures, tmp_path):
-    made = train(settings(CODES, pictures, model={**CODES["model"], **model}, train={"steps": 60}),
-                 tmp_path / "run", device="cpu")
-    assert evaluate(made)[0].scores["psnr"].score > 11            # one picture for all: 9.4
+    made = train(
+        settings(CODES, pictures, model={**CODES["model"], **model}, train={"steps": 60}), tmp_path / "run", device="cpu"
+    )
+    assert evaluate(made)[0].scores["psnr"].score > 11  # one picture for all: 9.4
     whole, again = resumed(made, 20, tmp_path / "again")
     assert whole.keys() == again.keys() and all(torch.equal(whole[name], again[name]) for name in whole)
 
@@ -145,15 +169,18 @@ def test_drawing_goes_on_with_the_same_bits_without_the_run_of_its_codes(picture
     assert all(torch.equal(whole[name], again[name]) for name in whole)
     moved = tmp_path / "elsewhere" / "run"
     shutil.copytree(made.folder, moved)
-    assert np.array_equal(regard.load(moved, device="cpu").draw(["a red picture"])[0][0].picture,
-                          made.draw(["a red picture"])[0][0].picture)
+    assert np.array_equal(
+        regard.load(moved, device="cpu").draw(["a red picture"])[0][0].picture, made.draw(["a red picture"])[0][0].picture
+    )
 
 
 def test_what_is_drawn_depends_on_the_seed_alone(run):
     captions = list(LOOKS)
     together = run.draw(captions, number=3, temperature=2.0, seed=7)
-    assert all(np.array_equal(a.codes, b.codes) and a.score == pytest.approx(b.score, abs=1e-4)
-               for a, b in zip(together[0], run.draw(captions[:1], number=3, temperature=2.0, seed=7)[0]))
+    assert all(
+        np.array_equal(a.codes, b.codes) and a.score == pytest.approx(b.score, abs=1e-4)
+        for a, b in zip(together[0], run.draw(captions[:1], number=3, temperature=2.0, seed=7)[0])
+    )
     assert np.array_equal(run.draw(captions[:1], temperature=2.0, seed=7)[0][0].codes, together[0][0].codes)
     one, two = run.draw(captions[:1] * 2, number=3, temperature=4.0)
     assert any(not np.array_equal(a.codes, b.codes) for a, b in zip(one, two))
@@ -165,8 +192,9 @@ def test_the_decoders_score_is_the_re_scored_one(run):
     (found,) = run.draw(["a blue picture"], number=2, temperature=1.5)
     text = captions_begun(Ragged.of(run.caption_ids(["a blue picture"])), 6, run.tokenizers[0].size)
     for one in found:
-        rows = Captioned(Ragged.of(run.caption_ids(["a blue picture"])), np.array([0, 1]), one.codes.reshape(1, -1),
-                         run.tokenizers[0].size, 6)
+        rows = Captioned(
+            Ragged.of(run.caption_ids(["a blue picture"])), np.array([0, 1]), one.codes.reshape(1, -1), run.tokenizers[0].size, 6
+        )
         assert run.surprises(rows)[0][0, 1] == pytest.approx(-one.score, abs=1e-4)
     assert text.shape == (1, 7)
 
@@ -207,7 +235,7 @@ def test_the_command_line_draws(run, tmp_path):
 
 def test_a_gallery_shows_captions_of_the_test_set_beside_the_truth(run, tmp_path):
     said = CliRunner().invoke(app, ["draw", str(run.folder), "--gallery", str(tmp_path / "a.svg"), "-n", "3", "--device", "cpu"])
-    assert said.exit_code == 0 and "2 captions of mine" in said.output             # two different ones among eight
+    assert said.exit_code == 0 and "2 captions of mine" in said.output  # two different ones among eight
     page = (tmp_path / "a.svg").read_text()
     assert all(caption in page for caption in LOOKS) and page.count("<image") == 2 * (2 + 3) and "wrong" not in page
     CliRunner().invoke(app, ["draw", str(run.folder), "--gallery", str(tmp_path / "b.svg"), "-n", "3", "--device", "cpu"])
@@ -222,18 +250,21 @@ def test_a_sheet_shows_each_picture_in_its_place():
     assert whole.shape == (2 * 6 + 2, 3 * 8 + 2, 3)
     for place, shade in enumerate((10, 20, 30, 40, 50, 255)):
         top, left = 2 + place // 3 * 6, 2 + place % 3 * 8
-        assert (whole[top:top + 4, left:left + 6] == shade).all()
+        assert (whole[top : top + 4, left : left + 6] == shade).all()
 
 
-@pytest.mark.parametrize("words, message", [
-    (["a red picture", "--out", "{}/a.jpg"], "pictures are written as .png"),
-    (["a red picture", "--out", "{}/no/a.png"], "there is no folder"),
-    (["", "--out", "{}/a.png"], "caption 1 is empty"),
-    (["a red picture " * 4, "--out", "{}/a.png"], "caption 1 is 12 tokens long, the model takes 6"),
-    (["a red picture", "--out", "{}/a.png", "--temperature", "0"], "temperature = 0.0"),
-    (["a red picture", "--out", "{}/a.png", "--number", "0"], "number = 0"),
-    (["a red picture", "--out", "{}/a.png", "--greedy", "--number", "2"], "they would all be the same"),
-])
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["a red picture", "--out", "{}/a.jpg"], "pictures are written as .png"),
+        (["a red picture", "--out", "{}/no/a.png"], "there is no folder"),
+        (["", "--out", "{}/a.png"], "caption 1 is empty"),
+        (["a red picture " * 4, "--out", "{}/a.png"], "caption 1 is 12 tokens long, the model takes 6"),
+        (["a red picture", "--out", "{}/a.png", "--temperature", "0"], "temperature = 0.0"),
+        (["a red picture", "--out", "{}/a.png", "--number", "0"], "number = 0"),
+        (["a red picture", "--out", "{}/a.png", "--greedy", "--number", "2"], "they would all be the same"),
+    ],
+)
 def test_mistakes_are_told(run, tmp_path, words, message):
     with pytest.raises(Mistake, match=message):
         said("draw", run.folder, *(word.format(tmp_path) for word in words))
@@ -384,8 +415,11 @@ def test_on_the_world_of_shapes_drawings_are_judged_by_their_pixels(tmp_path, mo
     assert evaluate(run)[0].scores["right"].score <= 20
     true = {picture.captions[0].text: picture.pixels() for picture in run.data.tests["test"].gold}
     blank = np.full((24, 24, 3), 200, np.uint8)
-    monkeypatch.setattr(run, "draw", lambda texts, **manner: [[Drawn(true[text] if n % 2 else blank, np.zeros(1), 0.0)]
-                                                              for n, text in enumerate(texts)])
+    monkeypatch.setattr(
+        run,
+        "draw",
+        lambda texts, **manner: [[Drawn(true[text] if n % 2 else blank, np.zeros(1), 0.0)] for n, text in enumerate(texts)],
+    )
     monkeypatch.setattr(run.codes, "decode", lambda codes: np.stack(list(true.values())))
     result = run.score("test", run.data.tests["test"])
     assert result.scores["right"].score == 50 and result.scores["right_rebuilt"].score == 100
@@ -397,9 +431,17 @@ def test_what_is_scored_is_drawn_as_the_recipe_says(tmp_path, monkeypatch):
     short = {"steps": 1, "evaluate_every": 1, "pictures_per_batch": 8}
     codes = train({**CODES, "data": world, "train": {**CODES["train"], **short}}, tmp_path / "codes", device="cpu")
     tower = {"layers": 1, "width": 16, "heads": 2, "feed_forward": 16}
-    clip = train({"task": "contrast", "data": world, "tokens": {"kind": "words"}, "train": {**TRAIN, **short},
-                  "model": {"space": 8, "image": {**tower, "patch": 8}, "text": {**tower, "max_length": 16}}},
-                 tmp_path / "clip", device="cpu")
+    clip = train(
+        {
+            "task": "contrast",
+            "data": world,
+            "tokens": {"kind": "words"},
+            "train": {**TRAIN, **short},
+            "model": {"space": 8, "image": {**tower, "patch": 8}, "text": {**tower, "max_length": 16}},
+        },
+        tmp_path / "clip",
+        device="cpu",
+    )
     model = {**DRAW["model"], "codes": {"run": str(codes.folder)}, "text_length": 16}
     drawing = {**DRAW, "data": world, "model": model, "train": {**DRAW["train"], **short}}
     asked = []
@@ -409,8 +451,10 @@ def test_what_is_scored_is_drawn_as_the_recipe_says(tmp_path, monkeypatch):
     assert {name: asked[0][name] for name in ("temperature", "top_p", "of")} == {"temperature": 1.0, "top_p": 0.9, "of": 2}
     assert asked[0]["rank"].folder == tmp_path / "run" / "rank"
     shutil.rmtree(clip.folder)
-    evaluate(regard.load(tmp_path / "run", device="cpu"))                         # it has a copy
-    for sample, message in [({"of": 2}, "sample.of = 2: who chooses"),
-                            ({"rank": str(codes.folder)}, "is a run of task = 'codes'; name one of task = 'contrast'")]:
+    evaluate(regard.load(tmp_path / "run", device="cpu"))  # it has a copy
+    for sample, message in [
+        ({"of": 2}, "sample.of = 2: who chooses"),
+        ({"rank": str(codes.folder)}, "is a run of task = 'codes'; name one of task = 'contrast'"),
+    ]:
         with pytest.raises(Mistake, match=message):
             train({**drawing, "sample": sample}, tmp_path / "wrong", device="cpu")

@@ -37,7 +37,7 @@ def test_ctranslate2_in_fp32_says_what_we_say(run, installed, capsys):
     theirs = run.translate(SOURCES, beam=1, length_penalty=0.0)
     assert [best[0].text for best in theirs] == [best[0].text for best in ours] and theirs[1][0].text == ""
     for (one,), (other,) in zip(ours, theirs):
-        assert one.score == pytest.approx(other.score, rel=0.01)                  # at its limit we count the end mark too
+        assert one.score == pytest.approx(other.score, rel=0.01)  # at its limit we count the end mark too
         assert one.engine.startswith("regard-") and other.engine.startswith("ctranslate2-")
     written = (run.folder / FOLDER / "model.bin").stat().st_mtime_ns
     again = regard.load(run.folder, device="cpu")
@@ -75,8 +75,9 @@ def test_auto_takes_it_only_where_nothing_is_lost(run, installed, capsys, monkey
 def test_auto_without_it_says_why_and_goes_on(run, capsys, monkeypatch):
     monkeypatch.setattr(ct2, "is_installed", lambda: False)
     use(run, "auto")
-    assert run.engine is None and "engine: regard, for CTranslate2 is not installed: pip install 'regard[export]'" in \
-        " ".join(capsys.readouterr().err.split())
+    assert run.engine is None and "engine: regard, for CTranslate2 is not installed: pip install 'regard[export]'" in " ".join(
+        capsys.readouterr().err.split()
+    )
     with pytest.raises(Mistake, match=r"--engine ctranslate2: CTranslate2 is not installed: pip install"):
         use(run, "ctranslate2")
     with pytest.raises(Mistake, match="--engine fast: should be auto, regard, ctranslate2"):
@@ -91,7 +92,7 @@ def test_eight_bits_cost_little_and_it_is_said(run, capsys):
     told = " ".join(capsys.readouterr().err.split())
     assert "precision: int8" in told and "validation sentences" in told
     kept = next(iter(json.loads((run.folder / FILE).read_text()).values()))
-    assert abs(kept["bleu"] - kept["exact"]) < 3 and kept["sentences"] > 0       # a model of 60 steps: every word counts
+    assert abs(kept["bleu"] - kept["exact"]) < 3 and kept["sentences"] > 0  # a model of 60 steps: every word counts
     assert run.perplexity(run.data.valid).score == pytest.approx(exact, rel=0.02)
     assert "|precision:int8|" in evaluate(run, save=False)[0].scores["bleu"].signature
     assert run.exact is not run.model and run.precision == "int8"

@@ -26,11 +26,16 @@ STACK = {"kind": "transformer", "layers": 1, "heads": 2, "feed_forward": 32, "wi
 def runs(tmp_path_factory):
     """Untaught: what they say is poor, how it is explained is not."""
     folder = tmp_path_factory.mktemp("explained")
-    base = {"data": {"world": {"number": 300, "held_out": 20}}, "tokens": {"size": 300},
-            "train": {"steps": 4, "tokens_per_batch": 512, "evaluate_every": 4, "save_every": 4, "log_every": 4}}
+    base = {
+        "data": {"world": {"number": 300, "held_out": 20}},
+        "tokens": {"size": 300},
+        "train": {"steps": 4, "tokens_per_batch": 512, "evaluate_every": 4, "save_every": 4, "log_every": 4},
+    }
     models = {"classify": STACK, "language": STACK, "tag": STACK}
-    return {task: train({**copy.deepcopy(base), "task": task, "model": model}, folder / task, device="cpu")
-            for task, model in models.items()}
+    return {
+        task: train({**copy.deepcopy(base), "task": task, "model": model}, folder / task, device="cpu")
+        for task, model in models.items()
+    }
 
 
 def said(*words):
@@ -85,8 +90,10 @@ def test_curves_are_the_figures_that_are_measured(tiny_run, tmp_path):
     for found, measured in ((one, one.measured), (many, many.scores)):
         lost, kept = found.curves().values()
         assert set(lost) == set(kept) == set(measured) and [point["share"] for point in lost["attention"]] == [1, 5, 10, 20, 50]
-    assert lost["by lot"][3] == {"share": 20, **{part: getattr(many.scores["by lot"]["without 20%"], part)
-                                                 for part in ("score", "low", "high")}}
+    assert lost["by lot"][3] == {
+        "share": 20,
+        **{part: getattr(many.scores["by lot"]["without 20%"], part) for part in ("score", "low", "high")},
+    }
     lost, _ = one.curves().values()
     mean = np.mean([point["score"] for point in lost["occlusion"]])
     assert mean == pytest.approx(one.measured["occlusion"]["comprehensiveness"])
@@ -103,7 +110,7 @@ def test_gold_tokens_are_those_of_the_world(tiny_run):
         words = tiny_run.tokenizers[0].words(tiny_run.ids([pair.source])[0])
         (said,) = tiny_run.tokenizers[1].encode([pair.target])
         assert asked.target.answer == said[asked.target.step]
-        assert asked.target.inputs["target"][0, 1:].tolist() == said[:asked.target.step]
+        assert asked.target.inputs["target"][0, 1:].tolist() == said[: asked.target.step]
         if pair.pronouns:
             (truth,) = asked.gold.values()
             assert {words[token] for token in truth.right} == {pair.pronouns[0].antecedent_source}
@@ -142,8 +149,10 @@ def test_the_noun_is_asked_for_from_its_pronoun(tiny_run):
     for inputs, questions, pair in asked:
         (it,), (read, heard, said_next) = pair.pronouns, words_of(tiny_run, inputs, pair)
         assert set(questions) == {"source", "cross", "target"}
-        for side, queries, keys, query, nouns in (("source", read, read, it.source, it.candidates),
-                                                  ("cross", said_next, read, it.target, it.candidates)):
+        for side, queries, keys, query, nouns in (
+            ("source", read, read, it.source, it.candidates),
+            ("cross", said_next, read, it.target, it.candidates),
+        ):
             question = questions[side]
             assert queries[question.query] == query and it.candidates[question.right] == it.antecedent_source
             assert [{keys[key] for key in group} for group in question.among] == [{noun} for noun in nouns]
@@ -161,7 +170,7 @@ def test_the_head_that_resolves_it_is_chosen_on_one_set_and_reported_on_another(
     best = max(score.score for score in found.chosen.values())
     assert found.chosen[found.head].score == best and found.second != found.head and len(found.chosen) == 12
     swapped = find_resolver(tiny_run, tests, valid, ("test", "valid"), 12)
-    assert swapped.chosen[found.head] == found.accuracy[found.head]               # what the one reports, the other chooses by
+    assert swapped.chosen[found.head] == found.accuracy[found.head]  # what the one reports, the other chooses by
     assert len(found.beside) == 1 and 0 < found.number <= 12
     told = json.loads(said(tiny_run.folder, "--heads", "--number", 12, "--json"))
     assert told["resolver"] == json.loads(json.dumps(found.to_json()))
@@ -181,17 +190,24 @@ def test_without_all_heads_the_run_says_something_else_and_then_the_same_again(t
 def test_others_are_of_the_same_layers_and_least_right():
     known = {("a", 0): [1, 1], ("a", 1): [0, 0], ("a", 2): [0, 1], ("b", 0): [1, 0], ("b", 1): [0, 0]}
     assert least_right(known, [("a", 0), ("b", 0)]) == [("a", 1), ("b", 1)]
-    assert least_right(known, [("a", 0), ("a", 2)]) == [("a", 1)]                 # there is no fourth
+    assert least_right(known, [("a", 0), ("a", 2)]) == [("a", 1)]  # there is no fourth
     assert lost_more([True, False], [[True, True], [False, True]]) == [-50.0, 100.0]
 
 
-@pytest.mark.parametrize(("task", "settings", "cure"), [
-    ("classify", {"label": "no such"}, "there are:"), ("classify", {"word": "1"}, "--class"),
-    ("language", {"label": "x"}, "--word"), ("translate", {"word": "99"}, "words 1 to"),
-    ("translate", {"word": "Unsinn"}, "not in the translation"),
-    ("translate", {"method": "magic"}, "should be all"), ("tag", {}, "what is explained are"),
-    ("classify", {"text": ""}, "empty"), ("translate", {"text": " "}, "empty"),
-])
+@pytest.mark.parametrize(
+    ("task", "settings", "cure"),
+    [
+        ("classify", {"label": "no such"}, "there are:"),
+        ("classify", {"word": "1"}, "--class"),
+        ("language", {"label": "x"}, "--word"),
+        ("translate", {"word": "99"}, "words 1 to"),
+        ("translate", {"word": "Unsinn"}, "not in the translation"),
+        ("translate", {"method": "magic"}, "should be all"),
+        ("tag", {}, "what is explained are"),
+        ("classify", {"text": ""}, "empty"),
+        ("translate", {"text": " "}, "empty"),
+    ],
+)
 def test_mistakes_are_one_line(runs, tiny_run, task, settings, cure):
     run = tiny_run if task == "translate" else runs[task]
     with pytest.raises(Mistake, match=cure) as mistake:
@@ -199,9 +215,18 @@ def test_mistakes_are_one_line(runs, tiny_run, task, settings, cure):
     assert "\n" not in str(mistake.value)
 
 
-@pytest.mark.parametrize("words", [[], ["text", "--data", "valid"], ["--data", "nowhere"], ["text", "--out", "a.gif"],
-                                   ["--data", "valid", "--word", "1"], ["text", "--heads"],
-                                   ["--data", "valid", "--out", "page"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["text", "--data", "valid"],
+        ["--data", "nowhere"],
+        ["text", "--out", "a.gif"],
+        ["--data", "valid", "--word", "1"],
+        ["text", "--heads"],
+        ["--data", "valid", "--out", "page"],
+    ],
+)
 def test_mistakes_of_the_command_line(tiny_run, words):
     with pytest.raises(Mistake):
         said(tiny_run.folder, *words)

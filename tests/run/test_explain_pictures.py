@@ -44,12 +44,18 @@ def test_what_is_explained_is_what_the_run_says(runs, picture):
         number = len(told.text.split())
         targets = [ask(runs[name], picture, Question(word=str(word + 1))).target for word in range(number)]
         assert all(target.answer == told.tokens[target.step] for target in targets)
-        assert sum(float(target.whole()) for target in targets) >= told.log_probability - 1e-4         # what is left is the end's
+        assert sum(float(target.whole()) for target in targets) >= told.log_probability - 1e-4  # what is left is the end's
 
 
-@pytest.mark.parametrize(("name", "question"), [("classify", {"label": "star", "against": "ring"}),
-                                                ("contrast", {"fits": "a red star", "against": "a large blue ring"}),
-                                                ("caption", {"word": "1", "against": "star"}), ("lstm", {"word": "1"})])
+@pytest.mark.parametrize(
+    ("name", "question"),
+    [
+        ("classify", {"label": "star", "against": "ring"}),
+        ("contrast", {"fits": "a red star", "against": "a large blue ring"}),
+        ("caption", {"word": "1", "against": "star"}),
+        ("lstm", {"word": "1"}),
+    ],
+)
 def test_every_run_is_explained_patch_by_patch(runs, picture, name, question):
     found = runs[name].explain(picture, **question)
     assert found.pieces[0] == "1,1" and found.pieces[-1] == "4,4" and found.picture.grid == (4, 4)
@@ -66,15 +72,23 @@ def test_every_run_is_explained_patch_by_patch(runs, picture, name, question):
 
 def test_a_label_against_itself_is_not_told_apart(runs, picture):
     found = runs["classify"].explain(picture, label="star", against="star")
-    assert all(row["apart"] == pytest.approx(0) and row["selective"] == 0
-               for name, row in found.measured.items() if name != "by lot")
+    assert all(
+        row["apart"] == pytest.approx(0) and row["selective"] == 0 for name, row in found.measured.items() if name != "by lot"
+    )
 
 
 def test_texts_have_two_labels_too(tmp_path):
-    run = train({"task": "classify", "data": {"world": {"number": 200, "held_out": 10}}, "tokens": {"size": 200},
-                 "model": {"kind": "transformer", **TOWER, "max_length": 48},
-                 "train": {"steps": 2, "tokens_per_batch": 256, "evaluate_every": 2, "save_every": 2}}, tmp_path / "run",
-                device="cpu")
+    run = train(
+        {
+            "task": "classify",
+            "data": {"world": {"number": 200, "held_out": 10}},
+            "tokens": {"size": 200},
+            "model": {"kind": "transformer", **TOWER, "max_length": 48},
+            "train": {"steps": 2, "tokens_per_batch": 256, "evaluate_every": 2, "save_every": 2},
+        },
+        tmp_path / "run",
+        device="cpu",
+    )
     found = run.explain(run.data.valid.text[0], "attention,occlusion", label=run.labels[0], against=run.labels[1])
     assert found.measured["attention"]["apart"] == pytest.approx(0) and found.measured["occlusion"]["apart"] > 0
     assert len(found.tables()) == 3
@@ -91,18 +105,19 @@ def test_the_command_line(runs, picture, tmp_path):
     said(runs["lstm"].folder, picture, "--word", "1", "--method", "occlusion", "--out", tmp_path / "word.svg")
     said(runs["classify"].folder, picture, "--method", "occlusion", "--out", tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
-    assert page.count("<svg") == 2 and "without the first patches" in page         # the maps and the curves
+    assert page.count("<svg") == 2 and "without the first patches" in page  # the maps and the curves
     assert "occlusion" in (tmp_path / "word.svg").read_text()
 
 
-@pytest.mark.parametrize(("name", "more"), [("classify", []), ("contrast", []), ("caption", []), ("lstm", []),
-                                            ("classify", ["--against", "ring"])])
+@pytest.mark.parametrize(
+    ("name", "more"), [("classify", []), ("contrast", []), ("caption", []), ("lstm", []), ("classify", ["--against", "ring"])]
+)
 def test_a_set_has_intervals_and_boxes(runs, tmp_path, name, more):
     words = ["--data", "valid", "--number", 4, "--method", "attention,occlusion", "--json", *more]
     found = json.loads(said(runs[name].folder, *words))
     measures = found["scores"]["occlusion"]
     assert {"comprehensiveness", "sufficiency", "fresh"} | ({"apart", "selective"} if more else set()) <= set(measures)
-    if name != "classify":                                                        # what is named there need not be
+    if name != "classify":  # what is named there need not be
         assert 0 < found["scores"]["by lot"]["box"]["score"] < 1 and 0 <= measures["box"]["score"] <= 1
         assert "box of what is named" in " ".join(found["words"])
     assert all(score["low"] <= score["score"] <= score["high"] for score in measures.values())
@@ -134,15 +149,23 @@ def test_pictures_of_a_folder_are_a_set(runs, picture, tmp_path):
     assert found["number"] == 3 and "box" not in found["scores"]["occlusion"]
 
 
-@pytest.mark.parametrize(("name", "settings", "cure"), [
-    ("classify", {"label": "flute"}, "--class flute: there is no such label; there are:"),
-    ("classify", {"against": "flute"}, "--against flute: there is no such label"),
-    ("classify", {"word": "1"}, "--class with one of"), ("classify", {"fits": "a star"}, "--class with one of"),
-    ("contrast", {}, "which text"), ("contrast", {"label": "star"}, "--text"), ("contrast", {"fits": " "}, "empty"),
-    ("contrast", {"fits": "a star", "against": ""}, "empty"),
-    ("caption", {"word": "99"}, "the caption has words 1 to"), ("caption", {"label": "star"}, "--word"),
-    ("caption", {"word": "1", "against": ""}, "no such token"), ("lstm", {"method": "rollout"}, "recurrent"),
-])
+@pytest.mark.parametrize(
+    ("name", "settings", "cure"),
+    [
+        ("classify", {"label": "flute"}, "--class flute: there is no such label; there are:"),
+        ("classify", {"against": "flute"}, "--against flute: there is no such label"),
+        ("classify", {"word": "1"}, "--class with one of"),
+        ("classify", {"fits": "a star"}, "--class with one of"),
+        ("contrast", {}, "which text"),
+        ("contrast", {"label": "star"}, "--text"),
+        ("contrast", {"fits": " "}, "empty"),
+        ("contrast", {"fits": "a star", "against": ""}, "empty"),
+        ("caption", {"word": "99"}, "the caption has words 1 to"),
+        ("caption", {"label": "star"}, "--word"),
+        ("caption", {"word": "1", "against": ""}, "no such token"),
+        ("lstm", {"method": "rollout"}, "recurrent"),
+    ],
+)
 def test_mistakes_are_one_line(runs, picture, name, settings, cure):
     with pytest.raises(Mistake, match=cure) as mistake:
         runs[name].explain(picture, **settings)

@@ -29,8 +29,9 @@ def byte_level(folder):
     """Tokens that are bytes: a model that knows little writes much that is no character."""
     library = Library(models.BPE())
     library.pre_tokenizer, library.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=330, special_tokens=SPECIALS, show_progress=False,
-                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=330, special_tokens=SPECIALS, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
     library.train_from_iterator([pair.target for pair in bilingual.generate(300, 1, level=1)], trainer)
     (folder / "bytes.json").write_text(library.to_str(), encoding="utf-8")
     return {"file": str(folder / "bytes.json")}
@@ -41,18 +42,31 @@ def run(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("generate")
     model, tokens = request.param.split(", ")
     settings = {
-        "task": "language", "data": {"world": {"number": 300, "held_out": 20}, "language": "target"},
+        "task": "language",
+        "data": {"world": {"number": 300, "held_out": 20}, "language": "target"},
         "tokens": byte_level(folder) if tokens == "bytes" else {"kind": tokens, "size": 300},
         "model": {"width": 32, "max_length": 48, **KINDS[model]},
-        "train": {"steps": 40, "tokens_per_batch": 1024, "evaluate_every": 40, "optimizer": {"learning_rate": 1e-2},
-                  "schedule": {"warmup_steps": 5}, "regularize": {"dropout": 0.0, "label_smoothing": 0.0}}}
+        "train": {
+            "steps": 40,
+            "tokens_per_batch": 1024,
+            "evaluate_every": 40,
+            "optimizer": {"learning_rate": 1e-2},
+            "schedule": {"warmup_steps": 5},
+            "regularize": {"dropout": 0.0, "label_smoothing": 0.0},
+        },
+    }
     return train(settings, folder / "run", device="cpu")
 
 
-MANNERS = st.fixed_dictionaries({
-    "temperature": st.sampled_from([None, 0.7, 1.5, 4.0]), "repetition_penalty": st.sampled_from([1.0, 1.3]),
-    "stop": st.lists(st.sampled_from([" ", ".", "e", "en", "er d", "�", "ie al", "t, "]), max_size=2),
-    "seed": st.integers(0, 5), "max_tokens": st.integers(1, 25)})
+MANNERS = st.fixed_dictionaries(
+    {
+        "temperature": st.sampled_from([None, 0.7, 1.5, 4.0]),
+        "repetition_penalty": st.sampled_from([1.0, 1.3]),
+        "stop": st.lists(st.sampled_from([" ", ".", "e", "en", "er d", "�", "ie al", "t, "]), max_size=2),
+        "seed": st.integers(0, 5),
+        "max_tokens": st.integers(1, 25),
+    }
+)
 
 
 @given(MANNERS, st.permutations(range(len(PROMPTS))))
@@ -78,7 +92,7 @@ def test_a_text_is_that_without_stop_strings_up_to_the_first(run, manner):
         written = raw.lstrip()[opening:]
         ends = min((written.find(stop) for stop in manner["stop"] if stop in written), default=None)
         assert other.written == (written.rstrip() if ends is None else written[:ends])
-        assert other.tokens == one.tokens[:len(other.tokens)]
+        assert other.tokens == one.tokens[: len(other.tokens)]
 
 
 @pytest.mark.parametrize("settings", [{}, {"temperature": 1.5, "repetition_penalty": 1.5}, {"temperature": 1.5, "stop": "e"}])
@@ -87,7 +101,7 @@ def test_the_score_is_how_likely_the_model_finds_what_was_written(run, settings)
         begun = run.begun([prompt])[0]
         by_itself = [] if "stop" in settings and "e" in run.tokenizers[0].library.decode(text.tokens) else [EOS]
         with torch.no_grad():
-            log_p = run.model(torch.tensor([[*begun, *text.tokens]])).log_softmax(-1)[0, len(begun) - 1:]
+            log_p = run.model(torch.tensor([[*begun, *text.tokens]])).log_softmax(-1)[0, len(begun) - 1 :]
         expected = sum(float(log_p[i, token]) for i, token in enumerate([*text.tokens, *by_itself]))
         assert text.score == pytest.approx(expected, abs=1e-3)
 
@@ -112,7 +126,8 @@ def test_samples_are_the_same_however_many_and_in_whatever_batch(run, monkeypatc
     assert many == [text.text for text in run.generate(PROMPTS, number=5, **draw)]
     assert many[10:15] == [text.text for text in run.generate(PROMPTS[2:3], number=5, place=2, **draw)]
     assert many[13] == run.stream(PROMPTS[2], place=2, sample=3, **draw).prompt + "".join(
-        run.stream(PROMPTS[2], place=2, sample=3, **draw))
+        run.stream(PROMPTS[2], place=2, sample=3, **draw)
+    )
 
 
 def test_a_penalty_of_one_is_none(run, monkeypatch):
@@ -136,7 +151,7 @@ def test_a_stream_may_be_left_or_closed_and_others_go_on(run):
 
 def test_a_prompt_that_leaves_no_room_is_one_line(run):
     long = "Der Hund " * 60
-    if run.recipe.model.kind != "transformer":                                    # it reads on for ever
+    if run.recipe.model.kind != "transformer":  # it reads on for ever
         assert run.generate([long], max_tokens=2)[0].tokens
         return
     said = r"^prompt 2 is \d+ tokens long, and the model takes 48 with what it writes; shorten it$"
@@ -183,8 +198,17 @@ def test_prompts_of_standard_input_are_numbered_through(run, monkeypatch):
     assert whole == said(run.folder, *draw, stdin="\n".join(lines))
 
 
-@pytest.mark.parametrize("words, streams", [([], True), (["--no-stream"], False), (["--json"], False), (["Die"], False),
-                                            (["-n", "2", "--temperature", "1"], False), (["Die", "--stream"], True)])
+@pytest.mark.parametrize(
+    "words, streams",
+    [
+        ([], True),
+        (["--no-stream"], False),
+        (["--json"], False),
+        (["Die"], False),
+        (["-n", "2", "--temperature", "1"], False),
+        (["Die", "--stream"], True),
+    ],
+)
 def test_one_prompt_on_a_terminal_is_streamed(run, monkeypatch, capsys, words, streams):
     streamed, stream = [], type(run).stream
     monkeypatch.setattr(type(run), "stream", lambda *given, **more: streamed.append(given) or stream(*given, **more))
@@ -200,6 +224,7 @@ def test_a_stream_that_is_interrupted_ends_its_line(run, monkeypatch, capsys):
     def interrupted(self, *given, **more):
         yield " a"
         raise KeyboardInterrupt
+
     monkeypatch.setattr(type(run), "write", interrupted)
     monkeypatch.setattr(sys, "argv", ["regard", "generate", str(run.folder), "Der Hund", "--device", "cpu", "--stream"])
     with pytest.raises(SystemExit) as end:
@@ -207,11 +232,19 @@ def test_a_stream_that_is_interrupted_ends_its_line(run, monkeypatch, capsys):
     assert end.value.code == 130 and capsys.readouterr().out == "Der Hund a\n"
 
 
-@pytest.mark.parametrize("words, said", [
-    (["--temperature", "0"], "temperature = 0.0: "), (["--top-p", "1.5"], "top_p = 1.5: "), (["--top-k", "-1"], "top_k = -1: "),
-    (["--repetition-penalty", "0"], "repetition_penalty = 0.0: "), (["--stop", ""], "stop = '': "),
-    (["--max-tokens", "0"], "max_tokens = 0: "), (["--number", "0"], "number = 0: "),
-    (["--number", "2", "--stream"], "number = 2: ")])
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["--temperature", "0"], "temperature = 0.0: "),
+        (["--top-p", "1.5"], "top_p = 1.5: "),
+        (["--top-k", "-1"], "top_k = -1: "),
+        (["--repetition-penalty", "0"], "repetition_penalty = 0.0: "),
+        (["--stop", ""], "stop = '': "),
+        (["--max-tokens", "0"], "max_tokens = 0: "),
+        (["--number", "0"], "number = 0: "),
+        (["--number", "2", "--stream"], "number = 2: "),
+    ],
+)
 def test_settings_out_of_range_are_one_line_and_status_2(monkeypatch, capsys, words, said):
     monkeypatch.setattr(sys, "argv", ["regard", "generate", "nowhere", "Der Hund", *words])
     with pytest.raises(SystemExit) as end:

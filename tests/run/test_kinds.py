@@ -16,10 +16,24 @@ from regard.studies.ladder import ablations, climb, history, merge
 KINDS = {
     "without attention": {"kind": "recurrent", "cell": "gru", "attention": "none", "width": 16, "max_length": 48},
     "Bahdanau": {"kind": "recurrent", "width": 16, "max_length": 48},
-    "Luong": {"kind": "recurrent", "cell": "lstm", "attention": "general", "decoder": "luong", "width": 16, "tie": "all",
-              "max_length": 48},
-    "universal": {"kind": "universal", "encoder_layers": 3, "decoder_layers": 3, "width": 16, "heads": 2, "feed_forward": 32,
-                  "max_length": 48},
+    "Luong": {
+        "kind": "recurrent",
+        "cell": "lstm",
+        "attention": "general",
+        "decoder": "luong",
+        "width": 16,
+        "tie": "all",
+        "max_length": 48,
+    },
+    "universal": {
+        "kind": "universal",
+        "encoder_layers": 3,
+        "decoder_layers": 3,
+        "width": 16,
+        "heads": 2,
+        "feed_forward": 32,
+        "max_length": 48,
+    },
 }
 
 
@@ -79,11 +93,16 @@ def test_the_reverse_direction_swaps_the_languages(short, tmp_path):
 def test_the_ladder_trains_every_step_and_reports_it(short, tmp_path):
     report = climb(short, tmp_path / "ladder", device="cpu")
     rows = json.loads((tmp_path / "ladder" / "ladder.json").read_text())
-    assert [row["name"] for row in rows] == ["RNN", "RNN with attention", "RNN with attention, CoVe", "Transformer",
-                                             "Universal Transformer"]
+    assert [row["name"] for row in rows] == [
+        "RNN",
+        "RNN with attention",
+        "RNN with attention, CoVe",
+        "Transformer",
+        "Universal Transformer",
+    ]
     assert all(row["scores"]["bleu"]["low"] <= row["scores"]["bleu"]["high"] and row["seconds"] > 0 for row in rows)
     text = report.read_text()
-    assert text.count("<svg") == 5 and "RNN with attention, CoVe" in text        # the curve, and four that attend
+    assert text.count("<svg") == 5 and "RNN with attention, CoVe" in text  # the curve, and four that attend
 
 
 def test_an_ablation_changes_one_thing(short):
@@ -91,7 +110,11 @@ def test_an_ablation_changes_one_thing(short):
     whole = base.model_dump(mode="json", exclude_none=True)
     for rung in ablations(base)[1:]:
         changed = build(merge(whole, rung.change))
-        differing = {key for part in ("model", "train", "decode") for key, value in changed.model_dump()[part].items()
-                     if value != base.model_dump()[part][key]}
+        differing = {
+            key
+            for part in ("model", "train", "decode")
+            for key, value in changed.model_dump()[part].items()
+            if value != base.model_dump()[part][key]
+        }
         assert 1 <= len(differing) <= 2 and rung.claim, (rung.name, differing)
     assert len(history(base)) == 5

@@ -26,10 +26,23 @@ from regard.tokens.special import BOS, EOS
 SETTINGS = {
     "data": {"world": {"kind": "addition", "number": 200, "held_out": 20, "longest": 3, "tests": [3, 5]}},
     "tokens": {"kind": "characters"},
-    "model": {"encoder_layers": 3, "decoder_layers": 3, "width": 16, "heads": 2, "feed_forward": 32, "max_length": 24,
-              "positions": {"offset": 9}},
-    "train": {"steps": 4, "tokens_per_batch": 512, "evaluate_every": 2, "save_every": 4, "evaluate_sentences": 5,
-              "regularize": {"dropout": 0.0}},
+    "model": {
+        "encoder_layers": 3,
+        "decoder_layers": 3,
+        "width": 16,
+        "heads": 2,
+        "feed_forward": 32,
+        "max_length": 24,
+        "positions": {"offset": 9},
+    },
+    "train": {
+        "steps": 4,
+        "tokens_per_batch": 512,
+        "evaluate_every": 2,
+        "save_every": 4,
+        "evaluate_sentences": 5,
+        "regularize": {"dropout": 0.0},
+    },
     "decode": {"beam": 1},
 }
 
@@ -65,13 +78,32 @@ def test_both_are_alike_but_for_the_one_block(ladder):
     assert plain.tokenizers[0].to_json() == universal.tokenizers[0].to_json()
 
 
-@given(st.integers(1, 6), st.integers(1, 6), st.sampled_from([1, 2, 4]), st.integers(1, 200), st.sampled_from(["relu", "swiglu"]),
-       st.sampled_from(["all", "target", "none"]), st.sampled_from(["sinusoidal", "learned"]))
+@given(
+    st.integers(1, 6),
+    st.integers(1, 6),
+    st.sampled_from([1, 2, 4]),
+    st.integers(1, 200),
+    st.sampled_from(["relu", "swiglu"]),
+    st.sampled_from(["all", "target", "none"]),
+    st.sampled_from(["sinusoidal", "learned"]),
+)
 def test_the_same_size_is_the_same_size(encoder, decoder, heads, inner, activation, tie, positions):
-    plain = TransformerModel(encoder_layers=encoder, decoder_layers=decoder, width=8 * heads, heads=heads, feed_forward=inner,
-                             activation=activation, tie=tie, max_length=16, positions={"kind": positions, "offset": 3})
-    run = SimpleNamespace(recipe=SimpleNamespace(model=plain), model=Transformer(plain, 15, 17),
-                          tokenizers=[SimpleNamespace(size=15), SimpleNamespace(size=17)])
+    plain = TransformerModel(
+        encoder_layers=encoder,
+        decoder_layers=decoder,
+        width=8 * heads,
+        heads=heads,
+        feed_forward=inner,
+        activation=activation,
+        tie=tie,
+        max_length=16,
+        positions={"kind": positions, "offset": 3},
+    )
+    run = SimpleNamespace(
+        recipe=SimpleNamespace(model=plain),
+        model=Transformer(plain, 15, 17),
+        tokenizers=[SimpleNamespace(size=15), SimpleNamespace(size=17)],
+    )
     found = UniversalModel.model_validate(same_size(run))
     sizes = [count_parameters(run.model), count_parameters(UniversalTransformer(found, 15, 17))]
     assert abs(sizes[1] / sizes[0] - 1) <= ALIKE
@@ -89,13 +121,16 @@ def test_ladders_refuse_what_they_cannot_climb(ladder, tiny_settings, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("said, meant, exact, characters", [
-    (["12", "345"], ["12", "345"], 100, 100),
-    (["12", "345"], ["12", "346"], 50, 80),
-    (["1", ""], ["12", "34"], 0, 25),
-    (["123"], ["12"], 0, 200 / 3),
-    (["21"], ["12"], 0, 0),
-])
+@pytest.mark.parametrize(
+    "said, meant, exact, characters",
+    [
+        (["12", "345"], ["12", "345"], 100, 100),
+        (["12", "345"], ["12", "346"], 50, 80),
+        (["1", ""], ["12", "34"], 0, 25),
+        (["123"], ["12"], 0, 200 / 3),
+        (["21"], ["12"], 0, 0),
+    ],
+)
 def test_an_answer_is_right_as_a_whole_and_character_by_character(said, meant, exact, characters):
     scores = exactness(said, meant)
     assert scores["exact"].score == pytest.approx(exact) and scores["characters"].score == pytest.approx(characters)
@@ -162,8 +197,9 @@ def test_they_are_shown_in_the_terminal_and_as_a_picture(thinker, tmp_path):
     text = show_steps(thinker, "12+345", out=tmp_path / "a.svg", terminal=True)
     _, sides = count_steps(thinker, "12+345")
     rows = [line.split() for line in text.splitlines() if "●" in line]
-    assert [(row[0], int(row[-1]), row[1].count("●")) for row in rows] == \
-        [(token, steps, steps) for side in sides for token, steps in zip(side.tokens, side.steps)]
+    assert [(row[0], int(row[-1]), row[1].count("●")) for row in rows] == [
+        (token, steps, steps) for side in sides for token, steps in zip(side.tokens, side.steps)
+    ]
     svg = (tmp_path / "a.svg").read_text()
     assert all(f">{token}<" in svg for token in ("1", "+", "5", "&lt;/s&gt;", "read", "said"))
 
@@ -186,12 +222,15 @@ def test_a_model_without_steps_says_what_it_lacks(ladder, tmp_path):
         show_steps(train(never, tmp_path / "run", device="cpu"), "1+2", terminal=True)
 
 
-@pytest.mark.parametrize("words, said", [
-    (["show", "RUN", "1+2", "--steps", "--terminal", "--heads"], "leave out --layer, --head and --heads"),
-    (["show", "RUN", "1+2", "--steps"], "say where the picture goes"),
-    (["show", "RUN", "", "--steps", "--terminal"], "nothing to show of an empty sentence"),
-    (["ladder", "RUN/recipe.toml", "--lengths", "--ablate"], "two ladders"),
-])
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["show", "RUN", "1+2", "--steps", "--terminal", "--heads"], "leave out --layer, --head and --heads"),
+        (["show", "RUN", "1+2", "--steps"], "say where the picture goes"),
+        (["show", "RUN", "", "--steps", "--terminal"], "nothing to show of an empty sentence"),
+        (["ladder", "RUN/recipe.toml", "--lengths", "--ablate"], "two ladders"),
+    ],
+)
 def test_the_command_line_refuses_in_one_line(ladder, monkeypatch, capsys, words, said):
     from regard import cli
 

@@ -16,8 +16,15 @@ BASE = {
     "data": {"world": {"number": 400, "held_out": 40}, "pack": True, "too_long": "split"},
     "tokens": {"size": 300},
     "model": {"kind": "transformer", "layers": 1, "heads": 4, "feed_forward": 96, "width": 48, "max_length": 40},
-    "train": {"steps": 80, "tokens_per_batch": 640, "evaluate_every": 40, "save_every": 40, "optimizer": {"learning_rate": 1e-2},
-              "schedule": {"warmup_steps": 10}, "regularize": {"dropout": 0.1, "label_smoothing": 0.0}},
+    "train": {
+        "steps": 80,
+        "tokens_per_batch": 640,
+        "evaluate_every": 40,
+        "save_every": 40,
+        "optimizer": {"learning_rate": 1e-2},
+        "schedule": {"warmup_steps": 10},
+        "regularize": {"dropout": 0.1, "label_smoothing": 0.0},
+    },
 }
 
 
@@ -28,9 +35,14 @@ def settings(task, **changes):
     return merged
 
 
-@pytest.mark.parametrize("task, more", [
-    ("language", {"train": {"regularize": {"bpe_dropout": 0.2, "dropout": 0.1, "r_drop": 1.0}}}),
-    ("masked", {"masking": {"whole_words": True}, "model": {"segments": 2, "max_length": 16}})], ids=["language", "masked"])
+@pytest.mark.parametrize(
+    "task, more",
+    [
+        ("language", {"train": {"regularize": {"bpe_dropout": 0.2, "dropout": 0.1, "r_drop": 1.0}}}),
+        ("masked", {"masking": {"whole_words": True}, "model": {"segments": 2, "max_length": 16}}),
+    ],
+    ids=["language", "masked"],
+)
 def test_it_learns_resumes_to_the_bit_and_is_scored_line_by_line(task, more, tmp_path):
     wanted = settings(task, **more)
     run = train(wanted, tmp_path / "run", device="cpu")
@@ -46,15 +58,30 @@ def test_it_learns_resumes_to_the_bit_and_is_scored_line_by_line(task, more, tmp
     assert regard.load(run.folder, device="cpu").recipe.data.pack
 
 
-@pytest.mark.parametrize("task, changes, message", [
-    ("language", {"model": {"kind": "recurrent"}}, "data.pack: a model of kind 'recurrent' would read on from one line"),
-    ("language", {"data": {"stream": True}}, "data.pack packs lines, and a stream has none"),
-    ("masked", {"model": {"segments": 2}, "masking": {"next_sentence": True}}, "data.pack: masking.next_sentence reads lines"),
-    ("masked", {"model": {"segments": 2}, "masking": {"next_sentence": True}, "data": {"pack": False}}, "too_long = .split.: "),
-    ("corrupted", {}, "data.pack: only the tasks language and masked"),
-    ("corrupted", {"data": {"pack": False}, "train": {"regularize": {"bpe_dropout": 0.1}}}, "cuts every line at the same places"),
-    ("translate", {}, "no setting 'pack' in data"),
-])
+@pytest.mark.parametrize(
+    "task, changes, message",
+    [
+        ("language", {"model": {"kind": "recurrent"}}, "data.pack: a model of kind 'recurrent' would read on from one line"),
+        ("language", {"data": {"stream": True}}, "data.pack packs lines, and a stream has none"),
+        (
+            "masked",
+            {"model": {"segments": 2}, "masking": {"next_sentence": True}},
+            "data.pack: masking.next_sentence reads lines",
+        ),
+        (
+            "masked",
+            {"model": {"segments": 2}, "masking": {"next_sentence": True}, "data": {"pack": False}},
+            "too_long = .split.: ",
+        ),
+        ("corrupted", {}, "data.pack: only the tasks language and masked"),
+        (
+            "corrupted",
+            {"data": {"pack": False}, "train": {"regularize": {"bpe_dropout": 0.1}}},
+            "cuts every line at the same places",
+        ),
+        ("translate", {}, "no setting 'pack' in data"),
+    ],
+)
 def test_what_cannot_be_packed_is_said(task, changes, message):
     wanted = settings(task, **changes)
     if task in ("corrupted", "translate") or changes.get("model", {}).get("kind") == "recurrent":

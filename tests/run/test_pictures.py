@@ -23,11 +23,21 @@ from regard.training.checkpoint import read_weights
 
 AUGMENT = {"crop": 1, "flip": True, "rand_augment": {"number": 1, "magnitude": 3}, "mixup": 0.4, "cutmix": 0.4, "erase": 0.1}
 SETTINGS = {
-    "task": "classify", "data": {"train": ["train"], "valid": ["valid"], "test": {"mine": ["valid"]}, "size": 12},
+    "task": "classify",
+    "data": {"train": ["train"], "valid": ["valid"], "test": {"mine": ["valid"]}, "size": 12},
     "model": {"kind": "vit", "layers": 2, "width": 32, "heads": 2, "feed_forward": 64, "patch": 4},
-    "train": {"steps": 60, "pictures_per_batch": 24, "evaluate_every": 20, "save_every": 10, "log_every": 10, "keep": 9,
-              "optimizer": {"learning_rate": 3e-3}, "schedule": {"warmup_steps": 5}, "augment": AUGMENT,
-              "regularize": {"dropout": 0.1, "drop_path": 0.1}},
+    "train": {
+        "steps": 60,
+        "pictures_per_batch": 24,
+        "evaluate_every": 20,
+        "save_every": 10,
+        "log_every": 10,
+        "keep": 9,
+        "optimizer": {"learning_rate": 3e-3},
+        "schedule": {"warmup_steps": 5},
+        "augment": AUGMENT,
+        "regularize": {"dropout": 0.1, "drop_path": 0.1},
+    },
 }
 
 
@@ -40,7 +50,7 @@ def pictures(tmp_path_factory):
             (folder / name / label).mkdir(parents=True)
             for i in range(number):
                 pixels = chance.integers(0, 90, (12, 12, 3))
-                pixels[rows, chance.integers(0, 8):][:, :4] += 150
+                pixels[rows, chance.integers(0, 8) :][:, :4] += 150
                 Image.fromarray(pixels.astype(np.uint8)).save(folder / name / label / f"{i}.png")
     return folder
 
@@ -76,8 +86,11 @@ def test_it_learns_where_something_is(run):
 
 def test_a_trivial_set_is_learned_in_a_moment(pictures, tmp_path):
     short = {"steps": 40, "evaluate_every": 40, "augment": {}, "regularize": {"dropout": 0.0}}
-    run = train(settings(pictures, train=short, model={"layers": 1, "pool": "mean", "positions": {"kind": "sinusoidal"}}),
-                tmp_path / "run", device="cpu")
+    run = train(
+        settings(pictures, train=short, model={"layers": 1, "pool": "mean", "positions": {"kind": "sinusoidal"}}),
+        tmp_path / "run",
+        device="cpu",
+    )
     assert evaluate(run)[0].scores["accuracy"].score == 100
 
 
@@ -110,8 +123,10 @@ def test_validation_says_what_scoring_says(run):
     found, score = run.validate(run.data.valid, run.encode(run.data.valid)), run.score("valid", run.data.valid).scores["accuracy"]
     assert found["valid_accuracy"] == pytest.approx(score.score)
     judged = run.classify([str(picture.path) for picture in run.data.valid.pictures])
-    losses = [-np.log(next(one.probability for one in given if one.label == label))
-              for given, label in zip(judged, run.data.valid.label)]
+    losses = [
+        -np.log(next(one.probability for one in given if one.label == label))
+        for given, label in zip(judged, run.data.valid.label)
+    ]
     assert found["valid_loss"] == pytest.approx(np.mean(losses), abs=1e-5)
 
 
@@ -145,15 +160,18 @@ def test_the_command_line_speaks_the_promised_forms(run, files, pictures):
     assert "pictures of 12 × 12 pixels, 10 positions" in "\n".join(said("plan", run.folder))
 
 
-@pytest.mark.parametrize("words, message", [
-    (["classify", "nowhere.png"], "no picture nowhere.png"),
-    (["classify", "{set}"], "is a folder; give a picture"),
-    (["classify", "{set}/text.png"], "text.png is not a PNG, JPEG or WebP picture"),
-    (["embed", "{file}", "--pool", "words"], "--pool words: of pictures, should be mean or cls"),
-    (["embed", "{file}", "--layer", "9"], r"--layer 9: there are layers 0 \(the patches\) to 2"),
-    (["tag", "{file}"], "classifies pictures .task = 'classify'.; it cannot tag"),
-    (["translate", "{file}"], "it cannot translate"),
-])
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["classify", "nowhere.png"], "no picture nowhere.png"),
+        (["classify", "{set}"], "is a folder; give a picture"),
+        (["classify", "{set}/text.png"], "text.png is not a PNG, JPEG or WebP picture"),
+        (["embed", "{file}", "--pool", "words"], "--pool words: of pictures, should be mean or cls"),
+        (["embed", "{file}", "--layer", "9"], r"--layer 9: there are layers 0 \(the patches\) to 2"),
+        (["tag", "{file}"], "classifies pictures .task = 'classify'.; it cannot tag"),
+        (["translate", "{file}"], "it cannot translate"),
+    ],
+)
 def test_a_run_says_what_it_cannot_do(run, files, pictures, tmp_path, words, message):
     (tmp_path / "text.png").write_text("a text")
     verb, *rest = (word.format(set=tmp_path, file=files[0]) for word in words)
@@ -194,8 +212,13 @@ def test_a_run_reads_pictures_of_another_size_when_it_is_told_to(run, files):
 
 
 def test_fine_tuning_at_a_higher_resolution_begins_from_interpolated_positions(run, pictures, tmp_path, files):
-    begin = {"steps": 1, "evaluate_every": 1, "optimizer": {"learning_rate": 1e-9}, "schedule": {"warmup_steps": 0},
-             "begin": {"run": str(run.folder)}}
+    begin = {
+        "steps": 1,
+        "evaluate_every": 1,
+        "optimizer": {"learning_rate": 1e-9},
+        "schedule": {"warmup_steps": 0},
+        "begin": {"run": str(run.folder)},
+    }
     larger = train(settings(pictures, data={"size": 24}, train=begin), tmp_path / "run", device="cpu")
     again = regard.load(run.folder, device="cpu")
     again.resize((24, 24))
@@ -218,7 +241,7 @@ def test_a_label_that_was_never_learned_is_named(run, pictures, tmp_path):
 def test_a_broken_picture_ends_the_training_before_it_begins(pictures, tmp_path):
     shutil.copytree(pictures, tmp_path / "set")
     data = (tmp_path / "set" / "train" / "below" / "7.png").read_bytes()
-    (tmp_path / "set" / "train" / "below" / "7.png").write_bytes(data[:len(data) // 2])
+    (tmp_path / "set" / "train" / "below" / "7.png").write_bytes(data[: len(data) // 2])
     with pytest.raises(Mistake, match=r"train/below/7.png is damaged"):
         train(settings(tmp_path / "set"), tmp_path / "run", device="cpu")
 
@@ -241,21 +264,27 @@ def test_a_starter_recipe_says_what_it_cannot_be(pictures, tmp_path):
         said("new", "classify", "--pictures", tmp_path / "nothing")
 
 
-@pytest.mark.parametrize("changes, message", [
-    ({"data": {"size": 10}}, "data.size = 10 is not a multiple of model.patch = 4: 8 is"),
-    ({"data": {"size": [12, 0]}}, "data.size = "),
-    ({"data": {"resize": 8}}, "data.resize = 8 is smaller than data.size = 12"),
-    ({"data": {"train": [], "valid": [], "world": {}}}, "data.world.kind = 'bilingual' has no pictures"),
-    ({"data": {"text": 0}}, "no setting 'text' in data"),
-    ({"model": {"max_length": 9}}, "no setting 'max_length' in model"),
-    ({"model": {"positions": {"kind": "rotary"}}}, "model.positions.kind = 'rotary'"),
-    ({"model": {"width": 30, "positions": {"kind": "sinusoidal"}}}, "need a multiple of 4"),
-    ({"model": {"pool": "mean", "distilled": "token"}}, "set model.pool = 'class'"),
-    ({"model": {"kind": "vi"}}, "model.kind = 'vi': should be transformer or recurrent, or vit to classify pictures|no setting"),
-    ({"train": {"tokens_per_batch": 9}}, "no setting 'tokens_per_batch' in train; did you mean 'pictures_per_batch'"),
-    ({"train": {"augment": {"rand_augment": {"magnitude": 11}}}}, "train.augment.rand_augment.magnitude = 11"),
-    ({"train": {"regularize": {"bpe_dropout": 0.1}}}, "bpe_dropout needs tokens.kind = 'bpe', not 'none'"),
-])
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"data": {"size": 10}}, "data.size = 10 is not a multiple of model.patch = 4: 8 is"),
+        ({"data": {"size": [12, 0]}}, "data.size = "),
+        ({"data": {"resize": 8}}, "data.resize = 8 is smaller than data.size = 12"),
+        ({"data": {"train": [], "valid": [], "world": {}}}, "data.world.kind = 'bilingual' has no pictures"),
+        ({"data": {"text": 0}}, "no setting 'text' in data"),
+        ({"model": {"max_length": 9}}, "no setting 'max_length' in model"),
+        ({"model": {"positions": {"kind": "rotary"}}}, "model.positions.kind = 'rotary'"),
+        ({"model": {"width": 30, "positions": {"kind": "sinusoidal"}}}, "need a multiple of 4"),
+        ({"model": {"pool": "mean", "distilled": "token"}}, "set model.pool = 'class'"),
+        (
+            {"model": {"kind": "vi"}},
+            "model.kind = 'vi': should be transformer or recurrent, or vit to classify pictures|no setting",
+        ),
+        ({"train": {"tokens_per_batch": 9}}, "no setting 'tokens_per_batch' in train; did you mean 'pictures_per_batch'"),
+        ({"train": {"augment": {"rand_augment": {"magnitude": 11}}}}, "train.augment.rand_augment.magnitude = 11"),
+        ({"train": {"regularize": {"bpe_dropout": 0.1}}}, "bpe_dropout needs tokens.kind = 'bpe', not 'none'"),
+    ],
+)
 def test_mistakes_in_a_recipe_are_one_line(pictures, changes, message):
     with pytest.raises(Mistake, match=message) as caught:
         recipes.build(settings(pictures, **changes))

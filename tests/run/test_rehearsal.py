@@ -19,16 +19,21 @@ FILES = {"train": ["a"], "valid": ["b"]}
 PICTURES = {"train": ["a"], "valid": ["b"], "size": 8}
 RECIPES = {
     "translate": {"data": {"train": ["a", "b"], "valid": ["a", "b"]}, "model": {"preset": "tiny", **TINY, "encoder_layers": 5}},
-    "translate, of any width": {"data": {"train": ["a", "b"], "valid": ["a", "b"]}, "model": {
-        "preset": "tiny", **TINY, "encoder_layers": 4, "encoder_widths": [16, 24, 24, 16]}},
+    "translate, of any width": {
+        "data": {"train": ["a", "b"], "valid": ["a", "b"]},
+        "model": {"preset": "tiny", **TINY, "encoder_layers": 4, "encoder_widths": [16, 24, 24, 16]},
+    },
     "translate, recurrent": {"data": {"train": ["a", "b"], "valid": ["a", "b"]}, "model": {"kind": "recurrent", "width": 16}},
     "language": {"task": "language", "data": FILES, "model": {"kind": "transformer", "layers": 4, **TINY, "max_length": 12}},
     "masked": {"task": "masked", "data": FILES, "model": {"kind": "transformer", "layers": 4, **TINY, "max_length": 12}},
     "corrupted": {"task": "corrupted", "data": FILES, "model": {"preset": "tiny", **TINY}},
     "classify": {"task": "classify", "data": {"world": {}}, "model": {"kind": "transformer", "layers": 1, **TINY}},
     "pictures": {"task": "classify", "data": PICTURES, "model": {"kind": "vit", "layers": 4, **TINY, "patch": 4}},
-    "caption": {"task": "caption", "data": PICTURES, "model": {
-        "encoder": {"kind": "cnn", "widths": [8, 12], "strides": [2, 2]}, "decoder": {"kind": "lstm", "width": 12}}},
+    "caption": {
+        "task": "caption",
+        "data": PICTURES,
+        "model": {"encoder": {"kind": "cnn", "widths": [8, 12], "strides": [2, 2]}, "decoder": {"kind": "lstm", "width": 12}},
+    },
 }
 
 
@@ -50,10 +55,13 @@ def test_whatever_says_labels_is_rehearsed(name, monkeypatch):
 @given(st.integers(1, 12), st.integers(1, 12), st.floats(0, 1), st.floats(0, 1), st.floats(0.1, 1))
 def test_what_grows_with_the_layers_is_foretold(encoder, decoder, read, wrote, rest):
     plan = planned("translate")
-    deep = plan.recipe.model_copy(update={"model": plan.recipe.model.model_copy(
-        update={"encoder_layers": encoder, "decoder_layers": decoder})})
+    deep = plan.recipe.model_copy(
+        update={"model": plan.recipe.model.model_copy(update={"encoder_layers": encoder, "decoder_layers": decoder})}
+    )
+
     def seconds(plan, device, rows, recipes):
         return [rest + read * recipe.model.encoder_layers + wrote * recipe.model.decoder_layers for recipe in recipes]
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(step_time, "step_seconds", seconds)
         found = step_time.foretold(plan_recipe("deep", deep, (40, 40), (12, 12)), CPU, 3)

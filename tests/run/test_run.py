@@ -22,8 +22,16 @@ from regard.training.losses import log_probabilities
 
 def test_the_folder_holds_everything_that_follows_from_the_recipe(tiny_run):
     names = {path.name for path in tiny_run.folder.iterdir()}
-    assert {"recipe.toml", "tokenizer.json", "config.json", "model.safetensors", "checkpoints", "log.jsonl", "scores.json",
-            "environment.json"} <= names
+    assert {
+        "recipe.toml",
+        "tokenizer.json",
+        "config.json",
+        "model.safetensors",
+        "checkpoints",
+        "log.jsonl",
+        "scores.json",
+        "environment.json",
+    } <= names
     config = json.loads((tiny_run.folder / "config.json").read_text())
     assert config["parameters"] == sum(p.numel() for p in tiny_run.model.parameters())
     environment = json.loads((tiny_run.folder / "environment.json").read_text())
@@ -62,8 +70,10 @@ def test_n_best_are_distinct_and_in_order(tiny_run):
 
 def test_samples_follow_their_seed(tiny_run):
     texts = tiny_run.data.valid.source[:5]
+
     def sample(seed):
         return [t.text for t in tiny_run.best(texts, temperature=1.5, seed=seed)]
+
     assert sample(1) == sample(1) != sample(2)
 
 
@@ -87,7 +97,7 @@ def test_the_encoder_is_looked_into_word_by_word(tiny_run):
             tiny_run.model(**tiny_run.reading(text))
         raw, pieces = seen.stack()[:, 0], [*tiny_run.tokenizers[0].words(tiny_run.ids([text])[0]), -1]
         assert pieces.count(0) == 1, "the first word is one token"
-        row = raw[..., 0, :].numpy()                                              # (L, H, S)
+        row = raw[..., 0, :].numpy()  # (L, H, S)
         expected = np.stack([row[..., np.array(pieces) == word].sum(-1) for word in range(len(found.source))], -1)
         np.testing.assert_allclose(found.weights[:, :, 0], expected / expected.sum(-1, keepdims=True), atol=1e-5)
 
@@ -155,8 +165,12 @@ def test_a_run_that_failed_before_its_first_step_is_not_in_the_way(tiny_settings
 
 
 def test_separate_vocabularies(tiny_settings, tmp_path):
-    settings = {**tiny_settings, "tokens": {"size": 300, "joint": False}, "model": {**tiny_settings["model"], "tie": "target"},
-                "train": {**tiny_settings["train"], "steps": 2, "evaluate_every": 2, "save_every": 2}}
+    settings = {
+        **tiny_settings,
+        "tokens": {"size": 300, "joint": False},
+        "model": {**tiny_settings["model"], "tie": "target"},
+        "train": {**tiny_settings["train"], "steps": 2, "evaluate_every": 2, "save_every": 2},
+    }
     run = train(settings, tmp_path / "two", device="cpu")
     assert run.tokenizers[0].to_json() != run.tokenizers[1].to_json()
     assert regard.load(run.folder, device="cpu").best(["The dog sleeps."]) == run.best(["The dog sleeps."])
@@ -171,7 +185,13 @@ def test_a_starter_recipe_fits_the_files_and_trains(tmp_path):
     recipe = recipes.parse(text)
     sources = set(read_pairs([tmp_path / "world" / "train.en"] * 2).source)
     assert recipe.model.preset == "tiny" and recipe.data.held_out == len(sources) // 20
-    quick = ["train.steps=2", "train.evaluate_every=2", "train.save_every=2", "train.evaluate_sentences=2", "tokens.size=200",
-             "model.width=16"]
+    quick = [
+        "train.steps=2",
+        "train.evaluate_every=2",
+        "train.save_every=2",
+        "train.evaluate_sentences=2",
+        "tokens.size=200",
+        "model.width=16",
+    ]
     run = train(recipes.parse(text, quick), tmp_path / "run", device="cpu")
     assert run.best(["The dog sleeps."])

@@ -25,9 +25,12 @@ SHORT = {"steps": 2, "tokens_per_batch": 512, "evaluate_every": 2, "save_every":
 STACK = {"kind": "transformer", "layers": 2, "heads": 4, "feed_forward": 32, "width": 16, "max_length": 48}
 BOTH = {"encoder_layers": 2, "decoder_layers": 2, "heads": 4, "feed_forward": 32, "width": 16, "max_length": 48}
 TASKS = {
-    "gpt": {"task": "language", "model": STACK}, "recurrent": {"task": "language", "model": {"attention": "dot", "width": 16}},
-    "masked": {"task": "masked", "model": STACK}, "classify": {"task": "classify", "model": STACK},
-    "tag": {"task": "tag", "model": STACK}, "reader": {"task": "tag", "model": {"attention": "scaled", "width": 16}},
+    "gpt": {"task": "language", "model": STACK},
+    "recurrent": {"task": "language", "model": {"attention": "dot", "width": 16}},
+    "masked": {"task": "masked", "model": STACK},
+    "classify": {"task": "classify", "model": STACK},
+    "tag": {"task": "tag", "model": STACK},
+    "reader": {"task": "tag", "model": {"attention": "scaled", "width": 16}},
     "universal": {"task": "translate", "model": {"kind": "universal", **BOTH}},
     "Bahdanau": {"task": "translate", "model": {"kind": "recurrent", "width": 16, "max_length": 48}},
     "corrupted": {"task": "corrupted", "model": {"preset": "t5-tiny", **BOTH}, "tokens": {"size": 400}},
@@ -49,7 +52,7 @@ def test_every_task_is_shown(name, tmp_path):
         show(run, text, choice, out=tmp_path / f"{view}.html")
         assert (tmp_path / f"{view}.svg").stat().st_size > 2000 and "http" not in (tmp_path / f"{view}.html").read_text()[:200]
     head, at = ask(run, text, Choice("neurons", layer=1, head=1), several=True)
-    for row, one in enumerate(head.questions):                                    # what is shown is what the model used
+    for row, one in enumerate(head.questions):  # what is shown is what the model used
         together = torch.from_numpy(one.scores).softmax(-1).numpy()
         np.testing.assert_allclose(together, one.weights, atol=1e-6)
         np.testing.assert_allclose(one.weights, found[0].weights[0, 0, row], atol=1e-6)
@@ -65,7 +68,7 @@ def test_every_task_is_shown(name, tmp_path):
         with pytest.raises(Mistake, match="for runs that write"):
             generate(run, text, Choice("steps"))
     if name == "universal":
-        assert [group.weights.shape[0] for group in found] == [2, 2, 2]           # steps are layers
+        assert [group.weights.shape[0] for group in found] == [2, 2, 2]  # steps are layers
         head, _ = ask(run, text, Choice("neurons", layer=2, head=3), several=True)
         np.testing.assert_allclose([one.weights for one in head.questions], found[0].weights[1, 2], atol=1e-6)
         for one in head.questions:
@@ -74,11 +77,22 @@ def test_every_task_is_shown(name, tmp_path):
         np.testing.assert_allclose(steps.weights, found[0].weights[1, 2], atol=1e-6)
 
 
-@pytest.mark.parametrize("kind, where", [("alibi", "bias: a slope"), ("rotary", "turned"), ("relative", "bias: learned"),
-                                         ("learned", "within q and k")])
+@pytest.mark.parametrize(
+    "kind, where",
+    [("alibi", "bias: a slope"), ("rotary", "turned"), ("relative", "bias: learned"), ("learned", "within q and k")],
+)
 def test_neurons_say_where_positions_enter_and_what_is_hidden(kind, where, tmp_path):
-    run = train({"task": "language", "model": {**STACK, "positions": {"kind": kind}}, "train": SHORT, "tokens": {"size": 300},
-                 "data": {"world": {"number": 100, "held_out": 10}}}, tmp_path / "run", device="cpu")
+    run = train(
+        {
+            "task": "language",
+            "model": {**STACK, "positions": {"kind": kind}},
+            "train": SHORT,
+            "tokens": {"size": 300},
+            "data": {"world": {"number": 100, "held_out": 10}},
+        },
+        tmp_path / "run",
+        device="cpu",
+    )
     if kind == "relative":
         torch.nn.init.normal_(run.model.decoder.positions.table.weight)
     (weights,) = groups(attended(run, "The dog sleeps ."))
@@ -88,7 +102,7 @@ def test_neurons_say_where_positions_enter_and_what_is_hidden(kind, where, tmp_p
     np.testing.assert_allclose(torch.from_numpy(asked.scores).softmax(-1).numpy(), weights.weights[1, 2, 2], atol=1e-6)
     assert np.isneginf(asked.scores[3:]).all() and np.isfinite(asked.scores[:3]).all()
     if kind == "alibi":
-        np.testing.assert_allclose(asked.bias[:3], -2.0 ** -6 * np.array([2, 1, 0]), atol=1e-5)
+        np.testing.assert_allclose(asked.bias[:3], -(2.0**-6) * np.array([2, 1, 0]), atol=1e-5)
 
 
 def test_pictures_are_shown_patch_by_patch(tmp_path):
@@ -96,10 +110,16 @@ def test_pictures_are_shown_patch_by_patch(tmp_path):
         (tmp_path / "set" / name).mkdir(parents=True)
         for i in range(4):
             Image.fromarray(np.full((12, 12, 3), 40 * i, np.uint8)).save(tmp_path / "set" / name / f"{i}.png")
-    run = train({"task": "classify", "data": {"root": str(tmp_path), "train": ["set"], "valid": ["set"], "size": 12},
-                 "model": {"kind": "vit", "layers": 1, "width": 16, "heads": 2, "feed_forward": 32, "patch": 4},
-                 "train": {"steps": 1, "pictures_per_batch": 4, "evaluate_every": 1, "save_every": 1}}, tmp_path / "run",
-                device="cpu")
+    run = train(
+        {
+            "task": "classify",
+            "data": {"root": str(tmp_path), "train": ["set"], "valid": ["set"], "size": 12},
+            "model": {"kind": "vit", "layers": 1, "width": 16, "heads": 2, "feed_forward": 32, "patch": 4},
+            "train": {"steps": 1, "pictures_per_batch": 4, "evaluate_every": 1, "save_every": 1},
+        },
+        tmp_path / "run",
+        device="cpu",
+    )
     (found,) = groups(attended(run, str(tmp_path / "set" / "above" / "1.png")))
     assert list(found.keys) == ["[class]", *(f"{y},{x}" for y in (1, 2, 3) for x in (1, 2, 3))]
 
@@ -135,15 +155,24 @@ def test_steps_are_those_of_the_output(tiny_run):
 
 
 def test_steps_of_a_language_model_look_at_what_is_before(tmp_path):
-    run = train({"task": "language", "model": STACK, "train": SHORT, "tokens": {"size": 300},
-                 "data": {"world": {"number": 100, "held_out": 10}}}, tmp_path / "run", device="cpu")
+    run = train(
+        {
+            "task": "language",
+            "model": STACK,
+            "train": SHORT,
+            "tokens": {"size": 300},
+            "data": {"world": {"number": 100, "held_out": 10}},
+        },
+        tmp_path / "run",
+        device="cpu",
+    )
     found, (text,) = generate(run, "The dog", Choice("steps"), max_tokens=9), run.generate(["The dog"], max_tokens=9)
     total = np.log([step.probability for step in found.steps]).sum()
     assert total == pytest.approx(text.score, abs=1e-3) or len(text.tokens) == 9
     begun = len(run.begun(["The dog"])[0])
     assert found.own == begun and len(found.steps) == len(found.keys) - begun + 1
     for number, row in enumerate(found.weights):
-        assert row[begun + number:].max(initial=0) == 0 and row.sum() == pytest.approx(1, abs=1e-4)
+        assert row[begun + number :].max(initial=0) == 0 and row.sum() == pytest.approx(1, abs=1e-4)
     for ending in ("svg", "png", "pdf", "html"):
         show_generation(run, "The dog", Choice("steps", token="3"), max_tokens=9, out=tmp_path / f"a.{ending}", terminal=True)
         assert (tmp_path / f"a.{ending}").stat().st_size > 2000
@@ -156,7 +185,7 @@ def test_a_record_is_drawn_as_what_it_was_made_of(tiny_run, tmp_path):
     show(record, None, Choice("model"), out=tmp_path / "b.svg")
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
     text = "The dog sleeps . " * 5
-    small = groups(attended(tiny_run, text, budget="24KB"))                       # blocks: what is drawn is coarser, not wrong
+    small = groups(attended(tiny_run, text, budget="24KB"))  # blocks: what is drawn is coarser, not wrong
     whole = groups(attended(tiny_run, text))
     assert any("tiles of" in group.note and group.tile > 1 for group in small)
     for one, other in zip(small, whole):
@@ -176,10 +205,10 @@ def test_a_tree_ends_in_what_the_search_says(tiny_run):
     search = dict(beam=3, alpha=0.6, marks=tiny_run.marks, number=3)
     asked = (tiny_run.model, (inputs["source"], inputs["lengths"]), torch.tensor([20]))
     (found,) = beam_search(*asked, **search, report=steps.append)
-    assert (found,) == tuple(beam_search(*asked, **search))                       # telling changes nothing
+    assert (found,) == tuple(beam_search(*asked, **search))  # telling changes nothing
     nodes = grown(tiny_run, steps, found[0].tokens, 0.6)
     ended = sorted((node.score for node in nodes if node.score is not None), reverse=True)
-    np.testing.assert_allclose(ended[:len(found)], [one.score for one in found], rtol=1e-5)
+    np.testing.assert_allclose(ended[: len(found)], [one.score for one in found], rtol=1e-5)
     assert sum(node.best for node in nodes) == len(found[0].tokens) + 1
     for step in range(1, min(len(steps), 19) + 1):
         assert sum(node.fate == "kept" and node.step == step for node in nodes) == 3
@@ -187,18 +216,23 @@ def test_a_tree_ends_in_what_the_search_says(tiny_run):
         assert node.parent == -1 or (nodes[node.parent].fate == "kept" and nodes[node.parent].log_p >= node.log_p - 1e-6)
 
 
-@pytest.mark.parametrize("words, said", [
-    (["--view", "nose"], "--view nose: should be one of matrix, heads"), (["--view", "token"], "of which one? add --token"),
-    (["--view", "token", "--token", "nobody"], "--token nobody: is none of"),
-    (["--kind", "nose"], "one of cross, encoder, decoder"),
-    (["--view", "neurons", "--token", "nobody"], "--token nobody: is none of"),
-    (["--view", "neurons", "--head", "9", "--layer", "1"], "--head 9: cross-attention has 1, 2"),
-    (["--view", "steps", "--max-tokens", "9"], "--max-tokens 9: for language models"),
-    (["--view", "neurons", "--save", "a.attn"], "leave it out with --view neurons"),
-    (["--view", "heads", "--layer", "9"], "--layer 9: cross-attention has 1, 2"),
-    (["--view", "heads", "--head", "1"], "of which layer"),
-    (["--view", "model", "--out", "a.gif"], "use .svg, .png, .pdf or .html"), (["--out", "a.html"], ".html is not a format"),
-])
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["--view", "nose"], "--view nose: should be one of matrix, heads"),
+        (["--view", "token"], "of which one? add --token"),
+        (["--view", "token", "--token", "nobody"], "--token nobody: is none of"),
+        (["--kind", "nose"], "one of cross, encoder, decoder"),
+        (["--view", "neurons", "--token", "nobody"], "--token nobody: is none of"),
+        (["--view", "neurons", "--head", "9", "--layer", "1"], "--head 9: cross-attention has 1, 2"),
+        (["--view", "steps", "--max-tokens", "9"], "--max-tokens 9: for language models"),
+        (["--view", "neurons", "--save", "a.attn"], "leave it out with --view neurons"),
+        (["--view", "heads", "--layer", "9"], "--layer 9: cross-attention has 1, 2"),
+        (["--view", "heads", "--head", "1"], "of which layer"),
+        (["--view", "model", "--out", "a.gif"], "use .svg, .png, .pdf or .html"),
+        (["--out", "a.html"], ".html is not a format"),
+    ],
+)
 def test_what_cannot_be_shown_is_said(tiny_run, words, said, tmp_path):
     where = [] if "--out" in words else ["--terminal"]
     result = CliRunner().invoke(app, ["show", str(tiny_run.folder), "The dog sleeps .", *words, *where])
@@ -239,8 +273,9 @@ def test_where_in_a_picture_it_looked(sighted, picture, tmp_path, name):
             assert drawn.count("<image") == 1 + len(words) and all(f">{word[:8]}" in drawn for word in words)
     assert "4,4" in " ".join(groups(attended(run, picture))[0].keys)
     with pytest.raises(Mistake, match="there are 1 to 1"):
-        CliRunner().invoke(app, ["show", str(run.folder), picture, "--layer", "2", "--out", str(tmp_path / "b.svg")],
-                           catch_exceptions=False)
+        CliRunner().invoke(
+            app, ["show", str(run.folder), picture, "--layer", "2", "--out", str(tmp_path / "b.svg")], catch_exceptions=False
+        )
 
 
 def test_what_is_lit_is_where_the_class_token_looked(sighted, picture):

@@ -23,9 +23,16 @@ BASE = {
     "data": {"world": {"number": 500, "held_out": 60}},
     "tokens": {"size": 400},
     "model": {"width": 48, "max_length": 48},
-    "train": {"steps": 120, "tokens_per_batch": 1024, "evaluate_every": 60, "save_every": 60, "log_every": 20,
-              "optimizer": {"learning_rate": 1e-2}, "schedule": {"warmup_steps": 10},
-              "regularize": {"dropout": 0.0, "label_smoothing": 0.0}},
+    "train": {
+        "steps": 120,
+        "tokens_per_batch": 1024,
+        "evaluate_every": 60,
+        "save_every": 60,
+        "log_every": 20,
+        "optimizer": {"learning_rate": 1e-2},
+        "schedule": {"warmup_steps": 10},
+        "regularize": {"dropout": 0.0, "label_smoothing": 0.0},
+    },
 }
 STACK = {"kind": "transformer", "layers": 1, "heads": 4, "feed_forward": 96}
 TASKS = {
@@ -34,11 +41,16 @@ TASKS = {
     "language": {"model": {"attention": "dot"}, "data": {"language": "target"}},
     "elmo": {"task": "language", "model": {"kind": "elmo"}},
     "gpt": {"task": "language", "model": {**STACK, "window": 8}, "data": {"language": "target"}},
-    "masked": {"model": {**STACK, "segments": 2, "pool": "first"}, "data": {"language": "both"},
-               "masking": {"whole_words": True, "next_sentence": True}},
+    "masked": {
+        "model": {**STACK, "segments": 2, "pool": "first"},
+        "data": {"language": "both"},
+        "masking": {"whole_words": True, "next_sentence": True},
+    },
     "encoder": {"task": "tag", "model": STACK},
-    "corrupted": {"model": {"preset": "t5-tiny", "encoder_layers": 1, "decoder_layers": 1, "heads": 4, "feed_forward": 96},
-                  "tokens": {"size": 500}},
+    "corrupted": {
+        "model": {"preset": "t5-tiny", "encoder_layers": 1, "decoder_layers": 1, "heads": 4, "feed_forward": 96},
+        "tokens": {"size": 500},
+    },
 }
 
 
@@ -80,8 +92,15 @@ def test_pairs_are_read_as_two_texts(tmp_path):
     for name, numbers in (("train", range(300)), ("valid", range(300, 400))):
         lines = [f"{i % 2}\t{i % 7} {'yes' if i % 2 else 'no'}\t{'no' if i % 2 else 'yes'} {i % 5}\n" for i in numbers]
         (tmp_path / f"{name}.tsv").write_text("".join(lines))
-    data = {"root": str(tmp_path), "train": ["train.tsv"], "valid": ["valid.tsv"], "world": None,
-            "label": 0, "text": 1, "second": 2}
+    data = {
+        "root": str(tmp_path),
+        "train": ["train.tsv"],
+        "valid": ["valid.tsv"],
+        "world": None,
+        "label": 0,
+        "text": 1,
+        "second": 2,
+    }
     wanted = settings("classify", data=data)
     wanted["model"] = {**STACK, "width": 48, "segments": 2, "max_length": 24}
     run = train(wanted, tmp_path / "run", device="cpu")
@@ -133,11 +152,14 @@ def test_loaded_is_what_was_saved(runs):
 
 def test_the_company_of_texts_changes_nothing(runs):
     texts = runs["classify"].data.valid.text[:6]
-    assert [found[0].label for found in runs["classify"].classify(texts)] == \
-        [runs["classify"].classify([text])[0][0].label for text in texts]
+    assert [found[0].label for found in runs["classify"].classify(texts)] == [
+        runs["classify"].classify([text])[0][0].label for text in texts
+    ]
     assert runs["tag"].tag(texts) == [runs["tag"].tag([text])[0] for text in texts]
-    assert runs["language"].generate(["Der Hund", "Die", ""], temperature=1.0, max_tokens=8)[1].text == \
-        runs["language"].generate(["", "Die"], temperature=1.0, max_tokens=8)[1].text
+    assert (
+        runs["language"].generate(["Der Hund", "Die", ""], temperature=1.0, max_tokens=8)[1].text
+        == runs["language"].generate(["", "Die"], temperature=1.0, max_tokens=8)[1].text
+    )
     for text, found in zip(texts, runs["elmo"].embed(texts, pool="words")):
         assert np.allclose(found.vectors, runs["elmo"].embed([text], pool="words")[0].vectors, atol=1e-5)
 
@@ -157,7 +179,7 @@ def test_words_have_vectors_in_every_layer(runs, name):
     text = "the dog sees the cat"
     layers = [run.embed([text], layer=layer, pool="words")[0] for layer in (0, 1)]
     assert layers[0].tokens == text.split() and len(layers[0].vectors) == 5
-    if run.recipe.model.kind != "transformer":        # whose layer 0 has the positions in it
+    if run.recipe.model.kind != "transformer":  # whose layer 0 has the positions in it
         assert np.allclose(layers[0].vectors[0], layers[0].vectors[3]), "layer 0 is static: a word is the same everywhere"
     assert not np.allclose(layers[1].vectors[0], layers[1].vectors[3]), "layer 1 knows the sentence"
     with pytest.raises(Mistake, match="--layer 9: there are layers 0"):
@@ -182,13 +204,16 @@ def test_the_command_line_speaks_the_promised_forms(runs):
     assert words["tokens"] == text.split() and len(words["vectors"]) == len(words["tokens"])
 
 
-@pytest.mark.parametrize("verb, name, message", [
-    ("translate", "tag", "tags .task = 'tag'.; it cannot translate"),
-    ("classify", "language", "writes on .task = 'language'.; it cannot classify"),
-    ("generate", "elmo", "reads in both directions"),
-    ("tag", "classify", "it cannot tag"),
-    ("fill", "masked", "has no mask; write .MASK. where a word is missing"),
-])
+@pytest.mark.parametrize(
+    "verb, name, message",
+    [
+        ("translate", "tag", "tags .task = 'tag'.; it cannot translate"),
+        ("classify", "language", "writes on .task = 'language'.; it cannot classify"),
+        ("generate", "elmo", "reads in both directions"),
+        ("tag", "classify", "it cannot tag"),
+        ("fill", "masked", "has no mask; write .MASK. where a word is missing"),
+    ],
+)
 def test_a_run_says_what_it_cannot_do(runs, verb, name, message):
     with pytest.raises(Mistake, match=message):
         said(verb, runs[name].folder, "text")
@@ -235,9 +260,16 @@ def test_a_classifier_reads_another_runs_vectors_and_is_whole(runs, tmp_path, na
 @pytest.mark.parametrize("pool", ["first", "mean"])
 def test_a_classifier_begins_from_a_masked_model(runs, tmp_path, pool):
     pretrained = runs["masked"]
-    change = {"model": {**STACK, "segments": 2, "pool": pool, "attention": None},
-              "train": {"steps": 1, "evaluate_every": 1, "optimizer": {"learning_rate": 1e-9}, "schedule": {"warmup_steps": 0},
-                        "begin": {"run": str(pretrained.folder), "parts": ["encoder."]}}}
+    change = {
+        "model": {**STACK, "segments": 2, "pool": pool, "attention": None},
+        "train": {
+            "steps": 1,
+            "evaluate_every": 1,
+            "optimizer": {"learning_rate": 1e-9},
+            "schedule": {"warmup_steps": 0},
+            "begin": {"run": str(pretrained.folder), "parts": ["encoder."]},
+        },
+    }
     wanted = settings("classify", **change)
     del wanted["model"]["attention"]
     run = train(wanted, tmp_path / "run", device="cpu")
@@ -289,15 +321,22 @@ def test_a_language_model_of_a_stream(tmp_path):
     assert evaluate(run)[0].scores["perplexity"].score < 1.2
     assert run.generate(["six"], max_tokens=2)[0].text == "six seven eight"
     on = "six seven eight\none two three four five\n\nsix"
-    assert run.generate(["six seven"], max_tokens=10)[0].text == on           # a line's end does not end the text …
+    assert run.generate(["six seven"], max_tokens=10)[0].text == on  # a line's end does not end the text …
     assert run.generate(["six seven eight\none two"], max_tokens=6)[0].text == on
     assert "six seven" + "".join(run.stream("six seven", max_tokens=10)) == on
-    assert run.generate(["one two"], stop="\n")[0].text == "one two three four five"      # … unless one says so
+    assert run.generate(["one two"], stop="\n")[0].text == "one two three four five"  # … unless one says so
 
 
-@pytest.mark.parametrize("task, lines", [
-    ("language", ["a line of text"]), ("masked", ["a line of text"]), ("classify", ["a text\tgood"]),
-    ("classify", ["sentence\tlabel", "a text\tgood"]), ("tag", ["a\tDET", "text\tNOUN", ""])])
+@pytest.mark.parametrize(
+    "task, lines",
+    [
+        ("language", ["a line of text"]),
+        ("masked", ["a line of text"]),
+        ("classify", ["a text\tgood"]),
+        ("classify", ["sentence\tlabel", "a text\tgood"]),
+        ("tag", ["a\tDET", "text\tNOUN", ""]),
+    ],
+)
 def test_a_starter_recipe_of_every_task_trains(task, lines, tmp_path):
     head, body = (lines[:1], lines[1:]) if lines[0].startswith("sentence") else ([], lines)
     written = [line.replace("text", f"text{i}").replace("good", "good" if i % 2 else "bad") for i in range(80) for line in body]

@@ -21,9 +21,16 @@ from regard.run.train import train
 
 WORDS = ["haus", "hund", "katze", "baum", "stein", "wald"]
 THEIRS = dict(zip(WORDS, ["house", "dog", "cat", "tree", "stone", "wood"]))
-TRAIN = {"steps": 250, "tokens_per_batch": 1500, "evaluate_every": 125, "evaluate_sentences": 8, "save_every": 125,
-         "optimizer": {"learning_rate": 5e-3}, "schedule": {"warmup_steps": 20},
-         "regularize": {"dropout": 0.0, "label_smoothing": 0.0}}
+TRAIN = {
+    "steps": 250,
+    "tokens_per_batch": 1500,
+    "evaluate_every": 125,
+    "evaluate_sentences": 8,
+    "save_every": 125,
+    "optimizer": {"learning_rate": 5e-3},
+    "schedule": {"warmup_steps": 20},
+    "regularize": {"dropout": 0.0, "label_smoothing": 0.0},
+}
 MODEL = {"preset": "tiny", "width": 48, "heads": 4, "feed_forward": 96, "norm_first": True, "max_length": 24}
 
 
@@ -31,13 +38,32 @@ def tasks():
     return {
         "english": {"prefix": "say in English: ", "train": ["train.de", "train.en"], "valid": ["valid.de", "valid.en"]},
         "german": {"prefix": "say in German: ", "train": ["train.de", "train.en"], "held_out": 30, "reverse": True},
-        "mood": {"prefix": "mood: ", "kind": "classify", "train": ["mood.tsv"], "valid": ["mood.valid.tsv"],
-                 "test": {"more": ["mood.valid.tsv"]}, "columns": ["sentence", "label"],
-                 "labels": {"0": "sad news", "1": "glad news"}},
-        "gist": {"prefix": "summarise: ", "kind": "summarise", "train": ["gist.jsonl"], "valid": ["gist.jsonl"], "weight": 2.0,
-                 "fields": ["text", "gist"]},
-        "rate": {"root": "more", "prefix": ["first: ", " second: "], "kind": "regress", "train": ["rate.tsv"],
-                 "valid": ["rate.tsv"], "columns": [1, 2, 0], "step": 0.5},
+        "mood": {
+            "prefix": "mood: ",
+            "kind": "classify",
+            "train": ["mood.tsv"],
+            "valid": ["mood.valid.tsv"],
+            "test": {"more": ["mood.valid.tsv"]},
+            "columns": ["sentence", "label"],
+            "labels": {"0": "sad news", "1": "glad news"},
+        },
+        "gist": {
+            "prefix": "summarise: ",
+            "kind": "summarise",
+            "train": ["gist.jsonl"],
+            "valid": ["gist.jsonl"],
+            "weight": 2.0,
+            "fields": ["text", "gist"],
+        },
+        "rate": {
+            "root": "more",
+            "prefix": ["first: ", " second: "],
+            "kind": "regress",
+            "train": ["rate.tsv"],
+            "valid": ["rate.tsv"],
+            "columns": [1, 2, 0],
+            "step": 0.5,
+        },
     }
 
 
@@ -54,13 +80,20 @@ def write(folder):
     long = [{"text": " ".join(gist + ["und so"] * 30), "gist": " ".join(gist)} for gist in gists]
     (folder / "gist.jsonl").write_text("".join(json.dumps(row) + "\n" for row in long))
     (folder / "more").mkdir()
-    (folder / "more" / "rate.tsv").write_text("".join(
-        f"{i % 3 + 0.1 * (i % 2)}\t{'sehr ' * (i % 3)}gut\t{chance.choice(WORDS)}\n" for i in range(200)))
+    (folder / "more" / "rate.tsv").write_text(
+        "".join(f"{i % 3 + 0.1 * (i % 2)}\t{'sehr ' * (i % 3)}gut\t{chance.choice(WORDS)}\n" for i in range(200))
+    )
 
 
 def recipe(folder, **changes):
-    wanted = {"task": "text-to-text", "data": {"root": str(folder), "tasks": tasks()}, "tokens": {"kind": "words", "size": 200},
-              "model": copy.deepcopy(MODEL), "train": copy.deepcopy(TRAIN), "decode": {"beam": 2}}
+    wanted = {
+        "task": "text-to-text",
+        "data": {"root": str(folder), "tasks": tasks()},
+        "tokens": {"kind": "words", "size": 200},
+        "model": copy.deepcopy(MODEL),
+        "train": copy.deepcopy(TRAIN),
+        "decode": {"beam": 2},
+    }
     for part, change in changes.items():
         wanted[part] = {**wanted[part], **change}
     return wanted
@@ -96,8 +129,9 @@ def test_every_task_is_learned_and_scored_by_its_kind(run):
 def test_validation_is_task_by_task_and_the_mean_chooses(run):
     record = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()][-1]
     losses = [record[f"{name}/valid_loss"] for name in tasks()]
-    firsts = [record[f"{name}/valid_{metric}"] for name, metric in
-              zip(tasks(), ["bleu", "bleu", "accuracy", "rougel", "spearman"])]
+    firsts = [
+        record[f"{name}/valid_{metric}"] for name, metric in zip(tasks(), ["bleu", "bleu", "accuracy", "rougel", "spearman"])
+    ]
     assert record["valid_loss"] == pytest.approx(np.mean(losses)) and record["valid_mean"] == pytest.approx(np.mean(firsts))
 
 
@@ -126,8 +160,9 @@ def test_labels_have_the_probabilities_of_being_said(run):
     for label in run.words["mood"]:
         ids = run.tokenizers[1].encode([label])[0]
         with torch.no_grad():
-            logits = run.model(torch.tensor([[*source, marks.end]]), torch.tensor([len(source) + 1]),
-                               torch.tensor([[marks.begin, *ids]]))[0].log_softmax(-1)
+            logits = run.model(
+                torch.tensor([[*source, marks.end]]), torch.tensor([len(source) + 1]), torch.tensor([[marks.begin, *ids]])
+            )[0].log_softmax(-1)
         log_p[label] = sum(float(logits[i, token]) for i, token in enumerate([*ids, marks.end]))
     total = sum(np.exp(value) for value in log_p.values())
     for one, other in zip(alone, judged[0]):
@@ -151,13 +186,16 @@ def test_somebodys_files_are_scored_as_a_task(run, tmp_path):
         evaluate(run, **given)
 
 
-@pytest.mark.parametrize("words, message", [
-    (["translate", "x", "--task", "nose"], "--task nose: .* knows english, german, mood, gist, rate"),
-    (["classify", "x", "--task", "english"], "--task english has no labels .kind = 'translate'.; use: regard translate"),
-    (["translate", "x", "--task", "rate"], "line 1 has 1 texts; the task rate reads 2, with a tab between them"),
-    (["tag", "x"], "answers texts with texts .task = 'text-to-text'.; it cannot tag"),
-    (["evaluate", "--task", "nose"], "--task nose"),
-])
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["translate", "x", "--task", "nose"], "--task nose: .* knows english, german, mood, gist, rate"),
+        (["classify", "x", "--task", "english"], "--task english has no labels .kind = 'translate'.; use: regard translate"),
+        (["translate", "x", "--task", "rate"], "line 1 has 1 texts; the task rate reads 2, with a tab between them"),
+        (["tag", "x"], "answers texts with texts .task = 'text-to-text'.; it cannot tag"),
+        (["evaluate", "--task", "nose"], "--task nose"),
+    ],
+)
 def test_what_it_cannot_do_is_said(run, words, message):
     with pytest.raises(Mistake, match=message):
         said(words[0], run.folder, *words[1:])
@@ -172,8 +210,12 @@ def test_other_runs_have_one_task(tiny_run):
 def test_runs_are_compared_task_by_task(run):
     found = compare_runs([run, run])
     assert {name: {row["metric"] for row in rows} for name, rows in found.items()} == {
-        "english/valid": {"bleu", "chrf"}, "german/held_out": {"bleu", "chrf"}, "mood/more": {"accuracy"},
-        "gist/valid": {"rouge1", "rouge2", "rougel"}, "rate/valid": {"accuracy"}}
+        "english/valid": {"bleu", "chrf"},
+        "german/held_out": {"bleu", "chrf"},
+        "mood/more": {"accuracy"},
+        "gist/valid": {"rouge1", "rouge2", "rougel"},
+        "rate/valid": {"accuracy"},
+    }
     assert all(row["p_value"] in (None, 1.0) for rows in found.values() for row in rows)
 
 
@@ -186,8 +228,15 @@ def test_the_card_and_the_picture_know_the_tasks(run, tmp_path):
     assert "English:" in (tmp_path / "a.svg").read_text()
 
 
-@pytest.mark.parametrize("kind, more", [("transformer", {}), ("recurrent", {}), ("universal", {
-    "heads": 2, "feed_forward": 32, "encoder_layers": 2, "decoder_layers": 2})], ids=["transformer", "recurrent", "universal"])
+@pytest.mark.parametrize(
+    "kind, more",
+    [
+        ("transformer", {}),
+        ("recurrent", {}),
+        ("universal", {"heads": 2, "feed_forward": 32, "encoder_layers": 2, "decoder_layers": 2}),
+    ],
+    ids=["transformer", "recurrent", "universal"],
+)
 def test_loaded_and_resumed_is_the_same_to_the_bit(files, tmp_path, kind, more):
     short = {**TRAIN, "steps": 16, "evaluate_every": 8, "save_every": 8, "evaluate_sentences": 0, "regularize": {"dropout": 0.2}}
     wanted = recipe(files, train=short)
@@ -204,15 +253,21 @@ def test_loaded_and_resumed_is_the_same_to_the_bit(files, tmp_path, kind, more):
 
 WORLD = {"number": 300, "held_out": 30}
 OF_THE_WORLD = {
-    "german": {"prefix": "to German: ", "world": WORLD}, "english": {"prefix": "to English: ", "world": WORLD, "reverse": True},
+    "german": {"prefix": "to German: ", "world": WORLD},
+    "english": {"prefix": "to English: ", "world": WORLD, "reverse": True},
     "it": {"prefix": "it: ", "kind": "classify", "labels": {"m": "er", "f": "sie", "n": "es"}, "world": WORLD},
 }
 
 
 def test_worlds_have_tasks_too(tmp_path):
-    wanted = recipe(tmp_path, data={"tasks": OF_THE_WORLD, "mixing": "equal"}, tokens={"kind": "bpe", "size": 400},
-                    model={"max_length": 64}, train={**TRAIN, "steps": 100, "evaluate_every": 100, "evaluate_sentences": 0},
-                    decode={"beam": 1, "max_tokens": 8})
+    wanted = recipe(
+        tmp_path,
+        data={"tasks": OF_THE_WORLD, "mixing": "equal"},
+        tokens={"kind": "bpe", "size": 400},
+        model={"max_length": 64},
+        train={**TRAIN, "steps": 100, "evaluate_every": 100, "evaluate_sentences": 0},
+        decode={"beam": 1, "max_tokens": 8},
+    )
     run = train(wanted, tmp_path / "run", device="cpu")
     assert isinstance(run.data.valid, Tasks) and list(run.data.tests) == ["german/test", "english/test", "it/test"]
     german, english, it = run.data.valid.parts.values()
@@ -233,14 +288,21 @@ def test_algorithms_are_tasks_scored_exactly(tmp_path):
     assert list(read_dataset(data, train=False).tests) == ["add/length 2", "add/length 3"]
 
 
-@pytest.mark.parametrize("name, change, message", [
-    ("mood", {"labels": {"0": "sad"}}, r"mood.valid.tsv:3 has the label '1', for which labels has no word \(0\)"),
-    ("mood", {"labels": {"0": "news", "1": "News"}}, r"data.tasks.mood: the vocabulary cannot tell the label .* from another"),
-    ("english", {"train": ["train.de", "nowhere"]}, r"no file .*nowhere; relative paths start at data.root"),
-    ("rate", {"columns": [0, 1, 2]}, r"rate.tsv:1 has '\w+' where a number should be"),
-    ("gist", {"too_long": "error"}, r"gist.jsonl:1 is 6\d tokens long, more than model.max_length = 24"),
-    ("gist", {"fields": ["text", "nose"]}, r"gist.jsonl:1 lacks a text field 'nose'"),
-])
+@pytest.mark.parametrize(
+    "name, change, message",
+    [
+        ("mood", {"labels": {"0": "sad"}}, r"mood.valid.tsv:3 has the label '1', for which labels has no word \(0\)"),
+        (
+            "mood",
+            {"labels": {"0": "news", "1": "News"}},
+            r"data.tasks.mood: the vocabulary cannot tell the label .* from another",
+        ),
+        ("english", {"train": ["train.de", "nowhere"]}, r"no file .*nowhere; relative paths start at data.root"),
+        ("rate", {"columns": [0, 1, 2]}, r"rate.tsv:1 has '\w+' where a number should be"),
+        ("gist", {"too_long": "error"}, r"gist.jsonl:1 is 6\d tokens long, more than model.max_length = 24"),
+        ("gist", {"fields": ["text", "nose"]}, r"gist.jsonl:1 lacks a text field 'nose'"),
+    ],
+)
 def test_mistakes_in_the_files_are_named(files, tmp_path, name, change, message):
     wanted = recipe(files, tokens={"lowercase": True})
     wanted["data"]["tasks"][name] |= change
@@ -248,23 +310,30 @@ def test_mistakes_in_the_files_are_named(files, tmp_path, name, change, message)
         train(wanted, tmp_path / "run", device="cpu")
 
 
-@pytest.mark.parametrize("name, change, message", [
-    ("mood", {"prefix": "say in German: "}, "data.tasks.mood.prefix = 'say in German: ' is that of german too"),
-    ("mood", {"valid": []}, "data.tasks.mood: no validation set"),
-    ("mood", {"lables": {}}, "no setting 'lables' in data.tasks.mood; did you mean 'labels'?"),
-    ("mood", {"kind": "clasify"}, "data.tasks.mood.kind = 'clasify': input should be 'translate'"),
-    ("translate", {"prefix": "x", "world": {}, "weight": 0}, "data.tasks.translate.weight = 0: input should be greater than 0"),
-    ("english", {"labels": {"a": "b"}}, "data.tasks.english: labels are for kind = 'classify'"),
-    ("rate", {"columns": [0, 1]}, "data.tasks.rate: columns = .0, 1.: a column for each prefix and one for the target"),
-    ("gist", {"reverse": True}, "data.tasks.gist: reverse: only a translation"),
-    ("gist", {"world": {}, "train": [], "valid": []}, "data.tasks.gist: world: a world has single texts"),
-    ("a/b", {"prefix": "x", "world": {}}, "data.tasks: 'a/b' is a file's name too"),
-    ("mood", {"prefix": None}, "data.tasks.mood.prefix"),
-    (None, {"tasks": {}}, "data.tasks = {}"),
-    (None, {"mixing": "fair"}, "data.mixing = 'fair': should be 'proportional', 'equal', or a temperature of at least 1"),
-    (None, {"mixing": 0.5}, "data.mixing = 0.5"),
-    (None, {"train": ["a"]}, "data.train: every task has its own; write it under .data.tasks.NAME."),
-])
+@pytest.mark.parametrize(
+    "name, change, message",
+    [
+        ("mood", {"prefix": "say in German: "}, "data.tasks.mood.prefix = 'say in German: ' is that of german too"),
+        ("mood", {"valid": []}, "data.tasks.mood: no validation set"),
+        ("mood", {"lables": {}}, "no setting 'lables' in data.tasks.mood; did you mean 'labels'?"),
+        ("mood", {"kind": "clasify"}, "data.tasks.mood.kind = 'clasify': input should be 'translate'"),
+        (
+            "translate",
+            {"prefix": "x", "world": {}, "weight": 0},
+            "data.tasks.translate.weight = 0: input should be greater than 0",
+        ),
+        ("english", {"labels": {"a": "b"}}, "data.tasks.english: labels are for kind = 'classify'"),
+        ("rate", {"columns": [0, 1]}, "data.tasks.rate: columns = .0, 1.: a column for each prefix and one for the target"),
+        ("gist", {"reverse": True}, "data.tasks.gist: reverse: only a translation"),
+        ("gist", {"world": {}, "train": [], "valid": []}, "data.tasks.gist: world: a world has single texts"),
+        ("a/b", {"prefix": "x", "world": {}}, "data.tasks: 'a/b' is a file's name too"),
+        ("mood", {"prefix": None}, "data.tasks.mood.prefix"),
+        (None, {"tasks": {}}, "data.tasks = {}"),
+        (None, {"mixing": "fair"}, "data.mixing = 'fair': should be 'proportional', 'equal', or a temperature of at least 1"),
+        (None, {"mixing": 0.5}, "data.mixing = 0.5"),
+        (None, {"train": ["a"]}, "data.train: every task has its own; write it under .data.tasks.NAME."),
+    ],
+)
 def test_mistakes_in_the_recipe_name_the_task_the_setting_and_the_cure(tmp_path, name, change, message):
     wanted = recipe(tmp_path)
     if name is None:
@@ -292,13 +361,27 @@ def test_a_starter_recipe_of_several_tasks_trains(files, tmp_path):
     tables = [word for name in ("gist.jsonl", "mood.tsv", "more/rate.tsv") for word in ("--data", files / name)]
     lines = said("new", "text-to-text", "--source", files / "train.de", "--target", files / "train.en", *tables)
     (tmp_path / "mine.toml").write_text("\n".join(lines))
-    short = ["train.steps=2", "train.evaluate_every=2", "train.evaluate_sentences=2", "model.width=16", "model.feed_forward=16",
-             "tokens.size=200", "decode.max_tokens=4"]
+    short = [
+        "train.steps=2",
+        "train.evaluate_every=2",
+        "train.evaluate_sentences=2",
+        "model.width=16",
+        "model.feed_forward=16",
+        "tokens.size=200",
+        "decode.max_tokens=4",
+    ]
     run = train(tmp_path / "mine.toml", tmp_path / "run", overrides=short, device="cpu")
     assert {name: task.kind for name, task in run.recipe.data.tasks.items()} == {
-        "translate": "translate", "gist": "summarise", "mood": "classify", "rate": "classify"}
+        "translate": "translate",
+        "gist": "summarise",
+        "mood": "classify",
+        "rate": "classify",
+    }
     assert run.recipe.data.tasks["mood"].columns == ("sentence", "label") and run.words["mood"] == ["0", "1"]
-    for wrong, message in ((["--data", files / "train.de"], "name your data"), ([], "name your data"),
-                           (["--data", files / "mood.tsv"] * 2, "two of the files would be the task 'mood'")):
+    for wrong, message in (
+        (["--data", files / "train.de"], "name your data"),
+        ([], "name your data"),
+        (["--data", files / "mood.tsv"] * 2, "two of the files would be the task 'mood'"),
+    ):
         with pytest.raises(Mistake, match=message):
             said("new", "text-to-text", *wrong)

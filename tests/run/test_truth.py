@@ -17,8 +17,11 @@ from regard.scoring import alignment_error, format_moses, links
 def files(tmp_path, tiny_run):
     """A world's test set as somebody's files, with an empty line in the middle of each."""
     gold = tiny_run.data.tests["test"].gold[:12]
-    columns = {"en": [pair.source for pair in gold], "de": [pair.target for pair in gold],
-               "align": [format_moses(pair.alignment) for pair in gold]}
+    columns = {
+        "en": [pair.source for pair in gold],
+        "de": [pair.target for pair in gold],
+        "align": [format_moses(pair.alignment) for pair in gold],
+    }
     for name, lines in columns.items():
         (tmp_path / f"a.{name}").write_text("\n".join([*lines[:5], "", *lines[5:]]) + "\n", encoding="utf-8")
     return tmp_path
@@ -32,16 +35,17 @@ def test_a_files_alignment_is_that_of_the_world_it_came_from(tiny_run, files):
     found = read_set(tiny_run, str(files / "a.en"), files / "a.de", files / "a.align")
     known = tiny_run.data.tests["test"].gold[:12]
     assert [(pair.source, set(pair.alignment), pair.pronouns) for pair in found.gold] == [
-        (pair.source, set(pair.alignment), ()) for pair in known]
+        (pair.source, set(pair.alignment), ()) for pair in known
+    ]
     of_file = explain_heads(tiny_run, str(files / "a.en"), reference=files / "a.de", gold=files / "a.align")
-    assert of_file.resolver is None and not of_file.pronouns                      # a file has no antecedents
+    assert of_file.resolver is None and not of_file.pronouns  # a file has no antecedents
     cross = [head.shares["aligned word"] for head in of_file.heads if "cross" in head.place]
     assert len(cross) == 4 and all(0 < share < 1 for share, _ in cross)
 
 
 def test_evaluate_scores_it_by_the_head_that_other_sentences_chose(tiny_run, files, monkeypatch):
     given = {"source": files / "a.en", "reference": files / "a.de", "gold": files / "a.align"}
-    (result,) = evaluate(tiny_run, save=False, **given)                           # the world's validation set has gold too
+    (result,) = evaluate(tiny_run, save=False, **given)  # the world's validation set has gold too
     assert "pronouns" not in result.scores and "chosen on validation sentences" in result.notes[-1]
     monkeypatch.setattr(tiny_run.data.valid, "gold", None)
     (result,) = evaluate(tiny_run, save=False, **given)
@@ -61,11 +65,38 @@ def test_evaluate_scores_it_by_the_head_that_other_sentences_chose(tiny_run, fil
 
 
 def test_the_command_line_takes_it(tiny_run, files):
-    rows = [json.loads(line) for line in said("evaluate", tiny_run.folder, "--source", files / "a.en", "--reference",
-                                              files / "a.de", "--gold", files / "a.align", "--json").splitlines()]
+    rows = [
+        json.loads(line)
+        for line in said(
+            "evaluate",
+            tiny_run.folder,
+            "--source",
+            files / "a.en",
+            "--reference",
+            files / "a.de",
+            "--gold",
+            files / "a.align",
+            "--json",
+        ).splitlines()
+    ]
     assert "alignment_error" in {row["metric"] for row in rows}
-    told = json.loads(said("explain", tiny_run.folder, "--data", files / "a.en", "--reference", files / "a.de", "--gold",
-                           files / "a.align", "--method", "attention", "--number", 4, "--json"))
+    told = json.loads(
+        said(
+            "explain",
+            tiny_run.folder,
+            "--data",
+            files / "a.en",
+            "--reference",
+            files / "a.de",
+            "--gold",
+            files / "a.align",
+            "--method",
+            "attention",
+            "--number",
+            4,
+            "--json",
+        )
+    )
     assert "alignment" in told["scores"]["attention"]
     lines = zip(*((files / f"a.{name}").read_text().split("\n") for name in ("en", "de")))
     (files / "a.tsv").write_text("\n".join("\t".join(line) if line[0] else "" for line in lines))
@@ -81,13 +112,19 @@ def test_words_are_counted_in_the_text_and_not_in_what_is_known_of_it(tiny_run, 
     assert found.weights.shape[2:] == (5, 5)
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    (lambda lines: lines[:-1], r"a\.align has 12 lines but .*a\.en has 13"),
-    (lambda lines: [*lines, "0-0"], "14 lines"),
-    (lambda lines: ["0-0 1:2", *lines[1:]], r"a\.align:1: '1:2' is not a link such as 0-3"),
-    (lambda lines: [*lines[:7], "0-0 99-0", *lines[8:]], r"a\.align:8: the link 99-0 leads outside the sentence, which has \d+"),
-    (lambda lines: [*lines[:7], "0p99", *lines[8:]], r"a\.align:8: the link 0-99 leads outside"),
-])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda lines: lines[:-1], r"a\.align has 12 lines but .*a\.en has 13"),
+        (lambda lines: [*lines, "0-0"], "14 lines"),
+        (lambda lines: ["0-0 1:2", *lines[1:]], r"a\.align:1: '1:2' is not a link such as 0-3"),
+        (
+            lambda lines: [*lines[:7], "0-0 99-0", *lines[8:]],
+            r"a\.align:8: the link 99-0 leads outside the sentence, which has \d+",
+        ),
+        (lambda lines: [*lines[:7], "0p99", *lines[8:]], r"a\.align:8: the link 0-99 leads outside"),
+    ],
+)
 def test_broken_alignments_are_named_by_their_line(tiny_run, files, change, message):
     lines = (files / "a.align").read_text().splitlines()
     (files / "a.align").write_text("\n".join(change(lines)) + "\n")
@@ -96,11 +133,16 @@ def test_broken_alignments_are_named_by_their_line(tiny_run, files, change, mess
     assert "\n" not in str(mistake.value)
 
 
-@pytest.mark.parametrize("words", [
-    ["evaluate", "RUN", "--gold", "a.align"], ["explain", "RUN", "text", "--gold", "a.align"],
-    ["explain", "RUN", "--data", "valid", "--gold", "a.align"], ["explain", "RUN", "--data", "a.en", "--gold", "a.align"],
-    ["explain", "RUN", "--data", "a.en", "--reference", "a.de", "--gold", "missing.align"],
-])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["evaluate", "RUN", "--gold", "a.align"],
+        ["explain", "RUN", "text", "--gold", "a.align"],
+        ["explain", "RUN", "--data", "valid", "--gold", "a.align"],
+        ["explain", "RUN", "--data", "a.en", "--gold", "a.align"],
+        ["explain", "RUN", "--data", "a.en", "--reference", "a.de", "--gold", "missing.align"],
+    ],
+)
 def test_gold_needs_a_text_and_its_translation(tiny_run, files, monkeypatch, words):
     monkeypatch.chdir(files)
     with pytest.raises(Mistake):

@@ -23,7 +23,7 @@ corpora = st.lists(alignments.filter(bool), min_size=1, max_size=8)
 @given(alignments)
 def test_moses_text_and_links_are_each_others_inverse(pairs):
     assert parse_moses(format_moses(pairs)) == (pairs, set())
-    assert format_moses({(10, 0), (2, 1), (2, 0)}) == "2-0 2-1 10-0"                       # in order, as numbers
+    assert format_moses({(10, 0), (2, 1), (2, 0)}) == "2-0 2-1 10-0"  # in order, as numbers
 
 
 @pytest.mark.parametrize("text", ["0-0 1:2", "0", "1-", "0?", "0P1", "0-1p", "-1-2", "a-b", "0-0-0", "²-1"])
@@ -34,7 +34,7 @@ def test_a_broken_link_is_named_with_its_place(text):
 
 
 def test_links_are_sure_or_only_possible():
-    assert parse_moses("0-0 1?2 3p1 1-2") == ({(0, 0), (1, 2)}, {(3, 1)})                  # sure is possible too
+    assert parse_moses("0-0 1?2 3p1 1-2") == ({(0, 0), (1, 2)}, {(3, 1)})  # sure is possible too
 
 
 def test_what_is_only_possible_is_neither_wanted_nor_wrong():
@@ -128,7 +128,7 @@ def test_whole_words_merge_into_themselves():
 
 
 def test_a_word_that_looked_only_at_special_tokens_has_no_row_and_no_link():
-    weights = np.array([[0.0, 0.0, 1.0], [0.1, 0.3, 0.6], [0.5, 0.5, 0.0]])                # <s> at source 2, </s> at target 2
+    weights = np.array([[0.0, 0.0, 1.0], [0.1, 0.3, 0.6], [0.5, 0.5, 0.0]])  # <s> at source 2, </s> at target 2
     merged = merge_words(weights, [0, 1, -1], [0, 1, -1])
     np.testing.assert_allclose(merged, [[0, 0], [0.25, 0.75]])
     assert links(merged) == {(1, 1)}
@@ -147,8 +147,9 @@ def test_the_best_head_is_the_one_brute_force_finds(seed):
     weights = [generator.random((2, 3, t, s)) * (generator.random((2, 3, t, 1)) > 0.2) for t, s in shapes]
     gold, possible = ([{(int(a), int(b)) for a, b in generator.integers(0, 7, (4, 2))} for _ in shapes] for _ in range(2))
     (layer, head), score = best_head(weights, gold, possible, samples=5)
-    scores = {(i, j): alignment_error([links(w[i, j]) for w in weights], gold, possible, samples=5)
-              for i in range(2) for j in range(3)}
+    scores = {
+        (i, j): alignment_error([links(w[i, j]) for w in weights], gold, possible, samples=5) for i in range(2) for j in range(3)
+    }
     assert (layer, head) == min(scores, key=lambda key: scores[key].score) and score == scores[layer, head]
 
 
@@ -166,5 +167,5 @@ def test_a_head_that_knows_the_alignment_is_found_and_beats_the_diagonal():
 
 def test_the_diagonal_is_right_where_nothing_moves_and_stays_inside_the_source():
     assert uniform_error([(5, 5)], [{(i, i) for i in range(5)}]).score == 0
-    assert uniform_error([(4, 2)], [{(0, 0), (1, 1), (1, 2), (1, 3)}]).score == 0          # 0, .5, 1, 1.5 -> 0, 1, 1, 1
+    assert uniform_error([(4, 2)], [{(0, 0), (1, 1), (1, 2), (1, 3)}]).score == 0  # 0, .5, 1, 1.5 -> 0, 1, 1, 1
     assert uniform_error([(2, 0)], [{(0, 0)}]).score == 1

@@ -16,6 +16,7 @@ TEXTS = st.text(st.sampled_from("aAn theX.,'-\u00a0ÄéB9 "), max_size=12)
 
 def squads(said, golds):
     """What evaluate-v2.0.py does with one question."""
+
     def normalize_answer(s):
         s = "".join(ch for ch in s.lower() if ch not in set(string.punctuation))
         return " ".join(re.sub(re.compile(r"\b(a|an|the)\b", re.UNICODE), " ", s).split())
@@ -39,13 +40,19 @@ def test_each_is_judged_as_squads_script_does(said, golds):
     assert judge(said, golds) == pytest.approx(squads(said, golds))
 
 
-@pytest.mark.parametrize("said, golds, exact, f1", [
-    ("The Denver Broncos!", ["Denver Broncos", "Broncos"], 1, 1.0),
-    ("the red dog", ["a dog"], 0, 2 / 3),
-    ("dog dog", ["dog"], 0, 2 / 3),
-    ("", [], 1, 1.0), ("dog", [], 0, 0.0), ("", ["dog"], 0, 0.0), ("the", ["a."], 1, 1.0),
-    ("", ["the", "dog"], 0, 0.0),
-])
+@pytest.mark.parametrize(
+    "said, golds, exact, f1",
+    [
+        ("The Denver Broncos!", ["Denver Broncos", "Broncos"], 1, 1.0),
+        ("the red dog", ["a dog"], 0, 2 / 3),
+        ("dog dog", ["dog"], 0, 2 / 3),
+        ("", [], 1, 1.0),
+        ("dog", [], 0, 0.0),
+        ("", ["dog"], 0, 0.0),
+        ("the", ["a."], 1, 1.0),
+        ("", ["the", "dog"], 0, 0.0),
+    ],
+)
 def test_by_hand(said, golds, exact, f1):
     assert judge(said, golds) == (exact, pytest.approx(f1))
 

@@ -9,8 +9,11 @@ from sacrebleu.metrics import BLEU
 from regard.scoring import caption_scores, grounding_scores, inside, sentence_bleu
 
 SAID = ["A red circle is above a star", "two blue rings", "there is a cross"]
-REFERENCES = [["a red circle is above a green star", "a star is below a circle"], ["two rings", "there are two blue rings"],
-              ["there is a small cross"]]
+REFERENCES = [
+    ["a red circle is above a green star", "a star is below a circle"],
+    ["two rings", "there are two blue rings"],
+    ["there is a small cross"],
+]
 
 
 def test_it_is_sacrebleus_with_missing_references_left_out():
@@ -42,7 +45,7 @@ def test_looking_everywhere_alike_is_chance_whatever_the_grid(rows, columns, dat
 
 def test_a_place_counts_by_how_much_of_it_is_in_a_box():
     weights = np.zeros((1, 2, 2))
-    weights[0, 0, 1] = 1                                                          # the upper right of 8 × 8 pixels
+    weights[0, 0, 1] = 1  # the upper right of 8 × 8 pixels
     assert inside(weights, [(4, 0, 8, 4)], (8, 8)) == (1.0, 0.25)
     assert inside(weights, [(0, 0, 4, 8)], (8, 8)) == (0.0, 0.5)
     assert inside(weights, [(6, 0, 8, 4), (6, 0, 8, 4)], (8, 8)) == (0.5, 0.125), "boxes that overlap count once"

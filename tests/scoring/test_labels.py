@@ -25,7 +25,8 @@ def test_of_two_labels_f1_is_the_positive_ones_and_mcc_is_pearsons(pairs):
     said, meant = map(list, zip(*pairs))
     for positive in "ab":
         assert label_scores(said, meant, positive=positive, samples=3)["f1"].score == pytest.approx(
-            written_out(said, meant, positive))
+            written_out(said, meant, positive)
+        )
     found = label_scores(said, meant, samples=3)["mcc"].score
     one, other = (np.array([label == "b" for label in labels], float) for labels in (said, meant))
     assume(one.std() and other.std())
@@ -39,7 +40,7 @@ def test_of_more_f1_is_the_mean_and_mcc_is_the_correlation_of_indicators(pairs):
     occurring = sorted({*said, *meant})
     assert found["f1"].score == pytest.approx(np.mean([written_out(said, meant, label) for label in occurring]))
     one, other = (np.array([[label == name for name in "abcd"] for label in labels], float) for labels in (said, meant))
-    one, other = one - one.mean(0), other - other.mean(0)                         # cov(X, Y) / √(cov(X, X) cov(Y, Y))
+    one, other = one - one.mean(0), other - other.mean(0)  # cov(X, Y) / √(cov(X, X) cov(Y, Y))
     scale = np.sqrt((one**2).sum() * (other**2).sum())
     assert found["mcc"].score == pytest.approx(100 * (one * other).sum() / scale if scale else 0.0, abs=1e-6)
 

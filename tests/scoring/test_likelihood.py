@@ -74,7 +74,7 @@ def test_accuracy_is_the_percentage_within_its_wilson_interval(right):
 @settings(max_examples=50)
 @given(st.integers(0, 200), st.integers(1, 200))
 def test_the_ends_of_wilson_are_196_standard_errors_of_their_own_away(hits, misses):
-    score = accuracy([True] * hits + [False] * misses)                                     # Wilson's definition of the ends
+    score = accuracy([True] * hits + [False] * misses)  # Wilson's definition of the ends
     n, p = hits + misses, score.score / 100
     for end in (score.low / 100, score.high / 100):
         assert abs(p - end) == pytest.approx(1.9599640 * math.sqrt(end * (1 - end) / n), abs=1e-6)

@@ -36,7 +36,7 @@ def test_the_interval_covers_the_truth_about_95_times_in_100():
 
 def test_the_interval_shrinks_with_the_number_of_sentences():
     narrow, wide = (np.diff(bootstrap(statistics(n), mean, samples=300))[0] for n in (3200, 50))
-    assert wide / narrow == pytest.approx(8, rel=0.4)                                      # √(3200 / 50)
+    assert wide / narrow == pytest.approx(8, rel=0.4)  # √(3200 / 50)
 
 
 def test_the_same_seed_gives_the_same_interval_and_another_another():

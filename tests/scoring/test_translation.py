@@ -77,7 +77,7 @@ def test_intervals_hold_the_score_and_shrink():
 
 
 def test_a_set_in_which_only_some_resamples_match_has_an_interval():
-    scores = translation_scores(["", ""], ["", "a"], samples=40)                           # sacreBLEU 2.6 alone: TypeError
+    scores = translation_scores(["", ""], ["", "a"], samples=40)  # sacreBLEU 2.6 alone: TypeError
     assert scores["chrf"].score == 0 and scores["ter"].low < scores["ter"].score == 100
 
 
@@ -147,7 +147,7 @@ def test_bleu_by_length_is_bleu_of_each_bin_and_sees_where_it_is_bad():
     outputs = [r if len(r.split()) <= 10 else s for r, s in zip(references, spoil(references, 0.5))]
     rows = score_by_length(references, outputs, references, bins=4, samples=50)
     assert 2 <= len(rows) <= 4 and sum(row["count"] for row in rows) == 300
-    assert rows[0]["score"] == pytest.approx(100) and rows[-1]["ci_high"] < 60             # words too few for 4-grams still score
+    assert rows[0]["score"] == pytest.approx(100) and rows[-1]["ci_high"] < 60  # words too few for 4-grams still score
     last = [i for i, r in enumerate(references) if rows[-1]["low"] <= len(r.split()) <= rows[-1]["high"]]
     theirs = sacrebleu.corpus_bleu([outputs[i] for i in last], [[references[i] for i in last]])
     assert rows[-1]["score"] == theirs.score and rows[-1]["count"] == len(last)

@@ -29,15 +29,33 @@ RECIPES = {
     "classify": {"task": "classify", "data": WORLD, "tokens": {"kind": "words"}, "model": STACK, "train": SHORT},
     "tag": {"task": "tag", "data": WORLD, "tokens": {"size": 300}, "model": STACK, "train": SHORT},
     "kinds": {"task": "classify", "data": {**SHAPES, "of": "kind"}, "model": {"kind": "vit", "patch": 8, **TOWER}, "train": SEEN},
-    "clip": {"task": "contrast", "data": SHAPES, "tokens": {"kind": "words"}, "train": SEEN,
-             "model": {"space": 8, "image": {"patch": 8, **TOWER}, "text": {**TOWER, "max_length": 32}}},
-    "caption": {"task": "caption", "data": SHAPES, "tokens": {"kind": "words"}, "train": SEEN,
-                "model": {"encoder": {"kind": "patches", "patch": 8, "pool": "class", **TOWER},
-                          "decoder": {"kind": "transformer", **TOWER}, "max_length": 20}},
+    "clip": {
+        "task": "contrast",
+        "data": SHAPES,
+        "tokens": {"kind": "words"},
+        "train": SEEN,
+        "model": {"space": 8, "image": {"patch": 8, **TOWER}, "text": {**TOWER, "max_length": 32}},
+    },
+    "caption": {
+        "task": "caption",
+        "data": SHAPES,
+        "tokens": {"kind": "words"},
+        "train": SEEN,
+        "model": {
+            "encoder": {"kind": "patches", "patch": 8, "pool": "class", **TOWER},
+            "decoder": {"kind": "transformer", **TOWER},
+            "max_length": 20,
+        },
+    },
 }
 CODES = {"task": "codes", "data": SHAPES, "model": {"codes": 8, "code_width": 8, "width": 8, "layers": 1}, "train": SEEN}
-DRAW = {"task": "draw", "data": SHAPES, "tokens": {"kind": "words"}, "train": SEEN,
-        "model": {**TOWER, "text_length": 20, "attention": ["row"]}}
+DRAW = {
+    "task": "draw",
+    "data": SHAPES,
+    "tokens": {"kind": "words"},
+    "train": SEEN,
+    "model": {**TOWER, "text_length": 20, "attention": ["row"]},
+}
 TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
 
 
@@ -71,6 +89,7 @@ def encoded():
         kept = BytesIO()
         picture.save(kept, form)
         return base64.b64encode(kept.getvalue()).decode()
+
     return encode
 
 
@@ -114,6 +133,7 @@ def listening():
 @pytest.fixture
 def gated(runs):
     """Makes a model take its steps one by one, when it is let."""
+
     @contextlib.contextmanager
     def gate(name):
         model, step = runs[name].model, runs[name].model.step
@@ -130,4 +150,5 @@ def gated(runs):
         finally:
             free.release(100_000)
             del model.step
+
     return gate

@@ -34,7 +34,7 @@ def picture(side: int = 96) -> str:
 
 
 def near(size: int, centre: float, width: float = 0.6) -> list[float]:
-    some = [math.exp(-((i - centre) / width) ** 2) + 0.01 for i in range(size)]
+    some = [math.exp(-(((i - centre) / width) ** 2)) + 0.01 for i in range(size)]
     return [round(one / sum(some), 4) for one in some]
 
 
@@ -45,21 +45,35 @@ def spot(rows: int, columns: int, y: float, x: float) -> list[list[float]]:
 
 
 def model(name: str, task: str, does: str, verbs: list[str], **more) -> responses.Model:
-    given = dict(created=0, reads=["text"], attends="attention" in verbs, kinds=[], max_length=512, parameters=1_240_000,
-                 device="cpu")
+    given = dict(
+        created=0, reads=["text"], attends="attention" in verbs, kinds=[], max_length=512, parameters=1_240_000, device="cpu"
+    )
     return responses.Model(id=name, task=task, does=does, verbs=verbs, **(given | more))
 
 
 MODELS = [
-    model("demo", "translate", "translates", ["translate", "embed", "attention", "explain"], beam=5,
-          kinds=["cross", "encoder", "decoder"]),
+    model(
+        "demo",
+        "translate",
+        "translates",
+        ["translate", "embed", "attention", "explain"],
+        beam=5,
+        kinds=["cross", "encoder", "decoder"],
+    ),
     model("writer", "language", "writes on", ["generate", "embed", "attention", "explain", "completions"], max_length=4096),
     model("bert", "masked", "fills in masked words", ["fill", "embed", "attention"]),
     model("film", "classify", "labels texts", ["classify", "embed", "attention", "explain"], labels=["good", "bad"]),
     model("tagger", "tag", "labels words", ["tag"]),
     model("reader", "answer", "answers questions", ["answer"]),
-    model("shapes", "caption", "captions pictures", ["caption", "attention", "explain"], reads=["image"], beam=3,
-          kinds=["cross", "decoder"]),
+    model(
+        "shapes",
+        "caption",
+        "captions pictures",
+        ["caption", "attention", "explain"],
+        reads=["image"],
+        beam=3,
+        kinds=["cross", "decoder"],
+    ),
     model("clip", "contrast", "matches pictures and texts", ["match", "embed", "attention", "explain"], reads=["text", "image"]),
     model("dalle", "draw", "draws from captions", ["draw"]),
 ]
@@ -70,11 +84,24 @@ def translated(asked: requests.Translate) -> responses.Translations:
     source, target = text.split(), GERMAN
     weights = [near(len(source), min(ORDER[i], len(source) - 1)) for i in range(len(target))]
     align = responses.Alignment(source=source, target=target, weights=weights, name="cross-attention, layer 2, mean of 4 heads")
-    others = [responses.Hypothesis(text="Die Ziege trank, weil es durstig war.", score=-0.31 - i / 10, log_probability=-3.2 - i)
-              for i in range(asked.number - 1)]
-    return responses.Translations(model="demo", results=[responses.Translation(
-        text="Die Ziege trank, weil sie durstig war.", score=-0.12, log_probability=-1.1, tokens=target, others=others,
-        alignment=align if asked.align else None, tree=grown() if asked.tree else None)])
+    others = [
+        responses.Hypothesis(text="Die Ziege trank, weil es durstig war.", score=-0.31 - i / 10, log_probability=-3.2 - i)
+        for i in range(asked.number - 1)
+    ]
+    return responses.Translations(
+        model="demo",
+        results=[
+            responses.Translation(
+                text="Die Ziege trank, weil sie durstig war.",
+                score=-0.12,
+                log_probability=-1.1,
+                tokens=target,
+                others=others,
+                alignment=align if asked.align else None,
+                tree=grown() if asked.tree else None,
+            )
+        ],
+    )
 
 
 def grown() -> list[responses.Node]:
@@ -85,10 +112,17 @@ def grown() -> list[responses.Node]:
             for choice in range(2):
                 best = rank == 0 and choice == 0
                 end = word == "</s>" and choice == 0
-                nodes.append(responses.Node(parent=parent, step=step, word=word if choice == 0 else f"{word.lower()}{rank}",
-                                          log_probability=-0.1 * step - 0.9 * rank - 1.4 * choice, best=best,
-                                          fate="ended" if end else "kept" if rank + choice < 2 else "pruned",
-                                          score=-0.2 - rank if end else None))
+                nodes.append(
+                    responses.Node(
+                        parent=parent,
+                        step=step,
+                        word=word if choice == 0 else f"{word.lower()}{rank}",
+                        log_probability=-0.1 * step - 0.9 * rank - 1.4 * choice,
+                        best=best,
+                        fate="ended" if end else "kept" if rank + choice < 2 else "pruned",
+                        score=-0.2 - rank if end else None,
+                    )
+                )
                 if rank + choice < 2:
                     after.append(len(nodes) - 1)
         parents = sorted(after, key=lambda i: -nodes[i].log_probability)
@@ -104,12 +138,20 @@ def wrote(asked: requests.Generate) -> responses.Written:
     keys, own = [*prompt, *said[:-1]], len(prompt)
     chances = [0.9, 0.62, 0.33, 0.08, 0.02, 0.71, 0.4, 0.55, 0.11, 0.93, 0.5, 0.2, 0.77, 0.98]
     weights = [[*near(own + i, own + i - 1 - (i * 3 % 5), 1.5), *[0.0] * (len(keys) - own - i)] for i in range(len(said))]
-    steps = [responses.Step(word=word, probability=chances[i % 14], others=[(" dog", 0.05), (" <b>cow</b>", 0.03), ("\n", 0.01)])
-             for i, word in enumerate(said)]
+    steps = [
+        responses.Step(word=word, probability=chances[i % 14], others=[(" dog", 0.05), (" <b>cow</b>", 0.03), ("\n", 0.01)])
+        for i, word in enumerate(said)
+    ]
     looks = responses.Looks(name="self-attention, layer 2, mean", keys=keys, own=own, steps=steps, weights=weights, note="")
-    return responses.Written(text=str(asked.prompt) + "".join(said), written="".join(said), score=-20.0, tokens=said,
-                           probabilities=[step.probability for step in steps], finish_reason="stop",
-                           looks=looks if asked.looks else None)
+    return responses.Written(
+        text=str(asked.prompt) + "".join(said),
+        written="".join(said),
+        score=-20.0,
+        tokens=said,
+        probabilities=[step.probability for step in steps],
+        finish_reason="stop",
+        looks=looks if asked.looks else None,
+    )
 
 
 def attended(asked: requests.Attention) -> responses.Attention:
@@ -122,12 +164,26 @@ def attended(asked: requests.Attention) -> responses.Attention:
     tile = math.ceil(len(words) / 160)
     names = words if tile == 1 else [f"{i + 1} {words[i]}…" for i in range(0, len(words), tile)]
     size = len(names)
-    weights = [[[near(size, max(0, i - head * (layer + 1)), 0.5 + head) for i in range(size)] for head in range(4)]
-               for layer in range(3) if asked.layers in (None, [layer + 1])]
-    return responses.Attention(model="x", name=f"{asked.kind or 'self'}-attention", names=["self-attention"], queries=names,
-                             keys=names, layers=asked.layers or [1, 2, 3],
-                             heads=[1, 2, 3, 4], weights=weights, sharpest=0, tile=tile, note="",
-                             grid=(6, 6) if image else None, picture=picture() if image else None)
+    weights = [
+        [[near(size, max(0, i - head * (layer + 1)), 0.5 + head) for i in range(size)] for head in range(4)]
+        for layer in range(3)
+        if asked.layers in (None, [layer + 1])
+    ]
+    return responses.Attention(
+        model="x",
+        name=f"{asked.kind or 'self'}-attention",
+        names=["self-attention"],
+        queries=names,
+        keys=names,
+        layers=asked.layers or [1, 2, 3],
+        heads=[1, 2, 3, 4],
+        weights=weights,
+        sharpest=0,
+        tile=tile,
+        note="",
+        grid=(6, 6) if image else None,
+        picture=picture() if image else None,
+    )
 
 
 def explained(asked: requests.Explain) -> responses.Explained:
@@ -135,27 +191,57 @@ def explained(asked: requests.Explain) -> responses.Explained:
     pieces = [f"{i // 6 + 1},{i % 6 + 1}" for i in range(36)] if image else str(asked.text).split()
     size = len(pieces)
     values = {"attention": near(size, 1), "rollout": near(size, 2, 3), "occlusion": [one - 0.1 for one in near(size, 1, 1)]}
-    faith = {"attention": {"comprehensiveness": 0.62, "sufficiency": 0.08, "spearman": 0.71, "fresh": 0.12},
-             "rollout": {"comprehensiveness": 0.2, "sufficiency": 0.3, "spearman": 0.31, "fresh": 0.86},
-             "occlusion": {"comprehensiveness": 0.7, "sufficiency": 0.02, "spearman": 1.0, "fresh": None},
-             "by lot": {"comprehensiveness": 0.14, "sufficiency": 0.55}}
-    words = [f"{name}: without the tokens it names the answer loses {faith[name]['comprehensiveness']:.2f} of its probability, "
-             "more than without tokens drawn by lot (0.14)." for name in values]
-    words += ["Permuting the weights that are shown moves the answers by 0.43 of their probability.",
-              "One sentence says little of a method: regard explain RUN --data SET measures it over many."]
+    faith = {
+        "attention": {"comprehensiveness": 0.62, "sufficiency": 0.08, "spearman": 0.71, "fresh": 0.12},
+        "rollout": {"comprehensiveness": 0.2, "sufficiency": 0.3, "spearman": 0.31, "fresh": 0.86},
+        "occlusion": {"comprehensiveness": 0.7, "sufficiency": 0.02, "spearman": 1.0, "fresh": None},
+        "by lot": {"comprehensiveness": 0.14, "sufficiency": 0.55},
+    }
+    words = [
+        f"{name}: without the tokens it names the answer loses {faith[name]['comprehensiveness']:.2f} of its probability, "
+        "more than without tokens drawn by lot (0.14)."
+        for name in values
+    ]
+    words += [
+        "Permuting the weights that are shown moves the answers by 0.43 of their probability.",
+        "One sentence says little of a method: regard explain RUN --data SET measures it over many.",
+    ]
     which = asked.word or asked.label or asked.fits or "1"
-    return responses.Explained(model="x", answer=f"the word {which!r}, 2 of 9", amount=0.93, pieces=pieces, values=values,
-                             against=None, against_amount=None, against_values=None, refused={"flow": "for up to 64 tokens"},
-                             faithfulness=faith, permuted=0.43,
-                             words=words, grid=(6, 6) if image else None, picture=picture() if image else None)
+    return responses.Explained(
+        model="x",
+        answer=f"the word {which!r}, 2 of 9",
+        amount=0.93,
+        pieces=pieces,
+        values=values,
+        against=None,
+        against_amount=None,
+        against_values=None,
+        refused={"flow": "for up to 64 tokens"},
+        faithfulness=faith,
+        permuted=0.43,
+        words=words,
+        grid=(6, 6) if image else None,
+        picture=picture() if image else None,
+    )
 
 
 def captioned(asked: requests.Caption) -> responses.Captions:
     words = ["a", "red", "circle", "above", "a", "blue", "square"]
     maps = [spot(6, 6, 1.5, 1.5) if i < 4 else spot(6, 6, 4, 4) for i in range(len(words))]
     shown = responses.Shown(words=words, grid=(6, 6), maps=maps, name="cross-attention, layer 2", picture=picture())
-    return responses.Captions(model="shapes", results=[responses.Captioned(
-        text=" ".join(words), score=-0.2, log_probability=-2.0, tokens=words, others=[], looks=shown if asked.looks else None)])
+    return responses.Captions(
+        model="shapes",
+        results=[
+            responses.Captioned(
+                text=" ".join(words),
+                score=-0.2,
+                log_probability=-2.0,
+                tokens=words,
+                others=[],
+                looks=shown if asked.looks else None,
+            )
+        ],
+    )
 
 
 def judged(*labels: str) -> list[responses.Judgement]:
@@ -168,19 +254,24 @@ def filled(asked: requests.Fill) -> responses.Fills:
     if not masks:
         raise ValueError("there is no [MASK] in the text; put one where a word is left out")
     found = [judged("old", "small", "grey", "<i>x</i>")] * masks
-    return responses.Fills(model="bert", results=[responses.Filled(text=str(asked.text).replace("[MASK]", "old"), candidates=found)])
+    return responses.Fills(
+        model="bert", results=[responses.Filled(text=str(asked.text).replace("[MASK]", "old"), candidates=found)]
+    )
 
 
 def tagged(asked: requests.Tag) -> responses.Tags:
     words = str(asked.text).split()
     labels = ["DET", "ADJ", "NOUN", "VERB", "DET", "NOUN", "O"]
-    return responses.Tags(model="tagger", results=[responses.Tagged(words=words, labels=[labels[i % 7] for i in range(len(words))])])
+    return responses.Tags(
+        model="tagger", results=[responses.Tagged(words=words, labels=[labels[i % 7] for i in range(len(words))])]
+    )
 
 
 def answered(asked: requests.Answer) -> responses.Answers:
     spans = [("The old dog", 0, 11, 0.8), ("dog", 8, 11, 0.1)]
-    return responses.Answers(model="reader", results=[responses.Span(text=text, start=start, end=end, probability=p)
-                                                    for text, start, end, p in spans])
+    return responses.Answers(
+        model="reader", results=[responses.Span(text=text, start=start, end=end, probability=p) for text, start, end, p in spans]
+    )
 
 
 def classified(asked: requests.Classify) -> responses.Classes:
@@ -193,13 +284,24 @@ VERBS = {
     "classify": (requests.Classify, classified),
     "tag": (requests.Tag, tagged),
     "answer": (requests.Answer, answered),
-    "embed": (requests.Embed, lambda asked: responses.Vectors(model="x", results=[
-        responses.Embedded(tokens=text.split(), vectors=[[math.sin(len(text)), math.cos(len(text)), i / 3]])
-        for i, text in enumerate(asked.text)])),
+    "embed": (
+        requests.Embed,
+        lambda asked: responses.Vectors(
+            model="x",
+            results=[
+                responses.Embedded(tokens=text.split(), vectors=[[math.sin(len(text)), math.cos(len(text)), i / 3]])
+                for i, text in enumerate(asked.text)
+            ],
+        ),
+    ),
     "caption": (requests.Caption, captioned),
     "match": (requests.Match, lambda asked: responses.Matches(model="clip", results=judged(*asked.labels))),
-    "draw": (requests.Draw, lambda asked: responses.Drawings(model="dalle", results=[
-        responses.Drawn(picture=picture(), score=0.3 - i / 20) for i in range(asked.number)])),
+    "draw": (
+        requests.Draw,
+        lambda asked: responses.Drawings(
+            model="dalle", results=[responses.Drawn(picture=picture(), score=0.3 - i / 20) for i in range(asked.number)]
+        ),
+    ),
     "attention": (requests.Attention, attended),
     "explain": (requests.Explain, explained),
     "generate": (requests.Generate, lambda asked: responses.Generated(model="writer", results=[wrote(asked)])),
@@ -208,8 +310,9 @@ VERBS = {
 
 def refused(status: int, message: str, **headers: str) -> JSONResponse:
     said = responses.Wrong(error=responses.Problem(message=message, type="invalid_request_error"))
-    return JSONResponse(said.model_dump(), status_code=status,
-                        headers={name.replace("_", "-"): value for name, value in headers.items()})
+    return JSONResponse(
+        said.model_dump(), status_code=status, headers={name.replace("_", "-"): value for name, value in headers.items()}
+    )
 
 
 def stub(token: str | None = None) -> FastAPI:

@@ -105,23 +105,54 @@ def test_a_body_is_counted_while_it_comes(guarded):
     async def hear(message):
         told.append(message)
 
-    asyncio.run(small.app({"type": "http", "method": "POST", "path": "/v1/generate", "query_string": b"", "headers": [
-        (b"host", b"localhost"), (b"content-type", b"application/json")]}, endless, hear))
+    asyncio.run(
+        small.app(
+            {
+                "type": "http",
+                "method": "POST",
+                "path": "/v1/generate",
+                "query_string": b"",
+                "headers": [(b"host", b"localhost"), (b"content-type", b"application/json")],
+            },
+            endless,
+            hear,
+        )
+    )
     assert told[0]["status"] == 413 and len(read) == 4 and (b"connection", b"close") in told[0]["headers"]
     problem(small.post("/v1/match", content=b'{"image": "' + b"A" * 6000, headers={"Content-Type": "application/json"}), 413)
     assert small.post("/v1/match", json={"image": "A" * 3000, "labels": ["a"]}).status_code == 422
 
 
-@pytest.mark.parametrize("body, status", [
-    ("{", 400), ("", 422), ("[]", 422), ('{"prompt": "a", "temperature": NaN}', 422), ('{"prompt": "a", "top_p": Infinity}', 422),
-    ('{"prompt": "a", "temperature": 1e999}', 422), ('{"prompt": "\\ud800"}', 422), ('{"prompt": ["a", "\\udfff b"]}', 422),
-    ('{"prompt": "a", "max_tokens": 0}', 422), ('{"prompt": "a", "max_tokens": 99999}', 422), ('{"prompt": [], "seed": 1}', 422),
-    ('{"prompt": "a", "max_tokens": 1.5}', 422), ('{"prompt": "a", "seed": true}', 422), ('{"prompt": "a", "seed": -1}', 422),
-    ('{"prompt": "a", "max_tokens": "3"}', 422), ('{"prompt": "a", "max_tokens": ' + "9" * 5000 + "}", 400), ("[" * 100_000, 400),
-    ('{"prompt": "a", "other": 1}', 422), ('{"prompt": "a", "stop": [""]}', 422), ('{"prompt": "a", "model": "/etc/hosts"}', 404),
-    ('{"prompt": "' + "a" * 30_000 + '"}', 422), ('{"prompt": "a", "top_p": 0}', 422), ('{"prompt": "a", "number": 3}', 422),
-    (b'{"prompt": "\xff"}', 400), ('{"prompt": "a\\u0000b"}', 200),
-])
+@pytest.mark.parametrize(
+    "body, status",
+    [
+        ("{", 400),
+        ("", 422),
+        ("[]", 422),
+        ('{"prompt": "a", "temperature": NaN}', 422),
+        ('{"prompt": "a", "top_p": Infinity}', 422),
+        ('{"prompt": "a", "temperature": 1e999}', 422),
+        ('{"prompt": "\\ud800"}', 422),
+        ('{"prompt": ["a", "\\udfff b"]}', 422),
+        ('{"prompt": "a", "max_tokens": 0}', 422),
+        ('{"prompt": "a", "max_tokens": 99999}', 422),
+        ('{"prompt": [], "seed": 1}', 422),
+        ('{"prompt": "a", "max_tokens": 1.5}', 422),
+        ('{"prompt": "a", "seed": true}', 422),
+        ('{"prompt": "a", "seed": -1}', 422),
+        ('{"prompt": "a", "max_tokens": "3"}', 422),
+        ('{"prompt": "a", "max_tokens": ' + "9" * 5000 + "}", 400),
+        ("[" * 100_000, 400),
+        ('{"prompt": "a", "other": 1}', 422),
+        ('{"prompt": "a", "stop": [""]}', 422),
+        ('{"prompt": "a", "model": "/etc/hosts"}', 404),
+        ('{"prompt": "' + "a" * 30_000 + '"}', 422),
+        ('{"prompt": "a", "top_p": 0}', 422),
+        ('{"prompt": "a", "number": 3}', 422),
+        (b'{"prompt": "\xff"}', 400),
+        ('{"prompt": "a\\u0000b"}', 200),
+    ],
+)
 def test_what_does_not_fit_is_refused_by_its_place(client, body, status):
     answer = client.post("/v1/generate", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == status, answer.text
@@ -131,11 +162,16 @@ def test_what_does_not_fit_is_refused_by_its_place(client, body, status):
 
 def bomb(side):
     """A PNG of a few bytes that says it has very many pixels."""
+
     def chunk(name, data):
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
-    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
-            + chunk(b"IDAT", zlib.compress(b"\0" * 1000)) + chunk(b"IEND", b""))
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
+        + chunk(b"IDAT", zlib.compress(b"\0" * 1000))
+        + chunk(b"IEND", b"")
+    )
 
 
 @pytest.mark.parametrize("image", ["!", "AAAA", "é", "data:image/png;base64,AAAA", "data:,", "file:///etc/passwd", "/etc/passwd"])
@@ -162,11 +198,15 @@ def test_models_are_those_named_at_the_start(client, runs, tmp_path):
 
 def test_no_path_is_told(client, runs):
     """The run's own words name its folder."""
-    for verb, asked in [("embed", {"model": "gpt", "text": "Der", "pool": "cls"}),
-                        ("embed", {"model": "gpt", "text": "Der", "layer": 99}), ("generate", {"prompt": "Der " * 500}),
-                        ("translate", {"text": "the dog", "beam": 2, "number": 5}),
-                        ("fill", {"text": "no mask"}), ("attention", {"model": "gpt", "text": "Der", "kind": "cross"}),
-                        ("explain", {"model": "classify", "text": "dog", "label": "nothing"})]:
+    for verb, asked in [
+        ("embed", {"model": "gpt", "text": "Der", "pool": "cls"}),
+        ("embed", {"model": "gpt", "text": "Der", "layer": 99}),
+        ("generate", {"prompt": "Der " * 500}),
+        ("translate", {"text": "the dog", "beam": 2, "number": 5}),
+        ("fill", {"text": "no mask"}),
+        ("attention", {"model": "gpt", "text": "Der", "kind": "cross"}),
+        ("explain", {"model": "classify", "text": "dog", "label": "nothing"}),
+    ]:
         message = problem(client.post(f"/v1/{verb}", json=asked), 422)["message"]
         assert str(runs["gpt"].folder.parent) not in message and "/tmp" not in message and "--" not in message, message
 
@@ -208,7 +248,22 @@ def test_figures_are_what_prometheus_reads(client):
 
 def test_the_document_describes_every_endpoint(client):
     document = client.get("/openapi.json").json()
-    for verb in ("translate", "generate", "fill", "classify", "tag", "answer", "embed", "caption", "match", "draw", "attention",
-                 "explain", "completions", "chat/completions", "embeddings"):
+    for verb in (
+        "translate",
+        "generate",
+        "fill",
+        "classify",
+        "tag",
+        "answer",
+        "embed",
+        "caption",
+        "match",
+        "draw",
+        "attention",
+        "explain",
+        "completions",
+        "chat/completions",
+        "embeddings",
+    ):
         assert "post" in document["paths"][f"/v1/{verb}"]
     assert client.get("/docs").status_code == client.get("/redoc").status_code == 404

@@ -88,14 +88,19 @@ def test_of_too_many_connections_the_oldest_without_a_request_goes(runs, listeni
         with served.connect() as asking:
             asking.sendall(WHOLE.replace(b"localhost\r\n", b"localhost\r\nConnection: close\r\n"))
             assert hear(asking).startswith(b"HTTP/1.1 200")
-        assert [hear(one) for one in slow[:10]] == [b""] * 10                     # long before their time is over
+        assert [hear(one) for one in slow[:10]] == [b""] * 10  # long before their time is over
         for one in slow:
             one.close()
 
 
 def test_settings_that_cannot_be():
-    for given, match in (({"port": 70_000}, "port"), ({"queue": 0}, "queue"), ({"deadline": float("nan")}, "deadline"),
-                         ({"hosts": ("http://a",)}, "allow-host"), ({"host": "192.0.2.1"}, "REGARD_TOKEN")):
+    for given, match in (
+        ({"port": 70_000}, "port"),
+        ({"queue": 0}, "queue"),
+        ({"deadline": float("nan")}, "deadline"),
+        ({"hosts": ("http://a",)}, "allow-host"),
+        ({"host": "192.0.2.1"}, "REGARD_TOKEN"),
+    ):
         with pytest.raises(Mistake, match=match):
             Settings(**given)
     assert Settings(host="::1").loopback and Settings(host="localhost").loopback and Settings(host="127.9.9.9").loopback
@@ -116,8 +121,15 @@ def test_models_have_names_of_their_own(runs):
         open_runs([str(folder), str(folder)], "cpu")
 
 
-@pytest.mark.parametrize("words, match", [(["nowhere"], "does not exist"), (["x", "--host", "0.0.0.0"], "REGARD_TOKEN"),
-                                          (["x", "--port", "99999"], "port"), (["=x"], "NAME=RUN")])
+@pytest.mark.parametrize(
+    "words, match",
+    [
+        (["nowhere"], "does not exist"),
+        (["x", "--host", "0.0.0.0"], "REGARD_TOKEN"),
+        (["x", "--port", "99999"], "port"),
+        (["=x"], "NAME=RUN"),
+    ],
+)
 def test_the_command_line_refuses_in_one_line(words, match, monkeypatch):
     monkeypatch.delenv("REGARD_TOKEN", raising=False)
     port = [] if "--port" in words else ["--port", "0"]

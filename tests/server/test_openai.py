@@ -52,7 +52,7 @@ def test_stop_strings_end_a_text(theirs):
     whole = theirs.completions.create(model="gpt", prompt="Der", max_tokens=30, temperature=0).choices[0].text
     stop = whole.strip()[3:5]
     cut = theirs.completions.create(model="gpt", prompt="Der", max_tokens=30, temperature=0, stop=[stop]).choices[0]
-    assert cut.text == whole[:whole.index(stop)].rstrip() and cut.finish_reason == "stop"
+    assert cut.text == whole[: whole.index(stop)].rstrip() and cut.finish_reason == "stop"
 
 
 def test_a_conversation_is_written_as_the_template_says(theirs, runs):
@@ -76,8 +76,11 @@ def test_the_marks_of_a_template_cannot_be_forged(theirs):
 
 def test_embeddings_are_the_runs_vectors(theirs, runs):
     found = theirs.embeddings.create(model="masked", input=["the dog sleeps", "a cat"])
-    np.testing.assert_allclose([one.embedding for one in found.data],
-                               [one.vectors[0] for one in runs["masked"].embed(["the dog sleeps", "a cat"])], atol=1e-5)
+    np.testing.assert_allclose(
+        [one.embedding for one in found.data],
+        [one.vectors[0] for one in runs["masked"].embed(["the dog sleeps", "a cat"])],
+        atol=1e-5,
+    )
     plain = theirs.embeddings.create(model="masked", input="a cat", encoding_format="float")
     np.testing.assert_allclose(plain.data[0].embedding, found.data[1].embedding, atol=1e-5)
 

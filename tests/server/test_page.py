@@ -24,8 +24,11 @@ def test_every_file_is_served(client):
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
 def test_words_reach_the_page_as_text_alone(path):
-    assert not re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|setHTML|DOMParser|createContextualFragment|"
-                          r"\beval\(|new Function|srcdoc|setAttribute\(\"style|cssText|javascript:", TEXT[path.name])
+    assert not re.findall(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|setHTML|DOMParser|createContextualFragment|"
+        r"\beval\(|new Function|srcdoc|setAttribute\(\"style|cssText|javascript:",
+        TEXT[path.name],
+    )
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -62,8 +65,17 @@ def test_words_can_be_read(theme):
     """A contrast of 4.5 to 1, as WCAG 2 (AA) asks for."""
     blocks = re.findall(r":root(?:\[data-theme=dark\])? \{(.*?)\}", TEXT["style.css"], re.S)
     colours = dict(re.findall(r"--([\w-]+): (#\w{6})", blocks[theme == "dark"]))
-    pairs = [("ink", "paper"), ("ink", "card"), ("ink", "tint"), ("soft", "paper"), ("soft", "card"), ("accent", "paper"),
-             ("accent", "card"), ("on-accent", "accent"), ("wrong", "wrong-paper")]
+    pairs = [
+        ("ink", "paper"),
+        ("ink", "card"),
+        ("ink", "tint"),
+        ("soft", "paper"),
+        ("soft", "card"),
+        ("accent", "paper"),
+        ("accent", "card"),
+        ("on-accent", "accent"),
+        ("wrong", "wrong-paper"),
+    ]
     low = {pair: ratio for pair in pairs if (ratio := contrast(*(colours[name] for name in pair))) < 4.5}
     assert not low
 
@@ -71,7 +83,7 @@ def test_words_can_be_read(theme):
 def contrast(one: str, other: str) -> float:
     lights = []
     for colour in (one, other):
-        parts = [int(colour[i:i + 2], 16) / 255 for i in (1, 3, 5)]
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
         linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
         lights.append(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
     return (max(lights) + 0.05) / (min(lights) + 0.05)

@@ -37,8 +37,9 @@ def test_models_say_what_they_can_do(client, runs):
     assert client.get("/v1/models/gpt").json() == found["gpt"]
 
 
-@pytest.mark.parametrize("manner", [{}, {"beam": 1}, {"beam": 3, "number": 2}, {"temperature": 1.5, "seed": 4},
-                                    {"max_tokens": 4}])
+@pytest.mark.parametrize(
+    "manner", [{}, {"beam": 1}, {"beam": 3, "number": 2}, {"temperature": 1.5, "seed": 4}, {"max_tokens": 4}]
+)
 def test_translations(client, runs, manner):
     said = ask(client, "translate", text=TEXTS, **manner)
     for found, expected in zip(said["results"], runs["en-de"].translate(TEXTS, **manner)):
@@ -61,7 +62,7 @@ def test_what_a_translation_looked_at_and_the_tree_of_its_search(client, runs):
     assert found["alignment"]["source"] == expected.source and found["alignment"]["target"] == expected.target
     np.testing.assert_allclose(found["alignment"]["weights"], expected.view()[0], atol=1e-3)
     way = [node["word"] for node in found["tree"] if node["best"]]
-    assert way[:len(found["tokens"])] == found["tokens"]
+    assert way[: len(found["tokens"])] == found["tokens"]
     assert all(-1 <= node["parent"] < place for place, node in enumerate(found["tree"]))
 
 
@@ -89,8 +90,15 @@ def test_a_streamed_text_is_the_whole_one_and_the_runs_own(client, runs, manner)
 
 def test_many_at_once_are_each_what_they_are_alone(client, runs):
     """Clients that come together and one after another, with other prompts, lengths and manners."""
-    asked = [{"prompt": f"Der {'alte ' * (number % 4)}Hund", "max_tokens": 3 + number % 17, "seed": number,
-              **({"temperature": 1.0} if number % 2 else {})} for number in range(40)]
+    asked = [
+        {
+            "prompt": f"Der {'alte ' * (number % 4)}Hund",
+            "max_tokens": 3 + number % 17,
+            "seed": number,
+            **({"temperature": 1.0} if number % 2 else {}),
+        }
+        for number in range(40)
+    ]
     with ThreadPoolExecutor(16) as clients:
         found = list(clients.map(lambda one: ask(client, "generate", **one)["results"][0]["text"], asked))
     assert found == [runs["gpt"].generate([one.pop("prompt")], **one)[0].text for one in asked]
@@ -122,8 +130,9 @@ def test_texts_and_pictures_are_judged(client, runs, picture, encoded):
     (expected,) = runs["masked"].fill(["the [MASK] sleeps"], number=3)
     assert filled["text"] == expected.text and len(filled["candidates"][0]) == 3
     labels = ask(client, "classify", model="classify", text=["the dog sleeps", "a cat"])["results"]
-    assert [one["labels"][0]["label"] for one in labels] == [one[0].label for one in runs["classify"].classify(["the dog sleeps",
-                                                                                                             "a cat"])]
+    assert [one["labels"][0]["label"] for one in labels] == [
+        one[0].label for one in runs["classify"].classify(["the dog sleeps", "a cat"])
+    ]
     (seen,) = ask(client, "classify", model="kinds", image=encoded(picture, "JPEG"))["results"]
     assert sum(one["probability"] for one in seen["labels"]) == pytest.approx(1, abs=1e-3)
     tagged = ask(client, "tag", text="the dog sleeps")["results"][0]

@@ -27,6 +27,7 @@ def ticket(run, prompt="Der", client="a", tokens=5):
 
 def test_clients_take_turns(runs):
     """One that asks for much does not make the others wait behind all of it."""
+
     async def play():
         worker = worker_of(runs["gpt"], at_once=4)
         worker.thread.is_alive = lambda: True
@@ -40,6 +41,7 @@ def test_clients_take_turns(runs):
 
 def test_where_some_have_to_wait_they_begin_in_groups(runs):
     """Not where there is room for all."""
+
     async def play():
         worker, taken = worker_of(runs["gpt"], at_once=16, queue=100), []
         worker.thread.is_alive = lambda: True
@@ -87,6 +89,7 @@ def test_what_waits_and_is_given_up_leaves_the_queue(runs):
 
 def test_who_leaves_is_not_computed_any_further(runs, gated):
     """Of two texts that are written together, one is given up: the next step is of the other alone."""
+
     async def play(free, taken):
         worker = worker_of(runs["gpt"])
         worker.start()
@@ -99,7 +102,7 @@ def test_who_leaves_is_not_computed_any_further(runs, gated):
         steps = len(taken)
         free.release(3)
         await reach(taken, steps + 3)
-        assert taken[steps + 1:] == [1] * (len(taken) - steps - 1)        # the step it was in is the last
+        assert taken[steps + 1 :] == [1] * (len(taken) - steps - 1)  # the step it was in is the last
         free.release(1000)
         found = await asyncio.wait_for(second.future, 20)
         assert found.text == runs["gpt"].generate(["Die"], max_tokens=12)[0]
@@ -157,8 +160,10 @@ def test_a_batch_that_breaks_is_begun_anew(runs, monkeypatch):
 
 
 def test_a_request_that_takes_too_long_is_given_up_in_words(runs, gated):
-    with gated("gpt") as (_, taken), \
-            TestClient(create_app({"gpt": runs["gpt"]}, Settings(deadline=0.3)), base_url="http://localhost") as client:
+    with (
+        gated("gpt") as (_, taken),
+        TestClient(create_app({"gpt": runs["gpt"]}, Settings(deadline=0.3)), base_url="http://localhost") as client,
+    ):
         answer = client.post("/v1/generate", json={"prompt": "Der"})
         assert answer.status_code == 503 and answer.json()["error"]["code"] == "deadline" and answer.headers["retry-after"]
         assert not taken
@@ -191,9 +196,13 @@ def test_a_stream_begins_with_its_first_step(runs, gated, listening):
     with gated("gpt") as (free, taken), listening({"gpt": runs["gpt"]}) as server:
         body = json.dumps({"prompt": "Der", "max_tokens": 20, "stream": True}).encode()
         with socket.create_connection(("127.0.0.1", server.port), timeout=10) as asking:
-            asking.sendall(b"POST /v1/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
-                           + str(len(body)).encode() + b"\r\n\r\n" + body)
-            free.release(2)                           # the prompt, and what the first token is read with
+            asking.sendall(
+                b"POST /v1/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
+                + str(len(body)).encode()
+                + b"\r\n\r\n"
+                + body
+            )
+            free.release(2)  # the prompt, and what the first token is read with
             heard = b""
             while b"data: " not in heard:
                 heard += asking.recv(4096)
@@ -208,8 +217,12 @@ def test_a_client_that_leaves_stops_what_it_asked_for(runs, gated, listening):
             worker = server.app.state.shelf.models["gpt"].worker
             body = json.dumps({"prompt": "Der", "max_tokens": 50, "stream": stream}).encode()
             asking = socket.create_connection(("127.0.0.1", server.port), timeout=10)
-            asking.sendall(b"POST /v1/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
-                           + str(len(body)).encode() + b"\r\n\r\n" + body)
+            asking.sendall(
+                b"POST /v1/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
+                + str(len(body)).encode()
+                + b"\r\n\r\n"
+                + body
+            )
             free.release(4)
             until = time.monotonic() + 10
             while len(taken) < 4 and time.monotonic() < until:
@@ -225,8 +238,10 @@ def test_a_client_that_leaves_stops_what_it_asked_for(runs, gated, listening):
 
 def test_overload_is_answered_at_once_while_the_rest_is_served(runs, gated):
     """Twenty ask where five may wait: some are told to come back while nothing moves at all."""
-    with gated("gpt") as (free, _), \
-            TestClient(create_app({"gpt": runs["gpt"]}, Settings(at_once=2, queue=6)), base_url="http://localhost") as client:
+    with (
+        gated("gpt") as (free, _),
+        TestClient(create_app({"gpt": runs["gpt"]}, Settings(at_once=2, queue=6)), base_url="http://localhost") as client,
+    ):
         found = []
 
         def ask():

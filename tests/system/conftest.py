@@ -39,9 +39,11 @@ class Demo(NamedTuple):
 @pytest.fixture(scope="session")
 def cpu_seconds():
     """Of the children that have ended."""
+
     def used():
         found = resource.getrusage(resource.RUSAGE_CHILDREN)
         return found.ru_utime + found.ru_stime
+
     return used
 
 
@@ -76,6 +78,7 @@ def browser():
 @pytest.fixture(scope="module")
 def window(browser):
     """Opens one: its page, what that complains of, and what it asks for."""
+
     @contextmanager
     def open_(width, height=800, **options):
         page = browser.new_page(viewport={"width": width, "height": height}, **options)
@@ -88,4 +91,5 @@ def window(browser):
             yield page, wrong, asked
         finally:
             page.close()
+
     return open_

@@ -12,9 +12,15 @@ RECIPE = {
     "data": {"world": {"number": 4000, "held_out": 200}},
     "tokens": {"kind": "words", "size": 2000},
     "model": {"kind": "transformer", "layers": 2, "width": 64, "heads": 4, "feed_forward": 128, "max_length": 48, "segments": 2},
-    "train": {"steps": 700, "tokens_per_batch": 2048, "evaluate_every": 350, "save_every": 700,
-              "optimizer": {"learning_rate": 3e-3}, "schedule": {"warmup_steps": 30},
-              "regularize": {"dropout": 0.0, "label_smoothing": 0.0}},
+    "train": {
+        "steps": 700,
+        "tokens_per_batch": 2048,
+        "evaluate_every": 350,
+        "save_every": 700,
+        "optimizer": {"learning_rate": 3e-3},
+        "schedule": {"warmup_steps": 30},
+        "regularize": {"dropout": 0.0, "label_smoothing": 0.0},
+    },
 }
 
 

@@ -26,8 +26,11 @@ def test_it_translates_resolves_it_and_aligns(demo):
 def test_one_head_resolves_it_and_without_it_the_pronouns_suffer(demo):
     """Chosen by where it looks on validation sentences, reported on test sentences. Another head may stand in for it, as after
     training with one thread: then little is lost without the one, and most without both."""
-    done = subprocess.run([sys.executable, "-m", "regard", "explain", str(demo.folder), "--heads", "--number", "310", "--json"],
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "regard", "explain", str(demo.folder), "--heads", "--number", "310", "--json"],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     found, all_heads = told["resolver"], [head["right_noun"]["score"] for head in told["heads"]]
@@ -47,8 +50,15 @@ def test_it_takes_minutes(demo):
 
 
 def test_the_folder_holds_report_and_pictures(demo):
-    for name in ("report.html", "pictures/attention.svg", "pictures/training.svg", "pictures/length.svg",
-                 "pictures/bleu-by-length-test.svg", "README.md", "outputs/test.txt"):
+    for name in (
+        "report.html",
+        "pictures/attention.svg",
+        "pictures/training.svg",
+        "pictures/length.svg",
+        "pictures/bleu-by-length-test.svg",
+        "README.md",
+        "outputs/test.txt",
+    ):
         assert (demo.folder / name).stat().st_size > 0
 
 

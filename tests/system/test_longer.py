@@ -19,27 +19,51 @@ WORLD = {
     "data": {"world": {"number": 20_000, "held_out": 200}},
     "tokens": {"size": 1000},
     "model": {"preset": "tiny", "max_length": 64},
-    "train": {"steps": 250, "tokens_per_batch": 1024, "evaluate_every": 250, "save_every": 250,
-              "optimizer": {"learning_rate": 3e-3}, "schedule": {"warmup_steps": 50}, "regularize": {"dropout": 0.0}},
+    "train": {
+        "steps": 250,
+        "tokens_per_batch": 1024,
+        "evaluate_every": 250,
+        "save_every": 250,
+        "optimizer": {"learning_rate": 3e-3},
+        "schedule": {"warmup_steps": 50},
+        "regularize": {"dropout": 0.0},
+    },
 }
 VARIANTS = {
-    "as published": {"train": {"optimizer": {"kind": "adam", "learning_rate": 2e-3},
-                               "schedule": {"kind": "inverse-sqrt", "warmup_steps": 100}}},
-    "rotary, RMS, SwiGLU, grouped heads": {"model": {"positions": {"kind": "rotary"}, "norm": "rms", "norm_first": True,
-                                                     "activation": "swiglu", "key_value_heads": 2}},
-    "relative bias, muon, trapezoid": {"model": {"positions": {"kind": "relative"}, "norm_first": True},
-                                       "train": {"optimizer": {"kind": "muon"}, "schedule": {"kind": "trapezoid"}}},
-    "ALiBi, learned widths, unigram": {"model": {"positions": {"kind": "alibi"}, "encoder_widths": [96, 128], "norm_first": True},
-                                       "tokens": {"kind": "unigram"}, "train": {"tokens_per_batch": 2048}},
+    "as published": {
+        "train": {"optimizer": {"kind": "adam", "learning_rate": 2e-3}, "schedule": {"kind": "inverse-sqrt", "warmup_steps": 100}}
+    },
+    "rotary, RMS, SwiGLU, grouped heads": {
+        "model": {
+            "positions": {"kind": "rotary"},
+            "norm": "rms",
+            "norm_first": True,
+            "activation": "swiglu",
+            "key_value_heads": 2,
+        }
+    },
+    "relative bias, muon, trapezoid": {
+        "model": {"positions": {"kind": "relative"}, "norm_first": True},
+        "train": {"optimizer": {"kind": "muon"}, "schedule": {"kind": "trapezoid"}},
+    },
+    "ALiBi, learned widths, unigram": {
+        "model": {"positions": {"kind": "alibi"}, "encoder_widths": [96, 128], "norm_first": True},
+        "tokens": {"kind": "unigram"},
+        "train": {"tokens_per_batch": 2048},
+    },
     "separate vocabularies, R-Drop, BPE-dropout, EMA": {
-        "model": {"positions": {"kind": "learned"}, "tie": "target", "norm_first": True}, "tokens": {"joint": False, "size": 600},
-        "train": {"tokens_per_batch": 2048, "ema": 0.98, "regularize": {"dropout": 0.05, "r_drop": 1.0, "bpe_dropout": 0.05}}},
+        "model": {"positions": {"kind": "learned"}, "tie": "target", "norm_first": True},
+        "tokens": {"joint": False, "size": 600},
+        "train": {"tokens_per_batch": 2048, "ema": 0.98, "regularize": {"dropout": 0.05, "r_drop": 1.0, "bpe_dropout": 0.05}},
+    },
 }
 
 
 def merged(base, change):
-    return {**base, **{key: merged(base.get(key, {}), value) if isinstance(value, dict) else value
-                       for key, value in change.items()}}
+    return {
+        **base,
+        **{key: merged(base.get(key, {}), value) if isinstance(value, dict) else value for key, value in change.items()},
+    }
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -64,8 +88,10 @@ def test_compiled_training_agrees_with_eager(tmp_path):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """A run that nobody ended."""
-    settings = merged(WORLD, {"data": {"world": {"number": 2000, "held_out": 50}},
-                              "train": {"steps": 60, "save_every": 5, "evaluate_every": 20}})
+    settings = merged(
+        WORLD,
+        {"data": {"world": {"number": 2000, "held_out": 50}}, "train": {"steps": 60, "save_every": 5, "evaluate_every": 20}},
+    )
     return train(settings, tmp_path_factory.mktemp("whole") / "run", device="cpu").folder
 
 
@@ -73,7 +99,7 @@ def whole(tmp_path_factory):
 def test_a_run_ended_from_outside_goes_on_to_the_same_bits(whole, number, tmp_path):
     folder = tmp_path / "ended"
     words = [sys.executable, "-m", "regard", "train", "--device", "cpu"]
-    same = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}                # of whose bits they are
+    same = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}  # of whose bits they are
     child = subprocess.Popen([*words, str(whole / "recipe.toml"), "--out", str(folder)], stderr=subprocess.PIPE, env=same)
     while not list((folder / "checkpoints").glob("step-*")):
         time.sleep(0.05)

@@ -64,7 +64,7 @@ def test_vectors_are_those_of_sentence_transformers(run):
     texts = [*one[::7], *other[::7]]
     theirs = library.SentenceTransformer(str(run.folder), device="cpu").encode(texts)
     ours = vectors(run, texts)
-    ours /= np.linalg.norm(ours, axis=1, keepdims=True)                           # its last module normalises
+    ours /= np.linalg.norm(ours, axis=1, keepdims=True)  # its last module normalises
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 

@@ -11,9 +11,13 @@ import pytest
 
 pytestmark = pytest.mark.system
 NASTY = "<img src=x onerror=alert(1)>"
-LONG = {"task": "language", "data": {"world": {"number": 200, "held_out": 10}, "language": "target"}, "tokens": {"size": 300},
-        "model": {"kind": "transformer", "layers": 2, "heads": 2, "feed_forward": 32, "width": 16, "max_length": 2200},
-        "train": {"steps": 3, "tokens_per_batch": 512, "evaluate_every": 3, "save_every": 3, "log_every": 3}}
+LONG = {
+    "task": "language",
+    "data": {"world": {"number": 200, "held_out": 10}, "language": "target"},
+    "tokens": {"size": 300},
+    "model": {"kind": "transformer", "layers": 2, "heads": 2, "feed_forward": 32, "width": 16, "max_length": 2200},
+    "train": {"steps": 3, "tokens_per_batch": 512, "evaluate_every": 3, "save_every": 3, "log_every": 3},
+}
 REFUSED = re.compile(r"Failed to load resource: .*\b(401|422|503)\b|ERR_CONNECTION_REFUSED")
 
 
@@ -36,6 +40,7 @@ def served(tmp_path_factory, runs, listening):
 @pytest.fixture(scope="module")
 def opened(window):
     """Opens the page at a model's view; at the end nothing was wrong, and nothing was asked of anybody but its server."""
+
     @contextmanager
     def open_(address, at="", width=1100, refused=False, **options):
         with window(width, **options) as (page, wrong, asked):
@@ -46,6 +51,7 @@ def opened(window):
             assert page.locator("[style*='expression'], script:not([src]), [onclick]").count() == 0
         assert [one for one in wrong if not (refused and REFUSED.search(one))] == []
         assert [one for one in asked if not one.startswith((address, "data:", "blob:"))] == []
+
     return open_
 
 
@@ -58,7 +64,8 @@ def ask(address, verb, **body):
 
 def give_picture(page, stubs):
     page.locator("input[type=file]").set_input_files(
-        {"name": "shapes.png", "mimeType": "image/png", "buffer": base64.b64decode(stubs.picture())})
+        {"name": "shapes.png", "mimeType": "image/png", "buffer": base64.b64decode(stubs.picture())}
+    )
 
 
 def shaded(page, selector):
@@ -78,6 +85,7 @@ def press(page, name):
 
 
 # every view, of real models
+
 
 def test_a_translation_and_what_its_words_looked_at(opened, served):
     with opened(served, "en-de/translate") as page:
@@ -119,7 +127,7 @@ def test_every_head_of_a_model(opened, served):
         assert heads.count() == len(found["layers"]) * len(found["heads"])
         heads.nth(1).click()
         assert page.locator(".result h2").first.inner_text() == "Layer 1, head 2"
-        page.keyboard.press("ArrowDown")                                          # the same head of the next layer
+        page.keyboard.press("ArrowDown")  # the same head of the next layer
         assert page.locator(".result h2").first.inner_text() == f"Layer {found['layers'][1]}, head 2"
         page.get_by_label("all 2 heads of this layer").check()
         assert page.locator(".legend span").count() == 2
@@ -141,8 +149,9 @@ def test_a_text_is_written_and_is_what_the_api_says(opened, served):
         press(page, "Write on")
         words = page.locator(".target .word")
         words.first.wait_for()
-        (said,) = ask(served, "generate", model="gpt", prompt="Der Hund", max_tokens=60, temperature=0.8, top_p=0.95,
-                      looks=True)["results"]
+        (said,) = ask(served, "generate", model="gpt", prompt="Der Hund", max_tokens=60, temperature=0.8, top_p=0.95, looks=True)[
+            "results"
+        ]
         assert words.count() == len(said["tokens"])
         shown = words.evaluate_all("all => all.filter(one => !one.classList.contains('mark')).map(one => one.textContent)")
         assert re.sub(r"[\s↵]", "", "".join(shown)) == re.sub(r"\s", "", said["written"])
@@ -153,10 +162,17 @@ def test_a_text_is_written_and_is_what_the_api_says(opened, served):
         measured(page)
 
 
-@pytest.mark.parametrize("at, button, result", [
-    ("masked/fill", "Fill in", ".bars li"), ("classify/classify", "Classify", ".bars li"), ("tag/tag", "Tag", ".tags span"),
-    ("draw/draw", "Draw", ".gallery img"), ("en-de/embed", "Compare", "canvas.map"),
-    ("masked/attention", "Look", ".thumbs button")])
+@pytest.mark.parametrize(
+    "at, button, result",
+    [
+        ("masked/fill", "Fill in", ".bars li"),
+        ("classify/classify", "Classify", ".bars li"),
+        ("tag/tag", "Tag", ".tags span"),
+        ("draw/draw", "Draw", ".gallery img"),
+        ("en-de/embed", "Compare", "canvas.map"),
+        ("masked/attention", "Look", ".thumbs button"),
+    ],
+)
 def test_the_other_views_of_texts(opened, served, at, button, result):
     with opened(served, at) as page:
         if at.startswith("classify"):
@@ -178,8 +194,15 @@ def test_the_other_views_of_texts(opened, served, at, button, result):
             assert Path(kept.value.path()).read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("at, result", [("caption/caption", ".target .word"), ("clip/match", ".bars li"),
-                                        ("kinds/classify", ".bars li"), ("kinds/attention", "canvas.over")])
+@pytest.mark.parametrize(
+    "at, result",
+    [
+        ("caption/caption", ".target .word"),
+        ("clip/match", ".bars li"),
+        ("kinds/classify", ".bars li"),
+        ("kinds/attention", "canvas.over"),
+    ],
+)
 def test_views_of_pictures(opened, served, stubs, at, result):
     with opened(served, at) as page:
         give_picture(page, stubs)
@@ -199,17 +222,21 @@ def test_views_of_pictures(opened, served, stubs, at, result):
 def test_a_picture_is_dropped_in(opened, served, stubs):
     with opened(served, "caption/caption") as page:
         page.locator(".well").wait_for()
-        page.evaluate("""data => {
+        page.evaluate(
+            """data => {
             const dataTransfer = new DataTransfer(), bytes = Uint8Array.from(atob(data), letter => letter.charCodeAt(0));
             dataTransfer.items.add(new File([bytes], "dropped.png", { type: "image/png" }));
             const drop = new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true });
             document.querySelector(".well").dispatchEvent(drop);
-        }""", stubs.picture())
+        }""",
+            stubs.picture(),
+        )
         page.locator(".target .word").first.wait_for()
         assert "dropped.png" in page.locator(".well").inner_text()
 
 
 # much, little, and what goes wrong
+
 
 def test_two_thousand_tokens_do_not_stop_it(opened, served):
     text = " ".join(["Der Hund schläft ."] * 340)
@@ -222,13 +249,16 @@ def test_two_thousand_tokens_do_not_stop_it(opened, served):
         page.get_by_role("tab", name="Lines").click()
         page.locator(".lines .word").nth(20).hover()
         assert "looks at" in page.locator(".way .told").inner_text()
-        assert page.evaluate("""new Promise(done => { const from = performance.now();
-            requestAnimationFrame(() => done(performance.now() - from)); })""") < 1000
+        assert (
+            page.evaluate("""new Promise(done => { const from = performance.now();
+            requestAnimationFrame(() => done(performance.now() - from)); })""")
+            < 1000
+        )
         page.get_by_role("tab", name="Write").click()
         page.locator("textarea").fill(text)
         page.get_by_text("Options").click()
         page.get_by_label("tokens at most").fill("20")
-        page.get_by_label("temperature").fill("50")                               # untaught, it would end at once
+        page.get_by_label("temperature").fill("50")  # untaught, it would end at once
         press(page, "Write on")
         page.locator(".target .word").first.wait_for(timeout=60_000)
         assert page.locator(".source .word").count() >= 2000
@@ -308,7 +338,7 @@ def test_words_come_one_by_one_and_can_be_stopped(opened, stub):
         page.locator("textarea").fill("break it")
         press(page, "Write on")
         page.get_by_text("the model stumbled; ask again").wait_for()
-        assert page.locator(".flow .word").count() == 5                           # what was said still stands
+        assert page.locator(".flow .word").count() == 5  # what was said still stands
 
 
 def test_words_stay_words(opened, stub):
@@ -325,6 +355,7 @@ def test_words_stay_words(opened, stub):
 
 
 # by keyboard, on a phone, in the dark
+
 
 def focus(page):
     return page.evaluate("""() => { const node = document.activeElement, style = getComputedStyle(node);
@@ -358,7 +389,7 @@ def test_by_keyboard_alone(opened, stub):
         tab_to(page, ".target .word")
         page.keyboard.press("ArrowRight")
         assert "Ziege looked at goat" in page.locator(".told").first.inner_text() and "goat" in shaded(page, ".source .word")
-        page.keyboard.press("Enter")                                              # kept, and measured
+        page.keyboard.press("Enter")  # kept, and measured
         assert page.locator(".target [aria-pressed=true]").inner_text() == "Ziege"
         page.get_by_text("the word '2'").wait_for()
         tab_to(page, ".ways [role=tab]")
@@ -370,7 +401,7 @@ def test_by_keyboard_alone(opened, stub):
         page.keyboard.press("ArrowDown")
         assert "Ziege → The" in page.locator(".way .told").inner_text()
         tab_to(page, "button.plain")
-        page.keyboard.press("Enter")                                              # all heads of this sentence
+        page.keyboard.press("Enter")  # all heads of this sentence
         page.locator(".thumbs button").first.wait_for()
         tab_to(page, ".thumbs button")
         page.keyboard.press("ArrowDown")
@@ -383,8 +414,22 @@ def test_by_keyboard_alone(opened, stub):
         page.get_by_role("button", name="Translate", exact=True).wait_for()
 
 
-@pytest.mark.parametrize("at", ["demo/translate", "demo/attention", "writer/generate", "bert/fill", "film/classify", "tagger/tag",
-                                "reader/answer", "shapes/caption", "clip/match", "dalle/draw", "demo/embed"])
+@pytest.mark.parametrize(
+    "at",
+    [
+        "demo/translate",
+        "demo/attention",
+        "writer/generate",
+        "bert/fill",
+        "film/classify",
+        "tagger/tag",
+        "reader/answer",
+        "shapes/caption",
+        "clip/match",
+        "dalle/draw",
+        "demo/embed",
+    ],
+)
 def test_on_a_phone_of_320_pixels(opened, stub, stubs, at):
     with opened(stub, at, width=320, color_scheme="dark", has_touch=True) as page:
         page.get_by_role("tab", selected=True).first.wait_for()
@@ -400,7 +445,7 @@ def test_on_a_phone_of_320_pixels(opened, stub, stubs, at):
             page.locator(".target .word").nth(2).tap()
             assert page.locator(".target [aria-pressed=true]").count() == 1
         if at == "demo/translate":
-            page.get_by_role("tab", name="Beam tree").tap()                       # wider than the phone
+            page.get_by_role("tab", name="Beam tree").tap()  # wider than the phone
             page.locator("svg.tree").wait_for()
         page.locator("#theme").tap()
         assert page.locator("html").get_attribute("data-theme") == "light"

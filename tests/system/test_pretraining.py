@@ -11,8 +11,12 @@ pytestmark = pytest.mark.system
 BASE = {
     "data": {"world": {"number": 12_000, "held_out": 300}},
     "tokens": {"size": 1000},
-    "train": {"evaluate_every": 250, "optimizer": {"learning_rate": 2e-3}, "schedule": {"warmup_steps": 50},
-              "regularize": {"dropout": 0.0, "label_smoothing": 0.0}},
+    "train": {
+        "evaluate_every": 250,
+        "optimizer": {"learning_rate": 2e-3},
+        "schedule": {"warmup_steps": 50},
+        "regularize": {"dropout": 0.0, "label_smoothing": 0.0},
+    },
 }
 STACK = {"layers": 2, "width": 128, "heads": 4, "feed_forward": 512, "max_length": 64}
 

@@ -42,8 +42,9 @@ main()
 def place(tmp_path_factory, write_job):
     folder = tmp_path_factory.mktemp("job")
     for name, steps in (("job.toml", 20), ("long.toml", 100_000)):
-        write_job(folder / name, steps=steps, evaluate_every=steps, save_every=5, keep=100, log_every=1,
-                  regularize={"dropout": 0.0})
+        write_job(
+            folder / name, steps=steps, evaluate_every=steps, save_every=5, keep=100, log_every=1, regularize={"dropout": 0.0}
+        )
     (folder / "harm.py").write_text(INJECT)
     return folder
 
@@ -68,8 +69,10 @@ def losses(folder):
 
 
 def same_bits(one, other, step):
-    return all(file.read_bytes() == (other / "checkpoints" / f"step-{step:08d}" / file.name).read_bytes()
-               for file in (one / "checkpoints" / f"step-{step:08d}").glob("*.safetensors"))
+    return all(
+        file.read_bytes() == (other / "checkpoints" / f"step-{step:08d}" / file.name).read_bytes()
+        for file in (one / "checkpoints" / f"step-{step:08d}").glob("*.safetensors")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -77,13 +80,24 @@ def whole(place, start):
     """The job on two ranks, undisturbed, with FSDP."""
     status, out, err = finish(start(2, "train", "job.toml", "--out", "whole", "--set", "train.parallel=fsdp"))
     assert status == 0, err
-    assert out.count("bleu") == 1                     # said once
+    assert out.count("bleu") == 1  # said once
     return place / "whole"
 
 
 def test_restarts_go_on_to_the_same_bits(place, start, whole):
-    job = start(2, "train", "job.toml", "--out", "again", "--set", "train.parallel=fsdp", options=["--max-restarts", "2"],
-                script="harm.py", HARM="SIGKILL", AT="12")
+    job = start(
+        2,
+        "train",
+        "job.toml",
+        "--out",
+        "again",
+        "--set",
+        "train.parallel=fsdp",
+        options=["--max-restarts", "2"],
+        script="harm.py",
+        HARM="SIGKILL",
+        AT="12",
+    )
     status, _, err = finish(job)
     assert status == 0, err
     assert "going on from step 10" in err and same_bits(whole, place / "again", 20)
@@ -109,10 +123,16 @@ def test_two_ranks_then_one_then_four(place, start, whole):
     assert (one["epoch"], one["index"]) == (other["epoch"], other["index"])
 
 
-@pytest.mark.parametrize("harm, seconds, said", [
-    ("SIGKILL", 10, "lost another one"), ("raise", 10, "rank 1 failed: ValueError: rank 1 had enough"),
-    ("exit", 10, "lost another one"), ("leave", 10, "lost another one"),
-    ("SIGSTOP", 60, "rank 1 has given no sign of life")])
+@pytest.mark.parametrize(
+    "harm, seconds, said",
+    [
+        ("SIGKILL", 10, "lost another one"),
+        ("raise", 10, "rank 1 failed: ValueError: rank 1 had enough"),
+        ("exit", 10, "lost another one"),
+        ("leave", 10, "lost another one"),
+        ("SIGSTOP", 60, "rank 1 has given no sign of life"),
+    ],
+)
 def test_one_rank_down_ends_all_with_one_cause_first(start, harm, seconds, said, tmp_path):
     job = start(2, "train", "long.toml", "--out", tmp_path / "run", script="harm.py", HARM=harm, AT="12")
     log = tmp_path / "run" / "log.jsonl"
@@ -125,7 +145,7 @@ def test_one_rank_down_ends_all_with_one_cause_first(start, harm, seconds, said,
     assert status != 0 and took < seconds, took
     causes = [line for line in err.splitlines() if line.startswith("regard: ")]
     assert len(causes) == 1 and said in causes[0], err
-    assert "Traceback" not in err[:err.index("regard: ")]
+    assert "Traceback" not in err[: err.index("regard: ")]
     path, notes = checkpoint.newest_good(tmp_path / "run" / "checkpoints")
     assert path.name == "step-00000010" and not notes
     print(f"{harm}: {took:.1f} s")

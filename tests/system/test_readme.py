@@ -15,6 +15,7 @@ COMMANDS = [line.split("  #")[0].strip() for line in BLOCK.splitlines()]
 
 def test_the_readmes_commands_work_in_their_order(tmp_path):
     """As printed, but for fewer training steps."""
+
     def shell(command):
         command = command.replace("regard ", f"{sys.executable} -m regard ", 1)
         return subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True)

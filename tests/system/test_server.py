@@ -35,8 +35,11 @@ def post(url, path, asked, timeout=60):
 
 
 def head(path, body):
-    return (f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-            .encode() + body)
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n".encode()
+        + body
+    )
 
 
 class Process:
@@ -83,16 +86,32 @@ def test_thousands_of_requests_that_fit_the_document_or_do_not(runs, listening):
     from schemathesis.specs.openapi.checks import positive_data_acceptance
 
     seen = {}
-    able = {"translate": "en-de", "fill": "masked", "classify": "classify", "tag": "tag", "embed": "masked", "match": "clip",
-            "embeddings": "masked", "caption": "caption", "draw": "draw", "explain": "classify"}
+    able = {
+        "translate": "en-de",
+        "fill": "masked",
+        "classify": "classify",
+        "tag": "tag",
+        "embed": "masked",
+        "match": "clip",
+        "embeddings": "masked",
+        "caption": "caption",
+        "draw": "draw",
+        "explain": "classify",
+    }
 
     def ask(operation, mode, number):
-        @settings(max_examples=number, deadline=None, database=None, derandomize=True, phases=[Phase.generate],
-                  suppress_health_check=list(HealthCheck))
+        @settings(
+            max_examples=number,
+            deadline=None,
+            database=None,
+            derandomize=True,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
         @given(case=operation.as_strategy(generation_mode=mode))
         def law(case):
             if mode is schemathesis.GenerationMode.POSITIVE and operation.method == "post":
-                case.body["model"] = able.get(operation.path.removeprefix("/v1/"), "gpt")     # else few would come so far
+                case.body["model"] = able.get(operation.path.removeprefix("/v1/"), "gpt")  # else few would come so far
             answer = case.call_and_validate(excluded_checks=[positive_data_acceptance], timeout=60)
             seen[mode.value, answer.status_code] = seen.get((mode.value, answer.status_code), 0) + 1
 
@@ -116,6 +135,7 @@ def test_thousands_of_requests_that_fit_the_document_or_do_not(runs, listening):
 
 def test_slow_sockets_do_not_slow_the_others(runs, listening):
     """Five hundred that never finish their head: the others' p99 does not double, and the slow ones are gone in time."""
+
     def seconds(server, number):
         return sorted(post(server.url, "/v1/translate", {"text": SENTENCES[i % 4]})[2] for i in range(number))
 
@@ -172,7 +192,7 @@ def test_a_hundred_clients_leave_and_a_hundred_computations_stop(runs, listening
             body = json.dumps({"prompt": "Der Hund", "max_tokens": 50, "stream": number % 2 == 0}).encode()
             asking = server.connect()
             asking.sendall(head("/v1/generate", body))
-            free.release(3)                           # the prompt and two tokens
+            free.release(3)  # the prompt and two tokens
             wait_until(lambda: len(worker.running) == 1)
             asking.close()
             wait_until(lambda: all(one.unwanted for one in list(worker.running.values())))
@@ -215,7 +235,7 @@ def test_a_signal_ends_it_in_time_and_well(runs):
         ends = [one[9:12] for one in heard]
         print(f"exit {status} after {took:.1f} s; answers {ends}")
         assert status == 0 and took < 10 and set(ends) <= {b"200", b"429", b"503"}
-        assert all(b"[DONE]" in one for one in heard if one[9:12] == b"200")      # each was told that it is over
+        assert all(b"[DONE]" in one for one in heard if one[9:12] == b"200")  # each was told that it is over
         wait_until(lambda: json.loads(server.log[-1])["event"] == "stopped", 5)
         assert not any("raceback" in line for line in server.log), server.log
 
@@ -258,9 +278,11 @@ def test_many_clients_at_once_and_ten_times_too_many(runs):
         grown = server.memory() - before
         began = time.monotonic()
         wait_until(lambda: ask(asked[0])[0] == 200, 5)
-        print(f"alone {alone:.0f}/s, together {peak:.0f}/s, flooded {good:.0f}/s and {len(refused)} refused in "
-              f"{1000 * statistics.median(one[0] for one in refused or [(0, 0)]):.0f} ms; {grown:+.0f} MB; well after "
-              f"{time.monotonic() - began:.2f} s")
+        print(
+            f"alone {alone:.0f}/s, together {peak:.0f}/s, flooded {good:.0f}/s and {len(refused)} refused in "
+            f"{1000 * statistics.median(one[0] for one in refused or [(0, 0)]):.0f} ms; {grown:+.0f} MB; well after "
+            f"{time.monotonic() - began:.2f} s"
+        )
         assert {status for status, *_ in flood} <= {200, 429, 503} and all(retry for _, retry in refused)
         assert peak > alone and grown < 100
         assert server.figure("regard_failures_total") == 0

@@ -24,8 +24,12 @@ def site(tmp_path_factory, cpu_seconds, demo):
     work, before = folder / "tour", cpu_seconds()
     shutil.copytree(demo.folder, work / "translator")
     (work / "translator.made").write_text(TRANSLATOR, encoding="utf-8")
-    done = subprocess.run([sys.executable, str(ROOT / "docs" / "build.py"), "--out", str(folder / "site"), "--work", str(work)],
-                          capture_output=True, text=True, cwd=folder)
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "build.py"), "--out", str(folder / "site"), "--work", str(work)],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+    )
     print(done.stdout, done.stderr)
     assert done.returncode == 0, done.stderr
     seconds = cpu_seconds() - before + demo.cpu_seconds

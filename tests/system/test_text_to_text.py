@@ -10,16 +10,30 @@ pytestmark = pytest.mark.system
 WORLD = {"number": 8_000, "held_out": 100}
 RECIPE = {
     "task": "text-to-text",
-    "data": {"mixing": "equal", "tasks": {
-        "to_german": {"prefix": "translate English to German: ", "world": WORLD},
-        "to_english": {"prefix": "translate German to English: ", "world": WORLD, "reverse": True},
-        "it": {"prefix": "gender of it: ", "kind": "classify", "world": WORLD,
-               "labels": {"m": "masculine", "f": "feminine", "n": "neuter"}}}},
+    "data": {
+        "mixing": "equal",
+        "tasks": {
+            "to_german": {"prefix": "translate English to German: ", "world": WORLD},
+            "to_english": {"prefix": "translate German to English: ", "world": WORLD, "reverse": True},
+            "it": {
+                "prefix": "gender of it: ",
+                "kind": "classify",
+                "world": WORLD,
+                "labels": {"m": "masculine", "f": "feminine", "n": "neuter"},
+            },
+        },
+    },
     "tokens": {"kind": "words", "size": 2000},
     "model": {"preset": "tiny", "width": 64, "feed_forward": 256, "norm_first": True, "max_length": 64},
-    "train": {"steps": 900, "tokens_per_batch": 1500, "evaluate_every": 300, "save_every": 300,
-              "optimizer": {"learning_rate": 4e-3}, "schedule": {"warmup_steps": 50},
-              "regularize": {"dropout": 0.0, "label_smoothing": 0.0}},
+    "train": {
+        "steps": 900,
+        "tokens_per_batch": 1500,
+        "evaluate_every": 300,
+        "save_every": 300,
+        "optimizer": {"learning_rate": 4e-3},
+        "schedule": {"warmup_steps": 50},
+        "regularize": {"dropout": 0.0, "label_smoothing": 0.0},
+    },
     "decode": {"beam": 1},
 }
 

@@ -77,7 +77,7 @@ def test_pages_to_look_around_in(window, group, tmp_path, view):
         else:
             page.locator("#stage canvas").hover(position={"x": 2, "y": 2})
             assert "→" in page.locator("#said").inner_text()
-        for name in VIEWS.values():                   # every other view, every layer and kind, with a head less
+        for name in VIEWS.values():  # every other view, every layer and kind, with a head less
             page.get_by_role("button", name=name, exact=True).click()
             for select in page.locator("#choose select").all():
                 select.select_option(index=1)
@@ -90,14 +90,21 @@ def test_pages_to_look_around_in(window, group, tmp_path, view):
 @pytest.mark.parametrize("kind", ["matrix", "lines", "model", "entropy", "tree", "positions", "curves"])
 def test_pages_around_a_picture(window, group, tmp_path, kind):
     found = group[0]
-    nodes = [Node(-1, 1, NASTY, -0.1, KEPT, best=True), Node(-1, 1, "b", -1.0, PRUNED),
-             Node(0, 2, "c", -0.2, ENDED, -0.1, best=True)]
+    nodes = [
+        Node(-1, 1, NASTY, -0.1, KEPT, best=True),
+        Node(-1, 1, "b", -1.0, PRUNED),
+        Node(0, 2, "c", -0.2, ENDED, -0.1, best=True),
+    ]
     points = [{"share": share, "score": 0.1, "low": 0.0, "high": 0.2} for share in (1, 50)]
-    drawn = {"matrix": lambda: alignment(found.weights[0, 0], found.keys, found.queries, darkest=found.darkest),
-             "lines": lambda: lines(found.weights[0], found.queries, found.keys, found.heads),
-             "model": lambda: model(found), "entropy": lambda: spread(found), "tree": lambda: tree(nodes),
-             "curves": lambda: lost_over_share({"without": dict.fromkeys(found.keys[:9], points)}),
-             "positions": lambda: positions(np.sin(np.outer(np.arange(50), 1 / np.arange(1, 129))))}[kind]()
+    drawn = {
+        "matrix": lambda: alignment(found.weights[0, 0], found.keys, found.queries, darkest=found.darkest),
+        "lines": lambda: lines(found.weights[0], found.queries, found.keys, found.heads),
+        "model": lambda: model(found),
+        "entropy": lambda: spread(found),
+        "tree": lambda: tree(nodes),
+        "curves": lambda: lost_over_share({"without": dict.fromkeys(found.keys[:9], points)}),
+        "positions": lambda: positions(np.sin(np.outer(np.arange(50), 1 / np.arange(1, 129)))),
+    }[kind]()
     save_any(drawn, tmp_path / "a.html", NASTY)
 
     def look(page):
@@ -122,7 +129,7 @@ def test_neurons_are_pointed_at(browser, window, asking, tmp_path, number):
         first.hover()
         assert SHOWN[:5] in page.locator(".sums .asks").inner_text()
         page.locator("h1").hover()
-        assert SHOWN[:5] not in page.locator(".sums .asks").inner_text()          # pointed at, not kept
+        assert SHOWN[:5] not in page.locator(".sums .asks").inner_text()  # pointed at, not kept
         first.click()
         page.locator("h1").hover()
         assert SHOWN[:5] in page.locator(".sums .asks").inner_text()
@@ -154,6 +161,13 @@ def test_steps_are_gone_through(browser, window, stepping, tmp_path, number, own
         assert step() == f"step 4 of {number}" and page.locator("#stage [title]").count() >= 1
 
     opened(window, path, around)
-    unscripted(browser, path, lambda page: page.locator(".steps tbody tr").count() == number
-               and page.locator(".steps tbody tr").last.is_visible() and page.locator("#stage").is_hidden()
-               and "<img onerror> 0.20" in page.locator(".steps tbody tr").first.inner_text())
+    unscripted(
+        browser,
+        path,
+        lambda page: (
+            page.locator(".steps tbody tr").count() == number
+            and page.locator(".steps tbody tr").last.is_visible()
+            and page.locator("#stage").is_hidden()
+            and "<img onerror> 0.20" in page.locator(".steps tbody tr").first.inner_text()
+        ),
+    )

@@ -11,8 +11,11 @@ from regard.tokens.detokenizer import Detokenizer
 from regard.tokens.special import SPECIALS
 from regard.tokens.tokenizer import Tokenizer, train_tokenizer
 
-TEXTS = ["the dog doesn't sleep, the cat does!", "größere Bäume; 漢字 und 日本語 😀",
-         "a b c d e f g h i j k l m n o p q r s t u v w x y z"] * 3
+TEXTS = [
+    "the dog doesn't sleep, the cat does!",
+    "größere Bäume; 漢字 und 日本語 😀",
+    "a b c d e f g h i j k l m n o p q r s t u v w x y z",
+] * 3
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
@@ -30,23 +33,43 @@ def byte_fallback():
     library = Library(models.BPE(numbers, [("▁", "▁")], unk_token="<unk>", byte_fallback=True))
     library.add_special_tokens(SPECIALS)
     library.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
-    library.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
-                                         decoders.Strip(" ", 1, 0)])
+    library.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
     return Tokenizer(library)
 
 
 MAKE = {
-    **{kind: lambda kind=kind: train_tokenizer(Tokens(kind=kind, size=150), TEXTS)
-       for kind in ("bpe", "wordpiece", "unigram", "words", "characters")},
-    "byte-level": lambda: trained(models.BPE(), trainers.BpeTrainer, pre_tokenizers.ByteLevel(add_prefix_space=False),
-                                  decoders.ByteLevel(), vocab_size=300, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()),
-    "bert": lambda: trained(models.WordPiece(unk_token="<unk>"), trainers.WordPieceTrainer, pre_tokenizers.BertPreTokenizer(),
-                            decoders.WordPiece(), vocab_size=120),
-    "suffixed": lambda: trained(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"), trainers.BpeTrainer,
-                                pre_tokenizers.BertPreTokenizer(), decoders.BPEDecoder(suffix="</w>"), vocab_size=150,
-                                end_of_word_suffix="</w>"),
-    "no decoder": lambda: trained(models.WordLevel(unk_token="<unk>"), trainers.WordLevelTrainer, pre_tokenizers.Whitespace(),
-                                  None),
+    **{
+        kind: lambda kind=kind: train_tokenizer(Tokens(kind=kind, size=150), TEXTS)
+        for kind in ("bpe", "wordpiece", "unigram", "words", "characters")
+    },
+    "byte-level": lambda: trained(
+        models.BPE(),
+        trainers.BpeTrainer,
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+        vocab_size=300,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    ),
+    "bert": lambda: trained(
+        models.WordPiece(unk_token="<unk>"),
+        trainers.WordPieceTrainer,
+        pre_tokenizers.BertPreTokenizer(),
+        decoders.WordPiece(),
+        vocab_size=120,
+    ),
+    "suffixed": lambda: trained(
+        models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"),
+        trainers.BpeTrainer,
+        pre_tokenizers.BertPreTokenizer(),
+        decoders.BPEDecoder(suffix="</w>"),
+        vocab_size=150,
+        end_of_word_suffix="</w>",
+    ),
+    "no decoder": lambda: trained(
+        models.WordLevel(unk_token="<unk>"), trainers.WordLevelTrainer, pre_tokenizers.Whitespace(), None
+    ),
     "byte fallback": byte_fallback,
 }
 
@@ -85,7 +108,7 @@ def test_a_piece_comes_as_soon_as_it_is_certain():
     assert pieces(bytewise, [], ids) == ["", "a", " ", "", "", "漢", "b", ""]
     assert pieces(bytewise, [], ids[:4]) == ["", "a", " ", "", "", "�"]
     ids = [fallback.library.token_to_id(token) for token in ("a", "<0xE6>", "<0xBC>", "<0xA2>", "<0xE6>", "b")]
-    assert pieces(fallback, [], ids) == ["", "a", "", "", "", "", "����b", ""]    # one wrong byte spoils the run
+    assert pieces(fallback, [], ids) == ["", "a", "", "", "", "", "����b", ""]  # one wrong byte spoils the run
     assert pieces(fallback, [], ids[:4]) == ["", "a", "", "", "", "漢"]
 
 

@@ -15,13 +15,44 @@ from regard.worlds import bilingual
 
 TEXTS = [pair.target for pair in bilingual.generate(300, 1, level=1)]
 KINDS = {
-    "bpe": Tokens(kind="bpe", size=200), "lowercase": Tokens(kind="bpe", size=200, lowercase=True),
-    "without punctuation apart": Tokens(kind="bpe", size=200, punctuation=False), "bytes": Tokens(kind="bytes", size=400),
-    "wordpiece": Tokens(kind="wordpiece", size=200), "unigram": Tokens(kind="unigram", size=200),
+    "bpe": Tokens(kind="bpe", size=200),
+    "lowercase": Tokens(kind="bpe", size=200, lowercase=True),
+    "without punctuation apart": Tokens(kind="bpe", size=200, punctuation=False),
+    "bytes": Tokens(kind="bytes", size=400),
+    "wordpiece": Tokens(kind="wordpiece", size=200),
+    "unigram": Tokens(kind="unigram", size=200),
     "words": Tokens(kind="words", size=200),
 }
-WORDS = st.sampled_from(["Der", "größere", "Hund.", "ΣΑΣ", "don't", "ﬁ", "e\u0301", "\u0301", "▁", "a▁b", "▁c", "_", "漢字",
-                         "\x1c", "\t", "\xa0", "\u3000", "\u2028", "", "<pad>", "[MASK]", "##er", "İ", "\u200d", "12,5", "'s"])
+WORDS = st.sampled_from(
+    [
+        "Der",
+        "größere",
+        "Hund.",
+        "ΣΑΣ",
+        "don't",
+        "ﬁ",
+        "e\u0301",
+        "\u0301",
+        "▁",
+        "a▁b",
+        "▁c",
+        "_",
+        "漢字",
+        "\x1c",
+        "\t",
+        "\xa0",
+        "\u3000",
+        "\u2028",
+        "",
+        "<pad>",
+        "[MASK]",
+        "##er",
+        "İ",
+        "\u200d",
+        "12,5",
+        "'s",
+    ]
+)
 TEXT = st.one_of(st.text(), st.lists(WORDS).map(" ".join), st.lists(WORDS).map("".join))
 
 
@@ -55,13 +86,29 @@ def test_characters_are_not_cut():
     assert cutter(train_tokenizer(Tokens(kind="characters"), TEXTS)) is whole
 
 
-@pytest.mark.parametrize("change", [
-    {"normalizer": None}, {"normalizer": {"type": "NFKC"}}, {"pre_tokenizer": None},
-    {"pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": True}},
-    {"pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": False}},
-    {"added_tokens": [{"id": 0, "content": "Der Hund", "special": False, "single_word": False, "lstrip": False, "rstrip": False,
-                       "normalized": False}]},
-])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"normalizer": None},
+        {"normalizer": {"type": "NFKC"}},
+        {"pre_tokenizer": None},
+        {"pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": True}},
+        {"pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": False}},
+        {
+            "added_tokens": [
+                {
+                    "id": 0,
+                    "content": "Der Hund",
+                    "special": False,
+                    "single_word": False,
+                    "lstrip": False,
+                    "rstrip": False,
+                    "normalized": False,
+                }
+            ]
+        },
+    ],
+)
 def test_what_is_not_known_is_left_whole(change):
     known = json.loads(train_tokenizer(KINDS["bpe"], TEXTS).to_json())
     assert cutter(Tokenizer(Library.from_str(json.dumps(known)))) is not whole

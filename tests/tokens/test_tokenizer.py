@@ -53,7 +53,7 @@ def test_text_that_is_tokenised_already_is_split_at_spaces_only():
     text = "mr. <unk> is chairman of n.v. 's <unk> board"
     tokenizer = train_tokenizer(Tokens(kind="words", punctuation=False), [text])
     assert [piece.strip() for piece in tokenizer.pieces(tokenizer.encode([text])[0])] == text.split()
-    assert UNK not in tokenizer.encode([text])[0]                                # "<unk>" in a text is a word like others
+    assert UNK not in tokenizer.encode([text])[0]  # "<unk>" in a text is a word like others
 
 
 def test_specials_in_text_are_only_text(tokenizer):
@@ -79,8 +79,17 @@ def test_saved_and_loaded_is_the_same(tokenizer, tmp_path):
     assert load_tokenizer(tmp_path / "tokenizer.json").encode(TEXTS) == tokenizer.encode(TEXTS)
 
 
-COMPOSED = ["cafe\u0301", "cafe\u0301s", "\u1112\u1161\u11ab\u1100\u116e\u11a8", "A\u030angstro\u0308m,", "dog", "Äpfel", "😀",
-            "x\u0301.", "ﬁn"]
+COMPOSED = [
+    "cafe\u0301",
+    "cafe\u0301s",
+    "\u1112\u1161\u11ab\u1100\u116e\u11a8",
+    "A\u030angstro\u0308m,",
+    "dog",
+    "Äpfel",
+    "😀",
+    "x\u0301.",
+    "ﬁn",
+]
 SPACES = [" ", "  ", "\r\n", "\n\t", "\u00a0", "\u2003 "]
 
 
@@ -98,7 +107,7 @@ def test_every_token_stands_where_it_is_said_to(tokenizer, words, spaces, inside
     for word, of in zip(words, range(len(words))):
         own = [span for span, number in zip(spans.tolist(), tokenizer.encode_words([text])[0][1]) if number == of]
         own = [span for span in own if span[0] < span[1]]
-        assert text[own[0][0]:own[-1][1]] == word
+        assert text[own[0][0] : own[-1][1]] == word
 
 
 @pytest.mark.parametrize("text", ["", "{}", "not json", '{"model": {"type": "BPE", "vocab": {}, "merges": [["a"]]}}'])

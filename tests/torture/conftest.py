@@ -26,28 +26,60 @@ from regard.training import checkpoint
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 DONE: Counter[str] = Counter()
-LOOP = {"steps": 24, "evaluate_every": 6, "save_every": 3, "log_every": 4, "keep": 2, "optimizer": {"learning_rate": 3e-3},
-        "schedule": {"warmup_steps": 8}, "regularize": {"dropout": 0.1}}
+LOOP = {
+    "steps": 24,
+    "evaluate_every": 6,
+    "save_every": 3,
+    "log_every": 4,
+    "keep": 2,
+    "optimizer": {"learning_rate": 3e-3},
+    "schedule": {"warmup_steps": 8},
+    "regularize": {"dropout": 0.1},
+}
 BLOCK = {"layers": 1, "width": 16, "heads": 2, "feed_forward": 32}
 SENTENCES = {"world": {"number": 120, "held_out": 10}}
 SHAPES = {"world": {"kind": "shapes", "number": 48, "held_out": 8}, "size": 24}
 RECIPES = {
-    "translation": {"data": SENTENCES, "tokens": {"size": 200},
-                    "model": {"preset": "tiny", "width": 16, "heads": 2, "feed_forward": 32, "max_length": 64},
-                    "train": {**LOOP, "tokens_per_batch": 512, "evaluate_sentences": 2, "ema": 0.9,
-                              "regularize": {"dropout": 0.1, "bpe_dropout": 0.1}},
-                    "decode": {"max_tokens": 6}},
-    "GPT": {"task": "language", "data": SENTENCES, "tokens": {"size": 200},
-            "model": {**BLOCK, "kind": "transformer", "max_length": 64},
-            "train": {**LOOP, "tokens_per_batch": 512, "average": 2, "gradient_accumulation_steps": 2}},
-    "BERT": {"task": "masked", "data": SENTENCES, "tokens": {"size": 200},
-             "model": {**BLOCK, "kind": "transformer", "max_length": 64},
-             "train": {**LOOP, "tokens_per_batch": 512, "patience": 3, "optimizer": {"kind": "muon"}}},
-    "ViT": {"task": "classify", "data": {**SHAPES, "of": "kind"}, "model": {**BLOCK, "kind": "vit", "patch": 8},
-            "train": {**LOOP, "pictures_per_batch": 16, "augment": {"crop": 1, "flip": True, "mixup": 0.4}}},
-    "CLIP": {"task": "contrast", "data": SHAPES, "tokens": {"kind": "words"},
-             "model": {"space": 8, "image": {**BLOCK, "patch": 8}, "text": {**BLOCK, "max_length": 24}},
-             "train": {**LOOP, "pictures_per_batch": 16}},
+    "translation": {
+        "data": SENTENCES,
+        "tokens": {"size": 200},
+        "model": {"preset": "tiny", "width": 16, "heads": 2, "feed_forward": 32, "max_length": 64},
+        "train": {
+            **LOOP,
+            "tokens_per_batch": 512,
+            "evaluate_sentences": 2,
+            "ema": 0.9,
+            "regularize": {"dropout": 0.1, "bpe_dropout": 0.1},
+        },
+        "decode": {"max_tokens": 6},
+    },
+    "GPT": {
+        "task": "language",
+        "data": SENTENCES,
+        "tokens": {"size": 200},
+        "model": {**BLOCK, "kind": "transformer", "max_length": 64},
+        "train": {**LOOP, "tokens_per_batch": 512, "average": 2, "gradient_accumulation_steps": 2},
+    },
+    "BERT": {
+        "task": "masked",
+        "data": SENTENCES,
+        "tokens": {"size": 200},
+        "model": {**BLOCK, "kind": "transformer", "max_length": 64},
+        "train": {**LOOP, "tokens_per_batch": 512, "patience": 3, "optimizer": {"kind": "muon"}},
+    },
+    "ViT": {
+        "task": "classify",
+        "data": {**SHAPES, "of": "kind"},
+        "model": {**BLOCK, "kind": "vit", "patch": 8},
+        "train": {**LOOP, "pictures_per_batch": 16, "augment": {"crop": 1, "flip": True, "mixup": 0.4}},
+    },
+    "CLIP": {
+        "task": "contrast",
+        "data": SHAPES,
+        "tokens": {"kind": "words"},
+        "model": {"space": 8, "image": {**BLOCK, "patch": 8}, "text": {**BLOCK, "max_length": 24}},
+        "train": {**LOOP, "pictures_per_batch": 16},
+    },
 }
 
 
@@ -109,9 +141,11 @@ class Runs:
     def start(self, out: Path, *words, before=lambda: None) -> Child:
         """Begin a run or go on with it."""
         first = [out, "--resume"] if (out / "recipe.toml").exists() else [self.folder / "recipe.toml", "--out", out]
+
         def prepare():
             before()
             at_the_end(lambda: (out / "random").write_bytes(torch.get_rng_state().numpy().tobytes()))
+
         return Child(out.with_name(f"{out.name}.err"), ["train", *first, "--device", "cpu", "--no-evaluate", *words], prepare)
 
     def fresh(self) -> Path:
@@ -122,10 +156,12 @@ class Runs:
 def at_the_end(write):
     """Do something after training, in the child."""
     fit = regard.run.train.train
+
     def then(*args, **named):
         found = fit(*args, **named)
         write()
         return found
+
     regard.run.train.train = then
 
 
@@ -150,6 +186,7 @@ def runs(tmp_path_factory):
     if torch.get_num_threads() > 1:
         pytest.skip("these fork: OMP_NUM_THREADS=1 pytest tests/torture, as make system and make torture do")
     made = {}
+
     def of(name, **changes):
         key = json.dumps([name, changes], sort_keys=True)
         if key not in made:
@@ -157,6 +194,7 @@ def runs(tmp_path_factory):
             settings["train"].update(changes)
             made[key] = Runs(tmp_path_factory.mktemp(name), settings)
         return made[key]
+
     return of
 
 
@@ -169,6 +207,7 @@ def chance(request):
 def count():
     def add(what, number=1):
         DONE[what] += number
+
     return add
 
 

@@ -40,9 +40,11 @@ def test_a_write_that_stops_anywhere_leaves_the_checkpoint_before(tmp_path, in_c
         folder = tmp_path / str(number)
         checkpoint.save(folder, 1, Checkpoint(tensors(4), {"step": 1}))
         limit = number * whole // offsets
+
         def act(folder=folder, limit=limit):
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
             refuse(folder, 256)
+
         assert in_child(act) == "", f"at {limit} bytes"
         count("writes cut short by the kernel (RLIMIT_FSIZE)")
 
@@ -94,7 +96,7 @@ def test_every_flipped_bit_and_every_truncation_is_found(good, chance, count, fl
         if number < flips:
             spoilt[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
         else:
-            del spoilt[chance.randrange(len(data)):]
+            del spoilt[chance.randrange(len(data)) :]
         victim.write_bytes(spoilt)
         found, notes = checkpoint.newest_good(good)
         assert found == good / "step-00000001" and len(notes) == 1 and "damaged" in notes[0], (victim, number)
@@ -107,8 +109,13 @@ def test_every_flipped_bit_and_every_truncation_is_found(good, chance, count, fl
 
 def test_files_that_are_missing_empty_or_swapped_are_found(good, tmp_path, count):
     names = [path.name for path in (good / "step-00000002").iterdir()]
-    other = {"model.safetensors": "ema.safetensors", "ema.safetensors": "model.safetensors", "state.json": "hashes.json",
-             "optimizer.safetensors": "model.safetensors", "hashes.json": "state.json"}
+    other = {
+        "model.safetensors": "ema.safetensors",
+        "ema.safetensors": "model.safetensors",
+        "state.json": "hashes.json",
+        "optimizer.safetensors": "model.safetensors",
+        "hashes.json": "state.json",
+    }
     for name in names:
         for harm in ("missing", "empty", "swapped inside", "swapped with the one before", "a folder"):
             spoilt = tmp_path / f"{name}-{harm}"

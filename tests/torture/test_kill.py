@@ -19,7 +19,7 @@ def die_in_saving(chance):
     place = chance.choice(list(CALLS))
     left = chance.randrange(5 * CALLS[place])
     real, save, share, before = getattr(checkpoint, place), checkpoint.save, chance.random(), chance.random() < 0.5
-    saving = place == "remove_folder"                 # which happens nowhere else
+    saving = place == "remove_folder"  # which happens nowhere else
 
     def saved(*args):
         nonlocal saving
@@ -34,7 +34,7 @@ def die_in_saving(chance):
         if left >= 0 or not saving:
             return real(path, *rest)
         if place == "write_durably":
-            path.write_bytes(rest[0][:int(share * len(rest[0]))])
+            path.write_bytes(rest[0][: int(share * len(rest[0]))])
         elif not before:
             real(path, *rest)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -50,7 +50,7 @@ def torment(runs, chance, count, *, at_any_moment, in_saving):
     while kills:
         if kills[-1] == "saving":
             child = runs.start(out, before=lambda: die_in_saving(chance))
-            chance.random()                           # the child has a copy: the next one must not die at the same place
+            chance.random()  # the child has a copy: the next one must not die at the same place
             chance.random()
         else:
             child = runs.start(out)
@@ -58,7 +58,7 @@ def torment(runs, chance, count, *, at_any_moment, in_saving):
             child.send(signal.SIGKILL)
         status = child.wait()
         assert status in (0, -signal.SIGKILL), child.said()
-        if status == 0:                               # it was faster: from the beginning, the other kills are still owed
+        if status == 0:  # it was faster: from the beginning, the other kills are still owed
             out = runs.fresh()
             continue
         count(f"killed, {'inside saving' if kills.pop() == 'saving' else 'at any moment'}")

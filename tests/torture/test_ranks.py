@@ -30,8 +30,18 @@ def bits(folder):
 @pytest.mark.parametrize("kind, ranks", [("ddp", 2), ("fsdp", 2), ("ddp", 3), ("fsdp", 3)])
 def test_any_rank_killed_at_any_moment(torchrun, write_job, tmp_path, kind, ranks):
     def start(out, restarts):
-        return torchrun(tmp_path, ranks, "train", "job.toml", "--out", out, "--set", f"train.parallel={kind}", "--no-evaluate",
-                        options=["--max-restarts", str(restarts)])
+        return torchrun(
+            tmp_path,
+            ranks,
+            "train",
+            "job.toml",
+            "--out",
+            out,
+            "--set",
+            f"train.parallel={kind}",
+            "--no-evaluate",
+            options=["--max-restarts", str(restarts)],
+        )
 
     chance = random.Random(f"{kind} {ranks}")
     write_job(tmp_path / "job.toml", steps=300, evaluate_every=100, save_every=20, log_every=20, ema=0.9)
@@ -105,13 +115,29 @@ KINDS = {
     "tagger": {"task": "tag", **SENTENCES, "model": {"kind": "transformer", **BLOCK, "max_length": 64}},
     "ELMo": {"task": "language", **SENTENCES, "model": {"kind": "elmo", "width": 16}},
     "ViT": {"task": "classify", "data": {**SHAPES["data"], "of": "kind"}, "model": {"kind": "vit", "patch": 8, **BLOCK}},
-    "CLIP": {"task": "contrast", **WORDS,
-             "model": {"space": 8, "image": {"patch": 8, **BLOCK}, "text": {**BLOCK, "max_length": 32}}},
-    "captioner": {"task": "caption", **WORDS, "model": {"encoder": {"kind": "patches", "patch": 8, **BLOCK}, "max_length": 40,
-                                                        "decoder": {"kind": "transformer", **BLOCK}}},
-    "Show, Attend and Tell": {"task": "caption", **WORDS, "model": {
-        "encoder": {"kind": "cnn", "widths": [8, 8, 8], "strides": [2, 2, 2]}, "decoder": {"kind": "lstm", "width": 16},
-        "max_length": 40}},
+    "CLIP": {
+        "task": "contrast",
+        **WORDS,
+        "model": {"space": 8, "image": {"patch": 8, **BLOCK}, "text": {**BLOCK, "max_length": 32}},
+    },
+    "captioner": {
+        "task": "caption",
+        **WORDS,
+        "model": {
+            "encoder": {"kind": "patches", "patch": 8, **BLOCK},
+            "max_length": 40,
+            "decoder": {"kind": "transformer", **BLOCK},
+        },
+    },
+    "Show, Attend and Tell": {
+        "task": "caption",
+        **WORDS,
+        "model": {
+            "encoder": {"kind": "cnn", "widths": [8, 8, 8], "strides": [2, 2, 2]},
+            "decoder": {"kind": "lstm", "width": 16},
+            "max_length": 40,
+        },
+    },
 }
 
 

@@ -32,7 +32,7 @@ def many(runs, chance, count, state_of, times):
     while times:
         number = chance.choice([signal.SIGTERM, signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
         came, status, seconds, said = interrupt(runs, out, chance, number)
-        if status == 0:                               # it was faster
+        if status == 0:  # it was faster
             assert state_of(out) == runs.expected
             out = runs.fresh()
             continue
@@ -40,7 +40,7 @@ def many(runs, chance, count, state_of, times):
         assert "Traceback" not in said and said.splitlines()[-1].startswith("regard: interrupted; everything is saved")
         path, damaged = checkpoint.newest_good(out / "checkpoints")
         assert not damaged and seconds < LIMIT
-        if path is None:                              # it had not begun its first step: nothing to save, and not counted
+        if path is None:  # it had not begun its first step: nothing to save, and not counted
             continue
         times, slowest = times - 1, max(slowest, seconds)
         count("interrupted by a signal, a good checkpoint within 10 s")

@@ -26,16 +26,28 @@ def store():
 @pytest.fixture(scope="session")
 def trainer():
     """Makes one."""
-    def make(store, folder, objective=None, evaluate=lambda model: {"valid_loss": 1.0}, dropout=0.2, width=16, norm="layer",
-             **settings):
-        settings = Train(**{"steps": 8, "tokens_per_batch": 256, "log_every": 2, "evaluate_every": 4, "save_every": 2, "keep": 10,
-                            **settings})
+
+    def make(
+        store, folder, objective=None, evaluate=lambda model: {"valid_loss": 1.0}, dropout=0.2, width=16, norm="layer", **settings
+    ):
+        settings = Train(
+            **{"steps": 8, "tokens_per_batch": 256, "log_every": 2, "evaluate_every": 4, "save_every": 2, "keep": 10, **settings}
+        )
         torch.manual_seed(5)
         regularize = Regularize(dropout=dropout)
         shape = TransformerModel(preset="tiny", width=width, heads=2, feed_forward=2 * width, norm=norm)
         model = Transformer(shape, 300, 300, regularize)
         folder.mkdir(exist_ok=True)
         log = Log(folder / "log.jsonl", steps=settings.steps)
-        return Trainer(model, objective or Say(regularize), Batches(store, settings.tokens_per_batch, 1), settings, seed=1,
-                       folder=folder / "checkpoints", log=log, evaluate=evaluate)
+        return Trainer(
+            model,
+            objective or Say(regularize),
+            Batches(store, settings.tokens_per_batch, 1),
+            settings,
+            seed=1,
+            folder=folder / "checkpoints",
+            log=log,
+            evaluate=evaluate,
+        )
+
     return make

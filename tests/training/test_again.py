@@ -26,7 +26,8 @@ def test_steps_run_again_come_out_the_same(store, trainer, tmp_path, finished, s
 def test_a_step_that_comes_out_differently_is_named(store, trainer, tmp_path, finished):
     fresh = trainer(store, tmp_path, ema=0.9, optimizer={"learning_rate": 2e-3})
     assert differences(fresh, finished / "step-00000008", 4) == [
-        f"step-00000006/{name}.safetensors" for name in ("model", "optimizer", "ema")]
+        f"step-00000006/{name}.safetensors" for name in ("model", "optimizer", "ema")
+    ]
 
 
 def test_one_bit_of_the_optimiser_is_enough(store, trainer, tmp_path, finished):

@@ -51,9 +51,11 @@ def test_any_damage_is_found_and_the_one_before_is_taken(saved, name, harm):
 
 def test_a_full_disk_leaves_the_old_checkpoint_and_no_litter(saved, monkeypatch):
     path, tensors = saved
+
     def full(target: Path, data: bytes) -> None:
         target.write_bytes(data[:10])
         raise OSError(errno.ENOSPC, "No space left on device")
+
     monkeypatch.setattr(checkpoint, "write_durably", full)
     with pytest.raises(Mistake, match=r"disk is full \([\d,]+ bytes needed, [\d,]+ free\)"):
         checkpoint.save(path.parent, 8, Checkpoint(tensors, {}))
@@ -115,9 +117,11 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     replace_file(path, "old")
     replace_file(path, "new")
     assert path.read_text() == "new"
+
     def full(target, data):
         target.write_bytes(data[:2])
         raise OSError(errno.ENOSPC, "No space left on device")
+
     monkeypatch.setattr(files, "write_durably", full)
     with pytest.raises(Mistake, match="disk is full"):
         replace_file(path, "newer")
@@ -127,9 +131,11 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
 def test_weights_that_do_not_fit_are_named(tmp_path):
     model = torch.nn.Linear(3, 2)
     good = checkpoint.weights_of(model)
-    for weights, said in [({"weight": good["weight"]}, "lacks the tensor bias"),
-                          ({**good, "bias": torch.ones(5)}, r"bias has shape \[5\], the model wants \[2\]"),
-                          ({**good, "more": torch.ones(1)}, "no place for: more")]:
+    for weights, said in [
+        ({"weight": good["weight"]}, "lacks the tensor bias"),
+        ({**good, "bias": torch.ones(5)}, r"bias has shape \[5\], the model wants \[2\]"),
+        ({**good, "more": torch.ones(1)}, "no place for: more"),
+    ]:
         with torch.no_grad(), pytest.raises(Mistake, match=said):
             checkpoint.load_weights(model, weights)
     (tmp_path / "x.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{}")
@@ -146,7 +152,7 @@ def test_the_statistics_of_a_batch_norm_belong_to_the_weights():
 
     model, other = build(), build()
     inputs = torch.randint(4, 20, (3, 7)), torch.tensor([7, 5, 3]), torch.randint(4, 20, (3, 6))
-    model(*inputs)                                    # training mode: the statistics move
+    model(*inputs)  # training mode: the statistics move
     with torch.no_grad():
         checkpoint.load_weights(other, checkpoint.weights_of(model))
     assert torch.equal(model.eval()(*inputs), other.eval()(*inputs))

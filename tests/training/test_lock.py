@@ -34,7 +34,7 @@ def test_a_killed_process_holds_nothing_though_its_workers_live_on(tmp_path, in_
     if pid == 0:
         try:
             with only_run(tmp_path):
-                if os.fork() == 0:                    # a worker, which has the file open too
+                if os.fork() == 0:  # a worker, which has the file open too
                     time.sleep(2)
                     os._exit(0)
                 (tmp_path / "held").touch()

@@ -24,7 +24,7 @@ def test_resuming_any_number_of_times_gives_the_same_bits(store, trainer, tmp_pa
     options = dict(optimizer={"kind": kind}, ema=0.9, workers=workers, evaluate_every=8)
     whole = trainer(store, tmp_path / "whole", **options)
     kept = whole.train()
-    for stop in (2, 4, 6):                            # go on from a checkpoint, each time in a new trainer
+    for stop in (2, 4, 6):  # go on from a checkpoint, each time in a new trainer
         again = trainer(store, tmp_path / "again", **options)
         if stop > 2:
             again.resume(tmp_path / "again" / "checkpoints" / f"step-{stop - 2:08d}")
@@ -89,7 +89,7 @@ def test_a_loss_that_is_not_finite_is_not_applied_but_counted(store, trainer, tm
     after = everything(run)
     assert loss == 0 and run.not_finite == 1 and run.in_a_row == 1
     assert all(torch.equal(tensor, before[name]) for name, tensor in after.items() if name in before)
-    assert all(not after[name].any() for name in after.keys() - before.keys())    # a first step makes the state, and no more
+    assert all(not after[name].any() for name in after.keys() - before.keys())  # a first step makes the state, and no more
     run.step(next(batches))
     assert run.in_a_row == 0 and not same(before, everything(run))
 
@@ -116,6 +116,7 @@ def test_fewer_than_that_in_a_row_end_nothing_and_are_counted_across_a_resume(st
 def test_a_signal_ends_the_step_saves_and_leaves(store, trainer, tmp_path):
     class Ringing(Say):
         calls = 0
+
         def __call__(self, model, batch):
             self.calls += 1
             if self.calls == 3:
@@ -132,9 +133,16 @@ def test_a_signal_ends_the_step_saves_and_leaves(store, trainer, tmp_path):
 
 def test_a_signal_breaks_off_an_evaluation_which_is_made_up_for(store, trainer, tmp_path):
     """However long it is; the averaged weights are swapped back first, and the run ends in the bits of one left alone."""
+
     def build(folder):
-        run = trainer(store, tmp_path / folder, evaluate=lambda model: {"valid_loss": float(run.progress.step)}, ema=0.9,
-                      evaluate_every=3, save_every=5)                             # the first is the best
+        run = trainer(
+            store,
+            tmp_path / folder,
+            evaluate=lambda model: {"valid_loss": float(run.progress.step)},
+            ema=0.9,
+            evaluate_every=3,
+            save_every=5,
+        )  # the first is the best
         return run
 
     def ring(model):
@@ -155,13 +163,25 @@ def test_a_signal_breaks_off_an_evaluation_which_is_made_up_for(store, trainer, 
     assert {**vars(again.progress), "seconds": 0} == {**vars(whole.progress), "seconds": 0}
 
 
-@pytest.mark.parametrize("place, number", [("compiling, in the first step", 1), ("saving", 2), ("verifying what was saved", 2),
-                                           ("removing an old one", 4), ("logging", 2)])
+@pytest.mark.parametrize(
+    "place, number",
+    [
+        ("compiling, in the first step", 1),
+        ("saving", 2),
+        ("verifying what was saved", 2),
+        ("removing an old one", 4),
+        ("logging", 2),
+    ],
+)
 def test_wherever_a_signal_comes_there_is_a_good_checkpoint(store, trainer, tmp_path, monkeypatch, place, number):
     """What is under way is finished: the step, the save, the old checkpoint's removal."""
     run = trainer(store, tmp_path, keep=1)
-    where = {"saving": (checkpoint, "write_durably"), "verifying what was saved": (checkpoint, "damage"),
-             "removing an old one": (checkpoint, "remove_folder"), "logging": (run, "report")}.get(place, (run, "loss"))
+    where = {
+        "saving": (checkpoint, "write_durably"),
+        "verifying what was saved": (checkpoint, "damage"),
+        "removing an old one": (checkpoint, "remove_folder"),
+        "logging": (run, "report"),
+    }.get(place, (run, "loss"))
     real, rung = getattr(*where), []
 
     def ring(*args):
@@ -180,6 +200,7 @@ def test_wherever_a_signal_comes_there_is_a_good_checkpoint(store, trainer, tmp_
 def test_a_signal_changes_nothing_of_what_is_averaged_in_the_end(store, trainer, tmp_path, stop):
     class Ringing(Say):
         calls = 0
+
         def __call__(self, model, batch):
             self.calls += 1
             if self.calls == stop:
@@ -200,17 +221,21 @@ def test_patience_and_the_best_are_taken_along(store, trainer, tmp_path, stop):
     """Interrupted anywhere, the run is stopped early at the same step, and keeps the same weights."""
     losses = {2: 3.0, 4: 1.0, 6: 2.0, 8: 2.5, 10: 0.5}
     options = dict(steps=100, evaluate_every=2, save_every=5, keep=1, patience=2)
+
     def build(folder):
         run = trainer(store, tmp_path / folder, evaluate=lambda model: {"valid_loss": losses[run.progress.step]}, **options)
         return run
+
     whole = build("whole")
     kept = whole.train()
     first = build("broken")
     step = first.step
+
     def ring(batches):
         if first.progress.step + 1 == stop:
             signal.raise_signal(signal.SIGTERM)
         return step(batches)
+
     first.step = ring
     with pytest.raises(Interrupted):
         first.train()
@@ -222,7 +247,7 @@ def test_patience_and_the_best_are_taken_along(store, trainer, tmp_path, stop):
 
 def test_the_one_resumed_from_and_the_best_are_kept(store, trainer, tmp_path):
     folder = tmp_path / "checkpoints"
-    trainer(store, tmp_path, steps=4, save_every=1, evaluate_every=1, keep=2).train()             # the first is the best
+    trainer(store, tmp_path, steps=4, save_every=1, evaluate_every=1, keep=2).train()  # the first is the best
     assert [checkpoint.step_of(path) for path in checkpoint.all_steps(folder)] == [1, 3, 4]
     again = trainer(store, tmp_path, steps=8, save_every=1, evaluate_every=1, keep=2)
     again.resume(folder / "step-00000003")
@@ -256,6 +281,7 @@ def test_what_follows_training_is_the_same_after_a_resume(store, trainer, tmp_pa
 def test_the_best_is_kept_and_patience_ends_the_run(store, trainer, tmp_path):
     losses = iter([3.0, 1.0, 2.0, 2.5, 0.5])
     seen = []
+
     def evaluate(model):
         seen.append({name: p.clone() for name, p in checkpoint.weights_of(model).items()})
         return {"valid_loss": next(losses)}
@@ -305,9 +331,20 @@ def test_the_log_tells_how_long_batches_were_waited_for(store, trainer, tmp_path
 
 def test_a_toy_task_is_learned(store, trainer, tmp_path):
     """300 sentences by heart."""
-    run = trainer(store, tmp_path, Say(Regularize(label_smoothing=0.0)), dropout=0.0, width=64, steps=250,
-                  evaluate_every=250, save_every=250, log_every=10, tokens_per_batch=1024, optimizer={"learning_rate": 0.004},
-                  schedule={"warmup_steps": 50})
+    run = trainer(
+        store,
+        tmp_path,
+        Say(Regularize(label_smoothing=0.0)),
+        dropout=0.0,
+        width=64,
+        steps=250,
+        evaluate_every=250,
+        save_every=250,
+        log_every=10,
+        tokens_per_batch=1024,
+        optimizer={"learning_rate": 0.004},
+        schedule={"warmup_steps": 50},
+    )
     run.train()
     losses = [json.loads(line)["loss"] for line in (tmp_path / "log.jsonl").read_text().splitlines() if '"loss"' in line]
     assert losses[0] > 3 and losses[-1] < 0.3

@@ -25,7 +25,7 @@ KINDS = ["inverse-sqrt", "cosine", "trapezoid", "constant"]
 def test_inverse_sqrt_is_the_papers_formula(step, warmup, width):
     """width^-0.5 · min(step^-0.5, step · warmup^-1.5), with the peak (width · warmup)^-0.5 (sec. 5.3, eq. 3)."""
     peak = (width * warmup) ** -0.5
-    published = width ** -0.5 * min(step ** -0.5, step * warmup ** -1.5)
+    published = width**-0.5 * min(step**-0.5, step * warmup**-1.5)
     assert math.isclose(peak * rate(step, 100_000, Schedule(kind="inverse-sqrt", warmup_steps=warmup)), published, rel_tol=1e-9)
 
 
@@ -74,7 +74,7 @@ class Points(nn.Module):
         self.logits, self.dropout = nn.Parameter(logits), nn.Dropout(dropout)
 
     def forward(self, source, lengths):
-        logits = self.dropout(self.logits[:, :, :source.size(1)].repeat(len(source) // len(self.logits), 1, 1))
+        logits = self.dropout(self.logits[:, :, : source.size(1)].repeat(len(source) // len(self.logits), 1, 1))
         return logits.masked_fill(torch.arange(source.size(1)) >= lengths[:, None, None], -torch.inf)
 
 
@@ -134,10 +134,12 @@ def test_a_mixture_of_labels_is_one_label_with_these_probabilities(smoothing, r_
     one = Batch(batch.inputs, labels, batch.rows)
     sure = Batch(batch.inputs, labels, batch.rows, Mixture(other, torch.ones(4)))
     torch.testing.assert_close(say(SaysOne(logits), sure), say(SaysOne(logits), one))
-    parts = [Batch({"source": torch.zeros(2, 1)}, labels[rows], np.arange(2), Mixture(other[rows], share[rows]))
-             for rows in (slice(0, 2), slice(2, 4))]
+    parts = [
+        Batch({"source": torch.zeros(2, 1)}, labels[rows], np.arange(2), Mixture(other[rows], share[rows]))
+        for rows in (slice(0, 2), slice(2, 4))
+    ]
     split = say(SaysOne(logits[:2]), parts[0]) + say(SaysOne(logits[2:]), parts[1])
-    torch.testing.assert_close(split, expected)                                   # accumulation is exact
+    torch.testing.assert_close(split, expected)  # accumulation is exact
     assert sum(part.label_count() for part in parts) == batch.label_count() == 4
 
 
@@ -169,19 +171,33 @@ def test_divergence_is_the_mean_of_both_kullback_leibler_divergences():
 
 
 def test_lower_layers_learn_more_slowly():
-    names = ["encoder.words.weight", "encoder.stack.positions.table.weight", "encoder.stack.embedding_norm.weight",
-             "encoder.stack.blocks.0.feed_forward.inner.weight", "encoder.stack.blocks.1.feed_forward.inner.weight",
-             "pool.dense.weight", "output.bias"]
+    names = [
+        "encoder.words.weight",
+        "encoder.stack.positions.table.weight",
+        "encoder.stack.embedding_norm.weight",
+        "encoder.stack.blocks.0.feed_forward.inner.weight",
+        "encoder.stack.blocks.1.feed_forward.inner.weight",
+        "pool.dense.weight",
+        "output.bias",
+    ]
     assert list(layers_below(names).values()) == [3, 3, 3, 2, 1, 0, 0]
     seen = layers_below(["encoder.class_token", "encoder.patches.weight", "encoder.stack.blocks.0.x.weight", "output.weight"])
     assert list(seen.values()) == [2, 2, 1, 0]
-    model = nn.ModuleDict({"words": nn.Embedding(5, 4), "stack": nn.ModuleDict({"blocks": nn.ModuleList([nn.Linear(4, 4)] * 1)}),
-                           "output": nn.Linear(4, 2)})
+    model = nn.ModuleDict(
+        {
+            "words": nn.Embedding(5, 4),
+            "stack": nn.ModuleDict({"blocks": nn.ModuleList([nn.Linear(4, 4)] * 1)}),
+            "output": nn.Linear(4, 2),
+        }
+    )
     settings = OptimizerSettings(learning_rate=0.1, layer_decay=0.5, weight_decay=0.3)
     optimizer = Optimizer(model, settings)
     optimizer.set_rate(0.5)
-    rates = {optimizer.names[p]: (group["lr"], group["weight_decay"]) for group in optimizer.parts[0].param_groups
-             for p in group["params"]}
+    rates = {
+        optimizer.names[p]: (group["lr"], group["weight_decay"])
+        for group in optimizer.parts[0].param_groups
+        for p in group["params"]
+    }
     assert rates["output.weight"] == (0.05, 0.3) and rates["output.bias"] == (0.05, 0.0)
     assert rates["stack.blocks.0.weight"] == (0.025, 0.3) and rates["words.weight"] == (0.0125, 0.3)
 
@@ -200,10 +216,12 @@ class Tiny(nn.Module):
 def test_gradients_that_are_not_finite_leave_every_bit_as_it_was(kind):
     model = nn.ModuleDict({"stack": Tiny()})
     optimizer = Optimizer(model, OptimizerSettings(kind=kind))
+
     def step(skip, poison=0.0):
         (model["stack"](torch.arange(5)).square().sum() + poison * model["stack"].table.weight.sum()).backward()
         optimizer.step(skip=torch.tensor(skip))
         optimizer.zero_grad()
+
     step(0.0)
     weights = {name: p.clone() for name, p in model.named_parameters()}
     state = {name: t.clone() for name, t in optimizer.tensors().items()}
@@ -219,10 +237,12 @@ def test_an_optimiser_loaded_goes_on_to_the_same_bits(kind):
     torch.manual_seed(0)
     one = nn.ModuleDict({"stack": Tiny()})
     first = Optimizer(one, OptimizerSettings(kind=kind, weight_decay=0.1))
+
     def step(model, optimizer):
         model["stack"](torch.arange(5)).square().sum().backward()
         optimizer.step(skip=torch.zeros(()))
         optimizer.zero_grad()
+
     for _ in range(3):
         step(one, first)
     two = nn.ModuleDict({"stack": Tiny()})

@@ -33,22 +33,37 @@ from regard.training.loop import Trainer, hash_step
 from regard.training.losses import Say
 from regard.worlds import bilingual
 
-SHORT = {"steps": 6, "evaluate_every": 3, "save_every": 3, "log_every": 1, "schedule": {"warmup_steps": 2},
-         "regularize": {"dropout": 0.0}}
+SHORT = {
+    "steps": 6,
+    "evaluate_every": 3,
+    "save_every": 3,
+    "log_every": 1,
+    "schedule": {"warmup_steps": 2},
+    "regularize": {"dropout": 0.0},
+}
 TOWER = {"layers": 2, "width": 16, "heads": 2, "feed_forward": 32}
 RECIPES = {
-    "translate": {"data": {"world": {"number": 120, "held_out": 12}}, "tokens": {"size": 300},
-                  "model": {"preset": "tiny", "width": 16, "heads": 2, "feed_forward": 32, "max_length": 48},
-                  "train": {**SHORT, "tokens_per_batch": 300, "gradient_accumulation_steps": 2, "evaluate_sentences": 12,
-                            "ema": 0.9},
-                  "decode": {"beam": 2}},
-    "language": {"task": "language", "data": {"world": {"number": 60, "held_out": 12}, "language": "target"},
-                 "tokens": {"size": 300},
-                 "model": {"kind": "transformer", **TOWER, "max_length": 48}, "train": {**SHORT, "tokens_per_batch": 40}},
-    "contrast": {"task": "contrast", "tokens": {"kind": "words"},
-                 "data": {"size": 24, "world": {"kind": "shapes", "number": 25, "held_out": 8, "shapes": [1, 2]}},
-                 "model": {"space": 8, "image": {"patch": 8, **TOWER}, "text": {**TOWER, "max_length": 32}},
-                 "train": {**SHORT, "pictures_per_batch": 8}},
+    "translate": {
+        "data": {"world": {"number": 120, "held_out": 12}},
+        "tokens": {"size": 300},
+        "model": {"preset": "tiny", "width": 16, "heads": 2, "feed_forward": 32, "max_length": 48},
+        "train": {**SHORT, "tokens_per_batch": 300, "gradient_accumulation_steps": 2, "evaluate_sentences": 12, "ema": 0.9},
+        "decode": {"beam": 2},
+    },
+    "language": {
+        "task": "language",
+        "data": {"world": {"number": 60, "held_out": 12}, "language": "target"},
+        "tokens": {"size": 300},
+        "model": {"kind": "transformer", **TOWER, "max_length": 48},
+        "train": {**SHORT, "tokens_per_batch": 40},
+    },
+    "contrast": {
+        "task": "contrast",
+        "tokens": {"kind": "words"},
+        "data": {"size": 24, "world": {"kind": "shapes", "number": 25, "held_out": 8, "shapes": [1, 2]}},
+        "model": {"space": 8, "image": {"patch": 8, **TOWER}, "text": {**TOWER, "max_length": 32}},
+        "train": {**SHORT, "pictures_per_batch": 8},
+    },
 }
 """Some batches of `language` and the last one of `contrast` have one row: too few for two ranks."""
 COLLECTIVES = ("all_gather_single", "reduce_scatter_single", "all_gather_into_tensor", "reduce_scatter_tensor")
@@ -71,15 +86,24 @@ def weights(folder):
 
 
 def trainer(folder, store, objective=None, dropout=0.2, **changes):
-    made = Train(**{"steps": 8, "tokens_per_batch": 256, "log_every": 2, "evaluate_every": 8, "save_every": 2, "keep": 10,
-                    **changes})
+    made = Train(
+        **{"steps": 8, "tokens_per_batch": 256, "log_every": 2, "evaluate_every": 8, "save_every": 2, "keep": 10, **changes}
+    )
     torch.manual_seed(5)
     regularize = Regularize(dropout=dropout)
     model = Transformer(TransformerModel(preset="tiny", width=16, heads=2, feed_forward=32), 300, 300, regularize)
     folder.mkdir(parents=True, exist_ok=True)
     batches = Batches(store, 256, 1, rank=distributed.rank(), ranks=distributed.count())
-    return Trainer(model, objective or Say(regularize), batches, made, seed=1, folder=folder / "checkpoints",
-                   log=Log(folder / "log.jsonl", steps=8), evaluate=lambda model: {"valid_loss": 1.0})
+    return Trainer(
+        model,
+        objective or Say(regularize),
+        batches,
+        made,
+        seed=1,
+        folder=folder / "checkpoints",
+        log=Log(folder / "log.jsonl", steps=8),
+        evaluate=lambda model: {"valid_loss": 1.0},
+    )
 
 
 def stored():
@@ -108,10 +132,15 @@ class Poisoned(Say):
 
 def together(folder):
     """Everything that two ranks are to show, in one go."""
-    found = {"told": distributed.told(["first" if distributed.first() else "other"]), "total": distributed.total(distributed.rank() + 1),
-             "array": distributed.total(np.eye(2)[distributed.rank()]).tolist(), "highest": distributed.highest(7 * distributed.rank()),
-             "shared": list(distributed.share(range(5))), "each": list(distributed.told_each("abc" if distributed.first() else "")),
-             "filled": distributed.filled([i if i % 2 == distributed.rank() else None for i in range(5)])}
+    found = {
+        "told": distributed.told(["first" if distributed.first() else "other"]),
+        "total": distributed.total(distributed.rank() + 1),
+        "array": distributed.total(np.eye(2)[distributed.rank()]).tolist(),
+        "highest": distributed.highest(7 * distributed.rank()),
+        "shared": list(distributed.share(range(5))),
+        "each": list(distributed.told_each("abc" if distributed.first() else "")),
+        "filled": distributed.filled([i if i % 2 == distributed.rank() else None for i in range(5)]),
+    }
     store = stored()
     for kind in ("ddp", "fsdp"):
         for name in RECIPES:
@@ -131,8 +160,12 @@ def laws(folder, store, kind):
         poisoned.step(next(ahead))
     before = plain(poisoned.model)
     loss, _ = poisoned.step(next(ahead))
-    found = {"skipped": before == plain(poisoned.model), "not_finite": float(poisoned.not_finite), "loss": float(loss),
-             "seed": torch.initial_seed()}
+    found = {
+        "skipped": before == plain(poisoned.model),
+        "not_finite": float(poisoned.not_finite),
+        "loss": float(loss),
+        "seed": torch.initial_seed(),
+    }
     try:
         poisoned.train()
     except Interrupted as interruption:
@@ -149,6 +182,7 @@ def laws(folder, store, kind):
 
 def broken_off(folder, store, kind):
     """An evaluation of twenty seconds, during which the last rank is sent a signal, and a little later the first one."""
+
     def evaluate(model):
         if distributed.rank() == 1:
             signal.raise_signal(signal.SIGTERM)
@@ -201,6 +235,7 @@ def sent(folder, store):
         def call(output, input, *args, **more):
             seen.append(max(output.numel(), input.numel()))
             return called[name](output, input, *args, **more)
+
         return call
 
     for name in called:
@@ -255,8 +290,9 @@ def test_translations_are_divided_and_put_together_in_order(kind, two, folder):
     (result,) = evaluate(run, save=False)
     scores = json.loads((run.folder / "scores.json").read_text())[result.name]
     assert (run.folder / "outputs" / f"{result.name}.txt").read_text().splitlines() == result.outputs
-    assert {name: score.to_json()["score"] for name, score in result.scores.items()} == \
-        {name: score["score"] for name, score in scores.items()}
+    assert {name: score.to_json()["score"] for name, score in result.scores.items()} == {
+        name: score["score"] for name, score in scores.items()
+    }
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
@@ -313,8 +349,14 @@ def test_gradients_are_exchanged_once_a_step(two):
 
 def test_fsdp_sends_what_the_plan_says(two):
     """Each of two ranks sends half of what is gathered and reduced, in numbers of 4 bytes."""
-    recipe = build({"data": {"world": {}}, "tokens": {"size": 300}, "train": {"gradient_accumulation_steps": 2},
-                    "model": {"preset": "tiny", "width": 16, "heads": 2, "feed_forward": 32}})
+    recipe = build(
+        {
+            "data": {"world": {}},
+            "tokens": {"size": 300},
+            "train": {"gradient_accumulation_steps": 2},
+            "model": {"preset": "tiny", "width": 16, "heads": 2, "feed_forward": 32},
+        }
+    )
     _, way = spread(plan_recipe("tiny", recipe, (300, 300)), 2)
     assert way.sent == two[0]["fsdp"]["sent"] * 4 / 2
 

@@ -7,17 +7,35 @@ from regard.run.train import train
 from regard.training import cuda_graphs
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
-WORLD = {"task": "translate", "data": {"world": {"kind": "bilingual", "number": 400}},
-         "tokens": {"kind": "words"},
-         "model": {"encoder_layers": 1, "decoder_layers": 1, "width": 32, "heads": 2, "feed_forward": 64},
-         "train": {"steps": 40, "tokens_per_batch": 512, "evaluate_every": 40, "save_every": 40, "log_every": 10,
-                   "regularize": {"dropout": 0.1}}}
+WORLD = {
+    "task": "translate",
+    "data": {"world": {"kind": "bilingual", "number": 400}},
+    "tokens": {"kind": "words"},
+    "model": {"encoder_layers": 1, "decoder_layers": 1, "width": 32, "heads": 2, "feed_forward": 64},
+    "train": {
+        "steps": 40,
+        "tokens_per_batch": 512,
+        "evaluate_every": 40,
+        "save_every": 40,
+        "log_every": 10,
+        "regularize": {"dropout": 0.1},
+    },
+}
 
 
-PICTURES = {"task": "classify", "data": {"size": 32, "of": "kind", "world": {"kind": "shapes", "number": 400, "shapes": [1, 1]}},
-            "model": {"kind": "vit", "layers": 1, "width": 32, "heads": 2, "feed_forward": 64, "patch": 8},
-            "train": {"steps": 40, "pictures_per_batch": 48, "evaluate_every": 40, "save_every": 40, "log_every": 10,
-                      "augment": {"crop": 2, "flip": True, "mixup": 0.5}}}
+PICTURES = {
+    "task": "classify",
+    "data": {"size": 32, "of": "kind", "world": {"kind": "shapes", "number": 400, "shapes": [1, 1]}},
+    "model": {"kind": "vit", "layers": 1, "width": 32, "heads": 2, "feed_forward": 64, "patch": 8},
+    "train": {
+        "steps": 40,
+        "pictures_per_batch": 48,
+        "evaluate_every": 40,
+        "save_every": 40,
+        "log_every": 10,
+        "augment": {"crop": 2, "flip": True, "mixup": 0.5},
+    },
+}
 
 
 def trained(folder, recipe=WORLD, **more):
@@ -26,8 +44,16 @@ def trained(folder, recipe=WORLD, **more):
 
 
 @cuda
-@pytest.mark.parametrize("recipe, more", [(WORLD, {}), (WORLD, {"optimizer": {"kind": "muon"}}), (WORLD, {"ema": 0.9}),
-                                          (WORLD, {"gradient_accumulation_steps": 2}), (PICTURES, {})])
+@pytest.mark.parametrize(
+    "recipe, more",
+    [
+        (WORLD, {}),
+        (WORLD, {"optimizer": {"kind": "muon"}}),
+        (WORLD, {"ema": 0.9}),
+        (WORLD, {"gradient_accumulation_steps": 2}),
+        (PICTURES, {}),
+    ],
+)
 def test_a_replayed_step_is_the_step(tmp_path, monkeypatch, recipe, more):
     """With dropout, at changing rates, over many shapes; never recorded and recorded give the same weights."""
     one = trained(tmp_path / "recorded", recipe, graphs=True, **more)

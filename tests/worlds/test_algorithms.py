@@ -33,7 +33,7 @@ def test_targets_are_right_and_lengths_are_those_asked_for(kind, seed, shortest,
 def test_the_seed_alone_decides_and_fewer_are_the_beginning_of_more(kind, seed, number, more):
     whole = generate(kind, number + more, seed, shortest=1, longest=5)
     assert generate(kind, number, seed, shortest=1, longest=5) == whole[:number]
-    for length in (2, 6):                             # listed, and drawn
+    for length in (2, 6):  # listed, and drawn
         one, other = (generate(kind, 50, seed, shortest=length, longest=length) for seed in (seed, seed + 1))
         assert one != other
 
@@ -77,13 +77,16 @@ def test_all_that_exist_can_be_had_and_not_one_more(kind):
         generate(kind, len(pairs) + 1, 1, shortest=n, longest=n, split="test")
 
 
-@pytest.mark.parametrize("given_, said", [
-    (dict(kind="sort"), "kind = 'sort': the algorithms are copy and addition"),
-    (dict(split="dev"), "split = 'dev': the splits are train, valid, test"),
-    (dict(shortest=5, longest=3), "lengths 5 to 3"),
-    (dict(shortest=0), "lengths 0 to 4"),
-    (dict(number=0), "number = 0"),
-])
+@pytest.mark.parametrize(
+    "given_, said",
+    [
+        (dict(kind="sort"), "kind = 'sort': the algorithms are copy and addition"),
+        (dict(split="dev"), "split = 'dev': the splits are train, valid, test"),
+        (dict(shortest=5, longest=3), "lengths 5 to 3"),
+        (dict(shortest=0), "lengths 0 to 4"),
+        (dict(number=0), "number = 0"),
+    ],
+)
 def test_mistakes_are_one_line(given_, said):
     with pytest.raises(Mistake, match=said) as caught:
         generate(**{"kind": "copy", "number": 5, "seed": 1, "shortest": 1, "longest": 4, **given_})
@@ -103,15 +106,21 @@ def test_a_recipe_has_a_test_set_of_each_length():
     assert list(read_dataset(without.data, train=False).tests) == ["length 10"], "the longest one trained on"
 
 
-@pytest.mark.parametrize("text, said", [
-    ("[data.world]\nkind = 'copied'", r"data.world.kind = 'copied': should be bilingual, copy, addition or shapes"),
-    ("[data.world]\nkind = 'copy'\nlongst = 3", r"no setting 'longst' in data.world; did you mean 'longest'\?"),
-    ("[data.world]\nkind = 'copy'\nlevel = 3", r"no setting 'level' in data.world; there are: kind, number"),
-    ("[data.world]\nkind = 'copy'\nshortest = 11", r"data.world.shortest = 11 is more than longest = 10"),
-    ("[data]\nreverse = true\nworld = {kind = 'addition'}", r"data.reverse: an algorithm goes one way"),
-    ("task = 'language'\n[data.world]\nkind = 'copy'", r"data.world.kind = 'copy' has pairs: it is for the tasks translate and"),
-    ("task = 'tag'\n[data.world]\nkind = 'addition'", r"data.world.kind = 'addition' has pairs"),
-])
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("[data.world]\nkind = 'copied'", r"data.world.kind = 'copied': should be bilingual, copy, addition or shapes"),
+        ("[data.world]\nkind = 'copy'\nlongst = 3", r"no setting 'longst' in data.world; did you mean 'longest'\?"),
+        ("[data.world]\nkind = 'copy'\nlevel = 3", r"no setting 'level' in data.world; there are: kind, number"),
+        ("[data.world]\nkind = 'copy'\nshortest = 11", r"data.world.shortest = 11 is more than longest = 10"),
+        ("[data]\nreverse = true\nworld = {kind = 'addition'}", r"data.reverse: an algorithm goes one way"),
+        (
+            "task = 'language'\n[data.world]\nkind = 'copy'",
+            r"data.world.kind = 'copy' has pairs: it is for the tasks translate and",
+        ),
+        ("task = 'tag'\n[data.world]\nkind = 'addition'", r"data.world.kind = 'addition' has pairs"),
+    ],
+)
 def test_mistakes_in_a_recipe_are_one_line(text, said):
     with pytest.raises(Mistake, match=said) as caught:
         parse(text)

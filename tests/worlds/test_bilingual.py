@@ -102,7 +102,7 @@ def test_level_three_has_over_ten_million_sentences():
     assert size(1) > 500_000 and size(3) > size(2) > 10_000_000
     drawn = [written(ours) for ours, _, _ in islice(talk(3, 5), 60000)]
     repeated = len(drawn) - len(set(drawn))
-    assert repeated < len(drawn) ** 2 / 2 / 10_000_000        # what ten million equally likely sentences would repeat
+    assert repeated < len(drawn) ** 2 / 2 / 10_000_000  # what ten million equally likely sentences would repeat
 
 
 def test_the_count_of_sentences_counts_distinct_words(level):
@@ -135,7 +135,7 @@ def test_aligned_nouns_and_numbers_translate_each_other(level, pairs):
     german = {noun.singular: {noun.forms[case, noun.gender] for case in CASES} for noun in listed}
     german |= {noun.plural: {noun.forms[case, "p"] for case in CASES} for noun in listed if noun.plural}
     numbers = {ours: {theirs} for ours, theirs in words.numbers}
-    ambiguous = {verb.base for vs in words.verbs.values() for verb in vs} | {"saw"}          # to water the plants, to saw
+    ambiguous = {verb.base for vs in words.verbs.values() for verb in vs} | {"saw"}  # to water the plants, to saw
     for pair in pairs:
         ours, theirs = bare(pair.source), bare(pair.target)
         for a, b in pair.alignment:
@@ -151,8 +151,15 @@ def test_both_parts_of_a_separated_verb_are_aligned():
         for verb in (at for at, word in enumerate(ours) if word in {"opens", "closed"}):
             said = [theirs[b] for a, b in pair.alignment if a == verb]
             met += len(said) == 2
-            assert said in (["macht", "auf"], ["machte", "zu"], ["machten", "zu"], ["aufmacht"], ["zumachte"], ["zumachten"],
-                            ["zugemacht"]), pair
+            assert said in (
+                ["macht", "auf"],
+                ["machte", "zu"],
+                ["machten", "zu"],
+                ["aufmacht"],
+                ["zumachte"],
+                ["zumachten"],
+                ["zugemacht"],
+            ), pair
     assert met > 5
 
 
@@ -189,7 +196,7 @@ def test_the_antecedent_is_the_only_candidate_that_fits(level, pairs):
     for pair in pairs:
         ours = bare(pair.source)
         for pronoun in pair.pronouns:
-            after = [word for word in ours[pronoun.source + 1:] if word not in {"already", "really"}]
+            after = [word for word in ours[pronoun.source + 1 :] if word not in {"already", "really"}]
             if after and after[0] in {"is", "was"}:
                 predicate = adjectives[after[1]]
             elif after and (after[0] in doing or after[0] in {"has", "had"}):
@@ -237,7 +244,7 @@ EIN = {"m": ("", "en", "em"), "f": ("e", "e", "er"), "n": ("", "", "em"), "p": (
 DIES = {"m": ("er", "en", "em"), "f": ("e", "e", "er"), "n": ("es", "es", "em"), "p": ("e", "e", "en")}
 AFTER_DER = {"m": ("e", "en", "en"), "f": ("e", "e", "en"), "n": ("e", "e", "en"), "p": ("en", "en", "en")}
 AFTER_EIN = {"m": ("er", "en", "en"), "f": ("e", "e", "en"), "n": ("es", "es", "en"), "p": ("en", "en", "en")}
-RELATIVES = {"der", "die", "das", "den", "dem"}           # these after a comma may stand alone: "die Ziege, die Würste frisst"
+RELATIVES = {"der", "die", "das", "den", "dem"}  # these after a comma may stand alone: "die Ziege, die Würste frisst"
 MELTED = {"im": "dem", "ins": "das"}
 
 
@@ -262,7 +269,7 @@ NUMBERS = {"zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "
 
 def ending(word: str) -> str | None:
     """The ending of a known adjective."""
-    return next((word[len(s):] for s in STEMS if word.startswith(s) and word[len(s):] in {"e", "en", "er", "es", "em"}), None)
+    return next((word[len(s) :] for s in STEMS if word.startswith(s) and word[len(s) :] in {"e", "en", "er", "es", "em"}), None)
 
 
 def agrees(determiner: str, adjective: str | None, genus: str, case: int) -> bool:
@@ -303,8 +310,12 @@ def noun_phrases(text: str):
         determiner = tokens[at] if is_determiner(tokens[at]) else ""
         before = tokens[at - 1] if determiner else tokens[at]
         options = {determiner, ""} if before.endswith(",") and determiner in RELATIVES else {determiner}
-        yield before, determiner, adjective, {(g, c) for g, c in found for d in options
-                                              if agrees(d, adjective, g, c) and (g == "p" or not numbered)}
+        yield (
+            before,
+            determiner,
+            adjective,
+            {(g, c) for g, c in found for d in options if agrees(d, adjective, g, c) and (g == "p" or not numbered)},
+        )
 
 
 def spelt_out(word: str) -> list[str]:
@@ -403,9 +414,17 @@ def test_written_files_give_the_pairs_back(tmp_path: Path):
     assert "Moses" in (tmp_path / "world" / "README.md").read_text()
 
 
-@pytest.mark.parametrize(("asked", "named"), [
-    ({"number": 0}, "number = 0"), ({"number": -5}, "number = -5"), ({"level": 4}, "level = 4"), ({"split": "dev"}, "split ="),
-    ({"number": 10**13}, "ask for fewer"), ({"number": 10**9, "level": 1, "split": "test"}, "ask for fewer")])
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({"number": 0}, "number = 0"),
+        ({"number": -5}, "number = -5"),
+        ({"level": 4}, "level = 4"),
+        ({"split": "dev"}, "split ="),
+        ({"number": 10**13}, "ask for fewer"),
+        ({"number": 10**9, "level": 1, "split": "test"}, "ask for fewer"),
+    ],
+)
 def test_a_mistake_is_named_in_one_line(asked, named):
     with pytest.raises(Mistake, match=re.escape(named)) as caught:
         generate(**{"number": 10, "seed": 1, **asked})

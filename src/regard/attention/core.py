@@ -33,11 +33,31 @@ class Summed(Protocol):
 
 
 @overload
-def attend(q: Tensor, k: Tensor, v: Tensor, *, score: Score | None = None, mask: Mask | None = None, bias: Tensor | None = None,
-           scale: float | None = None, dropout: float = 0.0, weights: Literal[False] = False) -> Tensor: ...
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    score: Score | None = None,
+    mask: Mask | None = None,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    weights: Literal[False] = False,
+) -> Tensor: ...
 @overload
-def attend(q: Tensor, k: Tensor, v: Tensor, *, score: Score | None = None, mask: Mask | None = None, bias: Tensor | None = None,
-           scale: float | None = None, dropout: float = 0.0, weights: Literal[True]) -> tuple[Tensor, Tensor]: ...
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    score: Score | None = None,
+    mask: Mask | None = None,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    weights: Literal[True],
+) -> tuple[Tensor, Tensor]: ...
 def attend(q, k, v, *, score=None, mask=None, bias=None, scale=None, dropout=0.0, weights=False):
     """softmax(score(q, k) + bias) v, over the keys that `mask` allows: (B, H, T, K), (B, G, S, K), (B, G, S, J) -> (B, H, T, J).
 
@@ -52,28 +72,46 @@ def attend(q, k, v, *, score=None, mask=None, bias=None, scale=None, dropout=0.0
     return (mixed, w) if weights else mixed
 
 
-def attention_weights(q: Tensor, k: Tensor, *, score: Score | None = None, mask: Mask | None = None, bias: Tensor | None = None,
-                      scale: float | None = None, rows: Tensor | slice = EVERY, least: torch.dtype = torch.float32) -> Tensor:
+def attention_weights(
+    q: Tensor,
+    k: Tensor,
+    *,
+    score: Score | None = None,
+    mask: Mask | None = None,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    rows: Tensor | slice = EVERY,
+    least: torch.dtype = torch.float32,
+) -> Tensor:
     """The softmax over keys, written out once: (B, H, T, S), in `least` precision at least. `rows`: of these queries alone."""
     scores, allowed = scored(q, k, score, mask, bias, scale, rows)
     dtype = torch.promote_types(scores.dtype, least)
     if allowed is None:
         return scores.softmax(-1, dtype=dtype)
-    blind = ~allowed.any(-1, keepdim=True)            # softmax over nothing is NaN: let the blind see, then blank what they saw
+    blind = ~allowed.any(-1, keepdim=True)  # softmax over nothing is NaN: let the blind see, then blank what they saw
     wider = torch.broadcast_shapes(scores.shape, allowed.shape) != scores.shape
-    fill = Tensor.masked_fill if scores.requires_grad or wider else Tensor.masked_fill_       # in place, where nobody minds
+    fill = Tensor.masked_fill if scores.requires_grad or wider else Tensor.masked_fill_  # in place, where nobody minds
     return fill(fill(scores, ~(allowed | blind), -math.inf).softmax(-1, dtype=dtype), blind, 0.0)
 
 
-def attention_scores(q: Tensor, k: Tensor, *, score: Score | None = None, mask: Mask | None = None, bias: Tensor | None = None,
-                     scale: float | None = None, rows: Tensor | slice = EVERY) -> Tensor:
+def attention_scores(
+    q: Tensor,
+    k: Tensor,
+    *,
+    score: Score | None = None,
+    mask: Mask | None = None,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    rows: Tensor | slice = EVERY,
+) -> Tensor:
     """What the softmax is taken of (B, H, T, S): score(q, k) + bias, and -∞ where `mask` hides the key."""
     scores, allowed = scored(q, k, score, mask, bias, scale, rows)
     return scores if allowed is None else scores.masked_fill(~allowed, -math.inf)
 
 
-def scored(q: Tensor, k: Tensor, score: Score | None, mask: Mask | None, bias: Tensor | None, scale: float | None,
-           rows: Tensor | slice) -> tuple[Tensor, Tensor | None]:
+def scored(
+    q: Tensor, k: Tensor, score: Score | None, mask: Mask | None, bias: Tensor | None, scale: float | None, rows: Tensor | slice
+) -> tuple[Tensor, Tensor | None]:
     """score(q, k) + bias (B, H, T, S), and which keys may be looked at, None where all may."""
     scores = (score or Dot(scale))(q[:, :, rows], k)
     if bias is not None:
@@ -115,9 +153,10 @@ def fused(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scal
     """The dot product in torch's fused kernels; the mask's structure decides whether they need booleans at all."""
     T, S = q.size(-2), k.size(-2)
     causal = mask.structure == {"causal"} and bias is None
-    if causal and (T == S or T == 1):                 # the last query sees everything
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=bool(T > 1), scale=scale,
-                                              enable_gqa=k.size(1) != q.size(1))
+    if causal and (T == S or T == 1):  # the last query sees everything
+        return F.scaled_dot_product_attention(
+            q, k, v, dropout_p=dropout, is_causal=bool(T > 1), scale=scale, enable_gqa=k.size(1) != q.size(1)
+        )
     window = mask.window if mask.structure == {"window"} and bias is None and T == S else None
     if window and scored_pairs(T, window) < T * S:
         return attend_nearby(q, k, v, window, scale=scale, dropout=dropout)
@@ -131,8 +170,9 @@ def fused(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scal
         visible = bias if allowed is None else torch.where(allowed, bias, -math.inf)
     if visible is not None:
         visible = visible.expand(*visible.shape[:-2], T, S)
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=dropout, scale=scale,
-                                         enable_gqa=k.size(1) != q.size(1))
-    if allowed is None or not q.is_cuda:              # the kernels on the CPU give the blind zeros; those on the GPU not always
+    out = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=visible, dropout_p=dropout, scale=scale, enable_gqa=k.size(1) != q.size(1)
+    )
+    if allowed is None or not q.is_cuda:  # the kernels on the CPU give the blind zeros; those on the GPU not always
         return out
     return out.masked_fill(~allowed.any(-1, keepdim=True), 0.0)

@@ -17,15 +17,15 @@ from torch import Tensor
 class Documents:
     """D documents in the positions of a batch, read row after row."""
 
-    which: Tensor                                                                 # (B, T) the document of each position
-    place: Tensor                                                                 # (B, T) and its place in it
-    starts: Tensor                                                                # (D + 1,) if they stood one after another
+    which: Tensor  # (B, T) the document of each position
+    place: Tensor  # (B, T) and its place in it
+    starts: Tensor  # (D + 1,) if they stood one after another
     longest: int
 
     @property
     def pairs(self) -> int:
         """Pairs of a query and a key that are scored."""
-        return (len(self.starts) - 1) * self.longest ** 2
+        return (len(self.starts) - 1) * self.longest**2
 
 
 def find_documents(numbers: Tensor) -> Documents:
@@ -33,15 +33,16 @@ def find_documents(numbers: Tensor) -> Documents:
     own = numbers - numbers.min()
     rows = torch.arange(len(numbers), device=numbers.device)[:, None]
     _, which, lengths = torch.unique(own + rows * (own.max() + 1), return_inverse=True, return_counts=True)
-    starts = F.pad(lengths.cumsum(0), (1, 0))                                     # (D + 1,)
-    order = which.flatten().argsort(stable=True)                                  # (B·T,) document by document
+    starts = F.pad(lengths.cumsum(0), (1, 0))  # (D + 1,)
+    order = which.flatten().argsort(stable=True)  # (B·T,) document by document
     place = torch.empty_like(order)
     place[order] = torch.arange(len(order), device=order.device) - starts[which.flatten()[order]]
     return Documents(which, place.view_as(which), starts, int(lengths.max()))
 
 
-def attend_within(q: Tensor, k: Tensor, v: Tensor, documents: Documents, *, causal: bool, scale: float | None = None,
-                  dropout: float = 0.0) -> Tensor:
+def attend_within(
+    q: Tensor, k: Tensor, v: Tensor, documents: Documents, *, causal: bool, scale: float | None = None, dropout: float = 0.0
+) -> Tensor:
     """attend() with `Mask(documents=…)`, document by document: (B, H, T, K), (B, G, T, K), (B, G, T, J) -> (B, H, T, J)."""
     number = len(documents.starts) - 1
 
@@ -51,10 +52,18 @@ def attend_within(q: Tensor, k: Tensor, v: Tensor, documents: Documents, *, caus
         alone[documents.which, documents.place] = x.transpose(1, 2)
         return alone.transpose(1, 2)
 
-    real = None                                       # causal queries never see what fills a row up behind them
+    real = None  # causal queries never see what fills a row up behind them
     if not causal:
-        real = torch.arange(documents.longest, device=q.device) < documents.starts.diff()[:, None]             # (D, L)
+        real = torch.arange(documents.longest, device=q.device) < documents.starts.diff()[:, None]  # (D, L)
         real = real[:, None, None].expand(-1, 1, documents.longest, -1)
-    mixed = F.scaled_dot_product_attention(apart(q), apart(k), apart(v), attn_mask=real, dropout_p=dropout, is_causal=causal,
-                                           scale=scale, enable_gqa=k.size(1) != q.size(1))
+    mixed = F.scaled_dot_product_attention(
+        apart(q),
+        apart(k),
+        apart(v),
+        attn_mask=real,
+        dropout_p=dropout,
+        is_causal=causal,
+        scale=scale,
+        enable_gqa=k.size(1) != q.size(1),
+    )
     return mixed.transpose(1, 2)[documents.which, documents.place].transpose(1, 2)

@@ -17,10 +17,18 @@ from regard.errors import Mistake
 
 
 @contextmanager
-def edit(model: nn.Module, change: Callable[[str, Tensor], Tensor], *, layers: Chosen = None, heads: Chosen = None,
-         kinds: Names = None, states: bool = False) -> Iterator[None]:
+def edit(
+    model: nn.Module,
+    change: Callable[[str, Tensor], Tensor],
+    *,
+    layers: Chosen = None,
+    heads: Chosen = None,
+    kinds: Names = None,
+    states: bool = False,
+) -> Iterator[None]:
     """Replace the weights (B, H, T, S) at each place by `change(name, weights)` while the block runs; of the chosen heads alone,
     where there are such. With `states`, what each block gives on (B, T, D) instead."""
+
     def replace_weights(name: str) -> Callable:
         def hook(module: Attend, args: tuple, options: dict, output: Tensor) -> Tensor:
             q, k, v = args
@@ -31,6 +39,7 @@ def edit(model: nn.Module, change: Callable[[str, Tensor], Tensor], *, layers: C
             if chosen is not None:
                 changed = weights.index_copy(1, torch.tensor(chosen, device=weights.device), changed.to(weights.dtype))
             return mix(F.dropout(changed, module.dropout, module.training), v)
+
         return hook
 
     def replace_state(name: str) -> Callable:
@@ -38,6 +47,7 @@ def edit(model: nn.Module, change: Callable[[str, Tensor], Tensor], *, layers: C
             if not isinstance(output, Tensor):
                 raise Mistake(f"edit of {name}: the states of recurrent cells can be watched, not changed; edit their attention")
             return checked(name, output, change(name, output))
+
         return hook
 
     with ExitStack() as stack:

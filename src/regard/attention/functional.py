@@ -19,8 +19,16 @@ def context_attention(x: Tensor, context: Tensor, *, mask: Mask | None = None, w
     return key_value_attention(x, context, context, mask=mask, weights=weights, scale=scale)
 
 
-def key_value_attention(q: Tensor, k: Tensor, v: Tensor, *, score: Score | None = None, mask: Mask | None = None,
-                        weights: bool = False, scale: float | None = None):
+def key_value_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    score: Score | None = None,
+    mask: Mask | None = None,
+    weights: bool = False,
+    scale: float | None = None,
+):
     """y_i = Σ_j softmax_j(score(q_i, k_j)) v_j: what is asked, what answers, and what is said may differ in width.
 
     (B, T, K), (B, S, K), (B, S, J) -> (B, T, J). The score is the dot product, scaled by 1/√K unless `scale` is given; another

@@ -17,7 +17,7 @@ class Remembered(Attend):
 
     def __init__(self, dropout: float = 0.0, scale: float | None = None, score: Summed | None = None):
         super().__init__(dropout, scale, score)
-        self.seen: list[Tensor] = []                                              # (B, H, T, S) each
+        self.seen: list[Tensor] = []  # (B, H, T, S) each
 
     def begin(self, rows: int, device: torch.device) -> None:
         self.seen = []
@@ -41,8 +41,8 @@ class Hard(Remembered):
 
     def begin(self, rows: int, device: torch.device) -> None:
         super().begin(rows, device)
-        self.places: list[Tensor] = []                                            # (B, H, T) each
-        self.soft = torch.rand(rows, device=device) < self.expected               # (B,)
+        self.places: list[Tensor] = []  # (B, H, T) each
+        self.soft = torch.rand(rows, device=device) < self.expected  # (B,)
 
     def draw(self, weights: Tensor) -> Tensor:
         return torch.multinomial(weights.flatten(0, 2), 1).view(weights.shape[:3])

@@ -19,7 +19,7 @@ def block_length(window: int) -> int:
 def scored_pairs(n: int, window: int) -> int:
     """Pairs of a query and a key that are scored among n positions: all, unless blocks at least halve them."""
     block = block_length(window)
-    in_blocks = -(-n // block) * block * (block + 2 * (window - 1))               # the last block is filled up
+    in_blocks = -(-n // block) * block * (block + 2 * (window - 1))  # the last block is filled up
     return in_blocks if 2 * in_blocks <= n * n else n * n
 
 
@@ -31,15 +31,22 @@ def attend_nearby(q: Tensor, k: Tensor, v: Tensor, window: int, *, scale: float 
 
     def within_reach(x: Tensor) -> Tensor:
         """What each of the N blocks may see: (B, G, T, K) -> (B·N, G, S, K), S = block + 2 · reach."""
-        wide = F.pad(x, (0, 0, reach, reach + filling)).unfold(2, block + 2 * reach, block)   # (B, G, N, K, S)
+        wide = F.pad(x, (0, 0, reach, reach + filling)).unfold(2, block + 2 * reach, block)  # (B, G, N, K, S)
         return wide.permute(0, 2, 1, 4, 3).flatten(0, 1)
 
-    asked = F.pad(q, (0, 0, 0, filling)).unflatten(2, (blocks, block)).transpose(1, 2).flatten(0, 1)      # (B·N, H, block, K)
-    first = block * torch.arange(blocks, device=q.device)[:, None, None]                      # (N, 1, 1)
-    query = first + torch.arange(block, device=q.device)[:, None]                         # (N, block, 1) places of the queries
-    key = first + torch.arange(-reach, block + reach, device=q.device)                    # (N, 1, S) and of the keys
-    real = ((key >= 0) & (key < T)) | (query >= T)    # what fills the last block up sees zeros, not nothing: no NaN in gradients
-    seen = ((key - query).abs() < window) & real                                              # (N, block, S)
-    mixed = F.scaled_dot_product_attention(asked, within_reach(k), within_reach(v), attn_mask=seen.repeat(B, 1, 1)[:, None],
-                                           dropout_p=dropout, scale=scale, enable_gqa=k.size(1) != q.size(1))
-    return mixed.unflatten(0, (B, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :T]            # (B, H, T, J)
+    asked = F.pad(q, (0, 0, 0, filling)).unflatten(2, (blocks, block)).transpose(1, 2).flatten(0, 1)  # (B·N, H, block, K)
+    first = block * torch.arange(blocks, device=q.device)[:, None, None]  # (N, 1, 1)
+    query = first + torch.arange(block, device=q.device)[:, None]  # (N, block, 1) places of the queries
+    key = first + torch.arange(-reach, block + reach, device=q.device)  # (N, 1, S) and of the keys
+    real = ((key >= 0) & (key < T)) | (query >= T)  # what fills the last block up sees zeros, not nothing: no NaN in gradients
+    seen = ((key - query).abs() < window) & real  # (N, block, S)
+    mixed = F.scaled_dot_product_attention(
+        asked,
+        within_reach(k),
+        within_reach(v),
+        attn_mask=seen.repeat(B, 1, 1)[:, None],
+        dropout_p=dropout,
+        scale=scale,
+        enable_gqa=k.size(1) != q.size(1),
+    )
+    return mixed.unflatten(0, (B, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :T]  # (B, H, T, J)

@@ -15,16 +15,25 @@ from regard.attention.record import Map
 from regard.errors import Mistake
 
 
-def weights_map(q: Tensor, k: Tensor, place: Attend, heads: list[int] | None = None, *, mask: Mask | None = None,
-                bias: Tensor | None = None) -> Map:
+def weights_map(
+    q: Tensor, k: Tensor, place: Attend, heads: list[int] | None = None, *, mask: Mask | None = None, bias: Tensor | None = None
+) -> Map:
     """The weights at a place, to be computed part by part."""
     (B, _, T, _), S = q.shape, k.size(-2)
     q, k, mask, bias = of_heads(q, k, heads, mask=mask, bias=bias)
 
     def part(batch: slice, rows: Tensor | slice) -> Tensor:
         added = bias if bias is None or bias.dim() < 4 or bias.size(0) == 1 else bias[batch]
-        return attention_weights(q[batch], k[batch], score=place.score, mask=None if mask is None else mask.rows(batch),
-                                 bias=added, scale=place.scale, rows=rows, least=q.dtype)
+        return attention_weights(
+            q[batch],
+            k[batch],
+            score=place.score,
+            mask=None if mask is None else mask.rows(batch),
+            bias=added,
+            scale=place.scale,
+            rows=rows,
+            least=q.dtype,
+        )
 
     if place.score is None and weights_kernel.can_run(q, mask):
         fill = partial(weights_kernel.fill, q=q, k=k, mask=mask, bias=bias, scale=place.scale)
@@ -32,15 +41,20 @@ def weights_map(q: Tensor, k: Tensor, place: Attend, heads: list[int] | None = N
     return Map((B, q.size(1), T, S), q.dtype, q.device, part, width=1 if place.score is None else k.size(-1))
 
 
-def of_heads(q: Tensor, k: Tensor, heads: list[int] | None, *, mask: Mask | None = None,
-             bias: Tensor | None = None) -> tuple[Tensor, Tensor, Mask | None, Tensor | None]:
+def of_heads(
+    q: Tensor, k: Tensor, heads: list[int] | None, *, mask: Mask | None = None, bias: Tensor | None = None
+) -> tuple[Tensor, Tensor, Mask | None, Tensor | None]:
     """Everything that the weights of some heads are made of."""
     if heads is None:
         return q, k, mask, bias
     shared = q.size(1) // k.size(1)
     per_head = bias is not None and bias.dim() > 2 and bias.size(-3) > 1
-    return (q[:, heads], k[:, [head // shared for head in heads]], None if mask is None else mask.heads(heads),
-            bias[..., heads, :, :] if per_head and bias is not None else bias)
+    return (
+        q[:, heads],
+        k[:, [head // shared for head in heads]],
+        None if mask is None else mask.heads(heads),
+        bias[..., heads, :, :] if per_head and bias is not None else bias,
+    )
 
 
 def gradient_map(gradient: Tensor, v: Tensor, heads: list[int] | None = None) -> Map:
@@ -49,8 +63,13 @@ def gradient_map(gradient: Tensor, v: Tensor, heads: list[int] | None = None) ->
     if heads is not None:
         shared = H // v.size(1)
         gradient, v = gradient[:, heads], v[:, [head // shared for head in heads]]
-    return Map((B, gradient.size(1), T, S), gradient.dtype, gradient.device,
-               lambda batch, rows: Dot(1.0)(gradient[batch][:, :, rows], v[batch]), signed=True)
+    return Map(
+        (B, gradient.size(1), T, S),
+        gradient.dtype,
+        gradient.device,
+        lambda batch, rows: Dot(1.0)(gradient[batch][:, :, rows], v[batch]),
+        signed=True,
+    )
 
 
 def heads_of(heads: Chosen, q: Tensor, name: str) -> list[int] | None:

@@ -88,13 +88,20 @@ class Mask:
 
     def rows(self, chosen: Tensor | slice) -> "Mask":
         """The same mask for a selection of the batch."""
+
         def pick(name: str) -> Tensor | None:
             value = getattr(self, name)
             shared = name == "allowed" and value is not None and (value.dim() < 4 or value.size(0) == 1)
             return value if value is None or shared else value[chosen]
 
-        return replace(self, lengths=pick("lengths"), starts=pick("starts"), documents=pick("documents"), prefix=pick("prefix"),
-                       allowed=pick("allowed"))
+        return replace(
+            self,
+            lengths=pick("lengths"),
+            starts=pick("starts"),
+            documents=pick("documents"),
+            prefix=pick("prefix"),
+            allowed=pick("allowed"),
+        )
 
     def heads(self, chosen: Sequence[int]) -> "Mask":
         """The same mask for a selection of the heads."""
@@ -104,7 +111,7 @@ class Mask:
     def dense(self, queries: int, keys: int, device: torch.device | None = None, rows: Tensor | slice = EVERY) -> Tensor | None:
         """Booleans that broadcast to (B, H, T, S), or None where everything may be seen. `rows`: of these queries alone."""
         keeps = device is None or device.type == "cpu" or torch.is_inference_mode_enabled()
-        if rows is not EVERY or not keeps or type(queries) is not int or type(keys) is not int:       # symbols, while traced
+        if rows is not EVERY or not keeps or type(queries) is not int or type(keys) is not int:  # symbols, while traced
             return self.write(queries, keys, device, rows)
         asked = (queries, keys, device)
         if asked not in self.written:
@@ -113,21 +120,21 @@ class Mask:
         return self.written[asked]
 
     def write(self, queries: int, keys: int, device: torch.device | None, rows: Tensor | slice) -> Tensor | None:
-        key = torch.arange(keys, device=device)                                   # (S,)
-        query = torch.arange(keys - queries, keys, device=device)[rows, None]     # (T, 1)
+        key = torch.arange(keys, device=device)  # (S,)
+        query = torch.arange(keys - queries, keys, device=device)[rows, None]  # (T, 1)
         conditions = []
         if self.causal:
-            seen = key <= query                                                   # (T, S)
+            seen = key <= query  # (T, S)
             conditions.append(seen if self.prefix is None else seen | (key < column(self.prefix)))
         if self.lengths is not None:
-            conditions.append(key < column(self.lengths))                         # (B, 1, 1, S)
+            conditions.append(key < column(self.lengths))  # (B, 1, 1, S)
         if self.starts is not None:
             conditions.append(key >= column(self.starts))
         if self.window is not None:
             conditions.append((key < query + self.window) & (key > query - self.window))
         if self.documents is not None:
             mine = self.documents[:, -queries:][:, rows]
-            conditions.append((mine[:, :, None] == self.documents[:, None, :])[:, None])      # (B, 1, T, S)
+            conditions.append((mine[:, :, None] == self.documents[:, None, :])[:, None])  # (B, 1, T, S)
         if self.grid is not None:
             conditions.append(self.grid.sees(query, key))
         if self.allowed is not None:
@@ -141,7 +148,7 @@ class Mask:
 
 
 def column(per_row: Tensor) -> Tensor:
-    return per_row[:, None, None, None]                                           # (B, 1, 1, 1)
+    return per_row[:, None, None, None]  # (B, 1, 1, 1)
 
 
 def of_rows(x: Tensor, rows: Tensor | slice) -> Tensor:
@@ -164,8 +171,9 @@ def join(name, mine, other):
         return mine & other
     if name == "grid" and mine == other:
         return mine
-    raise ValueError("two grids cannot be combined" if name == "grid" else
-                     "two document masks cannot be combined; number the documents once")
+    raise ValueError(
+        "two grids cannot be combined" if name == "grid" else "two document masks cannot be combined; number the documents once"
+    )
 
 
 NO_MASK = Mask()

@@ -25,20 +25,31 @@ def places(model: nn.Module, layers: Chosen = None, kinds: Names = None) -> dict
 def states_of(model: nn.Module, layers: Chosen = None, kinds: Names = None) -> dict[str, nn.Module]:
     """The named modules whose outputs are hidden states: blocks with attention in them, and recurrent cells."""
     blocks = {above.group() for name in places(model) if (above := re.match(r".*\.\d+(?=\.)", name))}
-    return choose({plain(name): module for name, module in model.named_modules()
-                   if plain(name) in blocks or isinstance(module, nn.RNNBase)}, layers, kinds)
+    return choose(
+        {
+            plain(name): module
+            for name, module in model.named_modules()
+            if plain(name) in blocks or isinstance(module, nn.RNNBase)
+        },
+        layers,
+        kinds,
+    )
 
 
 def plain(name: str) -> str:
-    return name.removeprefix("_orig_mod.")            # what torch.compile puts around a module
+    return name.removeprefix("_orig_mod.")  # what torch.compile puts around a module
 
 
 def choose(found: dict[str, Any], layers: Chosen, kinds: Names) -> dict[str, Any]:
     """Those of the chosen layers whose names match one of the patterns. Where there is anything, something has to be chosen."""
     patterns = [kinds] if isinstance(kinds, str) else kinds
     try:
-        chosen = {name: module for name, module in found.items() if (layers is None or layer_of(name) in layers)
-                  and (patterns is None or any(re.search(pattern, name) for pattern in patterns))}
+        chosen = {
+            name: module
+            for name, module in found.items()
+            if (layers is None or layer_of(name) in layers)
+            and (patterns is None or any(re.search(pattern, name) for pattern in patterns))
+        }
     except re.error as error:
         raise Mistake(f"kinds = {kinds!r}: no pattern of a name ({error}); such as 'self', 'cross', 'decoder.*self'") from None
     if found and not chosen and layers is not None and not any(layer_of(name) in layers for name in found):

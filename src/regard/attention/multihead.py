@@ -29,9 +29,20 @@ class MultiHead(nn.Module):
     Heads are as many and as wide as one likes: H·K and H·J need not be D.
     """
 
-    def __init__(self, width: int, heads: int, *, key_width: int | None = None, value_width: int | None = None,
-                 key_value_heads: int | None = None, source_width: int | None = None, out_width: int | None = None,
-                 dropout: float = 0.0, scale: float | None = None, bias: bool = True):
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        key_width: int | None = None,
+        value_width: int | None = None,
+        key_value_heads: int | None = None,
+        source_width: int | None = None,
+        out_width: int | None = None,
+        dropout: float = 0.0,
+        scale: float | None = None,
+        bias: bool = True,
+    ):
         super().__init__()
         key_width = key_width or width // heads
         value_width = value_width or key_width
@@ -49,7 +60,7 @@ class MultiHead(nn.Module):
     def keys_values(self, source: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, Tensor]:
         """Project a source once: a sentence for cross-attention, each new token for self-attention."""
         keys = rotate(split(self.to_k(source), self.groups), rotation)
-        return keys, split(self.to_v(source), self.groups)                        # (B, G, S, K), (B, G, S, J)
+        return keys, split(self.to_v(source), self.groups)  # (B, G, S, K), (B, G, S, J)
 
     def queries_keys_values(self, x: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Project what looks at itself: (B, H, T, K), (B, G, T, K), (B, G, T, J)."""
@@ -58,15 +69,23 @@ class MultiHead(nn.Module):
         q, k, v = self.to_all(x).split([layer.out_features for layer in (self.to_q, self.to_k, self.to_v)], dim=-1)
         return rotate(split(q, self.heads), rotation), rotate(split(k, self.groups), rotation), split(v, self.groups)
 
-    def forward(self, x: Tensor, keys: Tensor, values: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None,
-                rotation: Rotation | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        *,
+        mask: Mask | None = None,
+        bias: Tensor | None = None,
+        rotation: Rotation | None = None,
+    ) -> Tensor:
         return self.look(rotate(split(self.to_q(x), self.heads), rotation), keys, values, mask=mask, bias=bias)
 
     def look(self, q: Tensor, keys: Tensor, values: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None) -> Tensor:
         """What queries (B, H, T, K) find."""
-        mixed = self.attend(q, keys, values, mask=mask, bias=bias)                # (B, H, T, J)
-        return self.to_out(mixed.transpose(1, 2).flatten(2))                      # (B, T, D)
+        mixed = self.attend(q, keys, values, mask=mask, bias=bias)  # (B, H, T, J)
+        return self.to_out(mixed.transpose(1, 2).flatten(2))  # (B, T, D)
 
 
 def split(x: Tensor, heads: int) -> Tensor:
-    return x.view(*x.shape[:-1], heads, -1).transpose(1, 2)                       # (B, T, H·K) -> (B, H, T, K)
+    return x.view(*x.shape[:-1], heads, -1).transpose(1, 2)  # (B, T, H·K) -> (B, H, T, K)

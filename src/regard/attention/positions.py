@@ -39,7 +39,7 @@ class Positions(nn.Module):
 def sinusoids(at: Tensor, width: int, base: float = 10_000.0, *, halves: bool = False) -> Tensor:
     """PE(p, 2i) = sin(p / base^(2i/D)), PE(p, 2i+1) = cos of the same: (…,) -> (…, D). In halves, all sines come first."""
     pair = torch.arange(0, width, 2, device=at.device, dtype=torch.float64)
-    angle = at[..., None] / base ** (pair / width)                                # (…, ⌈D/2⌉)
+    angle = at[..., None] / base ** (pair / width)  # (…, ⌈D/2⌉)
     if halves:
         return torch.cat([angle.sin(), angle.cos()], dim=-1)[..., :width]
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)[..., :width]
@@ -57,7 +57,7 @@ class Sinusoidal(Positions):
     def embed(self, x, at):
         if self.table.dtype == x.dtype:
             return x + self.table[at]
-        wide = sinusoids(at, self.width, self.base, halves=self.halves)           # exact where the model is wider than float32
+        wide = sinusoids(at, self.width, self.base, halves=self.halves)  # exact where the model is wider than float32
         return x + wide.to(x.dtype)
 
 
@@ -81,7 +81,7 @@ class SinusoidalGrid(Positions):
     def __init__(self, width: int, base: float, grid: tuple[int, int], marks: int):
         super().__init__()
         row, column = torch.meshgrid(torch.arange(grid[0]), torch.arange(grid[1]), indexing="ij")
-        places = torch.cat([sinusoids(at.flatten(), width // 2, base) for at in (row, column)], dim=-1)         # (N, D)
+        places = torch.cat([sinusoids(at.flatten(), width // 2, base) for at in (row, column)], dim=-1)  # (N, D)
         self.table: Tensor
         self.register_buffer("table", torch.cat([places.new_zeros(marks, width), places]).float(), persistent=False)
 
@@ -100,7 +100,7 @@ class TextThenGrid(Positions):
         self.text, self.row, self.column = (nn.Embedding(number, width) for number in (text, *grid))
 
     def embed(self, x, at):
-        places = self.row.weight[:, None] + self.column.weight                    # (rows, columns, D)
+        places = self.row.weight[:, None] + self.column.weight  # (rows, columns, D)
         return x + torch.cat([self.text.weight, places.flatten(0, 1)])[at]
 
 
@@ -115,9 +115,9 @@ class Rotary(Positions):
 
     def rotation(self, at):
         pair = torch.arange(0, self.key_width, 2, device=at.device, dtype=torch.float64)
-        angle = at[..., None] / self.base ** (pair / self.key_width)              # (…, T, K/2)
+        angle = at[..., None] / self.base ** (pair / self.key_width)  # (…, T, K/2)
         angle = torch.cat([angle, angle], dim=-1)
-        angle = angle if angle.dim() == 2 else angle[:, None]                     # (T, K) or (B, 1, T, K)
+        angle = angle if angle.dim() == 2 else angle[:, None]  # (T, K) or (B, 1, T, K)
         return angle.cos(), angle.sin()
 
 
@@ -141,8 +141,8 @@ class Alibi(Positions):
         self.register_buffer("slopes", torch.tensor(alibi_slopes(heads)), persistent=False)
 
     def bias(self, query_at, key_at):
-        distance = (key_at[..., None, :] - query_at[..., :, None]).abs()          # (T, S) or (B, T, S)
-        return -self.slopes[:, None, None] * distance[..., None, :, :]            # (H, T, S) or (B, H, T, S)
+        distance = (key_at[..., None, :] - query_at[..., :, None]).abs()  # (T, S) or (B, T, S)
+        return -self.slopes[:, None, None] * distance[..., None, :, :]  # (H, T, S) or (B, H, T, S)
 
 
 def alibi_slopes(heads: int) -> list[float]:
@@ -166,9 +166,9 @@ class Relative(Positions):
         self.table = nn.Embedding(buckets, heads)
 
     def bias(self, query_at, key_at):
-        distance = key_at[..., None, :] - query_at[..., :, None]                  # (T, S) or (B, T, S)
+        distance = key_at[..., None, :] - query_at[..., :, None]  # (T, S) or (B, T, S)
         bucket = distance_bucket(distance, self.buckets, self.max_distance, self.causal)
-        return self.table(bucket).movedim(-1, -3)                                 # (H, T, S) or (B, H, T, S)
+        return self.table(bucket).movedim(-1, -3)  # (H, T, S) or (B, H, T, S)
 
 
 def distance_bucket(distance: Tensor, buckets: int, max_distance: int, causal: bool) -> Tensor:

@@ -42,8 +42,14 @@ class Map:
 
     def only(self, rows: Tensor) -> "Map":
         B, H, _, S = self.shape
-        return Map((B, H, len(rows), S), self.dtype, self.device, lambda batch, chosen: self.part(batch, rows[chosen]),
-                   self.width, self.signed)
+        return Map(
+            (B, H, len(rows), S),
+            self.dtype,
+            self.device,
+            lambda batch, chosen: self.part(batch, rows[chosen]),
+            self.width,
+            self.signed,
+        )
 
 
 def record(whole: Map, kind: str = "weights", size: int = 1, room: int | None = None) -> Kept:
@@ -52,8 +58,10 @@ def record(whole: Map, kind: str = "weights", size: int = 1, room: int | None = 
         rows = torch.arange(0, whole.shape[2], size, device=whole.device)
         weights = record(whole.only(rows), room=room).parts["weights"]
         return Kept(kind, whole.shape, {"weights": weights, "rows": rows}, size)
-    parts = {name: torch.empty(shape, dtype=dtype, device=whole.device)
-             for name, (shape, dtype) in described(kind, size, whole.shape, whole.dtype).items()}
+    parts = {
+        name: torch.empty(shape, dtype=dtype, device=whole.device)
+        for name, (shape, dtype) in described(kind, size, whole.shape, whole.dtype).items()
+    }
     if whole.fill(parts, kind, size):
         return Kept(kind, whole.shape, parts, size)
     room = max(LEAST, prod(whole.shape) * whole.dtype.itemsize // SHARE) if room is None else room
@@ -71,10 +79,10 @@ def record(whole: Map, kind: str = "weights", size: int = 1, room: int | None = 
                 down, across = (min(size, part.size(-2)), min(size, part.size(-1)))
                 first = queries.start // size
                 means = F.avg_pool2d(part, (down, across), ceil_mode=True)
-                parts["means"][batch, :, first:first + means.size(2)] = means
+                parts["means"][batch, :, first : first + means.size(2)] = means
             case "entropy":
                 parts["entropy"][batch, :, queries] = torch.special.entr(part.to(torch.float32)).sum(-1)
-        del part                                      # before the next is made
+        del part  # before the next is made
     return Kept(kind, whole.shape, parts, size)
 
 

@@ -19,8 +19,12 @@ from regard.attention.reductions import KINDS, Kept, parts_of
 from regard.errors import Mistake
 
 VERSION = 1
-SIDES = {"text": ("text", "text"), "encoder": ("source", "source"), "decoder": ("target", "target"),
-         "cross": ("target", "source")}
+SIDES = {
+    "text": ("text", "text"),
+    "encoder": ("source", "source"),
+    "decoder": ("target", "target"),
+    "cross": ("target", "source"),
+}
 
 
 @dataclass(frozen=True)
@@ -69,12 +73,26 @@ class Record:
 
     def write(self, path: str | Path) -> None:
         """Written aside, then renamed."""
-        arrays = {f"{name}/{number}/{part}": np.ascontiguousarray(array) for name, place in self.places.items()
-                  for number, kept in enumerate(place.calls) for part, array in kept.numpy().parts.items()}
-        places = [{"name": place.name, "layer": place.layer, "kind": place.kind, "queries": place.queries, "keys": place.keys,
-                   "heads": place.heads, "rows": place.rows, "dropped": place.dropped,
-                   "calls": [{"kind": kept.kind, "size": kept.size, "shape": list(kept.shape)} for kept in place.calls]}
-                  for place in self.places.values()]
+        arrays = {
+            f"{name}/{number}/{part}": np.ascontiguousarray(array)
+            for name, place in self.places.items()
+            for number, kept in enumerate(place.calls)
+            for part, array in kept.numpy().parts.items()
+        }
+        places = [
+            {
+                "name": place.name,
+                "layer": place.layer,
+                "kind": place.kind,
+                "queries": place.queries,
+                "keys": place.keys,
+                "heads": place.heads,
+                "rows": place.rows,
+                "dropped": place.dropped,
+                "calls": [{"kind": kept.kind, "size": kept.size, "shape": list(kept.shape)} for kept in place.calls],
+            }
+            for place in self.places.values()
+        ]
         about = {"version": VERSION, "model": self.model, "inputs": self.inputs, "tokens": self.tokens, "places": places}
         aside = Path(f"{path}.{os.getpid()}.tmp")
         try:
@@ -92,7 +110,7 @@ class Record:
         try:
             with safe_open(path, framework="numpy") as file:
                 about = json.loads((file.metadata() or {}).get("attn", "null"))
-                arrays = {name: file.get_tensor(name) for name in file.keys()}                # noqa: SIM118  (no mapping)
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
         except (OSError, SafetensorError, ValueError, TypeError, RecursionError) as error:
             raise Mistake(f"{path}: not a record of attention, or only part of one ({str(error)[:80]})") from None
         try:
@@ -112,8 +130,10 @@ class Record:
             if part not in SIDES:
                 raise Mistake(f"{part!r}: attentions are of {', '.join(SIDES)}")
             if layers is None or any(layer is None for layer in layers):
-                raise Mistake("transformers gave no attentions (None): load the model with attn_implementation='eager' and call "
-                              "it with output_attentions=True")
+                raise Mistake(
+                    "transformers gave no attentions (None): load the model with attn_implementation='eager' and call "
+                    "it with output_attentions=True"
+                )
             for number, layer in enumerate(layers):
                 if not hasattr(layer, "shape") or len(layer.shape) != 4:
                     raise Mistake(f"layer {number} of the attentions is not (batch, heads, queries, keys): give one call's")
@@ -132,7 +152,7 @@ class Record:
         for place in chosen:
             if place.dropped:
                 raise Mistake(f"{place.name}: BertViz draws whole maps, and the record dropped {place.dropped}")
-        return tuple(torch.from_numpy(place.weights()[row:row + 1].copy()) for place in chosen)
+        return tuple(torch.from_numpy(place.weights()[row : row + 1].copy()) for place in chosen)
 
 
 def place_of(name: str, calls: list[Kept], heads: Sequence[int] | None = None, rows: list[int] | None = None) -> Place:
@@ -149,8 +169,10 @@ def tidy(tokens: Any) -> dict[str, Any]:
     if tokens is None:
         return {}
     sides = tokens if isinstance(tokens, Mapping) and "patches" not in tokens else {"text": tokens}
-    return {side: [list(said)] if said and isinstance(said, Sequence) and isinstance(said[0], str) else said
-            for side, said in sides.items()}
+    return {
+        side: [list(said)] if said and isinstance(said, Sequence) and isinstance(said[0], str) else said
+        for side, said in sides.items()
+    }
 
 
 def check_tokens(place: Place, tokens: Mapping[str, Any]) -> None:
@@ -165,8 +187,9 @@ def check_tokens(place: Place, tokens: Mapping[str, Any]) -> None:
             if len(said.get("patches", ())) != 2 or not all(isinstance(n, int) and n > 0 for n in said["patches"]):
                 raise Mistake(f"tokens of {side!r}: patches should be [rows, columns]")
             continue
-        if not isinstance(said, list) or not all(isinstance(row, list) and all(isinstance(token, str) for token in row)
-                                                 for row in said):
+        if not isinstance(said, list) or not all(
+            isinstance(row, list) and all(isinstance(token, str) for token in row) for row in said
+        ):
             raise Mistake(f"tokens of {side!r} should be a list of strings for each row of the batch")
         if len(said) != B:
             raise Mistake(f"tokens of {side!r}: {len(said)} rows, and a batch of {B} at {place.name}")
@@ -188,8 +211,9 @@ def read_record(about: Any, arrays: dict[str, np.ndarray]) -> Record:
             raise Mistake(f"a place that is not described as a place should be ({str(said)[:60]})")
         if not calls or len(said["heads"]) != calls[0].shape[1]:
             raise Mistake(f"{said['name']}: {len(said['heads'])} heads are named, and the weights are of another number")
-        places[said["name"]] = Place(said["name"], said["layer"], said["kind"], said["queries"], said["keys"],
-                                     said["heads"], calls, said["rows"])
+        places[said["name"]] = Place(
+            said["name"], said["layer"], said["kind"], said["queries"], said["keys"], said["heads"], calls, said["rows"]
+        )
     if arrays:
         raise Mistake(f"tensors that no place names, such as {next(iter(arrays))!r}")
     return Record(places, dict(about["tokens"]), str(about["model"]), str(about["inputs"]))

@@ -71,8 +71,10 @@ class Seen:
     def dropped(self) -> dict[str, str]:
         """In words, what is not kept of each place that is not whole."""
         words = {name: [kept.dropped for kept in calls if kept.dropped] for name, calls in self.calls.items()}
-        words |= {f"{name} (gradients)": [kept.dropped for kept in calls if kept and kept.dropped]
-                  for name, calls in self.gradient_calls.items()}
+        words |= {
+            f"{name} (gradients)": [kept.dropped for kept in calls if kept and kept.dropped]
+            for name, calls in self.gradient_calls.items()
+        }
         found = {name: "; ".join(dict.fromkeys(said)) for name, said in words.items() if said}
         return found | self.left_out
 
@@ -102,16 +104,20 @@ class Seen:
         if self.budget is not None:
             self.budget.reset()
 
-    def record(self, tokens: Any = None, *, model: nn.Module | None = None,
-               inputs: Mapping[str, Tensor] | None = None) -> Record:
+    def record(self, tokens: Any = None, *, model: nn.Module | None = None, inputs: Mapping[str, Tensor] | None = None) -> Record:
         """As a record that can be written to a file: `tokens` as `Record` has them; model and inputs leave their hashes."""
+
         def joined(name: str, calls: list[Kept]) -> list[Kept]:
             reduced = any(kept.dropped for kept in calls)
             return [kept.numpy() for kept in (calls if reduced else [of_weights(self[name])])]
 
         placed = {name: place_of(name, joined(name, calls), self.heads, self.rows) for name, calls in self.calls.items()}
-        return Record(placed, tidy(tokens), "" if model is None else fingerprint(model.state_dict()),
-                      "" if inputs is None else fingerprint(inputs))
+        return Record(
+            placed,
+            tidy(tokens),
+            "" if model is None else fingerprint(model.state_dict()),
+            "" if inputs is None else fingerprint(inputs),
+        )
 
     def of(self, hypothesis: Way, name: str, prefix: Sequence[int] = ()) -> Tensor:
         """The weights (H, T, S) at a place along the way of one hypothesis of the search that was watched, as if it alone had
@@ -124,7 +130,7 @@ class Seen:
         before = asked = 0
         while asked < read and before < len(calls):
             asked, before = asked + calls[before].shape[2], before + 1
-        steps = calls[before:before + len(rows)]
+        steps = calls[before : before + len(rows)]
         if asked != read or len(steps) < len(rows) or steps[0].shape[2] != 1:
             return whole(name, calls)[sentence]
         widths = [kept.shape[3] for kept in calls]
@@ -133,7 +139,7 @@ class Seen:
         maps = [whole(name, calls[:before])[sentence]] if before else []
         # the hypotheses of a sentence lie side by side, in the batch or, before a source they share, among the queries
         maps += [whole(name, [kept]).transpose(1, 2).flatten(0, 1)[row][:, None] for kept, row in zip(steps, rows)]
-        return side_by_side(maps)[:, filled:, 0 if "cross" in name else filled:]
+        return side_by_side(maps)[:, filled:, 0 if "cross" in name else filled :]
 
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:

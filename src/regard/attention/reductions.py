@@ -1,11 +1,11 @@
 """What a record keeps of one map of weights (B, H, T, S): all of it, or a reduction that says what it dropped. numpy alone.
 
-    weights   all
-    top       the `size` largest weights of each row, and where they are
-    blocks    means over blocks of `size` queries × `size` keys
-    rows      the weights of every `size`-th query
-    entropy   -Σ w ln w of each row, in nats
-    nothing   its shape
+weights   all
+top       the `size` largest weights of each row, and where they are
+blocks    means over blocks of `size` queries × `size` keys
+rows      the weights of every `size`-th query
+entropy   -Σ w ln w of each row, in nats
+nothing   its shape
 """
 
 from dataclasses import dataclass, replace

@@ -47,7 +47,7 @@ class Additive(nn.Module):
         self.v = nn.Parameter(nn.init.xavier_uniform_(nn.Linear(width, 1).weight.new_empty(1, width))[0])
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
-        return (q[..., :, None, :] + k[..., None, :, :]).tanh() @ self.v          # (B, H, T, S, K) -> (B, H, T, S)
+        return (q[..., :, None, :] + k[..., None, :, :]).tanh() @ self.v  # (B, H, T, S, K) -> (B, H, T, S)
 
     def terms(self, q: Tensor, k: Tensor) -> Tensor:
         return (q[..., :, None, :] + k[..., None, :, :]).tanh() * self.v
@@ -61,8 +61,9 @@ class Scored(nn.Module):
 
     def __init__(self, kind: str, query_width: int, source_width: int, width: int | None = None, place: type[Attend] = Attend):
         super().__init__()
-        assert kind in ("general", "additive") or query_width == source_width, \
+        assert kind in ("general", "additive") or query_width == source_width, (
             f"{kind} needs equal widths, got {query_width}, {source_width}"
+        )
         width = width or query_width
         self.width, self.source_width = width, source_width
         self.to_q: nn.Module = nn.Linear(query_width, width, bias=False) if kind == "additive" else nn.Identity()
@@ -88,4 +89,4 @@ def build_score(kind: str, width: int) -> Summed | None:
         case "cosine":
             return Cosine()
         case _:
-            return None                               # the scaled dot product, in a fused kernel where there is one
+            return None  # the scaled dot product, in a fused kernel where there is one

@@ -24,9 +24,20 @@ from regard.attention.recording import Seen
 
 
 @contextmanager
-def watch(model: nn.Module, *, layers: Chosen = None, heads: Chosen = None, rows: Chosen = None, kinds: Names = None,
-          budget: int | str | None = None, keep: str = "blocks", states: bool = False,
-          gradients: bool = False, values: bool = False, queries: bool = False) -> Iterator[Seen]:
+def watch(
+    model: nn.Module,
+    *,
+    layers: Chosen = None,
+    heads: Chosen = None,
+    rows: Chosen = None,
+    kinds: Names = None,
+    budget: int | str | None = None,
+    keep: str = "blocks",
+    states: bool = False,
+    gradients: bool = False,
+    values: bool = False,
+    queries: bool = False,
+) -> Iterator[Seen]:
     """Record attention while the block runs; the model's output does not change by one bit.
 
     `layers`, `heads` and `rows` (queries of each call) are numbers counted from 0, `kinds` patterns of names: "self", "cross",
@@ -82,10 +93,12 @@ class Watcher:
 
     def remember(self, name: str, calls: list, number: int, v: Tensor, first: bool) -> Callable[[Tensor], None]:
         """What to do when the gradient of a call's output comes."""
+
         def hook(gradient: Tensor) -> None:
             with torch.no_grad():
                 whole = gradient_map(gradient, v, heads_of(self.heads, gradient, name))
                 calls[number] = self.allowance.record(of_rows(whole, self.rows, name), first=first)
+
         return hook
 
     def keep_asked(self, name: str, q: Tensor, k: Tensor, place: Attend, **options: Any) -> None:
@@ -100,7 +113,7 @@ class Watcher:
             self.seen.scores.setdefault(name, []).append(found)
 
     def keep_whole(self, kept: dict[str, list[Tensor]], name: str, x: Tensor, what: str) -> None:
-        if self.fits(name, what, x.shape, x.dtype):   # a cache is written over when a search goes on
+        if self.fits(name, what, x.shape, x.dtype):  # a cache is written over when a search goes on
             kept.setdefault(name, []).append(x.clone() if what in ("keys", "values") else x)
 
     def fits(self, name: str, what: str, shape: Sequence[int], dtype: torch.dtype) -> bool:

@@ -28,22 +28,22 @@ ERASED_AREA, ERASED_SHAPE = (0.02, 1 / 3), (math.log(0.3), math.log(1 / 0.3))
 class Drawn:
     """What is done to each picture of one batch."""
 
-    moves: np.ndarray | None = None                                               # (B, 2) pixels down and to the right
-    flips: np.ndarray | None = None                                               # (B,)
-    changes: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)    # (B,) which, (B,) how far, from -1 to 1
-    covers: np.ndarray | None = None                                              # (B, 4) top, left, bottom, right
-    colours: np.ndarray | None = None                                             # (B, 3)
-    partners: np.ndarray | None = None                                            # (B,) with which other it is mixed
-    shares: np.ndarray | None = None                                              # (B,) what is left of it everywhere
-    cuts: np.ndarray | None = None                                                # (B, 4) and here is nothing left of it
+    moves: np.ndarray | None = None  # (B, 2) pixels down and to the right
+    flips: np.ndarray | None = None  # (B,)
+    changes: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)  # (B,) which, (B,) how far, from -1 to 1
+    covers: np.ndarray | None = None  # (B, 4) top, left, bottom, right
+    colours: np.ndarray | None = None  # (B, 3)
+    partners: np.ndarray | None = None  # (B,) with which other it is mixed
+    shares: np.ndarray | None = None  # (B,) what is left of it everywhere
+    cuts: np.ndarray | None = None  # (B, 4) and here is nothing left of it
 
     def __call__(self, batch: Batch) -> Batch:
         """The batch changed; it is on its device already."""
-        with torch.autocast(batch.labels.device.type, enabled=False):             # eight bits of bf16 are too few here
+        with torch.autocast(batch.labels.device.type, enabled=False):  # eight bits of bf16 are too few here
             return self.carried_out(batch)
 
     def carried_out(self, batch: Batch) -> Batch:
-        pixels = batch.inputs["pixels"]                                           # (B, 3, H, W)
+        pixels = batch.inputs["pixels"]  # (B, 3, H, W)
         device = pixels.device
         if self.moves is not None and self.flips is not None:
             pixels = moved(pixels, at(self.moves, device), at(self.flips, device))
@@ -74,8 +74,9 @@ def draw(settings: "Augment", rows: np.ndarray, size: tuple[int, int], seed: int
             drawn.changes.append((chance.integers(len(CHANGES), size=number), sign * settings.rand_augment.magnitude / 10))
     if settings.erase:
         erased = chance.random(number) < settings.erase
-        drawn.covers = rectangles(chance, erased * chance.uniform(*ERASED_AREA, number), size,
-                                  np.exp(chance.uniform(*ERASED_SHAPE, number)))
+        drawn.covers = rectangles(
+            chance, erased * chance.uniform(*ERASED_AREA, number), size, np.exp(chance.uniform(*ERASED_SHAPE, number))
+        )
         drawn.colours = chance.integers(256, size=(number, 3)).astype(np.float32)
     if settings.mixup or settings.cutmix:
         cut = chance.random(number) < (1.0 if not settings.mixup else 0.5 if settings.cutmix else 0.0)
@@ -101,7 +102,7 @@ def rectangles(chance: np.random.Generator, area: np.ndarray, size: tuple[int, i
 
 def inside(rectangle: Tensor, x: Tensor) -> Tensor:
     """Which pixels of each picture lie in its rectangle: (B, 1, H, W)."""
-    top, left, bottom, right = rectangle[:, :, None, None, None].unbind(1)        # (B, 1, 1, 1) each
+    top, left, bottom, right = rectangle[:, :, None, None, None].unbind(1)  # (B, 1, 1, 1) each
     down = torch.arange(x.size(2), device=x.device)[:, None]
     across = torch.arange(x.size(3), device=x.device)
     return (down >= top) & (down < bottom) & (across >= left) & (across < right)
@@ -110,10 +111,10 @@ def inside(rectangle: Tensor, x: Tensor) -> Tensor:
 def moved(pixels: Tensor, moves: Tensor, flips: Tensor) -> Tensor:
     """Pictures (B, 3, H, W) turned around where they are to be, then moved; black comes in."""
     height, width = pixels.shape[2:]
-    down = torch.arange(height, device=pixels.device) - moves[:, :1]              # (B, H) where each row comes from
-    across = torch.arange(width, device=pixels.device) - moves[:, 1:]             # (B, W)
+    down = torch.arange(height, device=pixels.device) - moves[:, :1]  # (B, H) where each row comes from
+    across = torch.arange(width, device=pixels.device) - moves[:, 1:]  # (B, W)
     real = ((down >= 0) & (down < height))[:, :, None] & ((across >= 0) & (across < width))[:, None, :]
     across = torch.where(flips[:, None], width - 1 - across, across).clamp(0, width - 1)
     picture = torch.arange(len(pixels), device=pixels.device)[:, None, None]
-    found = pixels.permute(0, 2, 3, 1)[picture, down.clamp(0, height - 1)[:, :, None], across[:, None, :]]      # (B, H, W, 3)
+    found = pixels.permute(0, 2, 3, 1)[picture, down.clamp(0, height - 1)[:, :, None], across[:, None, :]]  # (B, H, W, 3)
     return (found * real[..., None]).permute(0, 3, 1, 2)

@@ -18,8 +18,8 @@ NOTHING = -1
 class Mixture:
     """A second label for each row, where two examples were blended into one."""
 
-    other: Tensor                                                                 # (B,)
-    share: Tensor                                                                 # (B,) how much the first one counts
+    other: Tensor  # (B,)
+    share: Tensor  # (B,) how much the first one counts
 
     def to(self, device: torch.device) -> "Mixture":
         return Mixture(send(self.other, device), send(self.share, device))
@@ -32,9 +32,9 @@ class Mixture:
 class Batch:
     """What a model reads, by the names of its `forward`, and what it should say of it."""
 
-    inputs: dict[str, Tensor]                                                     # (B, …) each
-    labels: Tensor                                                                # (B, …)
-    rows: np.ndarray                                                              # (B,) which examples
+    inputs: dict[str, Tensor]  # (B, …) each
+    labels: Tensor  # (B, …)
+    rows: np.ndarray  # (B,) which examples
     mixture: Mixture | None = None
     change: "Change | None" = None
     """What is done to it once it is on its device."""
@@ -49,11 +49,17 @@ class Batch:
     def twice(self) -> "Batch":
         """Every row again after all of them."""
         inputs = {name: torch.cat([part, part]) for name, part in self.inputs.items()}
-        return Batch(inputs, torch.cat([self.labels, self.labels]), np.concatenate([self.rows, self.rows]),
-                     self.mixture and self.mixture.twice(), counts=self.counts)
+        return Batch(
+            inputs,
+            torch.cat([self.labels, self.labels]),
+            np.concatenate([self.rows, self.rows]),
+            self.mixture and self.mixture.twice(),
+            counts=self.counts,
+        )
 
     def filled(self, multiple: int, longest: Sequence[int]) -> "Batch":
         """Texts filled up to a multiple of so many positions, or to as long as any is on their side; pictures as they are."""
+
         def fill(part: Tensor, value: int) -> Tensor:
             if part.dim() < 2 or part.dtype != torch.int64:
                 return part

@@ -34,13 +34,16 @@ class Batches:
             chance = np.random.default_rng([self.seed, SHUFFLE, epoch])
             lengths = self.lengths(epoch)
             batches = fill(lengths, self.budget, chance.permutation(len(lengths[0])))
-            planned = self.planned = (epoch, [batches[i] for i in chance.permutation(len(batches))],
-                                      [int(side.max()) for side in lengths])
+            planned = self.planned = (
+                epoch,
+                [batches[i] for i in chance.permutation(len(batches))],
+                [int(side.max()) for side in lengths],
+            )
         return planned
 
     def rows(self, epoch: int, index: int) -> np.ndarray:
         """The rows of one batch that are this rank's."""
-        return self.plan(epoch)[index][self.rank::self.ranks]
+        return self.plan(epoch)[index][self.rank :: self.ranks]
 
     def lengths(self, epoch: int) -> list[np.ndarray]:
         """Of each row on each side, filled up; never beyond the longest, for which models have room."""
@@ -54,7 +57,7 @@ class Batches:
 
     def made(self, rows: np.ndarray, epoch: int, longest: Sequence[int]) -> Batch:
         """This rank's share of a batch of these rows; where there is none, a row that does not count."""
-        mine = rows[self.rank::self.ranks]
+        mine = rows[self.rank :: self.ranks]
         batch = self.examples.batch(mine if len(mine) else rows[:1], self.seed, epoch)
         batch = batch if self.multiple == 1 else batch.filled(self.multiple, longest)
         return batch if len(mine) else replace(batch, counts=False)
@@ -103,9 +106,9 @@ def fill(sides: Sequence[np.ndarray], budget: int, order: np.ndarray) -> list[np
     order = order[np.lexsort((np.where(longest % 2, difference, -difference)[order], longest[order]))]
     batches, start = [], 0
     while start < len(order):
-        window = longest[order[start:start + budget]]
+        window = longest[order[start : start + budget]]
         size = max(1, int(np.searchsorted(window * np.arange(1, len(window) + 1), budget, side="right")))
-        batches.append(order[start:start + size])
+        batches.append(order[start : start + size])
         start += size
     return batches
 

@@ -27,12 +27,14 @@ def open_store(digest: str, build: Callable[[Path], dict[str, int]]) -> Path:
         (aside / "layout.json").write_text(json.dumps(build(aside)))
         try:
             aside.rename(folder)
-        except OSError:                               # somebody else was faster
+        except OSError:  # somebody else was faster
             if not (folder / "layout.json").exists():
                 raise
     except OSError as error:
-        raise Mistake(f"cannot write the cache {folder.parent}: {error.strerror or error}; make room, or set XDG_CACHE_HOME to "
-                      "another folder") from None
+        raise Mistake(
+            f"cannot write the cache {folder.parent}: {error.strerror or error}; make room, or set XDG_CACHE_HOME to "
+            "another folder"
+        ) from None
     finally:
         if aside != folder:
             shutil.rmtree(aside, ignore_errors=True)

@@ -18,4 +18,5 @@ def once_an_epoch(find: Callable[[Any, int, int], Found]) -> Callable[[Any, int,
         if known is None or known[0] != (seed, epoch):
             known = self.__dict__[place] = (seed, epoch), find(self, seed, epoch)
         return known[1]
+
     return remember

@@ -28,8 +28,8 @@ class Captioned:
 
     captions: Ragged
     """The ids of all captions, each at most `text` tokens."""
-    of: np.ndarray                                                                # (N + 1,) those of picture i: of[i] … of[i + 1]
-    codes: np.ndarray                                                             # (N, h·w)
+    of: np.ndarray  # (N + 1,) those of picture i: of[i] … of[i + 1]
+    codes: np.ndarray  # (N, h·w)
     words: int
     """Ids that are words; those of what fills up and of codes come after them."""
     text: int
@@ -49,7 +49,7 @@ class Captioned:
             chosen = chosen + (rng.mix(seed, epoch, rows) % number).astype(np.int64)
         text = captions_begun(self.captions.take(chosen), self.text, self.words)
         codes = torch.from_numpy(self.codes[rows].astype(np.int64)) + self.words + self.text
-        whole = torch.cat([text, codes], dim=1)                                   # (B, 1 + text + h·w)
+        whole = torch.cat([text, codes], dim=1)  # (B, 1 + text + h·w)
         return Batch({"target": whole[:, :-1]}, whole[:, 1:], rows)
 
     def plain(self) -> "Captioned":
@@ -65,12 +65,13 @@ def captions_begun(captions: Ragged, text: int, words: int) -> Tensor:
     found = (words + torch.arange(text)).repeat(len(captions), 1)
     for number in range(len(captions)):
         ids = captions[number]
-        found[number, :len(ids)] = torch.from_numpy(np.asarray(ids, np.int64))
+        found[number, : len(ids)] = torch.from_numpy(np.asarray(ids, np.int64))
     return torch.cat([torch.full((len(captions), 1), BOS), found], dim=1)
 
 
 def open_codes(pictures: Pictures, frame: Frame, model: str, encode: Callable[[], np.ndarray]) -> np.ndarray:
     """The codes (N, h·w) of pictures, said by the model of this digest if they are not in the cache yet."""
+
     def build(folder: Path) -> dict[str, int]:
         codes = encode()
         np.save(folder / "codes.npy", codes.reshape(len(codes), -1).astype(np.uint16 if codes.max() < 2**16 else np.int64))

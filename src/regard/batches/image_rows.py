@@ -29,7 +29,7 @@ class PictureClasses:
     """Read a picture; say its class."""
 
     pixels: Pixels
-    classes: np.ndarray                                                           # (N,)
+    classes: np.ndarray  # (N,)
     positions: int
     """That a picture takes in the model."""
     augment: "Augment | None" = None
@@ -58,17 +58,25 @@ class PictureCaptions:
 
     pixels: Pixels
     captions: Side
-    pictures: np.ndarray                                                          # (N,) of each row
-    first: np.ndarray                                                             # (N,) its first caption
-    number: np.ndarray                                                            # (N,) how many it has
+    pictures: np.ndarray  # (N,) of each row
+    first: np.ndarray  # (N,) its first caption
+    number: np.ndarray  # (N,) how many it has
     room: int
     """Positions that a row takes, which is what a batch is filled by."""
     marks: Marks = OURS
     augment: "Augment | None" = None
 
     @staticmethod
-    def of(pixels: Pixels, captions: Side, numbers: Sequence[int], *, room: int, marks: Marks, augment: "Augment | None" = None,
-           each: bool = False) -> "PictureCaptions":
+    def of(
+        pixels: Pixels,
+        captions: Side,
+        numbers: Sequence[int],
+        *,
+        room: int,
+        marks: Marks,
+        augment: "Augment | None" = None,
+        each: bool = False,
+    ) -> "PictureCaptions":
         """A row for every picture, or for each of its captions."""
         number = np.array(numbers, np.int64)
         pictures, first = np.arange(len(number)), np.concatenate([[0], np.cumsum(number)[:-1]]).astype(np.int64)
@@ -97,7 +105,7 @@ class PictureCaptions:
         """The longest caption of each picture, segmented as ever."""
         captions = self.captions.plain()
         lengths = captions.lengths(0, 0)
-        longest = np.array([start + lengths[start:start + number].argmax() for start, number in zip(self.first, self.number)])
+        longest = np.array([start + lengths[start : start + number].argmax() for start, number in zip(self.first, self.number)])
         return replace(self, captions=captions, augment=None, first=longest.astype(np.int64), number=np.ones_like(self.number))
 
     def capped(self, most: int) -> "PictureCaptions":

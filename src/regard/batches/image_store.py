@@ -36,6 +36,7 @@ Pixels = np.ndarray | Tensor
 
 def open_pixels(pictures: Pictures, frame: Frame, *, workers: int | None = None) -> np.ndarray:
     """All pictures brought to the frame (N, H, W, 3), decoded if they are not in the cache yet."""
+
     def build(folder: Path) -> dict[str, int]:
         require_space(folder, len(pictures) * frame.size[0] * frame.size[1] * 3)
         pixels = np.lib.format.open_memmap(folder / FILE, mode="w+", dtype=np.uint8, shape=(len(pictures), *frame.size, 3))
@@ -63,8 +64,9 @@ def digest(pictures: Pictures, frame: Frame) -> str:
 
 def decode_into(pixels: np.ndarray, pictures: Sequence[Piece | np.ndarray], frame: Frame, workers: int | None = None) -> None:
     """Fill the array with all pictures; the first one that cannot be decoded is the one that is told of."""
+
     def decode(start: int) -> None:
-        for row, picture in enumerate(pictures[start:start + AT_ONCE], start=start):
+        for row, picture in enumerate(pictures[start : start + AT_ONCE], start=start):
             pixels[row] = pixels_of(picture, frame)
 
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
@@ -80,8 +82,10 @@ def require_space(folder: Path, needed: int) -> None:
     """A disk that fills up under a memory map ends the process: better to look first."""
     free = shutil.disk_usage(folder).free
     if free < needed:
-        raise Mistake(f"the decoded pictures take {needed / 2**30:.1f} GiB in {cache_folder()}, where {free / 2**30:.1f} GiB are "
-                      "free; make room, set XDG_CACHE_HOME to another disk, or make data.size smaller")
+        raise Mistake(
+            f"the decoded pictures take {needed / 2**30:.1f} GiB in {cache_folder()}, where {free / 2**30:.1f} GiB are "
+            "free; make room, set XDG_CACHE_HOME to another disk, or make data.size smaller"
+        )
 
 
 def placed(pixels: np.ndarray, device: torch.device) -> Pixels:
@@ -90,7 +94,7 @@ def placed(pixels: np.ndarray, device: torch.device) -> Pixels:
         return pixels
     there = torch.empty(pixels.shape, dtype=torch.uint8, device=device)
     for start in range(0, len(pixels), 4096):
-        there[start:start + 4096] = torch.from_numpy(np.array(pixels[start:start + 4096])).to(device)
+        there[start : start + 4096] = torch.from_numpy(np.array(pixels[start : start + 4096])).to(device)
     return there
 
 
@@ -110,7 +114,7 @@ class Fetch:
     change: Change | None
 
     def __call__(self, batch: Batch) -> Batch:
-        pictures = self.pixels[batch.inputs["pixels"]].permute(0, 3, 1, 2)        # (B, 3, H, W)
+        pictures = self.pixels[batch.inputs["pixels"]].permute(0, 3, 1, 2)  # (B, 3, H, W)
         fetched = replace(batch, inputs={**batch.inputs, "pixels": pictures})
         return fetched if self.change is None else self.change(fetched)
 

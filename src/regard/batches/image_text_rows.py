@@ -26,7 +26,7 @@ class Matched:
     pixels: Pixels
     captions: Side
     """Those of all pictures, one after another."""
-    first: np.ndarray                                                             # (N + 1,)
+    first: np.ndarray  # (N + 1,)
     """Of picture i: first[i] … first[i + 1]."""
     positions: int
     """That a pair takes; the same for all, so that a batch is drawn from all pairs: were captions of like lengths put together,

@@ -51,5 +51,7 @@ def longest_side(rows: Rows) -> np.ndarray:
 
 def too_long_mistake(examples: Examples, rows: Rows, index: int, max_length: int) -> Mistake:
     length = longest_side(rows)[index]
-    return Mistake(f"{examples.where(index)} is {length} tokens long, more than model.max_length = {max_length}; "
-                   "raise it, or set data.too_long = 'drop' or 'truncate'")
+    return Mistake(
+        f"{examples.where(index)} is {length} tokens long, more than model.max_length = {max_length}; "
+        "raise it, or set data.too_long = 'drop' or 'truncate'"
+    )

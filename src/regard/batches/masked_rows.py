@@ -42,7 +42,7 @@ class Masked(Single):
         at, ids = where.flat, self.text.ids.flat[where.flat].astype(np.int64)
         chosen = rng.uniform(seed, epoch, at if self.heads is None else self.heads[at], CHOOSE) < self.masking.share
         how = rng.uniform(seed, epoch, at, HIDE)
-        first = self.mask + 1                                                     # words come after the marks
+        first = self.mask + 1  # words come after the marks
         other = first + (rng.mix(seed, epoch, at, SAY) % np.uint64(max(1, self.vocabulary - first))).astype(np.int64)
         masking = self.masking
         changed = np.where(how < masking.random, other, np.where(how < masking.random + masking.kept, ids, self.mask))

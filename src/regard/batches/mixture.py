@@ -28,12 +28,13 @@ class Mixed:
     @once_an_epoch
     def chosen(self, seed: int, epoch: int) -> list[np.ndarray]:
         """The rows of each part."""
-        return [passes(len(part), epoch * drawn, drawn, [seed, MIX, number])
-                for number, (part, drawn) in enumerate(zip(self.parts, self.drawn))]
+        return [
+            passes(len(part), epoch * drawn, drawn, [seed, MIX, number])
+            for number, (part, drawn) in enumerate(zip(self.parts, self.drawn))
+        ]
 
     def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
-        parts = [[side[rows] for side in part.lengths(seed, epoch)]
-                 for part, rows in zip(self.parts, self.chosen(seed, epoch))]
+        parts = [[side[rows] for side in part.lengths(seed, epoch)] for part, rows in zip(self.parts, self.chosen(seed, epoch))]
         return [np.concatenate(side) for side in zip(*parts)]
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
@@ -58,7 +59,7 @@ def passes(size: int, first: int, number: int, key: Sequence[int]) -> np.ndarray
     """So many places, from the `first` on, of an endless row of shuffles of 0 … size - 1."""
     shuffles = range(first // size, (first + number - 1) // size + 1)
     row = np.concatenate([np.random.default_rng([*key, shuffle]).permutation(size) for shuffle in shuffles])
-    return row[first % size:][:number]
+    return row[first % size :][:number]
 
 
 def shares(sizes: Sequence[int], weights: Sequence[float], temperature: float = 1.0, limit: int | None = None) -> list[int]:

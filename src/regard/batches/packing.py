@@ -41,7 +41,7 @@ class Packed:
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
         chosen = self.plan(seed, epoch).take(rows)
         read, said = self.texts.unpadded(chosen.flat, seed, epoch)
-        numbers = 1 + np.arange(len(chosen.flat)) - np.repeat(chosen.offsets[:-1], chosen.lengths)       # 1, 2, 3 … in each row
+        numbers = 1 + np.arange(len(chosen.flat)) - np.repeat(chosen.offsets[:-1], chosen.lengths)  # 1, 2, 3 … in each row
         joined = read.offsets[chosen.offsets]
         batch = self.texts.padded(Ragged(read.flat, joined), Ragged(said.flat, joined), rows)
         documents = Ragged(np.repeat(numbers, read.lengths), joined).padded(pad=0)
@@ -59,12 +59,12 @@ def best_fit(lengths: np.ndarray, room: int, order: np.ndarray) -> Ragged:
     rows: list[list[int]] = []
     with_left: list[list[int]] = [[] for _ in range(room + 1)]
     """The rows that have so many positions left."""
-    some = 0                                          # bit n is set where a row has n left
+    some = 0  # bit n is set where a row has n left
     for text, length in zip(order.tolist(), lengths[order].tolist()):
         assert length <= room, "a text that fits no row was to be cut before"
         enough = some >> length
         if enough:
-            left = length + (enough & -enough).bit_length() - 1                   # the lowest bit
+            left = length + (enough & -enough).bit_length() - 1  # the lowest bit
             row = with_left[left].pop()
             some ^= 0 if with_left[left] else 1 << left
         else:

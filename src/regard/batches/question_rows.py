@@ -29,13 +29,13 @@ class Windows:
     """The ids of each question."""
     context: Ragged
     """The ids of each distinct context."""
-    spans: np.ndarray                                                             # (tokens, 2)
+    spans: np.ndarray  # (tokens, 2)
     """Where each token of `context` stands in its text."""
-    of: np.ndarray                                                                # (questions,) the context of each
-    asks: np.ndarray                                                              # (N,) the question of each window
-    first: np.ndarray                                                             # (N,) the tokens of its context that it has …
-    last: np.ndarray                                                              # (N,) … from, to
-    answer: np.ndarray                                                            # (N, 2)
+    of: np.ndarray  # (questions,) the context of each
+    asks: np.ndarray  # (N,) the question of each window
+    first: np.ndarray  # (N,) the tokens of its context that it has …
+    last: np.ndarray  # (N,) … from, to
+    answer: np.ndarray  # (N, 2)
     """The first and the last token of its context that answer, OUTSIDE where it has not both."""
     marks: Marks
 
@@ -70,7 +70,7 @@ class Windows:
     def places(self, question: int) -> np.ndarray:
         """Where the tokens of a question's context stand in its text (T, 2)."""
         context = self.of[question]
-        return self.spans[self.context.offsets[context]:self.context.offsets[context + 1]]
+        return self.spans[self.context.offsets[context] : self.context.offsets[context + 1]]
 
     def plain(self) -> "Windows":
         return self
@@ -90,9 +90,11 @@ def windows(examples: Questions, tokenizer: Tokenizer, *, max_length: int, strid
     context, spans = encoded(list(numbers), tokenizer)
     of = np.array([numbers[text] for text in examples.context], np.int64)
     texts = [spans[start:end] for start, end in pairwise(context.offsets)]
-    rows = [(number, first, last, *answer_in(texts[of[number]], answers, first, last))
-            for number, answers in enumerate(examples.answers)
-            for first, last in cut(len(texts[of[number]]), room - len(question[number]), stride)]
+    rows = [
+        (number, first, last, *answer_in(texts[of[number]], answers, first, last))
+        for number, answers in enumerate(examples.answers)
+        for first, last in cut(len(texts[of[number]]), room - len(question[number]), stride)
+    ]
     asks, first, last, *answer = np.array(rows, np.int64).reshape(-1, 5).T
     return Windows(question, context, spans, of, asks, first, last, np.stack(answer, axis=1), tokenizer.marks)
 
@@ -102,7 +104,7 @@ def encoded(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[Ragged, np.ndar
     rows: list[list[int]] = []
     spans = [np.zeros((0, 2), np.int64)]
     for start in range(0, len(texts), TEXTS_AT_ONCE):
-        for ids, places in tokenizer.encode_spans(texts[start:start + TEXTS_AT_ONCE]):
+        for ids, places in tokenizer.encode_spans(texts[start : start + TEXTS_AT_ONCE]):
             rows.append(ids)
             spans.append(places)
     return Ragged.of(rows), np.concatenate(spans)

@@ -28,7 +28,7 @@ class Ragged:
         return np.diff(self.offsets)
 
     def __getitem__(self, row: int) -> np.ndarray:
-        return self.flat[self.offsets[row]:self.offsets[row + 1]]
+        return self.flat[self.offsets[row] : self.offsets[row + 1]]
 
     def positions(self, rows: np.ndarray) -> "Ragged":
         """Where the entries of the chosen rows lie in `flat`, as rows of their own."""
@@ -87,7 +87,7 @@ class Ragged:
         before, after = list(before), list(after)
         lengths = self.lengths
         rectangle = np.full((len(self), len(before) + int(lengths.max(initial=0)) + len(after)), pad, np.int64)
-        rectangle[:, :len(before)] = before
+        rectangle[:, : len(before)] = before
         row = np.repeat(np.arange(len(self)), lengths)
         rectangle[row, len(before) + np.arange(len(self.flat)) - np.repeat(self.offsets[:-1], lengths)] = self.flat
         for i, token in enumerate(after):

@@ -24,8 +24,10 @@ WARPS: dict[str, Callable[[np.ndarray, int, int], Matrix]] = {
     "shear y": lambda far, height, width: [[1.0, 0.0, 0.0], [SHEAR * far, 1.0, 0.0]],
     "shift x": lambda far, height, width: [[1.0, 0.0, SHIFT * width * far], [0.0, 1.0, 0.0]],
     "shift y": lambda far, height, width: [[1.0, 0.0, 0.0], [0.0, 1.0, SHIFT * height * far]],
-    "turn": lambda far, height, width: [[np.cos(TURN * far), -np.sin(TURN * far), 0.0],
-                                        [np.sin(TURN * far), np.cos(TURN * far), 0.0]],
+    "turn": lambda far, height, width: [
+        [np.cos(TURN * far), -np.sin(TURN * far), 0.0],
+        [np.sin(TURN * far), np.cos(TURN * far), 0.0],
+    ],
 }
 """What is at (across, down), in pixels from the middle, comes from this matrix times (across, down, 1)."""
 
@@ -33,7 +35,7 @@ WARPS: dict[str, Callable[[np.ndarray, int, int], Matrix]] = {
 def warp(x: Tensor, which: np.ndarray, far: np.ndarray) -> Tensor:
     """Every picture moved by its own matrix; `which` numbers the WARPS."""
     height, width = x.shape[2:]
-    half = (width / 2, height / 2, 1.0)                                           # torch counts in halves of the picture
+    half = (width / 2, height / 2, 1.0)  # torch counts in halves of the picture
     theta = np.zeros((len(x), 2, 3), np.float32)
     for number, matrix in enumerate(WARPS.values()):
         rows = which == number
@@ -84,9 +86,9 @@ def autocontrast(x: Tensor, far: Tensor) -> Tensor:
 
 def equalize(x: Tensor, far: Tensor) -> Tensor:
     """Make each colour's histogram even, by Pillow's rule."""
-    levels = x.round().long().flatten(2).flatten(0, 1)                            # (B·3, H·W)
+    levels = x.round().long().flatten(2).flatten(0, 1)  # (B·3, H·W)
     counts = levels.new_zeros(len(levels), 256).scatter_add_(1, levels, torch.ones_like(levels))
-    last = counts.gather(1, levels.amax(1, keepdim=True))                         # how many have the lightest level
+    last = counts.gather(1, levels.amax(1, keepdim=True))  # how many have the lightest level
     step = (levels.size(1) - last) // 255
     table = ((counts.cumsum(1) - counts + step // 2) // step.clamp(min=1)).clamp(max=255)
     even = torch.where(step > 0, table.gather(1, levels), levels)
@@ -110,13 +112,13 @@ def retouch(x: Tensor, which: np.ndarray, far: np.ndarray) -> Tensor:
     """Every picture with its own change: which of the CHANGES (B,), and how far (B,)."""
     order = np.argsort(which, kind="stable")
     which, far = which[order], far[order].astype(np.float32)
-    bounds = np.searchsorted(which, np.arange(len(CHANGES) + 1))                  # where the pictures of each change begin
+    bounds = np.searchsorted(which, np.arange(len(CHANGES) + 1))  # where the pictures of each change begin
     first, last = bounds[1], bounds[1 + len(WARPS)]
     x, there = x[at(order, x.device)], at(far, x.device)[:, None, None, None]
     parts = [x[:first]]
     if last > first:
         parts.append(warp(x[first:last], which[first:last] - 1, far[first:last]))
-    for change, begin, end in zip(SHADES.values(), bounds[1 + len(WARPS):], bounds[2 + len(WARPS):]):
+    for change, begin, end in zip(SHADES.values(), bounds[1 + len(WARPS) :], bounds[2 + len(WARPS) :]):
         if end > begin:
             parts.append(change(x[begin:end], there[begin:end]))
     return torch.cat(parts)[at(np.argsort(order), x.device)]

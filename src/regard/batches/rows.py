@@ -165,10 +165,10 @@ class BothWays(Single):
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
         text = self.text.take(rows, seed, epoch)
-        said = torch.from_numpy(text.padded(pad=NOTHING, before=self.marks.before, after=self.marks.after))     # (B, S)
+        said = torch.from_numpy(text.padded(pad=NOTHING, before=self.marks.before, after=self.marks.after))  # (B, S)
         nothing = said.new_full((len(said), 1), NOTHING)
         after, before = torch.cat([said[:, 1:], nothing], dim=1), torch.cat([nothing, said[:, :-1]], dim=1)
-        labels = torch.stack([after, torch.where(said == NOTHING, NOTHING, before)], dim=-1)    # (B, S, 2)
+        labels = torch.stack([after, torch.where(said == NOTHING, NOTHING, before)], dim=-1)  # (B, S, 2)
         return Batch(read(text, self.marks), labels, rows)
 
 
@@ -176,7 +176,7 @@ class BothWays(Single):
 class Classes(Single):
     """Read a text; say its class."""
 
-    classes: np.ndarray                                                           # (N,)
+    classes: np.ndarray  # (N,)
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
         return Batch(read(self.text.take(rows, seed, epoch), self.marks), torch.from_numpy(self.classes[rows]), rows)
@@ -188,7 +188,7 @@ class ClassPairs:
 
     first: Side
     second: Side
-    classes: np.ndarray                                                           # (N,)
+    classes: np.ndarray  # (N,)
     marks: Marks
 
     def __len__(self) -> int:
@@ -254,10 +254,13 @@ class Stream:
         lengths = self.lengths(seed, epoch)[0][rows]
         at = np.arange(lengths.max())
         tokens = self.ids[(begin + rows[:, None] * self.stride + np.arange(lengths.max() + 1)) % len(self.ids)].astype(np.int64)
-        inside = at < lengths[:, None]                                            # (B, T)
+        inside = at < lengths[:, None]  # (B, T)
         asked = inside & ((at >= self.overlap) | (rows[:, None] == 0))
-        return Batch({"target": torch.from_numpy(np.where(inside, tokens[:, :-1], FILL))},
-                     torch.from_numpy(np.where(asked, tokens[:, 1:], NOTHING)), rows)
+        return Batch(
+            {"target": torch.from_numpy(np.where(inside, tokens[:, :-1], FILL))},
+            torch.from_numpy(np.where(asked, tokens[:, 1:], NOTHING)),
+            rows,
+        )
 
     def plain(self) -> "Stream":
         return self
@@ -268,22 +271,30 @@ class Stream:
 
 def read(text: Ragged, marks: Marks = OURS) -> dict[str, torch.Tensor]:
     """Texts as an encoder reads them: their ids with the marks around them, and how many they are."""
-    return {"source": torch.from_numpy(text.padded(pad=FILL, before=marks.before, after=marks.after)),
-            "lengths": torch.from_numpy(text.lengths + marks.around)}
+    return {
+        "source": torch.from_numpy(text.padded(pad=FILL, before=marks.before, after=marks.after)),
+        "lengths": torch.from_numpy(text.lengths + marks.around),
+    }
 
 
-def read_two(first: Ragged, second: Ragged, marks: Marks, *, mark: int | None = None,
-             fill: int = FILL) -> dict[str, torch.Tensor]:
+def read_two(
+    first: Ragged, second: Ragged, marks: Marks, *, mark: int | None = None, fill: int = FILL
+) -> dict[str, torch.Tensor]:
     """Two texts in one row with the marks before, between and after them, and the segment of every token; `mark` stands in for
     all marks."""
-    before, middle, after = ([mark] * len(given) if mark is not None else list(given)
-                             for given in (marks.before, marks.middle, marks.after))
+    before, middle, after = (
+        [mark] * len(given) if mark is not None else list(given) for given in (marks.before, marks.middle, marks.after)
+    )
     sides = first.between(before, middle), second.between([], after)
     both = Ragged.beside(*sides)
-    segments = Ragged.beside(*(Ragged(np.full_like(side.flat, number), side.offsets)
-                               for number, side in zip((0, marks.segment), sides)))
-    return {"source": torch.from_numpy(both.padded(pad=fill)), "lengths": torch.from_numpy(both.lengths),
-            "segments": torch.from_numpy(segments.padded(pad=0))}
+    segments = Ragged.beside(
+        *(Ragged(np.full_like(side.flat, number), side.offsets) for number, side in zip((0, marks.segment), sides))
+    )
+    return {
+        "source": torch.from_numpy(both.padded(pad=fill)),
+        "lengths": torch.from_numpy(both.lengths),
+        "segments": torch.from_numpy(segments.padded(pad=0)),
+    }
 
 
 def begun(text: Ragged, marks: Marks) -> torch.Tensor:

@@ -33,8 +33,10 @@ class Corrupted(Single):
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
         text = self.text.take(rows, seed, epoch)
-        pairs = [corrupt(text[i].tolist(), self.corruption, self.sentinels, np.random.default_rng([seed, CUT, epoch, int(row)]))
-                 for i, row in enumerate(rows)]
+        pairs = [
+            corrupt(text[i].tolist(), self.corruption, self.sentinels, np.random.default_rng([seed, CUT, epoch, int(row)]))
+            for i, row in enumerate(rows)
+        ]
         source, target = Ragged.of([a for a, _ in pairs]), Ragged.of([b for _, b in pairs])
         return Batch({**read(source, self.marks), "target": begun(target, self.marks)}, ended(target, self.marks), rows)
 
@@ -48,8 +50,9 @@ def cuts(length: int, corruption: "Corruption", most: int) -> tuple[int, int]:
     return tokens, spans
 
 
-def corrupt(ids: list[int], corruption: "Corruption", sentinels: range,
-            chance: np.random.Generator) -> tuple[list[int], list[int]]:
+def corrupt(
+    ids: list[int], corruption: "Corruption", sentinels: range, chance: np.random.Generator
+) -> tuple[list[int], list[int]]:
     """What is read of a text and what is said: the lengths of the spans, and of what is before, between and after them, are drawn
     evenly; nothing may be before the first or after the last."""
     tokens, spans = cuts(len(ids), corruption, len(sentinels) - 1)
@@ -60,8 +63,8 @@ def corrupt(ids: list[int], corruption: "Corruption", sentinels: range,
     target: list[int] = []
     at = 0
     for sentinel, stays, goes in zip(sentinels, kept, cut):
-        source += [*ids[at:at + stays], sentinel]
-        target += [sentinel, *ids[at + stays:at + stays + goes]]
+        source += [*ids[at : at + stays], sentinel]
+        target += [sentinel, *ids[at + stays : at + stays + goes]]
         at += stays + goes
     return source + ids[at:], [*target, sentinels[spans]]
 
@@ -70,5 +73,5 @@ def lengths_of(total: int, parts: int, chance: np.random.Generator) -> list[int]
     """A way to cut `total` into so many parts of at least one, all equally likely."""
     if parts == 0:
         return []
-    ends = np.sort(chance.permutation(total - 1)[:parts - 1]) + 1
+    ends = np.sort(chance.permutation(total - 1)[: parts - 1]) + 1
     return np.diff([0, *ends, total]).tolist()

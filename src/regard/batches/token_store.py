@@ -66,6 +66,7 @@ class Side:
 
 def open_side(lines: Sequence[str], tokenizer: Tokenizer, *, bpe_dropout: float = 0.0, seed: int = 0) -> Side:
     """The ids of these texts, built if they are not in the cache yet."""
+
     def build(folder: Path) -> dict[str, int]:
         side = encode(lines, tokenizer, bpe_dropout=bpe_dropout, seed=seed)
         save(side, folder)
@@ -78,7 +79,7 @@ def digest(lines: Sequence[str], tokenizer: Tokenizer, bpe_dropout: float, seed:
     found = hashlib.sha256(f"{LAYOUT} {bpe_dropout} {seed if bpe_dropout else 0}\n".encode())
     found.update(tokenizer.to_json().encode() + b"\0")
     for start in range(0, len(lines), TEXTS_AT_ONCE):
-        found.update("\n".join([*lines[start:start + TEXTS_AT_ONCE], ""]).encode())
+        found.update("\n".join([*lines[start : start + TEXTS_AT_ONCE], ""]).encode())
     return found.hexdigest()[:32]
 
 
@@ -101,7 +102,7 @@ def parted(lines: Sequence[str], tokenizer: Tokenizer) -> tuple[list[str], Ragge
 def encode_parts(parts: Sequence[str], tokenizer: Tokenizer) -> Ragged:
     rows: list[list[int]] = []
     for start in range(0, len(parts), TEXTS_AT_ONCE):
-        rows += tokenizer.encode(parts[start:start + TEXTS_AT_ONCE])
+        rows += tokenizer.encode(parts[start : start + TEXTS_AT_ONCE])
     return Ragged.of(rows)
 
 

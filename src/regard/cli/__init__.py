@@ -10,7 +10,7 @@ from regard.cli.options import app
 from regard.errors import Interrupted, Mistake
 
 # isort: off
-from regard.cli import training, text, vision, show, serve, plan       # the order of --help
+from regard.cli import training, text, vision, show, serve, plan  # the order of --help
 # isort: on
 
 __all__ = ["app", "main", "plan", "serve", "show", "text", "training", "vision"]
@@ -22,7 +22,7 @@ SHARED = ("train", "evaluate", "translate")
 
 def main() -> None:
     """Run a verb; what the user got wrong is one line and status 2."""
-    warnings.filterwarnings("ignore", "Image size", module=r"PIL\.")     # a decompression bomb, which is refused in our own words
+    warnings.filterwarnings("ignore", "Image size", module=r"PIL\.")  # a decompression bomb, which is refused in our own words
     try:
         if distributed.count() > 1:
             be_one_of_many(sys.argv[1:])
@@ -51,6 +51,6 @@ def be_one_of_many(words: list[str]) -> None:
     """Only the first process speaks; another one does where it is the cause of a failure."""
     sys.excepthook = distributed.tell_cause
     if not distributed.first():
-        sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")    # noqa: SIM115
+        sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     if words and words[0] not in (*SHARED, "-h", "--help"):
         raise Mistake(f"regard {words[0]} is for one process; leave out torchrun, which is for: {', '.join(SHARED)}")

@@ -40,8 +40,14 @@ def print_results(results: list[Any]) -> None:
         rows = []
         for metric, score in result.scores.items():
             digits = 3 if score.score < 10 and metric != "ter" else 1
-            rows.append([metric.replace("_", " "), f"{score.score:.{digits}f}",
-                         f"{score.low:.{digits}f} – {score.high:.{digits}f}", score.signature.partition("|beam:")[0]])
+            rows.append(
+                [
+                    metric.replace("_", " "),
+                    f"{score.score:.{digits}f}",
+                    f"{score.low:.{digits}f} – {score.high:.{digits}f}",
+                    score.signature.partition("|beam:")[0],
+                ]
+            )
         print_table(f"{result.name} ({len(result.examples):,} examples)", ["metric", "score", "95% interval", "signature"], rows)
         for note in result.notes:
             print(note)

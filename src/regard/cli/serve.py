@@ -11,16 +11,29 @@ from regard.errors import Mistake
 
 
 @app.command()
-def serve(runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run folders, Hugging Face folders or names on the "
-                                                    "hub; NAME=RUN calls a model otherwise than its folder.")],
-          port: Annotated[int, typer.Option(help="0 is any that is free.")] = 8000,
-          host: Annotated[str, typer.Option(help="The address to listen at; one that others can reach needs a token, in the "
-                                            "environment variable REGARD_TOKEN.")] = "127.0.0.1",
-          allow_host: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A name it is called by besides its address; "
-                                                               "may be repeated.")] = None,
-          at_once: Annotated[int, typer.Option(help="Texts that a model writes at the same time.")] = 64,
-          queue: Annotated[int, typer.Option(help="Texts that may wait; more are refused at once.")] = 256,
-          deadline: Annotated[float, typer.Option(help="Seconds for a request.")] = 60.0, device: Device = "auto") -> None:
+def serve(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN...",
+            help="Run folders, Hugging Face folders or names on the hub; NAME=RUN calls a model otherwise than its folder.",
+        ),
+    ],
+    port: Annotated[int, typer.Option(help="0 is any that is free.")] = 8000,
+    host: Annotated[
+        str,
+        typer.Option(
+            help="The address to listen at; one that others can reach needs a token, in the environment variable REGARD_TOKEN."
+        ),
+    ] = "127.0.0.1",
+    allow_host: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A name it is called by besides its address; may be repeated.")
+    ] = None,
+    at_once: Annotated[int, typer.Option(help="Texts that a model writes at the same time.")] = 64,
+    queue: Annotated[int, typer.Option(help="Texts that may wait; more are refused at once.")] = 256,
+    deadline: Annotated[float, typer.Option(help="Seconds for a request.")] = 60.0,
+    device: Device = "auto",
+) -> None:
     """Serve runs over HTTP: an API that other tools speak, and a page to see through them."""
     try:
         from regard.server.connections import address, listen
@@ -30,8 +43,15 @@ def serve(runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run 
     except ModuleNotFoundError as missing:
         raise Mistake(f"serving needs {missing.name}; install it with: pip install 'regard[serve]'") from None
 
-    settings = Settings(host=host, port=port, token=os.environ.get("REGARD_TOKEN") or None, hosts=tuple(allow_host or ()),
-                        at_once=at_once, queue=queue, deadline=deadline)
+    settings = Settings(
+        host=host,
+        port=port,
+        token=os.environ.get("REGARD_TOKEN") or None,
+        hosts=tuple(allow_host or ()),
+        at_once=at_once,
+        queue=queue,
+        deadline=deadline,
+    )
     taken = listen(settings)
     opened = open_runs(runs, device)
     print(f"{', '.join(opened)} at {address(taken)}", file=sys.stderr, flush=True)

@@ -12,28 +12,44 @@ from regard.errors import Mistake
 
 
 @app.command()
-def show(run: Annotated[Path | None, typer.Argument(metavar="RUN|FILE.attn", help="A run folder, a Hugging Face folder, a name "
-                                                    "on the hub, or a record of attention.")] = None,
-         text: Annotated[str | None, typer.Argument(help="A sentence to read or translate; a picture's path.")] = None,
-         out: Annotated[Path | None, typer.Option(help="Picture to write: .svg, .png or .pdf; with --view also .html.")] = None,
-         terminal: Annotated[bool, typer.Option("--terminal", help="Draw in the terminal.")] = False,
-         view: Annotated[str | None, typer.Option(help="matrix; heads: lines between tokens; model: all heads of all layers; "
-                                                  "token: one over the layers; entropy; neurons: q·k of one head, component by "
-                                                  "component; steps: token by token as it is written; beam: the tree of a "
-                                                  "search.")] = None,
-         kind: Annotated[str | None, typer.Option(help="Of a translator, which attention: cross, encoder or decoder.")] = None,
-         token: Annotated[str | None, typer.Option(help="The word of --view token, heads or neurons, or its number; of "
-                                                   "--view steps, the one to begin at.")] = None,
-         save: Annotated[Path | None, typer.Option(help="Keep the record: a.attn.")] = None,
-         positions: Annotated[bool, typer.Option("--positions", help="The positional encoding and its dot products; a run's "
-                                                 "own, where one is given.")] = False,
-         layer: Annotated[int | None, typer.Option(min=1, help="Layer, counted from 1.")] = None,
-         head: Annotated[int | None, typer.Option(min=1, help="Head of that layer, counted from 1.")] = None,
-         heads: Annotated[bool, typer.Option("--heads", help="All heads of the layer, side by side.")] = False,
-         steps: Annotated[bool, typer.Option("--steps", help="How many steps each token took (universal models).")] = False,
-         max_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens that a language model writes in --view steps; "
-                                                        "20 when not given.")] = None,
-         task: Task = None, device: Device = "auto") -> None:
+def show(
+    run: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="RUN|FILE.attn", help="A run folder, a Hugging Face folder, a name on the hub, or a record of attention."
+        ),
+    ] = None,
+    text: Annotated[str | None, typer.Argument(help="A sentence to read or translate; a picture's path.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Picture to write: .svg, .png or .pdf; with --view also .html.")] = None,
+    terminal: Annotated[bool, typer.Option("--terminal", help="Draw in the terminal.")] = False,
+    view: Annotated[
+        str | None,
+        typer.Option(
+            help="matrix; heads: lines between tokens; model: all heads of all layers; "
+            "token: one over the layers; entropy; neurons: q·k of one head, component by "
+            "component; steps: token by token as it is written; beam: the tree of a "
+            "search."
+        ),
+    ] = None,
+    kind: Annotated[str | None, typer.Option(help="Of a translator, which attention: cross, encoder or decoder.")] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(help="The word of --view token, heads or neurons, or its number; of --view steps, the one to begin at."),
+    ] = None,
+    save: Annotated[Path | None, typer.Option(help="Keep the record: a.attn.")] = None,
+    positions: Annotated[
+        bool, typer.Option("--positions", help="The positional encoding and its dot products; a run's own, where one is given.")
+    ] = False,
+    layer: Annotated[int | None, typer.Option(min=1, help="Layer, counted from 1.")] = None,
+    head: Annotated[int | None, typer.Option(min=1, help="Head of that layer, counted from 1.")] = None,
+    heads: Annotated[bool, typer.Option("--heads", help="All heads of the layer, side by side.")] = False,
+    steps: Annotated[bool, typer.Option("--steps", help="How many steps each token took (universal models).")] = False,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens that a language model writes in --view steps; 20 when not given.")
+    ] = None,
+    task: Task = None,
+    device: Device = "auto",
+) -> None:
     """Draw what a model attended to: a translation word by word, where in a picture it looked, with --view any run, or a record;
     how a beam searched; how long each token was thought about."""
     from regard.show.attention import (
@@ -52,7 +68,7 @@ def show(run: Annotated[Path | None, typer.Argument(metavar="RUN|FILE.attn", hel
     from regard.show.halting import show_steps
     from regard.show.neurons import show_neurons
 
-    plain = view is None and kind is None and token is None and save is None       # word by word, where that is possible
+    plain = view is None and kind is None and token is None and save is None  # word by word, where that is possible
     recorded = run is not None and run.suffix == ".attn"
     check_place(out, terminal or save is not None, pages=not plain or positions or recorded)
     if positions:
@@ -97,28 +113,56 @@ def show(run: Annotated[Path | None, typer.Argument(metavar="RUN|FILE.attn", hel
 
 
 @app.command()
-def explain(run: RunFolder,
-            text: Annotated[str | None, typer.Argument(metavar="[TEXT|IMAGE]", help="What the run reads: a text, or a picture by "
-                                                       "its path.")] = None,
-            data: Annotated[str | None, typer.Option(metavar="FILE|SET", help="Measure over a file, one text a line, over a "
-                                                     "folder of pictures, or over a set of the recipe (valid …).")] = None,
-            reference: Annotated[Path | None, typer.Option(help="The translation of --data, line by line.")] = None,
-            gold: Gold = None,
-            method: Annotated[str, typer.Option(help="all, or some with commas between them: attention, rollout, flow, "
-                                                "gradient-attention, norms, input-gradient, integrated-gradients, "
-                                                "occlusion.")] = "all",
-            label: Annotated[str | None, typer.Option("--class", help="The label to explain; else the likeliest.")] = None,
-            word: Annotated[str | None, typer.Option(help="The word of the translation or caption to explain, by its number from "
-                                                     "1 or as it stands there; or the word that should come next.")] = None,
-            fits: Annotated[str | None, typer.Option("--text", help="The text that a picture might fit (CLIP).")] = None,
-            against: Annotated[str | None, typer.Option(help="Another label, word or text: explained beside it, and whether the "
-                                                        "methods tell the two apart.")] = None,
-            number: Annotated[int, typer.Option("--number", "-n", min=1, help="Examples of --data.")] = 200,
-            heads: Annotated[bool, typer.Option("--heads", help="What each head does, and what is lost without it; over --data, "
-                                                "or the validation set.")] = False,
-            out: Annotated[Path | None, typer.Option(help="The curves of faithfulness, or of one picture its maps (.svg, .png, "
-                                                     ".pdf); with the tables as a page (.html).")] = None,
-            task: Task = None, device: Device = "auto", as_json: AsJson = False) -> None:
+def explain(
+    run: RunFolder,
+    text: Annotated[
+        str | None, typer.Argument(metavar="[TEXT|IMAGE]", help="What the run reads: a text, or a picture by its path.")
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|SET",
+            help="Measure over a file, one text a line, over a folder of pictures, or over a set of the recipe (valid …).",
+        ),
+    ] = None,
+    reference: Annotated[Path | None, typer.Option(help="The translation of --data, line by line.")] = None,
+    gold: Gold = None,
+    method: Annotated[
+        str,
+        typer.Option(
+            help="all, or some with commas between them: attention, rollout, flow, "
+            "gradient-attention, norms, input-gradient, integrated-gradients, "
+            "occlusion."
+        ),
+    ] = "all",
+    label: Annotated[str | None, typer.Option("--class", help="The label to explain; else the likeliest.")] = None,
+    word: Annotated[
+        str | None,
+        typer.Option(
+            help="The word of the translation or caption to explain, by its number from "
+            "1 or as it stands there; or the word that should come next."
+        ),
+    ] = None,
+    fits: Annotated[str | None, typer.Option("--text", help="The text that a picture might fit (CLIP).")] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(help="Another label, word or text: explained beside it, and whether the methods tell the two apart."),
+    ] = None,
+    number: Annotated[int, typer.Option("--number", "-n", min=1, help="Examples of --data.")] = 200,
+    heads: Annotated[
+        bool,
+        typer.Option("--heads", help="What each head does, and what is lost without it; over --data, or the validation set."),
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The curves of faithfulness, or of one picture its maps (.svg, .png, .pdf); with the tables as a page (.html)."
+        ),
+    ] = None,
+    task: Task = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
     """Say what each token or patch had to do with an answer, by several methods, and whether they can be believed."""
     from regard.explain.head_report import explain_heads
     from regard.explain.query import Question
@@ -141,8 +185,9 @@ def explain(run: RunFolder,
     if heads:
         found = explain_heads(opened, data or "valid", number=number, reference=reference, gold=gold)
     elif data is not None:
-        found = explain_set(opened, data, method, number=number, question=question, reference=reference, gold=gold,
-                            progress=sys.stderr.isatty())
+        found = explain_set(
+            opened, data, method, number=number, question=question, reference=reference, gold=gold, progress=sys.stderr.isatty()
+        )
     else:
         found = explain_one(opened, as_asked(opened, [str(text)], task)[0], method, question)
     if out is not None:

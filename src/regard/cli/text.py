@@ -14,55 +14,96 @@ from regard.errors import Mistake
 
 
 @app.command()
-def translate(run: RunFolder, texts: Texts = None, beam: Beam = None,
-              greedy: Annotated[bool, typer.Option("--greedy", help="As --beam 1.")] = False,
-              length_penalty: Annotated[float | None, typer.Option(help="α of the length penalty.")] = None,
-              max_tokens: Annotated[int | None, typer.Option("--max-tokens", "--max-new-tokens", min=1)] = None,
-              number: Annotated[int, typer.Option("--number", "-n", min=1, help="Print the n best.")] = 1,
-              temperature: Annotated[float | None, typer.Option(min=1e-6, help="Sample at this temperature.")] = None,
-              top_k: Annotated[int, typer.Option(min=0)] = 0, top_p: Annotated[float, typer.Option(min=1e-6, max=1.0)] = 1.0,
-              seed: int = 0, task: Task = None, device: Device = "auto", precision: Precision = None, engine: Engine = "regard",
-              as_json: AsJson = False) -> None:
+def translate(
+    run: RunFolder,
+    texts: Texts = None,
+    beam: Beam = None,
+    greedy: Annotated[bool, typer.Option("--greedy", help="As --beam 1.")] = False,
+    length_penalty: Annotated[float | None, typer.Option(help="α of the length penalty.")] = None,
+    max_tokens: Annotated[int | None, typer.Option("--max-tokens", "--max-new-tokens", min=1)] = None,
+    number: Annotated[int, typer.Option("--number", "-n", min=1, help="Print the n best.")] = 1,
+    temperature: Annotated[float | None, typer.Option(min=1e-6, help="Sample at this temperature.")] = None,
+    top_k: Annotated[int, typer.Option(min=0)] = 0,
+    top_p: Annotated[float, typer.Option(min=1e-6, max=1.0)] = 1.0,
+    seed: int = 0,
+    task: Task = None,
+    device: Device = "auto",
+    precision: Precision = None,
+    engine: Engine = "regard",
+    as_json: AsJson = False,
+) -> None:
     """Translate texts, or standard input line by line; what a run of several tasks does with them, they say, or --task."""
     end_with_the_reader()
     opened = open_for("translate", run, device, task, precision=precision, engine=engine)
     for lines in distributed.told_each(portions(texts)):
         asked = as_asked(opened, lines, task)
-        found = opened.translate(asked, beam=1 if greedy else beam, length_penalty=length_penalty, max_tokens=max_tokens,
-                                 number=number, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+        found = opened.translate(
+            asked,
+            beam=1 if greedy else beam,
+            length_penalty=length_penalty,
+            max_tokens=max_tokens,
+            number=number,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+        )
         for best in found:
             for translation in best:
                 if as_json:
-                    print_json(text=translation.text, score=round(translation.score, 6),
-                               **({} if engine == "regard" else {"engine": translation.engine}))
+                    print_json(
+                        text=translation.text,
+                        score=round(translation.score, 6),
+                        **({} if engine == "regard" else {"engine": translation.engine}),
+                    )
                 else:
                     print(translation.text)
         sys.stdout.flush()
 
 
 @app.command()
-def generate(run: RunFolder, prompts: Texts = None,
-             max_tokens: Annotated[int, typer.Option("--max-tokens", "--max-new-tokens", help="Most tokens to write.")] = 100,
-             temperature: Annotated[float | None, typer.Option(help="Draw at this temperature; the likeliest token each time "
-                                                               "when not given.")] = None,
-             top_k: Annotated[int, typer.Option(help="Draw from the k likeliest tokens only; 0 is all.")] = 0,
-             top_p: Annotated[float, typer.Option(help="Draw from the likeliest tokens that together reach p; 1 is all.")] = 1.0,
-             repetition_penalty: Annotated[float, typer.Option(help="Hold back tokens that are there already: 1.2 is usual, "
-                                                               "1 is off.")] = 1.0,
-             stop: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="End before this text (a line's end: $'\\n'); "
-                                                            "may be repeated.")] = None,
-             number: Annotated[int, typer.Option("--number", "-n", help="Texts drawn for each prompt.")] = 1,
-             seed: Annotated[int, typer.Option(help="Another seed draws other texts.")] = 0,
-             stream: Annotated[bool | None, typer.Option("--stream/--no-stream", help="Write text as it is produced, with --json "
-                                                         "in {\"piece\"} objects; usual for one prompt on a terminal.")] = None,
-             device: Device = "auto", precision: Precision = None, as_json: AsJson = False) -> None:
+def generate(
+    run: RunFolder,
+    prompts: Texts = None,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", "--max-new-tokens", help="Most tokens to write.")] = 100,
+    temperature: Annotated[
+        float | None, typer.Option(help="Draw at this temperature; the likeliest token each time when not given.")
+    ] = None,
+    top_k: Annotated[int, typer.Option(help="Draw from the k likeliest tokens only; 0 is all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Draw from the likeliest tokens that together reach p; 1 is all.")] = 1.0,
+    repetition_penalty: Annotated[
+        float, typer.Option(help="Hold back tokens that are there already: 1.2 is usual, 1 is off.")
+    ] = 1.0,
+    stop: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="End before this text (a line's end: $'\\n'); may be repeated.")
+    ] = None,
+    number: Annotated[int, typer.Option("--number", "-n", help="Texts drawn for each prompt.")] = 1,
+    seed: Annotated[int, typer.Option(help="Another seed draws other texts.")] = 0,
+    stream: Annotated[
+        bool | None,
+        typer.Option(
+            "--stream/--no-stream",
+            help='Write text as it is produced, with --json in {"piece"} objects; usual for one prompt on a terminal.',
+        ),
+    ] = None,
+    device: Device = "auto",
+    precision: Precision = None,
+    as_json: AsJson = False,
+) -> None:
     """Write on from prompts, or from standard input line by line."""
     from regard.tasks.language import WRITE_AT_ONCE, Manner
 
     end_with_the_reader()
-    settings: dict[str, Any] = dict(max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p,
-                                    repetition_penalty=repetition_penalty, stop=stop or (), seed=seed)
-    Manner(number=number, **settings)                 # refused before a model is read
+    settings: dict[str, Any] = dict(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        repetition_penalty=repetition_penalty,
+        stop=stop or (),
+        seed=seed,
+    )
+    Manner(number=number, **settings)  # refused before a model is read
     opened, place = open_for("generate", run, device, precision=precision), 0
     for lines in portions(prompts, size=1 if stream else WRITE_AT_ONCE):
         if stream or (stream is None and number == len(lines) == 1 and sys.stdout.isatty() and not as_json):
@@ -74,17 +115,26 @@ def generate(run: RunFolder, prompts: Texts = None,
 
 
 @app.command()
-def fill(run: RunFolder, texts: Texts = None,
-         number: Annotated[int, typer.Option("--number", "-n", min=1, help="Candidates for each mask.")] = 5,
-         device: Device = "auto", as_json: AsJson = False) -> None:
+def fill(
+    run: RunFolder,
+    texts: Texts = None,
+    number: Annotated[int, typer.Option("--number", "-n", min=1, help="Candidates for each mask.")] = 5,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
     """Fill in the masked words of texts, or of standard input line by line: "a [MASK] ran"."""
     end_with_the_reader()
     opened = open_for("fill", run, device)
     for lines in portions(texts):
         for found in opened.fill(lines, number=number):
             if as_json:
-                print_json(text=found.text, candidates=[[{"text": guess.label, "probability": round(guess.probability, 6)}
-                                                         for guess in place] for place in found.candidates])
+                print_json(
+                    text=found.text,
+                    candidates=[
+                        [{"text": guess.label, "probability": round(guess.probability, 6)} for guess in place]
+                        for place in found.candidates
+                    ],
+                )
             else:
                 print(found.text)
                 for place in found.candidates:
@@ -92,8 +142,14 @@ def fill(run: RunFolder, texts: Texts = None,
 
 
 @app.command()
-def classify(run: RunFolder, texts: Texts = None, task: Task = None, device: Device = "auto", precision: Precision = None,
-             as_json: AsJson = False) -> None:
+def classify(
+    run: RunFolder,
+    texts: Texts = None,
+    task: Task = None,
+    device: Device = "auto",
+    precision: Precision = None,
+    as_json: AsJson = False,
+) -> None:
     """Say the likeliest label, or the number, of texts, or the label of pictures by their paths; from the arguments or standard
     input line by line. A tab is between the two texts of a pair."""
     end_with_the_reader()
@@ -122,15 +178,27 @@ def tag(run: RunFolder, texts: Texts = None, device: Device = "auto", as_json: A
 
 
 @app.command()
-def answer(run: RunFolder,
-           pairs: Annotated[list[str] | None, typer.Argument(metavar="[QUESTION<TAB>CONTEXT]...", help="What to answer; standard "
-                                                             "input, one a line, when nothing is given.")] = None,
-           question: Annotated[str | None, typer.Option(help="One question …")] = None,
-           context: Annotated[str | None, typer.Option(help="… and the text that answers it.")] = None,
-           top: Annotated[int, typer.Option(min=1, help="Print so many candidates, the best first.")] = 1,
-           unanswerable: Annotated[bool | None, typer.Option("--unanswerable/--answerable", help="Whether it may say that there "
-                                                             "is none, an empty line; the recipe decides if not given.")] = None,
-           device: Device = "auto", as_json: AsJson = False) -> None:
+def answer(
+    run: RunFolder,
+    pairs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[QUESTION<TAB>CONTEXT]...", help="What to answer; standard input, one a line, when nothing is given."
+        ),
+    ] = None,
+    question: Annotated[str | None, typer.Option(help="One question …")] = None,
+    context: Annotated[str | None, typer.Option(help="… and the text that answers it.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="Print so many candidates, the best first.")] = 1,
+    unanswerable: Annotated[
+        bool | None,
+        typer.Option(
+            "--unanswerable/--answerable",
+            help="Whether it may say that there is none, an empty line; the recipe decides if not given.",
+        ),
+    ] = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
     """Answer questions with words of their contexts."""
     end_with_the_reader()
     if (question is None) != (context is None):
@@ -152,15 +220,26 @@ def answer(run: RunFolder,
 
 
 @app.command()
-def embed(run: RunFolder, texts: Texts = None,
-          layer: Annotated[int, typer.Option(help="0 is the word embeddings, -1 the last layer.")] = -1,
-          pool: Annotated[str, typer.Option(help="mean or cls: a vector a text, of all tokens or of its first mark; "
-                                            "words: one for each word in it.")] = "mean",
-          out: Annotated[Path | None, typer.Option(help="Draw the vectors of --words on a plane: .svg, .png or .pdf.")] = None,
-          words: Annotated[str | None, typer.Option(help="Words to draw, with commas between them.")] = None,
-          read_as: Annotated[str | None, typer.Option("--as", help="image or text, where a run reads both; what is the path of a "
-                                                      "file is an image when not given.")] = None,
-          device: Device = "auto", precision: Precision = None, as_json: AsJson = False) -> None:
+def embed(
+    run: RunFolder,
+    texts: Texts = None,
+    layer: Annotated[int, typer.Option(help="0 is the word embeddings, -1 the last layer.")] = -1,
+    pool: Annotated[
+        str,
+        typer.Option(help="mean or cls: a vector a text, of all tokens or of its first mark; words: one for each word in it."),
+    ] = "mean",
+    out: Annotated[Path | None, typer.Option(help="Draw the vectors of --words on a plane: .svg, .png or .pdf.")] = None,
+    words: Annotated[str | None, typer.Option(help="Words to draw, with commas between them.")] = None,
+    read_as: Annotated[
+        str | None,
+        typer.Option(
+            "--as", help="image or text, where a run reads both; what is the path of a file is an image when not given."
+        ),
+    ] = None,
+    device: Device = "auto",
+    precision: Precision = None,
+    as_json: AsJson = False,
+) -> None:
     """The vectors of texts, or of each word in its sentence, or of pictures by their paths; from standard input line by line, as
     JSON or numbers."""
     end_with_the_reader()

@@ -12,8 +12,11 @@ from regard.errors import Mistake
 
 
 @app.command()
-def demo(out: Annotated[Path, typer.Option(help="Folder for the run; made anew.")] = Path("runs/demo"), device: Device = "auto",
-         set_: Set = None) -> None:
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the run; made anew.")] = Path("runs/demo"),
+    device: Device = "auto",
+    set_: Set = None,
+) -> None:
     """Train the 2017 Transformer on the embedded world, score it, translate, and draw what it attends to."""
     from regard.studies.demo import demonstrate
 
@@ -21,16 +24,32 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the run; made anew."
 
 
 @app.command()
-def new(task: Annotated[str, typer.Argument(help="What to train for: translate, text-to-text, language, masked, classify, tag, "
-                                            "answer, caption, contrast, codes or draw.")],
-        source: Source = None,
-        target: Annotated[Path | None, typer.Option(help="Its translation, line by line.")] = None,
-        pairs: Annotated[Path | None, typer.Option(help="Or both in one .tsv or .jsonl file.")] = None,
-        data: Annotated[list[Path] | None, typer.Option(help="For other tasks: text, labelled texts (.tsv, .jsonl), "
-                                                        "tagged words, questions (.json, .jsonl), pictures with captions (.tsv, "
-                                                        ".jsonl, .tar); for text-to-text a file a task.")] = None,
-        pictures: Annotated[Path | None, typer.Option(help="To classify pictures: a folder with a folder for each label, or with "
-                                                      "such folders in train and valid.")] = None) -> None:
+def new(
+    task: Annotated[
+        str,
+        typer.Argument(
+            help="What to train for: translate, text-to-text, language, masked, classify, tag, "
+            "answer, caption, contrast, codes or draw."
+        ),
+    ],
+    source: Source = None,
+    target: Annotated[Path | None, typer.Option(help="Its translation, line by line.")] = None,
+    pairs: Annotated[Path | None, typer.Option(help="Or both in one .tsv or .jsonl file.")] = None,
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="For other tasks: text, labelled texts (.tsv, .jsonl), "
+            "tagged words, questions (.json, .jsonl), pictures with captions (.tsv, "
+            ".jsonl, .tar); for text-to-text a file a task."
+        ),
+    ] = None,
+    pictures: Annotated[
+        Path | None,
+        typer.Option(
+            help="To classify pictures: a folder with a folder for each label, or with such folders in train and valid."
+        ),
+    ] = None,
+) -> None:
     """Write a starter recipe for one's own data to standard output."""
     from regard.tasks.starters.starter import starter_recipe
     from regard.tasks.starters.starter_pictures import picture_recipe
@@ -42,11 +61,14 @@ def new(task: Annotated[str, typer.Argument(help="What to train for: translate, 
 
 
 @app.command()
-def world(kind: Annotated[str, typer.Argument(help="Which world: bilingual or shapes.")],
-          out: Annotated[Path, typer.Option(help="Folder to write.")],
-          number: Annotated[int, typer.Option(help="Training sentences or pictures.")] = 10_000, seed: int = 1,
-          level: Annotated[int | None, typer.Option(help="Difficulty of bilingual, 1 to 3; 3 when not given.")] = None,
-          size: Annotated[int | None, typer.Option(help="Pixels across a picture of shapes; 32 when not given.")] = None) -> None:
+def world(
+    kind: Annotated[str, typer.Argument(help="Which world: bilingual or shapes.")],
+    out: Annotated[Path, typer.Option(help="Folder to write.")],
+    number: Annotated[int, typer.Option(help="Training sentences or pictures.")] = 10_000,
+    seed: int = 1,
+    level: Annotated[int | None, typer.Option(help="Difficulty of bilingual, 1 to 3; 3 when not given.")] = None,
+    size: Annotated[int | None, typer.Option(help="Pixels across a picture of shapes; 32 when not given.")] = None,
+) -> None:
     """Write an embedded world as plain files: text, gold word alignments, antecedents; or pictures, captions, boxes, labels."""
     if kind not in ("bilingual", "shapes"):
         raise Mistake(f"no world {kind!r}; there are: bilingual, shapes")
@@ -66,25 +88,34 @@ def world(kind: Annotated[str, typer.Argument(help="Which world: bilingual or sh
 
 
 @app.command()
-def train(recipe: Annotated[Path, typer.Argument(metavar="RECIPE|RUN", help="A recipe, or with --resume a run folder.")],
-          set_: Set = None, out: Annotated[Path | None, typer.Option(help="The run folder to make.")] = None,
-          device: Device = "auto", precision: Annotated[str | None, typer.Option(
-              metavar="auto|fp32|bf16", help="As --set train.precision=…; the recipe's when not given.")] = None,
-          resume: Annotated[bool, typer.Option(help="Go on from the newest good checkpoint.")] = False,
-          start: Annotated[str | None, typer.Option("--from", metavar="STEP", help="With --resume: go on from this checkpoint; "
-                                                    "those after it are set aside.")] = None,
-          verify: Annotated[int, typer.Option(min=0, metavar="STEPS", help="With --resume: run the last steps again first, and "
-                                              "compare every bit.")] = 0,
-          board: Annotated[bool, typer.Option(help="Write TensorBoard files too.")] = False,
-          evaluate: Annotated[bool, typer.Option(help="Score the test sets at the end.")] = True) -> None:
+def train(
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE|RUN", help="A recipe, or with --resume a run folder.")],
+    set_: Set = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder to make.")] = None,
+    device: Device = "auto",
+    precision: Annotated[
+        str | None, typer.Option(metavar="auto|fp32|bf16", help="As --set train.precision=…; the recipe's when not given.")
+    ] = None,
+    resume: Annotated[bool, typer.Option(help="Go on from the newest good checkpoint.")] = False,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="STEP", help="With --resume: go on from this checkpoint; those after it are set aside."),
+    ] = None,
+    verify: Annotated[
+        int, typer.Option(min=0, metavar="STEPS", help="With --resume: run the last steps again first, and compare every bit.")
+    ] = 0,
+    board: Annotated[bool, typer.Option(help="Write TensorBoard files too.")] = False,
+    evaluate: Annotated[bool, typer.Option(help="Score the test sets at the end.")] = True,
+) -> None:
     """Train a recipe into a run folder."""
     from regard.run.card import write_card
     from regard.run.evaluate import evaluate as score
     from regard.run.train import train as fit
 
     chosen = [] if precision is None else [f"train.precision={precision}"]
-    run = fit(recipe, out, overrides=[*(set_ or []), *chosen], device=device, resume=resume, board=board, start=start,
-              verify=verify)
+    run = fit(
+        recipe, out, overrides=[*(set_ or []), *chosen], device=device, resume=resume, board=board, start=start, verify=verify
+    )
     results = score(run) if evaluate else []
     write_card(run)
     print_results(results)
@@ -92,8 +123,17 @@ def train(recipe: Annotated[Path, typer.Argument(metavar="RECIPE|RUN", help="A r
 
 
 @app.command()
-def evaluate(run: RunFolder, source: Source = None, reference: Reference = None, gold: Gold = None, task: Task = None,
-             device: Device = "auto", precision: Precision = None, engine: Engine = "regard", as_json: AsJson = False) -> None:
+def evaluate(
+    run: RunFolder,
+    source: Source = None,
+    reference: Reference = None,
+    gold: Gold = None,
+    task: Task = None,
+    device: Device = "auto",
+    precision: Precision = None,
+    engine: Engine = "regard",
+    as_json: AsJson = False,
+) -> None:
     """Score a run on its recipe's test sets, or on given files; with intervals and signatures."""
     from regard.run.card import write_card
     from regard.run.evaluate import evaluate as score
@@ -117,8 +157,14 @@ def evaluate(run: RunFolder, source: Source = None, reference: Reference = None,
 
 
 @app.command()
-def compare(runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="The baseline first.")], source: Source = None,
-            reference: Reference = None, task: Task = None, device: Device = "auto", as_json: AsJson = False) -> None:
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="The baseline first.")],
+    source: Source = None,
+    reference: Reference = None,
+    task: Task = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
     """Is one run better than another? Paired significance tests."""
     from regard.run.evaluate import compare_runs
     from regard.run.load import load
@@ -131,19 +177,38 @@ def compare(runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", hel
             for row in rows:
                 print_json(set=name, **row)
         else:
-            print_table(name, ["system", "metric", "score", "±", "p"],
-                        [[row["system"], row["metric"], f"{row['score']:.1f}", f"{row['ci']:.1f}",
-                          "baseline" if row["p_value"] is None else f"{row['p_value']:.3f}"] for row in rows])
+            print_table(
+                name,
+                ["system", "metric", "score", "±", "p"],
+                [
+                    [
+                        row["system"],
+                        row["metric"],
+                        f"{row['score']:.1f}",
+                        f"{row['ci']:.1f}",
+                        "baseline" if row["p_value"] is None else f"{row['p_value']:.3f}",
+                    ]
+                    for row in rows
+                ],
+            )
 
 
 @app.command()
-def ladder(recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="The recipe of a Transformer.")],
-           out: Annotated[Path, typer.Option(help="Folder for the runs and their report.")] = Path("runs/ladder"),
-           set_: Set = None,
-           ablate: Annotated[bool, typer.Option("--ablate", help="Take the Transformer's parts away, one at a time.")] = False,
-           lengths: Annotated[bool, typer.Option("--lengths", help="Transformer and Universal Transformer of the same size on an "
-                                                 "algorithm, tested on longer inputs than they were trained on.")] = False,
-           device: Device = "auto") -> None:
+def ladder(
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="The recipe of a Transformer.")],
+    out: Annotated[Path, typer.Option(help="Folder for the runs and their report.")] = Path("runs/ladder"),
+    set_: Set = None,
+    ablate: Annotated[bool, typer.Option("--ablate", help="Take the Transformer's parts away, one at a time.")] = False,
+    lengths: Annotated[
+        bool,
+        typer.Option(
+            "--lengths",
+            help="Transformer and Universal Transformer of the same size on an "
+            "algorithm, tested on longer inputs than they were trained on.",
+        ),
+    ] = False,
+    device: Device = "auto",
+) -> None:
     """Train the history of attention on one recipe's data, from the RNN to the Universal Transformer; report every step."""
     from regard.studies.ladder import climb
     from regard.studies.lengths import climb_lengths

@@ -12,23 +12,39 @@ from regard.errors import Mistake
 
 
 @app.command()
-def draw(run: RunFolder, text: Annotated[str | None, typer.Argument(help="What the picture should show.")] = None,
-         out: Annotated[Path | None, typer.Option(help="The picture to write, a .png; of several a sheet with all of them, "
-                                                  "and each beside it: a-1.png, a-2.png … What is there is overwritten.")] = None,
-         gallery: Annotated[Path | None, typer.Option(help="Instead, draw captions of its test set beside the true pictures: "
-                                                      ".svg, .png or .pdf.")] = None,
-         truth: Annotated[bool, typer.Option(help="With --gallery, show the true pictures too.")] = True,
-         number: Annotated[int | None, typer.Option("--number", "-n", help="Pictures to draw; of each caption with --gallery. "
-                                                    "1, and 4 with --gallery, when not given.")] = None,
-         temperature: Annotated[float, typer.Option(help="Lower is likelier and more alike.")] = 1.0,
-         top_k: Annotated[int, typer.Option(help="Draw from the k likeliest codes only; 0 is all.")] = 0,
-         top_p: Annotated[float, typer.Option(help="Draw from the likeliest codes that together reach p; 1 is all.")] = 1.0,
-         greedy: Annotated[bool, typer.Option("--greedy", help="Take the likeliest code each time.")] = False,
-         seed: Annotated[int, typer.Option(help="Another seed draws other pictures.")] = 0,
-         rank: Annotated[Path | None, typer.Option(metavar="RUN", help="Keep the pictures that this run (CLIP) finds to fit the "
-                                                   "text best, best first.")] = None,
-         of: Annotated[int | None, typer.Option(help="Draw so many to choose from; 32 when not given.")] = None,
-         device: Device = "auto", as_json: AsJson = False) -> None:
+def draw(
+    run: RunFolder,
+    text: Annotated[str | None, typer.Argument(help="What the picture should show.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The picture to write, a .png; of several a sheet with all of them, "
+            "and each beside it: a-1.png, a-2.png … What is there is overwritten."
+        ),
+    ] = None,
+    gallery: Annotated[
+        Path | None, typer.Option(help="Instead, draw captions of its test set beside the true pictures: .svg, .png or .pdf.")
+    ] = None,
+    truth: Annotated[bool, typer.Option(help="With --gallery, show the true pictures too.")] = True,
+    number: Annotated[
+        int | None,
+        typer.Option(
+            "--number", "-n", help="Pictures to draw; of each caption with --gallery. 1, and 4 with --gallery, when not given."
+        ),
+    ] = None,
+    temperature: Annotated[float, typer.Option(help="Lower is likelier and more alike.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Draw from the k likeliest codes only; 0 is all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Draw from the likeliest codes that together reach p; 1 is all.")] = 1.0,
+    greedy: Annotated[bool, typer.Option("--greedy", help="Take the likeliest code each time.")] = False,
+    seed: Annotated[int, typer.Option(help="Another seed draws other pictures.")] = 0,
+    rank: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Keep the pictures that this run (CLIP) finds to fit the text best, best first."),
+    ] = None,
+    of: Annotated[int | None, typer.Option(help="Draw so many to choose from; 32 when not given.")] = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
     """Draw pictures from a text."""
     from regard.run.load import load
     from regard.show.contact_sheet import check_out, write_pictures
@@ -41,8 +57,14 @@ def draw(run: RunFolder, text: Annotated[str | None, typer.Argument(help="What t
     if out is not None:
         check_out(out)
     opened = open_for("draw", run, device)
-    manner: dict[str, Any] = dict(temperature=None if greedy else temperature, top_k=top_k, top_p=top_p, seed=seed, of=of,
-                  rank=None if rank is None else load(rank, device=device))
+    manner: dict[str, Any] = dict(
+        temperature=None if greedy else temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        of=of,
+        rank=None if rank is None else load(rank, device=device),
+    )
     if gallery is not None:
         print(draw_gallery(opened, gallery, samples=4 if number is None else number, truth=truth, **manner))
         return
@@ -53,17 +75,26 @@ def draw(run: RunFolder, text: Annotated[str | None, typer.Argument(help="What t
 
 
 @app.command()
-def caption(run: RunFolder,
-            pictures: Annotated[list[str] | None, typer.Argument(metavar="[IMAGE]...", help="Pictures; their paths on standard "
-                                                                 "input, one a line, when none is given.")] = None,
-            beam: Beam = None, greedy: Annotated[bool, typer.Option("--greedy", help="As --beam 1.")] = False,
-            max_tokens: Annotated[int | None, typer.Option("--max-tokens", "--max-new-tokens", min=1)] = None,
-            number: Annotated[int | None, typer.Option("--number", "-n", min=1, help="Print the n best; with --gallery, show so "
-                                                       "many.")] = None,
-            out: Annotated[Path | None, typer.Option(help="Draw where it looked for each word: .svg, .png or .pdf.")] = None,
-            gallery: Annotated[Path | None, typer.Option(help="Instead, show what it gets wrong in its test set, with where it "
-                                                         "looked: .html, .svg, .png or .pdf.")] = None,
-            device: Device = "auto", as_json: AsJson = False) -> None:
+def caption(
+    run: RunFolder,
+    pictures: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[IMAGE]...", help="Pictures; their paths on standard input, one a line, when none is given."),
+    ] = None,
+    beam: Beam = None,
+    greedy: Annotated[bool, typer.Option("--greedy", help="As --beam 1.")] = False,
+    max_tokens: Annotated[int | None, typer.Option("--max-tokens", "--max-new-tokens", min=1)] = None,
+    number: Annotated[
+        int | None, typer.Option("--number", "-n", min=1, help="Print the n best; with --gallery, show so many.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Draw where it looked for each word: .svg, .png or .pdf.")] = None,
+    gallery: Annotated[
+        Path | None,
+        typer.Option(help="Instead, show what it gets wrong in its test set, with where it looked: .html, .svg, .png or .pdf."),
+    ] = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
     """Say in words what pictures show, and where each word looked."""
     from regard.show.caption_errors import draw_looks, format_of
     from regard.show.caption_errors import gallery as draw_gallery
@@ -72,7 +103,7 @@ def caption(run: RunFolder,
     if gallery is not None and (pictures or out):
         raise Mistake("--gallery takes its pictures from the run's test set: leave out pictures and --out")
     if out is not None:
-        format_of(out)                                # refused before a model is read
+        format_of(out)  # refused before a model is read
     opened = open_for("caption", run, device)
     if gallery is not None:
         print(draw_gallery(opened, gallery, number or 12, beam=1 if greedy else beam))
@@ -89,14 +120,19 @@ def caption(run: RunFolder,
 
 
 @app.command()
-def match(run: RunFolder,
-          images: Annotated[list[str] | None, typer.Argument(metavar="[IMAGE]...", help="Pictures by their paths; standard "
-                                                             "input, one a line, when not given.")] = None,
-          labels: Annotated[str, typer.Option(help="Texts to choose from, with commas between them; or a file with one a "
-                                              "line.")] = "",
-          template: Annotated[list[str] | None, typer.Option(help="What a label is put into: 'a photo of a {}'; of several, the "
-                                                             "mean counts.")] = None,
-          device: Device = "auto", as_json: AsJson = False) -> None:
+def match(
+    run: RunFolder,
+    images: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[IMAGE]...", help="Pictures by their paths; standard input, one a line, when not given."),
+    ] = None,
+    labels: Annotated[str, typer.Option(help="Texts to choose from, with commas between them; or a file with one a line.")] = "",
+    template: Annotated[
+        list[str] | None, typer.Option(help="What a label is put into: 'a photo of a {}'; of several, the mean counts.")
+    ] = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
     """Which of some labels fits pictures best: every label with its probability, the best first."""
     end_with_the_reader()
     opened = open_for("match", run, device)
@@ -104,8 +140,11 @@ def match(run: RunFolder,
     for lines in portions(images):
         for path, found in zip(lines, opened.match(lines, chosen, template or ["{}"])):
             if as_json:
-                print(json.dumps([{"label": one.label, "probability": round(one.probability, 6)} for one in found],
-                                 ensure_ascii=False))
+                print(
+                    json.dumps(
+                        [{"label": one.label, "probability": round(one.probability, 6)} for one in found], ensure_ascii=False
+                    )
+                )
             else:
                 for one in found:
                     print(*([path] if images is None or len(images) > 1 else []), one.label, f"{one.probability:.4f}", sep="\t")

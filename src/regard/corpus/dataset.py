@@ -61,8 +61,9 @@ def read_tasks(data: TasksData, train: bool) -> Dataset[Any]:
         sets["valid"][name] = as_task(name, task, found.valid)
         if train:
             sets["train"][name] = as_task(name, task, found.train)
-        sets["tests"] |= {f"{name}/{test}": as_task(name, task, pairs) for test, pairs in found.tests.items()} \
-            or {f"{name}/valid": sets["valid"][name]}
+        sets["tests"] |= {f"{name}/{test}": as_task(name, task, pairs) for test, pairs in found.tests.items()} or {
+            f"{name}/valid": sets["valid"][name]
+        }
     return Dataset(Tasks(sets["train"]), Tasks(sets["valid"]), sets["tests"])
 
 
@@ -74,7 +75,9 @@ def read_forward(data: Data, train: bool) -> Dataset[Any]:
         sizes = {"train": data.world.number, "valid": data.world.held_out, "test": data.world.held_out}
         if isinstance(data.world, Shapes):
             sizes["composition"] = data.world.held_out
-        sets = {split: world_examples.examples(data, split, number) for split, number in sizes.items() if train or split != "train"}
+        sets = {
+            split: world_examples.examples(data, split, number) for split, number in sizes.items() if train or split != "train"
+        }
         return Dataset(sets.pop("train", nothing), sets.pop("valid"), sets)
     tests = {name: read_files(data, files) for name, files in data.test.items()}
     if data.held_out:
@@ -119,10 +122,12 @@ def hold_out(examples: Kind, number: int) -> tuple[Kind, Kind, Kind]:
     keys = examples.keys()
     hashes = {key: hashlib.sha256(key.encode()).digest() for key in keys}
     if len(hashes) < 4 * number:
-        raise Mistake(f"{examples.name} has {len(hashes):,} distinct examples; "
-                      f"data.held_out = {number} takes twice as many: set at most {len(hashes) // 4}")
+        raise Mistake(
+            f"{examples.name} has {len(hashes):,} distinct examples; "
+            f"data.held_out = {number} takes twice as many: set at most {len(hashes) // 4}"
+        )
     ranked = sorted(hashes, key=lambda key: hashes[key])
-    aside = dict.fromkeys(ranked[:number], "valid") | dict.fromkeys(ranked[number:2 * number], "test")
+    aside = dict.fromkeys(ranked[:number], "valid") | dict.fromkeys(ranked[number : 2 * number], "test")
     split: dict[str, list[int]] = {"train": [], "valid": [], "test": []}
     for index, key in enumerate(keys):
         split[aside.get(key, "train")].append(index)

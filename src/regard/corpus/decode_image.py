@@ -21,10 +21,23 @@ if TYPE_CHECKING:
     from regard.recipe import PictureData
 
 FORMATS = ("PNG", "JPEG", "WEBP")
-BROKEN = (OSError, SyntaxError, ValueError, TypeError, EOFError, LookupError, ArithmeticError, MemoryError, RuntimeError,
-          AssertionError, AttributeError, struct.error, zlib.error)
+BROKEN = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    TypeError,
+    EOFError,
+    LookupError,
+    ArithmeticError,
+    MemoryError,
+    RuntimeError,
+    AssertionError,
+    AttributeError,
+    struct.error,
+    zlib.error,
+)
 """What Pillow raises on files that are not what they should be."""
-warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")          # damaged EXIF and the like, in every thread
+warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")  # damaged EXIF and the like, in every thread
 
 
 @dataclass(frozen=True)
@@ -48,7 +61,7 @@ class Frame:
             scale = max(tall / image.height, wide / image.width)
             tall, wide = max(tall, int(image.height * scale)), max(wide, int(image.width * scale))
         top, left = (tall - height) // 2, (wide - width) // 2
-        across, down = image.width / wide, image.height / tall                    # pixels of theirs for one of ours
+        across, down = image.width / wide, image.height / tall  # pixels of theirs for one of ours
         box = (left * across, top * down, min((left + width) * across, image.width), min((top + height) * down, image.height))
         return np.asarray(image.resize((width, height), Image.Resampling[self.resample.upper()], box=box))
 
@@ -71,8 +84,10 @@ def decode(data: bytes, name: str, most: int | None = None) -> Image.Image:
     except Image.UnidentifiedImageError:
         raise Mistake(f"{name} is not a PNG, JPEG or WebP picture; convert it, or leave it out") from None
     except Image.DecompressionBombError:
-        raise Mistake(f"{name} has more than {Image.MAX_IMAGE_PIXELS:,} pixels, as a decompression bomb has; "
-                      "make it smaller, or leave it out") from None
+        raise Mistake(
+            f"{name} has more than {Image.MAX_IMAGE_PIXELS:,} pixels, as a decompression bomb has; "
+            "make it smaller, or leave it out"
+        ) from None
     except BROKEN as error:
         reason = shown(str(error).splitlines()[0]) if str(error) else type(error).__name__
         raise Mistake(f"{name} is damaged ({reason}); fetch it again, or leave it out") from None
@@ -80,7 +95,7 @@ def decode(data: bytes, name: str, most: int | None = None) -> Image.Image:
 
 def plain(image: Image.Image) -> Image.Image:
     """In RGB, eight bits each, on white."""
-    if image.mode.startswith("I"):                                                # 16 bits: Pillow would cut off, not scale
+    if image.mode.startswith("I"):  # 16 bits: Pillow would cut off, not scale
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:
         image = image.convert("RGBA")

@@ -217,15 +217,17 @@ class Pictures(Listed):
 
     def choose(self, indices: Sequence[int]) -> "Pictures":
         chosen = super().choose(indices)
-        if "digests" in self.__dict__:                                            # known: not read again
+        if "digests" in self.__dict__:  # known: not read again
             chosen.digests = [self.digests[i] for i in indices]
         return chosen
 
     @cached_property
     def digests(self) -> list[str]:
         """What each picture is, whatever it is called."""
-        return [hashlib.sha256(one.read() if isinstance(one, Piece) else f"{one.shape}".encode() + one.tobytes()).hexdigest()
-                for one in self.pictures]
+        return [
+            hashlib.sha256(one.read() if isinstance(one, Piece) else f"{one.shape}".encode() + one.tobytes()).hexdigest()
+            for one in self.pictures
+        ]
 
     def keys(self) -> list[str]:
         return self.digests

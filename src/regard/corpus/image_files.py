@@ -55,8 +55,14 @@ class Found:
     line: int = 0
 
 
-def read_pictures(files: Sequence[Path], *, label: int | str | None = None, captions: Sequence[int | str] | None = None,
-                  path: int | str = 0, offset: int = 1) -> Pictures:
+def read_pictures(
+    files: Sequence[Path],
+    *,
+    label: int | str | None = None,
+    captions: Sequence[int | str] | None = None,
+    path: int | str = 0,
+    offset: int = 1,
+) -> Pictures:
     """All pictures of some folders, tables, shards or indices, in order; with their labels, their captions, or both."""
     wanted, found = Wanted(label, captions), Pictures([], ", ".join(map(str, files)))
     for file in files:
@@ -69,7 +75,7 @@ def read_pictures(files: Sequence[Path], *, label: int | str | None = None, capt
             if captions is not None and not said:
                 raise Mistake(f"{where} has no caption; give it one, or leave the picture out")
             if captions is not None and one.piece.length is None and one.piece.path in places:
-                found.captions[places[one.piece.path]] += said                    # one caption a line, the picture named again
+                found.captions[places[one.piece.path]] += said  # one caption a line, the picture named again
                 continue
             places[one.piece.path] = len(found)
             found.pictures.append(one.piece)
@@ -128,13 +134,13 @@ def of_table(file: Path, wanted: Wanted, path: int | str) -> Iterator[Found]:
 def is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:                                                               # a name that is too long to be one
+    except OSError:  # a name that is too long to be one
         return False
 
 
 def of_index(file: Path, wanted: Wanted, offset: int) -> Iterator[Found]:
     """Where each picture begins in the file that lies beside the index, how many bytes it has, and what belongs to it."""
-    stem = file.name[:file.name.rindex(".index.tsv")]
+    stem = file.name[: file.name.rindex(".index.tsv")]
     laid = [file.with_name(stem + ending) for ending in LAID if file.with_name(stem + ending).is_file()]
     if len(laid) != 1:
         raise Mistake(f"{file} needs its pictures beside it in one file: {stem}{' or '.join(LAID)}")
@@ -142,8 +148,10 @@ def of_index(file: Path, wanted: Wanted, offset: int) -> Iterator[Found]:
     settings = ", ".join(name for name in ("data.offset", wanted.settings) if name)
     for line, (begin, length, *cells) in table_rows(file, [offset, offset + 1, *wanted.columns], settings):
         if not (is_number(begin) and is_number(length)) or int(begin) + int(length) > size:
-            raise Mistake(f"{file}:{line} says that a picture begins at {shown(begin)} and has {shown(length)} bytes; "
-                          f"{laid[0].name} has {size:,} (data.offset = {offset})")
+            raise Mistake(
+                f"{file}:{line} says that a picture begins at {shown(begin)} and has {shown(length)} bytes; "
+                f"{laid[0].name} has {size:,} (data.offset = {offset})"
+            )
         yield Found(Piece(laid[0], f"line {line} of {file.name}", int(begin), int(length)), *wanted.cells(cells), line)
 
 
@@ -170,7 +178,7 @@ def members(file: Path) -> Iterator[tuple[str, Piece]]:
     try:
         with tarfile.open(file, "r:") as shard:
             for member in shard:
-                if not member.isreg() or member.issparse():                       # links and devices are nobody's pictures
+                if not member.isreg() or member.issparse():  # links and devices are nobody's pictures
                     continue
                 if member.offset_data + member.size > size:
                     raise Mistake(f"{file} is not whole: {shown(member.name)} goes beyond its end; fetch it again")

@@ -29,8 +29,9 @@ def text_lines(path: Path, column: int | str | None) -> Iterable[tuple[int, str]
     return ((number, cells[0]) for number, cells in table_rows(path, [column], "data.column"))
 
 
-def read_labelled(files: Sequence[Path], *, text: int | str = 0, second: int | str | None = None,
-                  label: int | str = 1) -> Labelled:
+def read_labelled(
+    files: Sequence[Path], *, text: int | str = 0, second: int | str | None = None, label: int | str = 1
+) -> Labelled:
     """Texts, or pairs of them, with their labels from .tsv or .jsonl files."""
     found = Labelled([], [], ", ".join(map(str, files)))
     columns = {"data.text": text, "data.second": second, "data.label": label}
@@ -75,7 +76,9 @@ def add_sentences(found: Tagged, path: Path, lines: Iterable[tuple[int, str]], w
             continue
         cells = line.split("\t") if "\t" in line else line.split()
         if len(cells) <= max(word, tag, 1 if tag < 0 else 0) or not cells[word].strip() or not cells[tag].strip():
-            raise Mistake(f"{path}:{number} has {len(cells)} columns; a word (data.word = {word}) and its tag (data.tag = {tag}) "
-                          "are needed, separated by a tab")
+            raise Mistake(
+                f"{path}:{number} has {len(cells)} columns; a word (data.word = {word}) and its tag (data.tag = {tag}) "
+                "are needed, separated by a tab"
+            )
         words.append("".join(cells[word].split()))
         tags.append(cells[tag].strip())

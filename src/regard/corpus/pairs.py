@@ -9,8 +9,9 @@ from regard.corpus.text import read_lines
 from regard.errors import Mistake
 
 
-def read_pairs(files: Sequence[Path], *, columns: Sequence[int | str] = (0, 1),
-               fields: Sequence[str] = ("source", "target")) -> Pairs:
+def read_pairs(
+    files: Sequence[Path], *, columns: Sequence[int | str] = (0, 1), fields: Sequence[str] = ("source", "target")
+) -> Pairs:
     """Pairs from two aligned files (source, target) or one .tsv or .jsonl file. Pairs empty on both sides are left out. Of more
     than two columns, the last is the target, and the source is the others with tabs between them."""
     if len(columns) > 2 and len(files) == 1:
@@ -22,8 +23,9 @@ def read_pairs(files: Sequence[Path], *, columns: Sequence[int | str] = (0, 1),
     elif len(files) == 1 and kind_of(files[0]) == ".tsv":
         rows = tsv_rows(files[0], columns, "data.columns")
     else:
-        raise Mistake(f"{', '.join(map(str, files))}: give two aligned files (source, target), "
-                      "or one .tsv or .jsonl (.gz and .xz too)")
+        raise Mistake(
+            f"{', '.join(map(str, files))}: give two aligned files (source, target), or one .tsv or .jsonl (.gz and .xz too)"
+        )
     return collect(rows, files)
 
 
@@ -46,6 +48,8 @@ def collect(rows: Iterable[Row], files: Sequence[Path]) -> Pairs:
 def aligned_rows(source: Path, target: Path) -> Iterator[Row]:
     sources, targets = read_lines(source), read_lines(target)
     if len(sources) != len(targets):
-        raise Mistake(f"{source} has {len(sources):,} lines but {target} has {len(targets):,}; "
-                      "line n of one must translate line n of the other")
+        raise Mistake(
+            f"{source} has {len(sources):,} lines but {target} has {len(targets):,}; "
+            "line n of one must translate line n of the other"
+        )
     return ((number, [s, t]) for number, (s, t) in enumerate(zip(sources, targets), start=1))

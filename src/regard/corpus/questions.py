@@ -17,7 +17,7 @@ SHOWN = 40
 def read_questions(files: Sequence[Path], *, unanswerable: bool = True) -> Questions:
     """Questions from .json files as SQuAD has them and from .jsonl files; those without an answer only where they are wanted."""
     found = Questions([], [], [], ", ".join(map(str, files)))
-    known: dict[str, str] = {}                        # a context is held once, however many questions it has
+    known: dict[str, str] = {}  # a context is held once, however many questions it has
     for path in files:
         kind = kind_of(path)
         if kind not in (".json", ".jsonl"):
@@ -83,7 +83,7 @@ def spans_of(item: dict[str, Any], context: str, place: str) -> list[tuple[int, 
     impossible = item.get("is_impossible") is True
     given = item.get("answers", [] if impossible else None)
     if isinstance(given, dict) and all(isinstance(given.get(key), list) for key in ("text", "answer_start")):
-        given = [dict(zip(("text", "answer_start"), pair)) for pair in zip(given["text"], given["answer_start"])]    # by columns
+        given = [dict(zip(("text", "answer_start"), pair)) for pair in zip(given["text"], given["answer_start"])]  # by columns
     if not isinstance(given, list):
         raise Mistake(f"{place} lacks 'answers', which should be a list; an empty one means that there is no answer")
     if impossible and given:
@@ -97,8 +97,10 @@ def span_of(answer: Any, context: str, place: str) -> tuple[int, int]:
     start = answer.get(key)
     if isinstance(start, bool) or not isinstance(start, int):
         raise Mistake(f"{place}: the answer {shown(text)} lacks 'answer_start' (or 'start'), a whole number")
-    if start < 0 or context[start:start + len(text)] != text:
-        there = f"where {shown(context[start:start + len(text)])} stands" if 0 <= start < len(context) else "outside the context"
+    if start < 0 or context[start : start + len(text)] != text:
+        there = (
+            f"where {shown(context[start : start + len(text)])} stands" if 0 <= start < len(context) else "outside the context"
+        )
         where = [i for i in range(len(context)) if context.startswith(text, i)][:3]
         cure = f"it stands at {', '.join(map(str, where))}" if where else "the context does not have it"
         raise Mistake(f"{place}: the answer {shown(text)} should stand at {key} = {start}, {there}; {cure} (characters, from 0)")

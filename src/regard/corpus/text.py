@@ -52,8 +52,10 @@ def raw_lines(file: BinaryIO, path: Path, longest: int) -> Iterator[bytes]:
         if len(raw) > longest:
             raise Mistake(f"{path}:{number} is longer than {longest:,} bytes; break it into lines, if it is text at all")
         if read > most:
-            raise Mistake(f"{path} expands to more than {BOMB} times its size, as a decompression bomb does; "
-                          "decompress it yourself, if you trust it")
+            raise Mistake(
+                f"{path} expands to more than {BOMB} times its size, as a decompression bomb does; "
+                "decompress it yourself, if you trust it"
+            )
         yield raw
 
 

@@ -27,8 +27,10 @@ def read_vectors(path: Path, words: set[str], *, width: int) -> dict[str, np.nda
             except ValueError:
                 raise Mistake(f"{path}:{number} has something else than a word and {width} numbers; remove the line") from None
     if not found:
-        raise Mistake(f"{path} has no vector of any token of the vocabulary; vectors need tokens.kind = 'words', "
-                      "and tokens.lowercase = true if they are of lower-cased words")
+        raise Mistake(
+            f"{path} has no vector of any token of the vocabulary; vectors need tokens.kind = 'words', "
+            "and tokens.lowercase = true if they are of lower-cased words"
+        )
     return found
 
 

@@ -24,15 +24,30 @@ Search = Callable[[Any, Tensor, np.ndarray], list[Result]]
 """Of inputs, limits, and the number of each example among all."""
 
 
-def searcher(model: Decodes, *, beam: int, alpha: float, number: int = 1, temperature: float | None = None, top_k: int = 0,
-             top_p: float = 1.0, seed: int = 0, marks: Marks = OURS) -> Search[list[Hypothesis]]:
+def searcher(
+    model: Decodes,
+    *,
+    beam: int,
+    alpha: float,
+    number: int = 1,
+    temperature: float | None = None,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    marks: Marks = OURS,
+) -> Search[list[Hypothesis]]:
     """The `number` best hypotheses of each example, best first; with a temperature, one that is drawn."""
+
     def search(inputs: Any, limits: Tensor, numbers: np.ndarray) -> list[list[Hypothesis]]:
         if temperature is None and beam > 1:
             return beam_search(model, inputs, limits, beam=beam, alpha=alpha, number=number, marks=marks)
-        choose = greedy if temperature is None else Sampler(seed=seed, temperature=temperature, top_k=top_k, top_p=top_p,
-                                                            numbers=numbers)
+        choose = (
+            greedy
+            if temperature is None
+            else Sampler(seed=seed, temperature=temperature, top_k=top_k, top_p=top_p, numbers=numbers)
+        )
         return [[found] for found in walk(model, inputs, limits, choose, alpha, marks=marks)]
+
     return search
 
 
@@ -46,12 +61,21 @@ def limit_of(length: int, most: int, max_tokens: int | None = None) -> int:
     return min(most, max_tokens + 1 if max_tokens else default_limit(length))
 
 
-def decode_all(sources: Sequence[Sequence[int]], search: Search, *, batch_tokens: int, device: torch.device, most: int,
-               max_tokens: int | None = None, marks: Marks = OURS, workers: int = 1) -> list:
+def decode_all(
+    sources: Sequence[Sequence[int]],
+    search: Search,
+    *,
+    batch_tokens: int,
+    device: torch.device,
+    most: int,
+    max_tokens: int | None = None,
+    marks: Marks = OURS,
+    workers: int = 1,
+) -> list:
     """`search((ids, lengths), limits, numbers)` over batches; limits and results do not depend on the batch, nor on how many
     are searched at once. Ranks share them."""
     results: list = [None] * len(sources)
-    multiple = FILLED if device.type == "cuda" else 1                             # so that shapes come again and are recorded
+    multiple = FILLED if device.type == "cuda" else 1  # so that shapes come again and are recorded
     lengths_read = [-(-(len(source) + marks.around) // multiple) * multiple for source in sources]
 
     def go(numbers: list[int]) -> None:
@@ -59,13 +83,13 @@ def decode_all(sources: Sequence[Sequence[int]], search: Search, *, batch_tokens
         lengths = torch.tensor([len(ids) for ids in chosen])
         ids = torch.full((len(chosen), max(lengths_read[i] for i in numbers)), FILL)
         for row, tokens in zip(ids, chosen):
-            row[:len(tokens)] = torch.tensor(tokens)
+            row[: len(tokens)] = torch.tensor(tokens)
         limits = [limit_of(len(tokens), most, max_tokens) for tokens in chosen]
         found = search((ids.to(device), lengths.to(device)), torch.tensor(limits, device=device), np.array(numbers))
         for number, result in zip(numbers, found):
             results[number] = result
 
-    share = -(-sum(lengths_read) // workers)                                      # a batch a worker, where all are few
+    share = -(-sum(lengths_read) // workers)  # a batch a worker, where all are few
     batches = list(distributed.share(batches_by_length(lengths_read, max(1, min(batch_tokens, share)))))
     if workers == 1 or len(batches) <= 1:
         for numbers in batches:
@@ -106,5 +130,5 @@ def batches_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]
     start = 0
     while start < len(order):
         size = max(1, budget // lengths[order[start]])
-        yield order[start:start + size]
+        yield order[start : start + size]
         start += size

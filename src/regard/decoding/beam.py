@@ -25,31 +25,50 @@ from regard.tokens.special import FILL, OURS, Marks
 class Beams:
     """The search of B sentences: N alive and N finished hypotheses each."""
 
-    rows: Tensor                                                                  # (B,) which sentence of the batch
-    limits: Tensor                                                                # (B,) most tokens, end included
-    steps: Tensor                                                                 # (B,) tokens so far
-    alphas: Tensor                                                                # (B,) of the length penalty
-    numbers: Tensor                                                               # (B,) hypotheses wanted
-    alive: Tensor                                                                 # (B, N) log-probabilities
-    tokens: Tensor                                                                # (B, N, L)
-    ways: Tensor                                                                  # (B, N, L) row of the batch in each step
-    finished: Tensor                                                              # (B, N) scores, best first
-    finished_log_p: Tensor                                                        # (B, N)
-    finished_tokens: Tensor                                                       # (B, N, L)
-    finished_ways: Tensor                                                         # (B, N, L)
+    rows: Tensor  # (B,) which sentence of the batch
+    limits: Tensor  # (B,) most tokens, end included
+    steps: Tensor  # (B,) tokens so far
+    alphas: Tensor  # (B,) of the length penalty
+    numbers: Tensor  # (B,) hypotheses wanted
+    alive: Tensor  # (B, N) log-probabilities
+    tokens: Tensor  # (B, N, L)
+    ways: Tensor  # (B, N, L) row of the batch in each step
+    finished: Tensor  # (B, N) scores, best first
+    finished_log_p: Tensor  # (B, N)
+    finished_tokens: Tensor  # (B, N, L)
+    finished_ways: Tensor  # (B, N, L)
     end: int
 
     @staticmethod
-    def begin(limits: Tensor, beam: int, end: int, alphas: Sequence[float] | Tensor, numbers: Sequence[int] | Tensor,
-              longest: int | None = None) -> "Beams":
+    def begin(
+        limits: Tensor,
+        beam: int,
+        end: int,
+        alphas: Sequence[float] | Tensor,
+        numbers: Sequence[int] | Tensor,
+        longest: int | None = None,
+    ) -> "Beams":
         B, L, device = len(limits), int(limits.max()) if longest is None else longest, limits.device
         nothing = torch.full((B, beam), -torch.inf, device=device)
         alive = nothing.clone()
-        alive[:, 0] = 0                                                           # the empty hypothesis
+        alive[:, 0] = 0  # the empty hypothesis
         blank = torch.full((B, beam, L), FILL, device=device)
         penalties = torch.as_tensor(alphas, dtype=torch.float64 if device.type != "mps" else torch.float32, device=device)
-        return Beams(torch.arange(B, device=device), limits, torch.zeros_like(limits), penalties,
-                     torch.as_tensor(numbers, device=device), alive, blank, blank.clone(), nothing, nothing, blank, blank, end)
+        return Beams(
+            torch.arange(B, device=device),
+            limits,
+            torch.zeros_like(limits),
+            penalties,
+            torch.as_tensor(numbers, device=device),
+            alive,
+            blank,
+            blank.clone(),
+            nothing,
+            nothing,
+            blank,
+            blank,
+            end,
+        )
 
     def keep(self, which: Tensor) -> "Beams":
         return replace(self, **{part.name: getattr(self, part.name)[which] for part in fields(self) if part.name != "end"})
@@ -76,11 +95,11 @@ class Beams:
 class Candidates:
     """One step of a search: the 2N best continuations of each of B sentences, best first."""
 
-    rows: Tensor                                                                  # (B,) which sentence of the batch
-    origin: Tensor                                                                # (B, 2N) which hypothesis alive it goes on from
-    tokens: Tensor                                                                # (B, 2N)
-    log_p: Tensor                                                                 # (B, 2N) of the whole hypothesis
-    kept: Tensor                                                                  # (B, N) which of them stay alive, in order
+    rows: Tensor  # (B,) which sentence of the batch
+    origin: Tensor  # (B, 2N) which hypothesis alive it goes on from
+    tokens: Tensor  # (B, 2N)
+    log_p: Tensor  # (B, 2N) of the whole hypothesis
+    kept: Tensor  # (B, N) which of them stay alive, in order
 
 
 Report = Callable[[Candidates], None]
@@ -90,14 +109,25 @@ class Searching:
     """Beam searches of one width that go on together, a token each in every step; others may join between steps."""
 
     @torch.inference_mode()
-    def __init__(self, model: Decodes, inputs: Any, limits: Tensor, *, beam: int, alphas: Sequence[float] | Tensor,
-                 numbers: Sequence[int] | Tensor, prefix: Tensor | None = None, marks: Marks = OURS, longest: int | None = None):
+    def __init__(
+        self,
+        model: Decodes,
+        inputs: Any,
+        limits: Tensor,
+        *,
+        beam: int,
+        alphas: Sequence[float] | Tensor,
+        numbers: Sequence[int] | Tensor,
+        prefix: Tensor | None = None,
+        marks: Marks = OURS,
+        longest: int | None = None,
+    ):
         self.model, self.beam, self.marks = model, beam, marks
         last, state = begin(model, inputs, limits, prefix, marks, longest)
         logits, state = model.step(last, state)
         self.beams = Beams.begin(limits, beam, end_of(logits, marks), alphas, numbers, longest)
         self.state = state.reorder(torch.arange(len(limits), device=limits.device).repeat_interleave(beam))
-        self.logits = last_logits(logits).repeat_interleave(beam, dim=0)          # (B·N, V)
+        self.logits = last_logits(logits).repeat_interleave(beam, dim=0)  # (B·N, V)
 
     @torch.inference_mode()
     def step(self, *, stop_early: bool = True, report: Report | None = None) -> Tensor:
@@ -122,7 +152,7 @@ class Searching:
         """What was chosen."""
         first = torch.arange(len(self.origin), device=self.origin.device)[:, None] * self.beam
         state = self.state.reorder((first + self.origin).flatten())
-        last = self.beams.tokens.gather(2, (self.beams.steps - 1)[:, None, None].expand(-1, self.beam, 1))        # (B, N, 1)
+        last = self.beams.tokens.gather(2, (self.beams.steps - 1)[:, None, None].expand(-1, self.beam, 1))  # (B, N, 1)
         logits, self.state = self.model.step(last.reshape(-1, 1), state)
         self.logits = last_logits(logits)
 
@@ -134,9 +164,19 @@ class Searching:
 
 
 @torch.inference_mode()
-def beam_search(model: Decodes, inputs: Any, limits: Tensor, *, beam: int, alpha: float = 0.0, number: int = 1,
-                stop_early: bool = True, prefix: Tensor | None = None, marks: Marks = OURS,
-                report: Report | None = None) -> list[list[Hypothesis]]:
+def beam_search(
+    model: Decodes,
+    inputs: Any,
+    limits: Tensor,
+    *,
+    beam: int,
+    alpha: float = 0.0,
+    number: int = 1,
+    stop_early: bool = True,
+    prefix: Tensor | None = None,
+    marks: Marks = OURS,
+    report: Report | None = None,
+) -> list[list[Hypothesis]]:
     """The `number` best hypotheses of each sentence, best first; of what follows its prefix, where there is one. Each step is
     told to `report`."""
     results: list[list[Hypothesis]] = [[] for _ in limits]
@@ -144,8 +184,9 @@ def beam_search(model: Decodes, inputs: Any, limits: Tensor, *, beam: int, alpha
     again = None if tapes is None else replayed(tapes, model, inputs, limits, (beam, alpha, number, stop_early, marks))
     if again is not None:
         return again
-    search = Searching(model, inputs, limits, beam=beam, alphas=[alpha] * len(limits), numbers=[number] * len(limits),
-                       prefix=prefix, marks=marks)
+    search = Searching(
+        model, inputs, limits, beam=beam, alphas=[alpha] * len(limits), numbers=[number] * len(limits), prefix=prefix, marks=marks
+    )
     while len(search.beams.rows):
         done = search.step(stop_early=stop_early, report=report)
         if done.any():
@@ -158,11 +199,30 @@ def beam_search(model: Decodes, inputs: Any, limits: Tensor, *, beam: int, alpha
 class SearchInPlace:
     """A search of which every sentence stays in the batch, which is how it can be recorded."""
 
-    def __init__(self, model: Decodes, inputs: Any, limits: Tensor, longest: int, beam: int, alpha: float, number: int,
-                 stop_early: bool, marks: Marks):
+    def __init__(
+        self,
+        model: Decodes,
+        inputs: Any,
+        limits: Tensor,
+        longest: int,
+        beam: int,
+        alpha: float,
+        number: int,
+        stop_early: bool,
+        marks: Marks,
+    ):
         self.stop_early, each = stop_early, torch.ones_like(limits)
-        self.new = partial(Searching, model, inputs, limits, beam=beam, alphas=each.double() * alpha, numbers=each * number,
-                           marks=marks, longest=longest)
+        self.new = partial(
+            Searching,
+            model,
+            inputs,
+            limits,
+            beam=beam,
+            alphas=each.double() * alpha,
+            numbers=each * number,
+            marks=marks,
+            longest=longest,
+        )
         self.after: list[Beams] = []
 
     def begin(self) -> None:
@@ -171,7 +231,7 @@ class SearchInPlace:
     def step(self) -> list[Tensor]:
         """Whether all are done."""
         done = self.search.step(stop_early=self.stop_early)
-        self.search.read()                            # a sentence that is done stays as it is, whatever it goes on with
+        self.search.read()  # a sentence that is done stays as it is, whatever it goes on with
         self.after.append(replace(self.search.beams))
         return [done.all()]
 
@@ -179,8 +239,12 @@ class SearchInPlace:
 def replayed(tapes: Tapes, model: Decodes, inputs: Any, limits: Tensor, settings: tuple) -> list[list[Hypothesis]] | None:
     """The best of each sentence by a recorded search, where there is one."""
     (parts, together), longest = laid_out(inputs), raised(limits)
-    tape = tapes.find(longest, settings, [*parts, limits],
-                      lambda places: SearchInPlace(proxy(model), together(places[:-1]), places[-1], longest, *settings))
+    tape = tapes.find(
+        longest,
+        settings,
+        [*parts, limits],
+        lambda places: SearchInPlace(proxy(model), together(places[:-1]), places[-1], longest, *settings),
+    )
     if tape is None:
         return None
     after = iter(cast(SearchInPlace, tape.search).after)
@@ -195,14 +259,14 @@ def advance(beams: Beams, log_p: Tensor, tokens: Tensor, report: Report | None =
     """Extend every alive hypothesis by one of its 2N best tokens (B·N, 2N); returns which hypothesis each new one goes on from
     (B, N)."""
     B, N = beams.alive.shape
-    each = log_p.size(-1)                                                         # a vocabulary may be smaller
-    candidates = (beams.alive[..., None] + log_p.view(B, N, each)).flatten(1)     # (B, N · 2N)
-    best, flat = candidates.topk(min(2 * N, N * each), dim=1)                     # at most N of these end
+    each = log_p.size(-1)  # a vocabulary may be smaller
+    candidates = (beams.alive[..., None] + log_p.view(B, N, each)).flatten(1)  # (B, N · 2N)
+    best, flat = candidates.topk(min(2 * N, N * each), dim=1)  # at most N of these end
     origin, token = flat // each, tokens.view(B, N * each).gather(1, flat)
     ends = token == beams.end
     sentence, place = torch.arange(B, device=flat.device)[:, None], torch.arange(N, device=flat.device)
     begun = beams.steps[:, None] > 0
-    put(beams.ways, beams.steps, torch.where(begun, sentence * N + place, sentence))          # the first reads each sentence once
+    put(beams.ways, beams.steps, torch.where(begun, sentence * N + place, sentence))  # the first reads each sentence once
 
     ending = torch.where(ends, best, -torch.inf)[:, :N]
     finish(beams, ending, origin[:, :N])
@@ -233,18 +297,32 @@ def is_done(beams: Beams, stop_early: bool = True) -> Tensor:
     at_limit = beams.limits <= beams.steps
     if not stop_early:
         return at_limit
-    hope = beams.alive[:, 0]                                                      # log p of the best one alive
+    hope = beams.alive[:, 0]  # log p of the best one alive
     most = torch.maximum(beams.penalized(hope, beams.steps + 1), beams.penalized(hope, beams.limits))
     return at_limit | (beams.finished.gather(1, beams.numbers[:, None] - 1)[:, 0] >= most)
 
 
 def collect(beams: Beams) -> list[tuple[int, list[Hypothesis]]]:
     """The row of each sentence, and its best."""
-    finished = zip(beams.rows.tolist(), beams.numbers.tolist(), beams.finished_tokens.tolist(), beams.finished_log_p.tolist(),
-                   beams.finished.tolist(), beams.finished_ways.tolist())
-    return [(row, [Hypothesis(said[:said.index(beams.end)], log_probability, score, way[:said.index(beams.end) + 1])
-                   for said, log_probability, score, way in zip(tokens, log_p, scores, ways) if score > -torch.inf][:number])
-            for row, number, tokens, log_p, scores, ways in finished]
+    finished = zip(
+        beams.rows.tolist(),
+        beams.numbers.tolist(),
+        beams.finished_tokens.tolist(),
+        beams.finished_log_p.tolist(),
+        beams.finished.tolist(),
+        beams.finished_ways.tolist(),
+    )
+    return [
+        (
+            row,
+            [
+                Hypothesis(said[: said.index(beams.end)], log_probability, score, way[: said.index(beams.end) + 1])
+                for said, log_probability, score, way in zip(tokens, log_p, scores, ways)
+                if score > -torch.inf
+            ][:number],
+        )
+        for row, number, tokens, log_p, scores, ways in finished
+    ]
 
 
 def put(rows: Tensor, at: Tensor, values: Tensor) -> None:
@@ -253,4 +331,4 @@ def put(rows: Tensor, at: Tensor, values: Tensor) -> None:
 
 
 def take(tokens: Tensor, which: Tensor) -> Tensor:
-    return tokens.gather(1, which[..., None].expand(-1, -1, tokens.size(-1)))     # (B, N, L), (B, M) -> (B, M, L)
+    return tokens.gather(1, which[..., None].expand(-1, -1, tokens.size(-1)))  # (B, N, L), (B, M) -> (B, M, L)

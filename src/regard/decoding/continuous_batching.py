@@ -81,8 +81,16 @@ class Together:
                 else:
                     self.walks.join(walking)
                 continue
-            search = Searching(self.model, inputs, self.limits(alike), beam=beam, alphas=[one.alpha for one in alike],
-                               numbers=[one.number for one in alike], prefix=prefix, marks=self.marks)
+            search = Searching(
+                self.model,
+                inputs,
+                self.limits(alike),
+                beam=beam,
+                alphas=[one.alpha for one in alike],
+                numbers=[one.number for one in alike],
+                prefix=prefix,
+                marks=self.marks,
+            )
             if beam in self.searches:
                 self.searches[beam].join(search)
             else:

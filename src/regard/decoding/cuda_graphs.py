@@ -100,8 +100,7 @@ class Tapes:
         self.met: Counter[Any] = Counter()
         self.tapes: dict[Any, Tape] = {}
 
-    def find(self, longest: int, kind: Any, given: Sequence[Tensor],
-             build: Callable[[Sequence[Tensor]], InPlace]) -> Tape | None:
+    def find(self, longest: int, kind: Any, given: Sequence[Tensor], build: Callable[[Sequence[Tensor]], InPlace]) -> Tape | None:
         """The tape of a kind of search over tensors of these shapes, of at most so many steps; none where it is not recorded, or
         not yet, or where one is still being read. What is built must not keep the model: it would be kept for ever."""
         key = (longest, kind, tuple((tuple(part.shape), part.dtype) for part in given))

@@ -38,9 +38,9 @@ def greedy(log_p: Tensor, rows: Tensor, step: int) -> Tensor:
 class Step:
     """The next token of every sentence still being written."""
 
-    rows: Tensor                                                                  # (rows,) which sentences
-    tokens: Tensor                                                                # (rows,)
-    log_p: Tensor                                                                 # (rows,) how likely the model found them
+    rows: Tensor  # (rows,) which sentences
+    tokens: Tensor  # (rows,)
+    log_p: Tensor  # (rows,) how likely the model found them
     going: Tensor
     """(rows,) Which go on: not the end mark. Who reads the step may let others end here too, by setting theirs to False."""
 
@@ -52,7 +52,7 @@ class Step:
 class Party:
     """Sentences that began together, and how their tokens are chosen."""
 
-    limits: Tensor                                                                # (B,) most tokens, end mark included
+    limits: Tensor  # (B,) most tokens, end mark included
     choose: Choose = greedy
     process: Process | None = None
     owner: Any = None
@@ -61,8 +61,8 @@ class Party:
     """Steps taken."""
 
     def begin(self, prefix: Tensor) -> None:
-        self.rows = torch.arange(len(self.limits), device=self.limits.device)     # (rows,) those still being written
-        self.written = prefix                                                     # (rows, L)
+        self.rows = torch.arange(len(self.limits), device=self.limits.device)  # (rows,) those still being written
+        self.written = prefix  # (rows, L)
 
     def ends_now(self) -> Tensor:
         return self.limits[self.rows] == self.number + 1
@@ -74,8 +74,9 @@ class Party:
 
     def chosen(self, logits: Tensor, log_p: Tensor, marks: Marks) -> tuple[Tensor, Tensor]:
         """Of all log p (rows, V), the chosen ones, and their tokens: (rows,) each."""
-        wanted = log_p if self.process is None else next_log_probabilities(self.process(logits, self.written), self.ends_now(),
-                                                                           marks)
+        wanted = (
+            log_p if self.process is None else next_log_probabilities(self.process(logits, self.written), self.ends_now(), marks)
+        )
         token = self.choose(wanted, self.rows, self.number)
         return log_p.gather(-1, token[:, None])[:, 0], token
 
@@ -107,7 +108,7 @@ class Walking:
     @torch.inference_mode()
     def read(self, last: Tensor, state: State) -> None:
         logits, self.state = self.model.step(last, state)
-        self.logits = last_logits(logits)                                         # (rows, V)
+        self.logits = last_logits(logits)  # (rows, V)
 
     @torch.no_grad()
     def step(self) -> list[Step]:
@@ -118,8 +119,11 @@ class Walking:
         found, first, end = [], 0, end_of(self.logits, self.marks)
         for party in self.parties:
             rows, first = slice(first, first + len(party.rows)), first + len(party.rows)
-            said, token = ((part[rows] for part in best) if party.is_plain or log_p is None else
-                           party.chosen(self.logits[rows], log_p[rows], self.marks))
+            said, token = (
+                (part[rows] for part in best)
+                if party.is_plain or log_p is None
+                else party.chosen(self.logits[rows], log_p[rows], self.marks)
+            )
             found.append(party.take(said, token, end))
         return found
 
@@ -139,8 +143,16 @@ class Walking:
         self.logits, self.parties = torch.cat([self.logits, other.logits]), self.parties + other.parties
 
 
-def steps(model: Decodes, inputs: Any, limits: Tensor, choose: Choose = greedy, *, process: Process | None = None,
-          prefix: Tensor | None = None, marks: Marks = OURS) -> Iterator[Step]:
+def steps(
+    model: Decodes,
+    inputs: Any,
+    limits: Tensor,
+    choose: Choose = greedy,
+    *,
+    process: Process | None = None,
+    prefix: Tensor | None = None,
+    marks: Marks = OURS,
+) -> Iterator[Step]:
     """Write until every sentence has ended; sentence i has at most limits[i] tokens after its prefix, its end mark included."""
     tapes = tapes_of(model, limits.device) if process is None and (choose is greedy or isinstance(choose, Sampler)) else None
     tape, given = (None, []) if tapes is None else recorded(tapes, model, inputs, limits, choose, prefix, marks)
@@ -156,8 +168,17 @@ def steps(model: Decodes, inputs: Any, limits: Tensor, choose: Choose = greedy, 
 class WalkInPlace:
     """A walk of which every sentence stays in the batch, which is how it can be recorded; the keys to draw by are given."""
 
-    def __init__(self, model: Decodes, inputs: Any, limits: Tensor, longest: int, keys: Tensor | None, choose: Choose,
-                 prefix: Tensor | None, marks: Marks):
+    def __init__(
+        self,
+        model: Decodes,
+        inputs: Any,
+        limits: Tensor,
+        longest: int,
+        keys: Tensor | None,
+        choose: Choose,
+        prefix: Tensor | None,
+        marks: Marks,
+    ):
         self.model, self.limits, self.keys, self.choose, self.marks = model, limits, keys, choose, marks
         self.start = partial(begin, model, inputs, limits, prefix, marks, longest)
 
@@ -167,7 +188,7 @@ class WalkInPlace:
 
     def read(self, last: Tensor, state: State) -> None:
         logits, self.state = self.model.step(last, state)
-        self.logits = last_logits(logits)                                         # (rows, V)
+        self.logits = last_logits(logits)  # (rows, V)
 
     def step(self) -> list[Tensor]:
         """The tokens (rows,) and their log p."""
@@ -184,24 +205,26 @@ class WalkInPlace:
         return [token, log_p]
 
 
-def recorded(tapes: Tapes, model: Decodes, inputs: Any, limits: Tensor, choose: Choose, prefix: Tensor | None,
-             marks: Marks) -> tuple[Tape | None, list[Tensor]]:
+def recorded(
+    tapes: Tapes, model: Decodes, inputs: Any, limits: Tensor, choose: Choose, prefix: Tensor | None, marks: Marks
+) -> tuple[Tape | None, list[Tensor]]:
     """The tape of such a walk, where there is one, and what is to be put on it."""
-    if prefix is not None and bool((prefix[:, 0] < 0).any()):                     # rows that begin later need a mask
+    if prefix is not None and bool((prefix[:, 0] < 0).any()):  # rows that begin later need a mask
         return None, []
     (parts, together), longest = laid_out(inputs), raised(limits)
     given, manner = [*parts, limits], None
     if isinstance(choose, Sampler):
-        drawn = choose.keys(np.arange(len(limits))[:, None], np.arange(longest))             # (B, L)
+        drawn = choose.keys(np.arange(len(limits))[:, None], np.arange(longest))  # (B, L)
         given, manner = [*given, torch.from_numpy(drawn).to(limits.device)], (choose.temperature, choose.top_k, choose.top_p)
     if prefix is not None:
         given = [*given, prefix]
 
     def build(places: Sequence[Tensor]) -> WalkInPlace:
-        *read, limited = places[:len(parts) + 1]
+        *read, limited = places[: len(parts) + 1]
         keys = places[len(parts) + 1] if isinstance(choose, Sampler) else None
-        return WalkInPlace(proxy(model), together(read), limited, longest, keys, choose,
-                           None if prefix is None else places[-1], marks)
+        return WalkInPlace(
+            proxy(model), together(read), limited, longest, keys, choose, None if prefix is None else places[-1], marks
+        )
 
     return tapes.find(longest, (marks, manner, prefix is None), given, build), given
 
@@ -218,8 +241,15 @@ def replayed(tape: Tape, given: Sequence[Tensor], limits: Tensor) -> Iterator[St
             break
 
 
-def walk(model: Decodes, inputs: Any, limits: Tensor, choose: Choose = greedy, alpha: float = 0.0,
-         prefix: Tensor | None = None, marks: Marks = OURS) -> list[Hypothesis]:
+def walk(
+    model: Decodes,
+    inputs: Any,
+    limits: Tensor,
+    choose: Choose = greedy,
+    alpha: float = 0.0,
+    prefix: Tensor | None = None,
+    marks: Marks = OURS,
+) -> list[Hypothesis]:
     """What is written of each sentence in the end."""
     said: list[list[int]] = [[] for _ in range(len(limits))]
     total, way = [0.0] * len(said), [list[int]() for _ in said]
@@ -229,5 +259,7 @@ def walk(model: Decodes, inputs: Any, limits: Tensor, choose: Choose = greedy, a
             way[row].append(place)
             if going:
                 said[row].append(token)
-    return [Hypothesis(tokens, log_probability, log_probability / float(length_penalty(len(tokens) + 1, alpha)), rows)
-            for tokens, log_probability, rows in zip(said, total, way)]
+    return [
+        Hypothesis(tokens, log_probability, log_probability / float(length_penalty(len(tokens) + 1, alpha)), rows)
+        for tokens, log_probability, rows in zip(said, total, way)
+    ]

@@ -12,5 +12,5 @@ def penalize_repeats(logits: Tensor, written: Tensor, penalty: float) -> Tensor:
     the penalty (Keskar et al. 2019, sec. 4.1). A negative one, where that would help it, is multiplied, as transformers does."""
     V = logits.size(-1)
     seen = torch.zeros(len(logits), V + 1, dtype=torch.bool, device=logits.device)
-    seen = seen.scatter(1, written.where(written >= 0, V), True)[:, :V]           # (rows, V)
+    seen = seen.scatter(1, written.where(written >= 0, V), True)[:, :V]  # (rows, V)
     return torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)

@@ -47,8 +47,9 @@ def length_penalty(length: Tensor | float, alpha: Tensor | float) -> Tensor | fl
     return ((5 + length) / 6) ** alpha
 
 
-def begin(model: Decodes, inputs: Any, limits: Tensor, prefix: Tensor | None, marks: Marks = OURS,
-          longest: int | None = None) -> tuple[Tensor, State]:
+def begin(
+    model: Decodes, inputs: Any, limits: Tensor, prefix: Tensor | None, marks: Marks = OURS, longest: int | None = None
+) -> tuple[Tensor, State]:
     """The token to go on from (B, 1), and the state after what comes before it. `prefix` (B, P) is what every output begins with,
     short ones filled with -1 on the left and each opened by the begin mark; `longest` the largest of the limits, where it is
     known."""
@@ -95,7 +96,7 @@ def best_next(logits: Tensor, ends_now: Tensor, number: int, marks: Marks = OURS
     if marks.never:
         log_p, order = log_p.topk(min(V, number), dim=-1)
         tokens = tokens.gather(-1, order)
-    certain = torch.zeros_like(log_p[:, :1]) if end == V else every[:, end:end + 1]
+    certain = torch.zeros_like(log_p[:, :1]) if end == V else every[:, end : end + 1]
     only = torch.cat([certain, torch.full_like(log_p[:, 1:], -torch.inf)], dim=1)
     return torch.where(ends_now[:, None], only, log_p), torch.where(ends_now[:, None], end, tokens)
 
@@ -108,9 +109,9 @@ def largest(x: Tensor, number: int) -> tuple[Tensor, Tensor]:
     if width < STRIDES or number > width:
         return x.topk(number, dim=-1)
     whole = width * STRIDES
-    places = x[:, :whole].view(rows, STRIDES, width).amax(1).topk(number, dim=-1).indices                  # (rows, N)
+    places = x[:, :whole].view(rows, STRIDES, width).amax(1).topk(number, dim=-1).indices  # (rows, N)
     strides = torch.arange(0, whole, width, device=x.device)
-    found = (places[..., None] + strides).flatten(1)                              # (rows, N · 64)
+    found = (places[..., None] + strides).flatten(1)  # (rows, N · 64)
     if whole < V:
         found = torch.cat([found, torch.arange(whole, V, device=x.device).expand(rows, -1)], dim=1)
     best, which = x.gather(1, found).topk(number, dim=-1)

@@ -46,8 +46,8 @@ class Sampler:
         log_p, tokens = largest(log_p, min(self.top_k or V, V))
         if self.top_p < 1:
             p = log_p.softmax(-1)
-            beyond = p.cumsum(-1) - p >= self.top_p   # the smallest set that reaches top_p,
-            beyond[:, 0] = False                      # the best token always in it, even if p is rounded to 0
+            beyond = p.cumsum(-1) - p >= self.top_p  # the smallest set that reaches top_p,
+            beyond[:, 0] = False  # the best token always in it, even if p is rounded to 0
             log_p = log_p.masked_fill(beyond, -torch.inf)
         return log_p, tokens
 
@@ -57,7 +57,7 @@ def times(keys: Tensor, tokens: Tensor, dtype: torch.dtype) -> Tensor:
     state = (keys[:, None] ^ tokens) + signed(0x9E3779B97F4A7C15)
     state = (state ^ shifted(state, 30)) * signed(0xBF58476D1CE4E5B9)
     state = (state ^ shifted(state, 27)) * signed(0x94D049BB133111EB)
-    uniform = shifted(state ^ shifted(state, 31), 11).to(dtype).clamp(min=0.5) * 2.0 ** -53
+    uniform = shifted(state ^ shifted(state, 31), 11).to(dtype).clamp(min=0.5) * 2.0**-53
     return -torch.log1p(-uniform.clamp(max=1 - torch.finfo(dtype).eps / 2))
 
 

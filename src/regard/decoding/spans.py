@@ -11,8 +11,8 @@ class Pointed:
     """What a model says of one window: the logits of its tokens to be the first and the last of the answer, which token of the
     text its first one is, and the score of there being no answer."""
 
-    begins: np.ndarray                                                            # (S,)
-    ends: np.ndarray                                                              # (S,)
+    begins: np.ndarray  # (S,)
+    ends: np.ndarray  # (S,)
     first: int
     nothing: float
 
@@ -26,8 +26,9 @@ class Span:
     probability: float
 
 
-def best_spans(places: np.ndarray, windows: Sequence[Pointed], *, most: int, number: int = 1,
-               threshold: float | None = None) -> list[Span]:
+def best_spans(
+    places: np.ndarray, windows: Sequence[Pointed], *, most: int, number: int = 1, threshold: float | None = None
+) -> list[Span]:
     """The `number` best spans of a text whose tokens stand at `places` (T, 2), of at most `most` tokens each.
 
     The score of a span is the sum of its first and last token's logits, the best one of all windows that have both; a token of
@@ -38,13 +39,13 @@ def best_spans(places: np.ndarray, windows: Sequence[Pointed], *, most: int, num
     if not spoken.any():
         return [Span(0, 0, 1.0)]
     most = min(most, len(places))
-    scores = np.full((len(places), most), -np.inf)                                # (T, length - 1)
+    scores = np.full((len(places), most), -np.inf)  # (T, length - 1)
     for window in windows:
         here = slice(window.first, window.first + len(window.begins))
         begins, ends = (np.where(spoken[here], logits, -np.inf) for logits in (window.begins, window.ends))
         scores[here] = np.maximum(scores[here], begins[:, None] + ahead(ends, most))
     nothing = -np.inf if threshold is None else min(window.nothing for window in windows)
-    said = np.append(scores, nothing)                                             # the last one is to say nothing
+    said = np.append(scores, nothing)  # the last one is to say nothing
     probability = np.exp(said - np.logaddexp.reduce(said))
     said[-1] -= threshold or 0.0
     found: dict[tuple[int, int], float] = {}

@@ -38,18 +38,27 @@ class Manner:
     def __post_init__(self) -> None:
         for name, holds, should in [
             ("max_tokens", 1 <= self.max_tokens <= LONGEST, f"should be at least 1 and at most {LONGEST}"),
-            ("temperature", self.temperature is None or COLDEST <= self.temperature < math.inf,
-             f"should be finite and at least {COLDEST:f}; without one, the likeliest token is taken each time"),
+            (
+                "temperature",
+                self.temperature is None or COLDEST <= self.temperature < math.inf,
+                f"should be finite and at least {COLDEST:f}; without one, the likeliest token is taken each time",
+            ),
             ("top_k", self.top_k >= 0, "should be at least 0, which is all tokens"),
             ("top_p", 0 < self.top_p <= 1, "should be more than 0 and at most 1, which is all tokens"),
             ("top_k", self.temperature is not None or self.top_k == 0, UNDRAWN),
             ("top_p", self.temperature is not None or self.top_p == 1, UNDRAWN),
-            ("repetition_penalty", 1 / STRONGEST <= self.repetition_penalty <= STRONGEST,
-             f"should be from {1 / STRONGEST} to {STRONGEST}; 1 is none"),
+            (
+                "repetition_penalty",
+                1 / STRONGEST <= self.repetition_penalty <= STRONGEST,
+                f"should be from {1 / STRONGEST} to {STRONGEST}; 1 is none",
+            ),
             ("number", self.number >= 1, "should be at least 1"),
-            ("number", self.number == 1 or self.temperature is not None, "without a temperature they would all be the same; "
-             "add one, such as 1"),
-            ("seed", -2**63 <= self.seed < 2**63, "should have at most 18 digits"),
+            (
+                "number",
+                self.number == 1 or self.temperature is not None,
+                "without a temperature they would all be the same; add one, such as 1",
+            ),
+            ("seed", -(2**63) <= self.seed < 2**63, "should have at most 18 digits"),
         ]:
             if not holds:
                 raise Mistake(f"{name} = {getattr(self, name)}: {should}")
@@ -100,7 +109,7 @@ class Writer:
             self.held = self.held.lstrip()
         found = min((place for stop in self.stops if (place := self.held.find(stop)) >= 0), default=None)
         begun = min((beginning(self.held, stop) for stop in self.stops), default=len(self.held)) if more else len(self.held)
-        if found is not None and found <= begun:      # else one that began earlier may still turn out to be the first
+        if found is not None and found <= begun:  # else one that began earlier may still turn out to be the first
             self.ended, size = True, found
         else:
             self.ended, size = not more, len(self.held[:begun].rstrip())
@@ -132,5 +141,5 @@ def prefix_of(writers: Sequence[Writer], device: torch.device) -> Tensor:
     """What the texts begin with (B, P), short ones filled with -1 on the left."""
     prefix = torch.full((len(writers), max(len(writer.ids) for writer in writers)), -1, device=device)
     for row, writer in zip(prefix, writers):
-        row[len(row) - len(writer.ids):] = torch.tensor(writer.ids)
+        row[len(row) - len(writer.ids) :] = torch.tensor(writer.ids)
     return prefix

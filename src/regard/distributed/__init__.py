@@ -10,5 +10,26 @@ from regard.distributed.interrupts import breakable
 from regard.distributed.process_group import join, leave
 from regard.distributed.rank import count, first, local_rank, rank, restarted
 
-__all__ = ["breakable", "count", "end", "filled", "first", "gathered", "highest", "join", "leave", "local_rank", "one_by_one",
-           "rank", "restarted", "say", "share", "tell_cause", "told", "told_each", "total", "turn", "wait"]
+__all__ = [
+    "breakable",
+    "count",
+    "end",
+    "filled",
+    "first",
+    "gathered",
+    "highest",
+    "join",
+    "leave",
+    "local_rank",
+    "one_by_one",
+    "rank",
+    "restarted",
+    "say",
+    "share",
+    "tell_cause",
+    "told",
+    "told_each",
+    "total",
+    "turn",
+    "wait",
+]

@@ -50,7 +50,7 @@ def gathered(x: Any) -> list[Any]:
     with meeting():
         sizes = total(sizes)
         mine = torch.zeros(int(sizes.max()), dtype=torch.uint8)
-        mine[:len(data)] = data
+        mine[: len(data)] = data
         parts = [torch.empty_like(mine) for _ in range(count())]
         dist.all_gather(parts, mine)
     return [json.loads(part[:size].numpy().tobytes()) for part, size in zip(parts, sizes)]

@@ -16,8 +16,9 @@ def open_store(patience: timedelta = timedelta(seconds=5)) -> Any:
     import torch.distributed as dist
 
     try:
-        store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
-                              wait_for_workers=False, timeout=patience)
+        store = dist.TCPStore(
+            os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, wait_for_workers=False, timeout=patience
+        )
         return dist.PrefixStore(f"regard {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     except RuntimeError:
         return None
@@ -38,13 +39,15 @@ def say(cause: str, store: Any = None) -> bool:
 
 def tell_cause(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """What an exception that nobody caught says, in the place of Python's traceback on every process."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)     # torchrun's, which has seen the first one go
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's, which has seen the first one go
     lines = str(error).strip().splitlines() or [""]
     if issubclass(kind, KeyboardInterrupt):
         end(130)
     elif is_aftershock(error):
-        say(f"rank {rank()} lost another one in the middle of its work, which was killed, or its machine is gone; "
-            "torchrun names it below")
+        say(
+            f"rank {rank()} lost another one in the middle of its work, which was killed, or its machine is gone; "
+            "torchrun names it below"
+        )
     elif say(f"rank {rank()} failed: {kind.__name__}: {lines[0]}"):
         traceback.print_exception(kind, error, trace, file=sys.__stderr__)
     end(1)
@@ -54,8 +57,9 @@ def is_aftershock(error: BaseException) -> bool:
     """Whether a process fails because another one did."""
     import torch.distributed as dist
 
-    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError)
-                                                 and any(word in str(error) for word in ("gloo", "Gloo", "NCCL")))
+    return isinstance(error, dist.DistError) or (
+        isinstance(error, RuntimeError) and any(word in str(error) for word in ("gloo", "Gloo", "NCCL"))
+    )
 
 
 def end(status: str | int | None) -> NoReturn:

@@ -40,16 +40,19 @@ class Watch(threading.Thread):
                 self.begun.set()
                 heard = store.add(f"alive {next_one}", 0)
                 gone = store.add(f"gone {next_one}", 0)
-            except RuntimeError:                      # torchrun itself is gone: there is nobody to ask
+            except RuntimeError:  # torchrun itself is gone: there is nobody to ask
                 return
             if heard != last or not heard or gone:
                 last, since = heard, time.monotonic()
             elif time.monotonic() - since > self.silence:
-                say(f"rank {next_one} has given no sign of life for {self.silence:.0f} s: it is frozen, or its machine is gone; "
-                    "all stop", store)
+                say(
+                    f"rank {next_one} has given no sign of life for {self.silence:.0f} s: it is frozen, or its machine is gone; "
+                    "all stop",
+                    store,
+                )
                 os._exit(1)
         try:
             if store is not None:
                 store.add(f"gone {mine}", 1)
-        except RuntimeError:                          # the one that kept the store was faster
+        except RuntimeError:  # the one that kept the store was faster
             pass

@@ -45,7 +45,7 @@ def breakable(signals: Signals) -> Iterator[None]:
     try:
         with signals.interrupting():
             yield
-            signals.at_once = False                   # what comes from here on is said outside
+            signals.at_once = False  # what comes from here on is said outside
             here.ask()
     except Interrupted as interruption:
         if not here.known:

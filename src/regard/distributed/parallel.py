@@ -26,7 +26,7 @@ class Spread:
 
     def __init__(self, model: nn.Module, settings: "Training"):
         self.model, self.kind = model, kind_of(settings)
-        self.alone: list[nn.Parameter] = []           # what FSDP cannot shard: single numbers
+        self.alone: list[nn.Parameter] = []  # what FSDP cannot shard: single numbers
         if self.kind == "fsdp":
             self.empty = without_memory(model)
             self.alone = shard(model)
@@ -39,7 +39,7 @@ class Spread:
         on: were that after the first step, a resumed run would not have the same bits on three ranks and more."""
         if self.begun:
             return
-        self.model.eval()                             # no statistics move
+        self.model.eval()  # no statistics move
         trial(self.run)
         idle = any(p.requires_grad and p.grad is None for p in self.model.parameters())
         self.model.zero_grad()
@@ -96,11 +96,15 @@ def kind_of(settings: "Training") -> str:
     if distributed.count() == 1:
         return "none"
     if settings.parallel == "none":
-        raise Mistake(f"train.parallel = 'none', but torchrun started {distributed.count()} processes; "
-                      "set train.parallel = 'ddp' or 'fsdp', or leave out torchrun")
+        raise Mistake(
+            f"train.parallel = 'none', but torchrun started {distributed.count()} processes; "
+            "set train.parallel = 'ddp' or 'fsdp', or leave out torchrun"
+        )
     if settings.parallel == "fsdp" and settings.optimizer.kind == "muon":
-        raise Mistake("train.optimizer.kind = 'muon' works on whole matrices, which train.parallel = 'fsdp' has nowhere; "
-                      "use adamw, or train.parallel = 'ddp'")
+        raise Mistake(
+            "train.optimizer.kind = 'muon' works on whole matrices, which train.parallel = 'fsdp' has nowhere; "
+            "use adamw, or train.parallel = 'ddp'"
+        )
     return "ddp" if settings.parallel == "auto" else settings.parallel
 
 
@@ -109,7 +113,7 @@ def shard(model: nn.Module) -> list[nn.Parameter]:
     weights (Universal Transformer) are left together too."""
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
-    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")       # nothing is done to it in place
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")  # nothing is done to it in place
     alone = [p for p in model.parameters() if p.dim() == 0]
     for module in list(model.modules()):
         blocks = getattr(module, "blocks", None)
@@ -118,7 +122,7 @@ def shard(model: nn.Module) -> list[nn.Parameter]:
             if sum(map(len, own)) == len(set().union(*own)):
                 for block in blocks:
                     fully_shard(block, ignored_params=set(alone) & set(block.parameters()) or None)
-                    if hasattr(block, "look_at"):     # keys and values of a source are made before the block is called
+                    if hasattr(block, "look_at"):  # keys and values of a source are made before the block is called
                         register_fsdp_forward_method(block, "look_at")
     fully_shard(model, ignored_params=set(alone) or None)
     return alone
@@ -127,8 +131,9 @@ def shard(model: nn.Module) -> list[nn.Parameter]:
 def without_memory(model: nn.Module) -> nn.Module:
     """A copy whose parameters have only shapes; its buffers are the same."""
     kept = {id(buffer): buffer for buffer in model.buffers()}
-    return copy.deepcopy(model, {**kept, **{id(p): nn.Parameter(p.detach().to("meta"), p.requires_grad)
-                                            for p in model.parameters()}})
+    return copy.deepcopy(
+        model, {**kept, **{id(p): nn.Parameter(p.detach().to("meta"), p.requires_grad) for p in model.parameters()}}
+    )
 
 
 def is_sharded(x: Tensor) -> bool:
@@ -147,8 +152,12 @@ def laid_out(whole: Tensor, like: Tensor) -> Tensor:
         return whole.to(like.device)
     from torch.distributed.tensor import distribute_tensor
 
-    return distribute_tensor(whole.to(like.device), like.device_mesh, like.placements,  # type: ignore[attr-defined]
-                             src_data_rank=None)
+    return distribute_tensor(
+        whole.to(like.device),
+        like.device_mesh,
+        like.placements,  # type: ignore[attr-defined]
+        src_data_rank=None,
+    )
 
 
 def clip_norm(parameters: Iterable[nn.Parameter], most: float) -> Tensor:

@@ -28,8 +28,10 @@ def join() -> None:
     backend = "gloo"
     if torch.cuda.is_available():
         if local_rank() >= torch.cuda.device_count():
-            raise Mistake(f"torchrun started {os.environ.get('LOCAL_WORLD_SIZE')} processes on a machine with "
-                          f"{torch.cuda.device_count()} GPUs; use --nproc-per-node {torch.cuda.device_count()}")
+            raise Mistake(
+                f"torchrun started {os.environ.get('LOCAL_WORLD_SIZE')} processes on a machine with "
+                f"{torch.cuda.device_count()} GPUs; use --nproc-per-node {torch.cuda.device_count()}"
+            )
         torch.cuda.set_device(local_rank())
         backend = "cpu:gloo,cuda:nccl"
     watch = Watch()
@@ -38,10 +40,10 @@ def join() -> None:
     sys.excepthook = tell_cause
     if not dist.is_initialized():
         meet: dict[str, Any] = {}
-        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":              # where those of the last attempt left addresses
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # where those of the last attempt left addresses
             meet = {"store": open_store(LONGEST), "rank": rank(), "world_size": count()}
         dist.init_process_group(backend, timeout=LONGEST, **meet)
-    watch.begun.wait(5 * BEAT)                        # one that froze before its first sign would never be missed
+    watch.begun.wait(5 * BEAT)  # one that froze before its first sign would never be missed
 
 
 def leave() -> None:
@@ -51,7 +53,7 @@ def leave() -> None:
         return
     import torch.distributed as dist
 
-    wait()                                            # nobody goes while another may still need it
+    wait()  # nobody goes while another may still need it
     watch.end()
     watch = None
     dist.destroy_process_group()

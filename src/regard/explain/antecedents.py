@@ -76,32 +76,44 @@ class Resolver:
         rules = ", ".join(f"{name} {share:.1f}%" for name, share in self.rules.items())
         right = {name: percent(found.right) for name, found in self.without.items()}
         verdict = "The pronouns depend on it" if self.matters else "That the pronouns depend on it alone is not shown"
-        said = [f"\"it\" is resolved by {named(self.head)}: of all heads most often right about its noun on {self.chosen_on}.",
-                f"On {self.name} it is right in {percent(self.accuracy[self.head])} of {self.number} sentences; {rules}; the "
-                f"next best head, {named(self.second)}, {percent(self.accuracy[self.second])}.",
-                f"{verdict}: {percent(self.whole)} of them are right, {right['it']} without it; the rest of the translation is "
-                f"the same without it in {percent(self.otherwise)}."]
+        said = [
+            f'"it" is resolved by {named(self.head)}: of all heads most often right about its noun on {self.chosen_on}.',
+            f"On {self.name} it is right in {percent(self.accuracy[self.head])} of {self.number} sentences; {rules}; the "
+            f"next best head, {named(self.second)}, {percent(self.accuracy[self.second])}.",
+            f"{verdict}: {percent(self.whole)} of them are right, {right['it']} without it; the rest of the translation is "
+            f"the same without it in {percent(self.otherwise)}.",
+        ]
         if self.more is not None:
             said.append(f"Without it, {percent(self.more)} more are lost than without another head of its layer, on average.")
-        return [*said, f"Without it and the next best, {right['both']} are right; without two others of their layers, "
-                f"{right['others']}."]
+        return [
+            *said,
+            f"Without it and the next best, {right['both']} are right; without two others of their layers, {right['others']}.",
+        ]
 
     def table(self) -> Table:
         rows = [["nothing", percent(self.whole), ""]]
         for found in {one.heads: one for one in [*self.without.values(), *self.beside]}.values():
             heads = " and ".join(f"{place} {number + 1}" for place, number in found.heads)
             rows.append([heads, percent(found.right), f"{found.p_value:.4f}"])
-        return Table(f"\"it\" in {self.number} sentences of {self.name}", ["taken away", "pronouns right", "p"], rows)
+        return Table(f'"it" in {self.number} sentences of {self.name}', ["taken away", "pronouns right", "p"], rows)
 
     def to_json(self) -> dict[str, Any]:
-        return {**as_json(self.head), "chosen_on": self.chosen_on, "chosen": self.chosen[self.head].to_json(), "set": self.name,
-                "number": self.number, "accuracy": self.accuracy[self.head].to_json(), "rules": self.rules,
-                "second": {**as_json(self.second), "accuracy": self.accuracy[self.second].to_json()},
-                "pronouns": self.whole.to_json(),
-                "pronouns_without": {name: found.to_json() for name, found in self.without.items()},
-                "pronouns_beside": [found.to_json() for found in self.beside],
-                "more": None if self.more is None else self.more.to_json(), "otherwise": self.otherwise.to_json(),
-                "matters": self.matters}
+        return {
+            **as_json(self.head),
+            "chosen_on": self.chosen_on,
+            "chosen": self.chosen[self.head].to_json(),
+            "set": self.name,
+            "number": self.number,
+            "accuracy": self.accuracy[self.head].to_json(),
+            "rules": self.rules,
+            "second": {**as_json(self.second), "accuracy": self.accuracy[self.second].to_json()},
+            "pronouns": self.whole.to_json(),
+            "pronouns_without": {name: found.to_json() for name, found in self.without.items()},
+            "pronouns_beside": [found.to_json() for found in self.beside],
+            "more": None if self.more is None else self.more.to_json(),
+            "otherwise": self.otherwise.to_json(),
+            "matters": self.matters,
+        }
 
 
 def named(head: Place) -> str:
@@ -123,7 +135,7 @@ def find_resolver(run: Translator, chosen: Pairs, reported: Pairs, names: tuple[
     known = answers(run.model, (one[:2] for one in first))
     if len(known) < 2 or not then:
         return None
-    best, second = sorted(known, key=lambda head: -sum(known[head]))[:2]           # of equals the first
+    best, second = sorted(known, key=lambda head: -sum(known[head]))[:2]  # of equals the first
     right = answers(run.model, (one[:2] for one in then))
     pairs = [pair for _, _, pair in then]
     whole = translated(run, pairs, [])
@@ -136,15 +148,26 @@ def find_resolver(run: Translator, chosen: Pairs, reported: Pairs, names: tuple[
 
     alone = translated(run, pairs, [best])
     taken = {"second": [second], "both": [best, second], "others": least_right(known, [best, second])}
-    without = {"it": tested([best], alone),
-               **{name: tested(heads, translated(run, pairs, heads)) for name, heads in taken.items()}}
+    without = {
+        "it": tested([best], alone),
+        **{name: tested(heads, translated(run, pairs, heads)) for name, heads in taken.items()},
+    }
     beside = {head: translated(run, pairs, [head]) for head in right if head[0] == best[0] and head != best}
     return Resolver(
-        best, second, names[0], {head: accuracy(found, "antecedents") for head, found in known.items()}, names[1], len(pairs),
-        {head: accuracy(right[head], "antecedents") for head in (best, second)}, by_rule(pairs), accuracy(judged, "pronouns"),
-        without, [tested([head], said) for head, said in beside.items()],
+        best,
+        second,
+        names[0],
+        {head: accuracy(found, "antecedents") for head, found in known.items()},
+        names[1],
+        len(pairs),
+        {head: accuracy(right[head], "antecedents") for head in (best, second)},
+        by_rule(pairs),
+        accuracy(judged, "pronouns"),
+        without,
+        [tested([head], said) for head, said in beside.items()],
         mean("more", lost_more(judge(pairs, alone), [judge(pairs, said) for said in beside.values()])),
-        accuracy([bilingual.same_but_for_pronouns(*texts) for texts in zip(whole, alone)], "otherwise"))
+        accuracy([bilingual.same_but_for_pronouns(*texts) for texts in zip(whole, alone)], "otherwise"),
+    )
 
 
 def lost_more(right: Sequence[bool], others: Sequence[Sequence[bool]]) -> list[float]:
@@ -174,9 +197,11 @@ def judge(pairs: Sequence[bilingual.Pair], said: Sequence[str]) -> list[bool]:
 def by_rule(pairs: Sequence[bilingual.Pair]) -> dict[str, float]:
     """How often one is right by lot, and by taking always the nearest noun, or the subject; in percent."""
     meant = [(it.candidates.index(it.antecedent_source), len(it.candidates)) for pair in pairs for it in pair.pronouns]
-    found = {"by lot": sum(1 / among for _, among in meant),
-             "the nearest noun": sum(place == among - 1 for place, among in meant),
-             "the subject": sum(place == 0 for place, _ in meant)}
+    found = {
+        "by lot": sum(1 / among for _, among in meant),
+        "the nearest noun": sum(place == among - 1 for place, among in meant),
+        "the subject": sum(place == 0 for place, _ in meant),
+    }
     return {name: 100 * right / len(meant) for name, right in found.items()}
 
 
@@ -188,18 +213,22 @@ def ask_pronouns(run: Translator, examples: Pairs, number: int) -> Iterator[Aske
     for row, pair in enumerate(riddles.gold or []):
         inputs, (it,) = rows.batch(np.array([row]), 0, 0).to(run.device).inputs, pair.pronouns
         read, heard, said = words_of(run, inputs, pair)
-        if {it.source, *it.candidates} <= set(read) and it.target in said:         # nothing of it is cut off
+        if {it.source, *it.candidates} <= set(read) and it.target in said:  # nothing of it is cut off
             yield inputs, questions(pair, it, read, heard, said), pair
 
 
-def questions(pair: bilingual.Pair, it: bilingual.Pronoun, read: list[int], heard: list[int],
-              said: list[int]) -> dict[str, Choice]:
+def questions(
+    pair: bilingual.Pair, it: bilingual.Pronoun, read: list[int], heard: list[int], said: list[int]
+) -> dict[str, Choice]:
     """Which noun is meant, asked of each kind of attention: in the decoder's own of what translates the nouns."""
     right = it.candidates.index(it.antecedent_source)
     nouns = tuple(tokens_of({noun}, read) for noun in it.candidates)
     spoken = tuple(tokens_of({t for s, t in pair.alignment if s == noun}, heard) for noun in it.candidates)
-    return {"source": Choice(read.index(it.source), nouns, right), "cross": Choice(said.index(it.target), nouns, right),
-            "target": Choice(said.index(it.target), spoken, right)}
+    return {
+        "source": Choice(read.index(it.source), nouns, right),
+        "cross": Choice(said.index(it.target), nouns, right),
+        "target": Choice(said.index(it.target), spoken, right),
+    }
 
 
 def tokens_of(words: set[int], numbers: Sequence[int]) -> tuple[int, ...]:
@@ -210,5 +239,5 @@ def words_of(run: Translator, inputs: Mapping[str, Tensor], pair: bilingual.Pair
     """Word numbers, -1 for marks: of what is read in the source, and in the target, and of what each place there says next."""
     before, after = [-1] * len(run.marks.before), [-1] * len(run.marks.after)
     read, spoken = (tokenizer.encode_words([text])[0][1] for tokenizer, text in zip(run.tokenizers, (pair.source, pair.target)))
-    read, spoken = read[:inputs["source"].size(1) - len(before) - len(after)], spoken[:inputs["target"].size(1) - 1]
+    read, spoken = read[: inputs["source"].size(1) - len(before) - len(after)], spoken[: inputs["target"].size(1) - 1]
     return [*before, *read, *after], [-1, *spoken], [*spoken, -1]

@@ -24,14 +24,21 @@ from regard.scoring.score import SEED
 
 def lead_lost(target: Target, other: Target, values: list[Tensor]) -> list[float]:
     """How much of the one answer's lead over the other is lost without the first of each ranking, the mean over k%."""
-    hidden = torch.stack([first(ranking, share) for ranking in values for share in SHARES])      # (M · K, N)
+    hidden = torch.stack([first(ranking, share) for ranking in values for share in SHARES])  # (M · K, N)
     hidden = torch.cat([torch.zeros_like(hidden[:1]), hidden])
     lead = target.without(hidden) - other.without(hidden)
     return (lead[0] - lead[1:]).view(len(values), len(SHARES)).mean(1).tolist()
 
 
-def tell_apart(target: Target, answer: int, values: Mapping[str, Tensor], others: Mapping[str, Tensor], *,
-               fresh: nn.Module | None = None, seed: int = SEED) -> dict[str, dict[str, float]]:
+def tell_apart(
+    target: Target,
+    answer: int,
+    values: Mapping[str, Tensor],
+    others: Mapping[str, Tensor],
+    *,
+    fresh: nn.Module | None = None,
+    seed: int = SEED,
+) -> dict[str, dict[str, float]]:
     """Every figure of every method that explains both an answer (`values`) and another one (`others`)."""
     other = replace(target, answer=answer)
     names = [name for name in values if name in others]
@@ -41,8 +48,12 @@ def tell_apart(target: Target, answer: int, values: Mapping[str, Tensor], others
     found = {}
     for number, name in enumerate(names):
         own, less = lost[number], lost[len(names) + number]
-        found[name] = {"apart": 1 - spearman(values[name], others[name]), "lead own": own, "lead other": less,
-                       "selective": own - less}
+        found[name] = {
+            "apart": 1 - spearman(values[name], others[name]),
+            "lead own": own,
+            "lead other": less,
+            "selective": own - less,
+        }
         if untaught and name in untaught[0] and name in untaught[1]:
             found[name]["apart fresh"] = 1 - spearman(untaught[0][name], untaught[1][name])
-    return {**found, LOT: {"lead own": sum(lost[2 * len(names):]) / len(lots)}}
+    return {**found, LOT: {"lead own": sum(lost[2 * len(names) :]) / len(lots)}}

@@ -1,17 +1,17 @@
 """Is an explanation true of the model? Measures of one sentence, and their means over many with intervals.
 
-    comprehensiveness   DeYoung et al. 2020: how much less probable the answer is without the k% of pieces that are said to matter
-                        most; the mean over k. Hidden pieces are replaced by the stand-in, not taken out.
-    sufficiency         the same with those pieces alone: the nearer to 0, the better
-    spearman, kendall   how the ranking goes together with that of occlusion
-    fresh               Adebayo et al. 2018: Spearman's correlation with the explanation of a model with random weights; an
-                        explanation that hardly changes does not show what the model has learned
-    alignment           whether the token that is said to matter most is of a word that a world's gold alignment names
-    antecedent          whether, of the nouns that an "it" might mean, that is said to matter most which it does
-    box                 whether the patch that is said to matter most is in a box of what a world of pictures knows to be named
-    apart, selective    of two answers' explanations: see apart.py
-    permuted            Jain & Wallace 2019: how far the answers' distribution moves (total variation) when the weights that are
-                        shown are permuted; a measure of the model
+comprehensiveness   DeYoung et al. 2020: how much less probable the answer is without the k% of pieces that are said to matter
+                    most; the mean over k. Hidden pieces are replaced by the stand-in, not taken out.
+sufficiency         the same with those pieces alone: the nearer to 0, the better
+spearman, kendall   how the ranking goes together with that of occlusion
+fresh               Adebayo et al. 2018: Spearman's correlation with the explanation of a model with random weights; an
+                    explanation that hardly changes does not show what the model has learned
+alignment           whether the token that is said to matter most is of a word that a world's gold alignment names
+antecedent          whether, of the nouns that an "it" might mean, that is said to matter most which it does
+box                 whether the patch that is said to matter most is in a box of what a world of pictures knows to be named
+apart, selective    of two answers' explanations: see apart.py
+permuted            Jain & Wallace 2019: how far the answers' distribution moves (total variation) when the weights that are
+                    shown are permuted; a measure of the model
 """
 
 import re
@@ -36,8 +36,19 @@ ORDERS = 5
 """Orders drawn by lot, and permutations."""
 LOT = "by lot"
 """The explanation that every other has to beat: an order drawn by lot."""
-MEASURES = ("comprehensiveness", "sufficiency", "spearman", "kendall", "fresh", "alignment", "antecedent", "box",
-            "apart", "apart fresh", "selective")
+MEASURES = (
+    "comprehensiveness",
+    "sufficiency",
+    "spearman",
+    "kendall",
+    "fresh",
+    "alignment",
+    "antecedent",
+    "box",
+    "apart",
+    "apart fresh",
+    "selective",
+)
 
 
 @dataclass(frozen=True)
@@ -57,7 +68,7 @@ class Gold:
 
 def erasure(target: Target, values: Sequence[Tensor]) -> tuple[np.ndarray, np.ndarray]:
     """How much of what it counts by the answer loses without the first k% of each ranking (M, K), and with them alone (M, K)."""
-    chosen = torch.stack([first(ranking, share) for ranking in values for share in SHARES])      # (M · K, N)
+    chosen = torch.stack([first(ranking, share) for ranking in values for share in SHARES])  # (M · K, N)
     nothing = torch.zeros(1, chosen.size(1), dtype=torch.bool)
     p = target.amounts(target.without(torch.cat([nothing, chosen, ~chosen]))).numpy()
     without, alone = (p[0] - p[1:]).reshape(2, len(values), len(SHARES))
@@ -108,8 +119,14 @@ def permuted(target: Target, seed: int = SEED) -> float:
     return target.moved(before, after)
 
 
-def measure(target: Target, values: Mapping[str, Tensor], *, fresh: nn.Module | None = None,
-            gold: Mapping[str, Gold] | None = None, seed: int = SEED) -> dict[str, dict[str, float]]:
+def measure(
+    target: Target,
+    values: Mapping[str, Tensor],
+    *,
+    fresh: nn.Module | None = None,
+    gold: Mapping[str, Gold] | None = None,
+    seed: int = SEED,
+) -> dict[str, dict[str, float]]:
     """Every measure of every explanation of one answer, those by lot among them; `fresh` has random weights, `gold` are
     the pieces that are known to matter, by measure."""
     lots = by_lot(len(target.places), seed)
@@ -118,19 +135,25 @@ def measure(target: Target, values: Mapping[str, Tensor], *, fresh: nn.Module | 
     without, alone = erasure(target, [*values.values(), *lots])
     found = {}
     for (name, numbers), lost, kept in zip(values.items(), without, alone):
-        found[name] = {"comprehensiveness": lost.mean(), "sufficiency": kept.mean(),
-                       **{f"without {share}%": float(x) for share, x in zip(SHARES, lost)},
-                       **{f"only {share}%": float(x) for share, x in zip(SHARES, kept)},
-                       "above lot": lost.mean() - without[len(values):].mean()}
+        found[name] = {
+            "comprehensiveness": lost.mean(),
+            "sufficiency": kept.mean(),
+            **{f"without {share}%": float(x) for share, x in zip(SHARES, lost)},
+            **{f"only {share}%": float(x) for share, x in zip(SHARES, kept)},
+            "above lot": lost.mean() - without[len(values) :].mean(),
+        }
         if name != "occlusion":
             found[name] |= {"spearman": spearman(numbers, occluded), "kendall": kendall(numbers, occluded)}
         if name in others:
             found[name]["fresh"] = spearman(numbers, others[name])
         found[name] |= {measure: truth.agrees(numbers) for measure, truth in (gold or {}).items()}
-    lost, kept = without[len(values):].mean(0), alone[len(values):].mean(0)
-    found[LOT] = {"comprehensiveness": lost.mean(), "sufficiency": kept.mean(),
-                  **{f"without {share}%": float(x) for share, x in zip(SHARES, lost)},
-                  **{f"only {share}%": float(x) for share, x in zip(SHARES, kept)}}
+    lost, kept = without[len(values) :].mean(0), alone[len(values) :].mean(0)
+    found[LOT] = {
+        "comprehensiveness": lost.mean(),
+        "sufficiency": kept.mean(),
+        **{f"without {share}%": float(x) for share, x in zip(SHARES, lost)},
+        **{f"only {share}%": float(x) for share, x in zip(SHARES, kept)},
+    }
     found[LOT] |= {measure: truth.by_lot for measure, truth in (gold or {}).items()}
     return found
 
@@ -152,5 +175,10 @@ def mean(name: str, values: Sequence[float], samples: int = SAMPLES) -> Score | 
     known = np.array([value for value in values if np.isfinite(value)])
     if not len(known):
         return None
-    return bootstrapped(name, np.stack([known, np.ones_like(known)], axis=1), lambda total: float(total[0] / total[1]),
-                        sign(name.replace(" ", "-"), bs=samples, seed=SEED, n=len(known)), samples=samples)
+    return bootstrapped(
+        name,
+        np.stack([known, np.ones_like(known)], axis=1),
+        lambda total: float(total[0] / total[1]),
+        sign(name.replace(" ", "-"), bs=samples, seed=SEED, n=len(known)),
+        samples=samples,
+    )

@@ -57,7 +57,7 @@ class Network:
             else:
                 if not path:
                     return 0.0
-                node = self.to[path.pop() ^ 1]                                    # a dead end: go back, and elsewhere
+                node = self.to[path.pop() ^ 1]  # a dead end: go back, and elsewhere
                 following[node] += 1
                 continue
             path.append(edge)

@@ -44,8 +44,12 @@ class Heads:
     resolver: Resolver | None = None
 
     def words(self) -> list[str]:
-        said = [f"{head.place}, head {head.number + 1}: {head.does} ({head.shares[head.does][0]:.0%} of its weight; "
-                f"by lot {head.shares[head.does][1]:.0%})" for head in self.heads if head.does != MIXED]
+        said = [
+            f"{head.place}, head {head.number + 1}: {head.does} ({head.shares[head.does][0]:.0%} of its weight; "
+            f"by lot {head.shares[head.does][1]:.0%})"
+            for head in self.heads
+            if head.does != MIXED
+        ]
         said += [] if self.resolver is None else self.resolver.words()
         pruned = ", ".join(f"{share:.0%}: {loss:.3f}" for share, loss in self.pruned.items())
         return [*said, f"The loss without so many of the heads, the least important first: {pruned}."]
@@ -53,30 +57,54 @@ class Heads:
     def tables(self) -> list[Table]:
         names = list(dict.fromkeys(name for head in self.heads for name in head.shares))
         right = {} if self.resolver is None else {head: f"{score.score:.0f}%" for head, score in self.resolver.chosen.items()}
-        header = ["head", "does", *names, "loss without it", *(["\"it\" without it"] if self.pronouns else []),
-                  *(["right noun"] if right else [])]
-        rows = [[f"{head.place} {head.number + 1}", head.does,
-                 *("{:.2f} ({:.2f})".format(*head.shares[name]) if name in head.shares else "" for name in names),
-                 f"{self.lost[head.place, head.number]:+.4f}",
-                 *([f"{self.pronouns[head.place, head.number]:+.3f}"] if self.pronouns else []),
-                 *([right.get((head.place, head.number), "")] if right else [])] for head in self.heads]
-        return [Table(f"heads over {self.number} examples: share of weight (by lot)", header, rows),
-                *([] if self.resolver is None else [self.resolver.table()])]
+        header = [
+            "head",
+            "does",
+            *names,
+            "loss without it",
+            *(['"it" without it'] if self.pronouns else []),
+            *(["right noun"] if right else []),
+        ]
+        rows = [
+            [
+                f"{head.place} {head.number + 1}",
+                head.does,
+                *("{:.2f} ({:.2f})".format(*head.shares[name]) if name in head.shares else "" for name in names),
+                f"{self.lost[head.place, head.number]:+.4f}",
+                *([f"{self.pronouns[head.place, head.number]:+.3f}"] if self.pronouns else []),
+                *([right.get((head.place, head.number), "")] if right else []),
+            ]
+            for head in self.heads
+        ]
+        return [
+            Table(f"heads over {self.number} examples: share of weight (by lot)", header, rows),
+            *([] if self.resolver is None else [self.resolver.table()]),
+        ]
 
     def to_json(self) -> dict[str, Any]:
         right = {} if self.resolver is None else self.resolver.chosen
-        return {"heads": [{"place": head.place, "head": head.number + 1, "does": head.does,
-                           "shares": {name: {"share": share, "by_lot": lot} for name, (share, lot) in head.shares.items()},
-                           "loss_without": self.lost[head.place, head.number],
-                           "pronoun_without": self.pronouns.get((head.place, head.number)),
-                           "right_noun": right[head.place, head.number].to_json() if (head.place, head.number) in right else None}
-                          for head in self.heads],
-                "resolver": None if self.resolver is None else self.resolver.to_json(),
-                "pruned": {str(share): loss for share, loss in self.pruned.items()}, "number": self.number}
+        return {
+            "heads": [
+                {
+                    "place": head.place,
+                    "head": head.number + 1,
+                    "does": head.does,
+                    "shares": {name: {"share": share, "by_lot": lot} for name, (share, lot) in head.shares.items()},
+                    "loss_without": self.lost[head.place, head.number],
+                    "pronoun_without": self.pronouns.get((head.place, head.number)),
+                    "right_noun": right[head.place, head.number].to_json() if (head.place, head.number) in right else None,
+                }
+                for head in self.heads
+            ],
+            "resolver": None if self.resolver is None else self.resolver.to_json(),
+            "pruned": {str(share): loss for share, loss in self.pruned.items()},
+            "number": self.number,
+        }
 
 
-def explain_heads(run: Run, data: str = "valid", *, number: int = 200, reference: Path | None = None,
-                  gold: Path | None = None) -> Heads:
+def explain_heads(
+    run: Run, data: str = "valid", *, number: int = 200, reference: Path | None = None, gold: Path | None = None
+) -> Heads:
     """Name the heads of a run over a set, and take each away."""
     if not places(run.model):
         raise Mistake(f"{run.folder}: a model without attention has no heads")
@@ -90,31 +118,45 @@ def explain_heads(run: Run, data: str = "valid", *, number: int = 200, reference
         with torch.no_grad():
             return -sum(float(log_probabilities(run.model, batch).sum()) for batch in batches) / labels
 
-    heads = name_heads(run.model, pictures(run, rows, examples) if isinstance(run, PictureClassifier)
-                       else sentences(run, rows, examples))
+    heads = name_heads(
+        run.model, pictures(run, rows, examples) if isinstance(run, PictureClassifier) else sentences(run, rows, examples)
+    )
     where = [(head.place, head.number) for head in heads]
     known = examples.gold if isinstance(examples, Pairs) and examples.gold is not None else []
-    asked = [one.target for index, pair in enumerate(known) if pair.pronouns and isinstance(run, Translator)
-             for one in ask_pair(run, pair, index)]
+    asked = [
+        one.target
+        for index, pair in enumerate(known)
+        if pair.pronouns and isinstance(run, Translator)
+        for one in ask_pair(run, pair, index)
+    ]
 
     def pronouns() -> float:
         return -float(torch.cat([target.whole() for target in asked]).mean())
 
     lost = ablate(run.model, where, loss)
-    return Heads(heads, lost, ablate(run.model, where, pronouns) if asked else {}, prune(run.model, lost, PRUNED, loss),
-                 len(examples), {}, resolver_of(run, data, whole, number))
+    return Heads(
+        heads,
+        lost,
+        ablate(run.model, where, pronouns) if asked else {},
+        prune(run.model, lost, PRUNED, loss),
+        len(examples),
+        {},
+        resolver_of(run, data, whole, number),
+    )
 
 
 def resolver_of(run: Run, data: str, examples: Any, number: int) -> Resolver | None:
     """The head that resolves "it", chosen on one set of a world and reported on the first other one; of a translator alone."""
+
     def riddles(found: Any) -> bool:
         return isinstance(found, Pairs) and any(pair.pronouns for pair in found.gold or [])
 
     if not isinstance(run, Translator) or not riddles(examples):
         return None
     others = {name: found for name, found in {"valid": run.data.valid, **run.data.tests}.items() if name != data}
-    return next((find_resolver(run, examples, found, (data, name), number)
-                 for name, found in others.items() if riddles(found)), None)
+    return next(
+        (find_resolver(run, examples, found, (data, name), number) for name, found in others.items() if riddles(found)), None
+    )
 
 
 def complete(run: Run, examples: Any) -> Any:
@@ -125,13 +167,14 @@ def complete(run: Run, examples: Any) -> Any:
         said = [found[0].label for found in run.classify(examples.pictures)] if not examples.label else examples.label
         return replace(examples, label=said)
     if isinstance(run, LanguageRun) or not isinstance(examples, Lines):
-        next(ask_set(run, examples, 1), None)                                     # refuses what is no text
+        next(ask_set(run, examples, 1), None)  # refuses what is no text
         return examples
     if isinstance(run, Translator):
         return Pairs(examples.text, [found.text for found in run.best(examples.text)], examples.name, examples.lines)
     if isinstance(run, Classifier):
-        return Labelled(examples.text, [found[0].label for found in run.classify(examples.text)], examples.name,
-                        lines=examples.lines)
+        return Labelled(
+            examples.text, [found[0].label for found in run.classify(examples.text)], examples.name, lines=examples.lines
+        )
     raise Mistake(f"{run.folder} {run.does}; heads are named of runs that classify texts, translate or write on")
 
 
@@ -140,22 +183,28 @@ def sentences(run: Run, rows: Any, examples: Any) -> Iterator[tuple[dict[str, Te
     known = {*run.marks.before, *run.marks.after, run.marks.begin, run.marks.end}
     for index in range(len(rows)):
         inputs = rows.batch(np.array([index]), 0, 0).to(run.device).inputs
-        relations = {side: relations_within(inputs[side][0].cpu(), sorted(known), vectors(run, side, inputs[side]))
-                     for side in ("source", "target") if side in inputs}
+        relations = {
+            side: relations_within(inputs[side][0].cpu(), sorted(known), vectors(run, side, inputs[side]))
+            for side in ("source", "target")
+            if side in inputs
+        }
         if isinstance(run, Translator):
             across(run, inputs, examples.gold[index] if examples.gold else None, relations)
         yield inputs, relations
 
 
-def pictures(run: PictureClassifier, rows: Any,
-             examples: Pictures) -> Iterator[tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]]:
+def pictures(
+    run: PictureClassifier, rows: Any, examples: Pictures
+) -> Iterator[tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]]:
     """Each picture as the model reads it, with what is beside what, and where what its label names is."""
     for index in range(len(rows)):
         named: list[int] = []
         if examples.gold and (boxes := named_boxes(examples.gold[index].scene, examples.label[index])):
             named = sorted(in_boxes(boxes, examples.gold[index], run.grid)["box"].right)
-        yield (rows.batch(np.array([index]), 0, 0).to(run.device).inputs,
-               {"target": relations_of_patches(run.grid, run.recipe.model.marks, named)})
+        yield (
+            rows.batch(np.array([index]), 0, 0).to(run.device).inputs,
+            {"target": relations_of_patches(run.grid, run.recipe.model.marks, named)},
+        )
 
 
 def vectors(run: Run, side: str, ids: Tensor) -> Tensor | None:
@@ -167,8 +216,9 @@ def vectors(run: Run, side: str, ids: Tensor) -> Tensor | None:
         return table(ids)[0].cpu()
 
 
-def across(run: Translator, inputs: dict[str, Tensor], pair: bilingual.Pair | None,
-           relations: dict[str, dict[str, Tensor]]) -> None:
+def across(
+    run: Translator, inputs: dict[str, Tensor], pair: bilingual.Pair | None, relations: dict[str, dict[str, Tensor]]
+) -> None:
     """Add what each word that is about to be said has to do with the source; and where a world knows it, what an "it" stands for,
     in all three ways of looking."""
     T, S = inputs["target"].size(1), inputs["source"].size(1)
@@ -183,7 +233,10 @@ def across(run: Translator, inputs: dict[str, Tensor], pair: bilingual.Pair | No
     for side, queries, keys in (("source", read, read), ("cross", said, read), ("target", said, heard)):
         holds = torch.zeros(len(queries), len(keys), dtype=torch.bool)
         for it in pair.pronouns:
-            asking, meant = (it.source, it.antecedent_source) if side == "source" else \
-                (it.target, it.antecedent_source if side == "cross" else it.antecedent_target)
+            asking, meant = (
+                (it.source, it.antecedent_source)
+                if side == "source"
+                else (it.target, it.antecedent_source if side == "cross" else it.antecedent_target)
+            )
             holds |= (queries[:, None] == asking) & (keys == meant)
         relations[side]["antecedent"] = holds

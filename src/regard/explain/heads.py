@@ -58,8 +58,8 @@ class Choice:
 
     def answered(self, weights: Tensor) -> Tensor:
         """Whether each head (H, T, S) gives the right group more weight than any other: (H,)."""
-        found = torch.stack([weights[:, self.query, list(keys)].sum(-1) for keys in self.among], -1)      # (H, groups)
-        others = torch.cat([found[:, :self.right], found[:, self.right + 1:]], -1)
+        found = torch.stack([weights[:, self.query, list(keys)].sum(-1) for keys in self.among], -1)  # (H, groups)
+        others = torch.cat([found[:, : self.right], found[:, self.right + 1 :]], -1)
         return (found[:, self.right, None] > others).all(-1)
 
 
@@ -68,8 +68,12 @@ def relations_within(ids: Tensor, marks: Sequence[int], vectors: Tensor | None =
     at = torch.arange(len(ids))
     same = ids[:, None] == ids
     mark = torch.isin(ids, torch.tensor(list(marks), dtype=ids.dtype))
-    found = {"next word": at[:, None] + 1 == at, "previous word": at[:, None] - 1 == at, "same word": same,
-             "separator": mark.expand(len(ids), -1)}
+    found = {
+        "next word": at[:, None] + 1 == at,
+        "previous word": at[:, None] - 1 == at,
+        "same word": same,
+        "separator": mark.expand(len(ids), -1),
+    }
     if vectors is not None:
         unit = nn.functional.normalize(vectors.float(), dim=-1)
         found["similar word"] = (unit @ unit.T > SIMILAR) & ~same
@@ -108,25 +112,34 @@ def name_heads(model: nn.Module, sentences: Iterable[tuple[Mapping[str, Tensor],
         with watch(model) as seen:
             model(**inputs)
         for place in seen.places():
-            weights = seen[place][0].double().cpu()                               # (H, T, S)
+            weights = seen[place][0].double().cpu()  # (H, T, S)
             heads[place], visible = len(weights), (weights > 0).any(0)
             for name, holds in relations.get(side_of(place, inputs), {}).items():
-                if holds.shape != visible.shape:                                  # one query over recurrent states
+                if holds.shape != visible.shape:  # one query over recurrent states
                     continue
                 keys = holds & visible
                 rows = keys.any(-1)
-                found = (weights * keys).sum((-2, -1))                            # (H,)
+                found = (weights * keys).sum((-2, -1))  # (H,)
                 weight[place, name] = weight.get((place, name), torch.zeros_like(found)) + found
                 lot[place, name] += float((keys.sum(-1)[rows] / visible.sum(-1)[rows]).sum())
                 queries[place, name] += int(rows.sum())
-    return [Head(place, number, {name: (float(total[number]) / queries[where, name], lot[where, name] / queries[where, name])
-                                 for (where, name), total in weight.items() if where == place and queries[where, name]})
-            for place, count in heads.items() for number in range(count)]
+    return [
+        Head(
+            place,
+            number,
+            {
+                name: (float(total[number]) / queries[where, name], lot[where, name] / queries[where, name])
+                for (where, name), total in weight.items()
+                if where == place and queries[where, name]
+            },
+        )
+        for place, count in heads.items()
+        for number in range(count)
+    ]
 
 
 @torch.no_grad()
-def answers(model: nn.Module,
-            sentences: Iterable[tuple[Mapping[str, Tensor], Mapping[str, Choice]]]) -> dict[Place, list[bool]]:
+def answers(model: nn.Module, sentences: Iterable[tuple[Mapping[str, Tensor], Mapping[str, Choice]]]) -> dict[Place, list[bool]]:
     """Every head's answer to the question that each sentence asks where it looks: right or wrong."""
     found: dict[Place, list[bool]] = defaultdict(list)
     for inputs, questions in sentences:
@@ -134,8 +147,8 @@ def answers(model: nn.Module,
             model(**inputs)
         for place in seen.places():
             question = questions.get(side_of(place, inputs))
-            weights = seen[place][0].double().cpu()                               # (H, T, S)
-            if question is not None and question.query < weights.size(1):         # not one query over recurrent states
+            weights = seen[place][0].double().cpu()  # (H, T, S)
+            if question is not None and question.query < weights.size(1):  # not one query over recurrent states
                 for head, right in enumerate(question.answered(weights).tolist()):
                     found[place, head].append(right)
     return dict(found)
@@ -148,8 +161,9 @@ def without(model: nn.Module, heads: Iterable[Place]) -> ExitStack:
         chosen[place].append(head)
     stack = ExitStack()
     for place, numbers in chosen.items():
-        stack.enter_context(edit(model, lambda name, weights: torch.zeros_like(weights), kinds=rf"^{re.escape(place)}$",
-                                 heads=numbers))
+        stack.enter_context(
+            edit(model, lambda name, weights: torch.zeros_like(weights), kinds=rf"^{re.escape(place)}$", heads=numbers)
+        )
     return stack
 
 
@@ -162,12 +176,13 @@ def ablate(model: nn.Module, heads: Iterable[Place], loss: Callable[[], float]) 
     return found
 
 
-def prune(model: nn.Module, importance: Mapping[Place, float], shares: Sequence[float],
-          loss: Callable[[], float]) -> dict[float, float]:
+def prune(
+    model: nn.Module, importance: Mapping[Place, float], shares: Sequence[float], loss: Callable[[], float]
+) -> dict[float, float]:
     """The loss without the least important of all heads, so much of them at once."""
     order = sorted(importance, key=lambda head: importance[head])
     found = {}
     for share in shares:
-        with without(model, order[:round(share * len(order))]):
+        with without(model, order[: round(share * len(order))]):
             found[share] = loss()
     return found

@@ -36,9 +36,13 @@ def ask_picture_label(run: PictureClassifier, picture: Picture, question: Questi
     inputs, about, seen = looked_at(run, picture)
     target = likeliest(PictureTarget(run.model, inputs, "pixels", answer=label, pooled=run.pooled, **about))
     other = question.against
-    return Asked(target, names(seen), f"the label {run.labels[target.answer]!r}, "
-                 + ("the likeliest" if question.label is None else "asked for"), picture=seen,
-                 against=None if other is None else (named_label("against", other, run.numbers), f"the label {other!r}"))
+    return Asked(
+        target,
+        names(seen),
+        f"the label {run.labels[target.answer]!r}, " + ("the likeliest" if question.label is None else "asked for"),
+        picture=seen,
+        against=None if other is None else (named_label("against", other, run.numbers), f"the label {other!r}"),
+    )
 
 
 def ask_match(run: ContrastRun, picture: Picture, question: Question) -> Asked:
@@ -51,8 +55,13 @@ def ask_match(run: ContrastRun, picture: Picture, question: Question) -> Asked:
     pixels, about, seen = looked_at(run, picture)
     told = {name: part.to(run.device) for name, part in read(Ragged.of(run.ids(texts)), run.marks).items()}
     target = MatchTarget(run.model, {**pixels, **told}, "pixels", answer=0, pooled=run.pooled, **about)
-    return Asked(target, names(seen), f"that it fits {question.fits!r}", picture=seen,
-                 against=None if question.against is None else (1, f"that it fits {question.against!r}"))
+    return Asked(
+        target,
+        names(seen),
+        f"that it fits {question.fits!r}",
+        picture=seen,
+        against=None if question.against is None else (1, f"that it fits {question.against!r}"),
+    )
 
 
 def ask_caption(run: CaptionRun, picture: Picture, question: Question, reference: list[int] | None = None) -> Asked:
@@ -67,21 +76,28 @@ def ask_caption(run: CaptionRun, picture: Picture, question: Question, reference
     inputs["target"] = torch.tensor([[run.marks.begin, *said[:step]]], device=run.device)
     target = PictureTarget(run.model, inputs, "pixels", answer=said[step], step=step, **about)
     other = question.against
-    return Asked(target, names(seen), f"the word {words[chosen]!r}, {chosen + 1} of {len(words)} in {' '.join(words)!r}",
-                 picture=seen, against=None if other is None else
-                 (first_token("against", other, tokenizer), f"the word {other!r} in its place"))
+    return Asked(
+        target,
+        names(seen),
+        f"the word {words[chosen]!r}, {chosen + 1} of {len(words)} in {' '.join(words)!r}",
+        picture=seen,
+        against=None if other is None else (first_token("against", other, tokenizer), f"the word {other!r} in its place"),
+    )
 
 
 def looked_at(run: PictureRun, picture: Picture) -> tuple[dict[str, torch.Tensor], dict[str, Any], Seen]:
     """A picture as the model reads it, normalised; its patches, what takes the place of one; and as one sees it."""
     encoder, settings = run.eye
-    raw = run.unlabelled([picture]).batch(np.array([0]), 0, 0).inputs["pixels"].to(run.device)      # (1, 3, H, W)
+    raw = run.unlabelled([picture]).batch(np.array([0]), 0, 0).inputs["pixels"].to(run.device)  # (1, 3, H, W)
     pixels, grid = encoder.normalise(raw), run.grid
     patch = getattr(settings, "patch", None)
     sides = (patch, patch) if isinstance(patch, int) else patch
-    before = 0 if isinstance(run, CaptionRun) else settings.marks                 # a decoder does not look at marks
-    about = dict(places=torch.arange(grid[0] * grid[1], device=run.device) + before, stand_in=pixels[0].mean((1, 2)),
-                 cells=cells(run.frame.size, grid, sides))
+    before = 0 if isinstance(run, CaptionRun) else settings.marks  # a decoder does not look at marks
+    about = dict(
+        places=torch.arange(grid[0] * grid[1], device=run.device) + before,
+        stand_in=pixels[0].mean((1, 2)),
+        cells=cells(run.frame.size, grid, sides),
+    )
     return {"pixels": pixels}, about, Seen(raw[0].permute(1, 2, 0).cpu().numpy(), grid)
 
 
@@ -91,6 +107,7 @@ def names(seen: Seen) -> list[str]:
 
 
 # sets
+
 
 def ask_pictures(run: PictureRun, examples: Pictures, chosen: Sequence[int], question: Question) -> Iterator[Asked]:
     """One answer of each of these pictures: a label, a caption that it fits, or a word of one, drawn by lot; with what a world
@@ -115,15 +132,16 @@ def ask_pictures(run: PictureRun, examples: Pictures, chosen: Sequence[int], que
             yield replace(asked, gold=in_boxes(boxes, gold, run.grid) if boxes else {})
 
 
-def ask_word(run: CaptionRun, picture: Picture, gold: shapes.Picture | None, index: int,
-             question: Question) -> tuple[Asked, tuple[shapes.Box, ...]] | None:
+def ask_word(
+    run: CaptionRun, picture: Picture, gold: shapes.Picture | None, index: int, question: Question
+) -> tuple[Asked, tuple[shapes.Box, ...]] | None:
     """A word of the run's own caption; where a world knows what a caption names, the noun that names it."""
     if gold is None:
         said = run.tell(run.seen([picture]))[0][0].tokens
         numbers = [word for word in dict.fromkeys(run.tokenizers[0].words(said)) if word >= 0]
         return (ask_caption(run, picture, replace(question, word=str(drawn(numbers, index) + 1)), said), ()) if numbers else None
     caption = gold.captions[0]
-    said = run.tokenizers[0].encode([caption.text])[0][:run.longest - 1]
+    said = run.tokenizers[0].encode([caption.text])[0][: run.longest - 1]
     spoken = set(run.tokenizers[0].words(said))
     phrases = [phrase for phrase in caption.phrases if phrase.end - 1 in spoken]
     if not phrases:

@@ -25,8 +25,8 @@ class PictureTarget(Target):
 
     def hide(self, hidden: Tensor) -> Tensor:
         assert isinstance(self.stand_in, Tensor)
-        none = torch.zeros(len(hidden), 1, dtype=torch.bool)                      # the last column: pixels that are in no patch
-        where = torch.cat([hidden.cpu(), none], dim=1)[:, self.cells.cpu()].to(self.read.device)      # (R, H, W)
+        none = torch.zeros(len(hidden), 1, dtype=torch.bool)  # the last column: pixels that are in no patch
+        where = torch.cat([hidden.cpu(), none], dim=1)[:, self.cells.cpu()].to(self.read.device)  # (R, H, W)
         return torch.where(where[:, None], self.stand_in.to(self.read)[:, None, None], self.read)
 
     def vectors(self, read: Tensor) -> Tensor:
@@ -74,6 +74,7 @@ class MatchTarget(PictureTarget):
 def cells(size: Size, grid: Size, patch: Size | None = None) -> Tensor:
     """Which patch of a grid, counted row by row, each pixel of a picture is in: (H, W). Without the size of a patch, the grid
     covers the picture in equal parts."""
+
     def along(pixels: int, places: int, length: int | None) -> Tensor:
         number = torch.arange(pixels) * places // pixels if length is None else torch.arange(pixels) // length
         return number.masked_fill(number >= places, -1)

@@ -55,7 +55,7 @@ def flow(target: Target) -> Tensor:
 def gradient_attention(target: Target) -> Tensor:
     paths = look_with_gradients(target)
     if layer_of(paths.last.name) is None:
-        return of_pieces(paths.last.weights.mean(0), paths, target)               # one attention over recurrent states
+        return of_pieces(paths.last.weights.mean(0), paths, target)  # one attention over recurrent states
     return paths.answer(paths.climb(lambda weights, seen, own: own + weights @ seen))
 
 
@@ -63,13 +63,13 @@ def norms(target: Target) -> Tensor:
     name = look(target).last.name
     with torch.no_grad(), watch(target.model, values=True, kinds=rf"^{re.escape(name)}$") as seen:
         target.said(target.read)
-    weights = seen[name][0].double().cpu()                                        # (H, T, S)
-    values = share(seen.values[name][-1], len(weights))[0].double().cpu()         # (H, S, J)
+    weights = seen[name][0].double().cpu()  # (H, T, S)
+    values = share(seen.values[name][-1], len(weights))[0].double().cpu()  # (H, S, J)
     place = target.model.get_submodule(name)
     if isinstance(place, MultiHead):
-        out = place.to_out.weight.detach().double().cpu().unflatten(1, (len(weights), -1))      # (D, H, J)
+        out = place.to_out.weight.detach().double().cpu().unflatten(1, (len(weights), -1))  # (D, H, J)
         values = torch.einsum("hsj,dhj->hsd", values, out)
-    lengths = torch.stack([torch.einsum("hs,hsd->sd", row, values).norm(dim=-1) for row in weights.unbind(1)])     # (T, S)
+    lengths = torch.stack([torch.einsum("hs,hsd->sd", row, values).norm(dim=-1) for row in weights.unbind(1)])  # (T, S)
     return of_pieces(lengths, look(target), target)
 
 
@@ -148,7 +148,7 @@ def build_network(paths: Paths) -> tuple[Network, list[int]]:
     for stage in paths.source:
         below = raise_by(stage.weights.mean(0), below, below)
     for stage in paths.stages:
-        above = raise_by(stage.weights.mean(0), below[paths.unseen:] if stage.across else above, above)
+        above = raise_by(stage.weights.mean(0), below[paths.unseen :] if stage.across else above, above)
     network = Network(nodes)
     for a, b, capacity in [*((0, node, part) for node, part in zip(above, paths.asks.tolist())), *edges]:
         network.add(a, b, capacity)

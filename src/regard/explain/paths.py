@@ -59,7 +59,7 @@ class Paths:
         for stage in self.source:
             below = combine(stage.weights.mean(0), below, below)
         for stage in self.stages:
-            above = combine(stage.weights.mean(0), below[self.unseen:] if stage.across else above, above)
+            above = combine(stage.weights.mean(0), below[self.unseen :] if stage.across else above, above)
         return above
 
     def answer(self, above: Tensor) -> Tensor:
@@ -90,6 +90,7 @@ def look_with_gradients(target: Target) -> Paths:
         if all(kept is None for kept in seen.gradient_calls[name]):
             return torch.zeros_like(seen[name])
         return (seen.gradient(name) * seen[name]).clamp(min=0)
+
     return paths_of(seen, target, weighed)
 
 
@@ -97,10 +98,11 @@ def paths_of(seen: Seen, target: Target, weights: Callable[[str], Tensor], deep:
     if not seen.places():
         raise Mistake("a model without attention has none to explain it by; use: occlusion, input-gradient, integrated-gradients")
     if deep is not None and any(layer_of(name) is None for name in seen.places()):
-        raise Mistake(f"{deep} follows attention through the layers of a Transformer; this model is recurrent, and mixes its "
-                      "words otherwise too; use: attention, norms or a method of gradients")
+        raise Mistake(
+            f"{deep} follows attention through the layers of a Transformer; this model is recurrent, and mixes its "
+            "words otherwise too; use: attention, norms or a method of gradients"
+        )
     stages, source = stages_of(seen, target, weights)
     found = Paths(stages, source, target.asking(stages[-1].weights.size(-2)), target.places.cpu())
     first = stages[0].weights.size(-2) + found.unseen if target.translates else 0
     return replace(found, columns=found.columns + first)
-

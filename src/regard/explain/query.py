@@ -70,8 +70,9 @@ def likeliest(target: Target) -> Target:
 def named_label(option: str, label: str, numbers: dict[str, int]) -> int:
     if label not in numbers:
         shown = list(numbers)
-        raise Mistake(f"--{option} {label}: there is no such label; there are: {', '.join(shown[:8])}"
-                      + (" …" if len(shown) > 8 else ""))
+        raise Mistake(
+            f"--{option} {label}: there is no such label; there are: {', '.join(shown[:8])}" + (" …" if len(shown) > 8 else "")
+        )
     return numbers[label]
 
 

@@ -48,19 +48,35 @@ class Explained:
     def words(self) -> list[str]:
         said = [on_one(name, self.measured, self.called) for name in self.values]
         if self.permuted is not None:
-            said.append(f"Permuting the weights that are shown moves the answers by {self.permuted:.2f} of their "
-                        f"{self.called.counts}.")
+            said.append(
+                f"Permuting the weights that are shown moves the answers by {self.permuted:.2f} of their {self.called.counts}."
+            )
         hidden = [] if self.picture is None else ["What takes the place of a hidden patch is the mean colour of the picture."]
         one = self.called.each.removesuffix("s")
         return [*said, *hidden, f"One {one} says little of a method: regard explain RUN --data SET measures it over many."]
 
     def to_json(self) -> dict[str, Any]:
-        other = {} if self.against is None else {"against": self.against.answer, "against_amount": self.against.amount,
-                                                 "against_values": rounded(self.against.values)}
+        other = (
+            {}
+            if self.against is None
+            else {
+                "against": self.against.answer,
+                "against_amount": self.against.amount,
+                "against_values": rounded(self.against.values),
+            }
+        )
         grid = {} if self.picture is None else {"grid": list(self.picture.grid)}
-        return {"answer": self.answer, self.called.pieces: self.pieces, **grid, "amount": round(self.amount, 6),
-                "values": rounded(self.values), **other, "refused": self.refused, "faithfulness": rounded(self.measured),
-                "permuted": self.permuted}
+        return {
+            "answer": self.answer,
+            self.called.pieces: self.pieces,
+            **grid,
+            "amount": round(self.amount, 6),
+            "values": rounded(self.values),
+            **other,
+            "refused": self.refused,
+            "faithfulness": rounded(self.measured),
+            "permuted": self.permuted,
+        }
 
     def about(self, name: str) -> tuple[str, str]:
         """A title, and a line under it."""
@@ -79,8 +95,11 @@ class Explained:
         return [*(made(title, values) for title, values in explained), Table("faithfulness", ["", *present], figures)]
 
     def all_pieces(self, title: str, values: dict[str, list[float]]) -> "Table":
-        return Table(f"why {title}", ["token", *values],
-                     [[token, *(f"{numbers[i]:z.3f}" for numbers in values.values())] for i, token in enumerate(self.pieces)])
+        return Table(
+            f"why {title}",
+            ["token", *values],
+            [[token, *(f"{numbers[i]:z.3f}" for numbers in values.values())] for i, token in enumerate(self.pieces)],
+        )
 
     def first_patches(self, title: str, values: dict[str, list[float]]) -> "Table":
         """Where the most is; a picture, or JSON, has all of them."""
@@ -121,14 +140,22 @@ class Measured:
         return [*said, *([] if self.permuted is None else [on_permuted(self.permuted, self.called)])]
 
     def to_json(self) -> dict[str, Any]:
-        return {"set": self.name, "number": self.number, "refused": self.refused,
-                "scores": {method: {name: score.to_json() for name, score in scores.items()}
-                           for method, scores in self.scores.items()},
-                "permuted": None if self.permuted is None else self.permuted.to_json(), "words": self.words()}
+        return {
+            "set": self.name,
+            "number": self.number,
+            "refused": self.refused,
+            "scores": {
+                method: {name: score.to_json() for name, score in scores.items()} for method, scores in self.scores.items()
+            },
+            "permuted": None if self.permuted is None else self.permuted.to_json(),
+            "words": self.words(),
+        }
 
     def about(self, name: str) -> tuple[str, str]:
-        return (f"Are explanations of {name} faithful?",
-                f"{self.number} answers of {self.name}; in brackets and as bands 95% intervals over them.")
+        return (
+            f"Are explanations of {name} faithful?",
+            f"{self.number} answers of {self.name}; in brackets and as bands 95% intervals over them.",
+        )
 
     def curves(self) -> Curves:
         return curves(self.scores, self.called.pieces)
@@ -139,13 +166,25 @@ class Measured:
         def cells(names: Sequence[str], scores: dict[str, Score]) -> list[str]:
             return [interval(scores[name]) if name in scores else "" for name in names]
 
-        curves = [Table(title, ["", *(f"{share}%" for share in SHARES)],
-                        [[method, *cells([f"{key} {share}%" for share in SHARES], scores)]
-                         for method, scores in self.scores.items()])
-                  for title, key in ((f"{self.called.counts} lost without the first {self.called.pieces}", "without"),
-                                     (f"{self.called.counts} lost with the first {self.called.pieces} alone", "only"))]
-        return [Table(f"{self.name}: {self.number} answers", ["", *present],
-                      [[method, *cells(present, scores)] for method, scores in self.scores.items()]), *curves]
+        curves = [
+            Table(
+                title,
+                ["", *(f"{share}%" for share in SHARES)],
+                [[method, *cells([f"{key} {share}%" for share in SHARES], scores)] for method, scores in self.scores.items()],
+            )
+            for title, key in (
+                (f"{self.called.counts} lost without the first {self.called.pieces}", "without"),
+                (f"{self.called.counts} lost with the first {self.called.pieces} alone", "only"),
+            )
+        ]
+        return [
+            Table(
+                f"{self.name}: {self.number} answers",
+                ["", *present],
+                [[method, *cells(present, scores)] for method, scores in self.scores.items()],
+            ),
+            *curves,
+        ]
 
 
 def plain(number: float) -> str:
@@ -170,8 +209,18 @@ def explain_one(run: Run, given: Any, method: str = "all", question: Question = 
         join(measured, tell_apart(asked.target, rival.answer, values, theirs, fresh=other))
         against = Against(asked.against[1], listed(theirs), amount_of(rival))
     shown = permuted(asked.target) if attends(asked) else None
-    return Explained(asked.answer, asked.pieces, listed(values), refused, measured, shown, Words.of(asked.target),
-                     amount_of(asked.target), asked.picture, against)
+    return Explained(
+        asked.answer,
+        asked.pieces,
+        listed(values),
+        refused,
+        measured,
+        shown,
+        Words.of(asked.target),
+        amount_of(asked.target),
+        asked.picture,
+        against,
+    )
 
 
 def listed(values: dict[str, Tensor]) -> dict[str, list[float]]:
@@ -187,8 +236,17 @@ def join(measured: dict[str, dict[str, float]], more: dict[str, dict[str, float]
         measured[name] |= row
 
 
-def explain_set(run: Run, data: str, method: str = "all", *, number: int = 200, question: Question = ITS_OWN,
-                reference: Path | None = None, gold: Path | None = None, progress: bool = False) -> Measured:
+def explain_set(
+    run: Run,
+    data: str,
+    method: str = "all",
+    *,
+    number: int = 200,
+    question: Question = ITS_OWN,
+    reference: Path | None = None,
+    gold: Path | None = None,
+    progress: bool = False,
+) -> Measured:
     """How faithful explanations are over a set; of a file, which may have its translation and a gold alignment beside it."""
     methods, other = methods_of(method), fresh(run)
     rows, shown = [], []
@@ -242,11 +300,18 @@ def rounded(found: Any) -> Any:
 
 def curves(measured: Mapping[str, Mapping[str, Any]], pieces: str) -> Curves:
     """Comprehensiveness and sufficiency of every method over the shares, with their intervals where there are such."""
+
     def point(share: int, found: float | Score) -> dict[str, float]:
         low, score, high = (found.low, found.score, found.high) if isinstance(found, Score) else (found, found, found)
         return {"share": share, "score": score, "low": low, "high": high}
 
-    return {title: {method: [point(share, scores[f"{key} {share}%"]) for share in SHARES if f"{key} {share}%" in scores]
-                    for method, scores in measured.items()}
-            for title, key in ((f"comprehensiveness: without the first {pieces}", "without"),
-                               (f"sufficiency: with the first {pieces} alone", "only"))}
+    return {
+        title: {
+            method: [point(share, scores[f"{key} {share}%"]) for share in SHARES if f"{key} {share}%" in scores]
+            for method, scores in measured.items()
+        }
+        for title, key in (
+            (f"comprehensiveness: without the first {pieces}", "without"),
+            (f"sufficiency: with the first {pieces} alone", "only"),
+        )
+    }

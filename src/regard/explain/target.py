@@ -137,7 +137,7 @@ class TextTarget(Target):
         kind = getattr(getattr(self.model, "pool", None), "kind", "first")
         if self.step is None and not kind.startswith("first"):
             real = torch.arange(length) < int(self.inputs["lengths"][0])
-            return real.double() / real.sum()                                     # all of them (mean, max)
+            return real.double() / real.sum()  # all of them (mean, max)
         return at(0 if self.step is None else self.step, length)
 
 
@@ -148,6 +148,7 @@ def at(position: int, length: int) -> Tensor:
 @contextmanager
 def embedded(model: nn.Module, ids: Tensor, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
     """While the block runs, the word vectors of `ids` (that very tensor) are what `change` makes of them."""
+
     def hook(module: nn.Module, args: tuple, output: Tensor) -> Tensor | None:
         return change(output) if args[0] is ids else None
 

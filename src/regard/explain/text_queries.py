@@ -33,8 +33,10 @@ from regard.tokens.special import NO_MARK
 from regard.tokens.tokenizer import Tokenizer
 from regard.worlds import bilingual
 
-NOT_EXPLAINED = ("{run.folder} {run.does}; what is explained are labels of texts and pictures, words of translations and of "
-                 "captions, what comes next, and how well a picture fits a text")
+NOT_EXPLAINED = (
+    "{run.folder} {run.does}; what is explained are labels of texts and pictures, words of translations and of "
+    "captions, what comes next, and how well a picture fits a text"
+)
 STAND_INS = ("<mask>", "[MASK]", "<unk>", "[UNK]", "<pad>", "[PAD]")
 
 
@@ -65,8 +67,12 @@ def ask_label(run: Classifier, text: str, question: Question) -> Asked:
         places = list(range(len(marks.before), length - len(marks.after)))
     target, tokens = target_of(run, inputs, "source", places, answer, None)
     said, other = "asked for" if question.label is not None else "the likeliest", question.against
-    return Asked(target, tokens, f"the label {run.labels[target.answer]!r}, {said}",
-                 against=None if other is None else (named_label("against", other, run.numbers), f"the label {other!r}"))
+    return Asked(
+        target,
+        tokens,
+        f"the label {run.labels[target.answer]!r}, {said}",
+        against=None if other is None else (named_label("against", other, run.numbers), f"the label {other!r}"),
+    )
 
 
 def ask_translation(run: Translator, text: str, question: Question, reference: list[int] | None = None) -> Asked:
@@ -82,13 +88,18 @@ def ask_translation(run: Translator, text: str, question: Question, reference: l
     step = numbers.index(chosen)
     rows = Translations(Side(Ragged.of([source])), Side(Ragged.of([said])), run.marks)
     inputs = dict(rows.batch(np.arange(1), 0, 0).to(run.device).inputs)
-    inputs["target"] = inputs["target"][:, :step + 1]                             # what comes later has no part in it
+    inputs["target"] = inputs["target"][:, : step + 1]  # what comes later has no part in it
     places = range(len(run.marks.before), len(run.marks.before) + len(source))
     target, tokens = target_of(run, inputs, "source", places, said[step], step)
     first = "" if numbers.count(chosen) == 1 else f", by its first piece {run.tokenizers[1].piece(said[step]).strip()!r}"
-    return Asked(target, tokens, f"the word {words[chosen]!r}{first}, {chosen + 1} of {len(words)} in {' '.join(words)!r}",
-                 against=None if question.against is None else
-                 (first_token("against", question.against, run.tokenizers[1]), f"the word {question.against!r} in its place"))
+    return Asked(
+        target,
+        tokens,
+        f"the word {words[chosen]!r}{first}, {chosen + 1} of {len(words)} in {' '.join(words)!r}",
+        against=None
+        if question.against is None
+        else (first_token("against", question.against, run.tokenizers[1]), f"the word {question.against!r} in its place"),
+    )
 
 
 def ask_next(run: LanguageRun, text: str, question: Question) -> Asked:
@@ -97,19 +108,27 @@ def ask_next(run: LanguageRun, text: str, question: Question) -> Asked:
 
     def following(option: str, word: str) -> int:
         after, begun = tokenizer.encode([f"{text} {word}"])[0], tokenizer.encode([text])[0]
-        return after[len(begun)] if after[:len(begun)] == begun and len(after) > len(begun) else \
-            first_token(option, word, tokenizer)
+        return (
+            after[len(begun)]
+            if after[: len(begun)] == begun and len(after) > len(begun)
+            else first_token(option, word, tokenizer)
+        )
 
     answer = -1 if question.word is None else following("word", question.word)
     places = [place for place, token in enumerate(ids) if token not in (run.marks.begin, run.marks.end)]
     target, tokens = target_of(run, {"target": torch.tensor([ids], device=run.device)}, "target", places, answer, len(ids) - 1)
     said, other = "the likeliest" if question.word is None else "asked for", question.against
-    return Asked(target, tokens, f"that {piece(tokenizer, target.answer)!r} comes next, {said}",
-                 against=None if other is None else (following("against", other), f"that {other!r} comes next"))
+    return Asked(
+        target,
+        tokens,
+        f"that {piece(tokenizer, target.answer)!r} comes next, {said}",
+        against=None if other is None else (following("against", other), f"that {other!r} comes next"),
+    )
 
 
-def target_of(run: Run, inputs: dict[str, torch.Tensor], side: str, places: Sequence[int], answer: int,
-              step: int | None) -> tuple[Target, list[str]]:
+def target_of(
+    run: Run, inputs: dict[str, torch.Tensor], side: str, places: Sequence[int], answer: int, step: int | None
+) -> tuple[Target, list[str]]:
     """And the tokens that it is explained by. An answer of -1 is the likeliest."""
     if not places:
         raise Mistake("there is nothing to explain of an empty text")
@@ -132,6 +151,7 @@ def stand_in(tokenizer: Tokenizer) -> int:
 
 
 # sets
+
 
 def read_set(run: Run, data: str, reference: Path | None = None, gold: Path | None = None) -> Any:
     """The validation set or a test set of the recipe by its name, or a file: labelled texts or pairs (.tsv, .jsonl), or a text a
@@ -195,7 +215,7 @@ def ask_set(run: Run, examples: Any, number: int, question: Question = ITS_OWN) 
 def ask_pair(run: Translator, pair: bilingual.Pair, index: int, question: Question = ITS_OWN) -> Iterator[Asked]:
     """The pronoun that an "it" became in a world's reference; where there is none, an aligned word."""
     most = run.recipe.model.max_length - 1
-    words = run.tokenizers[0].encode_words([pair.source])[0][1][:len(run.ids([pair.source])[0])]
+    words = run.tokenizers[0].encode_words([pair.source])[0][1][: len(run.ids([pair.source])[0])]
     target, spoken = (part[:most] for part in run.tokenizers[1].encode_words([pair.target])[0])
     linked = sorted({t for _, t in pair.alignment if t in spoken})
 
@@ -209,7 +229,7 @@ def ask_pair(run: Translator, pair: bilingual.Pair, index: int, question: Questi
         yield replace(asked, gold={"alignment": gold})
     for pronoun in pair.pronouns:
         gold = Gold(frozenset(tokens({pronoun.antecedent_source})), tokens(set(pronoun.candidates)))
-        if pronoun.target not in spoken or not gold.right:                        # cut off
+        if pronoun.target not in spoken or not gold.right:  # cut off
             continue
         asked = ask_translation(run, pair.source, replace(question, word=str(pronoun.target + 1)), target)
         yield replace(asked, gold={"antecedent": gold})

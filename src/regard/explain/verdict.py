@@ -47,14 +47,24 @@ def verdict(method: str, scores: Mapping[str, Score], words: Words = TEXTS) -> s
             said.append(f"the {pieces} it names cannot be told from {pieces} drawn by lot")
     agrees = scores.get("spearman")
     if agrees is not None:
-        said.append("its order is " + ("nearly that of occlusion" if agrees.low > ALIKE else "not that of occlusion"
-                                       if agrees.high < UNLIKE else "a little like that of occlusion"))
+        said.append(
+            "its order is "
+            + (
+                "nearly that of occlusion"
+                if agrees.low > ALIKE
+                else "not that of occlusion"
+                if agrees.high < UNLIKE
+                else "a little like that of occlusion"
+            )
+        )
     fresh = scores.get("fresh")
     if fresh is not None and fresh.score > ALIKE:
         said.append("a model with random weights gives nearly the same, so that it does not show what this one has learned")
-    for measure, what in (("alignment", "the token it puts first is of an aligned word"),
-                          ("antecedent", "of the nouns that an \"it\" might mean it puts the right one first"),
-                          ("box", "the patch it puts first is in a box of what is named")):
+    for measure, what in (
+        ("alignment", "the token it puts first is of an aligned word"),
+        ("antecedent", 'of the nouns that an "it" might mean it puts the right one first'),
+        ("box", "the patch it puts first is in a box of what is named"),
+    ):
         if measure in scores:
             said.append(f"{what} in {scores[measure].score:.0%} of the {words.each}")
     if "apart" in scores:
@@ -73,8 +83,11 @@ def told_apart(apart: float, fresh: float | None, low: float, high: float) -> st
     chance = "" if fresh is None or fresh < apart else " (and no more than with random weights)"
     if low > 0:
         return f"its two maps differ{chance}, and each names what speaks for its own answer"
-    return f"its two maps differ{chance}, but " + ("each names rather what speaks for the other answer" if high < 0 else
-                                                    "not so that each names what speaks for its own answer")
+    return f"its two maps differ{chance}, but " + (
+        "each names rather what speaks for the other answer"
+        if high < 0
+        else "not so that each names what speaks for its own answer"
+    )
 
 
 def on_permuted(score: Score, words: Words = TEXTS) -> str:
@@ -91,8 +104,10 @@ def on_one(method: str, measured: Mapping[str, Mapping[str, float]], words: Word
     more = own["comprehensiveness"] - lot["comprehensiveness"]
     compared = "more than" if more > LITTLE else "less than" if more < -LITTLE else "as much as"
     pieces, loss = words.pieces, own["comprehensiveness"]
-    said = (f"{method}: without the {pieces} it names the answer loses {loss:z.2f} of its {words.counts}, {compared} without "
-            f"{pieces} drawn by lot ({lot['comprehensiveness']:z.2f})")
+    said = (
+        f"{method}: without the {pieces} it names the answer loses {loss:z.2f} of its {words.counts}, {compared} without "
+        f"{pieces} drawn by lot ({lot['comprehensiveness']:z.2f})"
+    )
     if "apart" in own:
         said += "; " + told_apart(own["apart"], own.get("apart fresh"), own["selective"] - LITTLE, own["selective"] + LITTLE)
     return said + "."

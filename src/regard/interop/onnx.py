@@ -17,8 +17,13 @@ from regard.interop.new_folder import new_folder, written_aside
 CURE = "pip install 'regard[export]'"
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
 FILE = "model.onnx"
-SIZES = {"pixels": ("batch",), "lengths": ("batch",), "source": ("batch", "source_length"),
-         "segments": ("batch", "source_length"), "target": ("batch", "target_length")}
+SIZES = {
+    "pixels": ("batch",),
+    "lengths": ("batch",),
+    "source": ("batch", "source_length"),
+    "segments": ("batch", "source_length"),
+    "target": ("batch", "target_length"),
+}
 """What may be of any size, of each input."""
 
 
@@ -38,8 +43,18 @@ def write_onnx(model: nn.Module, inputs: Mapping[str, Tensor], path: str | Path)
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
         with written_aside(path) as aside, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            torch.onnx.export(model, (), kwargs=dict(inputs), f=str(aside / FILE), input_names=list(inputs),
-                              output_names=["said"], dynamic_shapes=shapes, dynamo=True, verbose=False, external_data=False)
+            torch.onnx.export(
+                model,
+                (),
+                kwargs=dict(inputs),
+                f=str(aside / FILE),
+                input_names=list(inputs),
+                output_names=["said"],
+                dynamic_shapes=shapes,
+                dynamo=True,
+                verbose=False,
+                external_data=False,
+            )
     except torch.onnx.OnnxExporterError as error:
         raise Mistake(f"torch cannot write this model as ONNX ({str(error).splitlines()[0][:160]}); use --to hf") from None
     return path

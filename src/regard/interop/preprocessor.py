@@ -13,18 +13,36 @@ RESAMPLE = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 TO_ONE = 1 / 255
 SIDE = pair()
 VIT: dict[str, Any] = {
-    "image_processor_type": "ViTImageProcessor", "do_resize": True, "size": {"height": 224, "width": 224}, "resample": 2,
-    "do_rescale": True, "rescale_factor": TO_ONE, "do_normalize": True, "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
+    "image_processor_type": "ViTImageProcessor",
+    "do_resize": True,
+    "size": {"height": 224, "width": 224},
+    "resample": 2,
+    "do_rescale": True,
+    "rescale_factor": TO_ONE,
+    "do_normalize": True,
+    "image_mean": [0.5] * 3,
+    "image_std": [0.5] * 3,
 }
 CLIP: dict[str, Any] = {
-    **VIT, "image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 224}, "resample": 3, "do_center_crop": True,
-    "crop_size": {"height": 224, "width": 224}, "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    **VIT,
+    "image_processor_type": "CLIPImageProcessor",
+    "size": {"shortest_edge": 224},
+    "resample": 3,
+    "do_center_crop": True,
+    "crop_size": {"height": 224, "width": 224},
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
     "image_std": [0.26862954, 0.26130258, 0.27577711],
 }
 PROCESSORS: dict[str, dict[str, Any]] = {
     "ViT": VIT,
-    "DeiT": {**VIT, "image_processor_type": "DeiTImageProcessor", "size": {"height": 256, "width": 256}, "resample": 3,
-             "do_center_crop": True, "crop_size": {"height": 224, "width": 224}},
+    "DeiT": {
+        **VIT,
+        "image_processor_type": "DeiTImageProcessor",
+        "size": {"height": 256, "width": 256},
+        "resample": 3,
+        "do_center_crop": True,
+        "crop_size": {"height": 224, "width": 224},
+    },
     "CLIP": CLIP,
 }
 """What a preprocessor_config.json says when it does not say otherwise, by the beginning of the type that it names."""
@@ -32,13 +50,20 @@ PROCESSORS: dict[str, dict[str, Any]] = {
 
 def colours(most: float, least: float = 0.0) -> Kind:
     """Three numbers: of red, green and blue."""
+
     def read(value: Any) -> tuple[float, ...]:
         three = [value] * 3 if isinstance(value, int | float) else value
-        if not isinstance(three, list | tuple) or len(three) != 3 or not all(
+        if (
+            not isinstance(three, list | tuple)
+            or len(three) != 3
+            or not all(
                 isinstance(one, int | float) and not isinstance(one, bool) and math.isfinite(one) and least <= one <= most
-                for one in three):
+                for one in three
+            )
+        ):
             raise ValueError(f"should be three numbers from {least:g} to {most:g}")
         return tuple(float(one) for one in three)
+
     return Kind(read)
 
 
@@ -70,9 +95,14 @@ def picture_settings(folder: Path, family: Family, size: int | tuple[int, int]) 
     if cut != size:
         raise Mistake(f"{path} brings pictures to {cut} pixels, the model reads {size} (image_size)")
     plain = given.at("do_normalize") is False
-    return {"data.size": size, "data.resize": resized, "data.fit": fit, "data.resample": RESAMPLE[resample],
-            f"{family.pictures}mean": (0.0,) * 3 if plain else checked(given, "image_mean", MEAN),
-            f"{family.pictures}deviation": (1.0,) * 3 if plain else checked(given, "image_std", DEVIATION)}
+    return {
+        "data.size": size,
+        "data.resize": resized,
+        "data.fit": fit,
+        "data.resample": RESAMPLE[resample],
+        f"{family.pictures}mean": (0.0,) * 3 if plain else checked(given, "image_mean", MEAN),
+        f"{family.pictures}deviation": (1.0,) * 3 if plain else checked(given, "image_std", DEVIATION),
+    }
 
 
 def size_of(given: Config, name: str, *, shorter: bool = False) -> tuple[int | tuple[int, int], str]:
@@ -104,13 +134,19 @@ def processor_of(settings: Settings, family: Family) -> dict[str, Any]:
     """preprocessor_config.json, from our settings."""
     size, resized = settings["data.size"], settings["data.resize"]
     if settings["data.fit"] == "crop" and resized[0] != resized[1]:
-        raise Mistake(f"data.fit = 'crop' to {resized[0]} × {resized[1]} pixels has no counterpart in preprocessor_config.json; "
-                      "a square has, and data.fit = 'stretch'")
+        raise Mistake(
+            f"data.fit = 'crop' to {resized[0]} × {resized[1]} pixels has no counterpart in preprocessor_config.json; "
+            "a square has, and data.fit = 'stretch'"
+        )
     crop = settings["data.fit"] == "crop" or tuple(size) != tuple(resized)
-    made = {**PROCESSORS[family.processor], "image_mean": list(settings[f"{family.pictures}mean"]),
-            "image_std": list(settings[f"{family.pictures}deviation"]),
-            "resample": RESAMPLE.index(settings["data.resample"]), "do_center_crop": crop,
-            "size": {"shortest_edge": resized[0]} if settings["data.fit"] == "crop" else sides(resized)}
+    made = {
+        **PROCESSORS[family.processor],
+        "image_mean": list(settings[f"{family.pictures}mean"]),
+        "image_std": list(settings[f"{family.pictures}deviation"]),
+        "resample": RESAMPLE.index(settings["data.resample"]),
+        "do_center_crop": crop,
+        "size": {"shortest_edge": resized[0]} if settings["data.fit"] == "crop" else sides(resized),
+    }
     return {name: value for name, value in made.items() if name != "crop_size"} | ({"crop_size": sides(size)} if crop else {})
 
 

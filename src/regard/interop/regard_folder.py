@@ -9,8 +9,13 @@ from regard.interop.preprocessor import processor_of
 from regard.tokens.special import BOS, EOS, MASK_TEXT, PAD, SPECIALS, UNK, Marks
 from regard.tokens.tokenizer import Tokenizer
 
-SPECIAL = {"pad_token": (SPECIALS[PAD], "[PAD]"), "bos_token": (SPECIALS[BOS], "[CLS]"), "eos_token": (SPECIALS[EOS], "[SEP]"),
-           "unk_token": (SPECIALS[UNK], "[UNK]"), "mask_token": (MASK_TEXT, "[MASK]")}
+SPECIAL = {
+    "pad_token": (SPECIALS[PAD], "[PAD]"),
+    "bos_token": (SPECIALS[BOS], "[CLS]"),
+    "eos_token": (SPECIALS[EOS], "[SEP]"),
+    "unk_token": (SPECIALS[UNK], "[UNK]"),
+    "mask_token": (MASK_TEXT, "[MASK]"),
+}
 WRITTEN = ("pad_token", "bos_token", "eos_token")
 """Which of them config.json names."""
 EPSILON = {"layer": 1e-5, "batch": 1e-5, "rms": 1e-6}
@@ -21,8 +26,12 @@ def plain(settings: Settings) -> Settings:
     filled = dict(settings)
     for part in dict.fromkeys(name.removesuffix("norm") for name in settings if name.split(".")[-1] == "norm"):
         mine = {name.removeprefix(part): value for name, value in filled.items() if name.startswith(part)}
-        for name, value in {"key_width": lambda of: of["width"] // of["heads"], "value_width": lambda of: of["key_width"],
-                            "key_value_heads": lambda of: of["heads"], "norm_epsilon": lambda of: EPSILON[of["norm"]]}.items():
+        for name, value in {
+            "key_width": lambda of: of["width"] // of["heads"],
+            "value_width": lambda of: of["key_width"],
+            "key_value_heads": lambda of: of["heads"],
+            "norm_epsilon": lambda of: EPSILON[of["norm"]],
+        }.items():
             if name in mine and mine[name] is None:
                 filled[part + name] = mine[name] = value(mine)
     return filled
@@ -31,12 +40,16 @@ def plain(settings: Settings) -> Settings:
 def files_of_ours(run: Any, family: Family, architecture: str, settings: Settings) -> dict[str, Any]:
     """config.json, tokenizer.json or preprocessor_config.json, and their companions."""
     labels = getattr(run, "labels", [])
-    labelled = {"id2label": {str(i): label for i, label in enumerate(labels)},
-                "label2id": {label: i for i, label in enumerate(labels)}} if labels else {}
+    labelled = (
+        {"id2label": {str(i): label for i, label in enumerate(labels)}, "label2id": {label: i for i, label in enumerate(labels)}}
+        if labels
+        else {}
+    )
     files: dict[str, Any] = {"preprocessor_config.json": processor_of(settings, family)} if family.processor else {}
     if family.texts is None:
-        return files | {"config.json": {"architectures": [architecture], **family.config(settings), "dtype": "float32",
-                                        **labelled}}
+        return files | {
+            "config.json": {"architectures": [architecture], **family.config(settings), "dtype": "float32", **labelled}
+        }
     source, target = run.tokenizers[0], run.tokenizers[-1]
     if source is not target and source.to_json() != target.to_json():
         raise Mistake(f"{run.folder} has two vocabularies (tokens.joint = false), a Hugging Face folder has one")
@@ -60,8 +73,12 @@ def files_of_ours(run: Any, family: Family, architecture: str, settings: Setting
     files["tokenizer.json"] = with_marks(source, marks)
     segments = ["token_type_ids"] if settings.get("segments", 0) > 1 else []
     files["tokenizer_config.json"] = {
-        "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": run.recipe.model.max_length, **names,
-        "clean_up_tokenization_spaces": False, "model_input_names": ["input_ids", *segments, "attention_mask"]}
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": run.recipe.model.max_length,
+        **names,
+        "clean_up_tokenization_spaces": False,
+        "model_input_names": ["input_ids", *segments, "attention_mask"],
+    }
     return files
 
 
@@ -69,20 +86,25 @@ def ends_of(run: Any, tokenizer: Tokenizer) -> dict[str, str]:
     """What its texts begin and end with, where the vector of a text is taken at its end."""
     begin, end = run.marks.before[0], run.marks.after[-1]
     if end == EOS:
-        raise Mistake(f"{run.folder} ends its texts with token {EOS}, which transformers takes for the sign of another way to "
-                      "find their end; train with a tokenizer of its own, or one from a clip folder")
+        raise Mistake(
+            f"{run.folder} ends its texts with token {EOS}, which transformers takes for the sign of another way to "
+            "find their end; train with a tokenizer of its own, or one from a clip folder"
+        )
     return {"bos_token": str(tokenizer.library.id_to_token(begin)), "eos_token": str(tokenizer.library.id_to_token(end))}
 
 
 def special_names(tokenizer: Tokenizer) -> dict[str, str]:
     """What the special tokens are called: ours, or those of the vocabulary that a run began from."""
-    known = {name: next((text for text in texts if tokenizer.library.token_to_id(text) is not None), None)
-             for name, texts in SPECIAL.items()}
+    known = {
+        name: next((text for text in texts if tokenizer.library.token_to_id(text) is not None), None)
+        for name, texts in SPECIAL.items()
+    }
     return {name: text for name, text in known.items() if text is not None}
 
 
 def with_marks(tokenizer: Tokenizer, marks: Marks) -> dict[str, Any]:
     """tokenizer.json, which puts the marks around a text as the run does."""
+
     def special(number: int, segment: int = 0) -> dict[str, Any]:
         return {"SpecialToken": {"id": tokenizer.library.id_to_token(number), "type_id": segment}}
 
@@ -91,10 +113,18 @@ def with_marks(tokenizer: Tokenizer, marks: Marks) -> dict[str, Any]:
 
     first = [*map(special, marks.before), text("A")]
     one = [*first, *map(special, marks.after)]
-    two = [*first, *map(special, marks.middle), text("B", marks.segment),
-           *(special(number, marks.segment) for number in marks.after)]
+    two = [
+        *first,
+        *map(special, marks.middle),
+        text("B", marks.segment),
+        *(special(number, marks.segment) for number in marks.after),
+    ]
     names = {number: tokenizer.library.id_to_token(number) for number in (*marks.before, *marks.middle, *marks.after)}
     made: dict[str, Any] = json.loads(tokenizer.to_json())
-    made["post_processor"] = {"type": "TemplateProcessing", "single": one, "pair": two, "special_tokens": {
-        name: {"id": name, "ids": [number], "tokens": [name]} for number, name in names.items()}}
+    made["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": one,
+        "pair": two,
+        "special_tokens": {name: {"id": name, "ids": [number], "tokens": [name]} for number, name in names.items()},
+    }
     return made

@@ -62,7 +62,7 @@ class Names:
             whole = self.tensors.read(self.found[theirs])
             left.dtypes[theirs] = whole.dtype
             if rule.front:
-                left.fronts[theirs] = whole[:rule.front].clone()
+                left.fronts[theirs] = whole[: rule.front].clone()
             weights[ours] = ours_of(whole, rule).to(torch.float32)
         return weights, left
 
@@ -106,8 +106,11 @@ class Names:
 
     def require_copy(self, name: str, used: set[str]) -> None:
         """A tensor that is only another name of the word vectors must be the same."""
-        if name.endswith("weight") and self.family.embedding in used and \
-                not torch.equal(*(self.tensors.read(self.found[one]) for one in (name, self.family.embedding))):
+        if (
+            name.endswith("weight")
+            and self.family.embedding in used
+            and not torch.equal(*(self.tensors.read(self.found[one]) for one in (name, self.family.embedding)))
+        ):
             raise Mistake(f"{self.tensors.where}: {name} differs from {self.family.embedding}, whose copy it should be")
 
 
@@ -125,7 +128,7 @@ def ours_of(whole: Tensor, rule: Rule) -> Tensor:
     if not whole.dim():
         return whole
     whole = whole.flatten(0, rule.flat) if rule.flat else whole.T if rule.transposed else whole
-    return whole[rule.front:].chunk(rule.part[1])[rule.part[0]].contiguous()
+    return whole[rule.front :].chunk(rule.part[1])[rule.part[0]].contiguous()
 
 
 def theirs_of(parts: list[tuple[Rule, Tensor]], front: Tensor | None) -> Tensor:
@@ -141,8 +144,9 @@ def theirs_of(parts: list[tuple[Rule, Tensor]], front: Tensor | None) -> Tensor:
     return (whole[(None,) * rule.flat] if rule.flat else whole.T if rule.transposed else whole).contiguous()
 
 
-def written(weights: Mapping[str, Tensor], family: Family, architecture: Architecture, settings: Settings,
-            left: Left) -> dict[str, Tensor]:
+def written(
+    weights: Mapping[str, Tensor], family: Family, architecture: Architecture, settings: Settings, left: Left
+) -> dict[str, Tensor]:
     """Their tensors by their names, from ours and what was left on the way here."""
     parts: dict[str, list[tuple[Rule, Tensor]]] = {}
     heads: dict[str, bool] = {}
@@ -154,8 +158,9 @@ def written(weights: Mapping[str, Tensor], family: Family, architecture: Archite
         rule, theirs = found
         parts.setdefault(theirs, []).append((rule, tensor.detach().cpu()))
         heads[theirs] = rule.head
-    made = {name: theirs_of(found, left.fronts.get(name)).to(left.dtypes.get(name, torch.float32))
-            for name, found in parts.items()} | left.tensors
+    made = {
+        name: theirs_of(found, left.fronts.get(name)).to(left.dtypes.get(name, torch.float32)) for name, found in parts.items()
+    } | left.tensors
     heads |= {name: matches(name, family.heads) for name in left.tensors}
     prefix = "" if architecture.bare else family.prefix
     return {name if heads[name] else prefix + name: tensor for name, tensor in made.items()}

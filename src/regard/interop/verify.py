@@ -19,15 +19,15 @@ CLOSE = 1e-4
 class Asked:
     """Some texts as ids: what is read, filled up to the longest, and where a second text is written what was written so far."""
 
-    source: Tensor                                                                # (B, S)
-    lengths: Tensor                                                               # (B,)
-    segments: Tensor | None = None                                                # (B, S)
+    source: Tensor  # (B, S)
+    lengths: Tensor  # (B,)
+    segments: Tensor | None = None  # (B, S)
     """Which of two texts each token belongs to, where two are read together."""
-    target: Tensor | None = None                                                  # (B, T)
+    target: Tensor | None = None  # (B, T)
     prompts: list[list[int]] = field(default_factory=list)
     """What is written on from, marks included; the texts that are read, where a second text is written."""
     marks: Marks = field(default_factory=Marks)
-    pixels: Tensor | None = None                                                  # (B, 3, H, W)
+    pixels: Tensor | None = None  # (B, 3, H, W)
     """Normalised pictures, which are read instead, or beside the texts; instead, `source` only counts their positions."""
     positions: int = 0
     """Of a picture that is read beside a text; 0 where it is not."""
@@ -36,7 +36,7 @@ class Asked:
 
     @property
     def real(self) -> Tensor:
-        return torch.arange(self.source.size(1)) < self.lengths[:, None]          # (B, S)
+        return torch.arange(self.source.size(1)) < self.lengths[:, None]  # (B, S)
 
 
 @dataclass
@@ -70,13 +70,22 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        return max(self.logits, self.states or 0.0, self.attention or 0.0) <= CLOSE \
-            and self.texts == self.greedy and self.beam in (None, self.texts)
+        return (
+            max(self.logits, self.states or 0.0, self.attention or 0.0) <= CLOSE
+            and self.texts == self.greedy
+            and self.beam in (None, self.texts)
+        )
 
     def lines(self) -> list[str]:
-        found = [f"{name}: largest difference {value:.1e}" for name, value in
-                 ((self.measured, self.logits), ("states of every layer", self.states), ("attention weights", self.attention))
-                 if value is not None]
+        found = [
+            f"{name}: largest difference {value:.1e}"
+            for name, value in (
+                (self.measured, self.logits),
+                ("states of every layer", self.states),
+                ("attention weights", self.attention),
+            )
+            if value is not None
+        ]
         if self.texts:
             found.append(f"greedy text: the same in {self.greedy} of {self.texts}")
         if self.texts and self.beam is not None:
@@ -93,19 +102,27 @@ def is_installed() -> bool:
 
 def compare(ours: Said, theirs: Said, asked: Asked, against: str) -> Proof:
     """Only what is real counts: what stands behind a text's end is nobody's business."""
+
     def apart(one: Tensor, other: Tensor, real: Tensor) -> float:
         assert one.shape == other.shape, f"{tuple(one.shape)} against {tuple(other.shape)}"
         return float((one.float() - other.float())[real].abs().max()) if real.any() else 0.0
 
     one_a_text = torch.ones(len(asked.source), dtype=torch.bool)
     logits = apart(ours.logits, theirs.logits, one_a_text if ours.logits.dim() == 2 else real_rows(asked, "decoder"))
-    states = [apart(a, b, real_rows(asked, name)) for name in ours.states
-              for a, b in zip(ours.states[name], theirs.states[name], strict=True)]
-    attention = [apart(a.transpose(1, 2), b.transpose(1, 2), real_rows(asked, name)) for name in ours.attention
-                 for a, b in zip(ours.attention[name], theirs.attention[name], strict=True)]
+    states = [
+        apart(a, b, real_rows(asked, name))
+        for name in ours.states
+        for a, b in zip(ours.states[name], theirs.states[name], strict=True)
+    ]
+    attention = [
+        apart(a.transpose(1, 2), b.transpose(1, 2), real_rows(asked, name))
+        for name in ours.attention
+        for a, b in zip(ours.attention[name], theirs.attention[name], strict=True)
+    ]
     same = [[a == b for a, b in zip(*pair, strict=True)] for pair in ((ours.greedy, theirs.greedy), (ours.beam, theirs.beam))]
-    return Proof(against, logits, max(states, default=0.0), max(attention, default=0.0), len(ours.greedy), sum(same[0]),
-                 sum(same[1]))
+    return Proof(
+        against, logits, max(states, default=0.0), max(attention, default=0.0), len(ours.greedy), sum(same[0]), sum(same[1])
+    )
 
 
 def real_rows(asked: Asked, name: str) -> Tensor:
@@ -138,9 +155,13 @@ def by_transformers(folder: Path, asked: Asked, *, writes: bool) -> Said:
     if asked.segments is not None and hasattr(model.config, "type_vocab_size"):
         inputs["token_type_ids"] = asked.segments.clamp(max=model.config.type_vocab_size - 1)
     found = model(**inputs, output_hidden_states=True, output_attentions=True, return_dict=True)
-    logits = torch.stack([found["start_logits"], found["end_logits"]], dim=-1) if "start_logits" in found else \
-        next(found[name] for name in ("logits", "prediction_logits", "logits_per_image", "last_hidden_state")
-             if name in found)
+    logits = (
+        torch.stack([found["start_logits"], found["end_logits"]], dim=-1)
+        if "start_logits" in found
+        else next(
+            found[name] for name in ("logits", "prediction_logits", "logits_per_image", "last_hidden_state") if name in found
+        )
+    )
     said = Said(logits, *(seen_by_towers(found) if asked.positions else seen(found, asked.target is not None)))
     if writes:
         said.greedy = [written(model, prompt, asked, 1) for prompt in asked.prompts]
@@ -151,17 +172,26 @@ def by_transformers(folder: Path, asked: Asked, *, writes: bool) -> Said:
 def seen(found: Any, two: bool) -> tuple[dict[str, list[Tensor]], dict[str, list[Tensor]]]:
     if not two:
         return {"text": list(found["hidden_states"])}, {"text": list(found["attentions"])}
-    return ({"encoder": list(found["encoder_hidden_states"]), "decoder": list(found["decoder_hidden_states"])},
-            {"encoder": list(found["encoder_attentions"]), "decoder": list(found["decoder_attentions"]),
-             "cross": list(found["cross_attentions"])})
+    return (
+        {"encoder": list(found["encoder_hidden_states"]), "decoder": list(found["decoder_hidden_states"])},
+        {
+            "encoder": list(found["encoder_attentions"]),
+            "decoder": list(found["decoder_attentions"]),
+            "cross": list(found["cross_attentions"]),
+        },
+    )
 
 
 def seen_by_towers(found: Any) -> tuple[dict[str, list[Tensor]], dict[str, list[Tensor]]]:
     """Of a picture and a text; with their vectors, of length 1."""
     towers = {"image": found["vision_model_output"], "text": found["text_model_output"]}
-    return ({"features": [found["image_embeds"], found["text_embeds"]],
-             **{name: list(tower["hidden_states"]) for name, tower in towers.items()}},
-            {name: list(tower["attentions"]) for name, tower in towers.items()})
+    return (
+        {
+            "features": [found["image_embeds"], found["text_embeds"]],
+            **{name: list(tower["hidden_states"]) for name, tower in towers.items()},
+        },
+        {name: list(tower["attentions"]) for name, tower in towers.items()},
+    )
 
 
 def written(model: Any, prompt: list[int], asked: Asked, beam: int) -> list[int]:
@@ -173,10 +203,17 @@ def written(model: Any, prompt: list[int], asked: Asked, beam: int) -> list[int]
     marks, two = asked.marks, asked.target is not None
     ends = marks.end != NO_MARK
     settings = GenerationConfig(
-        num_beams=beam, do_sample=False, use_cache=False, max_new_tokens=asked.max_tokens + ends, length_penalty=0.0,
-        early_stopping="never" if beam > 1 else False, eos_token_id=marks.end if ends else None,
-        pad_token_id=marks.end if ends else 0, decoder_start_token_id=marks.begin if two else None,
-        suppress_tokens=list(marks.never) or None)
+        num_beams=beam,
+        do_sample=False,
+        use_cache=False,
+        max_new_tokens=asked.max_tokens + ends,
+        length_penalty=0.0,
+        early_stopping="never" if beam > 1 else False,
+        eos_token_id=marks.end if ends else None,
+        pad_token_id=marks.end if ends else 0,
+        decoder_start_token_id=marks.begin if two else None,
+        suppress_tokens=list(marks.never) or None,
+    )
     last = (1 if two else len(prompt)) + asked.max_tokens
 
     def end_at_the_limit(ids: Tensor, scores: Tensor) -> Tensor:
@@ -186,6 +223,7 @@ def written(model: Any, prompt: list[int], asked: Asked, beam: int) -> list[int]
 
     ids = torch.tensor([prompt])
     model.generation_config = settings
-    found = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=settings,
-                           logits_processor=[end_at_the_limit])[0].tolist()[1 if two else len(prompt):]
-    return found[:found.index(marks.end)] if marks.end in found else found
+    found = model.generate(
+        input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=settings, logits_processor=[end_at_the_limit]
+    )[0].tolist()[1 if two else len(prompt) :]
+    return found[: found.index(marks.end)] if marks.end in found else found

@@ -19,8 +19,9 @@ def open_tokenizer(folder: Path, config: Config, family: Family, rows: int) -> T
     """tokenizer.json with its marks; the embedding has so many rows."""
     path = folder / "tokenizer.json"
     if not path.is_file():
-        raise Mistake(f"{folder} has no tokenizer.json; open it once with transformers' AutoTokenizer and save_pretrained, "
-                      "which writes one")
+        raise Mistake(
+            f"{folder} has no tokenizer.json; open it once with transformers' AutoTokenizer and save_pretrained, which writes one"
+        )
     if path.stat().st_size > LARGEST:
         raise Mistake(f"{path} is larger than {LARGEST // 2**20} MB; that is not a vocabulary")
     tokenizer = parse_tokenizer(path, rows=rows)
@@ -44,8 +45,10 @@ def marks_of(tokenizer: Tokenizer, config: Config, family: Family, generation: C
     before, after = around(tokenizer)
     between, segment = between_two(tokenizer, before, after)
     if largest := [number for number in (*before, *after, *(between or ())) if number >= rows]:
-        raise Mistake(f"{config.path.parent / 'tokenizer.json'} does not fit the model: it puts token "
-                      f"{max(largest)} around a text, the embedding has {rows} rows (vocab_size)")
+        raise Mistake(
+            f"{config.path.parent / 'tokenizer.json'} does not fit the model: it puts token "
+            f"{max(largest)} around a text, the embedding has {rows} rows (vocab_size)"
+        )
     end = token(config, "eos_token_id", rows)
     if family.begin is not None:
         begin = token(config, family.begin, rows)
@@ -98,8 +101,11 @@ def labels_of(config: Config) -> list[str]:
         if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= 2**16:
             raise config.wrong("num_labels", number, "should be a whole number from 1 to 65536")
         return [f"LABEL_{i}" for i in range(number)]
-    if not isinstance(given, dict) or not given or not all(isinstance(label, str) for label in given.values()) \
-            or set(given) != {str(i) for i in range(len(given))}:
+    if (
+        not isinstance(given, dict)
+        or not given
+        or not all(isinstance(label, str) for label in given.values())
+        or set(given) != {str(i) for i in range(len(given))}
+    ):
         raise config.wrong("id2label", given, "should name the labels 0, 1, 2 …")
     return [given[str(i)] for i in range(len(given))]
-

@@ -54,12 +54,29 @@ def block_shape(settings: "BlockPart", regularize: "Regularize | None") -> Shape
     """The block that a recipe's settings describe; its key width is the same in layers of another width."""
     rates: dict[str, Any] = {}
     if regularize is not None:
-        rates = dict(dropout=regularize.dropout, attention_dropout=regularize.attention_dropout,
-                     activation_dropout=regularize.activation_dropout, drop_path=regularize.drop_path)
-    return Shape(settings.width, settings.heads, settings.feed_forward, settings.key_width or settings.width // settings.heads,
-                 settings.value_width, settings.key_value_heads, settings.activation, settings.norm, settings.norm_first,
-                 residual=settings.residual, scale=None if settings.scale_scores else 1.0, bias=settings.bias,
-                 norm_epsilon=settings.norm_epsilon, layer_scale=settings.layer_scale, **rates)
+        rates = dict(
+            dropout=regularize.dropout,
+            attention_dropout=regularize.attention_dropout,
+            activation_dropout=regularize.activation_dropout,
+            drop_path=regularize.drop_path,
+        )
+    return Shape(
+        settings.width,
+        settings.heads,
+        settings.feed_forward,
+        settings.key_width or settings.width // settings.heads,
+        settings.value_width,
+        settings.key_value_heads,
+        settings.activation,
+        settings.norm,
+        settings.norm_first,
+        residual=settings.residual,
+        scale=None if settings.scale_scores else 1.0,
+        bias=settings.bias,
+        norm_epsilon=settings.norm_epsilon,
+        layer_scale=settings.layer_scale,
+        **rates,
+    )
 
 
 def embedding_dropout(regularize: "Regularize | None") -> nn.Module:
@@ -73,8 +90,8 @@ def embedding_dropout(regularize: "Regularize | None") -> nn.Module:
 class Source:
     """A source sentence as one block's cross-attention sees it, projected once."""
 
-    keys: Tensor                                                                  # (B, G, S, K)
-    values: Tensor                                                                # (B, G, S, J)
+    keys: Tensor  # (B, G, S, K)
+    values: Tensor  # (B, G, S, J)
     mask: Mask | None = None
 
 
@@ -84,11 +101,26 @@ class Block(nn.Module):
     def __init__(self, shape: Shape, *, source_width: int | None = None, out_width: int | None = None):
         super().__init__()
         width, out = shape.width, out_width or shape.width
-        heads = partial(MultiHead, heads=shape.heads, key_width=shape.key_width, value_width=shape.value_width,
-                        key_value_heads=shape.key_value_heads, dropout=shape.attention_dropout, scale=shape.scale,
-                        bias=shape.bias)
-        residual = partial(Residual, norm=shape.norm, norm_first=shape.norm_first, dropout=shape.dropout, residual=shape.residual,
-                           epsilon=shape.norm_epsilon, drop_path=shape.drop_path, layer_scale=shape.layer_scale)
+        heads = partial(
+            MultiHead,
+            heads=shape.heads,
+            key_width=shape.key_width,
+            value_width=shape.value_width,
+            key_value_heads=shape.key_value_heads,
+            dropout=shape.attention_dropout,
+            scale=shape.scale,
+            bias=shape.bias,
+        )
+        residual = partial(
+            Residual,
+            norm=shape.norm,
+            norm_first=shape.norm_first,
+            dropout=shape.dropout,
+            residual=shape.residual,
+            epsilon=shape.norm_epsilon,
+            drop_path=shape.drop_path,
+            layer_scale=shape.layer_scale,
+        )
         self.sight = None if shape.window is None and shape.grid is None else Mask(window=shape.window, grid=shape.grid)
         self.self_attention = heads(width, out_width=out)
         self.around_self = residual(width, out)
@@ -102,8 +134,16 @@ class Block(nn.Module):
         """Project a source (B, S, source width) once for this block's cross-attention."""
         return Source(*self.cross_attention.keys_values(source), mask)
 
-    def forward(self, x: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None, rotation: Rotation | None = None,
-                cache: Cache | None = None, source: Source | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mask: Mask | None = None,
+        bias: Tensor | None = None,
+        rotation: Rotation | None = None,
+        cache: Cache | None = None,
+        source: Source | None = None,
+    ) -> Tensor:
         mask = mask if self.sight is None else self.sight & (mask or NO_MASK)
 
         def look_around(y: Tensor) -> Tensor:
@@ -114,7 +154,7 @@ class Block(nn.Module):
 
         def look_at_source(y: Tensor) -> Tensor:
             assert source is not None
-            shared = y.reshape(source.keys.size(0), -1, y.size(-1))     # hypotheses of one sentence ask the same keys together
+            shared = y.reshape(source.keys.size(0), -1, y.size(-1))  # hypotheses of one sentence ask the same keys together
             return self.cross_attention(shared, source.keys, source.values, mask=source.mask).reshape(y.shape)
 
         x = self.around_self(x, look_around)

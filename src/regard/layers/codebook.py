@@ -29,9 +29,9 @@ GRACE = 2
 class Chosen:
     """What stands for each place of a grid, and what the choice costs."""
 
-    vectors: Tensor                                                               # (B, D, h, w)
-    codes: Tensor                                                                 # (B, h, w)
-    penalty: Tensor                                                               # (B,)
+    vectors: Tensor  # (B, D, h, w)
+    codes: Tensor  # (B, h, w)
+    penalty: Tensor  # (B,)
 
 
 class Relaxed(nn.Module):
@@ -42,7 +42,7 @@ class Relaxed(nn.Module):
         super().__init__()
         self.settings, self.values = settings, 3 * size[0] * size[1]
         self.to_logits = Conv(settings.width, settings.codes, 1, settings.grid(size))
-        self.table = nn.Parameter(torch.randn(settings.codes, settings.code_width) * settings.code_width ** -0.5)
+        self.table = nn.Parameter(torch.randn(settings.codes, settings.code_width) * settings.code_width**-0.5)
         self.temperature: Tensor
         self.weight: Tensor
         for name in ("temperature", "weight"):
@@ -56,7 +56,7 @@ class Relaxed(nn.Module):
         self.weight.fill_(eased(step, settings.kl_steps, 0.0, settings.kl))
 
     def forward(self, x: Tensor) -> Chosen:
-        log_p = normalised(self.to_logits(x).float())                             # (B, V, h, w)
+        log_p = normalised(self.to_logits(x).float())  # (B, V, h, w)
         codes = log_p.argmax(1)
         uniform = math.log(self.settings.codes)
         penalty = self.weight * (log_p.exp() * (log_p + uniform)).sum((1, 2, 3)) / self.values
@@ -67,7 +67,7 @@ class Relaxed(nn.Module):
         return Chosen(torch.einsum("bvhw,vd->bdhw", soft, self.table), codes, penalty)
 
     def look_up(self, codes: Tensor) -> Tensor:
-        return self.table[codes].permute(0, 3, 1, 2)                              # (B, h, w) -> (B, D, h, w)
+        return self.table[codes].permute(0, 3, 1, 2)  # (B, h, w) -> (B, D, h, w)
 
 
 class Nearest(nn.Module):
@@ -94,7 +94,7 @@ class Nearest(nn.Module):
         pass
 
     def forward(self, x: Tensor) -> Chosen:
-        z = self.to_vectors(x).float()                                            # (B, D, h, w)
+        z = self.to_vectors(x).float()  # (B, D, h, w)
         codes = self.nearest(z)
         e = self.look_up(codes)
         penalty = self.settings.commitment * (z - e.detach()).square().mean((1, 2, 3))
@@ -105,7 +105,7 @@ class Nearest(nn.Module):
         return Chosen(z + (e - z).detach(), codes, penalty)
 
     def look_up(self, codes: Tensor) -> Tensor:
-        return self.table[codes].permute(0, 3, 1, 2)                              # (B, h, w) -> (B, D, h, w)
+        return self.table[codes].permute(0, 3, 1, 2)  # (B, h, w) -> (B, D, h, w)
 
     @torch.no_grad()
     def nearest(self, z: Tensor) -> Tensor:
@@ -118,10 +118,10 @@ class Nearest(nn.Module):
         """Move the book towards the vectors (N, D) that chose these codes (N,); nothing moves where one is not finite."""
         settings, sound = self.settings, vectors.isfinite().all()
         with torch.autocast(vectors.device.type, enabled=False):
-            choices = F.one_hot(codes, settings.codes).to(vectors.dtype)          # (N, V)
+            choices = F.one_hot(codes, settings.codes).to(vectors.dtype)  # (N, V)
             fewest = settings.restart * len(vectors) / settings.codes
             counts = self.counts.lerp(choices.sum(0), 1 - settings.decay)
-            dead = counts < fewest                                                # (V,)
+            dead = counts < fewest  # (V,)
             anew = vectors[torch.randint(len(vectors), (settings.codes,), device=vectors.device)]
             moved = {"counts": counts.masked_fill(dead, GRACE * fewest), "table": torch.where(dead[:, None], anew, self.table)}
             if settings.codebook == "average":

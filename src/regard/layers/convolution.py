@@ -31,7 +31,7 @@ class Convolution(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """With `lengths` (B,), what stands after the end of a sequence counts as zeros; what comes out there means nothing."""
         if lengths is not None:
-            padding = torch.arange(x.size(1), device=x.device) >= lengths[:, None]            # (B, T)
+            padding = torch.arange(x.size(1), device=x.device) >= lengths[:, None]  # (B, T)
             x = x.masked_fill(padding[..., None], 0.0)
-        gated = F.glu(self.convolve(self.dropout(x).transpose(1, 2)), dim=1)                  # (B, D, T)
+        gated = F.glu(self.convolve(self.dropout(x).transpose(1, 2)), dim=1)  # (B, D, T)
         return (x + gated.transpose(1, 2)) * math.sqrt(0.5)

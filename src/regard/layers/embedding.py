@@ -9,9 +9,9 @@ class Embedding(nn.Module):
 
     def __init__(self, vocabulary: int, width: int, *, scaled: bool = True):
         super().__init__()
-        self.scale = width ** 0.5 if scaled else 1.0
+        self.scale = width**0.5 if scaled else 1.0
         self.table = nn.Embedding(vocabulary, width)
-        nn.init.normal_(self.table.weight, std=width ** -0.5)
+        nn.init.normal_(self.table.weight, std=width**-0.5)
 
     def forward(self, ids: Tensor) -> Tensor:
         return self.table(ids) * self.scale
@@ -31,7 +31,7 @@ class Switch(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
             return x
-        words = x.flatten(0, 1)                                                   # (B · T, D)
+        words = x.flatten(0, 1)  # (B · T, D)
         others = words[torch.randint(len(words), (len(words),), device=x.device)]
         switched = torch.rand(len(words), 1, device=x.device) < self.rate
         return torch.where(switched, others, words).view_as(x)

@@ -16,7 +16,12 @@ def quick_gelu(x: Tensor) -> Tensor:
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu, "gelu": F.gelu, "quick_gelu": quick_gelu, "gelu_tanh": gelu_tanh, "silu": F.silu}
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "quick_gelu": quick_gelu,
+    "gelu_tanh": gelu_tanh,
+    "silu": F.silu,
+}
 GATED: dict[str, Callable[[Tensor], Tensor]] = {"swiglu": F.silu, "geglu": gelu_tanh}
 
 

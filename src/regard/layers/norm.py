@@ -31,8 +31,19 @@ class Residual(nn.Module):
     2021, eq. 9).
     """
 
-    def __init__(self, width: int, out_width: int, *, norm: str, norm_first: bool, dropout: float, residual: bool = True,
-                 epsilon: float | None = None, drop_path: float = 0.0, layer_scale: float | None = None):
+    def __init__(
+        self,
+        width: int,
+        out_width: int,
+        *,
+        norm: str,
+        norm_first: bool,
+        dropout: float,
+        residual: bool = True,
+        epsilon: float | None = None,
+        drop_path: float = 0.0,
+        layer_scale: float | None = None,
+    ):
         super().__init__()
         self.norm_first, self.residual = norm_first, residual
         self.norm = build_norm(norm, width if norm_first else out_width, epsilon)

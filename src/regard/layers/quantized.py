@@ -21,9 +21,11 @@ from regard.layers.block import Block
 PRECISIONS = ("fp32", "bf16", "int8")
 WIDE, MANY, MANY_IF_WIDE = 8192, 128, 16
 """Vectors at once from which on oneDNN multiplies faster than FBGEMM, where there are both; fewer, where the outputs are many."""
-FEW_BY, MANY_BY = (name if name in torch.backends.quantized.supported_engines else torch.backends.quantized.engine
-                   for name in ("fbgemm", "onednn"))
-MULTIPLY = torch.ops.quantized.linear_dynamic.default._op             # without what torch.ops looks at on every call
+FEW_BY, MANY_BY = (
+    name if name in torch.backends.quantized.supported_engines else torch.backends.quantized.engine
+    for name in ("fbgemm", "onednn")
+)
+MULTIPLY = torch.ops.quantized.linear_dynamic.default._op  # without what torch.ops looks at on every call
 PACKING = threading.Lock()
 
 
@@ -32,8 +34,8 @@ class Int8(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
         super().__init__()
-        self.scale = weight.abs().amax(1).clamp(min=1e-12).double() / 127         # (E,)
-        self.rows = (weight / self.scale[:, None].float()).round().to(torch.int8)                 # (E, D)
+        self.scale = weight.abs().amax(1).clamp(min=1e-12).double() / 127  # (E,)
+        self.rows = (weight / self.scale[:, None].float()).round().to(torch.int8)  # (E, D)
         self.added, self.many = bias, MANY_IF_WIDE if len(weight) >= WIDE else MANY
         self.packed: dict[str, Any] = {}
 
@@ -45,7 +47,7 @@ class Int8(nn.Module):
 
     def pack(self, kernel: str) -> None:
         with PACKING, warnings.catch_warnings():
-            warnings.simplefilter("ignore")           # torch means to put other tensors in the place of its quantized ones
+            warnings.simplefilter("ignore")  # torch means to put other tensors in the place of its quantized ones
             before = torch.backends.quantized.engine
             torch.backends.quantized.engine = kernel
             try:
@@ -109,7 +111,7 @@ class Aligned(nn.Module):
         self.bias = None if linear.bias is None else nn.Parameter(F.pad(linear.bias.detach(), (0, more)), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)[..., :self.out_features]
+        return F.linear(x, self.weight, self.bias)[..., : self.out_features]
 
 
 def joined(model: nn.Module) -> nn.Module:

@@ -19,7 +19,7 @@ class Carry:
 
     hidden: Tensor
     cell: Tensor | None = None
-    fed: Tensor | None = None                                                     # (rows, F)
+    fed: Tensor | None = None  # (rows, F)
 
     def parts(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         return self.hidden, self.cell, self.fed
@@ -30,6 +30,7 @@ class Carry:
 
     def where(self, chosen: Tensor, other: "Carry") -> "Carry":
         """This state in the chosen rows, the other elsewhere."""
+
         def pick(mine: Tensor | None, theirs: Tensor | None) -> Tensor | None:
             if mine is None or theirs is None:
                 return mine
@@ -54,8 +55,10 @@ class Recurrent(nn.Module):
         super().__init__()
         self.directions, self.hidden = 2 if bidirectional else 1, hidden
         assert hidden % self.directions == 0, "two directions share the width"
-        self.layers = nn.ModuleList(CELLS[cell](width if first else hidden, hidden // self.directions, batch_first=True,
-                                                bidirectional=bidirectional) for first in [True] + [False] * (layers - 1))
+        self.layers = nn.ModuleList(
+            CELLS[cell](width if first else hidden, hidden // self.directions, batch_first=True, bidirectional=bidirectional)
+            for first in [True] + [False] * (layers - 1)
+        )
         self.dropout = nn.Dropout(dropout)
 
     def read(self, x: Tensor, lengths: Tensor) -> tuple[list[Tensor], Carry]:
@@ -75,7 +78,7 @@ class Recurrent(nn.Module):
         """Go on from a state, one direction only."""
         ends = []
         for number, cells in enumerate(self.layers):
-            hidden = carry.hidden[:, number].contiguous()[None]                   # (1, rows, H)
+            hidden = carry.hidden[:, number].contiguous()[None]  # (1, rows, H)
             before = hidden if carry.cell is None else (hidden, carry.cell[:, number].contiguous()[None])
             x, last = cells(self.dropout(x) if number else x, before)
             ends.append(last)
@@ -89,7 +92,7 @@ class Recurrent(nn.Module):
     def carried(self, ends: Sequence[Any]) -> Carry:
         """The last states of each layer, an LSTM's with its cells; the directions side by side."""
         both = [last if isinstance(last, tuple) else (last, None) for last in ends]
-        hidden = torch.stack([beside(hidden) for hidden, _ in both], dim=1)       # (rows, layers, H)
+        hidden = torch.stack([beside(hidden) for hidden, _ in both], dim=1)  # (rows, layers, H)
         return Carry(hidden, None if both[0][1] is None else torch.stack([beside(cell) for _, cell in both], dim=1))
 
 

@@ -17,29 +17,46 @@ from regard.layers.norm import build_norm
 class Stack(nn.Module):
     """Embeddings (B, T, D) -> contextual vectors (B, T, D of the last layer)."""
 
-    def __init__(self, shape: Shape, layers: int, positions: Positions, *, source_width: int | None = None,
-                 widths: Sequence[int] | None = None, windows: Sequence[int | None] | None = None,
-                 grids: Sequence[Grid | None] | None = None, embedding_dropout: nn.Module | None = None,
-                 embedding_norm: bool = False):
+    def __init__(
+        self,
+        shape: Shape,
+        layers: int,
+        positions: Positions,
+        *,
+        source_width: int | None = None,
+        widths: Sequence[int] | None = None,
+        windows: Sequence[int | None] | None = None,
+        grids: Sequence[Grid | None] | None = None,
+        embedding_dropout: nn.Module | None = None,
+        embedding_norm: bool = False,
+    ):
         super().__init__()
         widths = [shape.width, *(widths or [shape.width] * layers)]
         self.positions = positions
         self.embedding_norm = build_norm(shape.norm, shape.width, shape.norm_epsilon) if embedding_norm else nn.Identity()
         self.dropout = embedding_dropout or nn.Identity()
         sights = zip(widths, windows or [None] * layers, grids or [None] * layers)
-        shapes = [replace(shape, width=width, window=window, grid=grid, drop_path=shape.drop_path * number / layers)
-                  for number, (width, window, grid) in enumerate(sights, start=1)]
-        self.blocks = nn.ModuleList(Block(one, source_width=source_width, out_width=out)
-                                    for one, out in zip(shapes, widths[1:]))
+        shapes = [
+            replace(shape, width=width, window=window, grid=grid, drop_path=shape.drop_path * number / layers)
+            for number, (width, window, grid) in enumerate(sights, start=1)
+        ]
+        self.blocks = nn.ModuleList(Block(one, source_width=source_width, out_width=out) for one, out in zip(shapes, widths[1:]))
         self.width = widths[-1]
         self.norm = build_norm(shape.norm, self.width, shape.norm_epsilon) if shape.norm_first else nn.Identity()
 
     def layers(self) -> Iterator[Block]:
         return cast(Iterator[Block], iter(self.blocks))
 
-    def forward(self, x: Tensor, *, mask: Mask = NO_MASK, caches: Sequence[Cache] | None = None,
-                sources: Sequence[Source] | None = None, states: list[Tensor] | None = None,
-                begins: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mask: Mask = NO_MASK,
+        caches: Sequence[Cache] | None = None,
+        sources: Sequence[Source] | None = None,
+        states: list[Tensor] | None = None,
+        begins: Tensor | None = None,
+    ) -> Tensor:
         """`states` collects the embeddings with their positions and what each block makes of them, the last one normalised.
         `begins` (B,) is the first position of each row, 0 when not given."""
         at, options = self.prepare(x, mask, caches, sources, begins)
@@ -49,17 +66,20 @@ class Stack(nn.Module):
             x = block(x, mask=mask, **given)
         return collect(states, self.norm(x))
 
-    def prepare(self, x: Tensor, mask: Mask, caches: Sequence[Cache] | None, sources: Sequence[Source] | None,
-                begins: Tensor | None) -> tuple[Tensor, list[dict[str, Any]]]:
+    def prepare(
+        self, x: Tensor, mask: Mask, caches: Sequence[Cache] | None, sources: Sequence[Source] | None, begins: Tensor | None
+    ) -> tuple[Tensor, list[dict[str, Any]]]:
         """The positions of what is read (T,) or (B, T), and what each block is given besides it."""
         past = caches[0].length if caches else 0
-        key_at = positions_of(past + x.size(1), mask, x.device)                   # (S,) or (B, S)
-        key_at = key_at if begins is None else key_at + begins[:, None]           # (B, S)
+        key_at = positions_of(past + x.size(1), mask, x.device)  # (S,) or (B, S)
+        key_at = key_at if begins is None else key_at + begins[:, None]  # (B, S)
         at = key_at[..., past:]
         rotation, bias = self.positions.rotation(at), self.positions.bias(at, key_at)
         nothing = [None] * len(self.blocks)
-        return at, [{"rotation": rotation, "bias": bias, "cache": cache, "source": source}
-                    for cache, source in zip(caches or nothing, sources or nothing)]
+        return at, [
+            {"rotation": rotation, "bias": bias, "cache": cache, "source": source}
+            for cache, source in zip(caches or nothing, sources or nothing)
+        ]
 
 
 def collect(states: list[Tensor] | None, x: Tensor) -> Tensor:

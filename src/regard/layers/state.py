@@ -62,8 +62,9 @@ class State:
         return State(sum(state.number for state in states), sources, memories, None if starts is None else starts - spare)
 
 
-def begin(read: Callable[[Tensor, State], Tensor], number: int, sources: list[Source], layers: int, prefix: Tensor | None,
-          room: int) -> State:
+def begin(
+    read: Callable[[Tensor, State], Tensor], number: int, sources: list[Source], layers: int, prefix: Tensor | None, room: int
+) -> State:
     """The state of a Transformer's decoder that has read its sources and what is already written (B, P), short rows filled with
     -1 on the left. What would be said after each of its words is not asked."""
     state = State(number, sources, [Cache(room) for _ in range(layers)])
@@ -101,12 +102,17 @@ def join_starts(states: Sequence[State]) -> Tensor | None:
 
 
 def join_sources(sources: Sequence[Source]) -> Source:
-    lengths = [source.mask.lengths if source.mask is not None and source.mask.lengths is not None
-               else torch.full((source.keys.size(0),), source.keys.size(2), device=source.keys.device) for source in sources]
+    lengths = [
+        source.mask.lengths
+        if source.mask is not None and source.mask.lengths is not None
+        else torch.full((source.keys.size(0),), source.keys.size(2), device=source.keys.device)
+        for source in sources
+    ]
     longest = int(torch.cat(lengths).max())
 
     def pad(x: Tensor) -> Tensor:
         return F.pad(x, (0, 0, 0, longest - x.size(2)))
 
-    return Source(torch.cat([pad(s.keys) for s in sources]), torch.cat([pad(s.values) for s in sources]),
-                  Mask(lengths=torch.cat(lengths)))
+    return Source(
+        torch.cat([pad(s.keys) for s in sources]), torch.cat([pad(s.values) for s in sources]), Mask(lengths=torch.cat(lengths))
+    )

@@ -22,8 +22,18 @@ class UniversalStack(Stack):
     token was updated, and `ponder` (B, T), steps plus remainder, through which the cost is learned.
     """
 
-    def __init__(self, shape: Shape, steps: int, positions: Positions, *, source_width: int | None = None, widths: None = None,
-                 embedding_dropout: nn.Module | None = None, halting: bool = True, threshold: float = 0.99):
+    def __init__(
+        self,
+        shape: Shape,
+        steps: int,
+        positions: Positions,
+        *,
+        source_width: int | None = None,
+        widths: None = None,
+        embedding_dropout: nn.Module | None = None,
+        halting: bool = True,
+        threshold: float = 0.99,
+    ):
         super().__init__(shape, 1, positions, source_width=source_width, embedding_dropout=embedding_dropout)
         first = next(self.layers())
         self.blocks.extend(share_weights(first) for _ in range(steps - 1))
@@ -32,12 +42,19 @@ class UniversalStack(Stack):
         self.steps: Tensor | None = None
         self.ponder: Tensor | None = None
 
-    def forward(self, x: Tensor, *, mask: Mask = NO_MASK, caches: Sequence[Cache] | None = None,
-                sources: Sequence[Source] | None = None, states: list[Tensor] | None = None,
-                begins: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mask: Mask = NO_MASK,
+        caches: Sequence[Cache] | None = None,
+        sources: Sequence[Source] | None = None,
+        states: list[Tensor] | None = None,
+        begins: Tensor | None = None,
+    ) -> Tensor:
         at, options = self.prepare(x, mask, caches, sources, begins)
         x = self.dropout(x)
-        mixed, spent = torch.zeros_like(x), x.new_zeros(x.shape[:2])              # (B, T, D), (B, T) probability used up
+        mixed, spent = torch.zeros_like(x), x.new_zeros(x.shape[:2])  # (B, T, D), (B, T) probability used up
         steps, remainder = torch.zeros_like(spent), torch.zeros_like(spent)
         for time, (block, given) in enumerate(zip(self.layers(), options)):
             collect(states, x)
@@ -47,7 +64,7 @@ class UniversalStack(Stack):
                 x = after
                 continue
             running = spent < self.threshold
-            p = self.halt(after).sigmoid()[..., 0]                                # (B, T)
+            p = self.halt(after).sigmoid()[..., 0]  # (B, T)
             last = running & ((spent + p >= self.threshold) | (time == len(options) - 1))
             weight = torch.where(last, 1 - spent, p) * running
             mixed = mixed + weight[..., None] * after

@@ -33,11 +33,17 @@ class Encoder(nn.Module):
         self.convolution = Convolution(settings.width, settings.convolution) if settings.convolution else None
         self.stack = build_stack(settings, regularize, causal=False, embedding_norm=settings.embedding_norm)
 
-    def forward(self, source: Tensor, lengths: Tensor, segments: Tensor | None = None,
-                states: list[Tensor] | None = None, documents: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        source: Tensor,
+        lengths: Tensor,
+        segments: Tensor | None = None,
+        states: list[Tensor] | None = None,
+        documents: Tensor | None = None,
+    ) -> Tensor:
         x = self.words(source)
         if self.segments is not None:
-            last = self.segments.num_embeddings - 1                               # RoBERTa has one segment
+            last = self.segments.num_embeddings - 1  # RoBERTa has one segment
             x = x + self.segments(torch.zeros_like(source) if segments is None else segments.clamp(max=last))
         if self.convolution is not None:
             x = self.convolution(x, lengths)
@@ -80,9 +86,9 @@ class Pool(nn.Module):
             return self.dense(x[:, 0]).tanh() if self.kind == "first" else self.dense(x[:, 0]).relu()
         if self.kind == "end":
             return x[torch.arange(len(x), device=x.device), (lengths - 1).clamp(min=0)]
-        real = torch.arange(x.size(1), device=x.device) < lengths[:, None]        # (B, S)
+        real = torch.arange(x.size(1), device=x.device) < lengths[:, None]  # (B, S)
         if self.kind == "max":
-            hidden = ~real & (lengths > 0)[:, None]   # of nothing, the largest is whatever fills it up
+            hidden = ~real & (lengths > 0)[:, None]  # of nothing, the largest is whatever fills it up
             return x.masked_fill(hidden[..., None], float("-inf")).amax(1)
         return (x * real[..., None]).sum(1) / lengths[:, None].clamp(min=1)
 
@@ -116,8 +122,14 @@ class MaskedWords(Reading):
 
         self.followed: Tensor | None = None
 
-    def forward(self, source: Tensor, lengths: Tensor, segments: Tensor | None = None, follows: Tensor | None = None,
-                documents: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        source: Tensor,
+        lengths: Tensor,
+        segments: Tensor | None = None,
+        follows: Tensor | None = None,
+        documents: Tensor | None = None,
+    ) -> Tensor:
         """The logits (B, S, V) of the word at each position. Where it is known whether the second text follows the first, what
         is thought of that (B, 2) is left behind in `followed`."""
         x = self.encoder(source, lengths, segments, documents=documents)
@@ -129,7 +141,7 @@ class MaskedWords(Reading):
         if self.followed is None:
             return torch.zeros((), device=batch.labels.device)
         follows, lengths = batch.inputs["follows"], batch.inputs["lengths"]
-        passes = len(self.followed) // len(follows)                               # two under R-Drop
+        passes = len(self.followed) // len(follows)  # two under R-Drop
         surprise = F.cross_entropy(self.followed.float(), follows.repeat(passes), reduction="none")
         return (surprise * (HIDDEN * lengths).repeat(passes)).sum() / passes
 
@@ -137,8 +149,14 @@ class MaskedWords(Reading):
 class EncoderClassifier(Reading):
     once = ("output", "pool.dense")
 
-    def __init__(self, settings: "EncoderModel", vocabulary: int, labels: int, regularize: "Regularize | None" = None,
-                 features: None = None):
+    def __init__(
+        self,
+        settings: "EncoderModel",
+        vocabulary: int,
+        labels: int,
+        regularize: "Regularize | None" = None,
+        features: None = None,
+    ):
         super().__init__(settings, vocabulary, regularize)
         self.pool = Pool(settings.pool, settings.width)
         self.output = nn.Linear(settings.width, labels)
@@ -159,14 +177,20 @@ class EncoderPointer(Reading):
 
     def forward(self, source: Tensor, lengths: Tensor, segments: Tensor | None = None) -> Tensor:
         """The logits (B, 2, S) of each position to be the first and the last of the answer; -inf behind a text's end."""
-        logits = self.output(self.encoder(source, lengths, segments)).transpose(1, 2)           # (B, 2, S)
-        outside = torch.arange(source.size(1), device=source.device) >= lengths[:, None].clamp(min=1)          # (B, S)
+        logits = self.output(self.encoder(source, lengths, segments)).transpose(1, 2)  # (B, 2, S)
+        outside = torch.arange(source.size(1), device=source.device) >= lengths[:, None].clamp(min=1)  # (B, S)
         return logits.masked_fill(outside[:, None], -torch.inf)
 
 
 class EncoderTagger(Reading):
-    def __init__(self, settings: "EncoderModel", vocabulary: int, labels: int, regularize: "Regularize | None" = None,
-                 features: None = None):
+    def __init__(
+        self,
+        settings: "EncoderModel",
+        vocabulary: int,
+        labels: int,
+        regularize: "Regularize | None" = None,
+        features: None = None,
+    ):
         super().__init__(settings, vocabulary, regularize)
         self.output = nn.Linear(settings.width, labels)
         initialise(self)

@@ -44,7 +44,7 @@ class Captioner(nn.Module):
 
     def read(self, pixels: Tensor) -> Tensor:
         """The map of each picture: (B, S, D)."""
-        return self.encoder(pixels)[:, self.settings.encoder.marks:]
+        return self.encoder(pixels)[:, self.settings.encoder.marks :]
 
 
 class LstmCaptioner(Captioner):
@@ -72,7 +72,7 @@ class LstmCaptioner(Captioner):
     def show(self, pixels: Tensor) -> tuple[list[Source], Carry]:
         """What the decoder may look at, projected once, and the state it begins from."""
         places = self.read(pixels)
-        begun = self.bridge(places.mean(1)).tanh().unflatten(1, (2, self.told.layers, -1))          # (B, 2, L, H)
+        begun = self.bridge(places.mean(1)).tanh().unflatten(1, (2, self.told.layers, -1))  # (B, 2, L, H)
         return [Source(*self.decoder.cross_attention.keys_values(places))], Carry(begun[:, 0], begun[:, 1])
 
     def forward(self, pixels: Tensor, target: Tensor) -> Tensor:
@@ -89,13 +89,13 @@ class LstmCaptioner(Captioner):
         place = self.decoder.place
         if not place.seen:
             return torch.zeros((), device=batch.labels.device)
-        passes = len(place.seen[0]) // len(batch.labels)                          # two under R-Drop
+        passes = len(place.seen[0]) // len(batch.labels)  # two under R-Drop
         labels = batch.labels.repeat(passes, 1)
         return (self.reinforced(place, labels) if isinstance(place, Hard) else self.uneven(place, labels)) / passes
 
     def uneven(self, place: Remembered, labels: Tensor) -> Tensor:
         """λ Σ_i (1 - Σ_t α_ti)², over the words that are said (eq. 14)."""
-        looked = place.weights()[:, 0] * (labels >= 0)[..., None]                 # (B, T, S)
+        looked = place.weights()[:, 0] * (labels >= 0)[..., None]  # (B, T, S)
         return self.told.doubly_stochastic * (1 - looked.sum(1)).square().sum()
 
     def reinforced(self, place: Hard, labels: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ class LstmCaptioner(Captioner):
         assert self.said is not None
         told, spoken = self.told, labels >= 0
         surprise = F.cross_entropy(self.said.detach().float().transpose(1, 2), labels, ignore_index=-1, reduction="none")
-        reward = -surprise.sum(1)                                                 # (B,) log p of each caption
+        reward = -surprise.sum(1)  # (B,) log p of each caption
         better = (reward - self.baseline)[:, None]
         loss = -(told.reinforce * better * place.chances()[:, 0] + told.entropy * place.entropy()[:, 0])
         with torch.no_grad():
@@ -114,7 +114,7 @@ class LstmCaptioner(Captioner):
     def start(self, inputs: Tensor, prefix: Tensor | None = None, room: int = 32) -> State:
         """Read the pictures, and tokens (B, P) already written, short ones filled with -1 on the left."""
         sources, carry = self.show(inputs)
-        for token in (() if prefix is None else prefix.unbind(1)):
+        for token in () if prefix is None else prefix.unbind(1):
             _, after = self.decoder(self.words(token.clamp(min=0))[:, None], carry, sources)
             carry = after.where(token >= 0, carry)
         return State(len(inputs), sources, [carry])
@@ -132,8 +132,9 @@ class LookingLstm(nn.Module):
         super().__init__()
         width, place = settings.width, Hard if settings.attention == "hard" else Remembered
         self.asks_with_word = settings.ask_with_word
-        self.cross_attention = Scored("additive", width + embedding * settings.ask_with_word, source_width,
-                                      settings.attention_width or width, place)
+        self.cross_attention = Scored(
+            "additive", width + embedding * settings.ask_with_word, source_width, settings.attention_width or width, place
+        )
         if isinstance(self.place, Hard):
             self.place.expected = settings.expected
         self.gate = nn.Linear(width, 1) if settings.gate else None
@@ -154,11 +155,11 @@ class LookingLstm(nn.Module):
         asked = torch.cat([state, y], dim=-1) if self.asks_with_word else state
         shared = asked.reshape(source.keys.size(0), -1, asked.size(-1))
         seen = self.cross_attention(shared, source.keys, source.values, mask=source.mask).reshape(*state.shape[:-1], -1)
-        return seen if self.gate is None else self.gate(state).sigmoid() * seen   # sec. 4.2.1
+        return seen if self.gate is None else self.gate(state).sigmoid() * seen  # sec. 4.2.1
 
     def forward(self, x: Tensor, carry: Carry, sources: list[Source]) -> tuple[Tensor, Carry]:
         features = []
-        for y in x.split(1, dim=1):                                               # (rows, 1, E)
+        for y in x.split(1, dim=1):  # (rows, 1, E)
             seen = self.look(carry.hidden[:, -1:], y, sources)
             state, carry = self.cells(torch.cat([y, seen], dim=-1), carry)
             features.append(y + self.from_state(state) + self.from_seen(seen))
@@ -172,11 +173,18 @@ class TransformerCaptioner(Captioner):
         assert told.kind == "transformer"
         shape = block_shape(told, regularize)
         assert shape.key_width is not None
-        positions = build_positions(told.positions, width=told.width, heads=told.heads, key_width=shape.key_width,
-                                    max_length=settings.max_length + 1, causal=True)
+        positions = build_positions(
+            told.positions,
+            width=told.width,
+            heads=told.heads,
+            key_width=shape.key_width,
+            max_length=settings.max_length + 1,
+            causal=True,
+        )
         self.words = Embedding(vocabulary, told.width)
-        self.decoder = Stack(shape, told.layers, positions, source_width=settings.encoder.width,
-                             embedding_dropout=embedding_dropout(regularize))
+        self.decoder = Stack(
+            shape, told.layers, positions, source_width=settings.encoder.width, embedding_dropout=embedding_dropout(regularize)
+        )
         self.output = nn.Linear(told.width, vocabulary, bias=False)
         initialise(self.decoder)
         if told.tie:

@@ -61,9 +61,9 @@ class Clip(nn.Module):
         if isinstance(self.image, PictureEncoder):
             initialise_tower(self.image.stack)
             if self.image.class_token is not None:
-                nn.init.normal_(self.image.class_token, std=settings.image.width ** -0.5)
+                nn.init.normal_(self.image.class_token, std=settings.image.width**-0.5)
         for projection in (self.image_projection, self.text_projection):
-            nn.init.normal_(projection.weight, std=projection.in_features ** -0.5)
+            nn.init.normal_(projection.weight, std=projection.in_features**-0.5)
 
     def forward(self, pixels: Tensor, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Vectors of pictures and of texts (B, E), and what their products are multiplied by."""
@@ -71,7 +71,7 @@ class Clip(nn.Module):
 
     def image_features(self, pixels: Tensor) -> Tensor:
         """A vector of length 1 of each picture: (B, E)."""
-        x = self.image(pixels)                                                    # (B, N, D)
+        x = self.image(pixels)  # (B, N, D)
         x = x[:, 0] if self.settings.image.pool == "class" else x.mean(1)
         return unit(self.image_projection(x))
 
@@ -107,7 +107,7 @@ def initialise_tower(stack: Stack) -> None:
     """Matrices by the width and depth of their tower, as the authors' code has it."""
     for block in stack.layers():
         width = block.self_attention.to_q.in_features
-        inside, out = width ** -0.5, (2 * width * len(stack.blocks)) ** -0.5
+        inside, out = width**-0.5, (2 * width * len(stack.blocks)) ** -0.5
         for layer in (block.self_attention.to_q, block.self_attention.to_k, block.self_attention.to_v):
             nn.init.normal_(layer.weight, std=inside)
         nn.init.normal_(block.self_attention.to_out.weight, std=out)

@@ -27,14 +27,14 @@ class PictureMap(nn.Module):
         super().__init__()
         self.places = build_grid(settings.positions, width=settings.width, grid=grid, marks=0)
         if isinstance(self.places, Learned):
-            nn.init.normal_(self.places.table.weight, std=0.02)                   # what a place shows counts more at first
+            nn.init.normal_(self.places.table.weight, std=0.02)  # what a place shows counts more at first
 
     def channels(self, pixels: Tensor) -> Tensor:
         """(B, D, rows, columns)"""
         raise NotImplementedError
 
     def forward(self, pixels: Tensor) -> Tensor:
-        x = self.channels(pixels).flatten(2).transpose(1, 2)                      # (B, S, D)
+        x = self.channels(pixels).flatten(2).transpose(1, 2)  # (B, S, D)
         return self.places.embed(x, torch.arange(x.size(1), device=x.device))
 
 
@@ -42,8 +42,12 @@ class Cnn(PictureMap):
     def __init__(self, settings: "CnnEncoder", size: tuple[int, int]):
         super().__init__(settings, settings.grid(size))
         self.normalise = Normalise(settings.mean, settings.deviation)
-        self.blocks = nn.Sequential(*(ConvolutionBlock(before, width, stride) for before, width, stride
-                                      in zip([3, *settings.widths], settings.widths, settings.strides)))
+        self.blocks = nn.Sequential(
+            *(
+                ConvolutionBlock(before, width, stride)
+                for before, width, stride in zip([3, *settings.widths], settings.widths, settings.strides)
+            )
+        )
 
     def channels(self, pixels: Tensor) -> Tensor:
         return self.blocks(self.normalise(pixels).to(next(self.parameters()).dtype))
@@ -54,8 +58,13 @@ class ConvolutionBlock(nn.Module):
 
     def __init__(self, width: int, out: int, stride: int):
         super().__init__()
-        self.inner = nn.Sequential(nn.Conv2d(width, out, 3, stride, padding=1, bias=False), group_norm(out), nn.ReLU(),
-                                   nn.Conv2d(out, out, 3, padding=1, bias=False), group_norm(out))
+        self.inner = nn.Sequential(
+            nn.Conv2d(width, out, 3, stride, padding=1, bias=False),
+            group_norm(out),
+            nn.ReLU(),
+            nn.Conv2d(out, out, 3, padding=1, bias=False),
+            group_norm(out),
+        )
         self.shortcut = nn.Sequential(nn.Conv2d(width, out, 1, stride, bias=False), group_norm(out))
 
     def forward(self, x: Tensor) -> Tensor:

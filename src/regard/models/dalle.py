@@ -27,17 +27,23 @@ class Dalle(nn.Module):
     recordable = True
     """Its steps never ask the device anything."""
 
-    def __init__(self, settings: "DalleModel", words: int, codes: int, grid: tuple[int, int],
-                 regularize: "Regularize | None" = None):
+    def __init__(
+        self, settings: "DalleModel", words: int, codes: int, grid: tuple[int, int], regularize: "Regularize | None" = None
+    ):
         super().__init__()
         self.settings, self.grid = settings, grid
-        text = 1 + settings.text_length                                           # positions before the picture
+        text = 1 + settings.text_length  # positions before the picture
         self.text, self.first_code = text, words + settings.text_length
         self.vocabulary = self.first_code + codes
         grids = [None if see == "full" else Grid(text, grid[1], see, settings.kernel) for see in settings.patterns()]
         self.words = nn.Embedding(self.vocabulary, settings.width)
-        self.decoder = Stack(block_shape(settings, regularize), settings.layers, TextThenGrid(settings.width, text, grid),
-                             grids=grids, embedding_dropout=embedding_dropout(regularize))
+        self.decoder = Stack(
+            block_shape(settings, regularize),
+            settings.layers,
+            TextThenGrid(settings.width, text, grid),
+            grids=grids,
+            embedding_dropout=embedding_dropout(regularize),
+        )
         self.output = nn.Linear(settings.width, self.vocabulary, bias=False)
         initialise(self)
 

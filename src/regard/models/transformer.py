@@ -25,24 +25,41 @@ class Transformer(nn.Module):
     recordable = True
     """Its steps never ask the device anything."""
 
-    def __init__(self, settings: "TransformerModel", source_vocabulary: int, target_vocabulary: int,
-                 regularize: "Regularize | None" = None):
+    def __init__(
+        self, settings: "TransformerModel", source_vocabulary: int, target_vocabulary: int, regularize: "Regularize | None" = None
+    ):
         super().__init__()
         self.settings = settings
         shape = block_shape(settings, regularize)
 
         def positions(causal: bool) -> Positions:
             assert shape.key_width is not None
-            return build_positions(settings.positions, width=settings.width, heads=settings.heads, key_width=shape.key_width,
-                                   max_length=settings.max_length + 1 + settings.positions.offset, causal=causal)
+            return build_positions(
+                settings.positions,
+                width=settings.width,
+                heads=settings.heads,
+                key_width=shape.key_width,
+                max_length=settings.max_length + 1 + settings.positions.offset,
+                causal=causal,
+            )
 
         embedding = partial(Embedding, width=settings.width, scaled=settings.scale_embedding)
         self.source_embedding = embedding(source_vocabulary)
         self.target_embedding = self.source_embedding if settings.tie in ("all", "embeddings") else embedding(target_vocabulary)
-        self.encoder = self.build_stack(shape, settings.encoder_layers, positions(False), widths=settings.encoder_widths,
-                                        embedding_dropout=embedding_dropout(regularize))
-        self.decoder = self.build_stack(shape, settings.decoder_layers, positions(True), source_width=self.encoder.width,
-                                        embedding_dropout=embedding_dropout(regularize))
+        self.encoder = self.build_stack(
+            shape,
+            settings.encoder_layers,
+            positions(False),
+            widths=settings.encoder_widths,
+            embedding_dropout=embedding_dropout(regularize),
+        )
+        self.decoder = self.build_stack(
+            shape,
+            settings.decoder_layers,
+            positions(True),
+            source_width=self.encoder.width,
+            embedding_dropout=embedding_dropout(regularize),
+        )
         self.output = nn.Linear(settings.width, target_vocabulary, bias=settings.output_bias)
         initialise(self)
         if settings.tie in ("all", "target"):
@@ -60,18 +77,19 @@ class Transformer(nn.Module):
     def encode(self, source: Tensor, lengths: Tensor, begins: Tensor | None = None) -> list[Source]:
         """Read source ids (B, S), each row valid up to its length; what each decoder layer will look at."""
         mask = Mask(lengths=lengths)
-        memory = self.encoder(self.source_embedding(source), mask=mask, begins=begins)      # (B, S, D)
+        memory = self.encoder(self.source_embedding(source), mask=mask, begins=begins)  # (B, S, D)
         return [block.look_at(memory, mask) for block in self.decoder.layers()]
 
     def forward(self, source: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
         """The logits (B, T, V) of the word after each target position, given all before it."""
         begins = self.draw_begins(source)
-        x = self.decoder(self.target_embedding(target), mask=Mask(causal=True), sources=self.encode(source, lengths, begins),
-                         begins=begins)
+        x = self.decoder(
+            self.target_embedding(target), mask=Mask(causal=True), sources=self.encode(source, lengths, begins), begins=begins
+        )
         return self.say(x)
 
     def say(self, x: Tensor) -> Tensor:
-        return self.output(x * self.settings.width ** -0.5 if self.settings.scale_output else x)
+        return self.output(x * self.settings.width**-0.5 if self.settings.scale_output else x)
 
     def draw_begins(self, source: Tensor) -> Tensor | None:
         """While training, where the positions of each source and its target begin: (B,), if anywhere but at 0."""

@@ -16,17 +16,18 @@ if TYPE_CHECKING:
 
 
 class UniversalTransformer(Transformer):
-    recordable = False                                # how long it thinks is decided as it does
+    recordable = False  # how long it thinks is decided as it does
     settings: "UniversalModel"
     encoder: UniversalStack
     decoder: UniversalStack
 
-    def __init__(self, settings: "UniversalModel", source_vocabulary: int, target_vocabulary: int,
-                 regularize: "Regularize | None" = None):
+    def __init__(
+        self, settings: "UniversalModel", source_vocabulary: int, target_vocabulary: int, regularize: "Regularize | None" = None
+    ):
         super().__init__(settings, source_vocabulary, target_vocabulary, regularize)
         for stack in (self.encoder, self.decoder):
             if stack.halt is not None:
-                nn.init.ones_(stack.halt.bias)        # early in training, think little
+                nn.init.ones_(stack.halt.bias)  # early in training, think little
 
     def build_stack(self, shape: Shape, layers: int, positions: Positions, **options: Any) -> UniversalStack:
         halting = self.settings.halting == "act"
@@ -41,7 +42,7 @@ class UniversalTransformer(Transformer):
         """The ponder cost of the last forward pass, summed over its words (Graves 2016, eq. 13)."""
         if self.encoder.ponder is None or self.decoder.ponder is None:
             return torch.zeros((), device=batch.labels.device)
-        passes = len(self.decoder.ponder) // len(batch.labels)                    # two under R-Drop
+        passes = len(self.decoder.ponder) // len(batch.labels)  # two under R-Drop
         source, lengths = batch.inputs["source"], batch.inputs["lengths"]
         read = torch.arange(source.size(1), device=lengths.device) < lengths[:, None]
         said = batch.labels >= 0

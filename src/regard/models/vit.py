@@ -51,16 +51,22 @@ class PictureEncoder(nn.Module):
         self.patches = Patches(width, patch, grid, settings.patch_bias)
         self.class_token = nn.Parameter(torch.zeros(width)) if settings.pool == "class" else None
         self.distillation_token = nn.Parameter(torch.zeros(width)) if settings.distilled != "none" else None
-        self.stack = Stack(block_shape(settings, regularize), settings.layers,
-                           build_grid(settings.positions, width=width, grid=grid, marks=settings.marks),
-                           embedding_dropout=embedding_dropout(regularize), embedding_norm=settings.embedding_norm)
+        self.stack = Stack(
+            block_shape(settings, regularize),
+            settings.layers,
+            build_grid(settings.positions, width=width, grid=grid, marks=settings.marks),
+            embedding_dropout=embedding_dropout(regularize),
+            embedding_norm=settings.embedding_norm,
+        )
         self.normalise = Normalise(settings.mean, settings.deviation)
 
     def forward(self, pixels: Tensor, states: list[Tensor] | None = None) -> Tensor:
         if tuple(pixels.shape[2:]) != self.size:
-            raise Mistake(f"pictures of {shape_of(pixels.shape[2:])} pixels, the model reads {shape_of(self.size)}: bring them "
-                          "to that size, or fit the model to theirs with resize(size)")
-        x = self.patches(self.normalised(pixels))                                 # (B, N, D)
+            raise Mistake(
+                f"pictures of {shape_of(pixels.shape[2:])} pixels, the model reads {shape_of(self.size)}: bring them "
+                "to that size, or fit the model to theirs with resize(size)"
+            )
+        x = self.patches(self.normalised(pixels))  # (B, N, D)
         marks = [mark.expand(len(x), 1, -1) for mark in (self.class_token, self.distillation_token) if mark is not None]
         return self.stack(torch.cat([*marks, x], dim=1), states=states)
 
@@ -148,7 +154,7 @@ def fitted(weights: dict[str, Tensor], name: str, encoder: PictureEncoder) -> di
 
 def interpolated(table: Tensor, marks: int, old: Size, new: Size) -> Tensor:
     """Positions (marks + old, D) for another grid (marks + new, D); those of the marks stay."""
-    grid = table[marks:].float().unflatten(0, old).permute(2, 0, 1)[None]         # (1, D, rows, columns)
+    grid = table[marks:].float().unflatten(0, old).permute(2, 0, 1)[None]  # (1, D, rows, columns)
     grid = F.interpolate(grid, size=new, mode="bicubic", align_corners=False)
     return torch.cat([table[:marks], grid[0].flatten(1).T.to(table.dtype)])
 

@@ -29,7 +29,7 @@ class BlockPlan:
     @property
     def deck_a_position(self) -> int:
         """The deck's multiplications for one position: width · width · tokens."""
-        return self.shape.width ** 2 * self.tokens
+        return self.shape.width**2 * self.tokens
 
     @property
     def deck_a_sequence(self) -> int:
@@ -61,9 +61,13 @@ class BlockPlan:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "shape": asdict(self.shape), "tokens": self.tokens, "parameters": self.parameters,
-            "parts": [{**asdict(part.place), "parameters": part.parameters, "multiplications": part.multiplications}
-                      for part in self.parts],
+            "shape": asdict(self.shape),
+            "tokens": self.tokens,
+            "parameters": self.parameters,
+            "parts": [
+                {**asdict(part.place), "parameters": part.parameters, "multiplications": part.multiplications}
+                for part in self.parts
+            ],
             "multiplications": self.total.multiplications,
             "multiplications_a_position": self.total.multiplications // self.tokens,
             "deck": {"a_position": self.deck_a_position, "a_sequence": self.deck_a_sequence, "left_out": self.left_out()},
@@ -74,11 +78,24 @@ def times(deck: int, mine: int) -> str:
     return f"the deck's figure is {deck / mine:.1f} times that" if deck >= mine else f"{mine / deck:.1f} times the deck's figure"
 
 
-def plan_block(*, width: int = 32, heads: int = 2, key_width: int | None = 32, feed_forward: int = 32, tokens: int = 600,
-               activation: str = "relu", norm: str = "layer") -> BlockPlan:
+def plan_block(
+    *,
+    width: int = 32,
+    heads: int = 2,
+    key_width: int | None = 32,
+    feed_forward: int = 32,
+    tokens: int = 600,
+    activation: str = "relu",
+    norm: str = "layer",
+) -> BlockPlan:
     """One encoder block on a sequence of `tokens`; the defaults are the deck's."""
-    for name, value in (("width", width), ("heads", heads), ("key_width", key_width), ("feed_forward", feed_forward),
-                        ("tokens", tokens)):
+    for name, value in (
+        ("width", width),
+        ("heads", heads),
+        ("key_width", key_width),
+        ("feed_forward", feed_forward),
+        ("tokens", tokens),
+    ):
         if value is not None and value < 1:
             raise Mistake(f"{name} = {value}: a block needs at least 1")
     if key_width is None and width % heads:

@@ -27,8 +27,10 @@ from regard.layers.recurrent import CELLS, Carry, Recurrent
 from regard.plan.throughput import helpful_threads, take_turns
 
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}
-GRID = {"cpu": ([32, 64, 128, 256, 512, 1024, 2048, 4096], [64, 128, 256, 512, 1024]),
-        "cuda": ([128, 256, 512, 1024, 2048, 4096, 8192, 16384], [256, 512, 1024, 2048, 4096])}
+GRID = {
+    "cpu": ([32, 64, 128, 256, 512, 1024, 2048, 4096], [64, 128, 256, 512, 1024]),
+    "cuda": ([128, 256, 512, 1024, 2048, 4096, 8192, 16384], [256, 512, 1024, 2048, 4096]),
+}
 """Values of n and of d to time; a GPU needs larger ones before anything but starting its kernels shows."""
 LARGEST = 3
 """Sizes that a slope is fitted to."""
@@ -91,7 +93,7 @@ def recurrence(s: Sizes) -> Callable[[Tensor], Tensor]:
     cells = Recurrent(s.cell, s.d, s.d)
 
     def read(x: Tensor) -> Tensor:
-        blank = x.new_zeros(x.size(0), 1, s.d)                                    # (B, layers, D)
+        blank = x.new_zeros(x.size(0), 1, s.d)  # (B, layers, D)
         return cells(x, Carry(blank, blank if s.cell == "lstm" else None))[0]
 
     return read
@@ -107,18 +109,54 @@ def reach(n: int, width: int) -> int:
 
 
 LAYERS = [
-    LayerType("self-attention", "n²d", lambda s: s.n**2 * s.d,
-              lambda s: "4nd² + 2n²d", lambda s: 4 * s.n * s.d**2 + 2 * s.n**2 * s.d,
-              "1", lambda s: 1, "1", lambda s: 1, self_attention),
-    LayerType("recurrent", "nd²", lambda s: s.n * s.d**2,
-              lambda s: f"{2 * GATES[s.cell]}nd²", lambda s: 2 * GATES[s.cell] * s.n * s.d**2,
-              "n", lambda s: s.n, "n", lambda s: s.n, recurrence),
-    LayerType("convolutional", "knd²", lambda s: s.k * s.n * s.d**2,
-              lambda s: "2knd²", lambda s: 2 * s.k * s.n * s.d**2,
-              "1", lambda s: 1, "n/k", lambda s: reach(s.n, s.k), convolution),
-    LayerType("restricted attention", "rnd", lambda s: s.r * s.n * s.d,
-              lambda s: "4nd² + 2pd", lambda s: 4 * s.n * s.d**2 + 2 * scored_pairs(s.n, s.window) * s.d,
-              "1", lambda s: 1, "n/r", lambda s: reach(s.n, s.r), restricted_self_attention),
+    LayerType(
+        "self-attention",
+        "n²d",
+        lambda s: s.n**2 * s.d,
+        lambda s: "4nd² + 2n²d",
+        lambda s: 4 * s.n * s.d**2 + 2 * s.n**2 * s.d,
+        "1",
+        lambda s: 1,
+        "1",
+        lambda s: 1,
+        self_attention,
+    ),
+    LayerType(
+        "recurrent",
+        "nd²",
+        lambda s: s.n * s.d**2,
+        lambda s: f"{2 * GATES[s.cell]}nd²",
+        lambda s: 2 * GATES[s.cell] * s.n * s.d**2,
+        "n",
+        lambda s: s.n,
+        "n",
+        lambda s: s.n,
+        recurrence,
+    ),
+    LayerType(
+        "convolutional",
+        "knd²",
+        lambda s: s.k * s.n * s.d**2,
+        lambda s: "2knd²",
+        lambda s: 2 * s.k * s.n * s.d**2,
+        "1",
+        lambda s: 1,
+        "n/k",
+        lambda s: reach(s.n, s.k),
+        convolution,
+    ),
+    LayerType(
+        "restricted attention",
+        "rnd",
+        lambda s: s.r * s.n * s.d,
+        lambda s: "4nd² + 2pd",
+        lambda s: 4 * s.n * s.d**2 + 2 * scored_pairs(s.n, s.window) * s.d,
+        "1",
+        lambda s: 1,
+        "n/r",
+        lambda s: reach(s.n, s.r),
+        restricted_self_attention,
+    ),
 ]
 
 
@@ -158,8 +196,11 @@ class LayersPlan:
 
     @property
     def slopes(self) -> list[Slope]:
-        return [slope(kind, self.sizes, over, [t for t in timings if t.layer == kind.name])
-                for over, timings in self.over.items() for kind in LAYERS]
+        return [
+            slope(kind, self.sizes, over, [t for t in timings if t.layer == kind.name])
+            for over, timings in self.over.items()
+            for kind in LAYERS
+        ]
 
     @property
     def notes(self) -> list[str]:
@@ -176,27 +217,48 @@ class LayersPlan:
         if not self.over:
             return told
         repeats = min(len(t.seconds) for timings in self.over.values() for t in timings)
-        told.append(f"Times: one sequence, forward only, fp32, {self.device}; median and quartiles of {repeats} repeats, "
-                    "in each of which all layers and sizes take turns.")
+        told.append(
+            f"Times: one sequence, forward only, fp32, {self.device}; median and quartiles of {repeats} repeats, "
+            "in each of which all layers and sizes take turns."
+        )
         return [*told, *about_slopes(self.slopes)]
 
     def to_json(self) -> dict[str, Any]:
         s = self.sizes
         return {
             **asdict(s),
-            "layers": [{"layer": kind.name, "core": kind.order, "core_multiplications": kind.core(s),
-                        "exact": kind.formula(s), "exact_multiplications": kind.exact(s),
-                        "sequential_steps": kind.steps(s), "path_length": kind.path(s)} for kind in LAYERS],
+            "layers": [
+                {
+                    "layer": kind.name,
+                    "core": kind.order,
+                    "core_multiplications": kind.core(s),
+                    "exact": kind.formula(s),
+                    "exact_multiplications": kind.exact(s),
+                    "sequential_steps": kind.steps(s),
+                    "path_length": kind.path(s),
+                }
+                for kind in LAYERS
+            ],
             "device": self.device,
-            "times": [{"over": over, **asdict(t), "low": t.quartiles[0], "median": t.quartiles[1], "high": t.quartiles[2]}
-                      for over, timings in self.over.items() for t in timings],
+            "times": [
+                {"over": over, **asdict(t), "low": t.quartiles[0], "median": t.quartiles[1], "high": t.quartiles[2]}
+                for over, timings in self.over.items()
+                for t in timings
+            ],
             "slopes": [asdict(found) for found in self.slopes],
             "notes": self.notes,
         }
 
 
-def plan_layers(sizes: Sizes | None = None, *, measure: bool = True, device: torch.device | str = "cpu",
-                n: Sequence[int] | None = None, d: Sequence[int] | None = None, repeats: int = 9) -> LayersPlan:
+def plan_layers(
+    sizes: Sizes | None = None,
+    *,
+    measure: bool = True,
+    device: torch.device | str = "cpu",
+    n: Sequence[int] | None = None,
+    d: Sequence[int] | None = None,
+    repeats: int = 9,
+) -> LayersPlan:
     """Table 1 at these sizes; with `measure`, each layer timed over values of n at the given d, and of d at the given n."""
     sizes, device = sizes or Sizes(), torch.device(device)
     sizes.check()
@@ -225,7 +287,7 @@ def time_layers(over: dict[str, list[Sizes]], device: torch.device, repeats: int
     with device:
         calls = [on(kind.build(point), torch.randn(1, point.n, point.d)) for _, kind, point in cases]
     found: dict[str, list[Timing]] = {axis: [] for axis in over}
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):     # else convolutions and cells, alone, have less than fp32
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # else convolutions and cells, alone, have less than fp32
         times = take_turns(calls, device, repeats=repeats)
     for (axis, kind, point), seconds in zip(cases, times):
         found[axis].append(Timing(kind.name, point.n, point.d, seconds))
@@ -242,8 +304,14 @@ def slope(kind: LayerType, sizes: Sizes, over: str, timings: list[Timing]) -> Sl
     values = [getattr(t, over) for t in last]
     points = [replace(sizes, **{over: value}) for value in values]
     lines = [exponent(values, seconds) for seconds in zip(*(t.seconds for t in last))]
-    return Slope(kind.name, over, values, exponent(values, map(kind.core, points)), exponent(values, map(kind.exact, points)),
-                 quartiles(lines))
+    return Slope(
+        kind.name,
+        over,
+        values,
+        exponent(values, map(kind.core, points)),
+        exponent(values, map(kind.exact, points)),
+        quartiles(lines),
+    )
 
 
 def exponent(sizes: Sequence[int], work: Any) -> float:
@@ -258,10 +326,15 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 def about_slopes(slopes: list[Slope]) -> list[str]:
     """Where the clock disagrees with the count, and what that is likely to be."""
-    apart = [f"{s.layer} over {s.over} ({s.measured[1]:.2f}, counted {s.exact:.2f})" for s in slopes
-             if abs(s.measured[1] - s.exact) > APART]
+    apart = [
+        f"{s.layer} over {s.over} ({s.measured[1]:.2f}, counted {s.exact:.2f})"
+        for s in slopes
+        if abs(s.measured[1] - s.exact) > APART
+    ]
     if not apart:
         return []
-    return [f"Measured exponents more than {APART} from the counted ones: {'; '.join(apart)}. Small sizes are dominated by what "
-            "does not grow with them (starting kernels, the steps of a loop), which flattens the growth; work beside the matrix "
-            "products, and data that outgrow a cache, steepen it."]
+    return [
+        f"Measured exponents more than {APART} from the counted ones: {'; '.join(apart)}. Small sizes are dominated by what "
+        "does not grow with them (starting kernels, the steps of a loop), which flattens the growth; work beside the matrix "
+        "products, and data that outgrow a cache, steepen it."
+    ]

@@ -44,7 +44,7 @@ def training_memory(model: nn.Module, train: Training, precision: str, source: i
     kept = {
         "parameters": 4 * count,
         "gradients": 4 * count,
-        "optimiser": 4 * (2 * (count - muon) + muon),                             # Adam two moments, Muon one
+        "optimiser": 4 * (2 * (count - muon) + muon),  # Adam two moments, Muon one
         "moving average": 4 * count if train.ema else 0,
         "bf16 weights": 2 * sum(m.weight.numel() for m in model.modules() if isinstance(m, nn.Linear)) if bf16 else 0,
         "activations": round(sentences * activations(model, source, target, bf16)),
@@ -75,8 +75,8 @@ def kept_by(module: nn.Module, name: str, source: int, target: int, b: int) -> i
         keys = source if cross else rows
         queried, looked_at = module.to_q.in_features, module.to_k.in_features
         inputs = b * rows * queried + (2 * b * keys * looked_at if b == 2 else 0)
-        asked = module.to_q.out_features + module.to_out.in_features               # H·K + H·J
-        answering = module.to_k.out_features + module.to_v.out_features            # G·K + G·J
+        asked = module.to_q.out_features + module.to_out.in_features  # H·K + H·J
+        answering = module.to_k.out_features + module.to_v.out_features  # G·K + G·J
         mask = rows * keys * module.heads if module.attend.dropout > 0 else 0
         return inputs + b * (rows * asked + keys * answering) + 4 * rows * module.heads + mask
     if isinstance(module, Stack):
@@ -91,7 +91,7 @@ def kept_by(module: nn.Module, name: str, source: int, target: int, b: int) -> i
             return 0
         rows, columns = module.grid  # type: ignore[misc]
         return b * int(rows) * int(columns) * module.in_channels * module.stride[0] * module.stride[1]
-    if isinstance(module, nn.Conv1d):                                             # and what its gates are of
+    if isinstance(module, nn.Conv1d):  # and what its gates are of
         return b * rows * (module.in_channels + module.out_channels)
     if isinstance(module, nn.RNNBase):
         directions = 2 if module.bidirectional else 1

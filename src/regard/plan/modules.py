@@ -26,8 +26,15 @@ from regard.attention.scores import Scored
 from regard.models.cnn import PictureMap
 
 GATES = {nn.RNN: 1, nn.GRU: 3, nn.LSTM: 4}
-STEPS = {"to_q": "queries", "to_k": "keys", "to_v": "values", "to_out": "output",
-         "inner": "inner", "gate": "gate", "outer": "outer"}
+STEPS = {
+    "to_q": "queries",
+    "to_k": "keys",
+    "to_v": "values",
+    "to_out": "output",
+    "inner": "inner",
+    "gate": "gate",
+    "outer": "outer",
+}
 
 
 @dataclass(frozen=True)
@@ -72,6 +79,7 @@ def parts(model: nn.Module, source: int, target: int, prefix: str = "") -> list[
 
 def lay_out(model: nn.Module, size: tuple[int, int]) -> None:
     """Note what the convolutions over pictures of this size give out, rows and columns (`grid`), where they do not say."""
+
     def note(module: nn.Conv2d, args: tuple, output: torch.Tensor) -> None:
         module.grid = tuple(output.shape[2:])  # type: ignore[assignment]
 
@@ -108,8 +116,8 @@ def work(module: nn.Module, name: str, rows: int, source: int) -> Iterator[tuple
         yield place_of(f"{name}.weight"), (source if projects_source else rows) * module.in_features * module.out_features
     elif isinstance(module, MultiHead):
         pairs = rows * (source if name.endswith("cross_attention") else rows)
-        yield place_of(f"{name}.scores"), pairs * module.to_q.out_features         # H·K
-        yield place_of(f"{name}.mixing"), pairs * module.to_out.in_features        # H·J
+        yield place_of(f"{name}.scores"), pairs * module.to_q.out_features  # H·K
+        yield place_of(f"{name}.mixing"), pairs * module.to_out.in_features  # H·J
 
 
 def place_of(name: str) -> Place:
@@ -123,8 +131,9 @@ def place_of(name: str) -> Place:
             return Place(stack, int(layer), "residual projection")
         case ["encoder" as stack, "convolution", *_]:
             return Place(stack, None, "convolutions")
-        case ["encoder" | "image" as stack, "network" | "blocks" as kind, *_, "weight" | "bias"] if "attention" not in name \
-                and "feed_forward" not in name:
+        case ["encoder" | "image" as stack, "network" | "blocks" as kind, *_, "weight" | "bias"] if (
+            "attention" not in name and "feed_forward" not in name
+        ):
             return Place(stack, None, "convolutions")
         case [stack, "blocks", layer, kind, step, *_]:
             return Place(stack, int(layer), kind.replace("_", "-"), STEPS.get(step, step))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from regard.plan.planner import Plan
 
-GIB = 2 ** 30
+GIB = 2**30
 KEPT = ("parameters", "gradients", "optimiser", "moving average", "bf16 weights")
 
 
@@ -64,16 +64,23 @@ class Way:
 
     @property
     def fits(self) -> bool:
-        return self.total < 0.9 * self.room           # the allocator and the kernels need the rest
+        return self.total < 0.9 * self.room  # the allocator and the kernels need the rest
 
     @property
     def step(self) -> float:
         return self.computing + self.waiting
 
     def to_json(self) -> dict[str, Any]:
-        return {"way": self.name, "memory": {**self.memory, "total": self.total}, "fits": self.fits, "sent_a_step": self.sent,
-                "computing_seconds": self.computing, "waiting_seconds": self.waiting, "step_seconds": self.step,
-                "about": self.about}
+        return {
+            "way": self.name,
+            "memory": {**self.memory, "total": self.total},
+            "fits": self.fits,
+            "sent_a_step": self.sent,
+            "computing_seconds": self.computing,
+            "waiting_seconds": self.waiting,
+            "step_seconds": self.step,
+            "about": self.about,
+        }
 
 
 def spread(plan: "Plan", gpus: int, machine: Machine | None = None) -> list[Way]:
@@ -110,8 +117,15 @@ def ddp(plan: "Plan", gpus: int, machine: Machine) -> Way:
     memory = {name: float(held(plan).get(name, 0)) for name in KEPT} | read_by_one(plan, gpus)
     sent = 2 * (gpus - 1) / gpus * 4 * plan.parameters
     work = computing(plan, gpus, machine)
-    return Way("ddp", tidy(memory), sent, work, max(0.0, sent / machine.rate(gpus) - work * 2 / 3), machine.memory,
-               "the whole model on every GPU")
+    return Way(
+        "ddp",
+        tidy(memory),
+        sent,
+        work,
+        max(0.0, sent / machine.rate(gpus) - work * 2 / 3),
+        machine.memory,
+        "the whole model on every GPU",
+    )
 
 
 def fsdp(plan: "Plan", gpus: int, machine: Machine) -> Way:
@@ -123,16 +137,26 @@ def fsdp(plan: "Plan", gpus: int, machine: Machine) -> Way:
     made = sum(part.parameters for part in crossing if part.place.step in ("keys", "values"))
     outside, largest = plan.parameters - sum(blocks.values()), max(blocks.values(), default=0)
     cast = held(plan).get("bf16 weights", 0) * (largest + outside) / plan.parameters
-    memory = {name: held(plan).get(name, 0) / gpus for name in KEPT if name != "bf16 weights"} \
-        | {"gathered": 4.0 * (2 * largest + outside) + 4.0 * (largest + outside), "bf16 weights": cast} | read_by_one(plan, gpus)
+    memory = (
+        {name: held(plan).get(name, 0) / gpus for name in KEPT if name != "bf16 weights"}
+        | {"gathered": 4.0 * (2 * largest + outside) + 4.0 * (largest + outside), "bf16 weights": cast}
+        | read_by_one(plan, gpus)
+    )
     micro = plan.recipe.train.gradient_accumulation_steps
-    if micro > 1:                                     # they are reduced after the last micro-batch, and whole until then
+    if micro > 1:  # they are reduced after the last micro-batch, and whole until then
         memory["gradients"] = 4.0 * plan.parameters
     gathered = 2 * micro * (plan.parameters - outside + looking) + micro * outside
     sent = (gpus - 1) / gpus * 4 * (gathered + plan.parameters + made)
     work = computing(plan, gpus, machine)
-    return Way("fsdp", tidy(memory), sent, work, max(0.0, sent / machine.rate(gpus) - work), machine.memory,
-               "weights, gradients, optimiser sharded")
+    return Way(
+        "fsdp",
+        tidy(memory),
+        sent,
+        work,
+        max(0.0, sent / machine.rate(gpus) - work),
+        machine.memory,
+        "weights, gradients, optimiser sharded",
+    )
 
 
 def three_d(plan: "Plan", gpus: int, machine: Machine) -> Way:
@@ -149,18 +173,29 @@ def cut(plan: "Plan", gpus: int, machine: Machine, tensor: int, pipeline: int, l
     copies = gpus // (tensor * pipeline)
     examples = max(1, round(plan.tokens_a_step / max(plan.lengths)))
     micro = math.ceil(examples / copies)
-    one = {name: size / max(1, round(plan.recipe.train.budget(max(plan.lengths)) / max(plan.lengths)))
-           for name, size in held(plan).items() if name not in KEPT}
-    memory = {name: held(plan).get(name, 0) / (tensor * pipeline) for name in KEPT} \
-        | {name: size / (tensor * pipeline) * min(pipeline, micro) for name, size in one.items()}
+    one = {
+        name: size / max(1, round(plan.recipe.train.budget(max(plan.lengths)) / max(plan.lengths)))
+        for name, size in held(plan).items()
+        if name not in KEPT
+    }
+    memory = {name: held(plan).get(name, 0) / (tensor * pipeline) for name in KEPT} | {
+        name: size / (tensor * pipeline) * min(pipeline, micro) for name, size in one.items()
+    }
     inside = 4 * 2 * (tensor - 1) / tensor * 2 * max(plan.lengths) * width * layers / pipeline * micro
     between = 2 * 2 * max(plan.lengths) * width / tensor * micro if pipeline > 1 else 0.0
     gradients = 2 * (copies - 1) / copies * 4 * plan.parameters / (tensor * pipeline)
     work = plan.flops_a_step * micro * copies / examples / (gpus * machine.speed * machine.utilisation)
     bubble = work * (pipeline - 1) / micro
     waiting = bubble + inside / machine.near + (between + gradients) / machine.rate(gpus)
-    return Way(f"tensor {tensor} · pipeline {pipeline} · data {copies}", tidy(memory), inside + between + gradients, work,
-               waiting, machine.memory, "on paper: regard does not train so")
+    return Way(
+        f"tensor {tensor} · pipeline {pipeline} · data {copies}",
+        tidy(memory),
+        inside + between + gradients,
+        work,
+        waiting,
+        machine.memory,
+        "on paper: regard does not train so",
+    )
 
 
 def block_sizes(plan: "Plan") -> Counter[tuple[str, int | None]]:

@@ -1,11 +1,11 @@
 """A recipe or a preset, planned: what it has, what it computes, what it takes.
 
-    forward         the matrix products of one sentence pair (parts.py)
-    training        3 × forward: the backward pass makes two products for each one
-    a step          tokens_per_batch / longer side sentence pairs, or pictures_per_batch; × gradient_accumulation_steps;
-                    × 2 with R-Drop
-    rule of thumb   6 · N · tokens (Kaplan et al. 2020): N parameters, each used once a token; tokens of one side,
-                    since every parameter sees either the source or the target
+forward         the matrix products of one sentence pair (parts.py)
+training        3 × forward: the backward pass makes two products for each one
+a step          tokens_per_batch / longer side sentence pairs, or pictures_per_batch; × gradient_accumulation_steps;
+                × 2 with R-Drop
+rule of thumb   6 · N · tokens (Kaplan et al. 2020): N parameters, each used once a token; tokens of one side,
+                since every parameter sees either the source or the target
 """
 
 import copy
@@ -42,16 +42,34 @@ PRESET_SETTINGS: dict[str, dict[str, Any]] = {
     "small": {"tokens": {"size": 8_000}},
     "base": {"tokens": {"size": 37_000}, "train": {"steps": 100_000, "tokens_per_batch": 25_000, "optimizer": {"kind": "adam"}}},
     "big": {"tokens": {"size": 37_000}, "train": {"steps": 300_000, "tokens_per_batch": 25_000, "optimizer": {"kind": "adam"}}},
-    **{name: {"task": "masked", "tokens": {"size": 30_522}, "model": {"kind": "transformer"}}
-       for name in ENCODERS if name.startswith("bert")},
+    **{
+        name: {"task": "masked", "tokens": {"size": 30_522}, "model": {"kind": "transformer"}}
+        for name in ENCODERS
+        if name.startswith("bert")
+    },
     "gpt": {**GPT, "tokens": {"size": 40_478}},
     **{name: GPT for name in DECODERS if name.startswith("gpt2")},
-    **{f"gpt3-{name}": {**GPT, "train": {"steps": round(300e9 / batch), "tokens_per_batch": round(batch)}}
-       for name, batch in BATCHES.items()},
-    **{name: {"task": "classify", "model": {"kind": "vit"},
-              "data": {"train": ["train"], "valid": ["valid"], "size": 32 if "cifar" in name else 224}} for name in VITS},
-    **{name: {"task": "contrast", "tokens": {"size": 49_408}, "data": {"train": ["train"], "valid": ["valid"], "size": 224},
-              "train": {"pictures_per_batch": 32_768, "steps": round(32 * 400e6 / 32_768)}} for name in CLIPS},
+    **{
+        f"gpt3-{name}": {**GPT, "train": {"steps": round(300e9 / batch), "tokens_per_batch": round(batch)}}
+        for name, batch in BATCHES.items()
+    },
+    **{
+        name: {
+            "task": "classify",
+            "model": {"kind": "vit"},
+            "data": {"train": ["train"], "valid": ["valid"], "size": 32 if "cifar" in name else 224},
+        }
+        for name in VITS
+    },
+    **{
+        name: {
+            "task": "contrast",
+            "tokens": {"size": 49_408},
+            "data": {"train": ["train"], "valid": ["valid"], "size": 224},
+            "train": {"pictures_per_batch": 32_768, "steps": round(32 * 400e6 / 32_768)},
+        }
+        for name in CLIPS
+    },
 }
 """What a preset is planned with when there is no recipe: base and big as published (Vaswani et al. 2017, sec. 5), GPT-3 on 300
 billion tokens (Brown et al. 2020, tables 2.1 and D.1), CLIP 32 times through 400 million pairs (Radford et al. 2021,
@@ -125,23 +143,52 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "name": self.name, "vocabulary": list(self.vocabulary), "lengths": list(self.lengths), "parameters": self.parameters,
-            "parts": [{**asdict(part.place), "parameters": part.parameters, "forward_flops": 2 * part.multiplications,
-                       "forward_flops_a_token": 2 * part.multiplications / part.rows} for part in self.parts],
-            "forward_flops_a_token": self.flops_a_token, "steps": self.recipe.train.steps, "tokens_a_step": self.tokens_a_step,
-            "flops_a_step": self.flops_a_step, "flops": self.flops, "rule_of_thumb_flops": self.rule_of_thumb,
+            "name": self.name,
+            "vocabulary": list(self.vocabulary),
+            "lengths": list(self.lengths),
+            "parameters": self.parameters,
+            "parts": [
+                {
+                    **asdict(part.place),
+                    "parameters": part.parameters,
+                    "forward_flops": 2 * part.multiplications,
+                    "forward_flops_a_token": 2 * part.multiplications / part.rows,
+                }
+                for part in self.parts
+            ],
+            "forward_flops_a_token": self.flops_a_token,
+            "steps": self.recipe.train.steps,
+            "tokens_a_step": self.tokens_a_step,
+            "flops_a_step": self.flops_a_step,
+            "flops": self.flops,
+            "rule_of_thumb_flops": self.rule_of_thumb,
             "published_flops": self.published_flops,
             "memory": {precision: {**sizes, "total": sum(sizes.values())} for precision, sizes in self.memory.items()},
-            "time": [{**asdict(device), "step": device.seconds(self.flops_a_step), "seconds": device.seconds(self.flops)}
-                     for device in self.devices],
+            "time": [
+                {**asdict(device), "step": device.seconds(self.flops_a_step), "seconds": device.seconds(self.flops)}
+                for device in self.devices
+            ],
             "notes": self.notes,
-            **({"gpus": self.gpus, "spread": [{**way.to_json(), "seconds": way.step * self.recipe.train.steps}
-                                              for way in self.ways]} if self.gpus else {}),
+            **(
+                {
+                    "gpus": self.gpus,
+                    "spread": [{**way.to_json(), "seconds": way.step * self.recipe.train.steps} for way in self.ways],
+                }
+                if self.gpus
+                else {}
+            ),
         }
 
 
-def plan(what: str | Path | Recipe, overrides: Sequence[str] = (), *, vocabulary: int | tuple[int, int] | None = None,
-         source_length: int = TYPICAL_LENGTH, target_length: int = TYPICAL_LENGTH, gpus: int | None = None) -> Plan | BlockPlan:
+def plan(
+    what: str | Path | Recipe,
+    overrides: Sequence[str] = (),
+    *,
+    vocabulary: int | tuple[int, int] | None = None,
+    source_length: int = TYPICAL_LENGTH,
+    target_length: int = TYPICAL_LENGTH,
+    gpus: int | None = None,
+) -> Plan | BlockPlan:
     """Plan a recipe (its file, a run folder, settings), a preset by name, or `block`, the deck's encoder block.
 
     `overrides` are `a.b=c`, as everywhere. `vocabulary` replaces the recipe's tokens.size, `gpus` says how it
@@ -163,13 +210,19 @@ def plan(what: str | Path | Recipe, overrides: Sequence[str] = (), *, vocabulary
     return planned if gpus is None else replace(planned, gpus=gpus, ways=spread(planned, gpus))
 
 
-def plan_recipe(name: str, recipe: Recipe, vocabulary: tuple[int, int],
-                lengths: tuple[int, int] = TYPICAL, devices: Sequence[Device] = DEVICES,
-                notes: Sequence[str] = ()) -> Plan:
+def plan_recipe(
+    name: str,
+    recipe: Recipe,
+    vocabulary: tuple[int, int],
+    lengths: tuple[int, int] = TYPICAL,
+    devices: Sequence[Device] = DEVICES,
+    notes: Sequence[str] = (),
+) -> Plan:
     translates = recipe.task in PAIRS
     if translates and recipe.model.tie in ("all", "embeddings") and vocabulary[0] != vocabulary[1]:
-        raise Mistake(f"vocabularies {both(vocabulary)} differ, but model.tie = {recipe.model.tie!r} shares one: "
-                      "set model.tie = 'target'")
+        raise Mistake(
+            f"vocabularies {both(vocabulary)} differ, but model.tie = {recipe.model.tie!r} shares one: set model.tie = 'target'"
+        )
     model = build_on_paper(recipe, vocabulary)
     if isinstance(recipe, Contrast):
         lengths = recipe.model.image.length(recipe.data.height_width), recipe.model.max_length
@@ -191,7 +244,8 @@ def plan_recipe(name: str, recipe: Recipe, vocabulary: tuple[int, int],
         last = "pictures of {} × {} pixels, {} positions".format(*recipe.data.height_width, lengths[0])
     if isinstance(recipe, Contrast | Caption):
         last = "pictures of {} × {} pixels, {} positions, and texts of {} tokens assumed".format(
-            *recipe.data.height_width, *lengths)
+            *recipe.data.height_width, *lengths
+        )
     frozen = [] if all(p.requires_grad for p in model.parameters()) else ["frozen weights are counted as if they were trained"]
     return Plan(name, recipe, vocabulary, lengths, parts(model, *lengths), memory, list(devices), [*notes, last, *frozen])
 
@@ -201,8 +255,9 @@ def build_on_paper(recipe: Recipe, vocabulary: tuple[int, int]) -> nn.Module:
     if getattr(recipe.model, "features", None) is not None:
         raise Mistake("model.features: the vectors come from another run; plan that one, and this recipe without them")
     with torch.device("meta"):
-        model: nn.Module = MODELS[recipe.task][recipe.model.kind](recipe.model, *sizes_of(recipe, vocabulary),
-                                                                  recipe.train.regularize)
+        model: nn.Module = MODELS[recipe.task][recipe.model.kind](
+            recipe.model, *sizes_of(recipe, vocabulary), recipe.train.regularize
+        )
     if isinstance(recipe, Contrast | Caption):
         lay_out(model, recipe.data.height_width)
     return model
@@ -210,8 +265,12 @@ def build_on_paper(recipe: Recipe, vocabulary: tuple[int, int]) -> nn.Module:
 
 def sizes_of(recipe: Recipe, vocabulary: tuple[int, int]) -> tuple[Any, ...]:
     """What a model is built for besides its settings: how much it reads and says."""
-    said: dict[str, tuple[int, ...]] = {**dict.fromkeys((*PAIRS, "corrupted"), vocabulary[1:]), "classify": (2,),
-                                        "regress": (1,), "tag": (2,)}
+    said: dict[str, tuple[int, ...]] = {
+        **dict.fromkeys((*PAIRS, "corrupted"), vocabulary[1:]),
+        "classify": (2,),
+        "regress": (1,),
+        "tag": (2,),
+    }
     if isinstance(recipe, ClassifyPictures | Contrast | Caption):
         return recipe.data.height_width, vocabulary[0]
     if isinstance(recipe, Codes):
@@ -226,8 +285,10 @@ def codes_of(recipe: Draw) -> Recipe:
     """The recipe of the codes that are drawn."""
     path = Path(recipe.model.codes.run, "recipe.toml")
     if not path.is_file():
-        raise Mistake(f"model.codes.run = '{recipe.model.codes.run}' is not there, and how many codes a picture has follows from "
-                      "it; train it first")
+        raise Mistake(
+            f"model.codes.run = '{recipe.model.codes.run}' is not there, and how many codes a picture has follows from "
+            "it; train it first"
+        )
     return recipes.read(path)
 
 
@@ -244,23 +305,31 @@ def open_recipe(what: str | Path | Recipe, overrides: Sequence[str]) -> tuple[st
             return f"{what} (preset)", recipe, aimed_at(recipe), aim(recipe)
         why = "as published" if "steps" in settings.get("train", {}) and not overrides else "unless a recipe says otherwise"
         joint = " joint" if recipe.task == "translate" else ""
-        return f"{what} (preset)", recipe, aimed_at(recipe), [
-            f"vocabulary {both(aimed_at(recipe))}{joint}, {why}",
-            f"{recipe.train.steps:,} steps of {per_batch(recipe)}, {why}"]
+        return (
+            f"{what} (preset)",
+            recipe,
+            aimed_at(recipe),
+            [f"vocabulary {both(aimed_at(recipe))}{joint}, {why}", f"{recipe.train.steps:,} steps of {per_batch(recipe)}, {why}"],
+        )
     path = Path(what)
     if (path / "recipe.toml").is_file():
         inside = [f"model.codes.run={path / 'codes'}"] if (path / "codes" / "recipe.toml").is_file() else []
         return str(path), recipes.read(path / "recipe.toml", [*inside, *overrides]), *run_vocabulary(path)
     if not path.exists() and not path.suffix:
-        raise Mistake(f"{str(what)!r} is no recipe, run folder or preset; presets: {', '.join(PRESET_SETTINGS)}, "
-                      "and block for one encoder block")
+        raise Mistake(
+            f"{str(what)!r} is no recipe, run folder or preset; presets: {', '.join(PRESET_SETTINGS)}, "
+            "and block for one encoder block"
+        )
     recipe = recipes.read(path, list(overrides))
     return path.name, recipe, aimed_at(recipe), aim(recipe)
 
 
 def per_batch(recipe: Recipe) -> str:
-    return f"{recipe.train.pictures_per_batch:,} pairs" if isinstance(recipe, Contrast) \
+    return (
+        f"{recipe.train.pictures_per_batch:,} pairs"
+        if isinstance(recipe, Contrast)
         else f"{recipe.train.tokens_per_batch:,} tokens"
+    )
 
 
 def changed(settings: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

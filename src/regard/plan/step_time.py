@@ -46,8 +46,11 @@ def rehearsed(plan: Plan, device: str = "auto") -> Plan:
     if rows:
         seconds = foretold(plan, chosen, rows) * examples(plan) / rows
         flops = plan.flops_a_step / plan.recipe.train.gradient_accumulation_steps
-        mine = replace(mine, utilisation=flops / (mine.speed * seconds),
-                       basis=f"products timed; a step of {rows:,} × {max(plan.lengths)} rehearsed")
+        mine = replace(
+            mine,
+            utilisation=flops / (mine.speed * seconds),
+            basis=f"products timed; a step of {rows:,} × {max(plan.lengths)} rehearsed",
+        )
     return replace(plan, devices=[mine, *plan.devices])
 
 
@@ -59,14 +62,14 @@ def examples(plan: Plan) -> int:
 def rows_that_fit(plan: Plan, machine: Device, precision: str, room: float) -> int:
     """Examples to rehearse with: those of a batch, if time and memory are enough; 0 where a step cannot be rehearsed."""
     recipe, whole = plan.recipe, examples(plan)
-    if kind_of(recipe).objective is not Run.objective:                            # labels that random numbers cannot stand for
+    if kind_of(recipe).objective is not Run.objective:  # labels that random numbers cannot stand for
         return 0
     flops = plan.flops_a_step / recipe.train.gradient_accumulation_steps
     rows = min(whole, max(1, round(whole * LONGEST / machine.seconds(flops))))
     model = build_on_paper(shallow(recipe, dict.fromkeys(depths(recipe), LESS_SHALLOW)), plan.vocabulary)
     needed = training_memory(model, recipe.train, precision, *plan.lengths)
     by_rows = needed.pop("activations", 0) + needed.pop("logits", 0)
-    left = ROOM * room - sum(needed.values()) * (1 + len(depths(recipe)))         # all copies take turns
+    left = ROOM * room - sum(needed.values()) * (1 + len(depths(recipe)))  # all copies take turns
     return max(0, min(rows, int(left / max(1, by_rows) * whole)))
 
 
@@ -74,8 +77,9 @@ def foretold(plan: Plan, device: torch.device, rows: int) -> float:
     """Seconds of a step with so many examples."""
     deep = depths(plan.recipe)
     least = dict.fromkeys(deep, SHALLOW)
-    first, *deeper = step_seconds(plan, device, rows, [shallow(plan.recipe, {**least, **more})
-                                                       for more in ({}, *({name: LESS_SHALLOW} for name in deep))])
+    first, *deeper = step_seconds(
+        plan, device, rows, [shallow(plan.recipe, {**least, **more}) for more in ({}, *({name: LESS_SHALLOW} for name in deep))]
+    )
     layer = [max(0.0, seconds - first) / (LESS_SHALLOW - SHALLOW) for seconds in deeper]
     return first + sum(seconds * (depth - SHALLOW) for seconds, depth in zip(layer, deep.values()))
 
@@ -107,8 +111,16 @@ def prepared(plan: Plan, device: torch.device, rows: int, recipe: Recipe) -> Cal
     with torch.device(device):
         model = MODELS[recipe.task][recipe.model.kind](recipe.model, *sizes_of(recipe, plan.vocabulary), recipe.train.regularize)
         batch = any_batch(model, recipe, rows, plan)
-    trainer = Trainer(model, Say(recipe.train.regularize), Alike(), recipe.train, seed=0, folder=Path(),  # type: ignore[arg-type]
-                      log=Silent(), evaluate=lambda _: {})  # type: ignore[arg-type]
+    trainer = Trainer(
+        model,
+        Say(recipe.train.regularize),
+        Alike(),
+        recipe.train,
+        seed=0,
+        folder=Path(),  # type: ignore[arg-type]
+        log=Silent(),
+        evaluate=lambda _: {},
+    )  # type: ignore[arg-type]
     return lambda: trainer.step([(0, 0, batch)])
 
 
@@ -116,9 +128,11 @@ def any_batch(model: nn.Module, recipe: Recipe, rows: int, plan: Plan) -> Batch:
     """Random examples of what the model reads, with labels of the shape of what it says."""
     source, target = plan.lengths
     make: dict[str, Callable[[], Tensor]] = {
-        "source": lambda: torch.randint(4, plan.vocabulary[0], (rows, source)), "lengths": lambda: torch.full((rows,), source),
+        "source": lambda: torch.randint(4, plan.vocabulary[0], (rows, source)),
+        "lengths": lambda: torch.full((rows,), source),
         "target": lambda: torch.randint(4, plan.vocabulary[1], (rows, target)),
-        "pixels": lambda: torch.randn(rows, 3, *recipe.data.height_width)}
+        "pixels": lambda: torch.randn(rows, 3, *recipe.data.height_width),
+    }
     needed = inspect.signature(model.forward).parameters.values()
     inputs = {one.name: make[one.name]() for one in needed if one.default is one.empty}
     with torch.no_grad():

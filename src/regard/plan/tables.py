@@ -35,8 +35,14 @@ def render(shown: Plan | BlockPlan | LayersPlan | Costs, *, by_layer: bool = Fal
     match shown:
         case Plan():
             about = [*shown.notes, "memory without the allocator's reserve and the kernels' workspace"]
-            return [heading(shown.name, about), parts_table(shown, by_layer), flops_table(shown), memory_table(shown),
-                    time_table(shown), *(spread_tables(shown) if shown.ways else [])]
+            return [
+                heading(shown.name, about),
+                parts_table(shown, by_layer),
+                flops_table(shown),
+                memory_table(shown),
+                time_table(shown),
+                *(spread_tables(shown) if shown.ways else []),
+            ]
         case BlockPlan():
             return block_page(shown)
         case LayersPlan():
@@ -52,12 +58,22 @@ def parts_table(plan: Plan, by_layer: bool) -> Table:
     def row(name: str, of: Iterable[Part], style: str = "", parameters: str | None = None) -> None:
         mine = total(of)
         flops = 2 * mine.multiplications_a_token
-        table.add_row(name, parameters or number(mine.parameters), share(mine.parameters, whole.parameters), number(round(flops)),
-                      share(flops, plan.flops_a_token), style=style)
+        table.add_row(
+            name,
+            parameters or number(mine.parameters),
+            share(mine.parameters, whole.parameters),
+            number(round(flops)),
+            share(flops, plan.flops_a_token),
+            style=style,
+        )
 
-    tie = getattr(plan.recipe.model, "tie", plan.recipe.task == "masked")         # masked words are said by the word embeddings
-    names = {("source embedding", "all"): "embedding, shared", ("target embedding", "target"): "target embedding, shared",
-             ("words", True): "embedding, shared", ("words", False): "embedding"}
+    tie = getattr(plan.recipe.model, "tie", plan.recipe.task == "masked")  # masked words are said by the word embeddings
+    names = {
+        ("source embedding", "all"): "embedding, shared",
+        ("target embedding", "target"): "target embedding, shared",
+        ("words", True): "embedding, shared",
+        ("words", False): "embedding",
+    }
     for stack in dict.fromkeys(sorted((part.place.stack for part in plan.parts), key=in_reading_order)):
         inside = [part for part in plan.parts if part.place.stack == stack]
         depth = len({part.place.layer for part in inside} - {None})
@@ -80,8 +96,21 @@ def in_reading_order(stack: str) -> int:
 
 def grouped(parts: list[Part], by_layer: bool) -> Iterable[tuple[str, list[Part]]]:
     """Parts by kind, or by layer and kind, in the order a token meets them."""
-    order = ["words", "patches", "class_token", "distillation_token", "segments", "positions", "embedding_norm", "self-attention",
-             "cross-attention", "cells", "feed-forward", "residual projection", "norms"]
+    order = [
+        "words",
+        "patches",
+        "class_token",
+        "distillation_token",
+        "segments",
+        "positions",
+        "embedding_norm",
+        "self-attention",
+        "cross-attention",
+        "cells",
+        "feed-forward",
+        "residual projection",
+        "norms",
+    ]
     order += sorted({part.place.kind for part in parts} - set(order))
     numbers = sorted({part.place.layer for part in parts if part.place.layer is not None}) if by_layer else []
     for layer in [*numbers, None]:
@@ -97,15 +126,21 @@ def flops_table(plan: Plan) -> Table:
     passes = "2 (R-Drop) × 3" if train.regularize.r_drop else "3"
     table = new_table("training", "FLOPs", "")
     table.columns[2].justify = "left"
-    table.add_row("a step", scientific(plan.flops_a_step),
-                  f"{passes} × forward (backward is twice), {plan.tokens_a_step:,} positions")
+    table.add_row(
+        "a step", scientific(plan.flops_a_step), f"{passes} × forward (backward is twice), {plan.tokens_a_step:,} positions"
+    )
     table.add_row(f"all {train.steps:,} steps", scientific(plan.flops), "matrix products only", style="bold")
-    table.add_row("rule of thumb", scientific(plan.rule_of_thumb),
-                  f"6 · parameters · positions of one side; ours is {plan.flops / plan.rule_of_thumb:.2f} of it")
+    table.add_row(
+        "rule of thumb",
+        scientific(plan.rule_of_thumb),
+        f"6 · parameters · positions of one side; ours is {plan.flops / plan.rule_of_thumb:.2f} of it",
+    )
     if plan.published_hours is not None and plan.published_flops is not None:
-        table.add_row("as published", scientific(plan.published_flops),
-                      f"8 P100 × 9.5 TFLOP/s sustained × {plan.published_hours:g} h; "
-                      f"ours is {plan.flops / plan.published_flops:.2f} of it")
+        table.add_row(
+            "as published",
+            scientific(plan.published_flops),
+            f"8 P100 × 9.5 TFLOP/s sustained × {plan.published_hours:g} h; ours is {plan.flops / plan.published_flops:.2f} of it",
+        )
     return table
 
 
@@ -123,8 +158,14 @@ def time_table(plan: Plan) -> Table:
     table = new_table("time on", "TFLOP/s", "used", "a step", "training", "where from")
     table.columns[-1].justify = "left"
     for device in plan.devices:
-        table.add_row(device.name, f"{device.speed / 1e12:,.3g}", f"{device.utilisation:.0%}",
-                      duration(device.seconds(plan.flops_a_step)), duration(device.seconds(plan.flops)), device.basis)
+        table.add_row(
+            device.name,
+            f"{device.speed / 1e12:,.3g}",
+            f"{device.utilisation:.0%}",
+            duration(device.seconds(plan.flops_a_step)),
+            duration(device.seconds(plan.flops)),
+            device.basis,
+        )
     return table
 
 
@@ -139,15 +180,20 @@ def spread_tables(plan: Plan) -> list[RenderableType]:
     memory.add_row(f"fits {room.memory / 1e9:.0f} GB", *("yes" if way.fits else "no" for way in plan.ways))
     steps = new_table("a step", *names)
     rows: list[tuple[str, Callable[[Way], str]]] = [
-        ("sent by a GPU", lambda way: size(way.sent)), ("computing", lambda way: milliseconds(way.computing)),
-        ("waiting", lambda way: milliseconds(way.waiting)), ("together", lambda way: milliseconds(way.step)),
+        ("sent by a GPU", lambda way: size(way.sent)),
+        ("computing", lambda way: milliseconds(way.computing)),
+        ("waiting", lambda way: milliseconds(way.waiting)),
+        ("together", lambda way: milliseconds(way.step)),
         ("positions a second", lambda way: number(round(plan.tokens_a_step / way.step))),
-        (f"all {plan.recipe.train.steps:,} steps", lambda way: duration(way.step * plan.recipe.train.steps))]
+        (f"all {plan.recipe.train.steps:,} steps", lambda way: duration(way.step * plan.recipe.train.steps)),
+    ]
     for name, shown in rows:
         steps.add_row(name, *map(shown, plan.ways), style="bold" if name.startswith("all") else "")
-    about = (f"{room.name}: {room.speed / 1e12:,.0f} TFLOP/s seen in large products, {room.utilisation:.0%} used, as base does; "
-             f"{room.near / 1e9:.0f} GB/s to the {room.gpus} of a machine, {room.far / 1e9:.0f} GB/s beyond, both assumed "
-             "(docs/scaling.md). " + " ".join(f"{way.name}: {way.about}." for way in plan.ways))
+    about = (
+        f"{room.name}: {room.speed / 1e12:,.0f} TFLOP/s seen in large products, {room.utilisation:.0%} used, as base does; "
+        f"{room.near / 1e9:.0f} GB/s to the {room.gpus} of a machine, {room.far / 1e9:.0f} GB/s beyond, both assumed "
+        "(docs/scaling.md). " + " ".join(f"{way.name}: {way.about}." for way in plan.ways)
+    )
     return [memory, steps, remark(about)]
 
 
@@ -160,8 +206,9 @@ def block_page(plan: BlockPlan) -> list[RenderableType]:
 
     def row(name: str, of: Iterable[Part], style: str = "") -> None:
         mine = total(of)
-        table.add_row(name, number(mine.parameters), number(mine.multiplications // plan.tokens), number(mine.multiplications),
-                      style=style)
+        table.add_row(
+            name, number(mine.parameters), number(mine.multiplications // plan.tokens), number(mine.multiplications), style=style
+        )
 
     for kind in ("self-attention", "feed-forward", "norms"):
         inside = [part for part in plan.parts if part.place.kind == kind]
@@ -174,10 +221,16 @@ def block_page(plan: BlockPlan) -> list[RenderableType]:
     table.add_section()
     shape, width = plan.shape, plan.shape.width
     table.add_row(f"the deck: {width}·{width}·{plan.tokens}", NONE, number(plan.deck_a_position), number(plan.deck_a_sequence))
-    about = (f"width {width}, {shape.heads} heads of key width {shape.key_width or width // shape.heads}, "
-             f"feed-forward {shape.feed_forward}, {plan.tokens:,} tokens")
-    return [heading("one encoder block", [about]), table, Text("  About the deck's count", style="bold"),
-            *map(remark, plan.left_out())]
+    about = (
+        f"width {width}, {shape.heads} heads of key width {shape.key_width or width // shape.heads}, "
+        f"feed-forward {shape.feed_forward}, {plan.tokens:,} tokens"
+    )
+    return [
+        heading("one encoder block", [about]),
+        table,
+        Text("  About the deck's count", style="bold"),
+        *map(remark, plan.left_out()),
+    ]
 
 
 def layers_page(shown: LayersPlan) -> list[RenderableType]:
@@ -204,12 +257,25 @@ def times_table(title: str, over: str, timings: list[Timing]) -> Table:
 
 
 def slopes_table(shown: LayersPlan) -> Table:
-    table = new_table("layer", "over", "core, as\ntable 1", "whole layer,\ncounted", "measured", "at sizes",
-                      title="Growth: exponents at the largest sizes")
+    table = new_table(
+        "layer",
+        "over",
+        "core, as\ntable 1",
+        "whole layer,\ncounted",
+        "measured",
+        "at sizes",
+        title="Growth: exponents at the largest sizes",
+    )
     for slope in shown.slopes:
         low, median, high = slope.measured
-        table.add_row(slope.layer, slope.over, f"{slope.core:.2f}", f"{slope.exact:.2f}", f"{median:.2f} ({low:.2f}–{high:.2f})",
-                      ", ".join(map(str, slope.sizes)))
+        table.add_row(
+            slope.layer,
+            slope.over,
+            f"{slope.core:.2f}",
+            f"{slope.exact:.2f}",
+            f"{median:.2f} ({low:.2f}–{high:.2f})",
+            ", ".join(map(str, slope.sizes)),
+        )
     return table
 
 
@@ -222,8 +288,14 @@ def spread(low: float, median: float, high: float, scale: float = 1.0) -> str:
 def published_table(shown: Costs) -> Table:
     table = new_table("system", "BLEU en-de", "en-fr", "FLOPs en-de", "en-fr", title="Published (Vaswani et al. 2017, table 2)")
     for row in shown.published:
-        table.add_row(row.name, row.bleu_de or NONE, row.bleu_fr or NONE, scientific(row.flops_de), scientific(row.flops_fr),
-                      style="bold" if row.name.startswith("Transformer") else "")
+        table.add_row(
+            row.name,
+            row.bleu_de or NONE,
+            row.bleu_fr or NONE,
+            scientific(row.flops_de),
+            scientific(row.flops_fr),
+            style="bold" if row.name.startswith("Transformer") else "",
+        )
     return table
 
 

@@ -39,8 +39,9 @@ def training_flops(devices: int = 8, sustained: float = 9.5e12, hours: float = 1
     return devices * sustained * hours * 3600
 
 
-def measure_device(device: torch.device, precision: str, *, seconds: float = 1.0, size: int | None = None,
-                   utilisation: float = 0.5) -> Device:
+def measure_device(
+    device: torch.device, precision: str, *, seconds: float = 1.0, size: int | None = None, utilisation: float = 0.5
+) -> Device:
     """This machine, timed for about a second in square matrix products; the utilisation stays assumed."""
     dtype, size = torch.bfloat16 if precision == "bf16" else torch.float32, size or (1024 if device.type == "cpu" else 8192)
     a, b = torch.randn(2, size, size, device=device, dtype=dtype)
@@ -48,20 +49,28 @@ def measure_device(device: torch.device, precision: str, *, seconds: float = 1.0
     while fastest == float("inf") or time.perf_counter() < end:
         begin = time.perf_counter()
         c = a @ b
-        c[0, 0].item()                                # waits for the device
+        c[0, 0].item()  # waits for the device
         fastest = min(fastest, time.perf_counter() - begin)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"this machine, {torch.get_num_threads()} threads"
-    return Device(f"{name}, {precision}", 2 * size ** 3 / fastest, utilisation,
-                  f"measured in {size}-wide products; {utilisation:.0%} assumed")
+    return Device(
+        f"{name}, {precision}", 2 * size**3 / fastest, utilisation, f"measured in {size}-wide products; {utilisation:.0%} assumed"
+    )
 
 
-def take_turns(calls: Sequence[Callable[[], object]], device: torch.device, *, repeats: int = 9, shortest: float = 2e-3,
-               seconds: float = 12.0) -> list[list[float]]:
+def take_turns(
+    calls: Sequence[Callable[[], object]],
+    device: torch.device,
+    *,
+    repeats: int = 9,
+    shortest: float = 2e-3,
+    seconds: float = 12.0,
+) -> list[list[float]]:
     """Seconds a call, for each of the calls, in each repeat: [call][repeat].
 
     All calls take turns in every repeat, so that a busy spell of the machine falls on all alike. A turn is as many calls as fill
     `shortest` seconds; after `seconds` there are no more repeats, but at least 3.
     """
+
     def turn(call: Callable[[], object], number: int) -> float:
         wait_for(device)
         begin = time.perf_counter()
@@ -71,7 +80,7 @@ def take_turns(calls: Sequence[Callable[[], object]], device: torch.device, *, r
         return (time.perf_counter() - begin) / number
 
     for call in calls:
-        turn(call, 1)                                                             # warm-up
+        turn(call, 1)  # warm-up
     numbers = [max(1, round(shortest / turn(call, 1))) for call in calls]
     found: list[list[float]] = [[] for _ in calls]
     end = time.perf_counter() + seconds

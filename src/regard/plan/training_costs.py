@@ -22,16 +22,16 @@ class System(NamedTuple):
 
 
 PUBLISHED = [
-    System("ByteNet",                     "23.75", None,    None,   None),
-    System("Deep-Att + PosUnk",           None,    "39.2",  None,   1.0e20),
-    System("GNMT + RL",                   "24.6",  "39.92", 2.3e19, 1.4e20),
-    System("ConvS2S",                     "25.16", "40.46", 9.6e18, 1.5e20),
-    System("MoE",                         "26.03", "40.56", 2.0e19, 1.2e20),
-    System("Deep-Att + PosUnk ensemble",  None,    "40.4",  None,   8.0e20),
-    System("GNMT + RL ensemble",          "26.30", "41.16", 1.8e20, 1.1e21),
-    System("ConvS2S ensemble",            "26.36", "41.29", 7.7e19, 1.2e21),
-    System("Transformer base",            "27.3",  "38.1",  3.3e18, 3.3e18),  # one figure for both languages in the table
-    System("Transformer big",             "28.4",  "41.8",  2.3e19, 2.3e19),
+    System("ByteNet", "23.75", None, None, None),
+    System("Deep-Att + PosUnk", None, "39.2", None, 1.0e20),
+    System("GNMT + RL", "24.6", "39.92", 2.3e19, 1.4e20),
+    System("ConvS2S", "25.16", "40.46", 9.6e18, 1.5e20),
+    System("MoE", "26.03", "40.56", 2.0e19, 1.2e20),
+    System("Deep-Att + PosUnk ensemble", None, "40.4", None, 8.0e20),
+    System("GNMT + RL ensemble", "26.30", "41.16", 1.8e20, 1.1e21),
+    System("ConvS2S ensemble", "26.36", "41.29", 7.7e19, 1.2e21),
+    System("Transformer base", "27.3", "38.1", 3.3e18, 3.3e18),  # one figure for both languages in the table
+    System("Transformer big", "28.4", "41.8", 2.3e19, 2.3e19),
 ]
 
 NOTES = [
@@ -68,8 +68,9 @@ class Costs:
 
 
 def plain(row: System) -> dict[str, Any]:
-    scores = {name: None if score is None else float(score)
-              for name, score in (("bleu_de", row.bleu_de), ("bleu_fr", row.bleu_fr))}
+    scores = {
+        name: None if score is None else float(score) for name, score in (("bleu_de", row.bleu_de), ("bleu_fr", row.bleu_fr))
+    }
     return {**row._asdict(), **scores}
 
 
@@ -90,7 +91,7 @@ def own_run(folder: Path) -> list[OwnRun]:
     vocabulary, _ = run_vocabulary(folder)
     steps = steps_done(folder / "log.jsonl")
     flops = None
-    if getattr(recipe.model, "features", None) is None:                           # else part of the work is another run's
+    if getattr(recipe.model, "features", None) is None:  # else part of the work is another run's
         flops = plan_recipe(str(folder), recipe, vocabulary).flops_a_step * steps
     path = folder / "scores.json"
     if not path.is_file():
@@ -98,11 +99,23 @@ def own_run(folder: Path) -> list[OwnRun]:
     try:
         scores = json.loads(path.read_text(encoding="utf-8"))
         found = {test: metrics["bleu"] for test, metrics in scores.items() if "bleu" in metrics}
-        rows = [OwnRun(folder.name, test, float(bleu["score"]), float(bleu["low"]), float(bleu["high"]), str(bleu["signature"]),
-                       steps, flops) for test, bleu in found.items()]
+        rows = [
+            OwnRun(
+                folder.name,
+                test,
+                float(bleu["score"]),
+                float(bleu["low"]),
+                float(bleu["high"]),
+                str(bleu["signature"]),
+                steps,
+                flops,
+            )
+            for test, bleu in found.items()
+        ]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Mistake(f"{path} is damaged ({type(error).__name__}: {error}); "
-                      f"write it again with: regard evaluate {folder}") from None
+        raise Mistake(
+            f"{path} is damaged ({type(error).__name__}: {error}); write it again with: regard evaluate {folder}"
+        ) from None
     return rows or [OwnRun(folder.name, "", None, None, None, "", steps, flops)]
 
 
@@ -116,6 +129,7 @@ def steps_done(log: Path) -> int:
             record = json.loads(line)
             done = max(done, int(record["step"]) if "loss" in record else 0)
         except (ValueError, KeyError, TypeError) as error:
-            raise Mistake(f"{log}:{number} is not a record of training ({type(error).__name__}: {error}); "
-                          "remove the line") from None
+            raise Mistake(
+                f"{log}:{number} is not a record of training ({type(error).__name__}: {error}); remove the line"
+            ) from None
     return done

@@ -9,7 +9,8 @@ from regard.recipe.model import PlacedPart
 from regard.recipe.settings import Count, Part, Share, kind_or
 
 Encoder = Annotated[
-    Annotated[CnnEncoder, Tag("cnn")] | Annotated[PatchesEncoder, Tag("patches")]
+    Annotated[CnnEncoder, Tag("cnn")]
+    | Annotated[PatchesEncoder, Tag("patches")]
     | Annotated[EfficientNetEncoder, Tag("efficientnet-lite0")],
     Discriminator(kind_or("cnn"), custom_error_type="kind", custom_error_message="should be cnn, patches or efficientnet-lite0"),
 ]

@@ -62,10 +62,13 @@ class Shapes(Part):
 
 
 AnyWorld = Annotated[
-    Annotated[World, Tag("bilingual")] | Annotated[Algorithm, Tag("copy")] | Annotated[Algorithm, Tag("addition")]
+    Annotated[World, Tag("bilingual")]
+    | Annotated[Algorithm, Tag("copy")]
+    | Annotated[Algorithm, Tag("addition")]
     | Annotated[Shapes, Tag("shapes")],
-    Discriminator(kind_or("bilingual"), custom_error_type="kind",
-                  custom_error_message="should be bilingual, copy, addition or shapes"),
+    Discriminator(
+        kind_or("bilingual"), custom_error_type="kind", custom_error_message="should be bilingual, copy, addition or shapes"
+    ),
 ]
 
 
@@ -103,8 +106,9 @@ class Data(DataPart):
         if bool(self.train) == bool(self.world):
             raise ValueError("give either data.train (files) or data.world")
         if self.train and not self.valid and not self.held_out:
-            raise ValueError("no validation set: give data.valid, "
-                             "or data.held_out = 1000 to set lines of the training data aside")
+            raise ValueError(
+                "no validation set: give data.valid, or data.held_out = 1000 to set lines of the training data aside"
+            )
         if self.valid and self.held_out:
             raise ValueError("give data.valid or data.held_out, not both")
         return self

@@ -76,8 +76,7 @@ class CnnEncoder(MapPart):
     @model_validator(mode="after")
     def blocks_agree(self) -> Self:
         if len(self.strides) != len(self.widths):
-            raise ValueError(f"strides has {len(self.strides)} numbers, widths {len(self.widths)}: "
-                             "give one of each a block")
+            raise ValueError(f"strides has {len(self.strides)} numbers, widths {len(self.widths)}: give one of each a block")
         return self
 
 

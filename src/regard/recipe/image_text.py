@@ -13,15 +13,23 @@ from regard.recipe.training import Regularize
 
 TOWER: dict[str, Any] = dict(activation="quick_gelu", norm_epsilon=1e-5)
 IMAGE: dict[str, Any] = dict(
-    **TOWER, embedding_norm=True, patch_bias=False, mean=(0.48145466, 0.4578275, 0.40821073),
-    deviation=(0.26862954, 0.26130258, 0.27577711))
+    **TOWER,
+    embedding_norm=True,
+    patch_bias=False,
+    mean=(0.48145466, 0.4578275, 0.40821073),
+    deviation=(0.26862954, 0.26130258, 0.27577711),
+)
 CLIPS: dict[str, dict[str, Any]] = {
     name: dict(
-        space=space, image=dict(layers=layers, width=width, heads=width // 64, feed_forward=4 * width, patch=patch, **IMAGE),
-        text=dict(layers=12, width=words, heads=words // 64, feed_forward=4 * words, max_length=77, **TOWER))
+        space=space,
+        image=dict(layers=layers, width=width, heads=width // 64, feed_forward=4 * width, patch=patch, **IMAGE),
+        text=dict(layers=12, width=words, heads=words // 64, feed_forward=4 * words, max_length=77, **TOWER),
+    )
     for name, layers, width, patch, words, space in [
-        ("clip-vit-b-32", 12, 768, 32, 512, 512), ("clip-vit-b-16", 12, 768, 16, 512, 512),
-        ("clip-vit-l-14", 24, 1024, 14, 768, 768)]
+        ("clip-vit-b-32", 12, 768, 32, 512, 512),
+        ("clip-vit-b-16", 12, 768, 16, 512, 512),
+        ("clip-vit-l-14", 24, 1024, 14, 768, 768),
+    ]
 }
 """Radford et al. 2021, table 20."""
 
@@ -42,7 +50,8 @@ class ImageTower(VitModel):
 
 
 Tower = Annotated[
-    Annotated[ImageTower, Tag("vit")] | Annotated[CnnEncoder, Tag("cnn")]
+    Annotated[ImageTower, Tag("vit")]
+    | Annotated[CnnEncoder, Tag("cnn")]
     | Annotated[EfficientNetEncoder, Tag("efficientnet-lite0")],
     Discriminator(kind_or("vit"), custom_error_type="kind", custom_error_message="should be vit, cnn or efficientnet-lite0"),
 ]
@@ -103,8 +112,12 @@ class ClipModel(Part):
         preset = CLIPS.get(str(given.get("preset"))) if isinstance(given, dict) else None
         if preset is None:
             return given
-        towers = {name: {**preset[name], **given[name]} if isinstance(given.get(name, {}), dict) and name in given
-                  else given.get(name, preset[name]) for name in ("image", "text")}
+        towers = {
+            name: {**preset[name], **given[name]}
+            if isinstance(given.get(name, {}), dict) and name in given
+            else given.get(name, preset[name])
+            for name in ("image", "text")
+        }
         return {**preset, **given, **towers}
 
     @model_validator(mode="after")
@@ -131,8 +144,10 @@ class TrainContrast(TrainPictures):
     @model_validator(mode="after")
     def pairs_stay_whole(self) -> Self:
         if self.gradient_accumulation_steps > 1:
-            raise ValueError("train.gradient_accumulation_steps: pairs are told apart within one batch, and its parts would know "
-                             "nothing of each other; set it to 1 and choose train.pictures_per_batch")
+            raise ValueError(
+                "train.gradient_accumulation_steps: pairs are told apart within one batch, and its parts would know "
+                "nothing of each other; set it to 1 and choose train.pictures_per_batch"
+            )
         if self.regularize.r_drop:
             raise ValueError("train.regularize.r_drop compares two passes over labels, and pairs have none: set it to 0")
         if self.augment.mixup or self.augment.cutmix:

@@ -6,8 +6,15 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from regard.recipe.settings import Count, Part, kind_or
 
-T5: dict[str, Any] = dict(norm="rms", norm_first=True, bias=False, scale_scores=False, scale_embedding=False, scale_output=True,
-                          positions={"kind": "relative"})
+T5: dict[str, Any] = dict(
+    norm="rms",
+    norm_first=True,
+    bias=False,
+    scale_scores=False,
+    scale_embedding=False,
+    scale_output=True,
+    positions={"kind": "relative"},
+)
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": dict(encoder_layers=2, decoder_layers=2, width=128, heads=4, feed_forward=512),
     "small": dict(encoder_layers=3, decoder_layers=3, width=256, heads=4, feed_forward=1024),
@@ -70,8 +77,9 @@ class BlockPart(Part):
     def block_fits(self) -> Self:
         if self.key_width is None and self.width % self.heads:
             near = nearest_divisor(self.width, self.heads)
-            raise ValueError(f"width {self.width} is not divisible by heads {self.heads}: "
-                             f"use {near} heads, or set model.key_width")
+            raise ValueError(
+                f"width {self.width} is not divisible by heads {self.heads}: use {near} heads, or set model.key_width"
+            )
         if self.key_value_heads and self.heads % self.key_value_heads:
             raise ValueError(f"heads {self.heads} is not a multiple of key_value_heads {self.key_value_heads}")
         return self
@@ -163,8 +171,9 @@ class RecurrentModel(Part):
     @model_validator(mode="after")
     def fits(self) -> "RecurrentModel":
         if self.bidirectional and self.width % 2:
-            raise ValueError(f"width {self.width} is not even: two directions share it; "
-                             f"use {self.width + 1}, or bidirectional = false")
+            raise ValueError(
+                f"width {self.width} is not even: two directions share it; use {self.width + 1}, or bidirectional = false"
+            )
         if self.tie != "none" and self.embedding_width not in (None, self.width):
             raise ValueError(f"model.tie = {self.tie!r} needs embedding_width = width = {self.width}")
         return self
@@ -193,8 +202,9 @@ Model = Annotated[
     Annotated[TransformerModel, Tag("transformer")]
     | Annotated[RecurrentModel, Tag("recurrent")]
     | Annotated[UniversalModel, Tag("universal")],
-    Discriminator(kind_or("transformer"), custom_error_type="kind",
-                  custom_error_message="should be transformer, recurrent or universal"),
+    Discriminator(
+        kind_or("transformer"), custom_error_type="kind", custom_error_message="should be transformer, recurrent or universal"
+    ),
 ]
 
 

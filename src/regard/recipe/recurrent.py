@@ -57,8 +57,9 @@ class RecurrentReader(RecurrentPart):
     @model_validator(mode="after")
     def fits(self) -> "RecurrentReader":
         if self.bidirectional and self.width % 2:
-            raise ValueError(f"width {self.width} is not even: two directions share it; "
-                             f"use {self.width + 1}, or bidirectional = false")
+            raise ValueError(
+                f"width {self.width} is not even: two directions share it; use {self.width + 1}, or bidirectional = false"
+            )
         if self.features and self.vectors:
             raise ValueError("give model.features or model.vectors, not both: features bring their own words")
         return self
@@ -100,12 +101,16 @@ LanguageModel = Annotated[
     Annotated[DecoderModel, Tag("transformer")]
     | Annotated[RecurrentLanguage, Tag("recurrent")]
     | Annotated[ElmoModel, Tag("elmo")],
-    Discriminator(kind_or("recurrent"), custom_error_type="kind",
-                  custom_error_message="should be transformer, recurrent or elmo"),
+    Discriminator(
+        kind_or("recurrent"), custom_error_type="kind", custom_error_message="should be transformer, recurrent or elmo"
+    ),
 ]
 
 ReaderModel = Annotated[
     Annotated[EncoderModel, Tag("transformer")] | Annotated[RecurrentReader, Tag("recurrent")],
-    Discriminator(kind_or("recurrent"), custom_error_type="kind",
-                  custom_error_message="should be transformer or recurrent, or vit to classify pictures"),
+    Discriminator(
+        kind_or("recurrent"),
+        custom_error_type="kind",
+        custom_error_message="should be transformer or recurrent, or vit to classify pictures",
+    ),
 ]

@@ -27,6 +27,8 @@ def parts_in(annotation: Any) -> list[type[Part]]:
 
 def kind_or(default: str) -> Callable[[Any], str]:
     """How a part that may be of several kinds says which it is, and which it is when it does not say."""
+
     def kind(given: Any) -> str:
         return given.get("kind", default) if isinstance(given, dict) else getattr(given, "kind", default)
+
     return kind

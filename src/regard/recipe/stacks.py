@@ -7,10 +7,19 @@ from pydantic import Field, model_validator
 from regard.recipe.model import TextPart, filled
 from regard.recipe.settings import Count
 
-BERT: dict[str, Any] = dict(norm_first=False, norm_epsilon=1e-12, activation="gelu", positions={"kind": "learned"}, segments=2,
-                            embedding_norm=True, pool="first", max_length=512)
-GPT: dict[str, Any] = dict(norm_first=True, norm_epsilon=1e-5, activation="gelu_tanh", positions={"kind": "learned"}, tie=True,
-                           max_length=1024)
+BERT: dict[str, Any] = dict(
+    norm_first=False,
+    norm_epsilon=1e-12,
+    activation="gelu",
+    positions={"kind": "learned"},
+    segments=2,
+    embedding_norm=True,
+    pool="first",
+    max_length=512,
+)
+GPT: dict[str, Any] = dict(
+    norm_first=True, norm_epsilon=1e-5, activation="gelu_tanh", positions={"kind": "learned"}, tie=True, max_length=1024
+)
 
 
 def shaped(style: dict[str, Any], layers: int, width: int, heads: int, **more: Any) -> dict[str, Any]:
@@ -35,10 +44,19 @@ DECODERS = {
     "gpt2-medium": shaped(GPT, 24, 1024, 16),
     "gpt2-large": shaped(GPT, 36, 1280, 20),
     "gpt2-xl": shaped(GPT, 48, 1600, 25),
-    **{f"gpt3-{name}": shaped(GPT, layers, width, heads, key_width=key_width, max_length=2048, window=256)
-       for name, layers, width, heads, key_width in [
-           ("125m", 12, 768, 12, 64), ("350m", 24, 1024, 16, 64), ("760m", 24, 1536, 16, 96), ("1.3b", 24, 2048, 16, 128),
-           ("2.7b", 32, 2560, 32, 80), ("6.7b", 32, 4096, 32, 128), ("13b", 40, 5140, 40, 128), ("175b", 96, 12288, 96, 128)]},
+    **{
+        f"gpt3-{name}": shaped(GPT, layers, width, heads, key_width=key_width, max_length=2048, window=256)
+        for name, layers, width, heads, key_width in [
+            ("125m", 12, 768, 12, 64),
+            ("350m", 24, 1024, 16, 64),
+            ("760m", 24, 1536, 16, 96),
+            ("1.3b", 24, 2048, 16, 128),
+            ("2.7b", 32, 2560, 32, 80),
+            ("6.7b", 32, 4096, 32, 128),
+            ("13b", 40, 5140, 40, 128),
+            ("175b", 96, 12288, 96, 128),
+        ]
+    },
 }
 """Radford et al. 2018 and 2019; Brown et al. 2020, table 2.1, whose window of the local layers is not published, and whose 24
 heads of 128 for 1.3b are more than its width and its stated size allow: 16 here."""
@@ -60,8 +78,9 @@ class EncoderModel(StackPart):
     """A Transformer encoder: BERT (Devlin et al. 2019) and its kind. Any field of a preset may be overridden."""
 
     kind: Literal["transformer"]
-    preset: Literal["tiny", "small", "bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base",
-                    "bert-large"] | None = None
+    preset: Literal["tiny", "small", "bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "bert-large"] | None = (
+        None
+    )
     activation: Literal["relu", "gelu", "quick_gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = "gelu"
     norm_first: bool = True
     """Normalise before each sub-layer (pre-norm) instead of after it."""
@@ -93,8 +112,26 @@ class DecoderModel(StackPart):
     of a preset may be overridden."""
 
     kind: Literal["transformer"]
-    preset: Literal["tiny", "small", "gpt", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt3-125m", "gpt3-350m", "gpt3-760m",
-                    "gpt3-1.3b", "gpt3-2.7b", "gpt3-6.7b", "gpt3-13b", "gpt3-175b"] | None = None
+    preset: (
+        Literal[
+            "tiny",
+            "small",
+            "gpt",
+            "gpt2",
+            "gpt2-medium",
+            "gpt2-large",
+            "gpt2-xl",
+            "gpt3-125m",
+            "gpt3-350m",
+            "gpt3-760m",
+            "gpt3-1.3b",
+            "gpt3-2.7b",
+            "gpt3-6.7b",
+            "gpt3-13b",
+            "gpt3-175b",
+        ]
+        | None
+    ) = None
     activation: Literal["relu", "gelu", "quick_gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = "gelu"
     norm_first: bool = True
     """Normalise before each sub-layer (pre-norm) instead of after it."""
@@ -107,4 +144,3 @@ class DecoderModel(StackPart):
     @classmethod
     def fill_from_preset(cls, given: Any) -> Any:
         return filled(given, DECODERS)
-

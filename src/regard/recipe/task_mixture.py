@@ -49,8 +49,10 @@ class TaskData(PairData):
     @model_validator(mode="after")
     def parts_fit(self) -> Self:
         if len(self.columns) != len(self.prefixes) + 1:
-            raise ValueError(f"columns = {list(self.columns)}: a column for each prefix and one for the target are needed, "
-                             f"{len(self.prefixes) + 1} in all")
+            raise ValueError(
+                f"columns = {list(self.columns)}: a column for each prefix and one for the target are needed, "
+                f"{len(self.prefixes) + 1} in all"
+            )
         if self.labels and self.kind != "classify":
             raise ValueError(f"labels are for kind = 'classify', not {self.kind!r}")
         if self.reverse and (self.kind != "translate" or len(self.prefixes) > 1):
@@ -83,8 +85,11 @@ class TasksData(DataPart):
     @model_validator(mode="before")
     @classmethod
     def examples_are_the_tasks(cls, given: Any) -> Any:
-        misplaced = [name for name in given if name in TaskData.model_fields and name not in cls.model_fields] \
-            if isinstance(given, dict) else []
+        misplaced = (
+            [name for name in given if name in TaskData.model_fields and name not in cls.model_fields]
+            if isinstance(given, dict)
+            else []
+        )
         if misplaced:
             raise ValueError(f"data.{misplaced[0]}: every task has its own; write it under [data.tasks.NAME]")
         return given
@@ -105,8 +110,9 @@ class TasksData(DataPart):
                 raise ValueError(f"data.tasks: {name!r} is a file's name too; use letters, digits, '.', '-' and '_'")
             other = known.setdefault(tuple(task.prefixes), name)
             if other != name:
-                raise ValueError(f"data.tasks.{name}.prefix = {task.prefix!r} is that of {other} too: "
-                                 "nobody could tell the two tasks apart")
+                raise ValueError(
+                    f"data.tasks.{name}.prefix = {task.prefix!r} is that of {other} too: nobody could tell the two tasks apart"
+                )
         return self
 
     @property

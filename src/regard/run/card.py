@@ -19,54 +19,64 @@ WORDS: dict[str, dict[str, Any]] = {
         "uses": "Translation of short texts like those it was trained on. Research and teaching.",
         "misuses": f"{READER} and reads both languages; passing its output off as a person's words.",
         "limits": f"{LIMITS} It can translate fluently and wrongly.",
-        "verbs": ['translate {} "…"', 'show {} "…" --out attention.svg']},
+        "verbs": ['translate {} "…"', 'show {} "…" --out attention.svg'],
+    },
     "language": {
         "uses": "Text like its training text, its perplexity, contextual vectors of words. Research and teaching.",
         "misuses": "Misleading news, impersonation, spam, and any text passed off as a person's.",
         "limits": f"{LIMITS} What it writes is likely, not true.",
-        "verbs": ['generate {} "…"', 'embed {} "…" --pool words']},
+        "verbs": ['generate {} "…"', 'embed {} "…" --pool words'],
+    },
     "masked": {
         "uses": "Filling in words of texts like those it was trained on, contextual vectors, fine-tuning. Research and teaching.",
         "misuses": "Deciding what somebody meant to write; any use of the associations it has learned about people.",
         "limits": LIMITS,
-        "verbs": ['fill {} "a <mask> ran"', 'embed {} "…" --pool words']},
+        "verbs": ['fill {} "a <mask> ran"', 'embed {} "…" --pool words'],
+    },
     "corrupted": {
         "uses": "Filling in missing passages of texts like those it was trained on, fine-tuning. Research and teaching.",
         "misuses": "Misleading news, impersonation, spam, and any text passed off as a person's.",
         "limits": f"{LIMITS} What it fills in is likely, not true.",
-        "verbs": ['fill {} "the [MASK] ran"']},
+        "verbs": ['fill {} "the [MASK] ran"'],
+    },
     "text-to-text": {
         "uses": "Its tasks, on texts like those it was trained on. Research and teaching.",
         "misuses": f"{READER} every answer; passing its output off as a person's words.",
         "limits": f"{LIMITS} It can answer fluently and wrongly.",
-        "verbs": ['translate {} "…" --task NAME', 'classify {} "…" --task NAME']},
+        "verbs": ['translate {} "…" --task NAME', 'classify {} "…" --task NAME'],
+    },
     "read": {
         "uses": "Vectors of texts and of words in their sentences, to compare and to search by. Research and teaching.",
         "misuses": f"{READER} what is found; judging people by what is near to what.",
         "limits": LIMITS,
-        "verbs": ['embed {} "…"', 'embed {} "…" --pool words']},
+        "verbs": ['embed {} "…"', 'embed {} "…" --pool words'],
+    },
     "classify": {
         "uses": "Labels of texts like those it was trained on. Research and teaching.",
         "misuses": f"{READER} every decision; judging people by what they write.",
         "limits": f"{LIMITS} Its probabilities are not calibrated.",
-        "verbs": ['classify {} "…"', 'embed {} "…"']},
+        "verbs": ['classify {} "…"', 'embed {} "…"'],
+    },
     "regress": {
         "uses": "Numbers of texts like those it was trained on. Research and teaching.",
         "misuses": f"{READER} every decision; judging people by what they write.",
         "limits": LIMITS,
-        "verbs": ['classify {} "…"', 'embed {} "…"']},
+        "verbs": ['classify {} "…"', 'embed {} "…"'],
+    },
     "tag": {
         "uses": "Labels of the words of texts like those it was trained on. Research and teaching.",
         "misuses": f"{READER} every decision.",
         "limits": LIMITS,
-        "verbs": ['tag {} "…"', 'embed {} "…" --pool words']},
+        "verbs": ['tag {} "…"', 'embed {} "…" --pool words'],
+    },
     "answer": {
         "uses": "Answers that stand word for word in a text given with the question, like those it was trained on. Research and "
-                "teaching.",
+        "teaching.",
         "misuses": f"{READER} the answer against its text; passing its answers off as what a text means.",
         "limits": f"{LIMITS} It knows nothing but the text it is given, points at something in texts that do not answer, and "
-                  "never at more than `answering.max_answer` tokens. Its probabilities are not calibrated.",
-        "verbs": ['answer {} --question "…" --context "…"', 'embed {} "…" --pool words']},
+        "never at more than `answering.max_answer` tokens. Its probabilities are not calibrated.",
+        "verbs": ['answer {} --question "…" --context "…"', 'embed {} "…" --pool words'],
+    },
 }
 
 
@@ -74,46 +84,52 @@ PICTURES = {
     "classify": {
         "uses": "Labels of pictures like those it was trained on. Research and teaching.",
         "misuses": "Recognising or judging people; anything that matters to somebody's health, rights or safety without a person "
-                   "who checks every decision.",
+        "who checks every decision.",
         "limits": "It knows only its own labels, and says one of them of any picture. It repeats the biases of its training "
-                  "pictures; pictures unlike them, and details smaller than its `data.size` shows, come out badly. Its "
-                  "probabilities are not calibrated.",
-        "verbs": ["classify {} a.jpg", "embed {} a.jpg"]},
+        "pictures; pictures unlike them, and details smaller than its `data.size` shows, come out badly. Its "
+        "probabilities are not calibrated.",
+        "verbs": ["classify {} a.jpg", "embed {} a.jpg"],
+    },
     "caption": {
         "uses": "Captions of pictures like those it was trained on, and where it looked for each word. Research and teaching.",
         "misuses": "Recognising or judging people; telling somebody who cannot see a picture what is in it, without a person who "
-                   "checks; passing its captions off as a person's words.",
+        "checks; passing its captions off as a person's words.",
         "limits": "It says fluently what is not there, and says something of any picture. It repeats the biases of its training "
-                  "captions; pictures unlike its own, and details smaller than its `data.size` shows, come out badly. Where it "
-                  "looked is not why it said a word.",
-        "verbs": ["caption {} a.jpg", "caption {} a.jpg --out look.png", "caption {} --gallery wrong.html"]},
+        "captions; pictures unlike its own, and details smaller than its `data.size` shows, come out badly. Where it "
+        "looked is not why it said a word.",
+        "verbs": ["caption {} a.jpg", "caption {} a.jpg --out look.png", "caption {} --gallery wrong.html"],
+    },
     "contrast": {
         "uses": "Which of some texts fits a picture, and which picture a text; search among pictures like those it was trained "
-                "on. Research and teaching.",
+        "on. Research and teaching.",
         "misuses": "Recognising, sorting or judging people; watching over them; any label that was not tried on pictures like "
-                   "those at hand.",
+        "those at hand.",
         "limits": "It compares the texts it is given, and finds one the best even where none fits. How a label is worded changes "
-                  "what comes out. It repeats the biases of its training pictures and captions; it counts badly and confuses who "
-                  "is where. Its probabilities are over the labels given, and not calibrated.",
-        "verbs": ['match {} a.jpg --labels "a cat,a dog"', 'embed {} a.jpg "a cat"']},
+        "what comes out. It repeats the biases of its training pictures and captions; it counts badly and confuses who "
+        "is where. Its probabilities are over the labels given, and not calibrated.",
+        "verbs": ['match {} a.jpg --labels "a cat,a dog"', 'embed {} a.jpg "a cat"'],
+    },
     "read": {
         "uses": "Vectors of pictures, to compare and to search by. Research and teaching.",
         "misuses": "Recognising or judging people by what is near to what.",
         "limits": "It repeats the biases of its training pictures; pictures unlike them come out badly.",
-        "verbs": ["embed {} a.jpg"]},
+        "verbs": ["embed {} a.jpg"],
+    },
     "codes": {
         "uses": "Pictures like those it was trained on in few numbers, for models that draw. Research and teaching.",
         "misuses": "Keeping pictures whose details matter; showing what it makes of a person's picture as that person.",
         "limits": "What it gives back is like the picture and not the same; pictures unlike those it was trained on come out "
-                  "badly.",
-        "verbs": ["evaluate {}"]},
+        "badly.",
+        "verbs": ["evaluate {}"],
+    },
     "draw": {
         "uses": "Pictures like those it was trained on, from captions like theirs. Research and teaching.",
         "misuses": "Misleading pictures: of people, of events, of anything passed off as seen or as made by a person; imitating "
-                   "somebody's work without leave.",
+        "somebody's work without leave.",
         "limits": "It repeats the biases of its training pictures and captions, draws something for any caption, and often not "
-                  "what was asked. Captions unlike its own, and longer than `model.text_length` tokens, come out badly.",
-        "verbs": ['draw {} "…" --out a.png --number 8']},
+        "what was asked. Captions unlike its own, and longer than `model.text_length` tokens, come out badly.",
+        "verbs": ['draw {} "…" --out a.png --number 8'],
+    },
 }
 
 
@@ -181,8 +197,11 @@ def converted(note: dict[str, Any]) -> str:
         return f"{title}Not compared yet: `regard convert … --verify` does it.\n"
     named = {"logits": note.get("measured", "logits"), "states": "states", "attention": "attention"}
     rows = "\n".join(f"| {shown} | {note[name]:.1e} |" for name, shown in named.items() if note[name] is not None)
-    texts = "".join(f"| {kind} text, the same | {note[kind]} of {note['texts']} |\n" for kind in ("greedy", "beam")
-                    if note["texts"] and note[kind] is not None)
+    texts = "".join(
+        f"| {kind} text, the same | {note[kind]} of {note['texts']} |\n"
+        for kind in ("greedy", "beam")
+        if note["texts"] and note[kind] is not None
+    )
     return f"{title}Largest differences to {note['against']}, float32:\n\n| | |\n|---|---|\n{rows}\n{texts}"
 
 
@@ -207,7 +226,10 @@ def origin(data: DataPart) -> str:
 def score_table(scores: dict[str, Any]) -> str:
     if not scores:
         return "Not scored yet: `regard evaluate` does it."
-    rows = [f"| {name} | {metric.replace('_', ' ')} | {score['score']:.2f} | {score['low']:.2f} – {score['high']:.2f} "
-            f"| `{score['signature']}` |"
-            for name, metrics in scores.items() for metric, score in metrics.items()]
+    rows = [
+        f"| {name} | {metric.replace('_', ' ')} | {score['score']:.2f} | {score['low']:.2f} – {score['high']:.2f} "
+        f"| `{score['signature']}` |"
+        for name, metrics in scores.items()
+        for metric, score in metrics.items()
+    ]
     return "\n".join(["| set | metric | score | 95% interval | signature |", "|---|---|---|---|---|", *rows])

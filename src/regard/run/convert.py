@@ -32,8 +32,9 @@ TWO_TEXTS = ("translate", "corrupted", "text-to-text")
 FORMS = ("hf", "ctranslate2", "onnx")
 
 
-def convert(source: str | Path, out: str | Path, *, to: str = "hf", verify: bool = False, allow_pickle: bool = False,
-            device: str = "auto") -> Proof | None:
+def convert(
+    source: str | Path, out: str | Path, *, to: str = "hf", verify: bool = False, allow_pickle: bool = False, device: str = "auto"
+) -> Proof | None:
     """Write a run, a Hugging Face folder or one of the hub into `out`; the proof, where one is asked for."""
     if to not in FORMS:
         raise Mistake(f"--to {to}: should be {', '.join(FORMS)}")
@@ -80,8 +81,11 @@ def prove(run: Run, folder: Path) -> Proof:
     """Compare a run with its folder: read by `transformers` where that is installed, else read again by us."""
     asked = ask(run)
     mine = said(run, asked, writes(run))
-    theirs = by_transformers(folder, asked, writes=writes(run)) if is_installed() else \
-        said(load(folder, device="cpu"), asked, writes(run))
+    theirs = (
+        by_transformers(folder, asked, writes=writes(run))
+        if is_installed()
+        else said(load(folder, device="cpu"), asked, writes(run))
+    )
     theirs.logits = run.learned(theirs.logits)
     return compare(mine, theirs, asked, "transformers" if is_installed() else "the folder read again")
 
@@ -99,7 +103,8 @@ def is_bare(run: Run) -> bool:
 def reads_pairs(run: Run) -> bool:
     """Whether it is asked about two texts at once; a model from elsewhere does not say, and is."""
     return run.recipe.task == "answer" or (
-        run.recipe.task in ("classify", "regress") and (run.foreign is not None or run.recipe.data.second is not None))
+        run.recipe.task in ("classify", "regress") and (run.foreign is not None or run.recipe.data.second is not None)
+    )
 
 
 def ask(run: Run) -> Asked:
@@ -113,13 +118,20 @@ def ask(run: Run) -> Asked:
         places = torch.zeros(len(TEXTS), run.longest, dtype=torch.long)
         return Asked(places, torch.full((len(TEXTS),), run.longest), pixels=pixels)
     most = run.recipe.model.max_length // 2
-    texts = [ids[:max(1, most - run.marks.around)] or [0] for ids in run.tokenizers[0].encode(TEXTS)]
+    texts = [ids[: max(1, most - run.marks.around)] or [0] for ids in run.tokenizers[0].encode(TEXTS)]
     inputs = read(Ragged.of(texts), run.marks)
     if reads_pairs(run):
         room = max(1, most - run.marks.around_two)
         inputs = read_two(Ragged.of(texts).truncated(room), Ragged.of(texts[::-1]).truncated(room), run.marks)
-    asked = Asked(inputs["source"], inputs["lengths"], inputs.get("segments"), marks=run.marks, max_tokens=min(24, most - 1),
-                  pixels=pixels, positions=positions)
+    asked = Asked(
+        inputs["source"],
+        inputs["lengths"],
+        inputs.get("segments"),
+        marks=run.marks,
+        max_tokens=min(24, most - 1),
+        pixels=pixels,
+        positions=positions,
+    )
     if run.recipe.task in TWO_TEXTS:
         asked.target = torch.cat([torch.full((len(texts), 1), run.marks.begin), asked.source[:, :5].flip(0)], dim=1)
         asked.prompts = [row[:length].tolist() for row, length in zip(asked.source, asked.lengths)]
@@ -131,8 +143,9 @@ def ask(run: Run) -> Asked:
 
 def inputs_of(run: Run, asked: Asked) -> dict[str, Tensor]:
     """What was asked, as our model reads it."""
-    inputs: dict[str, Tensor] = {"target": asked.source} if run.recipe.task == "language" else \
-        {"source": asked.source, "lengths": asked.lengths}
+    inputs: dict[str, Tensor] = (
+        {"target": asked.source} if run.recipe.task == "language" else {"source": asked.source, "lengths": asked.lengths}
+    )
     if asked.target is not None:
         inputs["target"] = asked.target
     if asked.segments is not None:
@@ -151,9 +164,11 @@ def said(run: Run, asked: Asked, writes: bool) -> Said:
         logits = model(**inputs)
     if asked.positions:
         images, texts, scale = logits
-        return Said(scale * images @ texts.T, {"features": [images, texts], "image": states.found["image.stack"],
-                                               "text": states.found["text.stack"]},
-                    {name: list(seen.stack(rf"^{name}.*self")) for name in ("image", "text")})
+        return Said(
+            scale * images @ texts.T,
+            {"features": [images, texts], "image": states.found["image.stack"], "text": states.found["text.stack"]},
+            {name: list(seen.stack(rf"^{name}.*self")) for name in ("image", "text")},
+        )
     kinds = {"text": r"self", "encoder": r"^encoder.*self", "decoder": r"^decoder.*self", "cross": r"cross"}
     wanted = ["encoder", "decoder", "cross"] if asked.target is not None else ["text"]
     layers = states.by_stack(asked.target is not None)
@@ -175,7 +190,7 @@ def write(model: nn.Module, prompt: list[int], asked: Asked, beam: int) -> list[
     inputs: Any = (ids, torch.tensor([len(prompt)])) if two else None
     options: dict[str, Any] = {"prefix": None if two else ids, "marks": asked.marks}
     if beam == 1:
-        return walk(model, inputs, limits, **options)[0].tokens                   # type: ignore[arg-type]
+        return walk(model, inputs, limits, **options)[0].tokens  # type: ignore[arg-type]
     return beam_search(model, inputs, limits, beam=beam, **options)[0][0].tokens  # type: ignore[arg-type]
 
 
@@ -191,8 +206,9 @@ class States:
         self.handles = []
         for name, stack in self.stacks.items():
             for module in (stack.dropout, *list(stack.blocks)[:-1], stack.norm if self.normed else stack.blocks[-1]):
-                self.handles.append(module.register_forward_hook(
-                    lambda _, __, output, name=name: self.found[name].append(output)))
+                self.handles.append(
+                    module.register_forward_hook(lambda _, __, output, name=name: self.found[name].append(output))
+                )
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -48,8 +48,9 @@ class CTranslate2:
         self.numbers = {token: number for number, token in enumerate(self.target)}
         self.marks: Marks = tokenizers[0].marks
         self.workers = torch.get_num_threads()
-        self.translator = library.Translator(str(folder), device="cpu", compute_type=COMPUTE[precision],
-                                             inter_threads=self.workers, intra_threads=1)
+        self.translator = library.Translator(
+            str(folder), device="cpu", compute_type=COMPUTE[precision], inter_threads=self.workers, intra_threads=1
+        )
 
     def decode(self, sources: Sequence[Sequence[int]], settings: Decode, number: int, most: int) -> list[list[Hypothesis]]:
         """The `number` best hypotheses of each source, best first; ranked by our length penalty, for theirs is another."""
@@ -59,16 +60,25 @@ class CTranslate2:
         budget = settings.batch_tokens // settings.beam // max(map(len, read), default=1)
         at_once = max(1, min(-(-len(read) // self.workers), budget))
         found = self.translator.translate_batch(
-            read, beam_size=settings.beam, num_hypotheses=settings.beam, length_penalty=0.0, return_scores=True,
-            max_batch_size=at_once, max_decoding_length=max(limits, default=1), max_input_length=0,
-            suppress_sequences=[[self.target[token]] for token in marks.never] or None)
-        return [self.ranked(one.hypotheses, one.scores, settings.length_penalty, limit)[:number]
-                for one, limit in zip(found, limits)]
+            read,
+            beam_size=settings.beam,
+            num_hypotheses=settings.beam,
+            length_penalty=0.0,
+            return_scores=True,
+            max_batch_size=at_once,
+            max_decoding_length=max(limits, default=1),
+            max_input_length=0,
+            suppress_sequences=[[self.target[token]] for token in marks.never] or None,
+        )
+        return [
+            self.ranked(one.hypotheses, one.scores, settings.length_penalty, limit)[:number] for one, limit in zip(found, limits)
+        ]
 
     def ranked(self, texts: Sequence[Sequence[str]], log_p: Sequence[float], alpha: float, limit: int) -> list[Hypothesis]:
-        said = [[self.numbers[token] for token in tokens][:limit - 1] for tokens in texts]
-        found = [Hypothesis(tokens, total, total / float(length_penalty(len(tokens) + 1, alpha)))
-                 for tokens, total in zip(said, log_p)]
+        said = [[self.numbers[token] for token in tokens][: limit - 1] for tokens in texts]
+        found = [
+            Hypothesis(tokens, total, total / float(length_penalty(len(tokens) + 1, alpha))) for tokens, total in zip(said, log_p)
+        ]
         return sorted(found, key=lambda hypothesis: -hypothesis.score)
 
 
@@ -110,9 +120,12 @@ def reduce(run: Run, precision: str, *, told: bool) -> None:
     cost = ""
     if isinstance(run, Translator):
         found = measured(run, f"regard-{__version__} {precision}")
-        cost = "; what it costs in BLEU is not known, for there is no validation set" if found is None else \
-            f"; BLEU {found['bleu']:.1f} on {found['sentences']} validation sentences, {found['exact']:.1f} in fp32; " \
+        cost = (
+            "; what it costs in BLEU is not known, for there is no validation set"
+            if found is None
+            else f"; BLEU {found['bleu']:.1f} on {found['sentences']} validation sentences, {found['exact']:.1f} in fp32; "
             f"{found['times']:.1f} times as fast"
+        )
         if found is not None and found["exact"] - found["bleu"] > MOST_LOST:
             cost += f": more than {MOST_LOST} lost, use --precision fp32"
     note(f"precision: {announced(precision, run.device)}{cost}")
@@ -141,8 +154,10 @@ def take(run: Translator, engine: str, precision: str) -> None:
         note(f"engine: {name}; what it costs in BLEU is not known, for there is no validation set")
         return
     lost, times = found["exact"] - found["bleu"], found["times"]
-    figures = f"BLEU {found['bleu']:.1f} on {found['sentences']} validation sentences, {found['exact']:.1f} by regard in fp32; " \
-              f"{times:.1f} times as fast"
+    figures = (
+        f"BLEU {found['bleu']:.1f} on {found['sentences']} validation sentences, {found['exact']:.1f} by regard in fp32; "
+        f"{times:.1f} times as fast"
+    )
     if engine == "auto" and (lost > MOST_LOST or times < 1):
         run.engine = None
         why = f"costs {lost:.1f} BLEU" if lost > MOST_LOST else "is slower"
@@ -184,7 +199,7 @@ def measured(run: Translator, name: str) -> dict[str, Any] | None:
     exact, longer = timed(run, some)
     run.model, run.engine = fast
     found = {"bleu": bleu, "exact": exact, "sentences": len(some), "times": longer / seconds, "weights": identity(run)}
-    with suppress(OSError):                           # a folder that may only be read is measured each time
+    with suppress(OSError):  # a folder that may only be read is measured each time
         (run.folder / FILE).write_text(json.dumps({**known, key: found}, indent=1) + "\n", encoding="utf-8")
     return found
 

@@ -14,10 +14,25 @@ import torch
 from regard import distributed
 from regard.errors import Mistake
 
-PACKAGES = ["regard", "torch", "tokenizers", "safetensors", "sacrebleu", "pydantic", "typer", "rich", "matplotlib", "pillow",
-            "numpy"]
-EXTRAS = {"serve": ["fastapi", "uvicorn"], "hub": ["huggingface_hub"], "board": ["tensorboard"],
-          "export": ["ctranslate2", "onnx", "onnxruntime"]}
+PACKAGES = [
+    "regard",
+    "torch",
+    "tokenizers",
+    "safetensors",
+    "sacrebleu",
+    "pydantic",
+    "typer",
+    "rich",
+    "matplotlib",
+    "pillow",
+    "numpy",
+]
+EXTRAS = {
+    "serve": ["fastapi", "uvicorn"],
+    "hub": ["huggingface_hub"],
+    "board": ["tensorboard"],
+    "export": ["ctranslate2", "onnx", "onnxruntime"],
+}
 
 
 def version(package: str) -> str | None:
@@ -83,8 +98,11 @@ def changes(folder: Path, device: torch.device) -> list[str]:
         known = {**before["packages"], "hardware": before["hardware"], "ranks": before.get("ranks", 1)}
     except (OSError, ValueError, KeyError, TypeError):
         return []
-    now = {**{name: version(name) for name in ("torch", "tokenizers", "numpy")}, "hardware": hardware(device),
-           "ranks": distributed.count()}
+    now = {
+        **{name: version(name) for name in ("torch", "tokenizers", "numpy")},
+        "hardware": hardware(device),
+        "ranks": distributed.count(),
+    }
     return [f"{name} was {known[name]} and is {value}" for name, value in now.items() if name in known and known[name] != value]
 
 
@@ -94,8 +112,9 @@ def git_state() -> dict[str, Any] | None:
         return None
 
     def ask(*words: str) -> str | None:
-        found = subprocess.run(["git", *words], capture_output=True, text=True, check=False,
-                               env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"})
+        found = subprocess.run(
+            ["git", *words], capture_output=True, text=True, check=False, env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+        )
         return found.stdout.strip() if found.returncode == 0 else None
 
     commit = ask("rev-parse", "HEAD")

@@ -16,8 +16,15 @@ from regard.tasks.text_to_text import TasksRun
 from regard.tasks.translate import Translator
 
 
-def evaluate(run: Run, *, source: Path | None = None, reference: Path | None = None, task: str | None = None,
-             gold: Path | None = None, save: bool = True) -> list[Result]:
+def evaluate(
+    run: Run,
+    *,
+    source: Path | None = None,
+    reference: Path | None = None,
+    task: str | None = None,
+    gold: Path | None = None,
+    save: bool = True,
+) -> list[Result]:
     """Score the recipe's test sets, or one pair of files, which may have a `gold` alignment, and write scores.json into the run
     folder. Of a run of several tasks, those of one `task`."""
     sets = chosen_sets(run, source, reference, task)
@@ -41,8 +48,10 @@ def chosen_sets(run: Run, source: Path | None, reference: Path | None, task: str
     if source is None or reference is None:
         return run.data.tests or {"valid": run.data.valid}
     if not isinstance(run, Translator):
-        raise Mistake(f"--source and --reference are for a run that translates; {run.folder} {run.does}: "
-                      "name its test sets in the recipe (data.test)")
+        raise Mistake(
+            f"--source and --reference are for a run that translates; {run.folder} {run.does}: "
+            "name its test sets in the recipe (data.test)"
+        )
     return {source.name.split(".")[0]: read_pairs([source, reference])}
 
 
@@ -84,15 +93,18 @@ def draw_by_length(series: dict[str, list[dict[str, Any]]], path: Path) -> None:
     save(picture(series), path)
 
 
-def compare_runs(runs: Sequence[Any], *, source: Path | None = None,
-                 reference: Path | None = None, task: str | None = None) -> dict[str, list[dict[str, Any]]]:
+def compare_runs(
+    runs: Sequence[Any], *, source: Path | None = None, reference: Path | None = None, task: str | None = None
+) -> dict[str, list[dict[str, Any]]]:
     """Paired tests of each run against the first, on the first one's test sets or on given files."""
     for run in runs:
         if type(run) is not type(runs[0]):
             raise Mistake(f"{runs[0].folder} {runs[0].does}, {run.folder} {run.does}: there is nothing to compare")
     if not hasattr(runs[0], "paired"):
-        raise Mistake(f"{runs[0].folder} {runs[0].does}, for which there is no paired test; hold the intervals of evaluate "
-                      "against each other")
+        raise Mistake(
+            f"{runs[0].folder} {runs[0].does}, for which there is no paired test; hold the intervals of evaluate "
+            "against each other"
+        )
     folders = [run.folder.name for run in runs]
     names = [name if folders.count(name) == 1 else f"{number} {name}" for number, name in enumerate(folders, start=1)]
     sets = chosen_sets(runs[0], source, reference, task)

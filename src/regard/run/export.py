@@ -16,8 +16,9 @@ from regard.tasks.base import Run
 from regard.tokens.special import NO_MARK
 
 
-def export(run: Run, out: str | Path, to: str, asked: Asked, inputs: dict[str, Tensor], mine: Said | None, *,
-           verify: bool) -> tuple[Path, Proof | None]:
+def export(
+    run: Run, out: str | Path, to: str, asked: Asked, inputs: dict[str, Tensor], mine: Said | None, *, verify: bool
+) -> tuple[Path, Proof | None]:
     """The folder, and how far the engine is from what our model says of what was asked; `mine` has the texts it writes."""
     run.model.to("cpu").float()
     if to == "onnx":
@@ -53,20 +54,36 @@ def by_ctranslate2(run: Run, folder: Path, asked: Asked, inputs: dict[str, Tenso
         read = [[source[i] for i in prompt] for prompt in asked.prompts]
         found = engine.score_batch(read, [[target[i] for i in row[1:].tolist()] for row in asked.target])
         expected = log_p[:, :-1].gather(-1, asked.target[:, 1:, None])[..., 0]
-        pairs = [(row, torch.tensor(one.log_probs[:len(row)])) for row, one in zip(expected, found)]
-        texts = [one.hypotheses[0] for one in engine.translate_batch(
-            read, beam_size=1, max_decoding_length=asked.max_tokens, suppress_sequences=never, max_batch_size=1)]
+        pairs = [(row, torch.tensor(one.log_probs[: len(row)])) for row, one in zip(expected, found)]
+        texts = [
+            one.hypotheses[0]
+            for one in engine.translate_batch(
+                read, beam_size=1, max_decoding_length=asked.max_tokens, suppress_sequences=never, max_batch_size=1
+            )
+        ]
     else:
         assert isinstance(run.model, Gpt)
         engine = library.Generator(str(folder), device="cpu", compute_type="float32", intra_threads=1)
         rows = [row[:length] for row, length in zip(asked.source, asked.lengths.tolist()) if length > 1]
         found = engine.score_batch([[source[i] for i in row.tolist()] for row in rows])
-        pairs = [(log_p[number, :len(row) - 1].gather(-1, row[1:, None])[:, 0], torch.tensor(one.log_probs[-(len(row) - 1):]))
-                 for number, (row, one) in enumerate(zip(rows, found))]
+        pairs = [
+            (log_p[number, : len(row) - 1].gather(-1, row[1:, None])[:, 0], torch.tensor(one.log_probs[-(len(row) - 1) :]))
+            for number, (row, one) in enumerate(zip(rows, found))
+        ]
         end = [] if asked.marks.end == NO_MARK else target[asked.marks.end]
-        texts = [one.sequences[0] for one in engine.generate_batch(
-            [[source[i] for i in prompt] for prompt in asked.prompts], beam_size=1, sampling_topk=1, max_length=asked.max_tokens,
-            end_token=end, include_prompt_in_result=False, suppress_sequences=never, max_batch_size=1)]
+        texts = [
+            one.sequences[0]
+            for one in engine.generate_batch(
+                [[source[i] for i in prompt] for prompt in asked.prompts],
+                beam_size=1,
+                sampling_topk=1,
+                max_length=asked.max_tokens,
+                end_token=end,
+                include_prompt_in_result=False,
+                suppress_sequences=never,
+                max_batch_size=1,
+            )
+        ]
     apart = max((float((one - other).abs().max()) for one, other in pairs if len(one)), default=0.0)
     said = [[target.index(token) for token in text] for text in texts]
     same = sum(a == b for a, b in zip(mine.greedy, said, strict=True))

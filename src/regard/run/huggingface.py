@@ -52,8 +52,16 @@ from regard.training.checkpoint import load_weights, weights_of
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 """owner/model"""
-FETCHED = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-           "preprocessor_config.json", "*.safetensors", "model.safetensors.index.json"]
+FETCHED = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "preprocessor_config.json",
+    "*.safetensors",
+    "model.safetensors.index.json",
+]
 PICKLES = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
 
 
@@ -109,7 +117,7 @@ def load_foreign(folder: Path, *, device: str = "auto", allow_pickle: bool = Fal
     wanted = shapes(foreign, recipe.model)
     weights = foreign.weights(wanted)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.seed)                                            # for what the folder has no weights of
+        torch.manual_seed(recipe.seed)  # for what the folder has no weights of
         run = OPENED[foreign.task, recipe.model.kind][2](folder, recipe, where, foreign)
     with torch.no_grad():
         load_weights(run.model, {**weights_of(run.model), **weights}, str(folder))
@@ -150,8 +158,10 @@ def fetch(name: str, *, allow_pickle: bool = False) -> Path:
         raise Mistake(f"{name} does not exist, and is no name on the hub (owner/model)") from None
     except (LocalEntryNotFoundError, OfflineModeIsEnabled):
         why = "HF_HUB_OFFLINE is set" if os.environ.get("HF_HUB_OFFLINE") else "the hub cannot be reached"
-        raise Mistake(f"{name} is neither a folder here nor in the hub's cache, and {why}; fetch it where there is a network "
-                      f"(hf download {name}) and give its folder") from None
+        raise Mistake(
+            f"{name} is neither a folder here nor in the hub's cache, and {why}; fetch it where there is a network "
+            f"(hf download {name}) and give its folder"
+        ) from None
     except (HfHubHTTPError, OSError) as error:
         reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
         raise Mistake(f"{name} does not exist here, and the hub does not give it: {reason}") from None

@@ -44,10 +44,10 @@ def merge_words(weights: np.ndarray, target_words: Sequence[int], source_words: 
     pieces), as in Clark et al. (2019, sec. 4.1). Special tokens are dropped and each row made to sum to 1 again; a row that
     looked only at special tokens is zeros.
     """
-    rows, columns = _membership(target_words), _membership(source_words)                   # (T_sub, T_words), (S_sub, S_words)
+    rows, columns = _membership(target_words), _membership(source_words)  # (T_sub, T_words), (S_sub, S_words)
     assert weights.shape == (len(rows), len(columns)), f"weights {weights.shape}, words {(len(rows), len(columns))}"
-    merged = rows.T @ np.asarray(weights, dtype=np.float64) @ columns                      # (T_words, S_words)
-    mass = merged.sum(axis=1, keepdims=True)                                               # sum or mean of pieces: divided out
+    merged = rows.T @ np.asarray(weights, dtype=np.float64) @ columns  # (T_words, S_words)
+    mass = merged.sum(axis=1, keepdims=True)  # sum or mean of pieces: divided out
     return np.divide(merged, mass, out=np.zeros_like(merged), where=mass > NO_MASS)
 
 
@@ -65,8 +65,12 @@ def links(weights: np.ndarray) -> set[Link]:
 
 
 def alignment_error(
-    predicted: Sequence[set[Link]], gold: Sequence[set[Link]], possible: Sequence[set[Link]] | None = None, *,
-    samples: int = SAMPLES, seed: int = SEED
+    predicted: Sequence[set[Link]],
+    gold: Sequence[set[Link]],
+    possible: Sequence[set[Link]] | None = None,
+    *,
+    samples: int = SAMPLES,
+    seed: int = SEED,
 ) -> Score:
     """AER = 1 - (|A ∩ S| + |A ∩ P|) / (|A| + |S|) over the corpus, 0 (perfect) to 1, with a bootstrap interval over sentences.
 
@@ -75,7 +79,7 @@ def alignment_error(
     """
     _same_length(len(predicted), "alignments", len(gold))
     sets = zip(predicted, gold, _also(possible, gold))
-    counts = np.array([(len(a & s) + len(a & (s | p)), len(a) + len(s)) for a, s, p in sets], dtype=np.float64)      # (N, 2)
+    counts = np.array([(len(a & s) + len(a & (s | p)), len(a) + len(s)) for a, s, p in sets], dtype=np.float64)  # (N, 2)
     signature = sign("aer", bs=samples, seed=seed, units="words", gold="sure+possible" if any(possible or ()) else "sure")
     return bootstrapped("AER", counts, _aer, signature, samples=samples, seed=seed)
 
@@ -88,16 +92,21 @@ def _aer(total: np.ndarray) -> float:
     return float(1 - total[0] / total[1]) if total[1] else 0.0
 
 
-def best_head(weights: Sequence[np.ndarray], gold: Sequence[set[Link]], possible: Sequence[set[Link]] | None = None, *,
-              samples: int = SAMPLES) -> tuple[Link, Score]:
+def best_head(
+    weights: Sequence[np.ndarray],
+    gold: Sequence[set[Link]],
+    possible: Sequence[set[Link]] | None = None,
+    *,
+    samples: int = SAMPLES,
+) -> tuple[Link, Score]:
     """The (layer, head) whose links have the lowest AER; the first of equals.
 
     weights: one array (layers, heads, T, S) per sentence, over words. Choose on validation data and score the chosen
     head on other data: this Score is the winner's, and so flattered by the choice.
     """
     _same_length(len(weights), "sentences", len(gold))
-    totals = sum(_head_counts(w, s, p) for w, s, p in zip(weights, gold, _also(possible, gold)))     # (layers, heads, 2)
-    errors = np.apply_along_axis(_aer, -1, totals)                                         # (layers, heads)
+    totals = sum(_head_counts(w, s, p) for w, s, p in zip(weights, gold, _also(possible, gold)))  # (layers, heads, 2)
+    errors = np.apply_along_axis(_aer, -1, totals)  # (layers, heads)
     layer, head = (int(i) for i in np.unravel_index(errors.argmin(), errors.shape))
     return (layer, head), alignment_error([links(w[layer, head]) for w in weights], gold, possible, samples=samples)
 
@@ -109,15 +118,20 @@ def _head_counts(weights: np.ndarray, gold: set[Link], possible: set[Link]) -> n
         return np.broadcast_to(np.array([0.0, len(gold)]), (*weights.shape[:2], 2))
     worth = np.zeros((target, source))
     for s, t in gold | possible:
-        if s < source and t < target:                                                      # a link to a cut-off word is missed
+        if s < source and t < target:  # a link to a cut-off word is missed
             worth[t, s] = 2 if (s, t) in gold else 1
-    linked = weights.max(axis=-1) > 0                                                      # (layers, heads, T)
+    linked = weights.max(axis=-1) > 0  # (layers, heads, T)
     hits = linked * worth[np.arange(target), weights.argmax(axis=-1)]
     return np.stack([hits.sum(axis=-1), linked.sum(axis=-1) + len(gold)], axis=-1).astype(np.float64)
 
 
-def uniform_error(shapes: Iterable[tuple[int, int]], gold: Sequence[set[Link]], possible: Sequence[set[Link]] | None = None, *,
-                  samples: int = SAMPLES) -> Score:
+def uniform_error(
+    shapes: Iterable[tuple[int, int]],
+    gold: Sequence[set[Link]],
+    possible: Sequence[set[Link]] | None = None,
+    *,
+    samples: int = SAMPLES,
+) -> Score:
     """AER of attention that knows nothing but position: what a head has to beat.
 
     Under uniform attention all source words tie; here the tie is broken by place, so target word t of T links to source

@@ -19,17 +19,25 @@ def normalised(text: str) -> str:
     return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
 
 
-def answer_scores(said: Sequence[str], golds: Sequence[Sequence[str]], *, samples: int = SAMPLES,
-                  seed: int = SEED) -> dict[str, Score]:
+def answer_scores(
+    said: Sequence[str], golds: Sequence[Sequence[str]], *, samples: int = SAMPLES, seed: int = SEED
+) -> dict[str, Score]:
     """The mean over questions of the best match with one of the golds, in percent; where there is none, nothing is the gold."""
     if len(said) != len(golds) or not len(golds):
         raise Mistake(f"{len(said)} answers to {len(golds)} questions: as many of both are needed, and at least one")
-    each = np.array([judge(text, gold) for text, gold in zip(said, golds)])                     # (N, 2)
+    each = np.array([judge(text, gold) for text, gold in zip(said, golds)])  # (N, 2)
     ones = np.ones(len(each))
-    return {name: bootstrapped(name, np.stack([column, ones], axis=1), lambda total: 100 * total[0] / total[1],
-                               sign(name, norm="squad", bs=samples, seed=seed, n=len(each), units="percent"), samples=samples,
-                               seed=seed)
-            for name, column in zip(("exact_match", "f1"), each.T)}
+    return {
+        name: bootstrapped(
+            name,
+            np.stack([column, ones], axis=1),
+            lambda total: 100 * total[0] / total[1],
+            sign(name, norm="squad", bs=samples, seed=seed, n=len(each), units="percent"),
+            samples=samples,
+            seed=seed,
+        )
+        for name, column in zip(("exact_match", "f1"), each.T)
+    }
 
 
 def judge(said: str, golds: Sequence[str]) -> tuple[float, float]:

@@ -22,8 +22,10 @@ def caption_scores(
 ) -> dict[str, Score]:
     """BLEU-n of all captions, by its name; each picture has its list of references."""
     streams = streams_of(captions, by_rank(references))
-    return {f"bleu_{n}": score_one(BLEU(lowercase=True, max_ngram_order=n, force=True), captions, streams, samples, f"order:{n}|")
-            for n in orders}
+    return {
+        f"bleu_{n}": score_one(BLEU(lowercase=True, max_ngram_order=n, force=True), captions, streams, samples, f"order:{n}|")
+        for n in orders
+    }
 
 
 def by_rank(references: Sequence[Sequence[str]]) -> list[list[str | None]]:
@@ -63,8 +65,12 @@ def areas(pixels: int, places: int) -> np.ndarray:
 def grounding_scores(shares: Sequence[Sequence[tuple[float, float]]], *, samples: int = SAMPLES) -> dict[str, Score]:
     """Of each caption's noun phrases what `inside` found, in percent of the attention; intervals over captions."""
     totals = np.array([[sum(share for share, _ in each), sum(chance for _, chance in each), len(each)] for each in shares])
-    return {name: bootstrapped(name, totals[:, [column, 2]], percentage, sign(name, bs=samples, seed=SEED, units="phrases"),
-                               samples=samples) for column, name in enumerate(("attention_inside", "inside_by_chance"))}
+    return {
+        name: bootstrapped(
+            name, totals[:, [column, 2]], percentage, sign(name, bs=samples, seed=SEED, units="phrases"), samples=samples
+        )
+        for column, name in enumerate(("attention_inside", "inside_by_chance"))
+    }
 
 
 def percentage(total: np.ndarray) -> float:

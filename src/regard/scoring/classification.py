@@ -8,8 +8,9 @@ from regard.errors import Mistake
 from regard.scoring.score import SAMPLES, SEED, Score, resampled, sign
 
 
-def label_scores(said: Sequence[str], meant: Sequence[str], *, positive: str | None = None, samples: int = SAMPLES,
-                 seed: int = SEED) -> dict[str, Score]:
+def label_scores(
+    said: Sequence[str], meant: Sequence[str], *, positive: str | None = None, samples: int = SAMPLES, seed: int = SEED
+) -> dict[str, Score]:
     """100 · F1 of the positive label, or without one the mean over the labels that occur; and 100 · R_K."""
     if len(said) != len(meant) or not len(meant):
         raise Mistake(f"{len(said)} labels to compare with {len(meant)}: as many of both are needed, and at least one")
@@ -25,8 +26,17 @@ def label_scores(said: Sequence[str], meant: Sequence[str], *, positive: str | N
 
     average = {"average": "macro"} if positive is None else {"positive": positive}
     metrics = {"f1": (average, lambda rows: f1(counted(rows), chosen)), "mcc": ({}, lambda rows: mcc(counted(rows)))}
-    return {name: resampled(name, len(one), metric, sign(name, **how, bs=samples, seed=seed, n=len(one), units="percent"),
-                            samples=samples, seed=seed) for name, (how, metric) in metrics.items()}
+    return {
+        name: resampled(
+            name,
+            len(one),
+            metric,
+            sign(name, **how, bs=samples, seed=seed, n=len(one), units="percent"),
+            samples=samples,
+            seed=seed,
+        )
+        for name, (how, metric) in metrics.items()
+    }
 
 
 def f1(counts: np.ndarray, positive: int | None = None) -> float:

@@ -12,9 +12,17 @@ def correlations(said: np.ndarray, meant: np.ndarray, *, samples: int = SAMPLES,
     if said.shape != meant.shape or len(said) < 3:
         raise Mistake(f"{len(said)} numbers to correlate with {len(meant)}: at least three of each are needed, as many of both")
     pairs = {"pearson": np.stack([said, meant]), "spearman": np.stack([ranks(said), ranks(meant)])}
-    return {name: resampled(name, len(said), lambda rows, both=both: pearson(*both[:, rows]),  # type: ignore[misc]
-                            sign(name, bs=samples, seed=seed, n=len(said), units="percent"), samples=samples, seed=seed)
-            for name, both in pairs.items()}
+    return {
+        name: resampled(
+            name,
+            len(said),
+            lambda rows, both=both: pearson(*both[:, rows]),  # type: ignore[misc]
+            sign(name, bs=samples, seed=seed, n=len(said), units="percent"),
+            samples=samples,
+            seed=seed,
+        )
+        for name, both in pairs.items()
+    }
 
 
 def pearson(one: np.ndarray, other: np.ndarray) -> float:

@@ -88,9 +88,17 @@ def compare_right(right: Mapping[str, Sequence[bool]], name: str = "accuracy") -
         score = accuracy(found, name)
         mine, theirs = np.asarray(found, dtype=bool) & ~first, first & ~np.asarray(found, dtype=bool)
         p_value = sign_test(int(mine.sum()), int(theirs.sum())) if rows else None
-        rows.append({"system": system, "metric": name, "score": score.score, "mean": score.score,
-                     "ci": (score.high - score.low) / 2, "p_value": p_value,
-                     "signature": f"{score.signature}|test:mcnemar-exact"})
+        rows.append(
+            {
+                "system": system,
+                "metric": name,
+                "score": score.score,
+                "mean": score.score,
+                "ci": (score.high - score.low) / 2,
+                "p_value": p_value,
+                "signature": f"{score.signature}|test:mcnemar-exact",
+            }
+        )
     return rows
 
 

@@ -11,23 +11,30 @@ LARGEST = 100.0
 """Decibels of a picture that is the same again; JSON has no infinity."""
 
 
-def rebuilt_scores(errors: np.ndarray, codes: np.ndarray, book: int, *, samples: int = SAMPLES,
-                   seed: int = SEED) -> dict[str, Score]:
+def rebuilt_scores(
+    errors: np.ndarray, codes: np.ndarray, book: int, *, samples: int = SAMPLES, seed: int = SEED
+) -> dict[str, Score]:
     """From the mean squared error of each picture (N,), of pixels from 0 to 1, and its codes (N, h, w): the mean squared error,
     the peak signal-to-noise ratio in decibels, the share of the book in use and the perplexity of its codes."""
     if not len(errors):
         raise Mistake("no pictures to make again: the set is empty")
     squared = np.stack([errors, np.ones(len(errors))], axis=1).astype(np.float64)
-    used = np.stack([np.bincount(grid.ravel(), minlength=book) for grid in codes])                # (N, V)
+    used = np.stack([np.bincount(grid.ravel(), minlength=book) for grid in codes])  # (N, V)
     how = dict(bs=samples, seed=seed, n=len(errors))
     again = dict(samples=samples, seed=seed)
     return {
         "psnr": bootstrapped("psnr", squared, psnr, sign("psnr", **how, units="dB"), **again),
         "mse": bootstrapped("mse", squared, lambda total: total[0] / total[1], sign("mse", **how, pixels="0-1"), **again),
-        "codes_used": bootstrapped("codes_used", used, lambda total: 100 * float((total > 0).mean()),
-                                   sign("codes_used", **how, book=book, units="percent"), **again),
-        "code_perplexity": bootstrapped("code_perplexity", used, code_perplexity,
-                                        sign("code_perplexity", **how, book=book), **again),
+        "codes_used": bootstrapped(
+            "codes_used",
+            used,
+            lambda total: 100 * float((total > 0).mean()),
+            sign("codes_used", **how, book=book, units="percent"),
+            **again,
+        ),
+        "code_perplexity": bootstrapped(
+            "code_perplexity", used, code_perplexity, sign("code_perplexity", **how, book=book), **again
+        ),
     }
 
 

@@ -24,7 +24,7 @@ KINDS = ("rouge1", "rouge2", "rougel")
 
 def summary_scores(said: Sequence[str], meant: Sequence[str], *, samples: int = SAMPLES, seed: int = SEED) -> dict[str, Score]:
     """100 · F1 by words, by pairs of words and by the longest common subsequence, each the mean over texts."""
-    found = rouge(said, meant)                                                    # (N, 3)
+    found = rouge(said, meant)  # (N, 3)
     scores = {}
     for kind, column in zip(KINDS, found.T):
         counted = np.stack([column, np.ones(len(column))], axis=1)
@@ -41,8 +41,9 @@ def rouge(said: Sequence[str], meant: Sequence[str]) -> np.ndarray:
     for one, other in zip(said, meant):
         a, b = WORD.findall(one.lower()), WORD.findall(other.lower())
         pairs = list(pairwise(a)), list(pairwise(b))
-        rows.append([f1(common(a, b), len(a), len(b)), f1(common(*pairs), *map(len, pairs)),
-                     f1(longest_common(a, b), len(a), len(b))])
+        rows.append(
+            [f1(common(a, b), len(a), len(b)), f1(common(*pairs), *map(len, pairs)), f1(longest_common(a, b), len(a), len(b))]
+        )
     return np.array(rows)
 
 
@@ -62,15 +63,16 @@ def longest_common(a: Sequence[str], b: Sequence[str]) -> int:
     for i, word in enumerate(a):
         places[word] = places.get(word, 0) | 1 << i
     whole = (1 << len(a)) - 1
-    flat = whole                                      # bit i is 0 where the row grows at place i
+    flat = whole  # bit i is 0 where the row grows at place i
     for word in b:
         steps = flat & places.get(word, 0)
         flat = ((flat + steps) | (flat - steps)) & whole
     return len(a) - flat.bit_count()
 
 
-def compare_summaries(said: Mapping[str, Sequence[str]], meant: Sequence[str], *, samples: int = SAMPLES,
-                      seed: int = SEED) -> list[dict[str, Any]]:
+def compare_summaries(
+    said: Mapping[str, Sequence[str]], meant: Sequence[str], *, samples: int = SAMPLES, seed: int = SEED
+) -> list[dict[str, Any]]:
     """Is each system different from the first? A paired bootstrap over texts (Koehn 2004): how often the difference changes its
     sign when texts are drawn again. Rows as `compare` gives them."""
     rows: list[dict[str, Any]] = []
@@ -82,7 +84,15 @@ def compare_summaries(said: Mapping[str, Sequence[str]], meant: Sequence[str], *
             score, means = scores[kind], difference[drawn].mean(1)
             other = np.mean(means <= 0) if difference.mean() > 0 else np.mean(means >= 0)
             p_value = None if number == 0 else 1.0 if not difference.any() else min(1.0, 2 * float(other))
-            rows.append({"system": system, "metric": kind, "score": score.score, "mean": score.score,
-                         "ci": (score.high - score.low) / 2, "p_value": p_value,
-                         "signature": f"{score.signature}|test:paired-bootstrap"})
+            rows.append(
+                {
+                    "system": system,
+                    "metric": kind,
+                    "score": score.score,
+                    "mean": score.score,
+                    "ci": (score.high - score.low) / 2,
+                    "p_value": p_value,
+                    "signature": f"{score.signature}|test:paired-bootstrap",
+                }
+            )
     return rows

@@ -52,7 +52,7 @@ def bootstrap(
     scores = np.empty(samples)
     for i in range(samples):
         drawn = generator.integers(len(flat), size=len(flat))
-        times = np.bincount(drawn, minlength=len(flat)).astype(np.float64)                 # (N,)
+        times = np.bincount(drawn, minlength=len(flat)).astype(np.float64)  # (N,)
         scores[i] = metric((times @ flat).reshape(statistics.shape[1:]))
     low, high = np.percentile(scores, [2.5, 97.5])
     return float(low), float(high)

@@ -158,7 +158,7 @@ def compare(
     confidence = samples if test == "randomization" else -1
     paired = PairedTest(systems, chosen, streams, TESTS[test], samples, n_ar_confidence=confidence)
     signatures, results = paired()
-    return _rows(systems, dict(zip(chosen, signatures)), signatures, results, test)    # both in the order of `metrics`
+    return _rows(systems, dict(zip(chosen, signatures)), signatures, results, test)  # both in the order of `metrics`
 
 
 def _rows(systems: list, theirs: dict[str, str], signatures: Mapping, results: Mapping, test: str) -> list[dict[str, Any]]:

@@ -24,8 +24,15 @@ from regard.server.settings import Settings
 PATIENCE = 1.0
 """Seconds for what cannot be given up, when the server stops."""
 PAGE = Path(__file__).parent / "page"
-KINDS = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
-         ".svg": "image/svg+xml", ".png": "image/png", ".ico": "image/x-icon", ".json": "application/json"}
+KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".ico": "image/x-icon",
+    ".json": "application/json",
+}
 
 
 def create_app(runs: dict[str, Any], settings: Settings | None = None) -> FastAPI:
@@ -44,8 +51,15 @@ def create_app(runs: dict[str, Any], settings: Settings | None = None) -> FastAP
         for worker in shelf.workers:
             await asyncio.to_thread(worker.thread.join, PATIENCE / len(shelf.workers))
 
-    app = FastAPI(title="regard", version=__version__, description="Attention models: used, and seen through.", docs_url=None,
-                  redoc_url=None, lifespan=working, responses=verbs.WRONG)
+    app = FastAPI(
+        title="regard",
+        version=__version__,
+        description="Attention models: used, and seen through.",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=working,
+        responses=verbs.WRONG,
+    )
     app.state.shelf, app.state.settings, app.state.metrics = shelf, settings, metrics
     app.include_router(verbs.router)
     app.include_router(openai_routes.router)

@@ -99,17 +99,30 @@ class Server(uvicorn.Server):
         giving_up.cancel()
 
     async def give_up(self) -> None:
-        state = self.config.app.state                                             # type: ignore[union-attr]
+        state = self.config.app.state  # type: ignore[union-attr]
         await asyncio.sleep(state.settings.grace)
         for worker in state.shelf.workers:
             worker.stop()
 
 
 def server_of(runs: dict[str, Any], settings: Settings) -> Server:
-    return Server(uvicorn.Config(
-        create_app(runs, settings), http=protocol(settings), ws="none", lifespan="on", loop="asyncio", log_config=None,
-        access_log=False, h11_max_incomplete_event_size=LARGEST_HEAD, timeout_keep_alive=IDLE, server_header=False,
-        backlog=WAITING, timeout_graceful_shutdown=math.ceil(settings.grace) + LAST_WORDS, proxy_headers=False))
+    return Server(
+        uvicorn.Config(
+            create_app(runs, settings),
+            http=protocol(settings),
+            ws="none",
+            lifespan="on",
+            loop="asyncio",
+            log_config=None,
+            access_log=False,
+            h11_max_incomplete_event_size=LARGEST_HEAD,
+            timeout_keep_alive=IDLE,
+            server_header=False,
+            backlog=WAITING,
+            timeout_graceful_shutdown=math.ceil(settings.grace) + LAST_WORDS,
+            proxy_headers=False,
+        )
+    )
 
 
 def serve(runs: dict[str, Any], settings: Settings, taken: socket.socket) -> None:
@@ -117,10 +130,10 @@ def serve(runs: dict[str, Any], settings: Settings, taken: socket.socket) -> Non
     log_to_stderr()
     server = server_of(runs, settings)
     sys.setswitchinterval(SWITCH)
-    for number in (signal.SIGTERM, signal.SIGINT):    # uvicorn raises them again when it has stopped; by then all is done
+    for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises them again when it has stopped; by then all is done
         signal.signal(number, lambda *_: None)
     log.info("serving", extra={"address": address(taken), "models": ", ".join(runs)})
     server.run(sockets=[taken])
     log.info("stopped")
     sys.stderr.flush()
-    os._exit(0)                                       # taking torch apart takes seconds; what cannot be given up may still go on
+    os._exit(0)  # taking torch apart takes seconds; what cannot be given up may still go on

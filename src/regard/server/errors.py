@@ -8,10 +8,23 @@ from fastapi.responses import JSONResponse
 
 from regard.server.responses import Problem, Wrong
 
-KINDS = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
-         405: "invalid_request_error", 408: "timeout_error", 411: "invalid_request_error", 413: "request_too_large",
-         415: "invalid_request_error", 421: "invalid_request_error", 422: "invalid_request_error", 429: "rate_limit_error",
-         431: "request_too_large", 499: "client_left", 503: "overloaded_error"}
+KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    411: "invalid_request_error",
+    413: "request_too_large",
+    415: "invalid_request_error",
+    421: "invalid_request_error",
+    422: "invalid_request_error",
+    429: "rate_limit_error",
+    431: "request_too_large",
+    499: "client_left",
+    503: "overloaded_error",
+}
 PATH = re.compile(r"(?:[A-Za-z]:)?(?:/[\w.@+~-]+){2,}/?")
 OPTION = re.compile(r"--([a-z][a-z-]*)")
 
@@ -19,15 +32,17 @@ OPTION = re.compile(r"--([a-z][a-z-]*)")
 class Refused(HTTPException):
     """An answer that is no success. The framework passes on what it knows as such, even from within reading a body."""
 
-    def __init__(self, status: int, message: str, *, code: str | None = None, param: str | None = None,
-                 retry: float | None = None):
+    def __init__(
+        self, status: int, message: str, *, code: str | None = None, param: str | None = None, retry: float | None = None
+    ):
         more = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
         super().__init__(status, message, more if retry is None else {**more, "Retry-After": str(max(1, round(retry)))})
         self.status, self.message, self.code, self.param = status, message, code, param
 
     def wrong(self) -> Wrong:
-        return Wrong(error=Problem(message=self.message, type=KINDS.get(self.status, "server_error"), param=self.param,
-                                   code=self.code))
+        return Wrong(
+            error=Problem(message=self.message, type=KINDS.get(self.status, "server_error"), param=self.param, code=self.code)
+        )
 
     def response(self) -> JSONResponse:
         return JSONResponse(self.wrong().model_dump(), status_code=self.status, headers=self.headers)

@@ -19,11 +19,19 @@ from regard.server.metrics import Metrics
 from regard.server.settings import Settings
 
 log = logging.getLogger("regard.server")
-POLICY = ("default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
-          "font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
-HEADERS = [(b"content-security-policy", POLICY.encode()), (b"x-content-type-options", b"nosniff"),
-           (b"referrer-policy", b"no-referrer"), (b"x-frame-options", b"DENY"), (b"cross-origin-resource-policy", b"same-origin"),
-           (b"cross-origin-opener-policy", b"same-origin"), (b"permissions-policy", b"camera=(), microphone=(), geolocation=()")]
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = [
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-frame-options", b"DENY"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), microphone=(), geolocation=()"),
+]
 PICTURES = ("/v1/caption", "/v1/match", "/v1/classify", "/v1/embed", "/v1/attention", "/v1/explain")
 """Where a picture may be sent."""
 AUTHORITY = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
@@ -39,16 +47,16 @@ class Guard:
             await self.app(scope, receive, send)
             return
         if scope["type"] != "http":
-            return                                    # there are no web sockets here
+            return  # there are no web sockets here
         exchange = Exchange(scope, receive, send, self.settings)
         try:
             self.check(scope)
             if scope["method"] == "POST" and (refused := self.full(client_of(scope))) is not None:
-                await exchange.receive()              # what has come of it, so that the connection may be kept
+                await exchange.receive()  # what has come of it, so that the connection may be kept
                 raise refused
             await self.app(scope, exchange.receive, exchange.send)
         except asyncio.CancelledError:
-            log.warning("cancelled", extra={"id": exchange.id})                   # the server stops, the client does not read
+            log.warning("cancelled", extra={"id": exchange.id})  # the server stops, the client does not read
         except Refused as refused:
             if exchange.status == 0:
                 await refused.response()(scope, receive, exchange.send)
@@ -85,9 +93,20 @@ class Guard:
         status = exchange.status or 499
         self.metrics.count("regard_requests_total", endpoint=route, status=str(status))
         self.metrics.time(seconds, endpoint=route)
-        log.info("request", extra={"id": exchange.id, "method": scope["method"], "endpoint": route, "status": status,
-                                   "seconds": round(seconds, 4), "read": exchange.read, "sent": exchange.sent,
-                                   "client": client_of(scope), "model": scope.get("model")})
+        log.info(
+            "request",
+            extra={
+                "id": exchange.id,
+                "method": scope["method"],
+                "endpoint": route,
+                "status": status,
+                "seconds": round(seconds, 4),
+                "read": exchange.read,
+                "sent": exchange.sent,
+                "client": client_of(scope),
+                "model": scope.get("model"),
+            },
+        )
 
 
 class Exchange:
@@ -123,7 +142,7 @@ class Exchange:
             if b"cache-control" not in given:
                 more.append((b"cache-control", b"no-store"))
             if not self.whole and self.scope["method"] not in ("GET", "HEAD"):
-                more.append((b"connection", b"close"))     # what is still to come would be read as the next request
+                more.append((b"connection", b"close"))  # what is still to come would be read as the next request
             message = {**message, "headers": [*message.get("headers", []), *more]}
         else:
             self.sent += len(message.get("body", b""))

@@ -57,8 +57,10 @@ class Metrics:
                     lines += [f"{name}{shown(labels)} {read():g}" for labels, read in sorted(self.gauges.get(name, {}).items())]
                 else:
                     for labels, (*buckets, number, total) in sorted(self.seconds.items()):
-                        lines += [f"{name}_bucket{shown((*labels, ('le', bound)))} {value:g}"
-                                  for bound, value in zip([*map(str, BOUNDS), "+Inf"], [*buckets, number])]
+                        lines += [
+                            f"{name}_bucket{shown((*labels, ('le', bound)))} {value:g}"
+                            for bound, value in zip([*map(str, BOUNDS), "+Inf"], [*buckets, number])
+                        ]
                         lines += [f"{name}_sum{shown(labels)} {total:.6f}", f"{name}_count{shown(labels)} {number:g}"]
         return "\n".join(lines) + "\n"
 

@@ -36,8 +36,13 @@ class Served:
 
     def __init__(self, name: str, run: Any, settings: Settings, metrics: Metrics):
         self.name, self.run = name, run
-        self.reads: list[Side] = ["text", "image"] if isinstance(run, ContrastRun) else \
-            ["image"] if isinstance(run, PictureRun) and not isinstance(run, DrawRun) else ["text"]
+        self.reads: list[Side] = (
+            ["text", "image"]
+            if isinstance(run, ContrastRun)
+            else ["image"]
+            if isinstance(run, PictureRun) and not isinstance(run, DrawRun)
+            else ["text"]
+        )
         self.about = about(name, run, self.reads)
         self.worker = Worker(name, run, settings, metrics)
         self.looker = Worker(name, run, settings, metrics, "looks") if WRITES & set(self.about.verbs) else self.worker
@@ -81,29 +86,44 @@ class Shelf:
                 raise Refused(422, f"no model here can do this; there are: {', '.join(self.models)}", code="no_such_verb")
             return able
         if name not in self.models:
-            raise Refused(404, f"there is no such model; there are: {', '.join(self.models)}", code="model_not_found",
-                          param="model")
+            raise Refused(
+                404, f"there is no such model; there are: {', '.join(self.models)}", code="model_not_found", param="model"
+            )
         served = self.models[name]
         if verb not in served.about.verbs:
-            raise Refused(422, f"{name} {served.about.does} and cannot {verb}; it can: {', '.join(served.about.verbs)}",
-                          code="no_such_verb", param="model")
+            raise Refused(
+                422,
+                f"{name} {served.about.does} and cannot {verb}; it can: {', '.join(served.about.verbs)}",
+                code="no_such_verb",
+                param="model",
+            )
         return served
 
 
 def about(name: str, run: Any, reads: list[Side]) -> Model:
     attends = bool(run.attends) and not isinstance(run, DrawRun | CodesRun)
-    return Model(id=name, created=int(time.time()), task=run.recipe.task, does=run.does, verbs=verbs_of(run, attends),
-                 reads=reads, attends=attends, kinds=kinds_of(run) if attends else [],
-                 labels=list(getattr(run, "labels", []))[:MOST_LABELS],
-                 tasks=list(getattr(run.recipe.data, "tasks", None) or []), max_length=run.longest,
-                 parameters=sum(weights.numel() for weights in run.model.parameters()), device=str(run.device),
-                 beam=run.recipe.decode.beam if hasattr(run, "translate") or hasattr(run, "caption") else None)
+    return Model(
+        id=name,
+        created=int(time.time()),
+        task=run.recipe.task,
+        does=run.does,
+        verbs=verbs_of(run, attends),
+        reads=reads,
+        attends=attends,
+        kinds=kinds_of(run) if attends else [],
+        labels=list(getattr(run, "labels", []))[:MOST_LABELS],
+        tasks=list(getattr(run.recipe.data, "tasks", None) or []),
+        max_length=run.longest,
+        parameters=sum(weights.numel() for weights in run.model.parameters()),
+        device=str(run.device),
+        beam=run.recipe.decode.beam if hasattr(run, "translate") or hasattr(run, "caption") else None,
+    )
 
 
 def verbs_of(run: Run, attends: bool) -> list[str]:
     found = [verb for verb in VERBS if hasattr(run, verb)]
     if "generate" in found and not hasattr(run.model, "step"):
-        found.remove("generate")                      # reads in both directions
+        found.remove("generate")  # reads in both directions
     if isinstance(run, DrawRun | CodesRun):
         found.remove("embed")
     if attends:
@@ -114,8 +134,11 @@ def verbs_of(run: Run, attends: bool) -> list[str]:
         found.append("completions")
     if chat_template(run) is not None:
         found.append("chat/completions")
-    return [*found, "embeddings"] if "embed" in found and not (isinstance(run, PictureRun) and not isinstance(run, ContrastRun)) \
+    return (
+        [*found, "embeddings"]
+        if "embed" in found and not (isinstance(run, PictureRun) and not isinstance(run, ContrastRun))
         else found
+    )
 
 
 def open_runs(given: Sequence[str], device: str) -> dict[str, Any]:

@@ -33,21 +33,29 @@ class Wanted:
             raise Refused(422, "n: with temperature 0 all texts would be the same", code="invalid", param="n")
         seed = asked.seed if asked.seed is not None else secrets.randbelow(2**53) if drawn else 0
         stops = [] if asked.stop is None else listed(asked.stop)
-        self.manner = Manner(max_tokens, max(asked.temperature or 1.0, 1e-6) if drawn else None,
-                             top_p=(asked.top_p or 1.0) if drawn else 1.0, stop=tuple(stops), seed=seed, number=asked.n or 1)
+        self.manner = Manner(
+            max_tokens,
+            max(asked.temperature or 1.0, 1e-6) if drawn else None,
+            top_p=(asked.top_p or 1.0) if drawn else 1.0,
+            stop=tuple(stops),
+            seed=seed,
+            number=asked.n or 1,
+        )
         self.id, self.created, self.asked = f"{kind}-{secrets.token_hex(12)}", int(time.time()), asked
         self.usage = bool(asked.stream_options and asked.stream_options.include_usage)
 
     def tasks(self, run: Any, prompts: Sequence[Any]) -> list[Callable[[Tell], Task]]:
         """One for each text; prompts are texts, or functions that give ids."""
+
         def begin(place: int, prompt: Any, sample: int) -> Callable[[Tell], Task]:
-            return lambda tell: writing(run, prompt() if callable(prompt) else prompt, self.manner, place=place, sample=sample,
-                                        tell=tell)
+            return lambda tell: writing(
+                run, prompt() if callable(prompt) else prompt, self.manner, place=place, sample=sample, tell=tell
+            )
 
         return [begin(place, prompt, sample) for place, prompt in enumerate(prompts) for sample in range(self.manner.number)]
 
     def counted(self, found: Sequence[Any]) -> types.Usage:
-        read = sum(one.read for one in found[::self.manner.number])
+        read = sum(one.read for one in found[:: self.manner.number])
         wrote = sum(len(one.words) for one in found)
         return types.Usage(prompt_tokens=read, completion_tokens=wrote, total_tokens=read + wrote)
 
@@ -88,9 +96,20 @@ async def completions(asked: types.Completion, request: Request) -> Response:
     if asked.stream:
         return await asking.events(tasks, piece, lambda found: chunk([], wanted.counted(found)) if wanted.usage else None, ended)
     found = await asking.written(tasks)
-    return sent(chunk([types.CompletionChoice(
-        index=index, text=(one.text.text if asked.echo else one.text.written), finish_reason=reason(one),
-        logprobs=logprobs(one.words, one.probabilities, one.words)) for index, one in enumerate(found)], wanted.counted(found)))
+    return sent(
+        chunk(
+            [
+                types.CompletionChoice(
+                    index=index,
+                    text=(one.text.text if asked.echo else one.text.written),
+                    finish_reason=reason(one),
+                    logprobs=logprobs(one.words, one.probabilities, one.words),
+                )
+                for index, one in enumerate(found)
+            ],
+            wanted.counted(found),
+        )
+    )
 
 
 @router.post("/chat/completions", response_model=types.Chatted, responses=STREAM)
@@ -98,18 +117,37 @@ async def chat(asked: types.Chat, request: Request) -> Response:
     """A reply to a conversation, by a model whose folder has a chat template."""
     asking = Asking.of(request, asked.model, "chat/completions")
     run = asking.served.run
-    said = [{"role": message.role, "content": message.content if isinstance(message.content, str)
-             else "".join(part.text for part in message.content)} for message in asked.messages]
+    said = [
+        {
+            "role": message.role,
+            "content": message.content if isinstance(message.content, str) else "".join(part.text for part in message.content),
+        }
+        for message in asked.messages
+    ]
     wanted = Wanted(asked, asked.max_completion_tokens or asked.max_tokens or LONGEST_REPLY, "chatcmpl")
     tasks = wanted.tasks(run, [lambda: conversation(run, said)])
 
     def chunk(choices: list[dict[str, Any]], usage: types.Usage | None = None) -> dict[str, Any]:
-        return {"id": wanted.id, "object": "chat.completion.chunk", "created": wanted.created, "model": asking.served.name,
-                "choices": choices, **({} if usage is None else {"usage": usage.model_dump()})}
+        return {
+            "id": wanted.id,
+            "object": "chat.completion.chunk",
+            "created": wanted.created,
+            "model": asking.served.name,
+            "choices": choices,
+            **({} if usage is None else {"usage": usage.model_dump()}),
+        }
 
     def logprobs(words: Sequence[str], probabilities: Sequence[float]) -> types.ChatLogprobs | None:
-        return types.ChatLogprobs(content=[types.TokenLogprob(token=word, logprob=value, bytes=list(word.encode()))
-                                           for word, value in zip(words, logs(probabilities))]) if asked.logprobs else None
+        return (
+            types.ChatLogprobs(
+                content=[
+                    types.TokenLogprob(token=word, logprob=value, bytes=list(word.encode()))
+                    for word, value in zip(words, logs(probabilities))
+                ]
+            )
+            if asked.logprobs
+            else None
+        )
 
     begun: set[int] = set()
 
@@ -117,8 +155,16 @@ async def chat(asked: types.Chat, request: Request) -> Response:
         role = {} if index in begun else {"role": "assistant"}
         begun.add(index)
         known = logprobs([told.word], [told.probability]) if told.word else None
-        return chunk([{"index": index, "delta": {**role, "content": told.text}, "finish_reason": None,
-                       "logprobs": None if known is None else known.model_dump()}])
+        return chunk(
+            [
+                {
+                    "index": index,
+                    "delta": {**role, "content": told.text},
+                    "finish_reason": None,
+                    "logprobs": None if known is None else known.model_dump(),
+                }
+            ]
+        )
 
     def ended(index: int, found: Any) -> dict[str, Any]:
         return chunk([{"index": index, "delta": {}, "finish_reason": reason(found), "logprobs": None}])
@@ -127,18 +173,41 @@ async def chat(asked: types.Chat, request: Request) -> Response:
         return await asking.events(tasks, piece, lambda found: chunk([], wanted.counted(found)) if wanted.usage else None, ended)
     found = await asking.written(tasks)
     usage = wanted.counted(found)
-    return sent(types.Chatted(id=wanted.id, created=wanted.created, model=asking.served.name, usage=usage, choices=[
-        types.ChatChoice(index=index, message=types.Reply(content=one.text.written), finish_reason=reason(one),
-                         logprobs=logprobs(one.words, one.probabilities)) for index, one in enumerate(found)]))
+    return sent(
+        types.Chatted(
+            id=wanted.id,
+            created=wanted.created,
+            model=asking.served.name,
+            usage=usage,
+            choices=[
+                types.ChatChoice(
+                    index=index,
+                    message=types.Reply(content=one.text.written),
+                    finish_reason=reason(one),
+                    logprobs=logprobs(one.words, one.probabilities),
+                )
+                for index, one in enumerate(found)
+            ],
+        )
+    )
 
 
 @router.post("/embeddings", response_model=types.EmbeddingList)
 async def embeddings(asked: types.Embeddings, request: Request) -> Response:
     asking = Asking.of(request, asked.model, "embeddings")
     given = await asking.all_given(asked.input, None)
-    found, tokens = await asking.of_model(lambda run: (render.embedded(run, given, -1, "mean"),
-                                                       render.count_tokens(run, given)))
+    found, tokens = await asking.of_model(lambda run: (render.embedded(run, given, -1, "mean"), render.count_tokens(run, given)))
     coded = asked.encoding_format == "base64"
-    return sent(types.EmbeddingList(model=asking.served.name, usage=types.Usage(prompt_tokens=tokens, total_tokens=tokens), data=[
-        types.EmbeddingItem(index=index, embedding=base64.b64encode(np.array(one.vectors[0], "<f4").tobytes()).decode() if coded
-                            else one.vectors[0]) for index, one in enumerate(found)]))
+    return sent(
+        types.EmbeddingList(
+            model=asking.served.name,
+            usage=types.Usage(prompt_tokens=tokens, total_tokens=tokens),
+            data=[
+                types.EmbeddingItem(
+                    index=index,
+                    embedding=base64.b64encode(np.array(one.vectors[0], "<f4").tobytes()).decode() if coded else one.vectors[0],
+                )
+                for index, one in enumerate(found)
+            ],
+        )
+    )

@@ -64,8 +64,10 @@ class Chat(Sampled):
 
 
 class Embeddings(Sent):
-    input: Annotated[str, Field(min_length=1, max_length=20_000), AfterValidator(without_surrogates)] | \
-        Annotated[list[Text], Field(min_length=1, max_length=MOST_TEXTS)]
+    input: (
+        Annotated[str, Field(min_length=1, max_length=20_000), AfterValidator(without_surrogates)]
+        | Annotated[list[Text], Field(min_length=1, max_length=MOST_TEXTS)]
+    )
     encoding_format: Literal["float", "base64"] = "float"
 
 

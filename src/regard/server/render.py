@@ -64,10 +64,17 @@ def png(pixels: np.ndarray) -> str:
 
 # what is written
 
+
 def translation(run: Any, found: Sequence[Any], more: dict[str, Any]) -> responses.Translation:
     best = found[0]
-    return responses.Translation(text=best.text, score=best.score, log_probability=best.log_probability,
-                               tokens=spelled(run.tokenizers[1], best.tokens), others=hypotheses(found[1:]), **more)
+    return responses.Translation(
+        text=best.text,
+        score=best.score,
+        log_probability=best.log_probability,
+        tokens=spelled(run.tokenizers[1], best.tokens),
+        others=hypotheses(found[1:]),
+        **more,
+    )
 
 
 def seen_of_translations(run: Any, texts: Sequence[str], found: Sequence[Any], asked: requests.Translate) -> list[dict[str, Any]]:
@@ -77,43 +84,80 @@ def seen_of_translations(run: Any, texts: Sequence[str], found: Sequence[Any], a
     if asked.align and shown:
         for i, one in zip(shown, run.aligned([texts[i] for i in shown], [found[i][0] for i in shown])):
             weights, name = one.view()
-            seen[i]["alignment"] = responses.Alignment(source=one.source, target=one.target, weights=np.round(weights, 4).tolist(),
-                                                     name=name)
+            seen[i]["alignment"] = responses.Alignment(
+                source=one.source, target=one.target, weights=np.round(weights, 4).tolist(), name=name
+            )
     if asked.tree:
         beam, alpha = asked.beam or run.recipe.decode.beam, asked.length_penalty
         for i in shown:
-            nodes, _ = beam_tree(run, texts[i], max(2, beam), run.recipe.decode.length_penalty if alpha is None else alpha,
-                                 asked.max_tokens)
-            seen[i]["tree"] = [responses.Node(parent=node.parent, step=node.step, word=node.word, best=node.best,
-                                            log_probability=round(node.log_p, 4), fate=node.fate,
-                                            score=None if node.score is None else round(node.score, 4)) for node in nodes]
+            nodes, _ = beam_tree(
+                run, texts[i], max(2, beam), run.recipe.decode.length_penalty if alpha is None else alpha, asked.max_tokens
+            )
+            seen[i]["tree"] = [
+                responses.Node(
+                    parent=node.parent,
+                    step=node.step,
+                    word=node.word,
+                    best=node.best,
+                    log_probability=round(node.log_p, 4),
+                    fate=node.fate,
+                    score=None if node.score is None else round(node.score, 4),
+                )
+                for node in nodes
+            ]
     return seen
 
 
 def written(found: Any, looks: responses.Looks | None) -> responses.Written:
-    return responses.Written(text=found.text.text, written=found.text.written, score=found.text.score, tokens=found.words,
-                           probabilities=[round(p, DIGITS) for p in found.probabilities],
-                           finish_reason="length" if found.cut else "stop", looks=looks)
+    return responses.Written(
+        text=found.text.text,
+        written=found.text.written,
+        score=found.text.score,
+        tokens=found.words,
+        probabilities=[round(p, DIGITS) for p in found.probabilities],
+        finish_reason="length" if found.cut else "stop",
+        looks=looks,
+    )
 
 
-def looks_of_texts(run: Any, prompts: Sequence[str], found: Sequence[Any],
-                   asked: requests.Generate) -> list[responses.Looks | None]:
+def looks_of_texts(
+    run: Any, prompts: Sequence[str], found: Sequence[Any], asked: requests.Generate
+) -> list[responses.Looks | None]:
     choice = Choice("steps", asked.kind, asked.layer, asked.head)
-    return [looks_of(look_back(run, prompt, one.text.tokens, choice)) if one.text.tokens else None
-            for prompt, one in zip(prompts, found)]
+    return [
+        looks_of(look_back(run, prompt, one.text.tokens, choice)) if one.text.tokens else None
+        for prompt, one in zip(prompts, found)
+    ]
 
 
 def looks_of(found: Any) -> responses.Looks:
-    return responses.Looks(name=found.name, keys=list(found.keys), own=found.own, weights=np.round(found.weights, 4).tolist(),
-                         note=found.note or "", steps=[responses.Step(word=step.word, probability=round(step.probability, DIGITS),
-                                                                    others=[[word, round(p, DIGITS)] for word, p in step.others])
-                                                       for step in found.steps])
+    return responses.Looks(
+        name=found.name,
+        keys=list(found.keys),
+        own=found.own,
+        weights=np.round(found.weights, 4).tolist(),
+        note=found.note or "",
+        steps=[
+            responses.Step(
+                word=step.word,
+                probability=round(step.probability, DIGITS),
+                others=[[word, round(p, DIGITS)] for word, p in step.others],
+            )
+            for step in found.steps
+        ],
+    )
 
 
 def captioned(run: Any, found: Sequence[Any], looks: responses.Shown | None) -> responses.Captioned:
     best = found[0]
-    return responses.Captioned(text=best.text, score=best.score, log_probability=best.log_probability,
-                             tokens=spelled(run.tokenizers[0], best.tokens), others=hypotheses(found[1:]), looks=looks)
+    return responses.Captioned(
+        text=best.text,
+        score=best.score,
+        log_probability=best.log_probability,
+        tokens=spelled(run.tokenizers[0], best.tokens),
+        others=hypotheses(found[1:]),
+        looks=looks,
+    )
 
 
 def looks_of_caption(run: Any, picture: Image.Image, found: Any) -> responses.Shown | None:
@@ -121,11 +165,17 @@ def looks_of_caption(run: Any, picture: Image.Image, found: Any) -> responses.Sh
         return None
     pixels = run.seen([picture])
     (look,) = run.looks(pixels, [found.tokens])
-    return responses.Shown(words=look.words, grid=list(run.model.grid), maps=np.round(look.weights, 4).tolist(),
-                         name="cross-attention, mean of the heads of the layer that looks most sharply", picture=png(pixels[0]))
+    return responses.Shown(
+        words=look.words,
+        grid=list(run.model.grid),
+        maps=np.round(look.weights, 4).tolist(),
+        name="cross-attention, mean of the heads of the layer that looks most sharply",
+        picture=png(pixels[0]),
+    )
 
 
 # what is judged
+
 
 def classified(run: Any, given: Sequence[Any], task: str | None) -> list[Any]:
     if task is not None and not hasattr(run, "prefixed"):
@@ -137,35 +187,48 @@ def embedded(run: Any, given: Sequence[Any], layer: int, pool: str) -> list[resp
     options = {"read_as": "text" if isinstance(given[0], str) else "image"} if isinstance(run, ContrastRun) else {}
     found = run.embed(given, layer=layer, pool=pool, **options)
     named = pool == "words" or isinstance(given[0], str)
-    return [responses.Embedded(tokens=one.tokens if named else [], vectors=np.round(one.vectors.astype(float), DIGITS).tolist())
-            for one in found]
+    return [
+        responses.Embedded(tokens=one.tokens if named else [], vectors=np.round(one.vectors.astype(float), DIGITS).tolist())
+        for one in found
+    ]
 
 
 # what is looked at
+
 
 def attention(name: str, run: Any, given: Any, asked: requests.Attention) -> bytes:
     found = groups(attended(run, given))
     picked = found[chosen_group(found, asked.kind)]
     layers = [at(picked, "layer", number) for number in asked.layers] if asked.layers else list(range(len(picked.layers)))
     heads = [at(picked, "head", number) for number in asked.heads] if asked.heads else list(range(len(picked.heads)))
-    weights = picked.weights[np.ix_(layers, heads)]                               # (L, H, T, S)
+    weights = picked.weights[np.ix_(layers, heads)]  # (L, H, T, S)
     if weights.size > MOST_NUMBERS:
         raise Mistake(f"{weights.size:,} numbers are more than {MOST_NUMBERS:,}; name fewer layers or heads")
     picture = isinstance(run, PictureRun) and not isinstance(given, str)
     entropy = -(weights.mean(1) * np.log(np.maximum(weights.mean(1), 1e-12))).sum(-1).mean(-1)
     said = responses.Attention.model_construct(
-        model=name, name=picked.name, names=[one.name for one in found], queries=list(picked.queries), keys=list(picked.keys),
-        layers=[int(picked.layers[i]) for i in layers], heads=[int(picked.heads[i]) for i in heads],
-        weights=np.round(weights.astype(float), asked.digits).tolist(), sharpest=int(entropy.argmin()), tile=picked.tile,
-        note=picked.note or "", grid=list(run.grid) if picture else None,
-        picture=png(seen_as(run, given)) if picture else None)
+        model=name,
+        name=picked.name,
+        names=[one.name for one in found],
+        queries=list(picked.queries),
+        keys=list(picked.keys),
+        layers=[int(picked.layers[i]) for i in layers],
+        heads=[int(picked.heads[i]) for i in heads],
+        weights=np.round(weights.astype(float), asked.digits).tolist(),
+        sharpest=int(entropy.argmin()),
+        tile=picked.tile,
+        note=picked.note or "",
+        grid=list(run.grid) if picture else None,
+        picture=png(seen_as(run, given)) if picture else None,
+    )
     return json.dumps(said.model_dump(), ensure_ascii=False, allow_nan=False).encode()
 
 
 def at(picked: Any, what: str, number: int) -> int:
     """The place of a layer or a head, by what it is called."""
-    layer, head, _ = numbers_of(picked, Choice("model", layer=number if what == "layer" else None,
-                                               head=number if what == "head" else None))
+    layer, head, _ = numbers_of(
+        picked, Choice("model", layer=number if what == "layer" else None, head=number if what == "head" else None)
+    )
     found = layer if what == "layer" else head
     assert found is not None
     return found
@@ -203,14 +266,21 @@ def explained(name: str, run: Any, given: Any, asked: requests.Explain) -> respo
         found = run.explain(given, asked.method, **question)
     other = found.against
     return responses.Explained(
-        model=name, answer=found.answer, amount=round(found.amount, DIGITS), pieces=found.pieces, values=rounded(found.values),
-        against=None if other is None else other.answer, against_amount=None if other is None else round(other.amount, DIGITS),
-        against_values=None if other is None else rounded(other.values), refused=found.refused,
-        faithfulness=rounded(found.measured), permuted=None if found.permuted is None else rounded(found.permuted),
-        words=found.words(), grid=None if found.picture is None else list(found.picture.grid),
-        picture=None if found.picture is None else png(found.picture.pixels))
-
-
+        model=name,
+        answer=found.answer,
+        amount=round(found.amount, DIGITS),
+        pieces=found.pieces,
+        values=rounded(found.values),
+        against=None if other is None else other.answer,
+        against_amount=None if other is None else round(other.amount, DIGITS),
+        against_values=None if other is None else rounded(other.values),
+        refused=found.refused,
+        faithfulness=rounded(found.measured),
+        permuted=None if found.permuted is None else rounded(found.permuted),
+        words=found.words(),
+        grid=None if found.picture is None else list(found.picture.grid),
+        picture=None if found.picture is None else png(found.picture.pixels),
+    )
 
 
 def count_tokens(run: Any, texts: Sequence[str]) -> int:

@@ -22,8 +22,9 @@ Text = Annotated[str, Field(max_length=LONGEST_TEXT), AfterValidator(without_sur
 Word = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(without_surrogates)]
 Texts = Text | Annotated[list[Text], Field(min_length=1, max_length=MOST_TEXTS)]
 Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(without_surrogates)]
-Picture = Annotated[str, Field(min_length=1, max_length=LARGEST_PICTURE,
-                               description="A PNG, JPEG or WebP in base64, or as a data: URL.")]
+Picture = Annotated[
+    str, Field(min_length=1, max_length=LARGEST_PICTURE, description="A PNG, JPEG or WebP in base64, or as a data: URL.")
+]
 Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 Beam = Annotated[int, Field(ge=1, le=16)]
 Temperature = Annotated[float, Field(ge=1e-6, le=100)]

@@ -41,12 +41,17 @@ class Settings:
 
     def __post_init__(self) -> None:
         if not self.loopback and self.token is None:
-            raise Mistake(f"--host {self.host} can be reached from elsewhere: set a token, which clients must send "
-                          "(REGARD_TOKEN=…), or leave --host out")
-        if self.token is not None and (len(self.token) < LEAST_TOKEN or not self.token.isascii() or not self.token.isprintable()
-                                       or " " in self.token):
-            raise Mistake(f"the token should be at least {LEAST_TOKEN} printable ASCII characters without a space; one is made "
-                          "by: python -c 'import secrets; print(secrets.token_urlsafe())'")
+            raise Mistake(
+                f"--host {self.host} can be reached from elsewhere: set a token, which clients must send "
+                "(REGARD_TOKEN=…), or leave --host out"
+            )
+        if self.token is not None and (
+            len(self.token) < LEAST_TOKEN or not self.token.isascii() or not self.token.isprintable() or " " in self.token
+        ):
+            raise Mistake(
+                f"the token should be at least {LEAST_TOKEN} printable ASCII characters without a space; one is made "
+                "by: python -c 'import secrets; print(secrets.token_urlsafe())'"
+            )
         for name in ("at_once", "queue", "connections", "deadline"):
             if not 0 < getattr(self, name) < math.inf:
                 raise Mistake(f"--{name.replace('_', '-')} {getattr(self, name)}: should be more than 0")
@@ -69,5 +74,8 @@ class Settings:
     @property
     def answers_to(self) -> frozenset[str]:
         """The names in Host headers that are meant for it."""
-        return frozenset(name.lower().strip("[]") for name in ("localhost", "127.0.0.1", "::1", self.host, *self.hosts)
-                         if name not in ("0.0.0.0", "::"))
+        return frozenset(
+            name.lower().strip("[]")
+            for name in ("localhost", "127.0.0.1", "::1", self.host, *self.hosts)
+            if name not in ("0.0.0.0", "::")
+        )

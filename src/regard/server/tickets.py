@@ -49,9 +49,16 @@ async def answered(request: Request, worker: Worker, tickets: Sequence[Ticket], 
                 await whole
 
 
-async def streamed(request: Request, worker: Worker, tickets: Sequence[Ticket], pieces: Pieces, seconds: float,
-                   event: Callable[[int, Piece], Any], last: Callable[[list[Any]], Any],
-                   ended: Callable[[int, Any], Any] = lambda index, result: None) -> StreamingResponse:
+async def streamed(
+    request: Request,
+    worker: Worker,
+    tickets: Sequence[Ticket],
+    pieces: Pieces,
+    seconds: float,
+    event: Callable[[int, Piece], Any],
+    last: Callable[[list[Any]], Any],
+    ended: Callable[[int, Any], Any] = lambda index, result: None,
+) -> StreamingResponse:
     """Events while texts are written: of each piece, of each text's end, and of the whole. What goes wrong before the first is
     an ordinary answer."""
     worker.submit(tickets)

@@ -16,7 +16,7 @@
 
 Everything that is no success is responses.Wrong: {"error": {"message", "type", "param", "code"}}.
 
-A stream is text/event-stream of lines `data: JSON`: one responses.Piece for each token, in order; then responses.Event, whose `done`
+A stream is text/event-stream of lines `data: JSON`: one responses.Piece per token, in order; then responses.Event, whose `done`
 is what the endpoint answers without stream (with `looks` in it where they were asked for); then `data: [DONE]`. What goes wrong
 after the first event is an event {"error": {...}}, and then [DONE].
 
@@ -44,16 +44,28 @@ from regard.tasks.streaming import Manner, Piece, Task, captioning, translating,
 
 router = APIRouter(prefix="/v1")
 WRONG: dict[int | str, dict[str, Any]] = {
-    status: {"model": responses.Wrong, "description": about} for status, about in (
-        (400, "no JSON"), (401, "no token"), (403, "another site's page"), (404, "no such model"), (408, "came too slowly"),
-        (413, "too large"), (415, "not declared as JSON"), (421, "another Host"), (422, "does not fit, or the model refuses it"),
-        (429, "too many of one client's texts are waiting"), (500, "the server's own fault"),
-        (503, "too many are waiting, it took too long, or the server is stopping"))}
+    status: {"model": responses.Wrong, "description": about}
+    for status, about in (
+        (400, "no JSON"),
+        (401, "no token"),
+        (403, "another site's page"),
+        (404, "no such model"),
+        (408, "came too slowly"),
+        (413, "too large"),
+        (415, "not declared as JSON"),
+        (421, "another Host"),
+        (422, "does not fit, or the model refuses it"),
+        (429, "too many of one client's texts are waiting"),
+        (500, "the server's own fault"),
+        (503, "too many are waiting, it took too long, or the server is stopping"),
+    )
+}
 EVENT = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
 STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"schema": EVENT}}}}
 FORMS = {"attn": "application/octet-stream", "svg": "image/svg+xml", "png": "image/png"}
-FILES: dict[int | str, dict[str, Any]] = {200: {"content": {
-    kind: {"schema": {"type": "string", "format": "binary"}} for kind in FORMS.values()}}}
+FILES: dict[int | str, dict[str, Any]] = {
+    200: {"content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in FORMS.values()}}
+}
 SEARCH = {"beam", "length_penalty", "max_tokens", "number", "temperature", "top_k", "top_p", "seed"}
 DIGITS = 6
 
@@ -90,8 +102,13 @@ class Asking:
         tickets = [Ticket(one, client=self.client, decodes=True, index=index) for index, one in enumerate(begin)]
         return await answered(self.request, self.served.worker, tickets, self.seconds)
 
-    async def events(self, begin: Sequence[Callable[[Tell], Task]], event: Callable[[int, Piece], Any],
-                     last: Callable[[list[Any]], Any], ended: Callable[[int, Any], Any] = lambda index, result: None) -> Response:
+    async def events(
+        self,
+        begin: Sequence[Callable[[Tell], Task]],
+        event: Callable[[int, Piece], Any],
+        last: Callable[[list[Any]], Any],
+        ended: Callable[[int, Any], Any] = lambda index, result: None,
+    ) -> Response:
         """The same as a stream."""
         pieces: Pieces = Pieces()
         tickets = [Ticket(one, client=self.client, decodes=True, index=index, pieces=pieces) for index, one in enumerate(begin)]
@@ -101,8 +118,9 @@ class Asking:
         """In a thread, for it takes a while; and not read before its size is known to be reasonable."""
         data = given.partition(",")[2] if given.startswith("data:") else given
         try:
-            return await asyncio.to_thread(lambda: picture_of(base64.b64decode(data, validate=True), "the picture",
-                                                              self.request.app.state.settings.pixels))
+            return await asyncio.to_thread(
+                lambda: picture_of(base64.b64decode(data, validate=True), "the picture", self.request.app.state.settings.pixels)
+            )
         except ValueError:
             raise Refused(422, "image: should be a picture in base64, or a data: URL", code="invalid", param="image") from None
 
@@ -110,8 +128,12 @@ class Asking:
         """A text or a picture, whichever the model reads."""
         side = "text" if image is None else "image"
         if side not in self.served.reads:
-            raise Refused(422, f"{self.served.name} reads {' and '.join(self.served.reads)}: give {self.served.reads[0]}",
-                          code="invalid", param=side)
+            raise Refused(
+                422,
+                f"{self.served.name} reads {' and '.join(self.served.reads)}: give {self.served.reads[0]}",
+                code="invalid",
+                param=side,
+            )
         return render.as_text(self.served.run, text or "") if image is None else await self.picture(image)
 
     async def all_given(self, texts: str | list[str] | None, image: str | None) -> list[Any]:
@@ -130,8 +152,13 @@ def piece_event(index: int, piece: Piece) -> responses.Piece:
     return responses.Piece(index=index, piece=piece.text, token=piece.word, probability=round(piece.probability, DIGITS))
 
 
-def at_end(asked: Any, begin: Sequence[Callable[[Tell], Task]], asking: Asking, last: Callable[[list[Any]], Any],
-           text_of: Callable[[Any], str]) -> Any:
+def at_end(
+    asked: Any,
+    begin: Sequence[Callable[[Tell], Task]],
+    asking: Asking,
+    last: Callable[[list[Any]], Any],
+    text_of: Callable[[Any], str],
+) -> Any:
     """A stream of pieces; where a search keeps several hypotheses nothing is certain before its end, and a text is one piece."""
     heard: set[int] = set()
 
@@ -175,10 +202,14 @@ async def translate(asked: requests.Translate, request: Request) -> Response:
         return lambda tell: translating(run, text, place=places[index], tell=tell if asked.stream else None, **options)
 
     async def whole(found: list[Any]) -> responses.Translations:
-        more = await asking.of_model(lambda run: render.seen_of_translations(run, texts, found, asked)) \
-            if asked.align or asked.tree else [{} for _ in texts]
-        return responses.Translations(model=asking.served.name, results=[
-            render.translation(run, best, extra) for best, extra in zip(found, more)])
+        more = (
+            await asking.of_model(lambda run: render.seen_of_translations(run, texts, found, asked))
+            if asked.align or asked.tree
+            else [{} for _ in texts]
+        )
+        return responses.Translations(
+            model=asking.served.name, results=[render.translation(run, best, extra) for best, extra in zip(found, more)]
+        )
 
     begun = [begin(index, text) for index, text in enumerate(texts)]
     if asked.stream:
@@ -192,23 +223,40 @@ async def generate(asked: requests.Generate, request: Request) -> Response:
     asking = Asking.of(request, asked.model, "generate")
     run, prompts = asking.served.run, listed(asked.prompt)
     if len(prompts) * asked.number > requests.MOST_TEXTS:
-        raise Refused(422, f"number: {len(prompts)} prompts times {asked.number} are more than {requests.MOST_TEXTS} texts",
-                      code="invalid", param="number")
-    manner = Manner(asked.max_tokens, asked.temperature, asked.top_k, asked.top_p, asked.repetition_penalty, tuple(asked.stop),
-                    asked.seed, asked.number)
+        raise Refused(
+            422,
+            f"number: {len(prompts)} prompts times {asked.number} are more than {requests.MOST_TEXTS} texts",
+            code="invalid",
+            param="number",
+        )
+    manner = Manner(
+        asked.max_tokens,
+        asked.temperature,
+        asked.top_k,
+        asked.top_p,
+        asked.repetition_penalty,
+        tuple(asked.stop),
+        asked.seed,
+        asked.number,
+    )
     rows = [(place, prompt, sample) for place, prompt in enumerate(prompts) for sample in range(asked.number)]
 
     def begin(place: int, prompt: str, sample: int) -> Callable[[Tell], Task]:
         return lambda tell: writing(run, prompt, manner, place=place, sample=sample, tell=tell if asked.stream else None)
 
     async def whole(found: list[Any]) -> responses.Generated:
-        looks = await asking.of_model(lambda run: render.looks_of_texts(run, [prompt for _, prompt, _ in rows], found, asked)) \
-            if asked.looks else [None] * len(found)
-        return responses.Generated(model=asking.served.name,
-                                 results=[render.written(one, seen) for one, seen in zip(found, looks)])
+        looks = (
+            await asking.of_model(lambda run: render.looks_of_texts(run, [prompt for _, prompt, _ in rows], found, asked))
+            if asked.looks
+            else [None] * len(found)
+        )
+        return responses.Generated(
+            model=asking.served.name, results=[render.written(one, seen) for one, seen in zip(found, looks)]
+        )
 
     begun = [begin(*row) for row in rows]
     if asked.stream:
+
         async def done(found: list[Any]) -> responses.Event:
             return responses.Event(done=(await whole(found)).model_dump())
 
@@ -238,8 +286,15 @@ async def fill(asked: requests.Fill, request: Request) -> Response:
     """Fill in masked words, written [MASK]."""
     asking = Asking.of(request, asked.model, "fill")
     found = await asking.of_model(lambda run: run.fill(listed(asked.text), number=asked.number))
-    return sent(responses.Fills(model=asking.served.name, results=[responses.Filled(
-        text=one.text, candidates=[render.judgements(place) for place in one.candidates]) for one in found]))
+    return sent(
+        responses.Fills(
+            model=asking.served.name,
+            results=[
+                responses.Filled(text=one.text, candidates=[render.judgements(place) for place in one.candidates])
+                for one in found
+            ],
+        )
+    )
 
 
 @router.post("/classify", response_model=responses.Classes)
@@ -248,9 +303,17 @@ async def classify(asked: requests.Classify, request: Request) -> Response:
     asking = Asking.of(request, asked.model, "classify")
     given = await asking.all_given(asked.text, asked.image)
     found = await asking.of_model(lambda run: render.classified(run, given, asked.task))
-    return sent(responses.Classes(model=asking.served.name, results=[
-        responses.Classified(labels=[], score=one) if isinstance(one, float) else responses.Classified(labels=render.judgements(one))
-        for one in found]))
+    return sent(
+        responses.Classes(
+            model=asking.served.name,
+            results=[
+                responses.Classified(labels=[], score=one)
+                if isinstance(one, float)
+                else responses.Classified(labels=render.judgements(one))
+                for one in found
+            ],
+        )
+    )
 
 
 @router.post("/tag", response_model=responses.Tags)
@@ -258,8 +321,9 @@ async def tag(asked: requests.Tag, request: Request) -> Response:
     """A label of every word."""
     asking = Asking.of(request, asked.model, "tag")
     found = await asking.of_model(lambda run: run.tag(listed(asked.text)))
-    return sent(responses.Tags(model=asking.served.name,
-                             results=[responses.Tagged(words=one.words, labels=one.labels) for one in found]))
+    return sent(
+        responses.Tags(model=asking.served.name, results=[responses.Tagged(words=one.words, labels=one.labels) for one in found])
+    )
 
 
 @router.post("/answer", response_model=responses.Answers)
@@ -267,8 +331,12 @@ async def answer(asked: requests.Answer, request: Request) -> Response:
     """Answer a question with words of its context."""
     asking = Asking.of(request, asked.model, "answer")
     (found,) = await asking.of_model(lambda run: run.answers([asked.question], [asked.context], top=asked.top))
-    return sent(responses.Answers(model=asking.served.name, results=[
-        responses.Span(text=one.text, start=one.start, end=one.end, probability=one.probability) for one in found]))
+    return sent(
+        responses.Answers(
+            model=asking.served.name,
+            results=[responses.Span(text=one.text, start=one.start, end=one.end, probability=one.probability) for one in found],
+        )
+    )
 
 
 @router.post("/embed", response_model=responses.Vectors)
@@ -293,10 +361,21 @@ async def match(asked: requests.Match, request: Request) -> Response:
 async def draw(asked: requests.Draw, request: Request) -> Response:
     """Draw pictures of a text."""
     asking = Asking.of(request, asked.model, "draw")
-    (found,) = await asking.of_model(lambda run: run.draw([asked.text], number=asked.number, temperature=asked.temperature,
-                                                          top_k=asked.top_k, top_p=asked.top_p, seed=asked.seed))
-    return sent(responses.Drawings(model=asking.served.name, results=[
-        responses.Drawn(picture=render.png(one.picture), score=one.score) for one in found]))
+    (found,) = await asking.of_model(
+        lambda run: run.draw(
+            [asked.text],
+            number=asked.number,
+            temperature=asked.temperature,
+            top_k=asked.top_k,
+            top_p=asked.top_p,
+            seed=asked.seed,
+        )
+    )
+    return sent(
+        responses.Drawings(
+            model=asking.served.name, results=[responses.Drawn(picture=render.png(one.picture), score=one.score) for one in found]
+        )
+    )
 
 
 @router.post("/attention", response_model=responses.Attention, responses=FILES)
@@ -305,11 +384,14 @@ async def attention(asked: requests.Attention, request: Request) -> Response:
     asking = Asking.of(request, asked.model, "attention")
     given = await asking.given(asked.text, asked.image)
     if asked.form == "json":
-        return Response(await asking.of_model(lambda run: render.attention(asking.served.name, run, given, asked)),
-                        media_type="application/json")
+        return Response(
+            await asking.of_model(lambda run: render.attention(asking.served.name, run, given, asked)),
+            media_type="application/json",
+        )
     data = await asking.of_model(lambda run: render.attention_file(run, given, asked))
-    return Response(data, media_type=FORMS[asked.form],
-                    headers={"Content-Disposition": f'attachment; filename="attention.{asked.form}"'})
+    return Response(
+        data, media_type=FORMS[asked.form], headers={"Content-Disposition": f'attachment; filename="attention.{asked.form}"'}
+    )
 
 
 @router.post("/explain", response_model=responses.Explained)

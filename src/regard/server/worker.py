@@ -15,8 +15,18 @@ from regard.server.metrics import Metrics
 from regard.server.settings import Settings
 from regard.tasks.streaming import Piece, Task, together
 
-FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, NotImplementedError, OSError, RuntimeError,
-            TypeError, ValueError)
+FAILURES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    NotImplementedError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 """Whatever may go wrong in a model: the request has failed, the server goes on."""
 GROUPS = 8
 """Where more wait than there is room for, texts begin in groups of one part in so many of all: whatever is being written is moved
@@ -30,8 +40,15 @@ class Ticket:
     """One thing that is asked of a model. `begin` is called in the model's thread: it gives a Task, whose text is written with
     others', or is the whole work."""
 
-    def __init__(self, begin: Callable[[Tell], Any], *, client: str, decodes: bool = False, index: int = 0,
-                 pieces: "asyncio.Queue[tuple[int, Piece | None]] | None" = None):
+    def __init__(
+        self,
+        begin: Callable[[Tell], Any],
+        *,
+        client: str,
+        decodes: bool = False,
+        index: int = 0,
+        pieces: "asyncio.Queue[tuple[int, Piece | None]] | None" = None,
+    ):
         """`pieces` is told what is written while it is, and None at the end; `index` says of which text of a request."""
         self.begin, self.client, self.decodes, self.index, self.pieces = begin, client, decodes, index, pieces
         self.loop = asyncio.get_running_loop()
@@ -61,7 +78,7 @@ class Ticket:
     def soon(self, what: Callable[..., Any], *given: Any) -> None:
         try:
             self.loop.call_soon_threadsafe(what, *given)
-        except RuntimeError:                          # the loop is closed: nobody is there to hear it
+        except RuntimeError:  # the loop is closed: nobody is there to hear it
             self.unwanted = True
 
 
@@ -108,8 +125,9 @@ class Worker:
         if self.number + more > self.settings.queue:
             refused = Refused(503, f"{self.number} texts are waiting already; try again later", code="queue_full", retry=wait)
         elif mine + more > max(1, self.settings.queue // 2):
-            refused = Refused(429, f"{mine} of your texts are waiting already; send fewer at a time", code="too_many_waiting",
-                              retry=wait)
+            refused = Refused(
+                429, f"{mine} of your texts are waiting already; send fewer at a time", code="too_many_waiting", retry=wait
+            )
         else:
             return None
         self.metrics.count("regard_refused_total", more, model=self.name)
@@ -155,7 +173,7 @@ class Worker:
                         return
                     taken = self.take()
                 self.round(taken)
-        finally:                                      # also where something gave way that nobody thought of
+        finally:  # also where something gave way that nobody thought of
             with self.ready:
                 self.stopping = True
                 left = [*self.running.values(), *(ticket for line in self.waiting.values() for ticket in line)]
@@ -167,7 +185,7 @@ class Worker:
         taken: list[Ticket] = []
         room = self.settings.at_once - len(self.running)
         if self.number > room and room < self.settings.at_once // GROUPS:
-            room = 0                                  # some have to wait in any case: they come together a little later
+            room = 0  # some have to wait in any case: they come together a little later
         passed = 0
         while self.waiting and passed < len(self.waiting):
             client, line = next(iter(self.waiting.items()))
@@ -217,8 +235,9 @@ class Worker:
 
     def add(self, begun: Sequence[Ticket]) -> None:
         assert self.together is not None
-        requests = {ticket.task.request: ticket for ticket in begun
-                    if ticket.task is not None and ticket.task.request is not None}
+        requests = {
+            ticket.task.request: ticket for ticket in begun if ticket.task is not None and ticket.task.request is not None
+        }
         self.together.add(requests)
         self.running |= requests
 

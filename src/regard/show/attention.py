@@ -71,8 +71,15 @@ def read_record(path: Path) -> Record:
     return Record.read(path)
 
 
-def show(what: Run | Record, text: str | None = None, choice: Choice | None = None, *, out: Path | None = None,
-         terminal: bool = False, keep: Path | None = None) -> str:
+def show(
+    what: Run | Record,
+    text: str | None = None,
+    choice: Choice | None = None,
+    *,
+    out: Path | None = None,
+    terminal: bool = False,
+    keep: Path | None = None,
+) -> str:
     """A view of a run that reads a text, or of a record: as a picture, a page, in the terminal, kept as a record. In words, what
     was drawn."""
     choice = choice or Choice()
@@ -84,13 +91,14 @@ def show(what: Run | Record, text: str | None = None, choice: Choice | None = No
     picked = found[number]
     layer, head, token = numbers_of(picked, choice)
     title = shorten(clean(text), 90) if text else picked.name
-    said = f"{picked.name}: {named(len(picked.layers), 'layer')} of {named(len(picked.heads), 'head')}, " \
-           f"{len(picked.queries)} × {len(picked.keys)}" + (f" ({picked.note})" if picked.note else "")
+    said = (
+        f"{picked.name}: {named(len(picked.layers), 'layer')} of {named(len(picked.heads), 'head')}, "
+        f"{len(picked.queries)} × {len(picked.keys)}" + (f" ({picked.note})" if picked.note else "")
+    )
     if out is not None:
         if out.suffix.lower() == ".html" and choice.view != "entropy":
             sharp = sharpest(picked) if layer is None else layer
-            write(out, views(found, view=choice.view, layer=sharp, head=head, token=token, group=number,
-                             title=title).encode())
+            write(out, views(found, view=choice.view, layer=sharp, head=head, token=token, group=number, title=title).encode())
         else:
             save_any(figure_of(picked, choice.view, layer, head, token), out, title)
     return said + ("\n\n" + in_terminal(picked, choice.view, layer, head, token) if terminal else "")
@@ -139,12 +147,13 @@ def token_number(words: Sequence[str], token: str, tile: int = 1) -> int:
 
 def sharpest(found: Maps) -> int:
     """The layer whose heads, taken together, look with the lowest entropy."""
-    mean = found.weights.mean(1)                                                  # (L, T, S)
+    mean = found.weights.mean(1)  # (L, T, S)
     return int((mean * np.log(np.maximum(mean, 1e-12))).sum(-1).mean(-1).argmax())
 
 
-def matrix_of(found: Maps, view: str, layer: int | None, head: int | None,
-              token: int | None) -> tuple[np.ndarray, list[str], str]:
+def matrix_of(
+    found: Maps, view: str, layer: int | None, head: int | None, token: int | None
+) -> tuple[np.ndarray, list[str], str]:
     """One matrix (rows, S), the names of its rows, and its own."""
     if view == "token":
         assert token is not None
@@ -172,8 +181,16 @@ def figure_of(found: Maps, view: str, layer: int | None, head: int | None, token
         return spread(found, title=f"{found.name}: entropy and distance of heads{note}")
     if view == "heads":
         chosen = sharpest(found) if layer is None else layer
-        return lines(found.weights[chosen], found.queries, found.keys, found.heads, chosen=None if head is None else [head],
-                     only=token, title=f"{found.name}, layer {found.layers[chosen]}{note}", darkest=found.darkest)
+        return lines(
+            found.weights[chosen],
+            found.queries,
+            found.keys,
+            found.heads,
+            chosen=None if head is None else [head],
+            only=token,
+            title=f"{found.name}, layer {found.layers[chosen]}{note}",
+            darkest=found.darkest,
+        )
     weights, rows, name = matrix_of(found, view, layer, head, token)
     return alignment(weights, found.keys, rows, title=name + note, darkest=found.darkest)
 
@@ -188,8 +205,11 @@ def in_terminal(found: Maps, view: str, layer: int | None, head: int | None, tok
 
 def reads_picture(run: Run, given: str) -> bool:
     """Whether it reads a picture when it is given this, and so can show where in it something was looked at."""
-    return isinstance(run, CaptionRun) or (isinstance(run, ContrastRun) and is_picture(given)) or \
-        (isinstance(run, PictureRun) and run.recipe.model.kind == "vit")
+    return (
+        isinstance(run, CaptionRun)
+        or (isinstance(run, ContrastRun) and is_picture(given))
+        or (isinstance(run, PictureRun) and run.recipe.model.kind == "vit")
+    )
 
 
 def show_picture(run: PictureRun, given: str, choice: Choice, out: Path) -> str:
@@ -211,8 +231,11 @@ def show_picture(run: PictureRun, given: str, choice: Choice, out: Path) -> str:
         weights = look.heads[:, :, 0].mean(1) if choice.head is None else look.heads[:, choice.head - 1, 0]
         shown = [Shown(pixels, [f"layer {layer + 1}" for layer in chosen], weights[list(chosen)])]
     save(looks(shown), out)
-    return " ".join(look.words) if isinstance(run, CaptionRun) else \
-        f"{named(layers, 'layer')} of {named(heads, 'head')}, {run.grid[0]} × {run.grid[1]} patches"
+    return (
+        " ".join(look.words)
+        if isinstance(run, CaptionRun)
+        else f"{named(layers, 'layer')} of {named(heads, 'head')}, {run.grid[0]} × {run.grid[1]} patches"
+    )
 
 
 def of_words(look: Look, pixels: np.ndarray, choice: Choice) -> list[Shown]:
@@ -221,8 +244,10 @@ def of_words(look: Look, pixels: np.ndarray, choice: Choice) -> list[Shown]:
     layer = None if choice.layer is None else choice.layer - 1
     sharp = Alignment([], look.words, look.heads.reshape(*look.heads.shape[:3], -1)).sharpest() if layer is None else layer
     if choice.view == "heads":
-        return [Shown(pixels, look.words, weights, f"layer {sharp + 1}, head {head + 1}")
-                for head, weights in enumerate(look.heads[sharp])]
+        return [
+            Shown(pixels, look.words, weights, f"layer {sharp + 1}, head {head + 1}")
+            for head, weights in enumerate(look.heads[sharp])
+        ]
     if choice.head is not None:
         return [Shown(pixels, look.words, look.heads[sharp, choice.head - 1])]
     return [Shown(pixels, look.words, look.heads[sharp].mean(0))]
@@ -231,10 +256,10 @@ def of_words(look: Look, pixels: np.ndarray, choice: Choice) -> list[Shown]:
 def look_of(run: PictureRun, given: str) -> Look:
     """Where that which a picture is judged by looked: one word, as it were."""
     places = attended(run, given).places.values()
-    weights = np.stack([place.weights()[0] for place in places])                  # (L, H, T, S)
+    weights = np.stack([place.weights()[0] for place in places])  # (L, H, T, S)
     asking = weights if run.pooled is None else weights[:, :, list(run.pooled)]
     rows, columns = run.grid
-    seen = asking.mean(2, keepdims=True)[..., -rows * columns:]                   # marks come first
+    seen = asking.mean(2, keepdims=True)[..., -rows * columns :]  # marks come first
     heads = seen.reshape(*seen.shape[:3], rows, columns)
     return Look([""], heads.mean((0, 1)), heads)
 
@@ -253,8 +278,16 @@ def show_positions(run: Run | None, out: Path, *, width: int = 128, number: int 
     return f"{title}: {table.shape[1]} components of {table.shape[0]} positions"
 
 
-def show_alignment(run: Translator, text: str, *, out: Path | None = None, terminal: bool = False, layer: int | None = None,
-                   head: int | None = None, all_heads: bool = False) -> str:
+def show_alignment(
+    run: Translator,
+    text: str,
+    *,
+    out: Path | None = None,
+    terminal: bool = False,
+    layer: int | None = None,
+    head: int | None = None,
+    all_heads: bool = False,
+) -> str:
     """Translate a text and draw its cross-attention word by word; layers and heads count from 1. What was said, and where the
     picture is."""
     found = next(run.align([text]))

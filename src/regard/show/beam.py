@@ -23,8 +23,10 @@ def show_beam(run: Translator, text: str, *, out: Path | None = None, terminal: 
     beam, alpha = max(2, run.recipe.decode.beam), run.recipe.decode.length_penalty
     nodes, said = beam_tree(run, text, beam, alpha)
     if out is not None:
-        note = f"beam {beam}: log-probability of each hypothesis; of what ended = that / ((5 + length) / 6)^{alpha:g}; " \
-               "dashed: not kept"
+        note = (
+            f"beam {beam}: log-probability of each hypothesis; of what ended = that / ((5 + length) / 6)^{alpha:g}; "
+            "dashed: not kept"
+        )
         save_any(tree(nodes, title=said, note=note), out, said)
     return f"{said}\n\n{tree_text(nodes)}" if terminal else said
 
@@ -37,8 +39,15 @@ def beam_tree(run: Translator, text: str, beam: int, alpha: float, max_tokens: i
     inputs = {name: part.to(run.device) for name, part in read(Ragged.of([ids]), run.marks).items()}
     limit = limit_of(int(inputs["lengths"][0]), run.recipe.model.max_length, max_tokens or run.recipe.decode.max_tokens)
     steps: list[Candidates] = []
-    ((found,),) = beam_search(run.model, (inputs["source"], inputs["lengths"]), torch.tensor([limit], device=run.device),
-                              beam=beam, alpha=alpha, marks=run.marks, report=steps.append)
+    ((found,),) = beam_search(
+        run.model,
+        (inputs["source"], inputs["lengths"]),
+        torch.tensor([limit], device=run.device),
+        beam=beam,
+        alpha=alpha,
+        marks=run.marks,
+        report=steps.append,
+    )
     nodes = grown(run, steps, found.tokens, alpha)
     if len(nodes) > MOST_NODES:
         raise Mistake(f"the tree has {len(nodes)} branches, too many to be seen; give a shorter sentence")
@@ -61,11 +70,21 @@ def grown(run: Translator, steps: list[Candidates], output: list[int], alpha: fl
             ends = token == run.marks.end
             fate = ENDED if ends and place < beam else KEPT if not ends and place in kept else PRUNED
             way = [*ways[origin], token]
-            nodes.append(Node(alive[origin], number, words[place], log_p, fate,
-                              log_p / float(length_penalty(number, alpha)) if fate == ENDED else None,
-                              fate != PRUNED and way == wanted[:number]))
+            nodes.append(
+                Node(
+                    alive[origin],
+                    number,
+                    words[place],
+                    log_p,
+                    fate,
+                    log_p / float(length_penalty(number, alpha)) if fate == ENDED else None,
+                    fate != PRUNED and way == wanted[:number],
+                )
+            )
             if fate == KEPT:
                 after[place] = len(nodes) - 1, way
-        alive, ways = [after[place][0] if place in after else -2 for place in kept], \
-            [after[place][1] if place in after else [] for place in kept]
+        alive, ways = (
+            [after[place][0] if place in after else -2 for place in kept],
+            [after[place][1] if place in after else [] for place in kept],
+        )
     return nodes

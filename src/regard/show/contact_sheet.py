@@ -42,5 +42,5 @@ def sheet(pictures: Sequence[np.ndarray]) -> np.ndarray:
     whole = np.full((rows * (height + MARGIN) + MARGIN, columns * (width + MARGIN) + MARGIN, 3), 255, np.uint8)
     for place, picture in enumerate(pictures):
         top, left = (MARGIN + at * (side + MARGIN) for at, side in zip(divmod(place, columns), (height, width)))
-        whole[top:top + height, left:left + width] = picture
+        whole[top : top + height, left : left + width] = picture
     return whole

@@ -14,10 +14,14 @@ from regard.show.figures.saliency import Evidence, evidence
 from regard.show.figures.style import format_of, save, svg_text, write
 from regard.tasks.base import Run
 
-LEGEND = ("Bright is what is said to speak for the answer. Below each map: what the answer loses without the patches it puts "
-          "first (without patches drawn by lot). ")
-TOLD = ("Apart: 1 less the rank correlation of the two maps, 0 where they are the same (with random weights). Selective: above "
-        "0, each map names what speaks for its own answer.")
+LEGEND = (
+    "Bright is what is said to speak for the answer. Below each map: what the answer loses without the patches it puts "
+    "first (without patches drawn by lot). "
+)
+TOLD = (
+    "Apart: 1 less the rank correlation of the two maps, 0 where they are the same (with random weights). Selective: above "
+    "0, each map names what speaks for its own answer."
+)
 
 
 def maps_of(found: Explained) -> Figure:
@@ -44,8 +48,9 @@ def maps_of(found: Explained) -> Figure:
         other = found.against
         answers.append(shown(f"{other.answer}: {counts} {other.amount:.2f}", other.values, [""] * len(methods)))
     told = found.against is not None
-    return evidence(picture.pixels, methods, answers, below=[apart(name) for name in methods] if told else (),
-                    legend=LEGEND + TOLD * told)
+    return evidence(
+        picture.pixels, methods, answers, below=[apart(name) for name in methods] if told else (), legend=LEGEND + TOLD * told
+    )
 
 
 def write_out(run: Run, found: Explained | Measured, path: Path) -> None:
@@ -59,6 +64,11 @@ def write_out(run: Run, found: Explained | Measured, path: Path) -> None:
     caption = f"What the answer loses without a share of the {found.called.pieces}, and with them alone; dashed, {LOT}."
     figures = [] if maps is None else [("What each method says speaks for the answer.", svg_text(maps, "maps"))]
     figures.append((caption, svg_text(lost_over_share(found.curves(), aside=LOT))))
-    report = Report(title, summary, tables=[(table.title, table.header, table.rows) for table in found.tables()],
-                    notes=[*found.words(), *refused], figures=figures)
+    report = Report(
+        title,
+        summary,
+        tables=[(table.title, table.header, table.rows) for table in found.tables()],
+        notes=[*found.words(), *refused],
+        figures=figures,
+    )
     write(path, page(report).encode())

@@ -18,8 +18,9 @@ from regard.tokens.special import NO_MARK
 MAX_TOKENS, OTHERS = 20, 5
 
 
-def show_generation(run: Run, text: str, choice: Choice, *, max_tokens: int | None = None, out: Path | None = None,
-                    terminal: bool = False) -> str:
+def show_generation(
+    run: Run, text: str, choice: Choice, *, max_tokens: int | None = None, out: Path | None = None, terminal: bool = False
+) -> str:
     """Let a run write, and draw its steps. In words, what was drawn."""
     found = generate(run, text, choice, max_tokens)
     first = 0 if choice.token is None else token_number([step.word for step in found.steps], choice.token)
@@ -58,14 +59,17 @@ def looked(read: Reading, said: list[int], rows: list[int] | None, choice: Choic
     if picked.name == KINDS["encoder"]:
         raise Mistake(f"--kind {choice.kind}: no token is said there; use cross or decoder")
     place, (_, keys, _) = group[layer], sides(group[layer], record.tokens, 0)
-    weights = place.weights()[0][:, :len(said), :len(keys)]                       # (H, T, S)
-    p = (logits[0] if rows is None else logits[0, rows]).float().softmax(-1).cpu()                      # (T, V)
+    weights = place.weights()[0][:, : len(said), : len(keys)]  # (H, T, S)
+    p = (logits[0] if rows is None else logits[0, rows]).float().softmax(-1).cpu()  # (T, V)
     words = spelled(run.tokenizers[-1], said)
-    return Generation(f"{picked.name}, layer {picked.layers[layer]}, {whose(picked, head)}", keys,
-                      [Step(words[i], float(p[i, token]), others(run, p[i], token)) for i, token in enumerate(said)],
-                      weights.mean(0) if head is None else weights[head],
-                      None if place.kind == "cross" else 1 + (0 if rows is None else rows[0]),
-                      place.dropped and f"without {place.dropped}")
+    return Generation(
+        f"{picked.name}, layer {picked.layers[layer]}, {whose(picked, head)}",
+        keys,
+        [Step(words[i], float(p[i, token]), others(run, p[i], token)) for i, token in enumerate(said)],
+        weights.mean(0) if head is None else weights[head],
+        None if place.kind == "cross" else 1 + (0 if rows is None else rows[0]),
+        place.dropped and f"without {place.dropped}",
+    )
 
 
 def others(run: Run, p: torch.Tensor, said: int) -> list[tuple[str, float]]:

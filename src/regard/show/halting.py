@@ -35,8 +35,9 @@ def count_steps(run: Translator, text: str) -> tuple[str, list[Column]]:
     with torch.no_grad():
         run.model(**batch.inputs)
     sides = []
-    for name, tokenizer, ids, stack in zip(("read", "said"), run.tokenizers, (source, found.tokens),
-                                           (run.model.encoder, run.model.decoder)):
+    for name, tokenizer, ids, stack in zip(
+        ("read", "said"), run.tokenizers, (source, found.tokens), (run.model.encoder, run.model.decoder)
+    ):
         pieces = [piece.strip() for piece in tokenizer.pieces([*ids, EOS])]
         sides.append(Column(name, pieces, stack.steps[0].long().tolist(), len(stack.blocks)))
     return found.text, sides
@@ -62,8 +63,12 @@ def mean_steps(run: Translator, examples: Pairs) -> tuple[float, float]:
 def require_halting(run: Translator) -> None:
     model = run.recipe.model
     if model.kind != "universal":
-        raise Mistake(f"{run.folder}: model.kind = {model.kind!r} has no steps to count, all tokens go through all its layers; "
-                      "--steps is for model.kind = 'universal'")
+        raise Mistake(
+            f"{run.folder}: model.kind = {model.kind!r} has no steps to count, all tokens go through all its layers; "
+            "--steps is for model.kind = 'universal'"
+        )
     if model.halting == "none":
-        raise Mistake(f"{run.folder}: every token takes all {model.encoder_layers} steps (model.halting = 'none'); "
-                      "train with model.halting = 'act'")
+        raise Mistake(
+            f"{run.folder}: every token takes all {model.encoder_layers} steps (model.halting = 'none'); "
+            "train with model.halting = 'act'"
+        )

@@ -33,7 +33,7 @@ def occurrences(run: Run, texts: Sequence[str], wanted: set[str], layer: int) ->
     for found in run.embed(texts, layer=layer, pool="words"):
         for at, (word, vector) in enumerate(zip(found.tokens, found.vectors)):
             if (plain := word.strip(".,;:!?\"'()").lower()) in wanted:
-                before, after = found.tokens[max(0, at - AROUND):at], found.tokens[at + 1:at + 1 + AROUND]
+                before, after = found.tokens[max(0, at - AROUND) : at], found.tokens[at + 1 : at + 1 + AROUND]
                 listed.append((plain, " ".join([*before, f"[{word}]", *after]), vector))
     listed.sort(key=lambda one: one[0])
     return [name for _, name, _ in listed], np.array([vector for *_, vector in listed])

@@ -61,8 +61,11 @@ def ask(run: Run, text: str, choice: Choice, *, several: bool = False) -> tuple[
     first = max(0, min(token - MOST_QUESTIONS // 2, len(queries) - MOST_QUESTIONS)) if several else token
     chosen = range(first, min(first + MOST_QUESTIONS, len(queries)) if several else token + 1)
     found = questions(run, seen, name, queries, chosen)
-    note = f"queries {chosen[0] + 1:,} to {chosen[-1] + 1:,} of {len(queries):,}; --token begins elsewhere" \
-        if several and len(chosen) < len(queries) else ""
+    note = (
+        f"queries {chosen[0] + 1:,} to {chosen[-1] + 1:,} of {len(queries):,}; --token begins elsewhere"
+        if several and len(chosen) < len(queries)
+        else ""
+    )
     vectors = max(seen.keys[name], key=lambda k: k.size(2))[0, 0]
     formula = places(run.model)[name].sum.written(vectors.size(-1))
     title = f"{picked.name}, layer {picked.layers[layer]}, head {picked.heads[head]}"
@@ -72,15 +75,27 @@ def ask(run: Run, text: str, choice: Choice, *, several: bool = False) -> tuple[
 def questions(run: Run, seen: Seen, name: str, words: Sequence[str], chosen: range) -> list[Question]:
     """What each of the chosen queries asks; recurrent cells ask one a call."""
     calls = zip(seen.queries[name], seen.keys[name], seen.scores[name], seen.kept(name))
-    rows = [(q[0, 0, row], k, scores[0, 0, row], kept.parts["weights"][0, 0, row])
-            for q, k, scores, kept in calls for row in range(q.size(2))]
+    rows = [
+        (q[0, 0, row], k, scores[0, 0, row], kept.parts["weights"][0, 0, row])
+        for q, k, scores, kept in calls
+        for row in range(q.size(2))
+    ]
     found = []
     for number in chosen:
         query, k, scores, weights = rows[number]
         keys = choose_keys(array(weights), array(scores))
         terms = places(run.model)[name].sum.terms(query[None, None, None].double(), k[:, :, keys].double())[0, 0, 0]
-        found.append(Question(words[number], array(query), keys, array(terms), array(scores)[keys], array(weights)[keys],
-                              len(scores) - len(keys)))
+        found.append(
+            Question(
+                words[number],
+                array(query),
+                keys,
+                array(terms),
+                array(scores)[keys],
+                array(weights)[keys],
+                len(scores) - len(keys),
+            )
+        )
     return found
 
 
@@ -90,6 +105,6 @@ def array(x: Tensor) -> np.ndarray:
 
 def enters(run: Run, place: Place) -> str:
     """Where the positions of a stack come in at one of its places."""
-    above: list[Any] = [run.model.get_submodule(place.name[:end.start()]) for end in re.finditer(r"\.|$", place.name)]
+    above: list[Any] = [run.model.get_submodule(place.name[: end.start()]) for end in re.finditer(r"\.|$", place.name)]
     positions = next((module.positions for module in above if isinstance(getattr(module, "positions", None), Positions)), None)
     return IN_RECURRENCE if positions is None else ACROSS if place.kind == "cross" else positions.enters

@@ -20,8 +20,12 @@ from regard.tasks.images import PictureRun
 from regard.tokens.tokenizer import Tokenizer
 
 BUDGET = "512MB"
-NAMES = {("cross", "source"): "cross-attention", ("self", "source"): "self-attention of the encoder",
-         ("self", "target"): "self-attention of the decoder", ("self", "text"): "self-attention"}
+NAMES = {
+    ("cross", "source"): "cross-attention",
+    ("self", "source"): "self-attention of the encoder",
+    ("self", "target"): "self-attention of the decoder",
+    ("self", "text"): "self-attention",
+}
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Reading:
     def recorded(self, seen: Seen) -> Record:
         if self.both:
             return seen.record(self.tokens, model=self.run.model, inputs=self.inputs)
-        found = seen.record(model=self.run.model, inputs=self.inputs)             # whose only stack may be called a decoder
+        found = seen.record(model=self.run.model, inputs=self.inputs)  # whose only stack may be called a decoder
         asks = "text" if seen.rows is None else "said"
         places = {name: replace(place, queries=asks, keys="text") for name, place in found.places.items()}
         return replace(found, places=places, tokens=self.tokens)
@@ -75,13 +79,24 @@ def reading(run: Run, text: Any) -> Reading:
     require_attention(run)
     inputs = {name: part.to(run.device) for name, part in run.reading(text).items()}
     both = "target" in inputs and len(inputs) > 1
-    given: Any = {"patches": list(run.grid)} if isinstance(run, PictureRun) and "pixels" in inputs else \
-        [spelled(run.tokenizers[0], inputs.get("source", next(iter(inputs.values())))[0].tolist())]
+    given: Any = (
+        {"patches": list(run.grid)}
+        if isinstance(run, PictureRun) and "pixels" in inputs
+        else [spelled(run.tokenizers[0], inputs.get("source", next(iter(inputs.values())))[0].tolist())]
+    )
     if not both:
         return Reading(run, inputs, {"text": given}, both)
     target = inputs["target"][0].tolist()
-    return Reading(run, inputs, {"source": given, "target": [spelled(run.tokenizers[-1], target)],
-                                 "said": [spelled(run.tokenizers[-1], [*target[1:], run.marks.end])]}, both)
+    return Reading(
+        run,
+        inputs,
+        {
+            "source": given,
+            "target": [spelled(run.tokenizers[-1], target)],
+            "said": [spelled(run.tokenizers[-1], [*target[1:], run.marks.end])],
+        },
+        both,
+    )
 
 
 def spelled(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
@@ -120,19 +135,27 @@ def group(name: str, places: list[Place], tokens: dict[str, Any], row: int) -> M
     def layers() -> Iterator[np.ndarray]:
         for place in places:
             if size > 1 and place.calls[0].kind == "blocks" and place.calls[0].size == size and len(place.calls) == 1:
-                means = place.calls[0].numpy().parts["means"][row]                # (H, T/n, S/n)
+                means = place.calls[0].numpy().parts["means"][row]  # (H, T/n, S/n)
                 across = np.minimum(size, S - size * np.arange(means.shape[2]))
-                yield means[:, :-(-len(queries) // size), :-(-len(keys) // size)] * across[:-(-len(keys) // size)]
+                yield means[:, : -(-len(queries) // size), : -(-len(keys) // size)] * across[: -(-len(keys) // size)]
                 continue
-            weights = place.weights()[row]                                        # (H, T, S); universal: (H, steps · T, S)
+            weights = place.weights()[row]  # (H, T, S); universal: (H, steps · T, S)
             for step in range(steps):
-                yield weights[:, step * longest:][:, :len(queries), :len(keys)]
+                yield weights[:, step * longest :][:, : len(queries), : len(keys)]
 
     numbers = [str(number + 1) for number in range(len(places) * steps)]
     if steps == 1 and all(place.layer is not None for place in places):
         numbers = [str((place.layer or 0) + 1) for place in places]
-    return maps(name, layers(), queries, keys, names=numbers, heads=[str(head + 1) for head in first.heads], tiled=size,
-                note="" if size > 1 else first.dropped and f"without {first.dropped}")
+    return maps(
+        name,
+        layers(),
+        queries,
+        keys,
+        names=numbers,
+        heads=[str(head + 1) for head in first.heads],
+        tiled=size,
+        note="" if size > 1 else first.dropped and f"without {first.dropped}",
+    )
 
 
 def sides(place: Place, tokens: dict[str, Any], row: int) -> tuple[list[str], list[str], int]:
@@ -147,7 +170,7 @@ def words(said: Any, row: int, number: int) -> list[str]:
     """The tokens of a row; patches by their row and column, what is unknown by its place."""
     if isinstance(said, dict):
         down, across = said["patches"]
-        marks = ["[class]", "[distilled]", *(f"[{extra}]" for extra in range(number))][:max(0, number - down * across)]
+        marks = ["[class]", "[distilled]", *(f"[{extra}]" for extra in range(number))][: max(0, number - down * across)]
         return [*marks, *(f"{y + 1},{x + 1}" for y in range(down) for x in range(across))][:number]
     if said is None:
         return [str(place + 1) for place in range(number)]

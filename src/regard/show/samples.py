@@ -37,4 +37,4 @@ def gallery(run: DrawRun, out: Path, number: int = 12, samples: int = 4, truth: 
 def spread(examples: Pictures, number: int) -> list[int]:
     """Examples with different captions, from all over the set."""
     first = list({captions[0]: i for i, captions in reversed(list(enumerate(examples.captions)))}.values())
-    return sorted(first)[::max(1, len(first) // number)][:number]
+    return sorted(first)[:: max(1, len(first) // number)][:number]

@@ -33,8 +33,9 @@ def demonstrate(out: Path, *, device: str = "auto", overrides: Sequence[str] = (
     text = files("regard.studies").joinpath("demo.toml").read_text(encoding="utf-8")
     recipe = recipes.parse(text, list(overrides), name="the demo's recipe")
     clear(out, recipe)
-    console.print("A Transformer learns to translate English into German, from nothing, on sentences of an embedded world.\n",
-                  markup=False)
+    console.print(
+        "A Transformer learns to translate English into German, from nothing, on sentences of an embedded world.\n", markup=False
+    )
     run = cast(Translator, train(recipe, out, device=device))
     result = evaluate(run)[0]
     tell(console, result)
@@ -43,8 +44,11 @@ def demonstrate(out: Path, *, device: str = "auto", overrides: Sequence[str] = (
     console.print(f"\n{time.perf_counter() - begun:.0f} seconds in all. Look at {report} in a browser, then try:", markup=False)
     for command in commands(run, result):
         console.print(f"  {command}", markup=False, soft_wrap=True)
-    console.print(f"Or point at all of it in a browser: regard serve {run.folder}, then open http://127.0.0.1:8000", markup=False,
-                  soft_wrap=True)
+    console.print(
+        f"Or point at all of it in a browser: regard serve {run.folder}, then open http://127.0.0.1:8000",
+        markup=False,
+        soft_wrap=True,
+    )
     return report
 
 
@@ -70,16 +74,19 @@ def tell(console: Console, result: Result) -> None:
 def examples(result: Result) -> list[tuple[str, str, str]]:
     """Held-out sentences: the first with an "it", and the first without."""
     gold = result.examples.gold or []
-    riddles = [i for i, pair in enumerate(gold) if pair.pronouns][:EXAMPLES - 2]
-    plain = [i for i, pair in enumerate(gold) if not pair.pronouns][:EXAMPLES - len(riddles)]
+    riddles = [i for i, pair in enumerate(gold) if pair.pronouns][: EXAMPLES - 2]
+    plain = [i for i, pair in enumerate(gold) if not pair.pronouns][: EXAMPLES - len(riddles)]
     return [(result.examples.source[i], result.outputs[i], result.examples.target[i]) for i in (*riddles, *plain)]
 
 
 def commands(run: Translator, result: Result) -> list[str]:
     sentence = next(pair.source for pair in result.examples.gold or [] if pair.pronouns)
-    return [f'regard translate {run.folder} "{sentence}"', f'regard show {run.folder} "{sentence}" --terminal',
-            f'regard show {run.folder} "{sentence}" --heads --out heads.svg',
-            "regard new translate --source your.en --target your.de"]
+    return [
+        f'regard translate {run.folder} "{sentence}"',
+        f'regard show {run.folder} "{sentence}" --terminal',
+        f'regard show {run.folder} "{sentence}" --heads --out heads.svg',
+        "regard new translate --source your.en --target your.de",
+    ]
 
 
 def write_report(run: Translator, result: Result, seconds: float) -> Path:
@@ -90,15 +97,17 @@ def write_report(run: Translator, result: Result, seconds: float) -> Path:
     report = Report(
         title="A Transformer, seen through",
         summary=f"Trained from nothing in {seconds:.0f} seconds on sentences of an embedded English–German world, "
-                "then tested on sentences it has never seen.",
+        "then tested on sentences it has never seen.",
         facts=facts(run),
-        scores=[(result.name, metric.replace("_", " "), f"{score.score:.3f}", f"{score.low:.3f} – {score.high:.3f}",
-                 score.signature)
-                for metric, score in result.scores.items()],
+        scores=[
+            (result.name, metric.replace("_", " "), f"{score.score:.3f}", f"{score.low:.3f} – {score.high:.3f}", score.signature)
+            for metric, score in result.scores.items()
+        ],
         notes=result.notes,
         examples=examples(result),
         figures=[(caption, svg_text(figure, name)) for name, (caption, figure) in figures.items()],
-        commands=commands(run, result))
+        commands=commands(run, result),
+    )
     path = run.folder / "report.html"
     path.write_text(page(report), encoding="utf-8")
     return path
@@ -108,9 +117,12 @@ def facts(run: Translator) -> list[tuple[str, str]]:
     model, world = run.recipe.model, run.recipe.data.world
     parameters = sum(p.numel() for p in run.model.parameters())
     layers = f"{model.encoder_layers}+{model.decoder_layers} layers"
-    return [("model", f"{layers} of {model.width}, {parameters:,} parameters"),
-            ("data", f"{world.number:,} pairs of level {world.level}" if world else ""),
-            ("hardware", environment.hardware(run.device)), ("recipe", run.recipe.digest())]
+    return [
+        ("model", f"{layers} of {model.width}, {parameters:,} parameters"),
+        ("data", f"{world.number:,} pairs of level {world.level}" if world else ""),
+        ("hardware", environment.hardware(run.device)),
+        ("recipe", run.recipe.digest()),
+    ]
 
 
 def draw(run: Translator, result: Result):
@@ -120,9 +132,11 @@ def draw(run: Translator, result: Result):
     weights, name = next(align_gold(run, [gold])).view(layer, head)
     records = [json.loads(line) for line in (run.folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     it = gold.pronouns[0]
-    caption = ("What each German word looked at while the reference was read "
-               f"({name}, the best aligner on validation sentences). "
-               f"“it” means “{gold.source.split()[it.antecedent_source].strip('.,')}”, hence “{it.form}”.")
+    caption = (
+        "What each German word looked at while the reference was read "
+        f"({name}, the best aligner on validation sentences). "
+        f"“it” means “{gold.source.split()[it.antecedent_source].strip('.,')}”, hence “{it.form}”."
+    )
     return {
         "attention": (caption, alignment(weights, gold.source.split(), gold.target.split(), gold=gold.alignment)),
         "training": ("The loss and the validation score while training.", training(records)),

@@ -55,18 +55,30 @@ class Step:
 
     def row(self) -> list[str]:
         """Its line in the report's table."""
+
         def cell(metric: str, digits: int) -> str:
             score = self.result.scores.get(metric)
             return "–" if score is None else f"{score.score:.{digits}f} [{score.low:.{digits}f}, {score.high:.{digits}f}]"
 
-        return [self.rung.name, cell("bleu", 1), cell("bleu, longest third", 1), cell("alignment_error", 3),
-                cell("perplexity", 2), f"{self.parameters:,}", f"{self.seconds:.0f} s"]
+        return [
+            self.rung.name,
+            cell("bleu", 1),
+            cell("bleu, longest third", 1),
+            cell("alignment_error", 3),
+            cell("perplexity", 2),
+            f"{self.parameters:,}",
+            f"{self.seconds:.0f} s",
+        ]
 
     def to_json(self) -> dict[str, Any]:
-        return {"name": self.rung.name, "claim": self.rung.claim, "parameters": self.parameters,
-                "seconds": round(self.seconds, 1),
-                "scores": {metric: score.to_json() for metric, score in self.result.scores.items()},
-                "by_length": self.result.by_length}
+        return {
+            "name": self.rung.name,
+            "claim": self.rung.claim,
+            "parameters": self.parameters,
+            "seconds": round(self.seconds, 1),
+            "scores": {metric: score.to_json() for metric, score in self.result.scores.items()},
+            "by_length": self.result.by_length,
+        }
 
 
 def history(recipe: Recipe) -> list[Rung]:
@@ -78,8 +90,12 @@ def history(recipe: Recipe) -> list[Rung]:
     return [
         Rung("RNN", {"model": {**RECURRENT, "attention": "none", "width": width}}, "the whole source through one vector"),
         Rung("RNN with attention", {"model": {**ATTENTIVE, "width": width}}, "looks back at every word"),
-        Rung("RNN with attention, CoVe", {"model": {**ATTENTIVE, "width": width}, "train": begin},
-             "its encoder has translated before", reverse),
+        Rung(
+            "RNN with attention, CoVe",
+            {"model": {**ATTENTIVE, "width": width}, "train": begin},
+            "its encoder has translated before",
+            reverse,
+        ),
         Rung("Transformer", {}, "attention is all it has"),
         Rung("Universal Transformer", {"model": universal}, "one block, as often as a word needs"),
     ]
@@ -87,6 +103,7 @@ def history(recipe: Recipe) -> list[Rung]:
 
 def ablations(recipe: Recipe) -> list[Rung]:
     """What the lectures say each part of the Transformer is for, by taking it away."""
+
     def without(**change: Any) -> dict[str, Any]:
         return {"model": change}
 
@@ -98,14 +115,23 @@ def ablations(recipe: Recipe) -> list[Rung]:
         Rung("learned positions", without(positions={"kind": "learned"}), "learned positions do as well as sinusoids"),
         Rung("no residuals", without(residual=False), "residual connections make depth trainable"),
         Rung("batch norm", without(norm="batch"), "layer norm suits sequences better than batch norm"),
-        Rung("no label smoothing", {"train": {"regularize": {"label_smoothing": 0.0}}},
-             "label smoothing helps BLEU and hurts perplexity"),
+        Rung(
+            "no label smoothing",
+            {"train": {"regularize": {"label_smoothing": 0.0}}},
+            "label smoothing helps BLEU and hurts perplexity",
+        ),
         Rung("greedy", {"decode": {"beam": 1}}, "beam search beats greedy search"),
     ]
 
 
-def climb(recipe: Recipe | dict[str, Any] | str | Path, out: Path, *, ablate: bool = False, overrides: Sequence[str] = (),
-          device: str = "auto") -> Path:
+def climb(
+    recipe: Recipe | dict[str, Any] | str | Path,
+    out: Path,
+    *,
+    ablate: bool = False,
+    overrides: Sequence[str] = (),
+    device: str = "auto",
+) -> Path:
     """Train and score every rung into `out`, and write its report; rungs already there are only scored."""
     base = transformer_recipe(recipe, overrides)
     if isinstance(base.data.world, Algorithm):
@@ -152,7 +178,7 @@ def trained(base: Recipe, rung: Rung, out: Path, device: str) -> tuple[Any, floa
 def longest_third(result: Result) -> Score:
     """BLEU of the third of the sentences that have the most words, where one vector for all of them is too little."""
     lengths = [len(text.split()) for text in result.examples.source]
-    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])[:max(1, len(lengths) // 3)]
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])[: max(1, len(lengths) // 3)]
     said, meant = [result.outputs[i] for i in order], [result.examples.target[i] for i in order]
     return translation_scores(said, meant, metrics=("bleu",))["bleu"]
 
@@ -162,8 +188,13 @@ def merge(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in change.items():
         replaces = not isinstance(value, dict) or "kind" in value
-        merged[key] = {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) and replaces else \
-            value if replaces else merge(base.get(key) or {}, value)
+        merged[key] = (
+            {k: v for k, v in value.items() if v is not None}
+            if isinstance(value, dict) and replaces
+            else value
+            if replaces
+            else merge(base.get(key) or {}, value)
+        )
     return merged
 
 
@@ -181,11 +212,13 @@ def write_ladder(base: Recipe, steps: list[Step], out: Path, ablate: bool) -> Pa
         save(figure, out / "pictures" / f"{name}.svg")
     title = "What each part of the Transformer is for" if ablate else "From the RNN to the Transformer"
     report = Report(
-        title=title, summary=f"Every model on the same data, tokens and budget of {base.train.steps:,} steps.",
+        title=title,
+        summary=f"Every model on the same data, tokens and budget of {base.train.steps:,} steps.",
         facts=[("recipe", base.digest()), ("hardware", environment.hardware(steps[0].run.device))],
         tables=[("Every step", HEADER, [step.row() for step in steps])],
         notes=[f"{step.rung.name}: {step.rung.claim}." for step in steps if step.rung.claim],
-        figures=[(caption, svg_text(figure, name)) for name, (caption, figure) in figures.items()])
+        figures=[(caption, svg_text(figure, name)) for name, (caption, figure) in figures.items()],
+    )
     path = out / "ladder.html"
     path.write_text(page(report), encoding="utf-8")
     return path
@@ -198,10 +231,8 @@ def draw(steps: list[Step]) -> dict[str, tuple[str, Any]]:
     sources = steps[0].result.examples.source
     sentence = max(sources[:50], key=lambda text: len(text.split()))
     for number, step in enumerate(steps):
-        if step.run.attends and step.run.best([sentence])[0].tokens:              # one that has learned nothing may say nothing
+        if step.run.attends and step.run.best([sentence])[0].tokens:  # one that has learned nothing may say nothing
             found = next(step.run.align([sentence]))
             weights, name = found.view()
             figures[f"alignment-{number}"] = (f"{step.rung.name}: {name}.", alignment(weights, found.source, found.target))
     return figures
-
-

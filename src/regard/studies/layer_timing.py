@@ -29,8 +29,13 @@ def layers_figure(plan: LayersPlan) -> Figure:
         timings = sorted((t for t in plan.over[over] if t.layer == layer), key=lambda t: (t.n, t.d))
         kind = next(kind for kind in LAYERS if kind.name == layer)
         low, median, high = zip(*(t.quartiles for t in timings))
-        return Curve([getattr(t, over) for t in timings], low, median, high,
-                     [kind.exact(replace(plan.sizes, n=t.n, d=t.d)) for t in timings])
+        return Curve(
+            [getattr(t, over) for t in timings],
+            low,
+            median,
+            high,
+            [kind.exact(replace(plan.sizes, n=t.n, d=t.d)) for t in timings],
+        )
 
     s = plan.sizes
     titles = {"n": (f"longer sequences (width d = {s.d})", "tokens n"), "d": (f"wider layers (n = {s.n} tokens)", "width d")}

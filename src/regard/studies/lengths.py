@@ -49,14 +49,21 @@ class Tried:
         return count_parameters(self.run.model)
 
     def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "parameters": self.parameters, "feed_forward": self.run.recipe.model.feed_forward,
-                "seconds": round(self.seconds, 1), "steps": self.steps,
-                "scores": {result.name: {metric: score.to_json() for metric, score in result.scores.items()}
-                           for result in self.results}}
+        return {
+            "name": self.name,
+            "parameters": self.parameters,
+            "feed_forward": self.run.recipe.model.feed_forward,
+            "seconds": round(self.seconds, 1),
+            "steps": self.steps,
+            "scores": {
+                result.name: {metric: score.to_json() for metric, score in result.scores.items()} for result in self.results
+            },
+        }
 
 
-def climb_lengths(recipe: Recipe | dict[str, Any] | str | Path, out: Path, *, overrides: Sequence[str] = (),
-                  device: str = "auto") -> Path:
+def climb_lengths(
+    recipe: Recipe | dict[str, Any] | str | Path, out: Path, *, overrides: Sequence[str] = (), device: str = "auto"
+) -> Path:
     """Train both into `out`, score them on every test length, and write the report; a model already there is only scored."""
     base = transformer_recipe(recipe, overrides)
     if not isinstance(base.data.world, Algorithm):
@@ -64,8 +71,10 @@ def climb_lengths(recipe: Recipe | dict[str, Any] | str | Path, out: Path, *, ov
     plain = attempt(base, Rung("Transformer", {}), out, device)
     universal = attempt(base, Rung("Universal Transformer", {"model": same_size(plain.run)}), out, device)
     if abs(universal.parameters / plain.parameters - 1) > ALIKE:
-        raise Mistake(f"{universal.run.folder} has {universal.parameters:,} parameters, {plain.run.folder} {plain.parameters:,}: "
-                      "they are not of one recipe; choose another --out")
+        raise Mistake(
+            f"{universal.run.folder} has {universal.parameters:,} parameters, {plain.run.folder} {plain.parameters:,}: "
+            "they are not of one recipe; choose another --out"
+        )
     return write_lengths(base, plain, universal, out)
 
 
@@ -86,10 +95,10 @@ def same_size(run: Solver) -> dict[str, Any]:
 
     def count(feed_forward: int) -> int:
         model = UniversalModel.model_validate({**settings, "feed_forward": feed_forward})
-        with torch.device("meta"):                    # counted, not computed
+        with torch.device("meta"):  # counted, not computed
             return count_parameters(UniversalTransformer(model, source, target))
 
-    one, two = count(1), count(2)                     # every unit of the feed-forward layer adds as many
+    one, two = count(1), count(2)  # every unit of the feed-forward layer adds as many
     return {**settings, "feed_forward": max(1, 1 + round((count_parameters(run.model) - one) / (two - one)))}
 
 
@@ -105,22 +114,36 @@ def write_lengths(base: Recipe, plain: Tried, universal: Tried, out: Path) -> Pa
     (out / "ladder.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     figure = score_over_length({tried.name: curve(tried) for tried in (plain, universal)}, world.longest)
     save(figure, out / "pictures" / "lengths.svg")
-    sizes = [[tried.name, f"{tried.parameters:,}", f"{tried.run.recipe.model.feed_forward:,}", f"{tried.seconds:.0f} s"]
-             for tried in (plain, universal)]
+    sizes = [
+        [tried.name, f"{tried.parameters:,}", f"{tried.run.recipe.model.feed_forward:,}", f"{tried.seconds:.0f} s"]
+        for tried in (plain, universal)
+    ]
     report = Report(
         title=f"Longer than it was trained on: {world.kind}",
         summary=f"A Transformer and a Universal Transformer of the same size, trained for {base.train.steps:,} steps on lengths "
-                f"{world.shortest} to {world.longest}, tested on {world.held_out:,} examples of each length.",
-        facts=[("recipe", base.digest()), ("hardware", environment.hardware(plain.run.device)),
-               ("positions", f"{base.model.positions.kind}, begun at up to {base.model.positions.offset} while training")],
-        tables=[("Right answers in percent, by length", table_header(plain, universal),
-                 table(plain, universal, p_values, world.longest)),
-                ("Their sizes", ["", "parameters", "feed-forward", "training"], sizes)],
-        notes=["p: McNemar's exact test of the two on the same examples. Steps: how many the Universal Transformer took for a "
-               f"token that it read and one that it said, on average, of {base.model.encoder_layers} and "
-               f"{base.model.decoder_layers}."],
-        figures=[("Right answers over length, with 95% intervals; dashed, the longest length trained on.",
-                  svg_text(figure, "lengths"))])
+        f"{world.shortest} to {world.longest}, tested on {world.held_out:,} examples of each length.",
+        facts=[
+            ("recipe", base.digest()),
+            ("hardware", environment.hardware(plain.run.device)),
+            ("positions", f"{base.model.positions.kind}, begun at up to {base.model.positions.offset} while training"),
+        ],
+        tables=[
+            (
+                "Right answers in percent, by length",
+                table_header(plain, universal),
+                table(plain, universal, p_values, world.longest),
+            ),
+            ("Their sizes", ["", "parameters", "feed-forward", "training"], sizes),
+        ],
+        notes=[
+            "p: McNemar's exact test of the two on the same examples. Steps: how many the Universal Transformer took for a "
+            f"token that it read and one that it said, on average, of {base.model.encoder_layers} and "
+            f"{base.model.decoder_layers}."
+        ],
+        figures=[
+            ("Right answers over length, with 95% intervals; dashed, the longest length trained on.", svg_text(figure, "lengths"))
+        ],
+    )
     path = out / "ladder.html"
     path.write_text(page(report), encoding="utf-8")
     return path
@@ -130,8 +153,9 @@ def paired(plain: Tried, universal: Tried) -> dict[str, float]:
     """How likely so different answers are if both are as often right, by test set."""
     found = {}
     for one, other in zip(plain.results, universal.results):
-        right = {tried.name: exact(result.outputs, result.examples.target)
-                 for tried, result in ((plain, one), (universal, other))}
+        right = {
+            tried.name: exact(result.outputs, result.examples.target) for tried, result in ((plain, one), (universal, other))
+        }
         found[one.name] = compare_right(right)[1]["p_value"]
     return found
 

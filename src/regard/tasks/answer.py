@@ -54,8 +54,9 @@ class AnswerRun(Run):
         """The best answer to a question in a context."""
         return self.answers([question], [context], unanswerable=unanswerable)[0][0]
 
-    def answers(self, questions: Sequence[str], contexts: Sequence[str], *, top: int = 1,
-                unanswerable: bool | None = None) -> list[list[Answer]]:
+    def answers(
+        self, questions: Sequence[str], contexts: Sequence[str], *, top: int = 1, unanswerable: bool | None = None
+    ) -> list[list[Answer]]:
         """The `top` best answers to each question in the context of the same number, best first; `unanswerable` lets it say that
         there is none, as the recipe says when not given."""
         if len(questions) != len(contexts):
@@ -64,15 +65,17 @@ class AnswerRun(Run):
             if not question.strip() or not context.strip():
                 raise Mistake(f"line {number} has an empty {'context' if question.strip() else 'question'}")
         asked = Questions(list(questions), list(contexts), [[] for _ in questions])
-        return [[Answer(context[span.start:span.end], span.start, span.end, span.probability) for span in best]
-                for context, best in zip(contexts, self.spans(self.encode(asked), top, unanswerable))]
+        return [
+            [Answer(context[span.start : span.end], span.start, span.end, span.probability) for span in best]
+            for context, best in zip(contexts, self.spans(self.encode(asked), top, unanswerable))
+        ]
 
     def spans(self, rows: Windows, top: int = 1, unanswerable: bool | None = None) -> list[list[Span]]:
         """The best spans of each question's context, over all of its windows."""
         pointed: list[list[Pointed]] = [[] for _ in range(len(rows.question))]
         for batch in in_order(rows, EVALUATE_TOKENS):
             with torch.no_grad():
-                logits = self.model(**batch.to(self.device).inputs).double().cpu().numpy()      # (B, 2, S)
+                logits = self.model(**batch.to(self.device).inputs).double().cpu().numpy()  # (B, 2, S)
             begins = rows.begins(batch.rows)
             for (first, last), row, begin in zip(logits, batch.rows, begins):
                 inside = slice(begin, begin + rows.last[row] - rows.first[row])
@@ -80,15 +83,23 @@ class AnswerRun(Run):
                 pointed[rows.asks[row]].append(Pointed(first[inside], last[inside], int(rows.first[row]), nothing))
         settings = self.recipe.answering
         may_be_none = self.recipe.data.unanswerable if unanswerable is None else unanswerable
-        return [best_spans(rows.places(number), found, most=settings.max_answer, number=top,
-                           threshold=settings.threshold if may_be_none else None) for number, found in enumerate(pointed)]
+        return [
+            best_spans(
+                rows.places(number),
+                found,
+                most=settings.max_answer,
+                number=top,
+                threshold=settings.threshold if may_be_none else None,
+            )
+            for number, found in enumerate(pointed)
+        ]
 
     def said(self, examples: Questions, rows: Windows) -> list[str]:
         """The answer to each question, nothing where there is none; a model from elsewhere, whose recipe is not known, may say
         nothing where some questions are known to have no answer."""
         unanswerable = None if self.foreign is None else not all(examples.answers)
         found = self.spans(rows, unanswerable=unanswerable)
-        return [context[best.start:best.end] for context, (best, *_) in zip(examples.context, found)]
+        return [context[best.start : best.end] for context, (best, *_) in zip(examples.context, found)]
 
     def validate(self, examples: Questions, rows: Any) -> dict[str, float]:
         each = [judge(*pair) for pair in zip(self.said(examples, rows), examples.golds())]
@@ -102,8 +113,13 @@ class AnswerRun(Run):
 
     def paired(self, runs: "dict[str, AnswerRun]", examples: Questions) -> list[dict[str, Any]]:
         golds = examples.golds()
-        return compare_right({name: [judge(*pair)[0] == 1 for pair in zip(run.said(examples, run.encode(examples)), golds)]
-                              for name, run in runs.items()}, "exact_match")
+        return compare_right(
+            {
+                name: [judge(*pair)[0] == 1 for pair in zip(run.said(examples, run.encode(examples)), golds)]
+                for name, run in runs.items()
+            },
+            "exact_match",
+        )
 
 
 def apart(said: Sequence[str], golds: Sequence[Sequence[str]]) -> list[str]:
@@ -113,5 +129,7 @@ def apart(said: Sequence[str], golds: Sequence[Sequence[str]]) -> list[str]:
         return []
     exact_match, f1 = 100 * np.mean(each[True], axis=0)
     silent = 100 * np.mean(each[False], axis=0)[0]
-    return [f"of {len(each[True]):,} questions with an answer: exact match {exact_match:.1f}, F1 {f1:.1f}; "
-            f"of {len(each[False]):,} without one, left unanswered: {silent:.1f}%"]
+    return [
+        f"of {len(each[True]):,} questions with an answer: exact match {exact_match:.1f}, F1 {f1:.1f}; "
+        f"of {len(each[False]):,} without one, left unanswered: {silent:.1f}%"
+    ]

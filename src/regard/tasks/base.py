@@ -97,8 +97,12 @@ class Run:
             texts = [[line for side in texts for line in side]]
         for name, lines in zip(names, texts):
             if not (folder / name).exists():
-                write_tokenizer(load_any(Path(recipe.data.root, recipe.tokens.file)) if recipe.tokens.file
-                                else train_tokenizer(recipe.tokens, lines, cls.more_marks), folder / name)
+                write_tokenizer(
+                    load_any(Path(recipe.data.root, recipe.tokens.file))
+                    if recipe.tokens.file
+                    else train_tokenizer(recipe.tokens, lines, cls.more_marks),
+                    folder / name,
+                )
 
     @classmethod
     def tokenizer_names(cls, recipe: Any) -> list[str]:
@@ -119,8 +123,9 @@ class Run:
         return OURS
 
     def build_model(self) -> nn.Module:
-        return MODELS[self.recipe.task][self.recipe.model.kind](self.recipe.model, self.tokenizers[0].size,
-                                                                self.recipe.train.regularize)
+        return MODELS[self.recipe.task][self.recipe.model.kind](
+            self.recipe.model, self.tokenizers[0].size, self.recipe.train.regularize
+        )
 
     @property
     def marks(self) -> Marks:
@@ -173,15 +178,20 @@ class Run:
     def training_rows(self, examples: Any) -> tuple[Rows, int]:
         """The training examples that fit, as ids, and how many did not."""
         most = self.longest
-        rows, long = training_rows(examples, partial(self.encode, training=True), max_length=most,
-                                   too_long=self.too_long(examples))
+        rows, long = training_rows(
+            examples, partial(self.encode, training=True), max_length=most, too_long=self.too_long(examples)
+        )
         return Packed(cast(Unpadded, rows), most) if getattr(self.recipe.data, "pack", False) else rows, long
 
     def evaluation_rows(self, examples: Any, *, refuse: bool = False) -> Rows:
         """Examples to be scored, as ids; `refuse` those too long where the recipe says so, else cut them."""
         too_long = self.too_long(examples)
-        return evaluation_rows(examples, self.encode, max_length=self.longest,
-                               too_long="truncate" if too_long == "error" and not refuse else too_long)
+        return evaluation_rows(
+            examples,
+            self.encode,
+            max_length=self.longest,
+            too_long="truncate" if too_long == "error" and not refuse else too_long,
+        )
 
     def objective(self) -> Objective:
         """What it is trained for."""
@@ -204,8 +214,9 @@ class Run:
     def signed(self, result: Result) -> Result:
         """Every score with what it was made by."""
         signature = self.signature()
-        result.scores = {metric: replace(score, signature=f"{score.signature}|{signature}")
-                         for metric, score in result.scores.items()}
+        result.scores = {
+            metric: replace(score, signature=f"{score.signature}|{signature}") for metric, score in result.scores.items()
+        }
         return result
 
     def perplexity(self, examples: Examples) -> Score:
@@ -249,7 +260,7 @@ class Run:
         for number, ids in enumerate(found, start=1):
             if len(ids) + marks > most and self.recipe.data.too_long == "error":
                 raise Mistake(f"line {number} is {len(ids) + marks} tokens long, the model takes {most}; split the sentence")
-        return [ids[:most - marks] for ids in found]
+        return [ids[: most - marks] for ids in found]
 
     def reading(self, text: str) -> dict[str, Tensor]:
         """What the model is given when it reads a text: one row of inputs."""
@@ -278,10 +289,13 @@ class Run:
             if not -len(layers) <= layer < len(layers):
                 raise Mistake(f"--layer {layer}: there are layers 0 (the word embeddings) to {len(layers) - 1}")
             for i, vectors in zip(numbers, layers[layer].float().cpu().numpy()):
-                tokens = vectors[:len(ids[i]) + self.marks.around]
-                inside = tokens[len(self.marks.before):][:len(ids[i])]
-                found[i] = by_words(texts[i], words[i][:len(inside)], inside) if pool == "words" else \
-                    Embedded([texts[i]], tokens[:1] if pool == "cls" else self.mean_of(tokens, inside))
+                tokens = vectors[: len(ids[i]) + self.marks.around]
+                inside = tokens[len(self.marks.before) :][: len(ids[i])]
+                found[i] = (
+                    by_words(texts[i], words[i][: len(inside)], inside)
+                    if pool == "words"
+                    else Embedded([texts[i]], tokens[:1] if pool == "cls" else self.mean_of(tokens, inside))
+                )
         return found
 
     def mean_of(self, tokens: np.ndarray, inside: np.ndarray) -> np.ndarray:
@@ -315,8 +329,9 @@ def read_json(path: Path, kind: type = dict) -> Any:
 
 
 @torch.no_grad()
-def layers_in_batches(model: Any, ids: Sequence[Sequence[int]], marks: Marks,
-                      device: torch.device) -> Iterator[tuple[list[int], list[Tensor]]]:
+def layers_in_batches(
+    model: Any, ids: Sequence[Sequence[int]], marks: Marks, device: torch.device
+) -> Iterator[tuple[list[int], list[Tensor]]]:
     """What every layer makes of texts (B, S, D), those of alike lengths together, so that hardly anything is padding; with the
     numbers of the texts."""
     budget = EMBED_TOKENS if device.type == "cuda" else EMBED_TOKENS_CPU

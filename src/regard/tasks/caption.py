@@ -47,8 +47,9 @@ class CaptionRun(PictureRun):
         return Run.tokenizer_names(recipe)
 
     def build_model(self) -> nn.Module:
-        return MODELS["caption"][self.recipe.model.kind](self.recipe.model, self.frame.size, self.tokenizers[0].size,
-                                                         self.recipe.train.regularize)
+        return MODELS["caption"][self.recipe.model.kind](
+            self.recipe.model, self.frame.size, self.tokenizers[0].size, self.recipe.train.regularize
+        )
 
     @property
     def longest(self) -> int:
@@ -62,8 +63,11 @@ class CaptionRun(PictureRun):
         """A picture, and its best caption as the decoder reads it."""
         pixels = self.seen([text])
         said = self.tell(pixels)[0][0].tokens
-        return PictureCaptions.of(pixels, Side(Ragged.of([said])), [1], room=self.longest,
-                                  marks=self.marks).batch(np.array([0]), 0, 0).inputs
+        return (
+            PictureCaptions.of(pixels, Side(Ragged.of([said])), [1], room=self.longest, marks=self.marks)
+            .batch(np.array([0]), 0, 0)
+            .inputs
+        )
 
     def sizes(self) -> dict[str, Any]:
         return {**super().sizes(), **Run.sizes(self)}
@@ -71,9 +75,15 @@ class CaptionRun(PictureRun):
     def encode(self, examples: Pictures, *, training: bool = False) -> Rows:
         """To learn from, a picture a row, with one of its captions; else a row for each caption."""
         augment = self.recipe.train.augment if training and self.recipe.train.augment.anything else None
-        return PictureCaptions.of(self.pixels(examples), self.side(examples.texts()[0], self.tokenizers[0], training),
-                                  [len(captions) for captions in examples.captions], room=self.longest, marks=self.marks,
-                                  augment=augment, each=not training)
+        return PictureCaptions.of(
+            self.pixels(examples),
+            self.side(examples.texts()[0], self.tokenizers[0], training),
+            [len(captions) for captions in examples.captions],
+            room=self.longest,
+            marks=self.marks,
+            augment=augment,
+            each=not training,
+        )
 
     # how well it does
 
@@ -117,14 +127,34 @@ class CaptionRun(PictureRun):
         return decoded([as_piece(one) for one in pictures], self.frame)
 
     @torch.no_grad()
-    def tell(self, pixels: Pixels, *, beam: int | None = None, length_penalty: float | None = None, max_tokens: int | None = None,
-             number: int = 1, temperature: float | None = None, top_k: int = 0, top_p: float = 1.0,
-             seed: int = 0) -> list[list[Translation]]:
+    def tell(
+        self,
+        pixels: Pixels,
+        *,
+        beam: int | None = None,
+        length_penalty: float | None = None,
+        max_tokens: int | None = None,
+        number: int = 1,
+        temperature: float | None = None,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 0,
+    ) -> list[list[Translation]]:
         """The `number` best captions of each picture (N, H, W, 3), best first. A `temperature` samples one instead."""
-        settings = searching(self.recipe.decode, number, temperature, "captions", beam=beam, length_penalty=length_penalty,
-                             max_tokens=max_tokens)
-        search = searcher(self.model, beam=settings.beam, alpha=settings.length_penalty, number=number, temperature=temperature,
-                          top_k=top_k, top_p=top_p, seed=seed, marks=self.marks)
+        settings = searching(
+            self.recipe.decode, number, temperature, "captions", beam=beam, length_penalty=length_penalty, max_tokens=max_tokens
+        )
+        search = searcher(
+            self.model,
+            beam=settings.beam,
+            alpha=settings.length_penalty,
+            number=number,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+            marks=self.marks,
+        )
         rows, columns = self.model.grid
         at_once = max(1, settings.batch_tokens // (settings.beam * rows * columns))
         limit = self.limit(settings.max_tokens)
@@ -160,14 +190,14 @@ class CaptionRun(PictureRun):
             batch = rows_of.batch(rows, 0, 0).to(self.device)
             with torch.no_grad(), watch(self.model, kinds="cross") as seen:
                 self.model(**batch.inputs)
-            weights = seen.stack().float().cpu().numpy()                          # (L, B, H, T, S)
+            weights = seen.stack().float().cpu().numpy()  # (L, B, H, T, S)
             for row, i in enumerate(rows.tolist()):
-                yield self.by_words(captions[i], weights[:, row, :, :len(captions[i])])
+                yield self.by_words(captions[i], weights[:, row, :, : len(captions[i])])
 
     def by_words(self, caption: Sequence[int], weights: np.ndarray) -> Look:
         """Sub-words merged into words."""
         numbers, places = self.tokenizers[0].words(caption), range(weights.shape[-1])
-        merged = np.array([[merge_words(head, numbers, places) for head in layer] for layer in weights])      # (L, H, T, S)
+        merged = np.array([[merge_words(head, numbers, places) for head in layer] for layer in weights])  # (L, H, T, S)
         words = self.tokenizers[0].decode([list(caption)])[0].split()
         mean = Alignment([], words, merged).view()[0] if words else merged[0, 0]
         grid = self.model.grid
@@ -186,5 +216,7 @@ class CaptionRun(PictureRun):
         return found
 
     def resize(self, size: tuple[int, int]) -> None:
-        raise Mistake(f"{self.folder} captions pictures of one size, {self.frame.size[0]} × {self.frame.size[1]}; "
-                      "train another for another size")
+        raise Mistake(
+            f"{self.folder} captions pictures of one size, {self.frame.size[0]} × {self.frame.size[1]}; "
+            "train another for another size"
+        )

@@ -61,8 +61,7 @@ class Classifier(LabelRun):
         said, right = self.right(examples)
         commonest = max(examples.label.count(label) for label in set(examples.label)) / len(examples)
         scores = {"accuracy": accuracy(right), **label_scores(said, examples.label, positive=self.positive)}
-        return Result(name, examples, said, scores,
-                      notes=[f"always saying the commonest label: {commonest:.1%}"])
+        return Result(name, examples, said, scores, notes=[f"always saying the commonest label: {commonest:.1%}"])
 
     @property
     def positive(self) -> str | None:

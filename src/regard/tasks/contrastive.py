@@ -83,8 +83,14 @@ class ContrastRun(PictureRun):
         side = self.side(texts, self.tokenizers[0], training)
         first = np.cumsum([0, *map(len, examples.captions)])
         augment = self.recipe.train.augment if training and self.recipe.train.augment.anything else None
-        return Matched(self.pixels(examples), replace(side, most=self.recipe.model.max_length - self.marks.around), first,
-                       self.longest, self.marks, augment)
+        return Matched(
+            self.pixels(examples),
+            replace(side, most=self.recipe.model.max_length - self.marks.around),
+            first,
+            self.longest,
+            self.marks,
+            augment,
+        )
 
     def objective(self) -> Match:
         return Match(self.recipe.train.regularize.label_smoothing)
@@ -103,7 +109,7 @@ class ContrastRun(PictureRun):
         images, texts = distributed.total(images), distributed.total(texts)
         similar, loss = float(self.model.scale()) * images @ texts.T, torch.zeros(())
         for start in range(0, number, size):
-            part = similar[start:start + size, start:start + size]
+            part = similar[start : start + size, start : start + size]
             loss -= (part.log_softmax(0) + part.log_softmax(1)).diagonal().sum() / 2
         places = retrieval_ranks(images.numpy(), texts.numpy(), range(number))
         return {"valid_loss": float(loss) / number, "valid_recall": 50 * sum(float((place == 0).mean()) for place in places)}
@@ -126,12 +132,16 @@ class ContrastRun(PictureRun):
     def choose_true(self, examples: Pictures, images: np.ndarray | None = None) -> dict[str, Score]:
         """How often a caption that is true of a picture of the world of shapes is nearest to it, among others that are false."""
         images = self.image_vectors(examples) if images is None else images
-        return {f"true_of_{CHOICES}{name}": self.choose(examples, images, near, f"true_of_{CHOICES}{name}")
-                for name, near in NEAR.items()}
+        return {
+            f"true_of_{CHOICES}{name}": self.choose(examples, images, near, f"true_of_{CHOICES}{name}")
+            for name, near in NEAR.items()
+        }
 
     def choose(self, examples: Pictures, images: np.ndarray, near: float, name: str) -> Score:
-        choices = [[captions[0], *shapes.false_captions(picture.scene, CHOICES - 1, Random(f"false {row}"), near)]
-                   for row, (captions, picture) in enumerate(zip(examples.captions, examples.gold))]
+        choices = [
+            [captions[0], *shapes.false_captions(picture.scene, CHOICES - 1, Random(f"false {row}"), near)]
+            for row, (captions, picture) in enumerate(zip(examples.captions, examples.gold))
+        ]
         number = {text: i for i, text in enumerate(dict.fromkeys(text for texts in choices for text in texts))}
         vectors = self.text_vectors(list(number))
         similar = np.stack([vectors[[number[text] for text in texts]] @ image for texts, image in zip(choices, images)])
@@ -143,23 +153,29 @@ class ContrastRun(PictureRun):
         if strange := sorted(set(examples.label) - set(labels)):
             raise Mistake(f"{examples.name} has the label {strange[0]!r}, which is none of those to choose from")
         ranked = [[judged.label for judged in found] for found in self.match(examples, labels, templates)]
-        scores = {f"accuracy{f'_top{k}' if k > 1 else ''}": accuracy(
-            [right in found[:k] for found, right in zip(ranked, examples.label)], f"accuracy{f'_top{k}' if k > 1 else ''}")
-            for k in (1, 5) if k < len(labels)}
+        scores = {
+            f"accuracy{f'_top{k}' if k > 1 else ''}": accuracy(
+                [right in found[:k] for found, right in zip(ranked, examples.label)], f"accuracy{f'_top{k}' if k > 1 else ''}"
+            )
+            for k in (1, 5)
+            if k < len(labels)
+        }
         return self.signed(Result(examples.name, examples, [found[0] for found in ranked], scores))
 
     def paired(self, runs: "dict[str, ContrastRun]", examples: Pictures) -> list[dict[str, Any]]:
-        return compare_right({name: retrieval_ranks(*run.vectors_of(examples))[0] == 0 for name, run in runs.items()},
-                             "image_to_text_r1")
+        return compare_right(
+            {name: retrieval_ranks(*run.vectors_of(examples))[0] == 0 for name, run in runs.items()}, "image_to_text_r1"
+        )
 
     # what it can do
 
-    def match(self, pictures: Sequence[Picture] | Pictures, labels: Sequence[str],
-              templates: Sequence[str] = PLAIN) -> list[list[Judgement]]:
+    def match(
+        self, pictures: Sequence[Picture] | Pictures, labels: Sequence[str], templates: Sequence[str] = PLAIN
+    ) -> list[list[Judgement]]:
         """Every label of each picture, the most probable first. A label is put in the place of {} in each template, and the mean
         of its vectors counts (Radford et al. 2021, sec. 3.1.4)."""
         texts = self.label_vectors(labels, templates)
-        near = torch.from_numpy(self.image_vectors(pictures) @ texts.T)           # (N, C)
+        near = torch.from_numpy(self.image_vectors(pictures) @ texts.T)  # (N, C)
         p = (float(self.model.scale().detach()) * near).softmax(-1)
         order = p.argsort(descending=True, stable=True)
         return [[Judgement(labels[i], float(row[i])) for i in best] for row, best in zip(p, order.tolist())]
@@ -184,8 +200,11 @@ class ContrastRun(PictureRun):
     @torch.no_grad()
     def image_vectors(self, pictures: Sequence[Picture] | Pictures) -> np.ndarray:
         """A vector of length 1 of each picture: (N, E). A set is decoded once and kept; pictures by themselves are not."""
-        rows = PictureClasses(self.pixels(pictures), np.zeros(len(pictures), np.int64), self.longest) \
-            if isinstance(pictures, Pictures) else self.unlabelled(pictures)
+        rows = (
+            PictureClasses(self.pixels(pictures), np.zeros(len(pictures), np.int64), self.longest)
+            if isinstance(pictures, Pictures)
+            else self.unlabelled(pictures)
+        )
         found = np.zeros((len(pictures), self.recipe.model.space), np.float32)
         for batch in distributed.share(in_order(rows, EVALUATE_TOKENS)):
             found[batch.rows] = self.model.image_features(**batch.to(self.device).inputs).cpu().numpy()
@@ -206,16 +225,22 @@ class ContrastRun(PictureRun):
     def vectors_of(self, examples: Pictures) -> tuple[np.ndarray, np.ndarray, list[int]]:
         """Of the pictures, of all their captions, and which picture each caption belongs to."""
         owners = [i for i, captions in enumerate(examples.captions) for _ in captions]
-        return (self.image_vectors(examples),
-                self.text_vectors([caption for captions in examples.captions for caption in captions]), owners)
+        return (
+            self.image_vectors(examples),
+            self.text_vectors([caption for captions in examples.captions for caption in captions]),
+            owners,
+        )
 
-    def embed(self, texts: Sequence[Picture], *, layer: int = -1, pool: str = "mean",
-              read_as: str | None = None) -> list[Embedded]:
+    def embed(
+        self, texts: Sequence[Picture], *, layer: int = -1, pool: str = "mean", read_as: str | None = None
+    ) -> list[Embedded]:
         """The vector of each picture or text in the shared space. What is the path of a file is a picture; `read_as`, "image" or
         "text", says otherwise."""
         if layer != -1 or pool != "mean":
-            raise Mistake(f"{self.folder} gives vectors of its shared space, which has no layers and nothing to pool: "
-                          "leave out --layer and --pool")
+            raise Mistake(
+                f"{self.folder} gives vectors of its shared space, which has no layers and nothing to pool: "
+                "leave out --layer and --pool"
+            )
         if read_as not in (None, "image", "text"):
             raise Mistake(f"--as {read_as}: should be image or text")
         seen = [is_picture(one) if read_as is None else read_as == "image" for one in texts]

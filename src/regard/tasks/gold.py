@@ -23,10 +23,16 @@ def with_gold(run: Run, pairs: Pairs, path: Path) -> Pairs:
         raise Mistake(f"--gold {path}: a model without attention aligns no words (model.attention = 'none')")
     lines, expected = read_lines(path), len(read_lines(Path(pairs.name)))
     if len(lines) != expected:
-        raise Mistake(f"{path} has {len(lines):,} lines but {pairs.name} has {expected:,}; "
-                      "line n of one must align line n of the other")
-    return replace(pairs, gold=[aligned(source, target, lines[line - 1], f"{path}:{line}")
-                                for source, target, line in zip(pairs.source, pairs.target, pairs.lines)])
+        raise Mistake(
+            f"{path} has {len(lines):,} lines but {pairs.name} has {expected:,}; line n of one must align line n of the other"
+        )
+    return replace(
+        pairs,
+        gold=[
+            aligned(source, target, lines[line - 1], f"{path}:{line}")
+            for source, target, line in zip(pairs.source, pairs.target, pairs.lines)
+        ],
+    )
 
 
 def aligned(source: str, target: str, line: str, where: str) -> bilingual.Pair:
@@ -34,8 +40,10 @@ def aligned(source: str, target: str, line: str, where: str) -> bilingual.Pair:
     S, T = len(source.split()), len(target.split())
     for s, t in sorted(sure | possible):
         if s >= S or t >= T:
-            raise Mistake(f"{where}: the link {s}-{t} leads outside the sentence, which has {S} source and {T} target words; "
-                          "words are what spaces separate, counted from 0")
+            raise Mistake(
+                f"{where}: the link {s}-{t} leads outside the sentence, which has {S} source and {T} target words; "
+                "words are what spaces separate, counted from 0"
+            )
     return bilingual.Pair(source, target, tuple(sorted(sure)), (), tuple(sorted(possible)))
 
 

@@ -28,8 +28,9 @@ def score_against_scenes(run: "CaptionRun", result: Result, examples: Pictures) 
     result.scores["understood"] = accuracy([shapes.parse(said) is not None for said in result.outputs], "understood")
     result.scores["true"] = accuracy([right(said, gold) for said, gold in zip(result.outputs, examples.gold)], "true")
     layer, head = sharpest_head(run)
-    result.scores |= grounding_scores([shares(look, caption, gold, layer, head)
-                                       for look, caption, gold in told(run, examples) if caption.phrases])
+    result.scores |= grounding_scores(
+        [shares(look, caption, gold, layer, head) for look, caption, gold in told(run, examples) if caption.phrases]
+    )
     if run.recipe.model.kind == "transformer":
         result.notes.append(f"attention: layer {layer + 1}, head {head + 1} (chosen on validation pictures)")
 
@@ -40,15 +41,16 @@ def told(run: "CaptionRun", examples: Pictures) -> "Iterator[tuple[Look, shapes.
     pixels = run.pixels(examples)
     ids = run.tokenizers[0].encode([caption.text for caption, _ in pairs])
     rows = np.array([row for _, row in pairs])
-    looks = run.looks(take(pixels, rows).permute(0, 2, 3, 1), [found[:run.longest - 1] for found in ids])
+    looks = run.looks(take(pixels, rows).permute(0, 2, 3, 1), [found[: run.longest - 1] for found in ids])
     return ((look, caption, examples.gold[row]) for look, (caption, row) in zip(looks, pairs))
 
 
 def shares(look: "Look", caption: shapes.Caption, gold: shapes.Picture, layer: int, head: int) -> list[tuple[float, float]]:
     """Of each noun phrase, the attention of its words inside its boxes, and what chance would put there."""
     weights, size = look.heads[layer, head], (gold.scene.size, gold.scene.size)
-    return [inside(weights[phrase.start:phrase.end], phrase.boxes, size) for phrase in caption.phrases
-            if phrase.end <= len(weights)]
+    return [
+        inside(weights[phrase.start : phrase.end], phrase.boxes, size) for phrase in caption.phrases if phrase.end <= len(weights)
+    ]
 
 
 def sharpest_head(run: "CaptionRun") -> tuple[int, int]:
@@ -58,5 +60,7 @@ def sharpest_head(run: "CaptionRun") -> tuple[int, int]:
     layers, heads = found[0][0].heads.shape[:2]
     if layers * heads == 1:
         return 0, 0
-    return max(((layer, head) for layer in range(layers) for head in range(heads)),
-               key=lambda at: sum(share for look, caption, gold in found for share, _ in shares(look, caption, gold, *at)))
+    return max(
+        ((layer, head) for layer in range(layers) for head in range(heads)),
+        key=lambda at: sum(share for look, caption, gold in found for share, _ in shares(look, caption, gold, *at)),
+    )

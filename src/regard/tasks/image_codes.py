@@ -48,12 +48,15 @@ class CodesRun(PictureRun):
         """Pictures (N, H, W, 3) from codes (N, h, w)."""
         codes, book = torch.as_tensor(np.asarray(codes)), self.recipe.model.codes
         if codes.dim() != 3 or tuple(codes.shape[1:]) != self.model.grid:
-            raise Mistake(f"codes of the shape {tuple(codes.shape)}; pictures of {self.folder} have (N, {self.model.grid[0]}, "
-                          f"{self.model.grid[1]})")
+            raise Mistake(
+                f"codes of the shape {tuple(codes.shape)}; pictures of {self.folder} have (N, {self.model.grid[0]}, "
+                f"{self.model.grid[1]})"
+            )
         if codes.is_floating_point() or (len(codes) and (int(codes.min()) < 0 or int(codes.max()) >= book)):
             raise Mistake(f"codes should be whole numbers from 0 to {book - 1}")
-        made = [self.model.pictures(part.to(self.device)).permute(0, 2, 3, 1).cpu().numpy()
-                for part in codes.long().split(AT_ONCE)]
+        made = [
+            self.model.pictures(part.to(self.device)).permute(0, 2, 3, 1).cpu().numpy() for part in codes.long().split(AT_ONCE)
+        ]
         return np.concatenate(made) if made and len(codes) else np.zeros((0, *self.frame.size, 3), np.uint8)
 
     def objective(self) -> Objective:
@@ -75,8 +78,11 @@ class CodesRun(PictureRun):
             loss += self.model.distance(made.said, batch.inputs["pixels"]).sum()
             errors += [error.sum(), len(error)]
             used.update(made.codes.unique().tolist())
-        return {"valid_loss": float(loss) / len(rows), "valid_psnr": psnr(errors),
-                "valid_codes_used": 100 * len(used) / self.recipe.model.codes}
+        return {
+            "valid_loss": float(loss) / len(rows),
+            "valid_psnr": psnr(errors),
+            "valid_codes_used": 100 * len(used) / self.recipe.model.codes,
+        }
 
     def score(self, name: str, examples: Pictures) -> Result:
         errors, codes = np.zeros(len(examples)), np.zeros((len(examples), *self.model.grid), np.int64)

@@ -41,8 +41,9 @@ class PictureRun(Run):
 
     def build_model(self) -> nn.Module:
         labels = [len(self.labels)] if hasattr(self, "labels") else []
-        return MODELS[self.recipe.task][self.recipe.model.kind](self.recipe.model, self.frame.size, *labels,
-                                                                self.recipe.train.regularize)
+        return MODELS[self.recipe.task][self.recipe.model.kind](
+            self.recipe.model, self.frame.size, *labels, self.recipe.train.regularize
+        )
 
     @property
     def longest(self) -> int:
@@ -59,8 +60,9 @@ class PictureRun(Run):
         """Pictures as a user gives them."""
         if not len(pictures):
             return PictureClasses(np.zeros((0, *self.frame.size, 3), np.uint8), np.zeros(0, np.int64), self.longest)
-        return PictureClasses(decoded([as_piece(one) for one in pictures], self.frame), np.zeros(len(pictures), np.int64),
-                              self.longest)
+        return PictureClasses(
+            decoded([as_piece(one) for one in pictures], self.frame), np.zeros(len(pictures), np.int64), self.longest
+        )
 
     @property
     def eye(self) -> tuple[Any, Any]:
@@ -95,7 +97,7 @@ class PictureRun(Run):
             if not -len(layers) <= layer < len(layers):
                 raise Mistake(f"--layer {layer}: there are layers 0 (the patches) to {len(layers) - 1}")
             states = layers[layer].float()
-            vectors = states[:, :1] if pool == "cls" else states[:, self.recipe.model.marks:].mean(1, keepdim=True)
+            vectors = states[:, :1] if pool == "cls" else states[:, self.recipe.model.marks :].mean(1, keepdim=True)
             for row, vector in zip(batch.rows, vectors.cpu().numpy()):
                 found[row] = Embedded([str(texts[row])], vector)
         return found
@@ -131,7 +133,10 @@ class PictureClassifier(PictureRun, Classifier):
                 logits = self.model(**there.inputs).float()
             loss += surprise(logits.log_softmax(-1), there.labels).sum()
             right += (logits.argmax(-1) == there.labels).sum()
-        return {"valid_loss": float(distributed.total(loss)) / len(rows), "valid_accuracy": 100 * float(distributed.total(right)) / len(rows)}
+        return {
+            "valid_loss": float(distributed.total(loss)) / len(rows),
+            "valid_accuracy": 100 * float(distributed.total(right)) / len(rows),
+        }
 
 
 def picture_of(data: bytes, name: str, most: int) -> Image.Image:

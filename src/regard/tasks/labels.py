@@ -34,8 +34,9 @@ class LabelRun(TextRun):
 
     def build_model(self) -> nn.Module:
         settings = self.recipe.model
-        return MODELS[self.recipe.task][settings.kind](settings, self.tokenizers[0].size, len(self.labels),
-                                                       self.recipe.train.regularize, self.features())
+        return MODELS[self.recipe.task][settings.kind](
+            settings, self.tokenizers[0].size, len(self.labels), self.recipe.train.regularize, self.features()
+        )
 
     def number(self, label: str, examples: Examples, index: int) -> int:
         if label not in self.numbers:

@@ -57,7 +57,7 @@ class LanguageRun(Run):
 
     def encode(self, examples: Lines, *, training: bool = False) -> Rows:
         side, marks = self.side(examples.text, self.tokenizers[0], training), self.marks
-        if marks.begin == NO_MARK:                    # as GPT-2 was trained: the end of one text begins the next
+        if marks.begin == NO_MARK:  # as GPT-2 was trained: the end of one text begins the next
             marks = replace(marks, begin=marks.end)
         if marks.end == NO_MARK:
             raise Mistake(f"{self.folder}: nothing marks where a text ends, so that texts cannot be told apart")
@@ -72,9 +72,20 @@ class LanguageRun(Run):
     def score(self, name: str, examples: Lines) -> Result:
         return Result(name, examples, [], {"perplexity": self.perplexity(examples)})
 
-    def generate(self, prompts: Sequence[str], *, max_tokens: int = 100, temperature: float | None = None, top_k: int = 0,
-                 top_p: float = 1.0, repetition_penalty: float = 1.0, stop: str | Sequence[str] = (), seed: int = 0,
-                 number: int = 1, place: int = 0) -> list[Text]:
+    def generate(
+        self,
+        prompts: Sequence[str],
+        *,
+        max_tokens: int = 100,
+        temperature: float | None = None,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        repetition_penalty: float = 1.0,
+        stop: str | Sequence[str] = (),
+        seed: int = 0,
+        number: int = 1,
+        place: int = 0,
+    ) -> list[Text]:
         """Write on from each prompt, the likeliest token each time; with a `temperature`, draw instead, `number` texts a prompt,
         one after another. A text ends before the first of its `stop` strings. What is drawn depends on the seed, the place of
         the prompt among all (`place` is that of the first) and which of its texts it is, not on the batch."""
@@ -82,16 +93,27 @@ class LanguageRun(Run):
         begun = list(product(enumerate(self.begun(prompts, place), start=place), range(number)))
         found: list[Text] = []
         for start in range(0, len(begun), WRITE_AT_ONCE):
-            rows = begun[start:start + WRITE_AT_ONCE]
+            rows = begun[start : start + WRITE_AT_ONCE]
             writers = [self.writer(ids, manner) for (_, ids), _ in rows]
             for _ in self.write(writers, manner, [sample_number(prompt, sample) for (prompt, _), sample in rows]):
                 pass
             found += map(written, writers)
         return found
 
-    def stream(self, prompt: str, *, max_tokens: int = 100, temperature: float | None = None, top_k: int = 0,
-               top_p: float = 1.0, repetition_penalty: float = 1.0, stop: str | Sequence[str] = (), seed: int = 0,
-               sample: int = 0, place: int = 0) -> Writing:
+    def stream(
+        self,
+        prompt: str,
+        *,
+        max_tokens: int = 100,
+        temperature: float | None = None,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        repetition_penalty: float = 1.0,
+        stop: str | Sequence[str] = (),
+        seed: int = 0,
+        sample: int = 0,
+        place: int = 0,
+    ) -> Writing:
         """The text that `generate` writes on from a prompt, piece by piece while it is written; of several the one numbered
         `sample`, counted from 0."""
         manner = Manner(max_tokens, temperature, top_k, top_p, repetition_penalty, stop, seed)
@@ -100,8 +122,18 @@ class LanguageRun(Run):
 
     def write(self, writers: Sequence[Writer], manner: Manner, numbers: Sequence[int]) -> Generator[str]:
         limits = torch.tensor([self.room(len(writer.ids), manner.max_tokens) for writer in writers], device=self.device)
-        return write(steps(self.model, None, limits, manner.choose(np.array(numbers)), process=manner.process(),
-                           prefix=prefix_of(writers, self.device), marks=self.writing_marks()), writers)
+        return write(
+            steps(
+                self.model,
+                None,
+                limits,
+                manner.choose(np.array(numbers)),
+                process=manner.process(),
+                prefix=prefix_of(writers, self.device),
+                marks=self.writing_marks(),
+            ),
+            writers,
+        )
 
     def writer(self, ids: Sequence[int], manner: Manner) -> Writer:
         return Writer(self.tokenizers[0], ids, manner.stops, self.marks.end if self.flows else None)
@@ -117,15 +149,18 @@ class LanguageRun(Run):
     def begun(self, prompts: Sequence[str], place: int = 0) -> list[list[int]]:
         """The prompts as ids, each opened by the begin mark where the vocabulary has one."""
         if not hasattr(self.model, "step"):
-            raise Mistake(f"{self.folder} reads in both directions (model.kind = {self.recipe.model.kind!r}) "
-                          "and cannot write on; use: regard embed")
+            raise Mistake(
+                f"{self.folder} reads in both directions (model.kind = {self.recipe.model.kind!r}) "
+                "and cannot write on; use: regard embed"
+            )
         begun = [self.opened(prompt) for prompt in prompts]
         for number, ids in enumerate(begun, start=place + 1):
             if not ids:
                 raise Mistake("an empty prompt: nothing marks the beginning of a text here; give at least one word")
             if self.most is not None and len(ids) >= self.most:
-                raise Mistake(f"prompt {number} is {len(ids)} tokens long, and the model takes {self.most} with what it writes; "
-                              "shorten it")
+                raise Mistake(
+                    f"prompt {number} is {len(ids)} tokens long, and the model takes {self.most} with what it writes; shorten it"
+                )
         return begun
 
     def reading(self, text: str) -> dict[str, Tensor]:

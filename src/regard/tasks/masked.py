@@ -72,7 +72,7 @@ class MaskedRun(Run):
             raise Mistake(f"{text!r} has no mask; write [MASK] where a word is missing")
         inputs = {name: part.to(self.device) for name, part in read(Ragged.of([ids]), self.marks).items()}
         with torch.no_grad():
-            p = self.model(**inputs)[0, len(self.marks.before):].float().softmax(-1).cpu()      # (S, V)
+            p = self.model(**inputs)[0, len(self.marks.before) :].float().softmax(-1).cpu()  # (S, V)
         candidates = []
         for at in [i for i, token in enumerate(ids) if token == self.mask]:
             best = p[at].topk(min(number, p.size(-1)))
@@ -86,8 +86,10 @@ class MaskedRun(Run):
         parts = self.tokenizers[0].encode(WRITTEN.split(text))
         ids = [token for part in parts for token in (self.mask, *part)][1:]
         if len(ids) + self.marks.around > self.recipe.model.max_length:
-            raise Mistake(f"{text!r} is {len(ids) + self.marks.around} tokens long, "
-                          f"the model takes {self.recipe.model.max_length}; shorten it")
+            raise Mistake(
+                f"{text!r} is {len(ids) + self.marks.around} tokens long, "
+                f"the model takes {self.recipe.model.max_length}; shorten it"
+            )
         return ids
 
     def reading(self, text: str) -> dict[str, Tensor]:
@@ -101,7 +103,7 @@ class MaskedRun(Run):
         told: list[bool] = []
         for batch in distributed.share(in_order(rows, EVALUATE_TOKENS)):
             with torch.no_grad():
-                said = self.model(**batch.to(self.device).inputs).argmax(-1).cpu()             # (B, S)
+                said = self.model(**batch.to(self.device).inputs).argmax(-1).cpu()  # (B, S)
             asked = batch.labels != NOTHING
             for row, right, number in zip(batch.rows, ((said == batch.labels) & asked).sum(1), asked.sum(1)):
                 words[row] = int(right), int(number)

@@ -47,8 +47,9 @@ class Regressor(TextRun):
 
     def build_model(self) -> nn.Module:
         settings = self.recipe.model
-        return MODELS["regress"][settings.kind](settings, self.tokenizers[0].size, 1, self.recipe.train.regularize,
-                                                self.features())
+        return MODELS["regress"][settings.kind](
+            settings, self.tokenizers[0].size, 1, self.recipe.train.regularize, self.features()
+        )
 
     def spoken_weights(self) -> dict[str, Tensor]:
         """With the scale of the numbers in the last layer."""
@@ -72,8 +73,10 @@ class Regressor(TextRun):
 
     def validate(self, examples: Labelled, rows: Rows) -> dict[str, float]:
         said, meant = np.array(self.classify(examples.keys())), numbers(examples)
-        return {"valid_loss": float((((said - meant) / self.deviation) ** 2).mean()),
-                "valid_spearman": correlations(said, meant, samples=2)["spearman"].score}
+        return {
+            "valid_loss": float((((said - meant) / self.deviation) ** 2).mean()),
+            "valid_spearman": correlations(said, meant, samples=2)["spearman"].score,
+        }
 
     def score(self, name: str, examples: Labelled) -> Result:
         said = self.classify(examples.keys())

@@ -47,8 +47,9 @@ class CorruptedRun(Run):
         """The ids of a text's parts, between which there are masks."""
         parts = self.tokenizers[0].encode(WRITTEN.split(text))
         if not 2 <= len(parts) <= len(SENTINELS):
-            raise Mistake(f"{text!r} has {len(parts) - 1} masks; write [MASK] where words are missing, "
-                          f"at most {len(SENTINELS) - 1} times")
+            raise Mistake(
+                f"{text!r} has {len(parts) - 1} masks; write [MASK] where words are missing, at most {len(SENTINELS) - 1} times"
+            )
         return parts
 
     def read_masked(self, parts: list[list[int]]) -> dict[str, Tensor]:
@@ -71,8 +72,10 @@ class CorruptedRun(Run):
         parts = self.masked(text)
         found = self.said(self.read_masked(parts), number)
         spans = [self.spans(hypothesis.tokens, len(parts) - 1) for hypothesis in found]
-        candidates = [[Judgement(span[at], math.exp(hypothesis.log_probability)) for span, hypothesis in zip(spans, found)]
-                      for at in range(len(parts) - 1)]
+        candidates = [
+            [Judgement(span[at], math.exp(hypothesis.log_probability)) for span, hypothesis in zip(spans, found)]
+            for at in range(len(parts) - 1)
+        ]
         words = iter(spans[0])
         return Filled(WRITTEN.sub(lambda _: next(words), text), candidates)
 

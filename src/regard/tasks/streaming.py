@@ -1,4 +1,4 @@
-"""What runs write, one text each, so that it can be written together with others' (decoding/continuous_batching.py): translations, captions,
+"""What runs write, one text each, so that it can be written together with others (decoding/continuous_batching.py): translations, captions,
 texts that go on from a prompt. What comes out is what `translate`, `caption` and `generate` say."""
 
 import math
@@ -82,8 +82,19 @@ class Listener:
         return not self.writer.ended
 
 
-def translating(run: Translator, text: str, *, place: int = 0, tell: Tell | None = None, number: int = 1,
-                temperature: float | None = None, top_k: int = 0, top_p: float = 1.0, seed: int = 0, **given: Any) -> Task:
+def translating(
+    run: Translator,
+    text: str,
+    *,
+    place: int = 0,
+    tell: Tell | None = None,
+    number: int = 1,
+    temperature: float | None = None,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    **given: Any,
+) -> Task:
     """The `number` best translations of a text; `place` is that of the text among all that are not empty."""
     settings = searching(run.recipe.decode, number, temperature, "hypotheses", **given)
     (ids,) = run.ids([text])
@@ -92,39 +103,85 @@ def translating(run: Translator, text: str, *, place: int = 0, tell: Tell | None
     source = [*run.marks.before, *ids, *run.marks.after]
     inputs = torch.tensor([source], device=run.device), torch.tensor([len(source)], device=run.device)
     limit = limit_of(len(source), run.recipe.model.max_length, settings.max_tokens)
-    request = spoken(run.tokenizers[1], inputs, limit, settings, tell, number, temperature, place, top_k=top_k, top_p=top_p,
-                     seed=seed)
+    request = spoken(
+        run.tokenizers[1], inputs, limit, settings, tell, number, temperature, place, top_k=top_k, top_p=top_p, seed=seed
+    )
     return Task(request, lambda: run.translations(request.found))
 
 
-def captioning(run: CaptionRun, picture: Picture, *, tell: Tell | None = None, number: int = 1,
-               temperature: float | None = None, top_k: int = 0, top_p: float = 1.0, seed: int = 0, **given: Any) -> Task:
+def captioning(
+    run: CaptionRun,
+    picture: Picture,
+    *,
+    tell: Tell | None = None,
+    number: int = 1,
+    temperature: float | None = None,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    **given: Any,
+) -> Task:
     """The `number` best captions of a picture."""
     settings = searching(run.recipe.decode, number, temperature, "captions", **given)
     pixels = take(run.seen([picture]), np.arange(1)).to(run.device)
-    request = spoken(run.tokenizers[0], pixels, run.limit(settings.max_tokens), settings, tell, number, temperature, 0,
-                     top_k=top_k, top_p=top_p, seed=seed)
+    request = spoken(
+        run.tokenizers[0],
+        pixels,
+        run.limit(settings.max_tokens),
+        settings,
+        tell,
+        number,
+        temperature,
+        0,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+    )
     return Task(request, lambda: run.captions(request.found))
 
 
-def spoken(tokenizer: Tokenizer, inputs: Any, limit: int, settings: Any, tell: Tell | None, number: int,
-           temperature: float | None, place: int, **drawing: Any) -> Request:
+def spoken(
+    tokenizer: Tokenizer,
+    inputs: Any,
+    limit: int,
+    settings: Any,
+    tell: Tell | None,
+    number: int,
+    temperature: float | None,
+    place: int,
+    **drawing: Any,
+) -> Request:
     choose = greedy if temperature is None else Sampler(temperature=temperature, numbers=np.array([place]), **drawing)
     beam = settings.beam if temperature is None else 1
     hear = None if tell is None or beam > 1 else Listener(tokenizer, Writer(tokenizer, []), tell).hear
     return Request(inputs, limit, beam=beam, alpha=settings.length_penalty, number=number, choose=choose, hear=hear)
 
 
-def writing(run: LanguageRun, prompt: str | Sequence[int], manner: Manner, *, place: int = 0, sample: int = 0,
-            tell: Tell | None = None) -> Task:
+def writing(
+    run: LanguageRun, prompt: str | Sequence[int], manner: Manner, *, place: int = 0, sample: int = 0, tell: Tell | None = None
+) -> Task:
     """What is written after a prompt, a text or its ids, by its place among all and which of its texts it is."""
     ids = run.begun([prompt], place)[0] if isinstance(prompt, str) else list(prompt)
     writer, room = run.writer(ids, manner), run.room(len(ids), manner.max_tokens)
     listener = Listener(run.tokenizers[0], writer, tell)
-    request = Request(None, room, ids, choose=manner.choose(np.array([sample_number(place, sample)])), process=manner.process(),
-                      hear=listener.hear)
-    return Task(request, lambda: Wrote(written(writer), listener.words, listener.probabilities,
-                                       len(writer.tokens) >= room - 1 and not stopped(writer), len(ids)))
+    request = Request(
+        None,
+        room,
+        ids,
+        choose=manner.choose(np.array([sample_number(place, sample)])),
+        process=manner.process(),
+        hear=listener.hear,
+    )
+    return Task(
+        request,
+        lambda: Wrote(
+            written(writer),
+            listener.words,
+            listener.probabilities,
+            len(writer.tokens) >= room - 1 and not stopped(writer),
+            len(ids),
+        ),
+    )
 
 
 def stopped(writer: Writer) -> bool:

@@ -33,8 +33,10 @@ class Tagger(LabelRun):
     def encode(self, examples: Tagged, *, training: bool = False) -> Rows:
         """A tag that was not in the training data is not asked for; it counts as wrong in the accuracy."""
         side = self.side(examples.keys(), self.tokenizers[0], training)
-        tags = [self.first_tokens(words, [self.numbers.get(tag, NOTHING) for tag in row], examples.where(i))
-                for i, (row, (_, words)) in enumerate(zip(examples.tags, self.tokenizers[0].encode_words(examples.keys())))]
+        tags = [
+            self.first_tokens(words, [self.numbers.get(tag, NOTHING) for tag in row], examples.where(i))
+            for i, (row, (_, words)) in enumerate(zip(examples.tags, self.tokenizers[0].encode_words(examples.keys())))
+        ]
         return Tags(side, Ragged.of(tags), marks=self.marks)
 
     def first_tokens(self, words: list[int], values: Sequence[int], where: str) -> list[int]:
@@ -46,16 +48,16 @@ class Tagger(LabelRun):
     def tag(self, texts: Sequence[str]) -> list[Tagging]:
         """Each text's words with their labels; words are what spaces separate."""
         ids = self.ids(texts)
-        words = [words[:len(row)] for row, (_, words) in zip(ids, self.tokenizers[0].encode_words(texts))]
+        words = [words[: len(row)] for row, (_, words) in zip(ids, self.tokenizers[0].encode_words(texts))]
         firsts = [self.first_tokens(row, range(max(row, default=-1) + 1), "a text") for row in words]
         rows = Tags(Side(Ragged.of(ids)), Ragged.of(firsts), marks=self.marks)
         found = [Tagging([], []) for _ in texts]
         for batch in in_order(rows, EVALUATE_TOKENS):
             with torch.no_grad():
-                best = self.model(**batch.to(self.device).inputs).argmax(-1).cpu()             # (B, S)
+                best = self.model(**batch.to(self.device).inputs).argmax(-1).cpu()  # (B, S)
             for row, said, asked in zip(batch.rows, best, batch.labels != NOTHING):
                 labels = [self.labels[i] for i in said[asked].tolist()]
-                found[row] = Tagging(texts[row].split()[:len(labels)], labels)
+                found[row] = Tagging(texts[row].split()[: len(labels)], labels)
         return found
 
     def right(self, examples: Tagged) -> list[tuple[int, int]]:

@@ -50,8 +50,8 @@ CODES_ALONE = Marks(end=NO_MARK, never=())
 class Drawn:
     """A picture drawn from a caption."""
 
-    picture: np.ndarray                                                           # (H, W, 3)
-    codes: np.ndarray                                                             # (h, w)
+    picture: np.ndarray  # (H, W, 3)
+    codes: np.ndarray  # (h, w)
     score: float
     """Log-probability of its codes; where another run ranks pictures, what that thinks of it."""
 
@@ -69,8 +69,10 @@ class DrawRun(PictureRun):
     def prepare(cls, folder: Path, recipe: Any, data: Dataset[Any]) -> None:
         size = held(recipe.model.codes.run, folder / FOLDER, "model.codes.run", "codes").data.height_width
         if size != recipe.data.height_width:
-            raise Mistake(f"data.size = {recipe.data.size}, but model.codes.run = '{recipe.model.codes.run}' reads pictures of "
-                          f"{shape_of(size)} pixels; set data.size to that")
+            raise Mistake(
+                f"data.size = {recipe.data.size}, but model.codes.run = '{recipe.model.codes.run}' reads pictures of "
+                f"{shape_of(size)} pixels; set data.size to that"
+            )
         if recipe.sample.rank is not None:
             held(recipe.sample.rank, folder / RANK, "sample.rank", "contrast")
         super().prepare(folder, recipe, data)
@@ -81,8 +83,12 @@ class DrawRun(PictureRun):
 
     def build_model(self) -> nn.Module:
         return MODELS[self.recipe.task][self.recipe.model.kind](
-            self.recipe.model, self.tokenizers[0].size, self.codes.recipe.model.codes, self.codes.model.grid,
-            self.recipe.train.regularize)
+            self.recipe.model,
+            self.tokenizers[0].size,
+            self.codes.recipe.model.codes,
+            self.codes.model.grid,
+            self.recipe.train.regularize,
+        )
 
     @property
     def places(self) -> int:
@@ -94,8 +100,12 @@ class DrawRun(PictureRun):
         return self.recipe.model.text_length + self.places
 
     def sizes(self) -> dict[str, Any]:
-        return {"size": list(self.frame.size), "vocabularies": [self.tokenizers[0].size], "grid": list(self.codes.model.grid),
-                "book": self.codes.recipe.model.codes}
+        return {
+            "size": list(self.frame.size),
+            "vocabularies": [self.tokenizers[0].size],
+            "grid": list(self.codes.model.grid),
+            "book": self.codes.recipe.model.codes,
+        }
 
     # what it learns from
 
@@ -106,9 +116,11 @@ class DrawRun(PictureRun):
         kept, text = np.arange(len(ids)), self.recipe.model.text_length
         long = np.flatnonzero(ids.lengths > text)
         if len(long) and self.recipe.data.too_long == "error":
-            raise Mistake(f"{examples.where(int(picture[long[0]]))} has a caption of {ids.lengths[long[0]]} tokens, more than "
-                          f"model.text_length = {text}; raise it, or set data.too_long = 'drop' or 'truncate'")
-        if training and self.recipe.data.too_long == "drop":                      # what is scored is cut instead
+            raise Mistake(
+                f"{examples.where(int(picture[long[0]]))} has a caption of {ids.lengths[long[0]]} tokens, more than "
+                f"model.text_length = {text}; raise it, or set data.too_long = 'drop' or 'truncate'"
+            )
+        if training and self.recipe.data.too_long == "drop":  # what is scored is cut instead
             kept = np.setdiff1d(kept, long)
         chosen = np.unique(picture[kept])
         if not len(chosen):
@@ -141,7 +153,7 @@ class DrawRun(PictureRun):
         found, counts = np.zeros((len(rows), 2)), np.zeros((len(rows), 2))
         for batch in distributed.share(in_order(rows, EVALUATE_TOKENS)):
             there = batch.to(self.device)
-            each = surprise(self.model(**there.inputs).float().log_softmax(-1), there.labels)     # (B, T)
+            each = surprise(self.model(**there.inputs).float().log_softmax(-1), there.labels)  # (B, T)
             words, codes = there.labels < self.tokenizers[0].size, there.labels >= self.model.first_code
             for side, asked in enumerate((words, codes)):
                 found[batch.rows, side] = (each * asked).sum(1).cpu()
@@ -158,8 +170,15 @@ class DrawRun(PictureRun):
 
     def score(self, name: str, examples: Pictures) -> Result:
         found, counts = self.surprises(self.encode(examples))
-        result = Result(name, examples, [], {"caption_perplexity": perplexity(-found[:, 0], counts[:, 0]),
-                                             "picture_perplexity": perplexity(-found[:, 1], counts[:, 1])})
+        result = Result(
+            name,
+            examples,
+            [],
+            {
+                "caption_perplexity": perplexity(-found[:, 0], counts[:, 0]),
+                "picture_perplexity": perplexity(-found[:, 1], counts[:, 1]),
+            },
+        )
         if isinstance(self.recipe.data.world, Shapes):
             self.judge(result)
         return result
@@ -181,14 +200,26 @@ class DrawRun(PictureRun):
 
     # what it can do
 
-    def draw(self, texts: Sequence[str], *, number: int = 1, temperature: float | None = 1.0, top_k: int = 0, top_p: float = 1.0,
-             seed: int = 0, rank: Any = None, of: int | None = None) -> list[list[Drawn]]:
+    def draw(
+        self,
+        texts: Sequence[str],
+        *,
+        number: int = 1,
+        temperature: float | None = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        rank: Any = None,
+        of: int | None = None,
+    ) -> list[list[Drawn]]:
         """`number` pictures of each caption; without a temperature, the likeliest code each time. With `rank`, a run that
         compares pictures and texts (CLIP), the best of `of` pictures, best first. What is drawn depends on the seed, the place of
         the caption among all and which of its pictures it is, not on the batch."""
         if rank is not None and not hasattr(rank, "similarity"):
-            raise Mistake(f"{getattr(rank, 'folder', 'the run to rank by')} {getattr(rank, 'does', 'cannot rank')}: it does not "
-                          "compare pictures with texts; rank by a run of task = 'contrast'")
+            raise Mistake(
+                f"{getattr(rank, 'folder', 'the run to rank by')} {getattr(rank, 'does', 'cannot rank')}: it does not "
+                "compare pictures with texts; rank by a run of task = 'contrast'"
+            )
         if rank is None and of is not None:
             raise Mistake(f"of = {of}: who chooses? name a run that ranks pictures")
         many = number if rank is None else CANDIDATES if of is None else of
@@ -213,7 +244,7 @@ class DrawRun(PictureRun):
         rows = list(product(range(len(begun)), range(manner.number)))
         found: list[list[Drawn]] = [[] for _ in begun]
         for start in range(0, len(rows), DRAW_AT_ONCE):
-            part = rows[start:start + DRAW_AT_ONCE]
+            part = rows[start : start + DRAW_AT_ONCE]
             numbers = np.array([sample_number(caption, sample) for caption, sample in part])
             limits = torch.full((len(part),), self.places + 1, device=self.device)
             prefix = begun[[caption for caption, _ in part]].to(self.device)
@@ -239,5 +270,5 @@ def held(run: str, into: Path, setting: str, task: str) -> Any:
 
 def ranked(text: str, pictures: Sequence[Drawn], rank: Any) -> list[Drawn]:
     """Pictures by how well another run finds that they fit a caption, best first."""
-    likeness = np.asarray(rank.similarity([one.picture for one in pictures], [text]))[:, 0]       # (N,)
+    likeness = np.asarray(rank.similarity([one.picture for one in pictures], [text]))[:, 0]  # (N,)
     return [Drawn(pictures[i].picture, pictures[i].codes, float(likeness[i])) for i in np.argsort(-likeness, kind="stable")]

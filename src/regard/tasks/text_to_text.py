@@ -54,8 +54,11 @@ class TasksRun(Translator):
     @classmethod
     def prepare(cls, folder: Path, recipe: Any, data: Dataset[Any]) -> None:
         super().prepare(folder, recipe, data)
-        words = {name: sorted(set(pairs.target)) for name, pairs in data.train.parts.items()
-                 if recipe.data.tasks[name].kind == "classify"}
+        words = {
+            name: sorted(set(pairs.target))
+            for name, pairs in data.train.parts.items()
+            if recipe.data.tasks[name].kind == "classify"
+        }
         replace_file(folder / FILE, json.dumps(words, ensure_ascii=False, indent=1) + "\n")
 
     @classmethod
@@ -75,8 +78,9 @@ class TasksRun(Translator):
         for number, text in enumerate(texts, start=1):
             parts = text.count("\t") + 1
             if text.strip() and len(task.prefixes) > 1 and parts != len(task.prefixes):
-                raise Mistake(f"line {number} has {parts} texts; the task {name} reads {len(task.prefixes)}, "
-                              "with a tab between them")
+                raise Mistake(
+                    f"line {number} has {parts} texts; the task {name} reads {len(task.prefixes)}, with a tab between them"
+                )
             found.append(task.prefixed(text) if text.strip() else "")
         return found
 
@@ -93,8 +97,9 @@ class TasksRun(Translator):
         data = self.recipe.data
         self.check_labels()
         found = [super(TasksRun, self).training_rows(pairs) for pairs in examples.parts.values()]
-        drawn = shares([len(rows) for rows, _ in found], [data.tasks[name].weight for name in examples.parts],
-                       data.temperature, data.limit)
+        drawn = shares(
+            [len(rows) for rows, _ in found], [data.tasks[name].weight for name in examples.parts], data.temperature, data.limit
+        )
         return Mixed([rows for rows, _ in found], drawn), sum(long for _, long in found)
 
     def evaluation_rows(self, examples: Tasks | TaskPairs, *, refuse: bool = False) -> Rows:
@@ -113,8 +118,10 @@ class TasksRun(Translator):
             written = self.written(words)
             alike = [word for word, text in zip(words, written) if not text or written.count(text) > 1]
             if alike:
-                raise Mistake(f"data.tasks.{name}: the vocabulary cannot tell the label {alike[0]!r} from another; "
-                              "raise tokens.size, or give it another word in labels")
+                raise Mistake(
+                    f"data.tasks.{name}: the vocabulary cannot tell the label {alike[0]!r} from another; "
+                    "raise tokens.size, or give it another word in labels"
+                )
 
     def written(self, texts: Sequence[str]) -> list[str]:
         """Texts as the vocabulary writes them."""
@@ -130,7 +137,7 @@ class TasksRun(Translator):
         for (name, pairs), part in zip(examples.parts.items(), rows.parts):
             scores[f"{name}/valid_loss"] = Run.validate(self, pairs, part)["valid_loss"]
             if number := self.recipe.train.evaluate_sentences:
-                spread = np.linspace(0, len(pairs) - 1, min(len(pairs), max(3, number))).astype(int)      # a file may be sorted
+                spread = np.linspace(0, len(pairs) - 1, min(len(pairs), max(3, number))).astype(int)  # a file may be sorted
                 some = pairs.choose(spread.tolist())
                 metric = FIRST[self.task(name).kind]
                 said = [found.text for found in self.best(some.source, beam=1)]
@@ -144,8 +151,9 @@ class TasksRun(Translator):
         scores, notes = self.judge(examples.task, said, examples.target)
         return Result(name, examples, said, {**scores, "perplexity": self.perplexity(examples)}, notes=notes)
 
-    def judge(self, name: str, said: Sequence[str], meant: Sequence[str], *,
-              samples: int = SAMPLES) -> tuple[dict[str, Score], list[str]]:
+    def judge(
+        self, name: str, said: Sequence[str], meant: Sequence[str], *, samples: int = SAMPLES
+    ) -> tuple[dict[str, Score], list[str]]:
         """The scores of what was said for a task, and notes on them."""
         match self.task(name).kind:
             case "summarise":
@@ -153,8 +161,9 @@ class TasksRun(Translator):
             case "classify":
                 commonest = max(meant.count(label) for label in set(meant)) / len(meant)
                 meant = self.written(meant)
-                return {"accuracy": accuracy(exact(said, meant)), **label_scores(said, meant, samples=samples)}, \
-                    [f"always saying the commonest label: {commonest:.1%}"]
+                return {"accuracy": accuracy(exact(said, meant)), **label_scores(said, meant, samples=samples)}, [
+                    f"always saying the commonest label: {commonest:.1%}"
+                ]
             case "regress":
                 numbers, missing = said_numbers(said)
                 notes = [f"{missing} of {len(said)} texts said are no numbers"] if missing else []
@@ -194,8 +203,10 @@ class TasksRun(Translator):
         if task is None and len(self.words) == 1:
             return next(iter(self.words))
         if task is None:
-            raise Mistake(f"{self.folder}: say for which task the labels are: " +
-                          (f"--task {' or '.join(self.words)}" if self.words else "none of its tasks has labels"))
+            raise Mistake(
+                f"{self.folder}: say for which task the labels are: "
+                + (f"--task {' or '.join(self.words)}" if self.words else "none of its tasks has labels")
+            )
         if self.task(task).kind != "classify":
             raise Mistake(f"--task {task} has no labels (kind = {self.task(task).kind!r}); use: regard translate --task {task}")
         return task

@@ -55,7 +55,7 @@ class Alignment:
 
     def sharpest(self) -> int:
         """The layer whose heads, taken together, look with the lowest entropy."""
-        mean = self.weights.mean(1)                                               # (L, T, S)
+        mean = self.weights.mean(1)  # (L, T, S)
         return int((mean * np.log(np.maximum(mean, 1e-12))).sum(-1).mean(-1).argmax())
 
     def view(self, layer: int | None = None, head: int | None = None) -> tuple[np.ndarray, str]:
@@ -85,8 +85,9 @@ class Translator(Run):
 
     def build_model(self) -> nn.Module:
         settings = self.recipe.model
-        return MODELS["translate"][settings.kind](settings, *(tokenizer.size for tokenizer in self.tokenizers),
-                                                  self.recipe.train.regularize)
+        return MODELS["translate"][settings.kind](
+            settings, *(tokenizer.size for tokenizer in self.tokenizers), self.recipe.train.regularize
+        )
 
     def encode(self, examples: Pairs, *, training: bool = False) -> Rows:
         source, target = (self.side(texts, tokenizer, training) for texts, tokenizer in zip(examples.texts(), self.tokenizers))
@@ -96,7 +97,7 @@ class Translator(Run):
         """The loss, and greedy BLEU where the recipe asks for it."""
         scores = super().validate(examples, rows)
         if number := self.recipe.train.evaluate_sentences:
-            some = examples.choose(range(0, len(examples), -(-len(examples) // number)))      # a file may be sorted
+            some = examples.choose(range(0, len(examples), -(-len(examples) // number)))  # a file may be sorted
             said = [translation.text for translation in self.best(some.source, beam=1)]
             scores["valid_bleu"] = translation_scores(said, some.target, metrics=("bleu",), samples=2)["bleu"].score
         return scores
@@ -120,15 +121,26 @@ class Translator(Run):
         """Whether its decoder looks at the source."""
         return bool(places(self.model, kinds="cross"))
 
-    def translate(self, texts: Sequence[str], *, beam: int | None = None, length_penalty: float | None = None,
-                  max_tokens: int | None = None, number: int = 1, temperature: float | None = None, top_k: int = 0,
-                  top_p: float = 1.0, seed: int = 0) -> list[list[Translation]]:
+    def translate(
+        self,
+        texts: Sequence[str],
+        *,
+        beam: int | None = None,
+        length_penalty: float | None = None,
+        max_tokens: int | None = None,
+        number: int = 1,
+        temperature: float | None = None,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 0,
+    ) -> list[list[Translation]]:
         """The `number` best translations of each text, best first. A `temperature` samples one instead."""
-        settings = searching(self.recipe.decode, number, temperature, "hypotheses", beam=beam, length_penalty=length_penalty,
-                             max_tokens=max_tokens)
+        settings = searching(
+            self.recipe.decode, number, temperature, "hypotheses", beam=beam, length_penalty=length_penalty, max_tokens=max_tokens
+        )
         sources = self.ids(texts)
         spoken = [i for i, ids in enumerate(sources) if ids]
-        engine = self.engine if temperature is None else None                     # what is drawn depends on our own chance
+        engine = self.engine if temperature is None else None  # what is drawn depends on our own chance
         name = self.engine_name if engine is self.engine else super().engine_name
         results = [[Translation("", 0.0, 0.0, [], name)] for _ in texts]
         if engine is not None:
@@ -139,14 +151,38 @@ class Translator(Run):
             results[i] = self.translations(hypotheses, name)
         return results
 
-    def search(self, sources: Sequence[Sequence[int]], settings: Decode, number: int, temperature: float | None, top_k: int,
-               top_p: float, seed: int) -> list[list[Hypothesis]]:
+    def search(
+        self,
+        sources: Sequence[Sequence[int]],
+        settings: Decode,
+        number: int,
+        temperature: float | None,
+        top_k: int,
+        top_p: float,
+        seed: int,
+    ) -> list[list[Hypothesis]]:
         """By our own search."""
-        search = searcher(self.model, beam=settings.beam, alpha=settings.length_penalty, number=number, temperature=temperature,
-                          top_k=top_k, top_p=top_p, seed=seed, marks=self.marks)
-        return decode_all(sources, search, batch_tokens=max(1, settings.batch_tokens // settings.beam), device=self.device,
-                          most=self.recipe.model.max_length, max_tokens=settings.max_tokens, marks=self.marks,
-                          workers=workers_for(self.model, self.device))
+        search = searcher(
+            self.model,
+            beam=settings.beam,
+            alpha=settings.length_penalty,
+            number=number,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+            marks=self.marks,
+        )
+        return decode_all(
+            sources,
+            search,
+            batch_tokens=max(1, settings.batch_tokens // settings.beam),
+            device=self.device,
+            most=self.recipe.model.max_length,
+            max_tokens=settings.max_tokens,
+            marks=self.marks,
+            workers=workers_for(self.model, self.device),
+        )
 
     @property
     def engine_name(self) -> str:
@@ -183,11 +219,11 @@ class Translator(Run):
             batch = rows_of.batch(rows, 0, 0).to(self.device)
             with torch.no_grad(), watch(self.model, kinds="cross" if kind == "cross" else r"^encoder\.") as seen:
                 self.model(**batch.inputs)
-            weights = seen.stack().float().cpu().numpy()                          # (L, B, H, T, S)
+            weights = seen.stack().float().cpu().numpy()  # (L, B, H, T, S)
             for row, i in enumerate(rows.tolist()):
-                words = read[i][:len(sources[i])]
+                words = read[i][: len(sources[i])]
                 asking, _, asked = told[i] if kind == "cross" else (texts[i], sources[i], words)
-                yield by_words(texts[i], words, asking, asked, weights[:, row, :, :len(asked) + 1, :len(words) + 1])
+                yield by_words(texts[i], words, asking, asked, weights[:, row, :, : len(asked) + 1, : len(words) + 1])
 
     def reading(self, text: str) -> dict[str, Tensor]:
         """Its source, and its best translation as the decoder reads it."""
@@ -205,4 +241,4 @@ class Translator(Run):
 def by_words(source: str, read: list[int], asking: str, asked: list[int], weights: np.ndarray) -> Alignment:
     """Sub-words, of which the numbers of their words are given, merged into words; end marks are left out."""
     merged = np.array([[merge_words(head, [*asked, -1], [*read, -1]) for head in layer] for layer in weights])
-    return Alignment(source.split()[:merged.shape[-1]], asking.split()[:merged.shape[-2]], merged)
+    return Alignment(source.split()[: merged.shape[-1]], asking.split()[: merged.shape[-2]], merged)

@@ -28,20 +28,24 @@ class Segmenter:
     def of(tokenizer: Tokenizer) -> "Segmenter":
         model = json.loads(tokenizer.to_json())["model"]
         if model["type"] != "BPE" or model.get("byte_fallback") or model.get("continuing_subword_prefix"):
-            raise Mistake("train.regularize.bpe_dropout needs a plain BPE tokenizer; "
-                          "set it to 0 or train one with tokens.kind = 'bpe'")
+            raise Mistake(
+                "train.regularize.bpe_dropout needs a plain BPE tokenizer; set it to 0 or train one with tokens.kind = 'bpe'"
+            )
         return Segmenter(model["vocab"], {tuple(pair): rank for rank, pair in enumerate(model["merges"])})
 
     def segment(self, word: str, chance: random.Random, dropout: float) -> list[int]:
         """Merge the best-ranked neighbours first; each possible merge of a round is skipped with probability `dropout`."""
         pieces = list(word)
         while len(pieces) > 1:
-            ranked = [(self.ranks[pair], i) for i, pair in enumerate(pairwise(pieces))
-                      if pair in self.ranks and not (dropout and chance.random() < dropout)]
+            ranked = [
+                (self.ranks[pair], i)
+                for i, pair in enumerate(pairwise(pieces))
+                if pair in self.ranks and not (dropout and chance.random() < dropout)
+            ]
             if not ranked:
                 break
             _, i = min(ranked)
-            pieces[i:i + 2] = [pieces[i] + pieces[i + 1]]
+            pieces[i : i + 2] = [pieces[i] + pieces[i + 1]]
         return [self.vocabulary.get(piece, UNK) for piece in pieces]
 
     def variants(self, word: str, count: int, seed: int, dropout: float) -> list[list[int]]:

@@ -12,8 +12,10 @@ from regard.tokens.tokenizer import Tokenizer
 
 LOCAL = {"NFC", "NFD", "Lowercase", "StripAccents", "BertNormalizer"}
 """Normalisers that do with a word what they would do with it in a text."""
-SPACES = [{"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "},
-          {"type": "Strip", "strip_left": True, "strip_right": True}]
+SPACES = [
+    {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "},
+    {"type": "Strip", "strip_left": True, "strip_right": True},
+]
 METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
 BEFORE_A_SPACE = re.compile(r"(?<=\S)(?= \S)")
 
@@ -28,8 +30,9 @@ def cutter(tokenizer: Tokenizer) -> Cut:
     if any(not token["special"] for token in library["added_tokens"]):
         return whole
     match [split["type"] for split in splits]:
-        case ["Metaspace", *others] if splits[0] == METASPACE and set(others) <= {"Split"} and local \
-                and all(step in normalizers for step in SPACES):
+        case ["Metaspace", *others] if (
+            splits[0] == METASPACE and set(others) <= {"Split"} and local and all(step in normalizers for step in SPACES)
+        ):
             return at_spaces
         case ["BertPreTokenizer"] if local:
             return at_spaces
@@ -49,7 +52,7 @@ def listed(part: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def at_spaces(text: str) -> list[str]:
-    return [text] if "▁" in text else text.split(" ")             # "▁" stands for a space, and would count as one
+    return [text] if "▁" in text else text.split(" ")  # "▁" stands for a space, and would count as one
 
 
 def whole(text: str) -> list[str]:

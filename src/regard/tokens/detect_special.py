@@ -31,9 +31,9 @@ def around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
     for probe in PROBES:
         plain = tokenizer.library.encode(probe, add_special_tokens=False).ids
         whole = tokenizer.library.encode(probe, add_special_tokens=True).ids
-        places = [i for i in range(len(whole)) if plain and whole[i:i + len(plain)] == plain]
+        places = [i for i in range(len(whole)) if plain and whole[i : i + len(plain)] == plain]
         if places:
-            return tuple(whole[:places[0]]), tuple(whole[places[0] + len(plain):])
+            return tuple(whole[: places[0]]), tuple(whole[places[0] + len(plain) :])
     return (), ()
 
 
@@ -44,8 +44,12 @@ def between_two(tokenizer: Tokenizer, before: tuple[int, ...], after: tuple[int,
         plain = tuple(tokenizer.library.encode(probe, add_special_tokens=False).ids)
         both = tokenizer.library.encode(probe, probe, add_special_tokens=True)
         begin, end = (*before, *plain), (*plain, *after)
-        if plain and len(both.ids) >= len(begin) + len(end) and tuple(both.ids[:len(begin)]) == begin \
-                and tuple(both.ids[-len(end):]) == end:
-            between = tuple(both.ids[len(begin):-len(end)])
+        if (
+            plain
+            and len(both.ids) >= len(begin) + len(end)
+            and tuple(both.ids[: len(begin)]) == begin
+            and tuple(both.ids[-len(end) :]) == end
+        ):
+            between = tuple(both.ids[len(begin) : -len(end)])
             return None if between == after else between, both.type_ids[-len(end)]
     return usual.between, usual.segment

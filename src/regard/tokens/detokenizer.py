@@ -50,7 +50,7 @@ class Detokenizer:
         return self.text() if self.waiting else ""
 
     def text(self) -> str:
-        return self.tokenizer.spell([*self.before, *self.waiting])[len(self.tokenizer.spell(self.before)):]
+        return self.tokenizer.spell([*self.before, *self.waiting])[len(self.tokenizer.spell(self.before)) :]
 
     def is_byte(self, token: str) -> bool:
         """The library decodes a run of these at once: with a wrong byte, none of it is readable any more."""

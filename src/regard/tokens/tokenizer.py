@@ -29,7 +29,7 @@ class Tokenizer:
 
     def __init__(self, library: Library, marks: Marks = OURS, rows: int | None = None):
         self.library, self.marks, self.rows = library, marks, rows
-        library.encode_special_tokens = True          # "<pad>" in somebody's text is text
+        library.encode_special_tokens = True  # "<pad>" in somebody's text is text
 
     @property
     def size(self) -> int:
@@ -65,8 +65,11 @@ class Tokenizer:
 
     def piece(self, number: int) -> str:
         token = self.library.id_to_token(number) or ""
-        return self.spell(["a", token, "a"])[1:-1] if isinstance(self.library.decoder, decoders.BPEDecoder) \
+        return (
+            self.spell(["a", token, "a"])[1:-1]
+            if isinstance(self.library.decoder, decoders.BPEDecoder)
             else self.spell(["a", token])[1:]
+        )
 
     def spell(self, tokens: Sequence[str]) -> str:
         """The text of tokens given as strings, by the library's decoder; without one, it puts a space between them."""
@@ -114,15 +117,22 @@ def train_tokenizer(settings: Tokens, texts: Iterable[str], more: Sequence[str] 
 
 
 def untrained(settings: Tokens) -> Library:
-    model = {"bpe": lambda: models.BPE(unk_token="<unk>"), "bytes": models.BPE,
-             "wordpiece": lambda: models.WordPiece(unk_token="<unk>"), "unigram": models.Unigram,
-             "words": lambda: models.WordLevel(unk_token="<unk>"),
-             "characters": lambda: models.WordLevel(unk_token="<unk>")}[settings.kind]()
+    model = {
+        "bpe": lambda: models.BPE(unk_token="<unk>"),
+        "bytes": models.BPE,
+        "wordpiece": lambda: models.WordPiece(unk_token="<unk>"),
+        "unigram": models.Unigram,
+        "words": lambda: models.WordLevel(unk_token="<unk>"),
+        "characters": lambda: models.WordLevel(unk_token="<unk>"),
+    }[settings.kind]()
     library = Library(model)
     exact = settings.kind in ("characters", "bytes")
     spaces = [] if exact else [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
-    steps = [*([] if settings.kind == "bytes" else [normalizers.NFC()]), *spaces,
-             *([normalizers.Lowercase()] if settings.lowercase else [])]
+    steps = [
+        *([] if settings.kind == "bytes" else [normalizers.NFC()]),
+        *spaces,
+        *([normalizers.Lowercase()] if settings.lowercase else []),
+    ]
     library.normalizer = normalizers.Sequence(steps) if steps else None
     match settings.kind:
         case "characters":

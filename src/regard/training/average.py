@@ -40,5 +40,7 @@ class MovingAverage:
 
 
 def mean_weights(several: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    return {name: torch.stack([weights[name].double() for weights in several]).mean(0).to(tensor.dtype)
-            for name, tensor in several[0].items()}
+    return {
+        name: torch.stack([weights[name].double() for weights in several]).mean(0).to(tensor.dtype)
+        for name, tensor in several[0].items()
+    }

@@ -75,8 +75,9 @@ def save(folder: Path, step: int, checkpoint: Checkpoint, beside: Mapping[Path, 
     """Write `folder/step-…`; nothing is left behind if it fails. Files that other ranks wrote, with their hashes, move in."""
     files = {f"{name}.safetensors": serialize(tensors) for name, tensors in checkpoint.tensors.items()}
     files["state.json"] = json.dumps(checkpoint.state, indent=1).encode()
-    files[HASHES] = json.dumps({name: digest(data) for name, data in files.items()}
-                              | {path.name: found for path, found in beside.items()}, indent=1).encode()
+    files[HASHES] = json.dumps(
+        {name: digest(data) for name, data in files.items()} | {path.name: found for path, found in beside.items()}, indent=1
+    ).encode()
     needed = sum(len(data) for data in files.values())
     final, aside = folder / f"step-{step:08d}", folder / f".writing-step-{step:08d}"
     try:
@@ -121,8 +122,10 @@ def joined(files: dict[str, dict[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
     for name, piece in sorted(pieces.items(), key=lambda entry: int(entry[1].group(2)) if entry[1] else 0):
         for key, rows in files[name].items() if piece else ():
             whole[piece.group(1)][key].append(rows)  # type: ignore[union-attr]
-    return {name: {key: torch.cat(rows) if len(rows) > 1 else rows[0] for key, rows in tensors.items()}
-            for name, tensors in whole.items()}
+    return {
+        name: {key: torch.cat(rows) if len(rows) > 1 else rows[0] for key, rows in tensors.items()}
+        for name, tensors in whole.items()
+    }
 
 
 def hashes(path: Path) -> dict[str, str]:

@@ -21,15 +21,17 @@ class Match:
         self.smoothing = smoothing
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
-        images, texts, scale = model(**batch.inputs)                              # (B, E) each
+        images, texts, scale = model(**batch.inputs)  # (B, E) each
         if not batch.counts:
             images, texts = images[:0], texts[:0]
-        with torch.autocast(images.device.type, enabled=False):                   # similarities up to 100 need more than 8 bits
-            every_image, first = gathered(images)                                 # (all B, E)
+        with torch.autocast(images.device.type, enabled=False):  # similarities up to 100 need more than 8 bits
+            every_image, first = gathered(images)  # (all B, E)
             every_text, _ = gathered(texts)
             mine = first + torch.arange(len(images), device=images.device)
-            found = [surprise((scale * one @ every.T).log_softmax(-1), mine, self.smoothing)          # (B,) each
-                     for one, every in ((images, every_text), (texts, every_image))]
+            found = [
+                surprise((scale * one @ every.T).log_softmax(-1), mine, self.smoothing)  # (B,) each
+                for one, every in ((images, every_text), (texts, every_image))
+            ]
             return (found[0] + found[1]).sum() / 2
 
 
@@ -37,10 +39,10 @@ def gathered(x: Tensor) -> tuple[Tensor, int]:
     """The rows of all processes in their order, and which of them is the first of this one's; gradients find their way back."""
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return x, 0
-    sizes = [torch.zeros((), dtype=torch.long) for _ in range(dist.get_world_size())]         # no device is waited for
+    sizes = [torch.zeros((), dtype=torch.long) for _ in range(dist.get_world_size())]  # no device is waited for
     dist.all_gather(sizes, torch.tensor(len(x)))
     counts = [int(size) for size in sizes]
-    return Gather.apply(x, counts), sum(counts[:dist.get_rank()])
+    return Gather.apply(x, counts), sum(counts[: dist.get_rank()])
 
 
 class Gather(torch.autograd.Function):
@@ -59,5 +61,5 @@ class Gather(torch.autograd.Function):
         """What the losses of all processes say of this one's rows."""
         total = grads[0].contiguous().clone()
         dist.all_reduce(total)
-        first = sum(ctx.counts[:dist.get_rank()])
-        return total[first:first + ctx.counts[dist.get_rank()]], None
+        first = sum(ctx.counts[: dist.get_rank()])
+        return total[first : first + ctx.counts[dist.get_rank()]], None

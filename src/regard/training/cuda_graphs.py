@@ -37,7 +37,7 @@ class Recorded:
                 return self.work(batches, count)
             self.graphs[shape] = self.record(batches, count)
         graph, places, result = self.graphs[shape]
-        for place, part in zip(places, [*parts_of(batches), count]):              # torch._foreach_copy_ wants one type for all
+        for place, part in zip(places, [*parts_of(batches), count]):  # torch._foreach_copy_ wants one type for all
             place.copy_(part)
         graph.replay()
         return result
@@ -62,5 +62,6 @@ def mixed(mixture: Mixture | None) -> tuple[Tensor, ...]:
 
 def copied(batch: Batch) -> Batch:
     mixture = batch.mixture and Mixture(batch.mixture.other.clone(), batch.mixture.share.clone())
-    return replace(batch, inputs={name: part.clone() for name, part in batch.inputs.items()}, labels=batch.labels.clone(),
-                   mixture=mixture)
+    return replace(
+        batch, inputs={name: part.clone() for name, part in batch.inputs.items()}, labels=batch.labels.clone(), mixture=mixture
+    )

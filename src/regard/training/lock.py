@@ -50,8 +50,10 @@ def acquire(file: TextIO, folder: Path) -> None:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         file.seek(0)
-        raise Mistake(f"{folder} is being trained in by {file.read().strip() or 'another process'}; "
-                      "wait for it or stop it, or choose another --out") from None
+        raise Mistake(
+            f"{folder} is being trained in by {file.read().strip() or 'another process'}; "
+            "wait for it or stop it, or choose another --out"
+        ) from None
     except OSError as error:
         note(f"{folder} cannot be locked ({error.strerror}): see to it yourself that nobody else trains there")
         return

@@ -34,8 +34,14 @@ class Log:
             mend(path)
         self.file = (path if distributed.first() else Path(os.devnull)).open("a", encoding="utf-8")
         self.board = open_board(board) if board and distributed.first() else None
-        self.progress = Progress(TextColumn("{task.fields[text]}"), BarColumn(bar_width=20), TimeRemainingColumn(),
-                                 console=self.console, transient=True, disable=not (sys.stderr.isatty() and distributed.first()))
+        self.progress = Progress(
+            TextColumn("{task.fields[text]}"),
+            BarColumn(bar_width=20),
+            TimeRemainingColumn(),
+            console=self.console,
+            transient=True,
+            disable=not (sys.stderr.isatty() and distributed.first()),
+        )
         self.task = self.progress.add_task("", total=steps, text="starting")
 
     def __enter__(self) -> "Log":
@@ -44,7 +50,7 @@ class Log:
 
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
-        with suppress(OSError):                       # a full disk was told of already
+        with suppress(OSError):  # a full disk was told of already
             self.file.close()
         if self.board is not None:
             self.board.close()
@@ -63,11 +69,21 @@ class Log:
 
     def training(self, step: int, loss: float, rate: float, tokens_per_second: float, waiting: float, **more: Any) -> None:
         """`waiting`: the share of the time in which the next batch was not ready."""
-        self.record(step=step, loss=round(loss, 5), learning_rate=rate, tokens_per_second=round(tokens_per_second),
-                    waiting=round(waiting, 4), **more)
+        self.record(
+            step=step,
+            loss=round(loss, 5),
+            learning_rate=rate,
+            tokens_per_second=round(tokens_per_second),
+            waiting=round(waiting, 4),
+            **more,
+        )
         slow = f"  waits for data {waiting:.0%} of the time" if waiting > WAITS_TOO_LONG else ""
-        self.progress.update(self.task, completed=step, text=f"step {step:,}/{self.steps:,}  loss {loss:.3f}  "
-                             f"{tokens_per_second / 1000:.1f}k tokens/s  rate {rate:.1e}{slow}")
+        self.progress.update(
+            self.task,
+            completed=step,
+            text=f"step {step:,}/{self.steps:,}  loss {loss:.3f}  "
+            f"{tokens_per_second / 1000:.1f}k tokens/s  rate {rate:.1e}{slow}",
+        )
 
     def evaluation(self, step: int, scores: dict[str, float], best: bool) -> None:
         self.record(step=step, **scores, best=best)

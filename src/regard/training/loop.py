@@ -56,8 +56,18 @@ class Progress:
 class Trainer:
     """A model on its way through a recipe's `[train]`; its checkpoints lie in `folder`. Every rank has one; all go in step."""
 
-    def __init__(self, model: nn.Module, objective: Objective, batches: Batches, settings: Training, *, seed: int, folder: Path,
-                 log: Log, evaluate: Evaluate):
+    def __init__(
+        self,
+        model: nn.Module,
+        objective: Objective,
+        batches: Batches,
+        settings: Training,
+        *,
+        seed: int,
+        folder: Path,
+        log: Log,
+        evaluate: Evaluate,
+    ):
         self.model, self.objective, self.batches, self.settings = model, objective, batches, settings
         self.seed, self.folder, self.log, self.evaluate = seed, folder, log, evaluate
         self.device = next(model.parameters()).device
@@ -70,10 +80,10 @@ class Trainer:
         self.saved_at = -1
         self.resumed_from = 0
         self.caught = Caught()
-        self.not_finite = torch.zeros((), device=self.device)                     # skipped steps, counted on the device
+        self.not_finite = torch.zeros((), device=self.device)  # skipped steps, counted on the device
         self.in_a_row = torch.zeros((), device=self.device)
         parameters = dict(model.named_parameters())
-        self.statistics = [b for name, b in checkpoint.weights_of(model).items() if name not in parameters]      # of a batch norm
+        self.statistics = [b for name, b in checkpoint.weights_of(model).items() if name not in parameters]  # of a batch norm
         self.work: Work = Recorded(self.update) if self.is_recorded() else self.update
 
     def train(self) -> dict[str, Tensor]:
@@ -84,7 +94,7 @@ class Trainer:
             except Interrupted:
                 self.save()
                 raise
-        torch.manual_seed(hash_step(self.seed, self.progress.step + 1))           # what follows is the same after a resume
+        torch.manual_seed(hash_step(self.seed, self.progress.step + 1))  # what follows is the same after a resume
         return self.final_weights() if distributed.first() else {}
 
     def trial(self, run: nn.Module) -> None:
@@ -98,7 +108,7 @@ class Trainer:
         meter = Meter(self.device)
         if progress.step and self.is_due(settings.evaluate_every) and progress.evaluated != progress.step:
             self.judge(meter)
-            self.saved_at = -1                        # its checkpoint does not know of it
+            self.saved_at = -1  # its checkpoint does not know of it
             self.save()
         ahead = self.step_batches()
         while progress.step < settings.steps and not self.patience_is_over():
@@ -120,7 +130,7 @@ class Trainer:
         return self.progress.step % every == 0 or self.progress.step == self.settings.steps
 
     def leave_if_asked(self) -> None:
-        if number := distributed.highest(self.caught.number or 0):                      # on any one rank
+        if number := distributed.highest(self.caught.number or 0):  # on any one rank
             raise Interrupted(number)
 
     def step_batches(self) -> Iterator[list[tuple[int, int, Batch]]]:
@@ -137,11 +147,12 @@ class Trainer:
         torch.manual_seed(hash_step(self.seed, progress.step, distributed.rank()))
         self.optimizer.set_rate(rate(progress.step, settings.steps, settings.schedule))
         self.model.train()
-        if hasattr(self.model, "begin_step"):         # a temperature that falls, a weight that rises
+        if hasattr(self.model, "begin_step"):  # a temperature that falls, a weight that rises
             self.model.begin_step(progress.step)  # type: ignore[operator]
-        count = max(1, distributed.total(sum(batch.label_count() for _, _, batch in micro_batches)))    # no word may have been masked
-        total = self.work([batch.to(self.device) for _, _, batch in micro_batches],
-                          send(torch.tensor(float(count)), self.device))
+        count = max(
+            1, distributed.total(sum(batch.label_count() for _, _, batch in micro_batches))
+        )  # no word may have been masked
+        total = self.work([batch.to(self.device) for _, _, batch in micro_batches], send(torch.tensor(float(count)), self.device))
         self.spread.level(self.statistics)
         if self.ema is not None:
             self.ema.update()
@@ -175,8 +186,13 @@ class Trainer:
         """Where steps can be recorded: not where the host takes part in them."""
         if not self.settings.graphs or self.device.type != "cuda":
             return False
-        why = ("several processes" if self.spread.kind != "none" else
-               "a model that changes from step to step" if hasattr(self.model, "begin_step") else None)
+        why = (
+            "several processes"
+            if self.spread.kind != "none"
+            else "a model that changes from step to step"
+            if hasattr(self.model, "begin_step")
+            else None
+        )
         if why:
             self.log.note(f"train.graphs: the steps of {why} cannot be recorded; it goes on without")
         return why is None
@@ -189,15 +205,24 @@ class Trainer:
         self.progress.seconds += seconds
         settings, skipped = self.settings, int(self.not_finite.item())
         learning_rate = settings.optimizer.learning_rate * rate(self.progress.step, settings.steps, settings.schedule)
-        self.log.training(self.progress.step, loss, learning_rate, speed, waited / max(seconds, 1e-9), epoch=self.progress.epoch,
-                          **({"not_finite": skipped} if skipped else {}))
+        self.log.training(
+            self.progress.step,
+            loss,
+            learning_rate,
+            speed,
+            waited / max(seconds, 1e-9),
+            epoch=self.progress.epoch,
+            **({"not_finite": skipped} if skipped else {}),
+        )
 
     def require_finite(self) -> None:
         progress, bad = self.progress, int(self.in_a_row.item())
         if bad >= NOT_FINITE_IN_A_ROW:
-            raise Mistake(f"the loss or gradient was not finite {bad} times in a row, from step {progress.step - bad + 1} "
-                          f"to step {progress.step} (epoch {progress.epoch}, batch {progress.index - 1}); none of it was "
-                          "applied: lower train.optimizer.learning_rate or use train.precision = 'fp32', then resume")
+            raise Mistake(
+                f"the loss or gradient was not finite {bad} times in a row, from step {progress.step - bad + 1} "
+                f"to step {progress.step} (epoch {progress.epoch}, batch {progress.index - 1}); none of it was "
+                "applied: lower train.optimizer.learning_rate or use train.precision = 'fp32', then resume"
+            )
 
     def judge(self, meter: "Meter") -> None:
         """Evaluate, with the averaged weights if there are any, and remember the best."""
@@ -252,8 +277,9 @@ class Trainer:
         found = checkpoint.load(path)
         needed = {"model", "optimizer", *(["ema"] if self.ema is not None else [])}
         if missing := needed - found.tensors.keys():
-            raise Mistake(f"{path} has no {min(missing)}.safetensors, which this recipe needs; "
-                          "set train as it was, or begin anew")
+            raise Mistake(
+                f"{path} has no {min(missing)}.safetensors, which this recipe needs; set train as it was, or begin anew"
+            )
         with torch.no_grad():
             checkpoint.load_weights(self.model, found.tensors["model"], str(path))
             if self.ema is not None:
@@ -272,15 +298,16 @@ class Trainer:
         progress = self.progress
         best = self.folder / f"step-{progress.best_step:08d}"
         if progress.best is not None and distributed.told(checkpoint.damage(best) if distributed.first() else None):
-            self.log.note(f"the best so far, step {progress.best_step:,}, is damaged or gone; "
-                          "the best from here on is kept instead")
+            self.log.note(
+                f"the best so far, step {progress.best_step:,}, is damaged or gone; the best from here on is kept instead"
+            )
             progress.best, progress.evaluated = None, 0
 
     def final_weights(self) -> dict[str, Tensor]:
         """The mean of the last checkpoints if asked for, else the best evaluated weights."""
         if self.settings.average:
             steps = [checkpoint.step_of(path) for path in checkpoint.all_steps(self.folder)]
-            chosen = [step for step in steps if step <= self.progress.step and self.counts(step)][-self.settings.average:]
+            chosen = [step for step in steps if step <= self.progress.step and self.counts(step)][-self.settings.average :]
         else:
             chosen = []
         found = [checkpoint.load(self.folder / f"step-{step:08d}").tensors for step in chosen or [self.progress.best_step]]

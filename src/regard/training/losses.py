@@ -44,7 +44,7 @@ class Say:
         return loss if penalty is None else loss + penalty(batch)
 
     def log_p(self, model: nn.Module, batch: Batch) -> Tensor:
-        return model(**batch.inputs).float().log_softmax(-1)                      # (B, …, V)
+        return model(**batch.inputs).float().log_softmax(-1)  # (B, …, V)
 
     def choices(self, batch: Batch) -> Tensor | None:
         """How many of V can be said, where not all can."""
@@ -56,7 +56,7 @@ class Say:
     def agreeing(self, model: nn.Module, batch: Batch) -> Tensor:
         """The mean loss of two passes, and what sets them apart."""
         both = batch.twice()
-        log_p = self.log_p(model, both)                                           # (2B, …, V)
+        log_p = self.log_p(model, both)  # (2B, …, V)
         said = asked(log_p, both, self.smoothing, self.choices(both)).sum()
         return (said + self.r_drop * divergence(log_p, batch.labels)) / 2
 
@@ -65,7 +65,7 @@ class Choose(Say):
     """Say labels of which not all can be said everywhere: where log p is -inf is no choice."""
 
     def log_p(self, model: nn.Module, batch: Batch) -> Tensor:
-        log_p = super().log_p(model, batch)                                       # (B, …, V)
+        log_p = super().log_p(model, batch)  # (B, …, V)
         return log_p.masked_fill(log_p == -torch.inf, 0.0)
 
 
@@ -108,13 +108,13 @@ class Rebuild:
 
 def divergence(log_p: Tensor, labels: Tensor) -> Tensor:
     """½ (KL(p‖q) + KL(q‖p)) between the two halves of a batch, summed over what is asked (Liang et al. 2021, eq. 2)."""
-    p, q = log_p.chunk(2)                                                         # (B, …, V) each
-    symmetric = ((p.exp() - q.exp()) * (p - q)).sum(-1) / 2                       # (B, …)
+    p, q = log_p.chunk(2)  # (B, …, V) each
+    symmetric = ((p.exp() - q.exp()) * (p - q)).sum(-1) / 2  # (B, …)
     return torch.where(labels != NOTHING, symmetric, 0.0).sum()
 
 
 @torch.no_grad()
 def log_probabilities(model: nn.Module, batch: Batch) -> Tensor:
     """log p of all labels of each row: (B,)."""
-    log_p = model(**batch.inputs).float().log_softmax(-1)                         # (B, …, V)
+    log_p = model(**batch.inputs).float().log_softmax(-1)  # (B, …, V)
     return -surprise(log_p, batch.labels).flatten(1).sum(1) if batch.labels.dim() > 1 else -surprise(log_p, batch.labels)

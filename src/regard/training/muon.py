@@ -38,7 +38,7 @@ class Muon(torch.optim.Optimizer):
         """One step of matrices of one shape."""
         apply = 1 - self.found_inf
         memories = [self.state[p].setdefault("momentum_buffer", torch.zeros_like(p)) for p in weights]
-        found = torch.stack([p.grad for p in weights if p.grad is not None])                  # (N, rows, columns)
+        found = torch.stack([p.grad for p in weights if p.grad is not None])  # (N, rows, columns)
         gradients = found.masked_fill(self.found_inf.bool(), 0.0)
         before = torch.stack(memories)
         memory = before.lerp(gradients, (1 - MOMENTUM) * apply)

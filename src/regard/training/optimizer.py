@@ -53,8 +53,12 @@ class Optimizer:
 
     def tensors(self) -> dict[str, Tensor]:
         """The whole state by parameter name, for a checkpoint."""
-        return {f"{self.names[p]}/{key}": value
-                for part in self.parts for p, state in part.state.items() for key, value in state.items()}
+        return {
+            f"{self.names[p]}/{key}": value
+            for part in self.parts
+            for p, state in part.state.items()
+            for key, value in state.items()
+        }
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         by_name: dict[str, dict[str, Tensor]] = {}
@@ -79,12 +83,19 @@ def build_adam(named: list[tuple[str, nn.Parameter]], settings: "Settings") -> t
     groups: dict[tuple[bool, int, bool], dict[str, Any]] = {}
     for name, p in named:
         decay, depth = settings.weight_decay if p.dim() >= 2 else 0.0, below.get(name, 0)
-        group = groups.setdefault((p.dim() < 2, depth, is_sharded(p)), {"params": [], "weight_decay": decay,
-                                                                        "share": settings.layer_decay ** depth})
+        group = groups.setdefault(
+            (p.dim() < 2, depth, is_sharded(p)), {"params": [], "weight_decay": decay, "share": settings.layer_decay**depth}
+        )
         group["params"].append(p)
     kind = torch.optim.Adam if settings.kind == "adam" else torch.optim.AdamW
-    return kind([groups[key] for key in sorted(groups)], lr=settings.learning_rate, betas=(settings.beta1, settings.beta2),
-                eps=settings.epsilon, fused=True, capturable=bool(named) and named[0][1].is_cuda)
+    return kind(
+        [groups[key] for key in sorted(groups)],
+        lr=settings.learning_rate,
+        betas=(settings.beta1, settings.beta2),
+        eps=settings.epsilon,
+        fused=True,
+        capturable=bool(named) and named[0][1].is_cuda,
+    )
 
 
 def layers_below(names: Sequence[str]) -> dict[str, int]:

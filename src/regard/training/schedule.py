@@ -15,7 +15,7 @@ def rate(step: int, steps: int, schedule: "Schedule") -> float:
     match schedule.kind:
         case "constant":
             return 1.0
-        case "inverse-sqrt":                          # sec. 5.3, eq. 3, divided by its peak
+        case "inverse-sqrt":  # sec. 5.3, eq. 3, divided by its peak
             return math.sqrt(max(1, warmup) / step)
         case "cosine":
             done = min(1.0, (step - warmup) / max(1, steps - warmup))

@@ -58,7 +58,7 @@ def catch_signals(*, at_once: bool = False) -> Iterator[Caught]:
     known = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
     try:
         before = {number: signal.signal(number, caught.handle) for number in known}
-    except ValueError:                                # not in the main thread: whoever started us handles signals
+    except ValueError:  # not in the main thread: whoever started us handles signals
         yield caught
         return
     try:

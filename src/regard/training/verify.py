@@ -40,6 +40,9 @@ def differences(trainer: Trainer, path: Path, steps: int) -> list[str]:
 def differing(trainer: Trainer, path: Path) -> list[str]:
     """Files of a checkpoint that are not what the trainer has."""
     listed = checkpoint.hashes(path)
-    mine = {f"{name}.safetensors": checkpoint.serialize(tensors) for name, tensors in sharded_checkpoint.own(trainer.tensors()).items()}
+    mine = {
+        f"{name}.safetensors": checkpoint.serialize(tensors)
+        for name, tensors in sharded_checkpoint.own(trainer.tensors()).items()
+    }
     found = [f"{path.name}/{name}" for name, data in mine.items() if listed.get(name) != checkpoint.digest(data)]
     return [name for some in distributed.gathered(found) for name in some]

@@ -16,8 +16,8 @@ from random import Random
 from regard.errors import Mistake
 
 KINDS = ("copy", "addition")
-SPLITS = {"train": 14, "valid": 1, "test": 1}      # of sixteen sources
-LISTED = 10_000               # a length with at most so many sources is listed and shuffled; of a longer one they are drawn
+SPLITS = {"train": 14, "valid": 1, "test": 1}  # of sixteen sources
+LISTED = 10_000  # a length with at most so many sources is listed and shuffled; of a longer one they are drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,10 @@ def generate(kind: str, number: int, seed: int, *, shortest: int, longest: int, 
     left = {length: promised(kind, length, split) for length in range(shortest, longest + 1)}
     if not 1 <= number <= sum(left.values()):
         lengths = f"length {longest}" if shortest == longest else f"lengths {shortest} to {longest}"
-        raise Mistake(f"number = {number}: {kind} has {sum(left.values())} {split} examples of {lengths}; "
-                      "ask for fewer (at least 1), or for longer ones")
+        raise Mistake(
+            f"number = {number}: {kind} has {sum(left.values())} {split} examples of {lengths}; "
+            "ask for fewer (at least 1), or for longer ones"
+        )
     lanes = {length: sources(kind, length, seed, split) for length in left}
     turns = Random(f"{kind} {seed}")
     pairs = []

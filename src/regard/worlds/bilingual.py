@@ -16,10 +16,10 @@ from regard.worlds.lexicon import Noun, lexicon
 from regard.worlds.phrases import UNCOUNTED, Words
 
 LEVELS = (1, 2, 3)
-SPLITS = {"train": 14, "valid": 1, "test": 1}      # of sixteen sentences
-SHARE = 0.32                  # of the sentences have an "it", unless asked otherwise
-GENDER = {"er": "m", "ihn": "m", "sie": "f", "es": "n"}      # German words that stand for "it" and, here, for nothing else
-PATIENCE = 2000               # draws in a row without a new sentence before a level counts as used up
+SPLITS = {"train": 14, "valid": 1, "test": 1}  # of sixteen sentences
+SHARE = 0.32  # of the sentences have an "it", unless asked otherwise
+GENDER = {"er": "m", "ihn": "m", "sie": "f", "es": "n"}  # German words that stand for "it" and, here, for nothing else
+PATIENCE = 2000  # draws in a row without a new sentence before a level counts as used up
 HEADER = "line\tsource\ttarget\tantecedent_source\tantecedent_target\tform\tcandidates\tgenders"
 EXPLAINED = """# A bilingual world
 
@@ -131,8 +131,15 @@ def pronoun(ours: Words, theirs: Words, places: dict[int, list[int]], solution: 
     at = {meanings[0]: place for place, (_, meanings) in enumerate(ours)}
     gold = solution.candidates[solution.gold]
     target = places[solution.pronoun][0]
-    return Pronoun(at[solution.pronoun], target, at[gold], places[gold][0], theirs[target][0],
-                   tuple(at[candidate] for candidate in solution.candidates), solution.genders)
+    return Pronoun(
+        at[solution.pronoun],
+        target,
+        at[gold],
+        places[gold][0],
+        theirs[target][0],
+        tuple(at[candidate] for candidate in solution.candidates),
+        solution.genders,
+    )
 
 
 def baselines(pairs: Iterable[Pair]) -> dict[str, float]:
@@ -161,7 +168,7 @@ def same_but_for_pronouns(one: str, other: str) -> bool:
 
 
 def bare_words(text: str) -> list[str]:
-    return [word.strip(",.;:!?\"").lower() for word in text.split()]
+    return [word.strip(',.;:!?"').lower() for word in text.split()]
 
 
 def pronoun_accuracy(pairs: Iterable[Pair], hypotheses: Iterable[str]) -> tuple[int, int]:
@@ -179,8 +186,12 @@ def size(level: int) -> int:
     words = lexicon(level)
     subjects = {kind: sum(singular(level, noun) for noun in words.nouns[kind]) for kind in ("person", "animal")}
     objects = {kind: sum(singular(level, noun) + plural(level, noun) for noun in words.nouns[kind]) for kind in words.nouns}
-    return sum(2 * subjects[kind] * objects[thing] for kind in subjects
-               for verb in words.acting["transitive", kind] for thing in verb.objects)
+    return sum(
+        2 * subjects[kind] * objects[thing]
+        for kind in subjects
+        for verb in words.acting["transitive", kind]
+        for thing in verb.objects
+    )
 
 
 def singular(level: int, noun: Noun) -> int:

@@ -26,17 +26,17 @@ class Frame(NamedTuple):
     """A first clause: its verb, its place if it has one, and the classes that each candidate may come from."""
 
     verb: Verb
-    agent: bool               # a person is the subject and no candidate
-    place: Place | None       # None: "between X and Y"
+    agent: bool  # a person is the subject and no candidate
+    place: Place | None  # None: "between X and Y"
     slots: tuple[tuple[str, ...], ...]
 
 
 class Riddle(NamedTuple):
     frame: Frame
-    gold: int                 # the slot of the antecedent
+    gold: int  # the slot of the antecedent
     predicate: Adjective | Verb
-    passive: bool             # "it" is the object of the predicate
-    slots: tuple[tuple[str, ...], ...]      # the classes left: fitting ones for the antecedent, unfitting ones for its rivals
+    passive: bool  # "it" is the object of the predicate
+    slots: tuple[tuple[str, ...], ...]  # the classes left: fitting ones for the antecedent, unfitting ones for its rivals
 
 
 class Solution(NamedTuple):
@@ -79,8 +79,10 @@ def riddles(level: int) -> dict[tuple[int, int], tuple[Riddle, ...]]:
         for gold in range(len(frame.slots)):
             for predicate, passive in said:
                 good = fits(predicate)
-                slots = tuple(tuple(kind for kind in slot if (kind in good if at == gold else kind not in good + predicate.pinch))
-                              for at, slot in enumerate(frame.slots))
+                slots = tuple(
+                    tuple(kind for kind in slot if (kind in good if at == gold else kind not in good + predicate.pinch))
+                    for at, slot in enumerate(frame.slots)
+                )
                 if all(slots):
                     found.setdefault((len(slots), gold), []).append(Riddle(frame, gold, predicate, passive, slots))
     return {key: tuple(made) for key, made in found.items()}

@@ -16,12 +16,11 @@ ARTICLE = {"nominative": "der die das die", "accusative": "den die das die", "da
 EIN = {"nominative": "- e - e", "accusative": "en e - e", "dative": "em er em en"}
 PRONOUN = {"nominative": "er sie es", "accusative": "ihn sie es"}
 
-Table = dict[tuple[str, str], str]      # (case, genus) -> ending or word
+Table = dict[tuple[str, str], str]  # (case, genus) -> ending or word
 
 
 def table(rows: dict[str, str]) -> Table:
-    return {(case, genus): "" if cell == "-" else cell
-            for case, row in rows.items() for genus, cell in zip(GENERA, row.split())}
+    return {(case, genus): "" if cell == "-" else cell for case, row in rows.items() for genus, cell in zip(GENERA, row.split())}
 
 
 def determiner(stem: str) -> Table:
@@ -57,15 +56,15 @@ class Verb(NamedTuple):
     participle: str
     particle: tuple[str, ...]
     infinitive: str
-    prefix: str               # of a separable verb, else ""
-    finite: dict[tuple[str, bool], str]      # (present | past, plural?) -> form without its prefix
-    perfect: str              # hat | ist
+    prefix: str  # of a separable verb, else ""
+    finite: dict[tuple[str, bool], str]  # (present | past, plural?) -> form without its prefix
+    perfect: str  # hat | ist
     partizip: str
     subjects: tuple[str, ...]
     objects: tuple[str, ...]
-    pinch: tuple[str, ...]    # classes that would fit at a pinch
-    governs: str              # the case of its object
-    place: str                # at | into | put | ""
+    pinch: tuple[str, ...]  # classes that would fit at a pinch
+    governs: str  # the case of its object
+    place: str  # at | into | put | ""
 
 
 def plural_past(form: str) -> str:

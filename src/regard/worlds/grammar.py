@@ -6,7 +6,7 @@ from regard.worlds.phrases import Clause, Phrase, Speaker, Words, comma, english
 
 TENSES = ("present",) * 5 + ("past",) * 5 + ("perfect",) * 2 + ("future", "can", "must", "want", "wanted")
 MODALS = frozenset({"can", "must", "want"})
-VAGUE = frozenset({"every", "all", "many", "some"})          # "every man does not sleep" means two things
+VAGUE = frozenset({"every", "all", "many", "some"})  # "every man does not sleep" means two things
 DEFINITE = frozenset({"the", "this", "these", "my", "our", "his", "her"})
 DEGREES = {True: (("very", "sehr"), ("too", "zu"), ("still", "noch")), False: (("already", "schon"), ("really", "wirklich"))}
 INSTEAD = {"present": "perfect", "past": "perfect"}
@@ -69,8 +69,10 @@ class Grammar(Speaker):
         main = Clause(subject, self.verb_group(self.pick(self.words.verbs["saying"]), tense, subject.plural), [], [])
         side = self.clause(self.pick(TENSES) if tense == "present" else "past")
         key = (self.meaning(),)
-        return ([*english_clause(main), ("that", key), *english_clause(side)],
-                [*comma(main_clause(main)), ("dass", key), *final_clause(side)])
+        return (
+            [*english_clause(main), ("that", key), *english_clause(side)],
+            [*comma(main_clause(main)), ("dass", key), *final_clause(side)],
+        )
 
     def coordinated(self) -> Sentence:
         tense = self.pick(("present", "past"))
@@ -183,8 +185,12 @@ class Grammar(Speaker):
         key = (self.meaning(),)
         person = phrase.kind == "person"
         if phrase.kind in {"person", "animal"} and self.chance(0.5):
-            pronoun = Phrase([("who" if person else "that", key)], [(RELATIVE["nominative", phrase.genus], key)],
-                             plural=phrase.plural, kind=phrase.kind)
+            pronoun = Phrase(
+                [("who" if person else "that", key)],
+                [(RELATIVE["nominative", phrase.genus], key)],
+                plural=phrase.plural,
+                kind=phrase.kind,
+            )
             side = self.clause(tense, subject=pronoun)
             source, target = english_clause(side), final_clause(side)
         else:

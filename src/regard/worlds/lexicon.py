@@ -14,28 +14,28 @@ GROUPS = {"coloured": COLOURED, "thing": (*COLOURED, "food", "plant", "room", "t
 
 class Noun(NamedTuple):
     singular: str
-    plural: str               # "" where there is none
-    forms: Table              # German, by case and genus
+    plural: str  # "" where there is none
+    forms: Table  # German, by case and genus
     gender: str
-    kind: str                 # its class: animal, food …
+    kind: str  # its class: animal, food …
 
 
 class Adjective(NamedTuple):
     english: str
     german: str
-    stem: str                 # what takes endings: teuer, but teur-
+    stem: str  # what takes endings: teuer, but teur-
     kinds: tuple[str, ...]
     pinch: tuple[str, ...] = ()
 
 
 class Determiner(NamedTuple):
-    english: str              # "" for none
+    english: str  # "" for none
     forms: Table
-    pattern: str              # of the adjective after it: weak, mixed, strong
+    pattern: str  # of the adjective after it: weak, mixed, strong
 
 
 class Time(NamedTuple):
-    english: tuple[tuple[str, ...], ...]      # segments, each aligned with the German segment of the same rank
+    english: tuple[tuple[str, ...], ...]  # segments, each aligned with the German segment of the same rank
     german: tuple[tuple[str, ...], ...]
     tenses: tuple[str, ...]
 
@@ -48,19 +48,19 @@ class Place(NamedTuple):
 
 
 class Lexicon(NamedTuple):
-    nouns: dict[str, tuple[Noun, ...]]                      # by class
-    gendered: dict[tuple[str, str], tuple[Noun, ...]]       # by class and gender
-    adjectives: dict[str, tuple[Adjective, ...]]            # by class, before the noun
-    predicates: tuple[Adjective, ...]                       # after the verb
-    verbs: dict[str, tuple[Verb, ...]]                      # by the name of their table
-    acting: dict[tuple[str, str], tuple[Verb, ...]]         # by the name of their table and the class of their subject
+    nouns: dict[str, tuple[Noun, ...]]  # by class
+    gendered: dict[tuple[str, str], tuple[Noun, ...]]  # by class and gender
+    adjectives: dict[str, tuple[Adjective, ...]]  # by class, before the noun
+    predicates: tuple[Adjective, ...]  # after the verb
+    verbs: dict[str, tuple[Verb, ...]]  # by the name of their table
+    acting: dict[tuple[str, str], tuple[Verb, ...]]  # by the name of their table and the class of their subject
     singular: tuple[Determiner, ...]
     plural: tuple[Determiner, ...]
     numbers: tuple[tuple[str, str], ...]
-    times: dict[str, tuple[Time, ...]]                      # by tense
+    times: dict[str, tuple[Time, ...]]  # by tense
     manners: tuple[tuple[str, str], ...]
     places: tuple[Place, ...]
-    subordinators: dict[str, tuple[tuple[str, str], ...]]   # by tense
+    subordinators: dict[str, tuple[tuple[str, str], ...]]  # by tense
 
 
 def lines(text: str, level: int) -> Iterator[str]:
@@ -105,13 +105,32 @@ def verb(line: str) -> Verb:
     past, participle = irregular or (english.past(base), english.past(base))
     infinitive, present, preterite, perfect, partizip = forms.split()
     prefix, _, stem = infinitive.rpartition("|")
-    finite = {("present", False): present, ("present", True): stem,
-              ("past", False): preterite, ("past", True): german.plural_past(preterite)}
+    finite = {
+        ("present", False): present,
+        ("present", True): stem,
+        ("past", False): preterite,
+        ("past", True): german.plural_past(preterite),
+    }
     objects = rest[0].split() if rest else []
     governs = "dative" if "dative" in objects else "accusative"
     fitting, _, pinch = subjects.partition("+")
-    return Verb(base, english.third(base), past, participle, tuple(particle), prefix + stem, prefix, finite, perfect, partizip,
-                tuple(fitting.split()), tuple(o for o in objects if o != "dative"), tuple(pinch.split()), governs, place)
+    return Verb(
+        base,
+        english.third(base),
+        past,
+        participle,
+        tuple(particle),
+        prefix + stem,
+        prefix,
+        finite,
+        perfect,
+        partizip,
+        tuple(fitting.split()),
+        tuple(o for o in objects if o != "dative"),
+        tuple(pinch.split()),
+        governs,
+        place,
+    )
 
 
 def read_verbs(level: int) -> dict[str, tuple[Verb, ...]]:
@@ -119,8 +138,14 @@ def read_verbs(level: int) -> dict[str, tuple[Verb, ...]]:
     found = {name.lower(): tuple(map(verb, lines(getattr(verbs, name), level))) for name in tables}
     # On a low level a class may still have no nouns: no verb may ask for one.
     peopled = {kind for kind, members in read_nouns(level).items() if members}
-    return {name: tuple(v._replace(objects=tuple(o for o in v.objects if o in peopled)) for v in listed
-                        if not v.objects or set(v.objects) & peopled) for name, listed in found.items()}
+    return {
+        name: tuple(
+            v._replace(objects=tuple(o for o in v.objects if o in peopled))
+            for v in listed
+            if not v.objects or set(v.objects) & peopled
+        )
+        for name, listed in found.items()
+    }
 
 
 def adjective(line: str) -> Adjective:
@@ -133,8 +158,10 @@ def adjective(line: str) -> Adjective:
 
 def determiners(level: int) -> tuple[tuple[Determiner, ...], tuple[Determiner, ...]]:
     """Those of the singular and those of the plural, the commonest repeated."""
-    known = {name: Determiner(name if name != "-" else "", german.determiner(stem), pattern)
-             for name, stem, pattern in (line.split() for line in words.DETERMINERS.strip().splitlines())}
+    known = {
+        name: Determiner(name if name != "-" else "", german.determiner(stem), pattern)
+        for name, stem, pattern in (line.split() for line in words.DETERMINERS.strip().splitlines())
+    }
     one, more = words.SINGULAR[level], words.PLURAL[level]
     return tuple(known[name] for name in one.split()), tuple(known[name] for name in more.split())
 
@@ -172,10 +199,16 @@ def lexicon(level: int) -> Lexicon:
         predicates=tuple(personal + predicative),
         verbs=listed,
         acting={(name, s): tuple(v for v in vs if s in v.subjects) for name, vs in listed.items() for s in subjects},
-        singular=singular, plural=plural, numbers=pairs(words.NUMBERS, level),
-        times=times(level), manners=pairs(words.MANNERS, level),
-        places=tuple(Place(tuple(r.split("_")), tuple(m.split("_")), g, tuple(k for k in kinds.split() if by_class[k]))
-                     for r, m, g, kinds in places),
-        subordinators={tense: tuple((e, g) for e, g, tenses in subordinators if tense in tenses)
-                       for tense in ("present", "past")},
+        singular=singular,
+        plural=plural,
+        numbers=pairs(words.NUMBERS, level),
+        times=times(level),
+        manners=pairs(words.MANNERS, level),
+        places=tuple(
+            Place(tuple(r.split("_")), tuple(m.split("_")), g, tuple(k for k in kinds.split() if by_class[k]))
+            for r, m, g, kinds in places
+        ),
+        subordinators={
+            tense: tuple((e, g) for e, g, tenses in subordinators if tense in tenses) for tense in ("present", "past")
+        },
     )

@@ -21,20 +21,20 @@ UNCOUNTED = frozenset({"many", "some", "all"})
 class Phrase(NamedTuple):
     english: Words
     german: Words
-    head: int = -1            # the meaning of its noun
+    head: int = -1  # the meaning of its noun
     plural: bool = False
-    kind: str = ""            # the class of its noun
-    genus: str = ""           # m, f, n, or p
+    kind: str = ""  # the class of its noun
+    genus: str = ""  # m, f, n, or p
 
 
 class Group(NamedTuple):
     """A verb with its helpers. English "has switched on" has a tail; German has a finite verb and a right bracket."""
 
     english: Words
-    tail: Words               # the particle of a phrasal verb
+    tail: Words  # the particle of a phrasal verb
     finite: Word
-    bracket: Words            # participle or infinitive
-    prefix: str               # of a separable verb whose stem is the finite verb
+    bracket: Words  # participle or infinitive
+    prefix: str  # of a separable verb whose stem is the finite verb
 
 
 class Clause(NamedTuple):
@@ -42,10 +42,10 @@ class Clause(NamedTuple):
 
     subject: Phrase
     group: Group
-    after: Words              # English after the verb
-    middle: Words             # German between the finite verb and the bracket
+    after: Words  # English after the verb
+    middle: Words  # German between the finite verb and the bracket
     tense: str = ""
-    timed: bool = False       # it holds an adverb of time already
+    timed: bool = False  # it holds an adverb of time already
 
 
 def comma(words: Words) -> Words:
@@ -122,7 +122,7 @@ class Speaker:
         return Phrase(source, target, head, plural, noun.kind, genus)
 
     def determiner(self, noun: Noun, plural: bool, plain: bool) -> Determiner | None:
-        if not noun.plural:                                   # a mass noun: the tea, or tea
+        if not noun.plural:  # a mass noun: the tea, or tea
             return None if self.chance(0.5) and not plain else self.words.singular[0]
         if plural:
             return self.pick(self.words.plural)

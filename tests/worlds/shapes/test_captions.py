@@ -43,7 +43,7 @@ def test_every_noun_phrase_has_the_boxes_of_what_it_names(pictures):
             assert [phrase.end - 1 for phrase in caption.phrases] == [at for at, word in enumerate(words) if word in NOUNS]
             assert all(one.end <= other.start for one, other in pairwise(caption.phrases))
             for phrase in caption.phrases:
-                said = words[phrase.start:phrase.end]
+                said = words[phrase.start : phrase.end]
                 assert len(phrase.boxes) == len(set(phrase.boxes)) == NUMBERS[said[0]], caption.text
                 looks = parse(" ".join(said)).phrases[0].looks
                 assert all(looks.fits(by_box[box]) for box in phrase.boxes), caption.text
@@ -57,7 +57,7 @@ def test_a_phrase_means_all_the_shapes_that_it_fits(pictures):
             statement = parse(caption.text)
             named = caption.phrases[:1] if statement.whole or statement.quality else caption.phrases
             for phrase in named:
-                looks = parse(" ".join(bare(caption.text)[phrase.start:phrase.end])).phrases[0].looks
+                looks = parse(" ".join(bare(caption.text)[phrase.start : phrase.end])).phrases[0].looks
                 assert {*phrase.boxes} == {shape.box for shape in picture.scene.shapes if looks.fits(shape)}, caption.text
             if statement.quality:
                 assert len({phrase.boxes for phrase in caption.phrases}) == 1
@@ -74,10 +74,15 @@ def test_the_vocabulary_is_small_and_all_of_it_is_used(pictures):
 def test_every_form_of_statement_is_made(pictures):
     statements = [parse(caption.text) for picture in pictures if len(picture.scene.shapes) > 1 for caption in picture.captions]
     kinds = {
-        "one phrase": lambda s: len(s.phrases) == 1 and not s.whole and not s.quality, "whole": lambda s: s.whole,
-        "list": lambda s: len(s.phrases) > 1 and not s.relations and not s.whole, "long list": lambda s: len(s.phrases) > 3,
-        "relation": lambda s: s.relations, "two": lambda s: len(s.relations) == 2, "quality": lambda s: s.quality,
-        "number": lambda s: not s.phrases[0].singular, "the": lambda s: s.phrases[0].determiner == "the",
+        "one phrase": lambda s: len(s.phrases) == 1 and not s.whole and not s.quality,
+        "whole": lambda s: s.whole,
+        "list": lambda s: len(s.phrases) > 1 and not s.relations and not s.whole,
+        "long list": lambda s: len(s.phrases) > 3,
+        "relation": lambda s: s.relations,
+        "two": lambda s: len(s.relations) == 2,
+        "quality": lambda s: s.quality,
+        "number": lambda s: not s.phrases[0].singular,
+        "the": lambda s: s.phrases[0].determiner == "the",
     }
     for name, which in kinds.items():
         assert sum(map(bool, map(which, statements))) > 0.01 * len(statements), name

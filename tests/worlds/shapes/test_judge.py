@@ -9,12 +9,17 @@ from hypothesis import strategies as st
 from regard.worlds.shapes import VOCABULARY, Scene, Shape, parse, true_of
 from regard.worlds.shapes.caption import say
 
-SCENE = Scene(64, (
-    Shape("circle", "red", "striped", "large", (4, 2, 30, 28)),           # top left
-    Shape("square", "green", "dotted", "small", (40, 10, 58, 28)),        # top right, its centre 4 pixels lower
-    Shape("square", "green", "plain", "small", (2, 34, 20, 52)),          # bottom left
-    Shape("ring", "blue", "plain", "large", (36, 36, 62, 62)),            # bottom right, its centre 6 pixels lower
-), shade=200, noise=0)
+SCENE = Scene(
+    64,
+    (
+        Shape("circle", "red", "striped", "large", (4, 2, 30, 28)),  # top left
+        Shape("square", "green", "dotted", "small", (40, 10, 58, 28)),  # top right, its centre 4 pixels lower
+        Shape("square", "green", "plain", "small", (2, 34, 20, 52)),  # bottom left
+        Shape("ring", "blue", "plain", "large", (36, 36, 62, 62)),  # bottom right, its centre 6 pixels lower
+    ),
+    shade=200,
+    noise=0,
+)
 
 TRUE = """
 a circle
@@ -156,25 +161,43 @@ def test_nonsense(caption):
 
 
 def test_adjectives_come_in_any_order():
-    orders = {parse(f"a {' '.join(words)} circle") for words in (("big", "red", "striped"), ("striped", "large", "red"),
-                                                                 ("red", "striped", "big"))}
+    orders = {
+        parse(f"a {' '.join(words)} circle")
+        for words in (("big", "red", "striped"), ("striped", "large", "red"), ("red", "striped", "big"))
+    }
     assert len(orders) == 1 and true_of(orders.pop(), SCENE)
 
 
-@pytest.mark.parametrize("caption, novel", [
-    ("a red star", True), ("two small red stars", True), ("the star is red", True), ("the red shape is a plain star", True),
-    ("two red shapes: a circle and a star", True), ("a ring above a red star", True),
-    ("a red circle and a star", False), ("a star above a red shape", False), ("a yellow star", False),
-    ("the red shape is small", False),
-])
+@pytest.mark.parametrize(
+    "caption, novel",
+    [
+        ("a red star", True),
+        ("two small red stars", True),
+        ("the star is red", True),
+        ("the red shape is a plain star", True),
+        ("two red shapes: a circle and a star", True),
+        ("a ring above a red star", True),
+        ("a red circle and a star", False),
+        ("a star above a red shape", False),
+        ("a yellow star", False),
+        ("the red shape is small", False),
+    ],
+)
 def test_a_held_out_combination_is_recognised_however_it_is_said(caption, novel):
     assert parse(caption).names_held_out() == novel
 
 
 def test_the_margin_is_three_sixteenths_of_the_picture_unless_one_is_given():
     for lower in range(20):
-        scene = Scene(64, (Shape("ring", "red", "plain", "small", (2, 2, 20, 20)),
-                           Shape("star", "red", "plain", "small", (30, 2 + lower, 48, 20 + lower))), 200, 0)
+        scene = Scene(
+            64,
+            (
+                Shape("ring", "red", "plain", "small", (2, 2, 20, 20)),
+                Shape("star", "red", "plain", "small", (30, 2 + lower, 48, 20 + lower)),
+            ),
+            200,
+            0,
+        )
         above = parse("a ring above a star")
         assert true_of(above, scene) == (lower >= 12) and true_of(above, scene, margin=5) == (lower >= 5)
 

@@ -74,8 +74,10 @@ def test_no_picture_comes_twice(pictures):
 
 def test_splits_are_disjoint_whatever_the_seed():
     """One shape has few places to be in a small picture: here they would meet."""
-    shapes = [{picture.scene.shapes for seed in (1, 2, 3) for picture in generate(300, seed, split=split, shapes=(1, 1), size=24)}
-              for split in SPLITS]
+    shapes = [
+        {picture.scene.shapes for seed in (1, 2, 3) for picture in generate(300, seed, split=split, shapes=(1, 1), size=24)}
+        for split in SPLITS
+    ]
     assert not any(one & other for one, other in combinations(shapes, 2))
 
 
@@ -145,15 +147,18 @@ def test_labels_are_of_the_largest_shape_and_of_the_topmost_of_those(pictures):
     assert {of: len(labels) for of, labels in LABELS.items()} == {"kind": 6, "colour": 8, "both": 48}
 
 
-@pytest.mark.parametrize("given_, said", [
-    (dict(number=0), "number = 0: ask for at least one picture"),
-    (dict(split="dev"), "split = 'dev': the splits are train, valid, test, composition"),
-    (dict(size=33), "size = 33: a multiple of 8 from 24 to 128"),
-    (dict(size=136), "size = 136"),
-    (dict(shapes=(0, 2)), "shapes = 0 to 2: from 1 to 4"),
-    (dict(shapes=(3, 2)), "shapes = 3 to 2"),
-    (dict(shapes=(1, 5)), "shapes = 1 to 5"),
-])
+@pytest.mark.parametrize(
+    "given_, said",
+    [
+        (dict(number=0), "number = 0: ask for at least one picture"),
+        (dict(split="dev"), "split = 'dev': the splits are train, valid, test, composition"),
+        (dict(size=33), "size = 33: a multiple of 8 from 24 to 128"),
+        (dict(size=136), "size = 136"),
+        (dict(shapes=(0, 2)), "shapes = 0 to 2: from 1 to 4"),
+        (dict(shapes=(3, 2)), "shapes = 3 to 2"),
+        (dict(shapes=(1, 5)), "shapes = 1 to 5"),
+    ],
+)
 def test_mistakes_are_one_line(given_, said):
     with pytest.raises(Mistake, match=said) as caught:
         generate(**{"number": 5, "seed": 1, **given_})
@@ -167,7 +172,7 @@ def test_what_runs_dry_says_so(monkeypatch):
 
 
 def test_the_files_have_everything(tmp_path):
-    write(tmp_path / "world", 30, 5, size=24)                      # and the least, 200, of each other split
+    write(tmp_path / "world", 30, 5, size=24)  # and the least, 200, of each other split
     for split in SPLITS:
         pictures = generate(30 if split == "train" else 200, 5, split=split, size=24)
         records = [json.loads(line) for line in (tmp_path / "world" / split / "captions.jsonl").read_text().splitlines()]
@@ -181,7 +186,8 @@ def test_the_files_have_everything(tmp_path):
             assert all(true_of(parse(text), scene_of(record)) for text in record["captions"])
             assert [[(named["words"], named["boxes"]) for named in phrases] for phrases in record["boxes"]] == [
                 [([named.start, named.end], [[*box] for box in named.boxes]) for named in caption.phrases]
-                for caption in picture.captions]
+                for caption in picture.captions
+            ]
     assert "30 pictures to train on, 200 each for" in (tmp_path / "world" / "README.md").read_text()
 
 

@@ -15,13 +15,24 @@ from regard.tokens.special import Marks
 OLDEST_END = 2
 """The eos_token_id of folders that look for the highest token instead."""
 BLOCK = {
-    "self_attention.to_q": "self_attn.q_proj", "self_attention.to_k": "self_attn.k_proj",
-    "self_attention.to_v": "self_attn.v_proj", "self_attention.to_out": "self_attn.out_proj",
-    "around_self.norm": "layer_norm1", "feed_forward.inner": "mlp.fc1", "feed_forward.outer": "mlp.fc2",
+    "self_attention.to_q": "self_attn.q_proj",
+    "self_attention.to_k": "self_attn.k_proj",
+    "self_attention.to_v": "self_attn.v_proj",
+    "self_attention.to_out": "self_attn.out_proj",
+    "around_self.norm": "layer_norm1",
+    "feed_forward.inner": "mlp.fc1",
+    "feed_forward.outer": "mlp.fc2",
     "around_feed_forward.norm": "layer_norm2",
 }
-TOWER = {"norm": "layer", "norm_first": True, "bias": True, "residual": True, "scale_scores": True, "positions.kind": "learned",
-         "layer_scale": None}
+TOWER = {
+    "norm": "layer",
+    "norm_first": True,
+    "bias": True,
+    "residual": True,
+    "scale_scores": True,
+    "positions.kind": "learned",
+    "layer_scale": None,
+}
 
 
 def square() -> Kind:
@@ -41,19 +52,27 @@ def tower(ours: str, theirs: str, width: int, heads: int) -> tuple[Field, ...]:
     def field(mine: str, other: str, kind: Kind, default: Any) -> Field:
         return Field(f"{ours}.{mine}", f"{theirs}.{other}", kind, default, (f"{theirs}_dict.{other}",))
 
-    return (field("width", "hidden_size", COUNT, width), field("layers", "num_hidden_layers", LAYERS, 12),
-            field("heads", "num_attention_heads", COUNT, heads), field("feed_forward", "intermediate_size", COUNT, 4 * width),
-            field("activation", "hidden_act", words(ACTIVATIONS), "quick_gelu"),
-            field("norm_epsilon", "layer_norm_eps", SMALL, 1e-5))
+    return (
+        field("width", "hidden_size", COUNT, width),
+        field("layers", "num_hidden_layers", LAYERS, 12),
+        field("heads", "num_attention_heads", COUNT, heads),
+        field("feed_forward", "intermediate_size", COUNT, 4 * width),
+        field("activation", "hidden_act", words(ACTIVATIONS), "quick_gelu"),
+        field("norm_epsilon", "layer_norm_eps", SMALL, 1e-5),
+    )
 
 
 def equal_heads(ours: str) -> dict[str, Callable[[Settings], Any]]:
     """Heads as published: together as wide as the tower, each with its own keys and values."""
+
     def width(settings: Settings) -> int:
         return settings[f"{ours}.width"] // settings[f"{ours}.heads"]
 
-    return {f"{ours}.key_width": width, f"{ours}.value_width": width,
-            f"{ours}.key_value_heads": lambda settings: settings[f"{ours}.heads"]}
+    return {
+        f"{ours}.key_width": width,
+        f"{ours}.value_width": width,
+        f"{ours}.key_value_heads": lambda settings: settings[f"{ours}.heads"],
+    }
 
 
 def towers_fit(settings: Settings) -> str | None:
@@ -78,21 +97,37 @@ def ends_fit(config: Config, marks: Marks, highest: int) -> str | None:
 CLIP = Family(
     model_type="clip",
     fields=(
-        *tower("image", "vision_config", 768, 12), *tower("text", "text_config", 512, 8),
+        *tower("image", "vision_config", 768, 12),
+        *tower("text", "text_config", 512, 8),
         Field("data.size", "vision_config.image_size", square(), 224, ("vision_config_dict.image_size",)),
         Field("image.patch", "vision_config.patch_size", square(), 32, ("vision_config_dict.patch_size",)),
         Field("text.max_length", "text_config.max_position_embeddings", COUNT, 77, ("text_config_dict.max_position_embeddings",)),
         Field("space", "projection_dim", COUNT, 512),
     ),
-    fixed={"kind": "clip", **{f"{ours}.{name}": value for ours in ("image", "text") for name, value in TOWER.items()},
-           "image.kind": "vit", "image.pool": "class", "image.distilled": "none", "image.embedding_norm": True,
-           "image.patch_bias": False, "text.causal": True, "text.pool": "end", "text.positions.offset": 0},
-    derived={**equal_heads("image"), **equal_heads("text")}, check=towers_fit, ends=ends_fit,
+    fixed={
+        "kind": "clip",
+        **{f"{ours}.{name}": value for ours in ("image", "text") for name, value in TOWER.items()},
+        "image.kind": "vit",
+        "image.pool": "class",
+        "image.distilled": "none",
+        "image.embedding_norm": True,
+        "image.patch_bias": False,
+        "text.causal": True,
+        "text.pool": "end",
+        "text.positions.offset": 0,
+    },
+    derived={**equal_heads("image"), **equal_heads("text")},
+    check=towers_fit,
+    ends=ends_fit,
     demands={"vision_config.num_channels": (3,)},
-    writes={"vision_config.num_channels": lambda settings: 3,
-            **{f"{part}.projection_dim": lambda settings: settings["space"] for part in ("vision_config", "text_config")},
-            **{f"{part}.model_type": lambda settings, part=part: f"clip_{part.removesuffix('_config')}_model"  # type: ignore[misc]
-               for part in ("vision_config", "text_config")}},
+    writes={
+        "vision_config.num_channels": lambda settings: 3,
+        **{f"{part}.projection_dim": lambda settings: settings["space"] for part in ("vision_config", "text_config")},
+        **{
+            f"{part}.model_type": lambda settings, part=part: f"clip_{part.removesuffix('_config')}_model"  # type: ignore[misc]
+            for part in ("vision_config", "text_config")
+        },
+    },
     rules=(
         Rule("image.class_token", "vision_model.embeddings.class_embedding"),
         tensor("image.patches", "vision_model.embeddings.patch_embedding"),
@@ -104,9 +139,14 @@ CLIP = Family(
         tensor("text.stack.positions.table", "text_model.embeddings.position_embedding"),
         *layers("text.stack.blocks.{i}.", "text_model.encoder.layers.{i}.", BLOCK),
         *layer("text.stack.norm", "text_model.final_layer_norm"),
-        tensor("image_projection", "visual_projection"), tensor("text_projection", "text_projection"),
+        tensor("image_projection", "visual_projection"),
+        tensor("text_projection", "text_projection"),
         Rule("log_scale", "logit_scale"),
     ),
-    architectures={"CLIPModel": Architecture("contrast")}, bare="CLIPModel",
-    ignored=(r"(text|vision)_model\.embeddings\.position_ids",), processor="CLIP", pictures="image.", texts="text_config",
+    architectures={"CLIPModel": Architecture("contrast")},
+    bare="CLIPModel",
+    ignored=(r"(text|vision)_model\.embeddings\.position_ids",),
+    processor="CLIP",
+    pictures="image.",
+    texts="text_config",
 )

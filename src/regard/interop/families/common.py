@@ -3,8 +3,16 @@
 from regard.interop.config import count, number
 from regard.interop.family_rules import Settings
 
-ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",
-               "quick_gelu": "quick_gelu", "relu": "relu", "silu": "silu", "swish": "silu"}
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
 LAYERS = count(most=512)
 LENGTH = count(most=2**20, least=2)
 SMALL = number(most=1.0)

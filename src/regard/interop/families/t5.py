@@ -16,15 +16,17 @@ def stack(name: str, feed_forward: int) -> list[Rule]:
     """The rules of the encoder or the decoder, whose feed-forward layer is the last of so many."""
     ours, theirs = f"{name}.blocks.{{i}}.", f"{name}.block.{{i}}.layer."
     last = f"{theirs}{feed_forward}.DenseReluDense."
-    rules = [tensor(f"{name}.positions.table", f"{name}.block.0.layer.0.SelfAttention.relative_attention_bias"),
-             *(tensor(f"{ours}self_attention.{mine}", f"{theirs}0.SelfAttention.{other}") for mine, other in ATTENTION.items()),
-             tensor(f"{ours}around_self.norm", f"{theirs}0.layer_norm"),
-             tensor(f"{ours}feed_forward.inner", f"{last}wi", when=("activation", PLAIN)),
-             tensor(f"{ours}feed_forward.gate", f"{last}wi_0", when=("activation", GATED)),
-             tensor(f"{ours}feed_forward.inner", f"{last}wi_1", when=("activation", GATED)),
-             tensor(f"{ours}feed_forward.outer", f"{last}wo"),
-             tensor(f"{ours}around_feed_forward.norm", f"{theirs}{feed_forward}.layer_norm"),
-             tensor(f"{name}.norm", f"{name}.final_layer_norm")]
+    rules = [
+        tensor(f"{name}.positions.table", f"{name}.block.0.layer.0.SelfAttention.relative_attention_bias"),
+        *(tensor(f"{ours}self_attention.{mine}", f"{theirs}0.SelfAttention.{other}") for mine, other in ATTENTION.items()),
+        tensor(f"{ours}around_self.norm", f"{theirs}0.layer_norm"),
+        tensor(f"{ours}feed_forward.inner", f"{last}wi", when=("activation", PLAIN)),
+        tensor(f"{ours}feed_forward.gate", f"{last}wi_0", when=("activation", GATED)),
+        tensor(f"{ours}feed_forward.inner", f"{last}wi_1", when=("activation", GATED)),
+        tensor(f"{ours}feed_forward.outer", f"{last}wo"),
+        tensor(f"{ours}around_feed_forward.norm", f"{theirs}{feed_forward}.layer_norm"),
+        tensor(f"{name}.norm", f"{name}.final_layer_norm"),
+    ]
     if feed_forward == 2:
         cross = f"{theirs}1.EncDecAttention."
         rules += [tensor(f"{ours}cross_attention.{mine}", f"{cross}{other}") for mine, other in ATTENTION.items()]
@@ -50,22 +52,39 @@ T5 = Family(
         Field("positions.buckets", "relative_attention_num_buckets", count(most=2**12, least=4), 32),
         Field("positions.max_distance", "relative_attention_max_distance", count(most=2**20, least=2), 128),
         Field("norm_epsilon", "layer_norm_epsilon", SMALL, 1e-6),
-        Field("activation", "feed_forward_proj", words({"relu": "relu", "gelu": "gelu", "silu": "silu", "gated-gelu": "geglu",
-                                                        "gated-silu": "swiglu"}), "relu"),
+        Field(
+            "activation",
+            "feed_forward_proj",
+            words({"relu": "relu", "gelu": "gelu", "silu": "silu", "gated-gelu": "geglu", "gated-silu": "swiglu"}),
+            "relu",
+        ),
         Field("max_length", "n_positions", count(most=2**20, least=2), 512),
         Field("scale_output", "scale_decoder_outputs", flag(), True, older=("tie_word_embeddings",)),
     ),
-    fixed={"kind": "transformer", "norm": "rms", "norm_first": True, "bias": False, "residual": True, "scale_scores": False,
-           "scale_embedding": False, "output_bias": False, "positions.kind": "relative"},
+    fixed={
+        "kind": "transformer",
+        "norm": "rms",
+        "norm_first": True,
+        "bias": False,
+        "residual": True,
+        "scale_scores": False,
+        "scale_embedding": False,
+        "output_bias": False,
+        "positions.kind": "relative",
+    },
     derived={"value_width": lambda settings: settings["key_width"], "key_value_heads": lambda settings: settings["heads"]},
     demands={"is_encoder_decoder": (True,), "is_decoder": (False,)},
-    writes={"tie_word_embeddings": lambda settings: settings["scale_output"]}, check=near_and_far,
+    writes={"tie_word_embeddings": lambda settings: settings["scale_output"]},
+    check=near_and_far,
     rules=(tensor("source_embedding.table", "shared"), *stack("encoder", 1), *stack("decoder", 2)),
     architectures={
         "T5ForConditionalGeneration": Architecture("translate", (tensor("output", "lm_head", head=True),)),
         "T5Model": Architecture("translate", bare=True),
     },
-    bare="T5Model", embedding="shared.weight", output="lm_head.weight", ties=("all", "embeddings"),
+    bare="T5Model",
+    embedding="shared.weight",
+    output="lm_head.weight",
+    ties=("all", "embeddings"),
     copies=("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
     ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
     begin="decoder_start_token_id",

@@ -11,18 +11,22 @@ from regard.interop.families.common import ACTIVATIONS, EQUAL_HEADS, LAYERS, SMA
 from regard.interop.family_rules import Architecture, Family, Field, Rule, Settings, layer, layers
 
 BLOCK = {
-    "self_attention.to_q": "attention.attention.query", "self_attention.to_k": "attention.attention.key",
-    "self_attention.to_v": "attention.attention.value", "self_attention.to_out": "attention.output.dense",
+    "self_attention.to_q": "attention.attention.query",
+    "self_attention.to_k": "attention.attention.key",
+    "self_attention.to_v": "attention.attention.value",
+    "self_attention.to_out": "attention.output.dense",
     "around_self.norm": "layernorm_before",
-    "feed_forward.inner": "intermediate.dense", "feed_forward.outer": "output.dense",
+    "feed_forward.inner": "intermediate.dense",
+    "feed_forward.outer": "output.dense",
     "around_feed_forward.norm": "layernorm_after",
 }
 
 
 def patches_fit(settings: Settings) -> str | None:
     """At least one patch is in the picture."""
-    (height, width), (tall, wide) = ((side, side) if isinstance(side, int) else side
-                                     for side in (settings["data.size"], settings["patch"]))
+    (height, width), (tall, wide) = (
+        (side, side) if isinstance(side, int) else side for side in (settings["data.size"], settings["patch"])
+    )
     if tall > height or wide > width:
         return f"a patch of {tall} × {wide} pixels is larger than the picture, {height} × {width}"
     return heads_divide(settings)
@@ -33,7 +37,8 @@ def on_top(*pairs: tuple[str, str]) -> tuple[Rule, ...]:
 
 
 VIT = Family(
-    model_type="vit", prefix="vit.",
+    model_type="vit",
+    prefix="vit.",
     fields=(
         Field("width", "hidden_size", default=768),
         Field("layers", "num_hidden_layers", LAYERS, 12),
@@ -44,10 +49,22 @@ VIT = Family(
         Field("data.size", "image_size", pair(), 224),
         Field("patch", "patch_size", pair(), 16),
     ),
-    fixed={"kind": "vit", "norm": "layer", "norm_first": True, "bias": True, "residual": True, "scale_scores": True,
-           "positions.kind": "learned", "pool": "class", "distilled": "none", "embedding_norm": False,
-           "patch_bias": True},
-    derived=EQUAL_HEADS, check=patches_fit, demands={"qkv_bias": (True,), "num_channels": (3,)},
+    fixed={
+        "kind": "vit",
+        "norm": "layer",
+        "norm_first": True,
+        "bias": True,
+        "residual": True,
+        "scale_scores": True,
+        "positions.kind": "learned",
+        "pool": "class",
+        "distilled": "none",
+        "embedding_norm": False,
+        "patch_bias": True,
+    },
+    derived=EQUAL_HEADS,
+    check=patches_fit,
+    demands={"qkv_bias": (True,), "num_channels": (3,)},
     writes={"num_channels": lambda settings: 3, "qkv_bias": lambda settings: True},
     rules=(
         Rule("encoder.class_token", "embeddings.cls_token", flat=2),
@@ -60,20 +77,30 @@ VIT = Family(
         "ViTForImageClassification": Architecture("classify", on_top(("output", "classifier"))),
         "ViTModel": Architecture("read", bare=True),
     },
-    bare="ViTModel", kept=(r"pooler\..*",), heads=(r"classifier\..*",), processor="ViT", texts=None,
+    bare="ViTModel",
+    kept=(r"pooler\..*",),
+    heads=(r"classifier\..*",),
+    processor="ViT",
+    texts=None,
 )
 
 TOKEN = {"distilled": "token"}
 DEIT = replace(
-    VIT, model_type="deit", prefix="deit.",
+    VIT,
+    model_type="deit",
+    prefix="deit.",
     fixed={name: value for name, value in VIT.fixed.items() if name != "distilled"},
     rules=(*VIT.rules, Rule("encoder.distillation_token", "embeddings.distillation_token", flat=2)),
     architectures={
         "DeiTForImageClassification": Architecture("classify", on_top(("output", "classifier")), TOKEN),
         "DeiTForImageClassificationWithTeacher": Architecture(
-            "classify", on_top(("output", "cls_classifier"), ("distilled_output", "distillation_classifier")),
-            {"distilled": "head"}),
+            "classify",
+            on_top(("output", "cls_classifier"), ("distilled_output", "distillation_classifier")),
+            {"distilled": "head"},
+        ),
         "DeiTModel": Architecture("read", settings=TOKEN, bare=True),
     },
-    bare="DeiTModel", heads=(r"(cls_|distillation_)?classifier\..*",), processor="DeiT",
+    bare="DeiTModel",
+    heads=(r"(cls_|distillation_)?classifier\..*",),
+    processor="DeiT",
 )

@@ -11,7 +11,7 @@ from regard.show.figures.labels import label
 from regard.show.figures.matrix import MARGIN, place
 
 KEPT, ENDED, PRUNED = "kept", "ended", "pruned"
-ROW = 0.2                                          # inches
+ROW = 0.2  # inches
 
 
 @dataclass(frozen=True)
@@ -57,19 +57,41 @@ def tree(nodes: Sequence[Node], *, title: str | None = None, note: str = "") -> 
             before = root if node.parent < 0 else rows[node.parent]
             x = left[node.step] + 0.1
             colour = style.SERIES[0] if node.best else style.FAINT
-            axes.add_collection(LineCollection([[(ends[number], before), (x - 0.2, before), (x - 0.1, row), (x - 0.04, row)]],
-                                               colors=[colour], linewidths=1.8 if node.best else 0.9,
-                                               linestyles="-" if node.fate != PRUNED else (0, (2, 2)),
-                                               zorder=2 if node.best else 1))
-            axes.text(x, row, says[number], fontsize=style.SMALL, va="center_baseline", parse_math=False,
-                      color=style.SERIES[0] if node.best else style.MUTED if node.fate == PRUNED else style.TEXT,
-                      fontweight="bold" if node.best else "normal", alpha=0.75 if node.fate == PRUNED else 1.0)
+            axes.add_collection(
+                LineCollection(
+                    [[(ends[number], before), (x - 0.2, before), (x - 0.1, row), (x - 0.04, row)]],
+                    colors=[colour],
+                    linewidths=1.8 if node.best else 0.9,
+                    linestyles="-" if node.fate != PRUNED else (0, (2, 2)),
+                    zorder=2 if node.best else 1,
+                )
+            )
+            axes.text(
+                x,
+                row,
+                says[number],
+                fontsize=style.SMALL,
+                va="center_baseline",
+                parse_math=False,
+                color=style.SERIES[0] if node.best else style.MUTED if node.fate == PRUNED else style.TEXT,
+                fontweight="bold" if node.best else "normal",
+                alpha=0.75 if node.fate == PRUNED else 1.0,
+            )
         if said:
-            figure.text(MARGIN / width, 1 - MARGIN / height, said, fontsize=style.TITLE, fontweight="bold", va="top",
-                        linespacing=1.25, parse_math=False)
+            figure.text(
+                MARGIN / width,
+                1 - MARGIN / height,
+                said,
+                fontsize=style.TITLE,
+                fontweight="bold",
+                va="top",
+                linespacing=1.25,
+                parse_math=False,
+            )
         if below:
-            figure.text(MARGIN / width, MARGIN / height, below, fontsize=style.SMALL, color=style.MUTED, va="bottom",
-                        parse_math=False)
+            figure.text(
+                MARGIN / width, MARGIN / height, below, fontsize=style.SMALL, color=style.MUTED, va="bottom", parse_math=False
+            )
     return figure
 
 

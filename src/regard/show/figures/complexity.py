@@ -40,8 +40,14 @@ def complexity(panels: Sequence[Panel]) -> Figure:
         across[0].set_ylabel("milliseconds a sequence, forward")
         handles = across[0].get_legend_handles_labels()[0]
         dashed = Line2D([], [], color=MUTED, label="multiplications counted,\nscaled to the last point", **DASHED)
-        figure.legend(handles=[*handles, dashed], loc="outside lower center", ncols=len(handles) + 1, fontsize=BODY,
-                      columnspacing=1.4, handlelength=2.0)
+        figure.legend(
+            handles=[*handles, dashed],
+            loc="outside lower center",
+            ncols=len(handles) + 1,
+            fontsize=BODY,
+            columnspacing=1.4,
+            handlelength=2.0,
+        )
     return figure
 
 
@@ -59,9 +65,9 @@ def draw(axes: Axes, panel: Panel) -> None:
     axes.set_xticks(sizes, [f"{size}" for size in sizes])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_locator(LogLocator(base=10))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))      # the usual one writes formulas
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))  # the usual one writes formulas
     axes.yaxis.set_minor_locator(NullLocator())
     axes.set_xlabel(panel.axis)
     axes.grid()
     fastest = min(seconds for curve in panel.curves.values() for seconds in curve.low)
-    axes.set_ylim(bottom=min(axes.get_ylim()[1], 1e3 * fastest / 2))                  # dashed lines may run out below
+    axes.set_ylim(bottom=min(axes.get_ylim()[1], 1e3 * fastest / 2))  # dashed lines may run out below

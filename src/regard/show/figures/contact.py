@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from regard.show.figures import style
 from regard.show.figures.matrix import place
 
-TILE, GAP, MARGIN, TEXT, HEAD, NOTE = 0.8, 0.08, 0.15, 1.9, 0.25, 0.14          # inches
+TILE, GAP, MARGIN, TEXT, HEAD, NOTE = 0.8, 0.08, 0.15, 1.9, 0.25, 0.14  # inches
 
 
 @dataclass(frozen=True)
@@ -30,17 +30,39 @@ def contact(rows: Sequence[Row], heads: Sequence[str]) -> Figure:
         down = 2 * MARGIN + HEAD + len(rows) * (tile + note + GAP)
         figure = Figure(figsize=(across, down))
         for column, head in enumerate(heads):
-            figure.text((MARGIN + TEXT + GAP + column * (TILE + GAP)) / across, 1 - (MARGIN + HEAD / 2) / down, head,
-                        fontsize=style.SMALL, va="center", color=style.TEXT, parse_math=False)
+            figure.text(
+                (MARGIN + TEXT + GAP + column * (TILE + GAP)) / across,
+                1 - (MARGIN + HEAD / 2) / down,
+                head,
+                fontsize=style.SMALL,
+                va="center",
+                color=style.TEXT,
+                parse_math=False,
+            )
         for number, row in enumerate(rows):
             top = MARGIN + HEAD + number * (tile + note + GAP)
-            figure.text(MARGIN / across, 1 - (top + tile / 2) / down, style.wrap(row.caption, style.BODY, TEXT), va="center",
-                        fontsize=style.BODY, linespacing=1.2, parse_math=False)
+            figure.text(
+                MARGIN / across,
+                1 - (top + tile / 2) / down,
+                style.wrap(row.caption, style.BODY, TEXT),
+                va="center",
+                fontsize=style.BODY,
+                linespacing=1.2,
+                parse_math=False,
+            )
             for column, picture in enumerate(row.pictures):
                 axes = place(figure, MARGIN + TEXT + GAP + column * (TILE + GAP), top, TILE, tile)
                 axes.imshow(picture, interpolation="none", aspect="auto")
                 axes.set_axis_off()
                 if column < len(row.notes):
-                    axes.text(0.5, -0.03, row.notes[column], fontsize=style.SMALL, ha="center", va="top", parse_math=False,
-                              transform=axes.transAxes)
+                    axes.text(
+                        0.5,
+                        -0.03,
+                        row.notes[column],
+                        fontsize=style.SMALL,
+                        ha="center",
+                        va="top",
+                        parse_math=False,
+                        transform=axes.transAxes,
+                    )
     return figure

@@ -46,8 +46,18 @@ def score_by_length(series: Mapping[str, Sequence[Mapping[str, Any]]], metric: s
             places = [place + 0.07 * (number - (len(series) - 1) / 2) for place in range(len(bins))]
             below = [found["score"] - found["ci_low"] for found in bins]
             above = [found["ci_high"] - found["score"] for found in bins]
-            axes.errorbar(places, [found["score"] for found in bins], yerr=[below, above], color=colour, marker=marker,
-                          markersize=4, linewidth=1.2, elinewidth=0.8, capsize=2, label=name)
+            axes.errorbar(
+                places,
+                [found["score"] for found in bins],
+                yerr=[below, above],
+                color=colour,
+                marker=marker,
+                markersize=4,
+                linewidth=1.2,
+                elinewidth=0.8,
+                capsize=2,
+                label=name,
+            )
         bins = next(iter(series.values()))
         axes.set_xticks(range(len(bins)), [f"{found['low']}–{found['high']}\n({found['count']:,})" for found in bins])
         axes.set_xlabel("words of the source (sentences)")
@@ -59,21 +69,32 @@ def score_by_length(series: Mapping[str, Sequence[Mapping[str, Any]]], metric: s
     return figure
 
 
-def score_over_length(series: Mapping[str, Sequence[Mapping[str, float]]], trained: int,
-                      metric: str = "right answers, percent") -> Figure:
+def score_over_length(
+    series: Mapping[str, Sequence[Mapping[str, float]]], trained: int, metric: str = "right answers, percent"
+) -> Figure:
     """The score at each length tested, with intervals; dashed, the longest length trained on."""
     with look():
         figure = Figure(figsize=(5.6, 2.8), layout="constrained")
         axes = figure.add_subplot()
         for (name, points), colour, marker in zip(series.items(), SERIES, MARKERS):
             lengths, scores = [point["length"] for point in points], [point["score"] for point in points]
-            spread = [[max(0.0, point["score"] - point["low"]) for point in points],
-                      [max(0.0, point["high"] - point["score"]) for point in points]]
-            axes.errorbar(lengths, scores, yerr=spread, color=colour, marker=marker, markersize=4, linewidth=1.2, capsize=3,
-                          label=name)
+            spread = [
+                [max(0.0, point["score"] - point["low"]) for point in points],
+                [max(0.0, point["high"] - point["score"]) for point in points],
+            ]
+            axes.errorbar(
+                lengths, scores, yerr=spread, color=colour, marker=marker, markersize=4, linewidth=1.2, capsize=3, label=name
+            )
         axes.axvline(trained, color=MUTED, linewidth=0.9, dashes=(4, 3))
-        axes.annotate("longest trained", (trained, 1.02), xycoords=("data", "axes fraction"), ha="center", va="bottom",
-                      fontsize=SMALL, color=MUTED)
+        axes.annotate(
+            "longest trained",
+            (trained, 1.02),
+            xycoords=("data", "axes fraction"),
+            ha="center",
+            va="bottom",
+            fontsize=SMALL,
+            color=MUTED,
+        )
         axes.set_xlabel("length")
         axes.set_ylabel(metric)
         axes.set_ylim(-3, 103)
@@ -82,8 +103,9 @@ def score_over_length(series: Mapping[str, Sequence[Mapping[str, float]]], train
     return figure
 
 
-def lost_over_share(panels: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]], *, aside: str = "",
-                    title: str | None = None) -> Figure:
+def lost_over_share(
+    panels: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]], *, aside: str = "", title: str | None = None
+) -> Figure:
     """What is lost over the share of tokens, a panel each for what is done with them and a line for each who chose them;
     intervals as bands. The line called `aside` is dashed: what the others are compared with."""
     names = list(dict.fromkeys(name for series in panels.values() for name in series if name != aside))
@@ -100,11 +122,25 @@ def lost_over_share(panels: Mapping[str, Mapping[str, Sequence[Mapping[str, floa
             for who, points in series.items():
                 at, scores = [shares.index(point["share"]) for point in points], [point["score"] for point in points]
                 if any(point["high"] > point["low"] for point in points):
-                    axes.fill_between(at, [point["low"] for point in points], [point["high"] for point in points],
-                                      color=colours[who], alpha=0.1, linewidth=0)
+                    axes.fill_between(
+                        at,
+                        [point["low"] for point in points],
+                        [point["high"] for point in points],
+                        color=colours[who],
+                        alpha=0.1,
+                        linewidth=0,
+                    )
                 marker = "" if who == aside else MARKERS[names.index(who) % len(MARKERS)]
-                axes.plot(at, scores, color=colours[who], marker=marker, markersize=4, linewidth=1.4, label=label(who),
-                          linestyle=(0, (4, 3)) if who == aside else "-")
+                axes.plot(
+                    at,
+                    scores,
+                    color=colours[who],
+                    marker=marker,
+                    markersize=4,
+                    linewidth=1.4,
+                    label=label(who),
+                    linestyle=(0, (4, 3)) if who == aside else "-",
+                )
             axes.set_xticks(range(len(shares)), [f"{share:g}%" for share in shares])
             axes.set_xlabel("share of the tokens")
             axes.grid(axis="y", color=FAINT, linewidth=0.5)
@@ -113,9 +149,23 @@ def lost_over_share(panels: Mapping[str, Mapping[str, Sequence[Mapping[str, floa
             axes.set_ylim(min(0.0, *(low for low, _ in spans)), max(high for _, high in spans))
         figure.axes[0].set_ylabel("probability lost")
         handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="upper left", borderaxespad=0, borderpad=0,
-                      bbox_to_anchor=((left + len(panels) * (wide + 0.45) - 0.2) / width, 1 - top / (top + high + 0.5)))
+        figure.legend(
+            handles,
+            labels,
+            loc="upper left",
+            borderaxespad=0,
+            borderpad=0,
+            bbox_to_anchor=((left + len(panels) * (wide + 0.45) - 0.2) / width, 1 - top / (top + high + 0.5)),
+        )
         if lines:
-            figure.text(MARGIN / width, 1 - MARGIN / (top + high + 0.5), lines, fontsize=TITLE, fontweight="bold", va="top",
-                        linespacing=1.25, parse_math=False)
+            figure.text(
+                MARGIN / width,
+                1 - MARGIN / (top + high + 0.5),
+                lines,
+                fontsize=TITLE,
+                fontweight="bold",
+                va="top",
+                linespacing=1.25,
+                parse_math=False,
+            )
     return figure

@@ -17,7 +17,7 @@ from regard.show.figures.tiles import tile_names, tiles
 
 MOST_STEPS, MOST_KEYS, MOST_LOOKS = 60, 72, 48
 """Rows and keys of a picture; keys that a page has of one step, the heaviest."""
-ROW, BARS = 0.25, 0.85                             # inches: a step, the bar of a certain token
+ROW, BARS = 0.25, 0.85  # inches: a step, the bar of a certain token
 LEAST = 0.005
 """Less is not worth a word."""
 STYLE = """
@@ -64,7 +64,7 @@ class Generation:
     """Of the attention."""
     keys: Sequence[str]
     steps: Sequence[Step]
-    weights: np.ndarray                                                           # (steps, S)
+    weights: np.ndarray  # (steps, S)
     own: int | None = None
     """Of the keys, the number of the first that was said; where what is said is looked at too."""
     note: str = ""
@@ -84,7 +84,7 @@ def generation(found: Generation, *, title: str | None = None, first: int = 0) -
     shown, note = found.part(first, MOST_STEPS)
     steps = [found.steps[number] for number in shown]
     size = -(-len(found.keys) // MOST_KEYS)
-    names, across = tile_names(found.keys, size), tiles(found.weights[None, shown.start:shown.stop], 1)[0]
+    names, across = tile_names(found.keys, size), tiles(found.weights[None, shown.start : shown.stop], 1)[0]
     if size > 1:
         across = np.add.reduceat(across, np.arange(0, len(found.keys), size), axis=1)
     darkest = 1.0 if size == 1 else float(np.clip(across.max(), 1e-6, 1))
@@ -113,8 +113,15 @@ def generation(found: Generation, *, title: str | None = None, first: int = 0) -
             figure.text(x / width, 1 - y / height, text, parse_math=False, **{"va": "center_baseline", **look})
 
         write(MARGIN, MARGIN, lines, fontsize=style.TITLE, fontweight="bold", va="top", linespacing=1.25)
-        write(MARGIN, MARGIN + 0.2 * (lines.count("\n") + 1) * bool(lines) + 0.03, about, fontsize=style.SMALL, color=style.MUTED,
-              va="top", linespacing=1.25)
+        write(
+            MARGIN,
+            MARGIN + 0.2 * (lines.count("\n") + 1) * bool(lines) + 0.03,
+            about,
+            fontsize=style.SMALL,
+            color=style.MUTED,
+            va="top",
+            linespacing=1.25,
+        )
         for x, text in ((at_said, "said"), (at_bars, "probability"), (at_ways[0], "might have been")):
             write(x, top - 0.1, text, fontsize=style.SMALL, color=style.MUTED)
         axes = place(figure, at_bars, top, BARS, len(steps) * ROW)
@@ -161,36 +168,54 @@ def generation_text(found: Generation, first: int = 0) -> str:
         ways = ", ".join(f"{label(other, 16)} {p:.2f}" for other, p in step.others if p >= LEAST)
         looks = ", ".join(f"{label(found.keys[key], 16)} {weight:.2f}" for key, weight in looked(found, number, 3))
         likely = f"{step.probability:.2f} {SHADES[-1] * round(10 * step.probability):<10}"
-        lines.append(f"{number + 1:>4}  {word}{' ' * (margin - columns(word))}  {likely}  ← "
-                     f"{looks or unlooked(found, number)}" + (f"  | {ways}" if ways else ""))
+        lines.append(
+            f"{number + 1:>4}  {word}{' ' * (margin - columns(word))}  {likely}  ← "
+            f"{looks or unlooked(found, number)}" + (f"  | {ways}" if ways else "")
+        )
     return "\n".join([*lines, "", "; ".join(part for part in (found.name, note, found.note) if part)])
 
 
 def generation_page(found: Generation, *, title: str, first: int = 0) -> str:
     """All steps as a table that can be read without a script; with one, they are gone through by buttons and arrow keys."""
     looks = [looked(found, number, MOST_LOOKS) for number in range(len(found.steps))]
-    said = {"ramp": encode(np.round(style.ink()(np.arange(256))[:, :3] * 255)), "at": first, "own": found.own,
-            "keys": [label(key, 40) for key in found.keys],
-            "looks": [[[key, round(255 * weight)] for key, weight in row] for row in looks],
-            "steps": [{"word": label(step.word, 40), "p": round(step.probability, 4),
-                       "others": [[label(word, 40), round(p, 4)] for word, p in step.others]} for step in found.steps]}
+    said = {
+        "ramp": encode(np.round(style.ink()(np.arange(256))[:, :3] * 255)),
+        "at": first,
+        "own": found.own,
+        "keys": [label(key, 40) for key in found.keys],
+        "looks": [[[key, round(255 * weight)] for key, weight in row] for row in looks],
+        "steps": [
+            {
+                "word": label(step.word, 40),
+                "p": round(step.probability, 4),
+                "others": [[label(word, 40), round(p, 4)] for word, p in step.others],
+            }
+            for step in found.steps
+        ],
+    }
     rows = "\n".join(table_row(found, number, looks[number][:5]) for number in range(len(found.steps)))
     shaded = f"of the {len(found.keys):,} keys, the {MOST_LOOKS} heaviest are shaded" if len(found.keys) > MOST_LOOKS else ""
     about = "; ".join(part for part in (found.name, shaded, found.note) if part)
-    body = (f'<p class="lead">{escape(about)}</p>\n<div class="bar" id="choose"></div>\n<div id="stage" hidden></div>\n'
-            '<div class="scroll"><table class="steps"><thead><tr><th></th><th>said</th><th>probability</th><th>looked at</th>'
-            f"<th>might have been</th></tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>\n")
+    body = (
+        f'<p class="lead">{escape(about)}</p>\n<div class="bar" id="choose"></div>\n<div id="stage" hidden></div>\n'
+        '<div class="scroll"><table class="steps"><thead><tr><th></th><th>said</th><th>probability</th><th>looked at</th>'
+        f"<th>might have been</th></tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>\n"
+    )
     return standalone(title, body, said, "generation.js", STYLE)
 
 
 def table_row(found: Generation, number: int, looks: Sequence[tuple[int, float]]) -> str:
     step = found.steps[number]
     others = "".join(f'<span class="other">{escape(label(word, 24))} {p:.2f}</span> ' for word, p in step.others if p >= LEAST)
-    chips = "".join(f'<span class="look" style="{shade(weight)}">{escape(label(found.keys[key], 24))} {weight:.2f}</span> '
-                    for key, weight in looks)
-    return (f'<tr><td class="number">{number + 1}</td><td class="said">{escape(label(step.word, 24))}</td>'
-            f'<td><div class="p"><i style="width: {60 * step.probability:.1f}%"></i>{step.probability:.2f}</div></td>'
-            f"<td>{chips or unlooked(found, number)}</td><td>{others}</td></tr>")
+    chips = "".join(
+        f'<span class="look" style="{shade(weight)}">{escape(label(found.keys[key], 24))} {weight:.2f}</span> '
+        for key, weight in looks
+    )
+    return (
+        f'<tr><td class="number">{number + 1}</td><td class="said">{escape(label(step.word, 24))}</td>'
+        f'<td><div class="p"><i style="width: {60 * step.probability:.1f}%"></i>{step.probability:.2f}</div></td>'
+        f"<td>{chips or unlooked(found, number)}</td><td>{others}</td></tr>"
+    )
 
 
 def shade(weight: float) -> str:

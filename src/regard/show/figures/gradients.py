@@ -24,7 +24,7 @@ def gradients(widths: Sequence[int], series: Mapping[str, Sequence[Sequence[floa
             axes.fill_between(widths, low, high, color=colour, alpha=0.18, linewidth=0)
             axes.plot(widths, middle, color=colour, marker=marker, markersize=4.5, label=name)
         axes.set_xticks(list(widths), [str(width) for width in widths])
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))      # the usual one writes formulas
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))  # the usual one writes formulas
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_minor_locator(NullLocator())
         axes.grid(axis="y")

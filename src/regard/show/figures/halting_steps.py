@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from regard.show.figures import style
 from regard.show.figures.labels import columns, label
 
-MARGIN, GAP, STEP = 0.18, 0.09, 0.2                # inches: around the figure, beside words, from dot to dot
+MARGIN, GAP, STEP = 0.18, 0.09, 0.2  # inches: around the figure, beside words, from dot to dot
 TAKEN, LEFT = "●", "·"
 
 
@@ -44,19 +44,34 @@ def thinking(sides: Sequence[Column], *, title: str | None = None) -> Figure:
             box = (left + margin, top, across - margin, len(said) * row)
             axes = figure.add_axes((box[0] / width, 1 - (box[1] + box[3]) / height, box[2] / width, box[3] / height))
             column(axes, side, said, font)
-            figure.text(left / width, 1 - (top - 0.33) / height, side.name, fontsize=style.BODY, fontweight="bold",
-                        va="center", parse_math=False)
+            figure.text(
+                left / width,
+                1 - (top - 0.33) / height,
+                side.name,
+                fontsize=style.BODY,
+                fontweight="bold",
+                va="center",
+                parse_math=False,
+            )
             left += across + 0.3
         if lines:
-            figure.text(MARGIN / width, 1 - MARGIN / height, lines, fontsize=style.TITLE, fontweight="bold", va="top",
-                        linespacing=1.25, parse_math=False)
+            figure.text(
+                MARGIN / width,
+                1 - MARGIN / height,
+                lines,
+                fontsize=style.TITLE,
+                fontweight="bold",
+                va="top",
+                linespacing=1.25,
+                parse_math=False,
+            )
     return figure
 
 
 def column(axes: Axes, side: Column, words: Sequence[str], font: float) -> None:
     assert len(side.steps) == len(words) and all(0 <= steps <= side.most for steps in side.steps), side
     place, step = np.meshgrid(np.arange(len(words)), np.arange(1, side.most + 1), indexing="ij")
-    taken = step <= np.asarray(side.steps)[:, None]                               # (tokens, steps)
+    taken = step <= np.asarray(side.steps)[:, None]  # (tokens, steps)
     size = font * 2.6
     axes.scatter(step[taken], place[taken], s=size, color=style.SERIES[0], linewidths=0)
     axes.scatter(step[~taken], place[~taken], s=size * 0.3, color=style.FAINT, linewidths=0)
@@ -78,6 +93,8 @@ def thinking_text(sides: Sequence[Column]) -> str:
         words = [label(token) for token in side.tokens]
         margin = max(map(columns, words), default=0)
         lines += ["", side.name] if lines else [side.name]
-        lines += [" " * (margin - columns(word)) + f"{word}  {TAKEN * steps}{LEFT * (side.most - steps)}  {steps}"
-                  for word, steps in zip(words, side.steps)]
+        lines += [
+            " " * (margin - columns(word)) + f"{word}  {TAKEN * steps}{LEFT * (side.most - steps)}  {steps}"
+            for word, steps in zip(words, side.steps)
+        ]
     return "\n".join(lines)

@@ -25,8 +25,8 @@ def distances(weights: np.ndarray) -> np.ndarray:
     """The Jensen–Shannon divergence of every two heads (N, T, S), the mean over queries: (N, N), in nats, at most ln 2."""
     number = len(weights)
     found = np.zeros((number, number))
-    own = entropies_of_rows(weights)                                              # (N, T)
-    for one in range(number):                         # (N - one, T, S) at a time
+    own = entropies_of_rows(weights)  # (N, T)
+    for one in range(number):  # (N - one, T, S) at a time
         between = entropies_of_rows((weights[one] + weights[one:]) / 2)
         found[one, one:] = found[one:, one] = (between - (own[one] + own[one:]) / 2).mean(-1)
     np.fill_diagonal(found, 0)
@@ -44,14 +44,14 @@ def plane(apart: np.ndarray) -> np.ndarray:
     values, vectors = np.linalg.eigh(-centre @ apart**2 @ centre / 2)
     best = np.argsort(-values, kind="stable")[:2]
     places = np.round(vectors[:, best] * np.sqrt(values[best].clip(0)), 9)
-    places *= np.where(places[np.abs(places).argmax(0), np.arange(len(best))] < 0, -1, 1)      # the sign is free: choose it
+    places *= np.where(places[np.abs(places).argmax(0), np.arange(len(best))] < 0, -1, 1)  # the sign is free: choose it
     return np.pad(places, ((0, 0), (0, 2 - places.shape[1])))
 
 
 def spread(found: Maps, *, title: str | None = None) -> Figure:
     """On the left the entropy of each head, layer by layer; on the right all heads, those that look alike side by side."""
     L, H, _, S = found.weights.shape
-    entropy = entropies(found.weights)                                            # (L, H)
+    entropy = entropies(found.weights)  # (L, H)
     places = plane(np.sqrt(distances(found.weights.reshape(L * H, *found.weights.shape[2:]))))
     shades = shades_of(L)
     with style.look():
@@ -62,15 +62,30 @@ def spread(found: Maps, *, title: str | None = None) -> Figure:
         for layer in range(L):
             nudge = np.linspace(-0.16, 0.16, H) if H > 1 else [0]
             left.scatter(layer + np.array(nudge), entropy[layer], s=22, color=[shades[layer]], linewidths=0, zorder=2)
-            mine = places[layer * H:(layer + 1) * H]
+            mine = places[layer * H : (layer + 1) * H]
             right.scatter(mine[:, 0], mine[:, 1], s=30, color=[shades[layer]], linewidths=0, label=f"layer {found.layers[layer]}")
             if L * H <= 48:
                 for head, (x, y) in enumerate(mine):
-                    right.annotate(found.heads[head], (x, y), xytext=(4, 3), textcoords="offset points", color=style.MUTED,
-                                   fontsize=style.SMALL - 1, parse_math=False)
+                    right.annotate(
+                        found.heads[head],
+                        (x, y),
+                        xytext=(4, 3),
+                        textcoords="offset points",
+                        color=style.MUTED,
+                        fontsize=style.SMALL - 1,
+                        parse_math=False,
+                    )
         left.axhline(np.log(S), color=style.MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
-        left.annotate("everywhere alike", (1, np.log(S)), xycoords=("axes fraction", "data"), xytext=(0, 3), ha="right",
-                      textcoords="offset points", fontsize=style.SMALL, color=style.MUTED)
+        left.annotate(
+            "everywhere alike",
+            (1, np.log(S)),
+            xycoords=("axes fraction", "data"),
+            xytext=(0, 3),
+            ha="right",
+            textcoords="offset points",
+            fontsize=style.SMALL,
+            color=style.MUTED,
+        )
         left.set(xlim=(-0.5, L - 0.5), ylim=(0, max(np.log(S), 0.1) * 1.1), xlabel="layer", ylabel="entropy, nats")
         left.set_xticks(at, found.layers)
         left.grid(axis="y")
@@ -80,10 +95,18 @@ def spread(found: Maps, *, title: str | None = None) -> Figure:
         right.set(xlim=(-reach, reach), ylim=(-reach, reach), xlabel="root of the Jensen–Shannon divergence, scaled to a plane")
         right.tick_params(labelsize=style.SMALL - 1)
         if L <= 12:
-            right.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), handletextpad=0.1,
-                         fontsize=style.SMALL - 0.5, borderaxespad=0.2)
-        figure.text(0.022, 0.965, title or f"{found.name}: entropy and distance of heads", fontsize=style.TITLE,
-                    fontweight="bold", va="top", parse_math=False)
+            right.legend(
+                loc="center left", bbox_to_anchor=(1.0, 0.5), handletextpad=0.1, fontsize=style.SMALL - 0.5, borderaxespad=0.2
+            )
+        figure.text(
+            0.022,
+            0.965,
+            title or f"{found.name}: entropy and distance of heads",
+            fontsize=style.TITLE,
+            fontweight="bold",
+            va="top",
+            parse_math=False,
+        )
     return figure
 
 

@@ -16,7 +16,7 @@ from regard.show.figures.matrix import GAP, MARGIN, place
 
 FAINTEST, MOST_LINES = 0.02, 6000
 """Lighter lines are not drawn, nor more than so many."""
-BETWEEN = 2.6                                      # inches
+BETWEEN = 2.6  # inches
 
 
 def head_colours(number: int) -> list[str]:
@@ -29,9 +29,17 @@ def head_colours(number: int) -> list[str]:
     return ["#" + "".join(f"{round(255 * part):02x}" for part in colour) for colour in colours]
 
 
-def lines(weights: np.ndarray, queries: Sequence[str], keys: Sequence[str], names: Sequence[str], *,
-          chosen: Sequence[int] | None = None, only: int | None = None, title: str | None = None,
-          darkest: float = 1.0) -> Figure:
+def lines(
+    weights: np.ndarray,
+    queries: Sequence[str],
+    keys: Sequence[str],
+    names: Sequence[str],
+    *,
+    chosen: Sequence[int] | None = None,
+    only: int | None = None,
+    title: str | None = None,
+    darkest: float = 1.0,
+) -> Figure:
     """The heads (H, T, S) of one layer, or the `chosen` of them; of all queries or `only` one."""
     assert weights.shape == (len(names), len(queries), len(keys)), weights.shape
     drawn = list(range(len(names))) if chosen is None else list(chosen)
@@ -57,23 +65,47 @@ def lines(weights: np.ndarray, queries: Sequence[str], keys: Sequence[str], name
             inside = side + at / (width - 2 * MARGIN - left - right)
             for number, word in enumerate(words):
                 faint = side == 0 and only is not None and number != only
-                axes.text(inside, number + 0.5, word, ha=align, va="center_baseline", fontsize=font, parse_math=False,
-                          color=style.MUTED if faint else style.TEXT, clip_on=False)
+                axes.text(
+                    inside,
+                    number + 0.5,
+                    word,
+                    ha=align,
+                    va="center_baseline",
+                    fontsize=font,
+                    parse_math=False,
+                    color=style.MUTED if faint else style.TEXT,
+                    clip_on=False,
+                )
         for number, head in enumerate(drawn):
             across, down = number % per_line * 0.72, number // per_line * 0.22
             x, y = (MARGIN + across) / width, 1 - (top - legend - 0.02 + down) / height
             figure.text(x, y, "■", color=colours[head], fontsize=style.BODY, va="center_baseline")
-            figure.text(x + 0.15 / width, y, f"head {label(names[head], 8)}", color=style.MUTED, fontsize=style.SMALL,
-                        va="center_baseline", parse_math=False)
+            figure.text(
+                x + 0.15 / width,
+                y,
+                f"head {label(names[head], 8)}",
+                color=style.MUTED,
+                fontsize=style.SMALL,
+                va="center_baseline",
+                parse_math=False,
+            )
         if said:
-            figure.text(MARGIN / width, 1 - MARGIN / height, said, fontsize=style.TITLE, fontweight="bold", va="top",
-                        linespacing=1.25, parse_math=False)
+            figure.text(
+                MARGIN / width,
+                1 - MARGIN / height,
+                said,
+                fontsize=style.TITLE,
+                fontweight="bold",
+                va="top",
+                linespacing=1.25,
+                parse_math=False,
+            )
     return figure
 
 
 def strokes(weights: np.ndarray, drawn: Sequence[int], colours: Sequence[str], only: int | None) -> tuple[np.ndarray, np.ndarray]:
     """The ends (N, 2, 2) and colours (N, 4) of the heaviest lines, the heaviest last, above all others."""
-    shown = weights[list(drawn)].copy()                                           # (H, T, S)
+    shown = weights[list(drawn)].copy()  # (H, T, S)
     if only is not None:
         shown[:, np.arange(shown.shape[1]) != only] = 0
     heaviest = np.argsort(shown, axis=None, kind="stable")[-MOST_LINES:]

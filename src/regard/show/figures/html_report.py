@@ -62,19 +62,27 @@ def page(report: Report) -> str:
         parts += [f"<h2>{escape(title)}</h2>", table(header, rows)]
     parts += [f"<p>{escape(note)}</p>" for note in report.notes]
     if report.examples:
-        parts += ["<h2>Translations of sentences it has never seen</h2>",
-                  "<dl>", *(example(*row) for row in report.examples), "</dl>"]
+        parts += [
+            "<h2>Translations of sentences it has never seen</h2>",
+            "<dl>",
+            *(example(*row) for row in report.examples),
+            "</dl>",
+        ]
     if report.figures:
         parts.append("<h2>Pictures</h2>")
-        parts += [f'<figure><div class="card">{svg}</div><figcaption>{escape(caption)}</figcaption></figure>'
-                  for caption, svg in report.figures]
+        parts += [
+            f'<figure><div class="card">{svg}</div><figcaption>{escape(caption)}</figcaption></figure>'
+            for caption, svg in report.figures
+        ]
     if report.commands:
         commands = escape("\n".join(report.commands))
         parts += ["<h2>Go on</h2>", f"<pre><code>{commands}</code></pre>"]
     body = "\n".join(parts)
-    return ('<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            f"<title>{escape(report.title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n")
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(report.title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+    )
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], small: int | None = None) -> str:

@@ -51,28 +51,52 @@ def script(name: str) -> str:
     return "".join((Path(__file__).parent / part).read_text(encoding="utf-8") for part in ("page.js", name))
 
 
-def views(groups: Sequence[Maps], *, view: str = "heads", layer: int = 0, head: int | None = None, token: int | None = None,
-          group: int = 0, title: str = "attention") -> str:
+def views(
+    groups: Sequence[Maps],
+    *,
+    view: str = "heads",
+    layer: int = 0,
+    head: int | None = None,
+    token: int | None = None,
+    group: int = 0,
+    title: str = "attention",
+) -> str:
     """The page; it opens at a view, layer, head and token, counted from 0, of one kind of attention."""
     assert view in VIEWS, view
-    said = {"views": list(VIEWS.items()), "ramp": encode(np.round(style.ink()(np.arange(256))[:, :3] * 255)),
-            "at": {"view": view, "group": group, "layer": layer, "head": head, "token": token},
-            "groups": [{"name": found.name, "queries": list(found.queries), "keys": list(found.keys), "note": found.note,
-                        "layers": list(found.layers), "heads": list(found.heads), "colours": head_colours(len(found.heads)),
-                        "darkest": found.darkest, "numbered": found.tile == 1,
-                        "weights": encode(np.round(found.weights / found.darkest * 255))} for found in groups]}
+    said = {
+        "views": list(VIEWS.items()),
+        "ramp": encode(np.round(style.ink()(np.arange(256))[:, :3] * 255)),
+        "at": {"view": view, "group": group, "layer": layer, "head": head, "token": token},
+        "groups": [
+            {
+                "name": found.name,
+                "queries": list(found.queries),
+                "keys": list(found.keys),
+                "note": found.note,
+                "layers": list(found.layers),
+                "heads": list(found.heads),
+                "colours": head_colours(len(found.heads)),
+                "darkest": found.darkest,
+                "numbered": found.tile == 1,
+                "weights": encode(np.round(found.weights / found.darkest * 255)),
+            }
+            for found in groups
+        ],
+    }
     body = '<div class="bar" id="choose"></div>\n<div class="bar" id="heads"></div>\n<div id="stage"></div>\n<p id="said"></p>\n'
     return standalone(title, body, said, "views.js")
 
 
 def standalone(title: str, body: str, said: Any, drawing: str, look: str = "") -> str:
     """A page of one file, whose script, named `drawing`, draws what is said."""
-    data = json.dumps(said, ensure_ascii=True).replace("<", "\\u003c")            # no word can end the script
-    return ('<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            f"<title>{escape(title)}</title>\n<style>{html_report.STYLE}{STYLE}{look}</style>\n</head>\n<body>\n<h1>{escape(title)}</h1>\n"
-            f'{body}<script type="application/json" id="data">{data}</script>\n'
-            f"<script>\n{script(drawing)}</script>\n</body>\n</html>\n")
+    data = json.dumps(said, ensure_ascii=True).replace("<", "\\u003c")  # no word can end the script
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{html_report.STYLE}{STYLE}{look}</style>\n</head>\n<body>\n<h1>{escape(title)}</h1>\n"
+        f'{body}<script type="application/json" id="data">{data}</script>\n'
+        f"<script>\n{script(drawing)}</script>\n</body>\n</html>\n"
+    )
 
 
 def encode(numbers: np.ndarray) -> str:

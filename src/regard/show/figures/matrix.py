@@ -20,7 +20,7 @@ from matplotlib.patches import Patch, Rectangle
 from regard.show.figures import style
 from regard.show.figures.labels import label
 
-MARGIN, GAP, BAR = 0.18, 0.09, 0.085               # inches: around the figure, beside words, width of the colour bar
+MARGIN, GAP, BAR = 0.18, 0.09, 0.085  # inches: around the figure, beside words, width of the colour bar
 
 
 class Sizes(NamedTuple):
@@ -37,8 +37,16 @@ def sizes(words: int) -> Sizes:
     return next((size for most, size in [*steps, (100, Sizes(0.16, 7, 65))] if words <= most), Sizes(0.075, 7, 65))
 
 
-def alignment(weights: np.ndarray, source: Sequence[str], target: Sequence[str], *, title: str | None = None,
-              gold: Iterable[tuple[int, int]] | None = None, truth: str = "gold alignment", darkest: float = 1.0) -> Figure:
+def alignment(
+    weights: np.ndarray,
+    source: Sequence[str],
+    target: Sequence[str],
+    *,
+    title: str | None = None,
+    gold: Iterable[tuple[int, int]] | None = None,
+    truth: str = "gold alignment",
+    darkest: float = 1.0,
+) -> Figure:
     """Attention weights (T, S) in 0..1 -> the matrix; `gold` links are (source, target) indices, as Pharaoh's "0-1" has them, and
     `truth` is what the legend calls them."""
     weights = checked(weights, (len(target), len(source)))
@@ -65,8 +73,16 @@ def alignment(weights: np.ndarray, source: Sequence[str], target: Sequence[str],
         if gold is not None:
             outline(figure, axes, gold, truth, size)
         if lines:
-            figure.text(MARGIN / width, 1 - MARGIN / height, lines, fontsize=style.TITLE, fontweight="bold", va="top",
-                        linespacing=1.25, parse_math=False)
+            figure.text(
+                MARGIN / width,
+                1 - MARGIN / height,
+                lines,
+                fontsize=style.TITLE,
+                fontweight="bold",
+                va="top",
+                linespacing=1.25,
+                parse_math=False,
+            )
     return figure
 
 
@@ -103,8 +119,15 @@ def name_axes(axes: Axes, source: Sequence[str], target: Sequence[str], size: Si
     axes.set(xlim=(0, len(source)), ylim=(len(target), 0))
     axes.xaxis.tick_top()
     axes.tick_params(length=0, pad=GAP * 72 * 0.6, labelsize=size.font, labelcolor=style.TEXT)
-    axes.set_xticks(across + 0.5, source[::every], rotation=size.slant, ha="left", va="center_baseline",
-                    rotation_mode="anchor", parse_math=False)
+    axes.set_xticks(
+        across + 0.5,
+        source[::every],
+        rotation=size.slant,
+        ha="left",
+        va="center_baseline",
+        rotation_mode="anchor",
+        parse_math=False,
+    )
     axes.set_yticks(down + 0.5, target[::every], ha="right", va="center_baseline", parse_math=False)
     axes.spines[:].set_visible(False)
 
@@ -128,9 +151,17 @@ def outline(figure: Figure, axes: Axes, gold: Iterable[tuple[int, int]], truth: 
     line = max(1.2, size.cell * 6)
     axes.add_collection(PatchCollection(frames, facecolor="none", edgecolor=style.GOLD, linewidth=line, zorder=3))
     width, height = figure.get_size_inches()
-    figure.legend([Patch(facecolor="none", edgecolor=style.GOLD, linewidth=1.6)], [truth], loc="lower left",
-                  bbox_to_anchor=(MARGIN / width, MARGIN / height), borderpad=0, borderaxespad=0,
-                  handlelength=0.9, handleheight=0.9, handletextpad=0.6)
+    figure.legend(
+        [Patch(facecolor="none", edgecolor=style.GOLD, linewidth=1.6)],
+        [truth],
+        loc="lower left",
+        bbox_to_anchor=(MARGIN / width, MARGIN / height),
+        borderpad=0,
+        borderaxespad=0,
+        handlelength=0.9,
+        handleheight=0.9,
+        handletextpad=0.6,
+    )
 
 
 def heads(weights: np.ndarray, source: Sequence[str], target: Sequence[str], *, title: str | None = None) -> Figure:
@@ -138,8 +169,9 @@ def heads(weights: np.ndarray, source: Sequence[str], target: Sequence[str], *, 
     return grid(weights, source, target, [f"head {head + 1}" for head in range(len(weights))], title=title)
 
 
-def grid(weights: np.ndarray, source: Sequence[str], target: Sequence[str], names: Sequence[str], *,
-         title: str | None = None) -> Figure:
+def grid(
+    weights: np.ndarray, source: Sequence[str], target: Sequence[str], names: Sequence[str], *, title: str | None = None
+) -> Figure:
     """Several views (H, T, S) side by side: words at the outer edges only, each view named under its panel."""
     weights = checked(weights, (len(names), len(target), len(source)))
     number, rows, cols = weights.shape
@@ -165,8 +197,16 @@ def grid(weights: np.ndarray, source: Sequence[str], target: Sequence[str], name
             axes.set_xlabel(label(name), fontsize=style.SMALL, color=style.MUTED, labelpad=4, parse_math=False)
         colour_bar(figure, place(figure, left + across * (wide + between), top, BAR, bar_height))
         if lines:
-            figure.text(MARGIN / width, 1 - MARGIN / height, lines, fontsize=style.TITLE, fontweight="bold", va="top",
-                        linespacing=1.25, parse_math=False)
+            figure.text(
+                MARGIN / width,
+                1 - MARGIN / height,
+                lines,
+                fontsize=style.TITLE,
+                fontweight="bold",
+                va="top",
+                linespacing=1.25,
+                parse_math=False,
+            )
     return figure
 
 

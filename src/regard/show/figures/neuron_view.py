@@ -22,7 +22,7 @@ from regard.show.figures.terminal import SHADES
 
 MOST_KEYS, MOST_QUESTIONS = 40, 160
 """That are drawn of one query, and queries of a page."""
-STRIP, ROW, GAP, NUMBER = 2.3, 0.23, 0.2, 0.62     # inches: a vector, a line, between columns, a column of numbers
+STRIP, ROW, GAP, NUMBER = 2.3, 0.23, 0.2, 0.62  # inches: a vector, a line, between columns, a column of numbers
 HIDDEN = "−∞"
 STYLE = """
 .asked { display: flex; flex-wrap: wrap; gap: .15rem .1rem; margin: 0 0 .8rem; max-height: 9.5rem; overflow: auto;
@@ -52,13 +52,13 @@ class Question:
     """What one query asks, and what comes of it at some of the keys, by their numbers."""
 
     word: str
-    query: np.ndarray                                                             # (K,)
-    keys: np.ndarray                                                              # (N,)
+    query: np.ndarray  # (K,)
+    keys: np.ndarray  # (N,)
     terms: np.ndarray
     """(N, K) What each component adds to each score;"""
     scores: np.ndarray
     """(N,) what the softmax is taken of, -∞ where a key is hidden;"""
-    weights: np.ndarray                                                           # (N,)
+    weights: np.ndarray  # (N,)
     others: int = 0
     """Keys besides these."""
 
@@ -89,7 +89,7 @@ class Neurons:
     enters: str
     """Where positions come in, in words."""
     words: Sequence[str]
-    keys: np.ndarray                                                              # (S, K)
+    keys: np.ndarray  # (S, K)
     questions: Sequence[Question]
     note: str = ""
     """Which questions there are, where not all."""
@@ -106,8 +106,10 @@ class Neurons:
 
     def named(self, question: Question) -> list[str]:
         """The keys of a question; where they are chosen out of many, with their numbers, counted from 1."""
-        return [f"{key + 1} {label(self.words[key], 20)}" if question.others else label(self.words[key], 24)
-                for key in question.keys.tolist()]
+        return [
+            f"{key + 1} {label(self.words[key], 20)}" if question.others else label(self.words[key], 24)
+            for key in question.keys.tolist()
+        ]
 
     def numbers(self, question: Question) -> list[list[str]]:
         """A row of what stands in the columns of numbers for each key."""
@@ -184,8 +186,15 @@ def neurons(found: Neurons, number: int = 0, *, title: str | None = None) -> Fig
 def strip(axes: Axes, vectors: np.ndarray, reach: float, hidden: np.ndarray | None = None) -> None:
     """Vectors (N, K), one under another."""
     rows, across = vectors.shape
-    axes.imshow(vectors, cmap=style.ink_and_rust(), vmin=-reach, vmax=reach, aspect="auto", interpolation="none",
-                extent=(0, across, rows, 0))
+    axes.imshow(
+        vectors,
+        cmap=style.ink_and_rust(),
+        vmin=-reach,
+        vmax=reach,
+        aspect="auto",
+        interpolation="none",
+        extent=(0, across, rows, 0),
+    )
     axes.hlines(np.arange(1, rows), 0, across, color=style.PAPER, linewidth=2.2)
     for row in np.flatnonzero(hidden).tolist() if hidden is not None else ():
         axes.axhspan(row, row + 1, color=style.PAPER, alpha=0.65, linewidth=0)
@@ -220,21 +229,37 @@ def neurons_page(found: Neurons, number: int, still: str, *, title: str) -> str:
     """A page in which another query can be pointed at; without a script, it shows the picture `still` (SVG)."""
     used = np.unique(np.concatenate([one.keys for one in found.questions]))
     reach = max(float(np.abs(np.vstack([found.keys[used], *(one.query for one in found.questions)])).max()), 1e-9)
-    said = {"ramp": encode(np.round(style.ink_and_rust()(np.arange(255))[:, :3] * 255)), "titles": found.titles, "at": number,
-            "reach": reach, "width": int(found.keys.shape[1]),
-            "keys": bytes_of(found.keys[used], reach), "questions": [one_of(found, one, used, reach) for one in found.questions]}
+    said = {
+        "ramp": encode(np.round(style.ink_and_rust()(np.arange(255))[:, :3] * 255)),
+        "titles": found.titles,
+        "at": number,
+        "reach": reach,
+        "width": int(found.keys.shape[1]),
+        "keys": bytes_of(found.keys[used], reach),
+        "questions": [one_of(found, one, used, reach) for one in found.questions],
+    }
     about = "; ".join(note for note in (found.name, found.enters, found.note) if note)
-    body = (f'<p class="lead">{escape(about)}</p>\n<div class="asked" id="asked"></div>\n<div id="stage"></div>\n'
-            f'<p id="said"></p>\n<noscript><figure><div class="card">{still}</div></figure></noscript>\n')
+    body = (
+        f'<p class="lead">{escape(about)}</p>\n<div class="asked" id="asked"></div>\n<div id="stage"></div>\n'
+        f'<p id="said"></p>\n<noscript><figure><div class="card">{still}</div></figure></noscript>\n'
+    )
     return standalone(title, body, said, "neurons.js", STYLE)
 
 
 def one_of(found: Neurons, asked: Question, used: np.ndarray, reach: float) -> dict[str, object]:
     most = max(float(np.abs(asked.terms).max()), 1e-9)
-    return {"word": label(asked.word, 24), "query": bytes_of(asked.query, reach), "reach": most,
-            "words": found.named(asked), "terms": bytes_of(asked.terms, most), "left": asked.left,
-            "keys": np.searchsorted(used, asked.keys).tolist(), "numbers": found.numbers(asked),
-            "hidden": np.flatnonzero(~np.isfinite(asked.scores)).tolist(), "weights": [round(float(x), 4) for x in asked.weights]}
+    return {
+        "word": label(asked.word, 24),
+        "query": bytes_of(asked.query, reach),
+        "reach": most,
+        "words": found.named(asked),
+        "terms": bytes_of(asked.terms, most),
+        "left": asked.left,
+        "keys": np.searchsorted(used, asked.keys).tolist(),
+        "numbers": found.numbers(asked),
+        "hidden": np.flatnonzero(~np.isfinite(asked.scores)).tolist(),
+        "weights": [round(float(x), 4) for x in asked.weights],
+    }
 
 
 def bytes_of(numbers: np.ndarray, reach: float) -> str:

@@ -11,11 +11,16 @@ from regard.show.figures import style
 from regard.show.figures.labels import label
 from regard.show.figures.matrix import place
 
-CELL, LEFT, TOP, GAP, BOTTOM, EDGE = 0.26, 0.15, 0.38, 0.32, 0.36, 0.15         # inches
+CELL, LEFT, TOP, GAP, BOTTOM, EDGE = 0.26, 0.15, 0.38, 0.32, 0.36, 0.15  # inches
 
 
-def norms(panels: Mapping[str, np.ndarray], words: Sequence[str], *, outlined: Mapping[str, str] | None = None,
-          breaks: Sequence[int] = ()) -> Figure:
+def norms(
+    panels: Mapping[str, np.ndarray],
+    words: Sequence[str],
+    *,
+    outlined: Mapping[str, str] | None = None,
+    breaks: Sequence[int] = (),
+) -> Figure:
     """The same words down and features across (T, D), once for each panel on one scale: before and after. `outlined`: of a panel,
     what one mean is taken over, a "row" or a "column". Sentences end after the words `breaks`."""
     reach = max(float(np.abs(values).max()) for values in panels.values())
@@ -40,7 +45,8 @@ def norms(panels: Mapping[str, np.ndarray], words: Sequence[str], *, outlined: M
             along = (outlined or {}).get(name)
             if along is not None:
                 corner, wide, high = ((-0.5, 0.5), across, 1) if along == "row" else ((0.5, -0.5), 1, down)
-                axes.add_patch(Rectangle(corner, wide, high, facecolor="none", edgecolor=style.GOLD, linewidth=2, clip_on=False,
-                                         zorder=3))
+                axes.add_patch(
+                    Rectangle(corner, wide, high, facecolor="none", edgecolor=style.GOLD, linewidth=2, clip_on=False, zorder=3)
+                )
             axes.spines[:].set(visible=False)
     return figure

@@ -11,8 +11,8 @@ from regard.show.figures import style
 from regard.show.figures.labels import label
 from regard.show.figures.matrix import place
 
-TILE, GAP, MARGIN, WORD, ACROSS = 1.15, 0.1, 0.15, 0.2, 8      # inches; tiles in a row
-DIM = 0.22                                        # of the light is left where nothing is looked at
+TILE, GAP, MARGIN, WORD, ACROSS = 1.15, 0.1, 0.15, 0.2, 8  # inches; tiles in a row
+DIM = 0.22  # of the light is left where nothing is looked at
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,16 @@ def looks(shown: Sequence[Shown]) -> Figure:
         figure, top = Figure(figsize=(width, height)), MARGIN
         for one, title, head, number, high in zip(shown, titles, heads, rows, tall):
             if title:
-                figure.text(MARGIN / width, 1 - top / height, title, fontsize=style.BODY, fontweight="bold", va="top",
-                            linespacing=1.25, parse_math=False)
+                figure.text(
+                    MARGIN / width,
+                    1 - top / height,
+                    title,
+                    fontsize=style.BODY,
+                    fontweight="bold",
+                    va="top",
+                    linespacing=1.25,
+                    parse_math=False,
+                )
             draw_row(figure, one, top + head, high, across)
             top += head + number * high
     return figure
@@ -64,8 +72,9 @@ def lit(pixels: np.ndarray, weights: np.ndarray, *, smooth: bool = True) -> np.n
     """The picture with as much light as each place has weight, the brightest in full: (H, W, 3), (rows, columns) -> (H, W, 3).
     Not `smooth`, a place has edges."""
     height, width = pixels.shape[:2]
-    light = Image.fromarray(weights.astype(np.float32)).resize((width, height), Image.Resampling.BICUBIC if smooth
-                                                               else Image.Resampling.NEAREST)
+    light = Image.fromarray(weights.astype(np.float32)).resize(
+        (width, height), Image.Resampling.BICUBIC if smooth else Image.Resampling.NEAREST
+    )
     share = np.asarray(light).clip(min=0)
     share = share / max(float(share.max()), 1e-12)
     return (pixels * (DIM + (1 - DIM) * share)[..., None]).round().astype(np.uint8)

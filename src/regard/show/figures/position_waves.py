@@ -13,12 +13,19 @@ def positions(table: np.ndarray, *, title: str | None = None) -> Figure:
     """A table (P, D): components down and positions across, and beside it the dot products of every two positions."""
     number, width = table.shape
     reach = max(float(np.abs(table).max()), 1e-9)
-    dots = table @ table.T                                                        # (P, P)
+    dots = table @ table.T  # (P, P)
     with style.look():
         figure = Figure(figsize=(9.6, 5.1))
         left, right = place(figure, 0.62, 0.85, 3.5, 3.6), place(figure, 5.3, 0.85, 3.5, 3.5)
-        left.imshow(table.T, cmap=style.ink_and_rust(), vmin=-reach, vmax=reach, aspect="auto", interpolation="none",
-                    extent=(-0.5, number - 0.5, width - 0.5, -0.5))
+        left.imshow(
+            table.T,
+            cmap=style.ink_and_rust(),
+            vmin=-reach,
+            vmax=reach,
+            aspect="auto",
+            interpolation="none",
+            extent=(-0.5, number - 0.5, width - 0.5, -0.5),
+        )
         left.set(xlabel="position", ylabel="component")
         style.heading(left, f"{width} components × {number} positions")
         most = max(float(np.abs(dots).max()), 1e-9)
@@ -35,6 +42,13 @@ def positions(table: np.ndarray, *, title: str | None = None) -> Figure:
             bar = figure.colorbar(ScalarMappable(norm, colours), cax=place(figure, x, 0.85, 0.085, high))
             bar.outline.set(edgecolor=style.FAINT, linewidth=0.6)
             bar.ax.tick_params(labelsize=style.SMALL - 0.5, length=0, pad=3)
-        figure.text(0.18 / 9.6, 1 - 0.18 / 5.1, title or "positional encoding", fontsize=style.TITLE, fontweight="bold", va="top",
-                    parse_math=False)
+        figure.text(
+            0.18 / 9.6,
+            1 - 0.18 / 5.1,
+            title or "positional encoding",
+            fontsize=style.TITLE,
+            fontweight="bold",
+            va="top",
+            parse_math=False,
+        )
     return figure

@@ -12,7 +12,7 @@ from regard.show.figures.labels import clean
 from regard.show.figures.matrix import place
 from regard.show.figures.overlay import lit
 
-TILE, GAP, MARGIN, LINE, NOTE = 1.22, 0.12, 0.18, 0.17, 0.15      # inches
+TILE, GAP, MARGIN, LINE, NOTE = 1.22, 0.12, 0.18, 0.17, 0.15  # inches
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,9 @@ class Evidence:
     notes: Sequence[str]
 
 
-def evidence(pixels: np.ndarray, methods: Sequence[str], answers: Sequence[Evidence], *, below: Sequence[str] = (),
-             legend: str = "") -> Figure:
+def evidence(
+    pixels: np.ndarray, methods: Sequence[str], answers: Sequence[Evidence], *, below: Sequence[str] = (), legend: str = ""
+) -> Figure:
     """A picture (H, W, 3) and what speaks for each answer; `below` the columns stands what is said of both."""
     with style.look():
         high = TILE * pixels.shape[0] / pixels.shape[1]
@@ -41,23 +42,48 @@ def evidence(pixels: np.ndarray, methods: Sequence[str], answers: Sequence[Evide
         for number, (one, title, head) in enumerate(zip(answers, titles, heads)):
             write(figure, MARGIN, top, title, fontsize=style.BODY, fontweight="bold", va="top", linespacing=1.25)
             top += head
-            for column, tile in enumerate([pixels, *(None if light is None else lit(pixels, light, smooth=False)
-                                                     for light in one.maps)]):
+            for column, tile in enumerate(
+                [pixels, *(None if light is None else lit(pixels, light, smooth=False) for light in one.maps)]
+            ):
                 left = MARGIN + column * (TILE + GAP)
                 if tile is not None:
                     axes = place(figure, left, top, TILE, high)
                     axes.imshow(tile, interpolation="none", aspect="auto")
                     axes.set_axis_off()
                 if column and number == 0:
-                    write(figure, left + TILE / 2, top - 0.04, methods[column - 1], ha="center", va="bottom",
-                          fontsize=fitting(methods[column - 1]))
+                    write(
+                        figure,
+                        left + TILE / 2,
+                        top - 0.04,
+                        methods[column - 1],
+                        ha="center",
+                        va="bottom",
+                        fontsize=fitting(methods[column - 1]),
+                    )
                 if column:
-                    write(figure, left + TILE / 2, top + high + 0.03, one.notes[column - 1], ha="center", va="top",
-                          fontsize=style.SMALL - 1, color=style.MUTED)
+                    write(
+                        figure,
+                        left + TILE / 2,
+                        top + high + 0.03,
+                        one.notes[column - 1],
+                        ha="center",
+                        va="top",
+                        fontsize=style.SMALL - 1,
+                        color=style.MUTED,
+                    )
             top += tall[number]
         for column, said in enumerate(below, start=1):
-            write(figure, MARGIN + column * (TILE + GAP) + TILE / 2, top - GAP / 2, said, ha="center", va="top",
-                  fontsize=style.SMALL - 1, fontweight="bold", linespacing=1.2)
+            write(
+                figure,
+                MARGIN + column * (TILE + GAP) + TILE / 2,
+                top - GAP / 2,
+                said,
+                ha="center",
+                va="top",
+                fontsize=style.SMALL - 1,
+                fontweight="bold",
+                linespacing=1.2,
+            )
         write(figure, MARGIN, height - MARGIN, words, va="bottom", fontsize=style.SMALL, color=style.MUTED, linespacing=1.3)
     return figure
 

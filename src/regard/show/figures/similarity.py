@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from regard.show.figures import style
 
-CELL = 0.52                                        # inches
+CELL = 0.52  # inches
 
 
 def similarity(matrix: np.ndarray, names: Sequence[str], *, title: str | None = None) -> Figure:
@@ -22,8 +22,15 @@ def similarity(matrix: np.ndarray, names: Sequence[str], *, title: str | None = 
         axes.imshow(np.clip(matrix, 0, 1), cmap=style.ink(), vmin=0, vmax=1)
         for i in range(number):
             for j in range(number):
-                axes.text(j, i, f"{matrix[i, j]:.2f}".replace("-0.00", "0.00"), ha="center", va="center", fontsize=style.SMALL,
-                          color=style.PAPER if matrix[i, j] > 0.55 else style.TEXT)
+                axes.text(
+                    j,
+                    i,
+                    f"{matrix[i, j]:.2f}".replace("-0.00", "0.00"),
+                    ha="center",
+                    va="center",
+                    fontsize=style.SMALL,
+                    color=style.PAPER if matrix[i, j] > 0.55 else style.TEXT,
+                )
         axes.set_xticks(range(number), names, rotation=50, ha="right", rotation_mode="anchor")
         axes.set_yticks(range(number), names)
         axes.tick_params(length=0)

@@ -25,21 +25,35 @@ from regard.errors import Mistake
 from regard.show.figures.labels import clean
 
 TEXT, MUTED, FAINT, PAPER = "#1d2330", "#646b78", "#d8dade", "#ffffff"
-GOLD = "#d55e00"                                   # outlines: stands out on paper and on ink, in colour and in grey
-SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")     # Okabe & Ito 2008
-MARKERS = "osD^vP*"                                # a series is told by its marker too, not by colour alone
-SMALL, BODY, TITLE = 8.0, 9.0, 11.5                # points
+GOLD = "#d55e00"  # outlines: stands out on paper and on ink, in colour and in grey
+SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")  # Okabe & Ito 2008
+MARKERS = "osD^vP*"  # a series is told by its marker too, not by colour alone
+SMALL, BODY, TITLE = 8.0, 9.0, 11.5  # points
 
 # DejaVu comes with matplotlib; the others serve scripts it lacks, where the machine has them.
-FALLBACKS = ("Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans", "Noto Sans Arabic", "Noto Sans Devanagari", "Noto Sans Hebrew",
-             "Noto Sans Thai", "PingFang SC", "Hiragino Sans", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic", "Segoe UI",
-             "Arial Unicode MS", "WenQuanYi Zen Hei")
-FORMATS: dict[str, dict[str, Any]] = {             # no dates, no versions: the same figure gives the same bytes
+FALLBACKS = (
+    "Noto Sans CJK JP",
+    "Noto Sans CJK SC",
+    "Noto Sans",
+    "Noto Sans Arabic",
+    "Noto Sans Devanagari",
+    "Noto Sans Hebrew",
+    "Noto Sans Thai",
+    "PingFang SC",
+    "Hiragino Sans",
+    "Microsoft YaHei",
+    "Yu Gothic",
+    "Malgun Gothic",
+    "Segoe UI",
+    "Arial Unicode MS",
+    "WenQuanYi Zen Hei",
+)
+FORMATS: dict[str, dict[str, Any]] = {  # no dates, no versions: the same figure gives the same bytes
     "svg": {"metadata": {"Date": None, "Creator": None, "Format": None, "Type": None}},
     "png": {"metadata": {"Software": None}, "dpi": 200},
     "pdf": {"metadata": {"CreationDate": None, "Creator": None, "Producer": None}},
 }
-LOCK = threading.RLock()                           # rcParams and warning filters belong to the process, the server has threads
+LOCK = threading.RLock()  # rcParams and warning filters belong to the process, the server has threads
 
 
 @cache
@@ -48,13 +62,36 @@ def settings() -> dict[Any, Any]:
     installed = set(font_manager.get_font_names())
     return dict(matplotlib.rcParamsDefault) | {
         "font.family": ["DejaVu Sans", *(name for name in FALLBACKS if name in installed), "sans-serif"],
-        "font.size": BODY, "text.color": TEXT, "axes.labelcolor": MUTED, "axes.labelsize": BODY, "axes.edgecolor": FAINT,
-        "axes.linewidth": 0.8, "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
-        "xtick.color": MUTED, "ytick.color": MUTED, "xtick.labelsize": SMALL, "ytick.labelsize": SMALL,
-        "xtick.major.size": 0, "ytick.major.size": 0, "xtick.minor.size": 0, "ytick.minor.size": 0,
-        "grid.color": FAINT, "grid.linewidth": 0.6, "legend.frameon": False, "legend.fontsize": BODY,
-        "lines.linewidth": 1.6, "lines.solid_capstyle": "round", "figure.facecolor": PAPER, "savefig.facecolor": PAPER,
-        "svg.fonttype": "none", "svg.hashsalt": "regard", "pdf.fonttype": 42, "text.usetex": False, "text.parse_math": False,
+        "font.size": BODY,
+        "text.color": TEXT,
+        "axes.labelcolor": MUTED,
+        "axes.labelsize": BODY,
+        "axes.edgecolor": FAINT,
+        "axes.linewidth": 0.8,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.axisbelow": True,
+        "xtick.color": MUTED,
+        "ytick.color": MUTED,
+        "xtick.labelsize": SMALL,
+        "ytick.labelsize": SMALL,
+        "xtick.major.size": 0,
+        "ytick.major.size": 0,
+        "xtick.minor.size": 0,
+        "ytick.minor.size": 0,
+        "grid.color": FAINT,
+        "grid.linewidth": 0.6,
+        "legend.frameon": False,
+        "legend.fontsize": BODY,
+        "lines.linewidth": 1.6,
+        "lines.solid_capstyle": "round",
+        "figure.facecolor": PAPER,
+        "savefig.facecolor": PAPER,
+        "svg.fonttype": "none",
+        "svg.hashsalt": "regard",
+        "pdf.fonttype": 42,
+        "text.usetex": False,
+        "text.parse_math": False,
     }
 
 
@@ -62,7 +99,7 @@ def settings() -> dict[Any, Any]:
 def look() -> Iterator[None]:
     """Everything drawn or saved inside has the house look, whatever the user's own matplotlib settings are."""
     with LOCK, matplotlib.rc_context(settings()), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")       # an SVG viewer has other fonts: keep the text
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # an SVG viewer has other fonts: keep the text
         yield
 
 
@@ -86,15 +123,21 @@ def ink_and_rust() -> Colormap:
     side = np.abs(t)
     hue = np.radians(np.where(t < 0, 45, 250))
     chroma = 0.004 + 0.13 * np.sin(np.pi * side * 0.62)
-    return ListedColormap(from_oklab(np.stack([0.982 - 0.6 * side, chroma * np.cos(hue), chroma * np.sin(hue)], axis=1)),
-                          name="regard-ink-and-rust")
+    return ListedColormap(
+        from_oklab(np.stack([0.982 - 0.6 * side, chroma * np.cos(hue), chroma * np.sin(hue)], axis=1)), name="regard-ink-and-rust"
+    )
 
 
 def from_oklab(lab: np.ndarray) -> np.ndarray:
     """(N, 3) OKLab -> (N, 3) sRGB in 0..1; the matrices are Ottosson's."""
     cones = lab @ np.array([[1, 1, 1], [0.3963377774, -0.1055613458, -0.0894841775], [0.2158037573, -0.0638541728, -1.291485548]])
-    linear = cones**3 @ np.array([[4.0767416621, -1.2684380046, -0.0041960863], [-3.3077115913, 2.6097574011, -0.7034186147],
-                                  [0.2309699292, -0.3413193965, 1.707614701]])
+    linear = cones**3 @ np.array(
+        [
+            [4.0767416621, -1.2684380046, -0.0041960863],
+            [-3.3077115913, 2.6097574011, -0.7034186147],
+            [0.2309699292, -0.3413193965, 1.707614701],
+        ]
+    )
     linear = linear.clip(0, 1)
     return np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
 
@@ -132,13 +175,13 @@ def rendered(figure: Figure, kind: str, ground: str = PAPER) -> bytes:
 
 def svg_text(figure: Figure, name: str = "") -> str:
     """The figure as an <svg> to inline in a page; `name` goes before every id, so that several figures share the page."""
-    root = ElementTree.fromstring(rendered(figure, "svg", ground="none"))           # the page's card shows through
+    root = ElementTree.fromstring(rendered(figure, "svg", ground="none"))  # the page's card shows through
     for parent in list(root.iter()):
         for child in list(parent):
-            if child.tag.endswith(("}style", "}metadata")):        # a style inside would hold for the whole page
+            if child.tag.endswith(("}style", "}metadata")):  # a style inside would hold for the whole page
                 parent.remove(child)
     for node in root.iter():
-        node.tag = node.tag.rpartition("}")[2]                     # HTML knows <svg> without its namespace
+        node.tag = node.tag.rpartition("}")[2]  # HTML knows <svg> without its namespace
         node.attrib = {key.rpartition("}")[2]: own(key, value, name) for key, value in node.attrib.items()}
     root.set("style", "stroke-linejoin: round; stroke-linecap: butt")
     return ElementTree.tostring(root, encoding="unicode")

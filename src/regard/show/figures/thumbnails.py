@@ -7,7 +7,7 @@ from regard.show.figures import style
 from regard.show.figures.matrix import BAR, MARGIN, cells, colour_bar, place
 from regard.show.figures.tiles import Maps
 
-GAP = 0.07                                         # inches between thumbnails
+GAP = 0.07  # inches between thumbnails
 
 
 def model(found: Maps, *, title: str | None = None) -> Figure:
@@ -31,14 +31,36 @@ def model(found: Maps, *, title: str | None = None) -> Figure:
                 axes.set(xlim=(0, S), ylim=(T, 0), xticks=[], yticks=[])
                 axes.spines[:].set(visible=True, linewidth=0.5)
                 if layer == 0:
-                    axes.set_title(f"head {found.heads[head]}" if side > 0.6 or head == 0 else found.heads[head],
-                                   fontsize=style.SMALL, color=style.MUTED, pad=4, parse_math=False)
+                    axes.set_title(
+                        f"head {found.heads[head]}" if side > 0.6 or head == 0 else found.heads[head],
+                        fontsize=style.SMALL,
+                        color=style.MUTED,
+                        pad=4,
+                        parse_math=False,
+                    )
                 if head == 0:
-                    axes.set_ylabel(f"layer {found.layers[layer]}", rotation=0, ha="right", va="center", labelpad=6,
-                                    fontsize=style.SMALL, color=style.MUTED, parse_math=False)
-        colour_bar(figure, place(figure, left + H * (wide + GAP) + 0.06, top, BAR, float(np.clip(body - GAP, 1.0, 2.4))),
-                   found.darkest)
+                    axes.set_ylabel(
+                        f"layer {found.layers[layer]}",
+                        rotation=0,
+                        ha="right",
+                        va="center",
+                        labelpad=6,
+                        fontsize=style.SMALL,
+                        color=style.MUTED,
+                        parse_math=False,
+                    )
+        colour_bar(
+            figure, place(figure, left + H * (wide + GAP) + 0.06, top, BAR, float(np.clip(body - GAP, 1.0, 2.4))), found.darkest
+        )
         if said:
-            figure.text(MARGIN / width, 1 - MARGIN / height, said, fontsize=style.TITLE, fontweight="bold", va="top",
-                        linespacing=1.25, parse_math=False)
+            figure.text(
+                MARGIN / width,
+                1 - MARGIN / height,
+                said,
+                fontsize=style.TITLE,
+                fontweight="bold",
+                va="top",
+                linespacing=1.25,
+                parse_math=False,
+            )
     return figure

@@ -41,8 +41,17 @@ class Maps:
         return 1.0 if self.tile == 1 else float(np.clip(self.weights.max(), 1e-6, 1))
 
 
-def maps(name: str, layers: Iterable[np.ndarray], queries: Sequence[str], keys: Sequence[str], *,
-         names: Sequence[str] | None = None, heads: Sequence[str] | None = None, note: str = "", tiled: int = 1) -> Maps:
+def maps(
+    name: str,
+    layers: Iterable[np.ndarray],
+    queries: Sequence[str],
+    keys: Sequence[str],
+    *,
+    names: Sequence[str] | None = None,
+    heads: Sequence[str] | None = None,
+    note: str = "",
+    tiled: int = 1,
+) -> Maps:
     """Weights (H, T, S) of each layer, one after another, in tiles where there are too many, or in larger ones where they are
     `tiled` already; what is unknown (NaN) is drawn as nothing."""
     taken: list[np.ndarray] = []
@@ -52,21 +61,30 @@ def maps(name: str, layers: Iterable[np.ndarray], queries: Sequence[str], keys: 
         if not taken:
             size = tile_size(-(-len(queries) // tiled), -(-len(keys) // tiled), (count or 12) * len(weights))
         taken.append(tiles(np.nan_to_num(weights), size))
-    stacked = np.clip(np.stack(taken), 0, 1)                                      # (L, H, T, S)
+    stacked = np.clip(np.stack(taken), 0, 1)  # (L, H, T, S)
     size *= tiled
     said = [note] if note else []
     said += [f"tiles of {size} × {size} tokens"] if size > 1 else []
-    return Maps(name, tile_names(queries, size), tile_names(keys, size), stacked,
-                names or [str(number + 1) for number in range(len(stacked))],
-                heads or [str(number + 1) for number in range(stacked.shape[1])], "; ".join(said), size)
+    return Maps(
+        name,
+        tile_names(queries, size),
+        tile_names(keys, size),
+        stacked,
+        names or [str(number + 1) for number in range(len(stacked))],
+        heads or [str(number + 1) for number in range(stacked.shape[1])],
+        "; ".join(said),
+        size,
+    )
 
 
 def tile_size(queries: int, keys: int, number: int) -> int:
     """The smallest that a picture, and a page with so many maps, has room for."""
+
     def fits(size: int) -> bool:
         down, across = -(-queries // size), -(-keys // size)
         few = number * down * across <= MOST_NUMBERS or max(down, across) <= 32
         return max(down, across) <= MOST_TILES and (size == 1 or few)
+
     return next(size for size in range(1, queries + keys + 1) if fits(size))
 
 

@@ -234,8 +234,14 @@ DESCRIBED: dict[str, Callable[[Sequence[Path]], tuple[str, Examples, str]]] = {
     "answer": asked,
 }
 STARTERS: dict[str, Callable[[Sequence[Path]], str]] = {
-    "translate": translate_recipe, "text-to-text": tasks_recipe, **{task: partial(text_recipe, task) for task in DESCRIBED},
-    "caption": caption_recipe, "contrast": contrast_recipe, "codes": codes_recipe, "draw": draw_recipe}
+    "translate": translate_recipe,
+    "text-to-text": tasks_recipe,
+    **{task: partial(text_recipe, task) for task in DESCRIBED},
+    "caption": caption_recipe,
+    "contrast": contrast_recipe,
+    "codes": codes_recipe,
+    "draw": draw_recipe,
+}
 
 
 def longest_words(pairs: Pairs) -> int:

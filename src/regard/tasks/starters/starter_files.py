@@ -44,17 +44,19 @@ def path_in(file: Path) -> int | str:
 def columns_of(file: Path) -> tuple[int | str, list[int | str]]:
     """Where path and captions are: by the names of a .jsonl's fields or of a .tsv's first line, else first and after it."""
     if file.suffix == ".tar":
-        return 0, [1]                                                             # they lie beside the pictures
+        return 0, [1]  # they lie beside the pictures
     if kind_of(file) not in (".tsv", ".jsonl"):
         raise Mistake(f"{file}: give a .tsv or .jsonl with paths of pictures and captions, an .index.tsv, or .tar shards")
     names = names_in(file)
     path, said = (next((name for name in known if name in names), None) for known in (PATHS, CAPTIONS))
     if kind_of(file) == ".jsonl" and (path is None or said is None):
-        raise Mistake(f"{file}:1 has the fields {', '.join(names)}; name the path {' or '.join(PATHS[:3])}, and the captions "
-                      f"{' or '.join(CAPTIONS[:2])}")
+        raise Mistake(
+            f"{file}:1 has the fields {', '.join(names)}; name the path {' or '.join(PATHS[:3])}, and the captions "
+            f"{' or '.join(CAPTIONS[:2])}"
+        )
     if path is not None and said is not None:
         return path, [said]
-    before = 3 if ".index.tsv" in file.name else 1                                # a name; where it begins, its bytes
+    before = 3 if ".index.tsv" in file.name else 1  # a name; where it begins, its bytes
     if len(names) <= before:
         raise Mistake(f"{file}:1 has {len(names)} columns; captions are expected from column {before} on, counted from 0")
     return 0, list(range(before, len(names)))
@@ -76,5 +78,8 @@ def names_in(file: Path) -> list[str]:
 
 def sides_of(pictures: Pictures) -> list[int]:
     """The shorter sides of some of them."""
-    return [min(decode(one.read(), str(one)).size) for one in pictures.pictures[::-(-len(pictures) // LOOKED_AT)]
-            if not isinstance(one, np.ndarray)]
+    return [
+        min(decode(one.read(), str(one)).size)
+        for one in pictures.pictures[:: -(-len(pictures) // LOOKED_AT)]
+        if not isinstance(one, np.ndarray)
+    ]

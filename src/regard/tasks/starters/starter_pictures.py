@@ -37,10 +37,14 @@ def picture_recipe(task: str, folder: Path) -> str:
     valid = next((name for name in ("valid", "validation", "val", "dev") if train == "train" and (folder / name).is_dir()), None)
     test = 'test.mine = ["test"]\n' if train == "train" and (folder / "test").is_dir() else ""
     held_out = set_aside(pictures)
-    checked = f'valid = ["{valid}"]\n' if valid else f"""\
+    checked = (
+        f'valid = ["{valid}"]\n'
+        if valid
+        else f"""\
 held_out = {held_out}                 # so many pictures are set aside to validate, and as many to test;
                                 # or name your own folders:  valid = ["valid"]  and  test.mine = ["test"]
 """
+    )
     size, patch = next(row[1:] for row in LABEL_SIZES if np.median(sides_of(pictures)) <= row[0])
     epochs, layers, width = next(row[1:] for row in LABEL_NUMBERS if len(pictures) <= row[0])
     batch = min(256, max(8, len(pictures) // 8))

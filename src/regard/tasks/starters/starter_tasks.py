@@ -15,8 +15,14 @@ from regard.errors import Mistake
 from regard.tasks.starters.starter_files import placed, set_aside
 
 MOST_LABELS = 20
-NAMED = [("sentence", "label"), ("text", "label"), ("source", "target"), ("document", "summary"), ("article", "highlights"),
-         ("question", "answer")]
+NAMED = [
+    ("sentence", "label"),
+    ("text", "label"),
+    ("source", "target"),
+    ("document", "summary"),
+    ("article", "highlights"),
+    ("question", "answer"),
+]
 """Columns that a first line may name."""
 
 

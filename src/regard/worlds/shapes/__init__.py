@@ -15,6 +15,33 @@ from regard.worlds.shapes.statement import Description, Phrase, Statement, true_
 from regard.worlds.shapes.words import VOCABULARY
 from regard.worlds.shapes.world import LABELS, SPLITS, Picture, generate, scene_of, split_of, write
 
-__all__ = ["COLOURS", "HELD_OUT", "KINDS", "LABELS", "SIZES", "SPLITS", "TEXTURES", "VOCABULARY", "Box", "Caption", "Description",
-           "Named", "Phrase", "Picture", "Scene", "Shape", "Statement", "captions", "draw", "false_captions", "generate", "parse",
-           "recognise", "scene_of", "shows", "split_of", "true_of", "write"]
+__all__ = [
+    "COLOURS",
+    "HELD_OUT",
+    "KINDS",
+    "LABELS",
+    "SIZES",
+    "SPLITS",
+    "TEXTURES",
+    "VOCABULARY",
+    "Box",
+    "Caption",
+    "Description",
+    "Named",
+    "Phrase",
+    "Picture",
+    "Scene",
+    "Shape",
+    "Statement",
+    "captions",
+    "draw",
+    "false_captions",
+    "generate",
+    "parse",
+    "recognise",
+    "scene_of",
+    "shows",
+    "split_of",
+    "true_of",
+    "write",
+]

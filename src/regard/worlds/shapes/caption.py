@@ -41,9 +41,13 @@ def grounded(statement: Statement, scene: Scene, draws: Random) -> Caption:
     """A true statement said, and what it is about."""
     speech = say(statement, draws)
     places = statement.whole.looks.among(scene) if statement.whole else None
-    return Caption(" ".join(speech.words), tuple(
-        Named(start, end, tuple(scene.shapes[place].box for place in phrase.looks.among(scene, places)))
-        for start, end, phrase in speech.named))
+    return Caption(
+        " ".join(speech.words),
+        tuple(
+            Named(start, end, tuple(scene.shapes[place].box for place in phrase.looks.among(scene, places)))
+            for start, end, phrase in speech.named
+        ),
+    )
 
 
 def say(statement: Statement, draws: Random) -> "Speech":

@@ -20,8 +20,12 @@ def false_captions(scene: Scene, number: int, draws: Random, near: float = 0.5) 
     while len(found) < number:
         statement = observe(scene if hard else compose(draws, scene.size, bounds, held_out=scene.novel), draws)
         changed = twist(statement, draws) if hard else statement
-        if (statement.names_held_out() == scene.novel               # as the true captions do
-                and changed and (scene.novel or not changed.names_held_out()) and not true_of(changed, scene, margin=0)):
+        if (
+            statement.names_held_out() == scene.novel  # as the true captions do
+            and changed
+            and (scene.novel or not changed.names_held_out())
+            and not true_of(changed, scene, margin=0)
+        ):
             found[" ".join(say(changed, draws).words)] = None
             hard = draws.random() < near
     return list(found)
@@ -60,7 +64,7 @@ def turn(statement: Statement, draws: Random) -> Statement | None:
     at = int(draws.random() * len(statement.relations))
     was = statement.relations[at]
     new = OPPOSITE[was] if draws.random() < 0.6 else pick(draws, [way for way in RELATIONS if way != was])
-    return replace(statement, relations=(*statement.relations[:at], new, *statement.relations[at + 1:]))
+    return replace(statement, relations=(*statement.relations[:at], new, *statement.relations[at + 1 :]))
 
 
 def exchange(statement: Statement, draws: Random) -> Statement | None:
@@ -86,4 +90,4 @@ def with_looks(statement: Statement, at: int, looks: Description) -> Statement:
 
 
 def replaced(statement: Statement, at: int, phrase: Phrase) -> Statement:
-    return replace(statement, phrases=(*statement.phrases[:at], phrase, *statement.phrases[at + 1:]))
+    return replace(statement, phrases=(*statement.phrases[:at], phrase, *statement.phrases[at + 1 :]))

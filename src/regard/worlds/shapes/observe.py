@@ -6,10 +6,10 @@ from random import Random
 from regard.worlds.shapes.scene import RELATIONS, Scene, Shape, pick
 from regard.worlds.shapes.statement import MARGIN, NUMBERS, Description, Phrase, Places, Statement, lie
 
-MENTION = {"size": 0.4, "texture": 0.4, "colour": 0.85, "kind": 0.9}      # how often each is said
-ASIDE = 0.25                  # of the times that another texture would be said, "plain" is
-ONE = 0.15                    # of the times that "a" might do
-THE = 0.3                     # of the relations are between "the" shapes
+MENTION = {"size": 0.4, "texture": 0.4, "colour": 0.85, "kind": 0.9}  # how often each is said
+ASIDE = 0.25  # of the times that another texture would be said, "plain" is
+ONE = 0.15  # of the times that "a" might do
+THE = 0.3  # of the relations are between "the" shapes
 
 
 def observe(scene: Scene, draws: Random) -> Statement:

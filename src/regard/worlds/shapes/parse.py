@@ -1,13 +1,13 @@
 """Captions read: the statement that a text makes, if it is one of the grammar's.
 
-    caption    [opening] phrase {"," phrase} ["and" phrase]         a red circle, two stars and a cross
-               [opening] number noun ":" phrase …                   there are two shapes: a circle and a ring
-               [opening] phrase relation phrase ["and" relation phrase]
-               phrase is|are relation phrase ["and" relation phrase]
-               relation phrase ["there"] is|are phrase              left of a star is a small cross
-               "the" … is adjective ["and" adjective] | is a …      the circle is red; the red shape is a circle
-    opening    there is|are, this picture shows, a picture of, we see
-    phrase     a|an|the|one noun, two|three|four nouns, with adjectives of size, texture and colour in any order
+caption    [opening] phrase {"," phrase} ["and" phrase]         a red circle, two stars and a cross
+           [opening] number noun ":" phrase …                   there are two shapes: a circle and a ring
+           [opening] phrase relation phrase ["and" relation phrase]
+           phrase is|are relation phrase ["and" relation phrase]
+           relation phrase ["there"] is|are phrase              left of a star is a small cross
+           "the" … is adjective ["and" adjective] | is a …      the circle is red; the red shape is a circle
+opening    there is|are, this picture shows, a picture of, we see
+phrase     a|an|the|one noun, two|three|four nouns, with adjectives of size, texture and colour in any order
 """
 
 import re
@@ -45,7 +45,7 @@ class Reader:
 
     def take(self, *words: str) -> bool:
         """Read these words if they come next."""
-        found = self.words[self.at:self.at + len(words)] == list(words)
+        found = self.words[self.at : self.at + len(words)] == list(words)
         self.at += len(words) * found
         return found
 
@@ -113,7 +113,7 @@ class Reader:
     def quality(self, first: Phrase) -> Description:
         if first.determiner != "the":
             raise Nonsense
-        if self.words[self.at:self.at + 1] in (["a"], ["an"]):
+        if self.words[self.at : self.at + 1] in (["a"], ["an"]):
             said = self.phrase().looks
             if said.kind is None:
                 raise Nonsense
@@ -141,7 +141,7 @@ class Reader:
         nouns = SINGULARS if determiner in SINGULAR else PLURALS
         while (noun := self.word()) not in nouns:
             pass
-        return Phrase(determiner, Description(**properties(self.words[start:self.at - 1]), kind=nouns[noun]))
+        return Phrase(determiner, Description(**properties(self.words[start : self.at - 1]), kind=nouns[noun]))
 
 
 def properties(adjectives: list[str]) -> dict[str, str]:

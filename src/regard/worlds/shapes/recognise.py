@@ -14,9 +14,9 @@ from regard.worlds.shapes.render import FULL, sprite
 from regard.worlds.shapes.scene import COLOURS, KINDS, SIZES, TEXTURES, Box, Scene, Shape, meet, middle
 from regard.worlds.shapes.statement import true_of
 
-FAIR = 0.3                    # of a perfect shape's gain
-GREY = 30                     # a pixel whose colours are so alike is one of the background
-MOST = 4                      # shapes in a picture
+FAIR = 0.3  # of a perfect shape's gain
+GREY = 30  # a pixel whose colours are so alike is one of the background
+MOST = 4  # shapes in a picture
 Looks = tuple[str, str, str, str]
 """Kind, colour, texture, size."""
 
@@ -51,16 +51,22 @@ def candidates(canvas: np.ndarray, shade: float, name: str, width: int) -> list[
     """In each place where one is there, the best shape of this width, and its gain: Σp² - Σ(p - s)² = 2 Σp·s - Σs², all
     without the background."""
     names, paint, clear = sprites(width, len(canvas))
-    shapes = paint + shade * clear - shade                                        # (L, width² · 3)
-    windows = np.lib.stride_tricks.sliding_window_view(canvas, (width, width), axis=(0, 1))       # (y, x, 3, width, width)
-    places = windows.transpose(0, 1, 3, 4, 2).reshape(-1, shapes.shape[1])        # (P, width² · 3)
-    whole = np.square(shapes).sum(1)                                              # (L,) of a perfect picture
-    gain = 2 * places @ shapes.T - whole                                          # (P, L)
+    shapes = paint + shade * clear - shade  # (L, width² · 3)
+    windows = np.lib.stride_tricks.sliding_window_view(canvas, (width, width), axis=(0, 1))  # (y, x, 3, width, width)
+    places = windows.transpose(0, 1, 3, 4, 2).reshape(-1, shapes.shape[1])  # (P, width² · 3)
+    whole = np.square(shapes).sum(1)  # (L,) of a perfect picture
+    gain = 2 * places @ shapes.T - whole  # (P, L)
     best = gain.argmax(1)
     across = windows.shape[1]
-    return [(float(gain[place, one]), (*names[one], name), (place % across, place // across, place % across + width,
-                                                            place // across + width))
-            for place, one in enumerate(best.tolist()) if gain[place, one] >= FAIR * whole[one]]
+    return [
+        (
+            float(gain[place, one]),
+            (*names[one], name),
+            (place % across, place // across, place % across + width, place // across + width),
+        )
+        for place, one in enumerate(best.tolist())
+        if gain[place, one] >= FAIR * whole[one]
+    ]
 
 
 @cache

@@ -7,15 +7,33 @@ import numpy as np
 from regard.rng import mix
 from regard.worlds.shapes.scene import Scene
 
-RGB = {"red": (228, 34, 40), "orange": (255, 130, 10), "yellow": (250, 222, 30), "green": (30, 168, 64), "cyan": (40, 210, 225),
-       "blue": (48, 98, 245), "purple": (150, 60, 210), "pink": (255, 140, 195)}
-FINE = 8                      # a pixel's coverage is counted on so many points across and down
+RGB = {
+    "red": (228, 34, 40),
+    "orange": (255, 130, 10),
+    "yellow": (250, 222, 30),
+    "green": (30, 168, 64),
+    "cyan": (40, 210, 225),
+    "blue": (48, 98, 245),
+    "purple": (150, 60, 210),
+    "pink": (255, 140, 195),
+}
+FINE = 8  # a pixel's coverage is counted on so many points across and down
 FULL = FINE * FINE
-GRAIN = 7                     # shades that noise adds or takes at most
-DARK = 5                      # stripes and dots have so little of the colour: a fifth
+GRAIN = 7  # shades that noise adds or takes at most
+DARK = 5  # stripes and dots have so little of the colour: a fifth
 # The ten corners of a five-pointed star, from the top clockwise, in thousandths of half its width from the middle of its box.
-STAR = ((0, -1000), (260, -285), (1000, -236), (420, 246), (618, 1000),
-        (0, 580), (-618, 1000), (-420, 246), (-1000, -236), (-260, -285))
+STAR = (
+    (0, -1000),
+    (260, -285),
+    (1000, -236),
+    (420, 246),
+    (618, 1000),
+    (0, 580),
+    (-618, 1000),
+    (-420, 246),
+    (-1000, -236),
+    (-260, -285),
+)
 
 
 def draw(scene: Scene) -> np.ndarray:
@@ -63,7 +81,7 @@ def marks(texture: str, width: int, size: int) -> np.ndarray:
 def coverage(kind: str, width: int) -> np.ndarray:
     """How much of each pixel a shape covers, of FULL; it reaches all four sides of its box."""
     half = FINE * width
-    v, u = 2 * np.indices((half, half)) + 1 - half            # from -half to half, none of them 0 or on an edge
+    v, u = 2 * np.indices((half, half)) + 1 - half  # from -half to half, none of them 0 or on an edge
     inside = inside_of(kind, u, v, half, width)
     return inside.reshape(width, FINE, width, FINE).sum((1, 3))
 
@@ -77,7 +95,7 @@ def inside_of(kind: str, u: np.ndarray, v: np.ndarray, half: int, width: int) ->
         case "triangle":
             return 2 * abs(u) <= v + half
         case "cross":
-            arm = FINE * (width - 2 * round(width / 3))       # whole pixels
+            arm = FINE * (width - 2 * round(width / 3))  # whole pixels
             return (abs(u) <= arm) | (abs(v) <= arm)
         case "star":
             return star(u, v, half)

@@ -12,17 +12,27 @@ Box = tuple[int, int, int, int]
 KINDS = ("circle", "square", "triangle", "cross", "star", "ring")
 COLOURS = ("red", "orange", "yellow", "green", "cyan", "blue", "purple", "pink")
 TEXTURES = ("plain", "striped", "dotted")
-SIZES = {"small": (9,), "large": (13, 14)}        # widths, where the picture is 32 wide
-HELD_OUT = frozenset({("red", "star"), ("orange", "circle"), ("yellow", "ring"), ("green", "triangle"), ("cyan", "cross"),
-                      ("blue", "square"), ("purple", "ring"), ("pink", "star")})
+SIZES = {"small": (9,), "large": (13, 14)}  # widths, where the picture is 32 wide
+HELD_OUT = frozenset(
+    {
+        ("red", "star"),
+        ("orange", "circle"),
+        ("yellow", "ring"),
+        ("green", "triangle"),
+        ("cyan", "cross"),
+        ("blue", "square"),
+        ("purple", "ring"),
+        ("pink", "star"),
+    }
+)
 """Of the 48 combinations of colour and kind, those that no training picture has: every colour once, every kind at least once."""
 
 OPPOSITE = {"above": "below", "below": "above", "left of": "right of", "right of": "left of"}
 RELATIONS = tuple(OPPOSITE)
-PLAIN = 0.5                   # of the backgrounds have no noise
-SHADES = (160, 245)           # of grey: the colours stand out against it, and so does the dark of their stripes and dots
-ALIKE = 0.3                   # of the shapes after the first have the colour and kind of another, half of them all of it
-TRIES = 10                    # to find room for a shape, and then again to place all of them anew
+PLAIN = 0.5  # of the backgrounds have no noise
+SHADES = (160, 245)  # of grey: the colours stand out against it, and so does the dark of their stripes and dots
+ALIKE = 0.3  # of the shapes after the first have the colour and kind of another, half of them all of it
+TRIES = 10  # to find room for a shape, and then again to place all of them anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +52,10 @@ class Shape:
 class Scene:
     """All that a picture shows."""
 
-    size: int                 # width and height in pixels
-    shapes: tuple[Shape, ...] # from the top to the bottom, then from the left
-    shade: int                # of the grey behind them
-    noise: int                # the seed of the background's noise; 0 is none
+    size: int  # width and height in pixels
+    shapes: tuple[Shape, ...]  # from the top to the bottom, then from the left
+    shade: int  # of the grey behind them
+    noise: int  # the seed of the background's noise; 0 is none
 
     @property
     def main(self) -> Shape:
@@ -119,7 +129,7 @@ def place(draws: Random, size: int, looks: list[tuple[str, str, str, str]]) -> t
     one finds no room."""
     apart = max(1, size // 32)
     placed: list[Shape] = []
-    for kind, colour, texture, name in sorted(looks, key=lambda look: look[3]):       # large ones first
+    for kind, colour, texture, name in sorted(looks, key=lambda look: look[3]):  # large ones first
         width = (pick(draws, SIZES[name]) * size + 16) // 32
         room = size - width - 2 * apart + 1
         for _ in range(TRIES):
@@ -135,8 +145,7 @@ def place(draws: Random, size: int, looks: list[tuple[str, str, str, str]]) -> t
 
 def meet(one: Box, other: Box, apart: int) -> bool:
     """Whether there are fewer than so many pixels between two boxes."""
-    return (one[0] < other[2] + apart and other[0] < one[2] + apart
-            and one[1] < other[3] + apart and other[1] < one[3] + apart)
+    return one[0] < other[2] + apart and other[0] < one[2] + apart and one[1] < other[3] + apart and other[1] < one[3] + apart
 
 
 def pick(draws: Random, options: Sequence[Anything]) -> Anything:

@@ -11,8 +11,8 @@ from regard.worlds.shapes.scene import HELD_OUT, Scene, Shape, related
 
 NUMBERS = ("one", "two", "three", "four")
 SINGULAR = ("a", "the", "one")
-Places = tuple[int, ...]      # of shapes in their scene
-MARGIN = 3 / 16               # of the picture: by so much is one centre above another, or more
+Places = tuple[int, ...]  # of shapes in their scene
+MARGIN = 3 / 16  # of the picture: by so much is one centre above another, or more
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,12 @@ class Description:
     kind: str | None = None
 
     def fits(self, shape: Shape) -> bool:
-        return (self.size in (None, shape.size) and self.texture in (None, shape.texture)
-                and self.colour in (None, shape.colour) and self.kind in (None, shape.kind))
+        return (
+            self.size in (None, shape.size)
+            and self.texture in (None, shape.texture)
+            and self.colour in (None, shape.colour)
+            and self.kind in (None, shape.kind)
+        )
 
     def said(self) -> list[str]:
         """The properties that are mentioned, by name."""
@@ -34,15 +38,16 @@ class Description:
 
     def among(self, scene: Scene, places: Places | None = None) -> Places:
         """The shapes that it fits, of all or of those in some places."""
-        return tuple(place for place, shape in enumerate(scene.shapes)
-                     if (places is None or place in places) and self.fits(shape))
+        return tuple(
+            place for place, shape in enumerate(scene.shapes) if (places is None or place in places) and self.fits(shape)
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
     """Some shapes: "two small circles"."""
 
-    determiner: str           # a, the, or one of NUMBERS
+    determiner: str  # a, the, or one of NUMBERS
     looks: Description
 
     @property
@@ -63,9 +68,9 @@ class Statement:
     """That there are such shapes; and perhaps more of them."""
 
     phrases: tuple[Phrase, ...]
-    relations: tuple[str, ...] = ()       # of the first phrase to the second, the third …: "a circle above a square"
-    whole: Phrase | None = None           # what the phrases are all of: "two shapes: a circle and a square"
-    quality: Description | None = None    # of the first phrase: "the circle is red"
+    relations: tuple[str, ...] = ()  # of the first phrase to the second, the third …: "a circle above a square"
+    whole: Phrase | None = None  # what the phrases are all of: "two shapes: a circle and a square"
+    quality: Description | None = None  # of the first phrase: "the circle is red"
 
     def names_held_out(self) -> bool:
         """Whether it says of something that it has a held-out combination of colour and kind."""
@@ -86,16 +91,21 @@ def true_of(statement: Statement, scene: Scene, margin: float | None = None) -> 
     gives a margin in pixels."""
     margin = scene.size * MARGIN if margin is None else margin
     wholes = [None] if statement.whole is None else statement.whole.meanings(scene)
-    return any(holds(statement, groups, scene, margin) and (whole is None or len(whole) == sum(map(len, groups)))
-               for whole in wholes for groups in product(*(phrase.meanings(scene, whole) for phrase in statement.phrases)))
+    return any(
+        holds(statement, groups, scene, margin) and (whole is None or len(whole) == sum(map(len, groups)))
+        for whole in wholes
+        for groups in product(*(phrase.meanings(scene, whole) for phrase in statement.phrases))
+    )
 
 
 def holds(statement: Statement, groups: tuple[Places, ...], scene: Scene, margin: float) -> bool:
     """Whether it does if its phrases mean these groups of shapes."""
     meant = [place for group in groups for place in group]
-    return (len(set(meant)) == len(meant)
-            and (statement.quality is None or all(statement.quality.fits(scene.shapes[place]) for place in groups[0]))
-            and all(lie(scene, groups[0], relation, group, margin) for relation, group in zip(statement.relations, groups[1:])))
+    return (
+        len(set(meant)) == len(meant)
+        and (statement.quality is None or all(statement.quality.fits(scene.shapes[place]) for place in groups[0]))
+        and all(lie(scene, groups[0], relation, group, margin) for relation, group in zip(statement.relations, groups[1:]))
+    )
 
 
 def lie(scene: Scene, ones: Places, relation: str, others: Places, margin: float) -> bool:

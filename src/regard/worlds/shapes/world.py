@@ -16,8 +16,8 @@ from regard.worlds.shapes.render import draw
 from regard.worlds.shapes.scene import COLOURS, HELD_OUT, KINDS, Scene, Shape, compose
 
 SPLITS = ("train", "valid", "test", "composition")
-CAPTIONS = 5                  # of every picture
-PATIENCE = 2000               # draws in a row without a new scene before they count as used up
+CAPTIONS = 5  # of every picture
+PATIENCE = 2000  # draws in a row without a new scene before they count as used up
 LABELS = {"kind": KINDS, "colour": COLOURS, "both": tuple(f"{colour} {kind}" for colour in COLOURS for kind in KINDS)}
 EXPLAINED = """# A world of shapes
 
@@ -76,8 +76,9 @@ def generate(number: int, seed: int, *, split: str = "train", size: int = 32, sh
             return list(found.values())
         if idle == PATIENCE:
             break
-    raise Mistake(f"number = {number}: {split} pictures with {shapes[0]} to {shapes[1]} shapes run dry at {len(found)}; "
-                  "ask for fewer")
+    raise Mistake(
+        f"number = {number}: {split} pictures with {shapes[0]} to {shapes[1]} shapes run dry at {len(found)}; ask for fewer"
+    )
 
 
 def scenes(seed: int, split: str, size: int, shapes: tuple[int, int]) -> Iterator[Scene]:
@@ -110,8 +111,12 @@ def write(folder: Path, number: int, seed: int, size: int = 32) -> None:
         pictures = generate(number if split == "train" else held_out, seed, split=split, size=size)
         save(folder / split, pictures)
     combinations = ", ".join(f"{colour} {kind}" for colour, kind in sorted(HELD_OUT))
-    (folder / "README.md").write_bytes((EXPLAINED.format(
-        number=number, held_out=held_out, seed=seed, size=size, captions=CAPTIONS, combinations=combinations) + "\n").encode())
+    (folder / "README.md").write_bytes(
+        (
+            EXPLAINED.format(number=number, held_out=held_out, seed=seed, size=size, captions=CAPTIONS, combinations=combinations)
+            + "\n"
+        ).encode()
+    )
 
 
 def save(folder: Path, pictures: list[Picture]) -> None:
@@ -128,11 +133,18 @@ def save(folder: Path, pictures: list[Picture]) -> None:
 
 
 def record(picture: Picture, name: str) -> dict[str, Any]:
-    boxes = [[{"words": [phrase.start, phrase.end], "boxes": phrase.boxes} for phrase in caption.phrases]
-             for caption in picture.captions]
+    boxes = [
+        [{"words": [phrase.start, phrase.end], "boxes": phrase.boxes} for phrase in caption.phrases]
+        for caption in picture.captions
+    ]
     labels = {"label": picture.label(), "kind": picture.label("kind"), "colour": picture.label("colour")}
-    return {"file": name, "captions": [caption.text for caption in picture.captions], **labels, "boxes": boxes,
-            "scene": asdict(picture.scene)}
+    return {
+        "file": name,
+        "captions": [caption.text for caption in picture.captions],
+        **labels,
+        "boxes": boxes,
+        "scene": asdict(picture.scene),
+    }
 
 
 def scene_of(record: dict[str, Any]) -> Scene:
