@@ -26,8 +26,8 @@ def test_the_settings_page_is_what_the_types_say():
 
 
 def test_one_version_everywhere():
-    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert f'version = "{regard.__version__}"' in text
+    assert 'dynamic = ["version"]' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")  # read from regard.__version__
+    assert f"version: {regard.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"## {regard.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
