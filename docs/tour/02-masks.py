@@ -33,10 +33,10 @@ print(weights)
 # %%
 from shown import picture
 
-from regard.show.figures.matrix import alignment
+from regard.show.figures.matrix import attention_matrix
 
 words = ["she", "saw", "the", "goat"]
-picture(alignment(weights.numpy(), words, words), "masked.svg")
+picture(attention_matrix(weights.numpy(), words, words), "masked.svg")
 
 # %% [markdown]
 # The first word can only look at itself; every row adds up to one; right of the diagonal there is nothing.

@@ -11,10 +11,10 @@
 # The more there are, the narrower each is, so several cost what one does.
 
 # %%
-from regard.attention.multihead import MultiHead
+from regard.attention.multihead import MultiHeadAttention
 
 for heads in (1, 4, 8):
-    layer = MultiHead(width=128, heads=heads)
+    layer = MultiHeadAttention(width=128, heads=heads)
     parameters = sum(part.numel() for part in layer.parameters())
     print(f"{heads} of width {128 // heads:3}: {parameters:,} parameters")
 

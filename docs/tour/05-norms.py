@@ -29,11 +29,11 @@ for name, y in after.items():
 # %%
 from shown import picture
 
-from regard.show.figures.norms import norms
+from regard.show.figures.norms import norm_figure
 
 panels = {name: y.flatten(0, 1).numpy() for name, y in {"before": x, **after}.items()}
 words = ["the", "old", "goat", "sleeps", "she", "saw", "a", "fox"]
-picture(norms(panels, words, breaks=[4], outlined={"layer norm": "row", "batch norm": "column"}), "norms.svg")
+picture(norm_figure(panels, words, breaks=[4], outlined={"layer norm": "row", "batch norm": "column"}), "norms.svg")
 
 # %% [markdown]
 # Outlined is what one mean is taken over. Layer norm calms the large word and leaves the large feature; batch norm

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from regard.show.figures.style import save
+from regard.show.figures.style import save_figure
 
 FOLDER = Path(__file__).parents[2] / "build" / "tour"
 """Where commands run and pictures go."""
@@ -54,7 +54,7 @@ def typed(command: str) -> str:
 
 def picture(figure: Figure, name: str) -> Picture:
     """A figure drawn in a page, kept beside those that commands drew."""
-    save(figure, FOLDER / name)
+    save_figure(figure, FOLDER / name)
     return Picture(FOLDER / name, "drawn by this page")
 
 
