@@ -23,7 +23,7 @@ sys.path[:0] = [str(DOCS), str(TOUR)]
 import helpers  # noqa: E402
 from percent import CellOutput, PageError, run_page  # noqa: E402
 
-LINK = re.compile(r"(?<!`)\]\((?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?\)")
+LINK = re.compile(r"\]\((?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 FENCE = re.compile(r"^(`{3,}).*?^\1$", re.M | re.S)
 MAX_SOURCE_BYTES = 400_000
 
