@@ -91,9 +91,9 @@ def test_readme_has_at_most_150_lines():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
-def test_architecture_page_lists_every_module():
+def test_file_tree_of_the_architecture_page_is_up_to_date():
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert page == load(ROOT / "docs" / "tree.py").architecture_page(), "stale: run make docs"
     listed = set(re.findall(r"^\| `([\w./]+\.py)` \|", page, re.M))
     source = ROOT / "src" / "regard"
-    modules = {path.relative_to(source).as_posix() for path in source.rglob("*.py") if path.name != "__init__.py"}
-    assert listed == modules | {"__init__.py"}
+    assert listed >= {path.relative_to(source).as_posix() for path in source.rglob("*.py") if path.name != "__init__.py"}
