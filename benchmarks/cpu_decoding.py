@@ -10,22 +10,22 @@ import torch
 from peers import Numbers, as_ctranslate2, as_transformers, threads
 from turns import Disagreement, asked, report, require_close, take_turns
 
-from regard.decoding.batching import decode_all, searcher
-from regard.interop.ctranslate2 import library
-from regard.layers.quantized import packed
+from regard.decoding.batching import decode_all, make_search
+from regard.interop.ctranslate2 import import_ctranslate2
+from regard.layers.quantized import convert_precision
 from regard.models.transformer import Transformer
-from regard.recipe import Positions, TransformerModel
-from regard.tokens.special import BOS, EOS, PAD, Marks
+from regard.recipe import PositionSettings, TransformerModel
+from regard.tokens.special_tokens import BOS, EOS, PAD, SpecialTokens
 
 VOCABULARY, SENTENCES, LENGTH = 32_000, 32, 25
-MARKS = Marks(after=())
+MARKS = SpecialTokens(suffix=())
 SAME = 2e-3
 NEAR = 0.1
 
 
 def build() -> Transformer:
     torch.manual_seed(1)
-    settings = TransformerModel(preset="base", output_bias=True, max_length=128, positions=Positions(halves=True))
+    settings = TransformerModel(preset="base", output_bias=True, max_length=128, positions=PositionSettings(sines_first=True))
     model = Transformer(settings, VOCABULARY, VOCABULARY).eval()
     with torch.no_grad():
         model.output.weight *= 2  # peaked, as trained ones are
@@ -44,7 +44,7 @@ def main() -> None:
     given = asked(__doc__, rounds=7, threads=2)
     threads(given.threads)
     model = build()
-    eight = packed(model, "int8")
+    eight = convert_precision(model, "int8")
     theirs = as_transformers(model, "translate", VOCABULARY)
     source = torch.randint(4, VOCABULARY, (SENTENCES, LENGTH))
     lengths, rows = torch.full((SENTENCES,), LENGTH), source.tolist()
@@ -55,7 +55,7 @@ def main() -> None:
     exact = log_p(logits, target)
     near = {"regard int8": (log_p(eight(source, lengths, target), target) - exact).abs().mean()}
     with as_ctranslate2(model, VOCABULARY) as folder:
-        ct2, numbers = library(), Numbers(VOCABULARY)
+        ct2, numbers = import_ctranslate2(), Numbers(VOCABULARY)
         best = ct2.Translator(str(folder), compute_type="int8", inter_threads=given.threads, intra_threads=1)
         usual = ct2.Translator(str(folder), compute_type="int8", inter_threads=1, intra_threads=given.threads)
         spoken = [[numbers.id_to_token(i) for i in row] for row in source.tolist()]
@@ -71,12 +71,12 @@ def main() -> None:
             def ours(said: Transformer, beam: int = beam):
                 return decode_all(
                     rows,
-                    searcher(said, beam=beam, alpha=0.6, marks=MARKS),
+                    make_search(said, beam=beam, alpha=0.6, special_tokens=MARKS),
                     batch_tokens=8192 // beam,
                     device=torch.device("cpu"),
                     most=LENGTH,
                     max_tokens=LENGTH - 1,
-                    marks=MARKS,
+                    special_tokens=MARKS,
                     workers=given.threads,
                 )
 

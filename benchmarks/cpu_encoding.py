@@ -13,12 +13,12 @@ import torch
 from peers import as_transformers, threads
 from turns import Disagreement, asked, report, take_turns
 
-from regard.interop.onnx import FILE, write_onnx
-from regard.layers.quantized import packed
-from regard.models.bert import TextVectors
+from regard.interop.onnx import ONNX_FILE, write_onnx
+from regard.layers.quantized import convert_precision
+from regard.models.bert import TextEmbedder
 from regard.recipe import EncoderModel
-from regard.tasks.base import layers_in_batches
-from regard.tokens.special import Marks
+from regard.tasks.base import iterate_layers
+from regard.tokens.special_tokens import SpecialTokens
 
 VOCABULARY, TEXTS = 30_522, 64
 SAME, ALIKE = 1e-3, 0.98
@@ -30,7 +30,7 @@ def eight_bits_by_onnxruntime(model: torch.nn.Module, place: Path, number: int):
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     write_onnx(model, {"source": torch.randint(5, VOCABULARY, (2, 16)), "lengths": torch.tensor([16, 9])}, place / "bert")
-    quantize_dynamic(place / "bert" / FILE, place / "bert8.onnx", weight_type=QuantType.QInt8, per_channel=True)
+    quantize_dynamic(place / "bert" / ONNX_FILE, place / "bert8.onnx", weight_type=QuantType.QInt8, per_channel=True)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = number
     return onnxruntime.InferenceSession(place / "bert8.onnx", options, providers=["CPUExecutionProvider"])
@@ -41,9 +41,9 @@ def main() -> None:
     given = asked(__doc__, rounds=5, threads=2)
     threads(given.threads)
     torch.manual_seed(1)
-    model = TextVectors(EncoderModel(kind="transformer", preset="bert-base"), VOCABULARY).eval()
-    ways = {"fp32": model, "bf16": packed(model, "bf16"), "int8": packed(model, "int8")}
-    theirs = as_transformers(model, "read", VOCABULARY, attn_implementation="sdpa")
+    model = TextEmbedder(EncoderModel(kind="transformer", preset="bert-base"), VOCABULARY).eval()
+    ways = {"fp32": model, "bf16": convert_precision(model, "bf16"), "int8": convert_precision(model, "int8")}
+    theirs = as_transformers(model, "encode", VOCABULARY, attn_implementation="sdpa")
     lengths = torch.linspace(32, 128, TEXTS).round().long()[torch.randperm(TEXTS)]
     texts = [torch.randint(5, VOCABULARY, (int(length),)).tolist() for length in lengths]
     ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(text) for text in texts], batch_first=True)
@@ -58,7 +58,7 @@ def main() -> None:
     def ours(said):
         """The vectors of each text, by the way that `regard embed` goes."""
         found = [None] * TEXTS
-        for numbers, layers in layers_in_batches(said, texts, Marks(before=(), after=()), torch.device("cpu")):
+        for numbers, layers in iterate_layers(said, texts, SpecialTokens(prefix=(), suffix=()), torch.device("cpu")):
             for number, vectors in zip(numbers, layers[-1]):
                 found[number] = vectors[: len(texts[number])]
         return found

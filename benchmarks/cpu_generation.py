@@ -10,15 +10,15 @@ import torch
 from peers import Numbers, as_ctranslate2, as_transformers, threads
 from turns import Disagreement, asked, report, require_close, take_turns
 
-from regard.decoding.greedy import walk
-from regard.interop.ctranslate2 import library
-from regard.layers.quantized import packed
+from regard.decoding.greedy import greedy_or_sample
+from regard.interop.ctranslate2 import import_ctranslate2
+from regard.layers.quantized import convert_precision
 from regard.models.gpt import Gpt
 from regard.recipe import DecoderModel
-from regard.tokens.special import NO_MARK, Marks
+from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
 
 VOCABULARY, READ, WRITTEN = 50_257, 32, 32
-MARKS = Marks(begin=NO_MARK, end=NO_MARK, before=(), after=(), never=())
+MARKS = SpecialTokens(bos=NO_TOKEN, eos=NO_TOKEN, prefix=(), suffix=(), suppressed=())
 SAME, NEAR = 1e-3, 0.1
 
 
@@ -34,9 +34,9 @@ def main() -> None:
     model = Gpt(DecoderModel(kind="transformer", preset="gpt2"), VOCABULARY).eval()
     with torch.no_grad():
         for block in model.decoder.layers():
-            block.self_attention.to_out.weight *= 4  # random layers that say something
+            block.self_attention.out_proj.weight *= 4  # random layers that say something
             block.feed_forward.outer.weight *= 4
-    ways = {"fp32": model, "bf16": packed(model, "bf16"), "int8": packed(model, "int8")}
+    ways = {"fp32": model, "bf16": convert_precision(model, "bf16"), "int8": convert_precision(model, "int8")}
     theirs = as_transformers(model, "language", VOCABULARY, MARKS)
     prompt = torch.randint(0, VOCABULARY, (1, READ))
     text = torch.randint(0, VOCABULARY, (1, 24))
@@ -45,7 +45,7 @@ def main() -> None:
     exact = log_p(logits, text)
     near = {f"regard {name}": float((log_p(said(text).float(), text) - exact).abs().mean()) for name, said in ways.items()}
     with as_ctranslate2(model, VOCABULARY, MARKS) as folder:
-        ct2, numbers = library(), Numbers(VOCABULARY)
+        ct2, numbers = import_ctranslate2(), Numbers(VOCABULARY)
         best = ct2.Generator(str(folder), compute_type="int8", inter_threads=1, intra_threads=given.threads)
         scored = best.score_batch([[numbers.id_to_token(i) for i in text[0].tolist()]])[0].log_probs
         near["CTranslate2 int8"] = float((torch.tensor(scored)[-exact.size(1) :] - exact[0]).abs().mean())
@@ -56,7 +56,7 @@ def main() -> None:
         spoken = [[numbers.id_to_token(i) for i in prompt[0].tolist()]]
 
         def ours(said):
-            return walk(said, None, torch.tensor([WRITTEN + 1]), prefix=prompt, marks=MARKS)
+            return greedy_or_sample(said, None, torch.tensor([WRITTEN + 1]), prefix=prompt, special_tokens=MARKS)
 
         def transformers():
             return theirs.generate(

@@ -12,8 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from regard.batches.token_store import open_side
-from regard.recipe import Tokens
+from regard.batches.token_store import open_token_store
+from regard.recipe import TokenSettings
 from regard.tokens.tokenizer import train_tokenizer
 
 
@@ -27,14 +27,14 @@ def main() -> None:
     for file in given.files:
         raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
         lines += [column for line in raw.decode("utf-8").splitlines() for column in line.split("\t") if column]
-    tokenizer = train_tokenizer(Tokens(kind="bpe", size=given.size), lines)
+    tokenizer = train_tokenizer(TokenSettings(kind="bpe", size=given.size), lines)
     for dropout in (0.0, 0.1):
         speeds = []
         for _ in range(given.rounds):
             with tempfile.TemporaryDirectory() as cache:
                 os.environ["XDG_CACHE_HOME"] = cache
                 began = time.perf_counter()
-                side = open_side(lines, tokenizer, bpe_dropout=dropout)
+                side = open_token_store(lines, tokenizer, bpe_dropout=dropout)
                 speeds.append(len(side.ids.flat) / (time.perf_counter() - began))
         print(
             json.dumps(

@@ -18,9 +18,9 @@ from turns import Disagreement, asked, report, take_turns
 
 from regard.batches.batch import Batch
 from regard.models.transformer import Transformer
-from regard.recipe import Positions, Regularize, Train, TransformerModel
+from regard.recipe import PositionSettings, Regularization, TextTraining, TransformerModel
 from regard.training.loop import Trainer
-from regard.training.losses import Say
+from regard.training.losses import CrossEntropy
 
 VOCABULARY = {"base": 32_000, "tiny": 1_000}
 PAIRS, LENGTH = {"base": 16, "tiny": 128}, {"base": 32, "tiny": 16}
@@ -51,10 +51,10 @@ class Torch(nn.Module):
 
 
 def trainer(model: nn.Module, precision: str) -> Trainer:
-    settings = Train(precision=precision, regularize=Regularize(dropout=0.0, label_smoothing=0.0))
+    settings = TextTraining(precision=precision, regularize=Regularization(dropout=0.0, label_smoothing=0.0))
     return Trainer(
         model,
-        Say(settings.regularize),
+        CrossEntropy(settings.regularize),
         None,
         settings,
         seed=1,
@@ -87,14 +87,14 @@ def main() -> None:
     for preset in ("base", "tiny"):
         vocabulary, B, L = VOCABULARY[preset], PAIRS[preset], LENGTH[preset]
         torch.manual_seed(1)
-        settings = TransformerModel(preset=preset, output_bias=True, positions=Positions(halves=True))
+        settings = TransformerModel(preset=preset, output_bias=True, positions=PositionSettings(sines_first=True))
         source, target = torch.randint(4, vocabulary, (2, B, L))
         labels = torch.randint(4, vocabulary, (B, L))
         lengths = torch.full((B,), L)
         sides, first = {}, {}
         for precision in ("fp32", "bf16"):
             torch.manual_seed(1)
-            model = Transformer(settings, vocabulary, vocabulary, Regularize(dropout=0.0))
+            model = Transformer(settings, vocabulary, vocabulary, Regularization(dropout=0.0))
             nn.init.zeros_(model.output.bias)
             peer = as_transformers(model, "translate", vocabulary, dropout=0.0).train()
             step = theirs_step(peer, {"input_ids": source, "decoder_input_ids": target}, labels, precision)

@@ -15,30 +15,30 @@ from peers import as_transformers
 from turns import asked, report, require_close, take_turns
 
 from regard.decoding.beam import beam_search
-from regard.decoding.greedy import walk
-from regard.layers.quantized import packed
-from regard.models.bert import TextVectors
+from regard.decoding.greedy import greedy_or_sample
+from regard.layers.quantized import convert_precision
+from regard.models.bert import TextEmbedder
 from regard.models.gpt import Gpt
 from regard.models.transformer import Transformer
-from regard.recipe import DecoderModel, EncoderModel, Positions, TransformerModel
-from regard.tokens.special import BOS, EOS, NO_MARK, PAD, Marks
+from regard.recipe import DecoderModel, EncoderModel, PositionSettings, TransformerModel
+from regard.tokens.special_tokens import BOS, EOS, NO_TOKEN, PAD, SpecialTokens
 
 CUDA = torch.device("cuda")
 SAME = 0.1
 LENGTH = 25
-GOES_ON = Marks(begin=NO_MARK, end=NO_MARK, before=(), after=(), never=())
+GOES_ON = SpecialTokens(bos=NO_TOKEN, eos=NO_TOKEN, prefix=(), suffix=(), suppressed=())
 Sides = dict[str, Callable[[], Any]]
 
 
 def base(rows: int, alone: bool) -> tuple[Sides, str, int]:
-    settings = TransformerModel(preset="base", output_bias=True, max_length=128, positions=Positions(halves=True))
+    settings = TransformerModel(preset="base", output_bias=True, max_length=128, positions=PositionSettings(sines_first=True))
     model = Transformer(settings, 32_000, 32_000).to(CUDA).eval()
     with torch.no_grad():
         model.output.weight *= 2  # peaked, as trained ones are
         model.output.bias.zero_()
         model.output.bias[[EOS, PAD, BOS]] = -1e4
     source, lengths = torch.randint(4, 32_000, (rows, LENGTH), device=CUDA), torch.full((rows,), LENGTH, device=CUDA)
-    limits, ours = torch.full((rows,), LENGTH + 1, device=CUDA), packed(model, "bf16")
+    limits, ours = torch.full((rows,), LENGTH + 1, device=CUDA), convert_precision(model, "bf16")
     sides: Sides = {"regard": lambda: beam_search(ours, (source, lengths), limits, beam=4, alpha=0.6)}
     assert all(len(found[0].tokens) == LENGTH for found in sides["regard"]())
     agreement = "alone"
@@ -61,8 +61,8 @@ def base(rows: int, alone: bool) -> tuple[Sides, str, int]:
 def gpt2(rows: int, alone: bool) -> tuple[Sides, str, int]:
     model = Gpt(DecoderModel(kind="transformer", preset="gpt2"), 50_257).to(CUDA).eval()
     prompt, limits = torch.randint(50_257, (rows, 128), device=CUDA), torch.full((rows,), 257, device=CUDA)
-    ours = packed(model, "bf16")
-    sides: Sides = {"regard": lambda: walk(ours, None, limits, prefix=prompt, marks=GOES_ON)}
+    ours = convert_precision(model, "bf16")
+    sides: Sides = {"regard": lambda: greedy_or_sample(ours, None, limits, prefix=prompt, special_tokens=GOES_ON)}
     assert all(len(found.tokens) == 256 for found in sides["regard"]())
     agreement = "alone"
     if not alone:
@@ -82,15 +82,15 @@ def gpt2(rows: int, alone: bool) -> tuple[Sides, str, int]:
 
 
 def bert(rows: int, alone: bool) -> tuple[Sides, str, int]:
-    model = TextVectors(EncoderModel(kind="transformer", preset="bert-base"), 30_522).to(CUDA).eval()
+    model = TextEmbedder(EncoderModel(kind="transformer", preset="bert-base"), 30_522).to(CUDA).eval()
     ids, lengths = torch.randint(5, 30_522, (rows, 512), device=CUDA), torch.full((rows,), 512, device=CUDA)
-    ours = packed(model, "bf16")
+    ours = convert_precision(model, "bf16")
     run = torch.compile(ours)
     sides: Sides = {
         "regard": lambda: (run(ids, lengths), torch.cuda.synchronize()),
         "regard, not compiled": lambda: (ours(ids, lengths), torch.cuda.synchronize()),
     }
-    theirs = as_transformers(model, "read", 30_522, attn_implementation="sdpa").to(CUDA, torch.bfloat16)
+    theirs = as_transformers(model, "encode", 30_522, attn_implementation="sdpa").to(CUDA, torch.bfloat16)
     there = torch.ones_like(ids)
     expected = theirs(input_ids=ids, attention_mask=there).last_hidden_state
     agreement = require_close(ours(ids, lengths), expected, SAME, "vectors in bf16")

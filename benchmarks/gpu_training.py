@@ -23,13 +23,13 @@ from turns import Disagreement, asked, report, take_turns
 from regard.batches.batch import Batch
 from regard.models.gpt import Gpt
 from regard.models.transformer import Transformer
-from regard.models.vit import Vit
-from regard.plan.step_time import Alike, Silent
-from regard.recipe import DecoderModel, Positions, Regularize, Training, TransformerModel, VitModel
-from regard.training.loop import Trainer, beside
-from regard.training.losses import Say
+from regard.models.vit import VitClassifier
+from regard.plan.step_time import ConstantShapeBatches, NullLog
+from regard.recipe import DecoderModel, PositionSettings, Regularization, Training, TransformerModel, VitModel
+from regard.training.loop import Trainer, side_stream
+from regard.training.losses import CrossEntropy
 
-NONE = Regularize(dropout=0.0, label_smoothing=0.0)
+NONE = Regularization(dropout=0.0, label_smoothing=0.0)
 CUDA = torch.device("cuda")
 TOLERANCE = 0.01
 
@@ -65,7 +65,7 @@ def gpt2(vocabulary: int = 50_304) -> Work:
 
 
 def base(vocabulary: int = 32_000) -> Work:
-    settings = TransformerModel(preset="base", output_bias=True, max_length=128, positions=Positions(halves=True))
+    settings = TransformerModel(preset="base", output_bias=True, max_length=128, positions=PositionSettings(sines_first=True))
     model = Transformer(settings, vocabulary, vocabulary, NONE)
     source, read, said = (ids(640, 40, vocabulary) for _ in range(3))
     inputs = {"source": source, "lengths": torch.full((640,), 40, device=CUDA), "target": read}
@@ -80,7 +80,7 @@ def base(vocabulary: int = 32_000) -> Work:
 
 
 def vit(labels: int = 1000) -> Work:
-    model = Vit(VitModel(kind="vit", preset="vit-base"), (224, 224), labels, NONE)
+    model = VitClassifier(VitModel(kind="vit", preset="vit-base"), (224, 224), labels, NONE)
     pixels, said = torch.randn(256, 3, 224, 224, device=CUDA), torch.randint(labels, (256,), device=CUDA)
     return Work(
         model,
@@ -93,8 +93,10 @@ def vit(labels: int = 1000) -> Work:
 
 
 def our_step(work: Work) -> Callable[[], Tensor]:
-    settings = Training(compile=True, graphs=True)
-    trainer = Trainer(work.model, Say(NONE), Alike(), settings, seed=1, folder=Path(), log=Silent(), evaluate=None)  # type: ignore[arg-type]
+    settings = Training(compile=True, cuda_graphs=True)
+    trainer = Trainer(
+        work.model, CrossEntropy(NONE), ConstantShapeBatches(), settings, seed=1, folder=Path(), log=NullLog(), evaluate=None
+    )  # type: ignore[arg-type]
     count = torch.tensor(float(work.batch.labels.numel()), device=CUDA)
     work.model.train()
     return lambda: trainer.work([work.batch], count) / count
@@ -142,7 +144,7 @@ def main() -> None:
     given = asked(__doc__, work=("gpt2", "base", "vit"), rounds=5, steps=10, alone=False)
     torch.set_float32_matmul_precision("high")
     torch.manual_seed(1)
-    with beside(CUDA):
+    with side_stream(CUDA):
         with torch.device(CUDA):
             work = {"gpt2": gpt2, "base": base, "vit": vit}[given.work]()
         steps = {} if given.alone else {"transformers compiled": their_step(work)}

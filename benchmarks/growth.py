@@ -22,12 +22,12 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from regard import recipe as recipes
-from regard.decoding.batching import decode_all, searcher
+from regard.decoding.batching import decode_all, make_search
 from regard.models.registry import MODELS
-from regard.plan.planner import PRESET_SETTINGS, Plan, plan_recipe, sizes_of
-from regard.plan.step_time import rehearsed, step_seconds
-from regard.show.figures.style import MUTED, SERIES, heading, look, save
-from regard.tokens.special import BOS, EOS, PAD
+from regard.plan.planner import PRESET_SETTINGS, Plan, model_sizes, plan_recipe
+from regard.plan.step_time import measure_step, time_steps
+from regard.show.figures.style import MUTED, SERIES, house_style, panel_title, save_figure
+from regard.tokens.special_tokens import BOS, EOS, PAD
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
@@ -60,7 +60,7 @@ def planned(work: str, rows: int, length: int, width: int | None, precision: str
     preset, vocabulary, _ = WORKS[work]
     given = json.loads(json.dumps(PRESET_SETTINGS[preset]))
     task = given.get("task", "translate")
-    batch = {"pictures_per_batch": rows} if work == "vit" else {"tokens_per_batch": rows * length}
+    batch = {"images_per_batch": rows} if work == "vit" else {"tokens_per_batch": rows * length}
     wider = {} if width is None else {"width": width, "heads": width // 64, "feed_forward": 4 * width}
     settings = {
         "data": DATA.get(task),
@@ -71,10 +71,10 @@ def planned(work: str, rows: int, length: int, width: int | None, precision: str
             "precision": precision,
             "regularize": {"dropout": 0.0, "label_smoothing": 0.0},
             **batch,
-            **({"compile": True, "graphs": True} if GPU else {}),
+            **({"compile": True, "cuda_graphs": True} if GPU else {}),
         },
     }
-    recipe = recipes.build(settings, name=work)
+    recipe = recipes.build_recipe(settings, name=work)
     return plan_recipe(work, recipe, (vocabulary, vocabulary), (length, length))
 
 
@@ -97,7 +97,7 @@ def status(name: str) -> int:
 
 def trained(work: str, rows: int, length: int, precision: str, width: int | None = None) -> Point:
     plan, before = planned(work, rows, length, width, precision), held()
-    seconds = step_seconds(plan, DEVICE, rows, [plan.recipe])[0]
+    seconds = time_steps(plan, DEVICE, rows, [plan.recipe])[0]
     return Point(seconds, peak() - before, plan.flops_a_step, sum(plan.memory[precision].values()))
 
 
@@ -106,7 +106,7 @@ def decoded(rows: int, length: int, beam: int, precision: str) -> Point:
     plan, before = planned("base", rows, length, None, precision), held()
     recipe, vocabulary = plan.recipe, plan.vocabulary
     with torch.device(DEVICE):
-        model = MODELS["translate"]["transformer"](recipe.model, *sizes_of(recipe, vocabulary), recipe.train.regularize).eval()
+        model = MODELS["translate"]["transformer"](recipe.model, *model_sizes(recipe, vocabulary), recipe.train.regularize).eval()
     with torch.no_grad():
         model.output.weight[[EOS, PAD, BOS]] = 0
         model.output.weight *= 4
@@ -115,7 +115,7 @@ def decoded(rows: int, length: int, beam: int, precision: str) -> Point:
         begun = time.perf_counter()
         decode_all(
             sentences,
-            searcher(model, beam=beam, alpha=0.6),
+            make_search(model, beam=beam, alpha=0.6),
             batch_tokens=10**6,
             device=DEVICE,
             most=length,
@@ -143,7 +143,7 @@ def measured(point: dict[str, Any]) -> Point:
 def answer(point: dict[str, Any]) -> Point:
     if point.pop("foretell", False):
         plan = planned(point["work"], point["rows"], point["length"], None, point["precision"])
-        return Point(0.0, 0.0, 0.0, 0.0, rehearsed(plan, str(DEVICE)).devices[0].seconds(plan.flops_a_step))
+        return Point(0.0, 0.0, 0.0, 0.0, measure_step(plan, str(DEVICE)).devices[0].seconds(plan.flops_a_step))
     return decoded(**point) if "beam" in point else trained(**point)
 
 
@@ -192,7 +192,7 @@ def grown(precision: str) -> dict[str, tuple[str, list[int], list[Point]]]:
 
 def drawn(found: dict[str, tuple[str, list[int], list[Point]]]) -> Figure:
     """Above seconds, below memory; points are measured, dashed lines counted."""
-    with look():
+    with house_style():
         figure = Figure(figsize=(3.1 * len(found), 5.6), layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.1))
         grid = figure.subplots(2, len(found), sharex="col")
         for (name, (axis, sizes, points)), above, below in zip(found.items(), *grid):
@@ -212,7 +212,7 @@ def drawn(found: dict[str, tuple[str, list[int], list[Point]]]) -> Figure:
             above.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             above.yaxis.set_minor_locator(NullLocator())
             below.set_ylim(bottom=0)
-            heading(above, f"over the {name}")
+            panel_title(above, f"over the {name}")
             below.set_xlabel(axis)
         grid[0][0].set_ylabel("seconds")
         grid[1][0].set_ylabel("GiB at the most")
@@ -236,7 +236,7 @@ def main() -> None:
     if given.only != "works":
         figure = drawn(grown(given.precision))
         if given.out is not None:
-            save(figure, given.out)
+            save_figure(figure, given.out)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ SMALL = ["model.width=256", "model.heads=4", "model.feed_forward=1024", "train.r
 
 def pass_over(trainer: Trainer, micro_batches: list[tuple[int, int, Batch]]) -> tuple[torch.Tensor, int]:
     """A step in which nothing happens."""
-    progress = trainer.progress
+    progress = trainer.state
     progress.step, progress.epoch, progress.index = progress.step + 1, micro_batches[-1][0], micro_batches[-1][1] + 1
     return torch.zeros((), device=trainer.device), sum(batch.label_count() for *_, batch in micro_batches)
 
@@ -42,7 +42,7 @@ def main() -> None:
         f"train.evaluate_every={given.steps}",
         f"train.save_every={given.steps}",
         "train.evaluate_sentences=100",
-        f"train.graphs={str(graphs).lower()}",
+        f"train.cuda_graphs={str(graphs).lower()}",
     ]
     with tempfile.TemporaryDirectory() as folder:
         run = train(RECIPE, Path(folder, "run"), overrides=[*SMALL, *length])
@@ -53,7 +53,7 @@ def main() -> None:
         json.dumps(
             {
                 "what": "Multi30k, small",
-                "graphs": graphs,
+                "cuda_graphs": graphs,
                 "idle": given.idle,
                 "target tokens a second": round(median(speeds)),
                 "quartiles": spread(speeds, 0),

@@ -15,7 +15,7 @@ from torch import nn
 from turns import asked
 
 import regard
-from regard.models.bert import TextVectors
+from regard.models.bert import TextEmbedder
 from regard.recipe import EncoderModel
 
 VOCABULARY, GIB = 30522, 2**30
@@ -23,7 +23,9 @@ VOCABULARY, GIB = 30522, 2**30
 
 def bert(**settings: Any) -> nn.Module:
     with torch.device("cuda"):
-        return TextVectors(EncoderModel(kind="transformer", preset="bert-base", **settings), VOCABULARY).to(torch.bfloat16).eval()
+        return (
+            TextEmbedder(EncoderModel(kind="transformer", preset="bert-base", **settings), VOCABULARY).to(torch.bfloat16).eval()
+        )
 
 
 class Way:
@@ -49,7 +51,7 @@ class Way:
         self.times.append(start.elapsed_time(end))
         self.peak = torch.cuda.max_memory_allocated() - before
         if seen is not None:
-            calls = [call for name in seen.places() for call in seen.calls[name]]
+            calls = [call for name in seen.names() for call in seen.calls[name]]
             self.record = sum(call.nbytes for call in calls)
             self.kept = ", ".join(sorted({f"{call.kind} {call.size}" for call in calls}))
         del out

@@ -14,9 +14,9 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-from regard.server.connections import address, listen, server_of
-from regard.server.models import open_runs
-from regard.server.settings import Settings
+from regard.server.connections import bind_socket, create_server, socket_url
+from regard.server.models import load_runs
+from regard.server.settings import ServerSettings
 from regard.worlds import shapes
 
 PICTURES = Path(__file__).parent / "pictures"
@@ -56,17 +56,17 @@ def take(browser: Any, url: str, name: str, at: str, width: int, theme: Any, act
 
 
 def main(translator: str, matcher: str) -> None:
-    settings = Settings(port=0)
-    taken = listen(settings)
-    server = server_of(open_runs([f"demo={translator}", f"shapes-clip={matcher}"], "cpu"), settings)
+    settings = ServerSettings(port=0)
+    taken = bind_socket(settings)
+    server = create_server(load_runs([f"demo={translator}", f"shapes-clip={matcher}"], "cpu"), settings)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [taken]}, daemon=True)
     thread.start()
     while not server.started:
         time.sleep(0.05)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        take(browser, address(taken), "page.png", "demo/translate", 1200, "light", translated)
-        take(browser, address(taken), "page-phone.png", "shapes-clip/match", 390, "dark", matched)
+        take(browser, socket_url(taken), "page.png", "demo/translate", 1200, "light", translated)
+        take(browser, socket_url(taken), "page-phone.png", "shapes-clip/match", 390, "dark", matched)
         browser.close()
     server.should_exit = True
     thread.join(15)

@@ -4,7 +4,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from regard.recipe import DECODERS, ENCODERS, OF_KIND, PRESETS, RECIPES, VITS, Part, kinds_of, parts_in
+from regard.recipe import DECODERS, ENCODERS, PRESETS, RECIPES, RECIPES_BY_KIND, VITS, Settings, allowed_kinds, settings_in
 
 PAGE = Path(__file__).with_name("settings.md")
 ORDER = ("", "data", "tokens", "masking", "corruption", "answering", "model", "train", "decode", "sample")
@@ -39,16 +39,16 @@ def preset_table(presets: dict[str, dict[str, Any]]) -> list[str]:
     ]
 
 
-def places() -> dict[tuple[str, type[Part]], list[str]]:
+def places() -> dict[tuple[str, type[Settings]], list[str]]:
     """Every part of every task's recipe, by where it stands, with the tasks that have it."""
-    found: dict[tuple[str, type[Part]], list[str]] = {}
+    found: dict[tuple[str, type[Settings]], list[str]] = {}
 
-    def walk(path: str, kind: type[Part], task: str) -> None:
+    def walk(path: str, kind: type[Settings], task: str) -> None:
         found.setdefault((path, kind), []).append(task)
         for name, field in kind.model_fields.items():
             place = f"{path}.{name}.NAME" if get_origin(field.annotation) is dict else f"{path}.{name}"
             place = place.replace(".tasks.NAME.world", ".world")  # a task's is as any
-            for inner in parts_in(field.annotation):
+            for inner in settings_in(field.annotation):
                 walk(place.lstrip("."), inner, task)
 
     for task, recipe in recipes():
@@ -56,24 +56,24 @@ def places() -> dict[tuple[str, type[Part]], list[str]]:
     return dict(sorted(found.items(), key=lambda entry: list(ORDER).index(entry[0][0].split(".")[0])))
 
 
-def recipes() -> list[tuple[str, type[Part]]]:
+def recipes() -> list[tuple[str, type[Settings]]]:
     """By task; a task of pictures is said to be one."""
-    return [*RECIPES.items(), *((f"{task} (pictures)", recipe) for (task, _), recipe in OF_KIND.items())]
+    return [*RECIPES.items(), *((f"{task} (pictures)", recipe) for (task, _), recipe in RECIPES_BY_KIND.items())]
 
 
-def part(path: str, kind: type[Part], tasks: list[str]) -> list[str]:
+def part(path: str, kind: type[Settings], tasks: list[str]) -> list[str]:
     tasks = list(dict.fromkeys(tasks))
     heading = f"## `[{path}]`" if path else f'## The recipe with `task = "{tasks[0].partition(" ")[0]}"`'
     heading += "" if path or " " not in tasks[0] else ", pictures"
     if path and len(tasks) < len(recipes()):
         heading += f" of the task{'s' if len(tasks) > 1 else ''} {', '.join(tasks)}"
     if path in UNIONS and "kind" in kind.model_fields:
-        heading += f", `kind = {' or '.join(shown(name) for name in kinds_of(kind))}`"
+        heading += f", `kind = {' or '.join(shown(name) for name in allowed_kinds(kind))}`"
     lines = [heading, ""]
     lines += [" ".join(kind.__doc__.split()), ""] if kind.__doc__ else []
     lines += ["| setting | kind | default | |", "|---|---|---|---|"]
     for name, field in kind.model_fields.items():
-        if not parts_in(field.annotation):
+        if not settings_in(field.annotation):
             default = "required" if field.is_required() else f"`{shown(field.default)}`"
             words = " ".join((field.description or "").split())
             lines.append(f"| `{name}` | {kind_of(field.annotation)} | {default} | {words} |")

@@ -69,9 +69,9 @@ def be_rank(rank, number, port, folder, work, given):
 
     torch.set_num_threads(1)
     try:
-        distributed.join()
+        distributed.init_process_group()
         (folder / f"{rank}.json").write_text(json.dumps(work(*given)))
-        distributed.leave()
+        distributed.destroy_process_group()
     except BaseException:
         (folder / f"{rank}.txt").write_text(f"rank {rank}: {traceback.format_exc()}")
         os._exit(1)
@@ -165,7 +165,7 @@ def asking():
     """Makes a head for the neuron view, whose first key is hidden from all queries but the first."""
     import numpy as np
 
-    from regard.show.figures.neuron_view import Neurons, Question, choose_keys
+    from regard.show.figures.neuron_view import NeuronQuery, NeuronView, heaviest_keys
 
     def make(queries=5, keys=5, width=6):
         chance = np.random.default_rng(0)
@@ -178,11 +178,11 @@ def asking():
             scores[0] = scores[0] if number == 0 else -np.inf
             weights = np.exp(scores - scores.max())
             weights /= weights.sum()
-            some = choose_keys(weights, scores)
+            some = heaviest_keys(weights, scores)
             found.append(
-                Question(words[number], q, some, k[some] * q / width**0.5, scores[some], weights[some], keys - len(some))
+                NeuronQuery(words[number], q, some, k[some] * q / width**0.5, scores[some], weights[some], keys - len(some))
             )
-        return Neurons("a head", f"q·k / √{width}", "no positions", words, k, found)
+        return NeuronView("a head", f"q·k / √{width}", "no positions", words, k, found)
 
     return make
 
@@ -192,16 +192,16 @@ def stepping():
     """Makes the steps of a text of so many tokens, each of which looked back; a source of as many keys, or itself."""
     import numpy as np
 
-    from regard.show.figures.decoding_steps import Generation, Step
+    from regard.show.figures.decoding_steps import GenerationStep, GenerationTrace
 
     def make(steps=5, keys=5, own=None):
         words = ["<img src=x onerror=alert(1)>", "$x^2$", "", *(f"w{i}" for i in range(max(steps, keys)))]
         back = np.tri(steps, keys) * np.exp(-np.abs(np.arange(steps)[:, None] - np.arange(keys)))
         others = [("<img onerror>", 0.2), ("b", 0.1), ("c", 0.001)]
-        return Generation(
+        return GenerationTrace(
             "cross-attention, layer 1",
             words[:keys],
-            [Step(word, 0.5, others) for word in words[:steps]],
+            [GenerationStep(word, 0.5, others) for word in words[:steps]],
             back / back.sum(-1, keepdims=True),
             own,
         )

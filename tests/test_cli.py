@@ -98,7 +98,7 @@ def test_a_full_disk_is_one_line_and_status_2(regard, mine, monkeypatch):
     def full(path, data):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "write_durably", full)
+    monkeypatch.setattr(checkpoint, "write_and_fsync", full)
     status, _, err = regard("train", mine / "r.toml", "--out", mine / "run", "--device", "cpu")
     assert status == 2 and "the disk is full" in err.splitlines()[-1] and "bytes needed" in err.splitlines()[-1]
     assert not list((mine / "run").rglob(".writing*"))

@@ -25,9 +25,9 @@ def test_settings_page_is_up_to_date():
     assert (ROOT / "docs" / "settings.md").read_text(encoding="utf-8") == page, "stale: run make docs"
 
 
-def test_version_agrees_with_pyproject_and_changelog():
-    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert f'version = "{regard.__version__}"' in text
+def test_version_agrees_with_pyproject_citation_and_changelog():
+    assert 'dynamic = ["version"]' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")  # read from regard.__version__
+    assert f"version: {regard.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"## {regard.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 

@@ -24,9 +24,9 @@ import pytest
 from PIL import Image
 
 from regard import cli
-from regard.corpus.decode_image import decode
-from regard.corpus.image_bytes import Piece
-from regard.errors import Mistake
+from regard.corpus.decode_image import decode_image
+from regard.corpus.image_bytes import ImageFile
+from regard.errors import UserError
 from regard.training.checkpoint import read_weights
 
 SOONEST = 5.0
@@ -510,8 +510,8 @@ PICTURES = {
 @pytest.mark.parametrize("name", PICTURES)
 def test_pictures(name):
     data, said = PICTURES[name]
-    with pytest.raises(Mistake, match=said) as mistake:
-        decode(data, "a.png")
+    with pytest.raises(UserError, match=said) as mistake:
+        decode_image(data, "a.png")
     assert "\n" not in str(mistake.value)
 
 
@@ -522,8 +522,8 @@ def test_pictures(name):
 )
 def test_pictures_that_are_no_files(tmp_path, make, said):
     make(tmp_path / "a.png")
-    with pytest.raises(Mistake, match=said):
-        Piece(tmp_path / "a.png").read()
+    with pytest.raises(UserError, match=said):
+        ImageFile(tmp_path / "a.png").read()
 
 
 def shard(path, broken=False):
@@ -560,7 +560,7 @@ def test_galleries(regard, good, name):
 def test_weights_that_are_not_there_or_no_file(tmp_path):
     fifo(tmp_path / "w.safetensors")
     for name in ("w.safetensors", "nothing.safetensors"):
-        with pytest.raises(Mistake, match="no weights at"):
+        with pytest.raises(UserError, match="no weights at"):
             read_weights(tmp_path / name)
 
 

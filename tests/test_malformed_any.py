@@ -13,14 +13,14 @@ from PIL import Image
 from safetensors.numpy import save as tensors_as_bytes
 
 from regard import recipe as recipes
-from regard.corpus.decode_image import decode
-from regard.corpus.image_files import read_pictures
-from regard.corpus.labelled import read_labelled, read_tagged, read_text
+from regard.corpus.decode_image import decode_image
+from regard.corpus.image_files import read_images
 from regard.corpus.pairs import read_pairs
 from regard.corpus.questions import read_questions
-from regard.corpus.word_vectors import read_vectors
-from regard.errors import Mistake
-from regard.tokens.detect_special import load_any
+from regard.corpus.text_files import read_labelled, read_tagged, read_text
+from regard.corpus.word_vectors import read_word_vectors
+from regard.errors import UserError
+from regard.tokens.detect_special import load_any_tokenizer
 from regard.training import checkpoint
 
 
@@ -58,7 +58,7 @@ def read_named(path):
 
 
 def whole_checkpoint(path):
-    checkpoint.damage(path.parent)
+    checkpoint.find_damage(path.parent)
 
 
 WORDS = b"one two\nthree\nfour five six\n"
@@ -84,15 +84,15 @@ READERS = {
         lambda path: read_questions([path]),
     ),
     "questions, jsonl": ("a.jsonl", json.dumps(SQUAD).encode() + b"\n", lambda path: read_questions([path])),
-    "vectors": ("a.txt", b"2 3\none 0.1 0.2 0.3\ntwo 1 2 3\n", lambda path: read_vectors(path, {"one", "two"}, width=3)),
-    "recipe": ("r.toml", RECIPE, recipes.read),
-    "vocabulary": ("t.json", tokenizer(), load_any),
-    "PNG": ("a.png", picture(), lambda path: decode(path.read_bytes(), "a.png").load()),
-    "JPEG": ("a.jpg", picture("JPEG"), lambda path: decode(path.read_bytes(), "a.jpg").load()),
-    "WebP": ("a.webp", picture("WEBP"), lambda path: decode(path.read_bytes(), "a.webp").load()),
-    "pictures, shard": ("a.tar", shard(), lambda path: read_pictures([path], label="label")),
-    "pictures, table": ("a.tsv", b"b.png\tcat\nb.png\tdog\n", lambda path: read_pictures([path], label=1)),
-    "pictures, index": ("a.index.tsv", b"x\t0\t9\tcat\ny\t9\t9\tdog\n", lambda path: read_pictures([path], label=3)),
+    "vectors": ("a.txt", b"2 3\none 0.1 0.2 0.3\ntwo 1 2 3\n", lambda path: read_word_vectors(path, {"one", "two"}, width=3)),
+    "recipe": ("r.toml", RECIPE, recipes.read_recipe),
+    "vocabulary": ("t.json", tokenizer(), load_any_tokenizer),
+    "PNG": ("a.png", picture(), lambda path: decode_image(path.read_bytes(), "a.png").load()),
+    "JPEG": ("a.jpg", picture("JPEG"), lambda path: decode_image(path.read_bytes(), "a.jpg").load()),
+    "WebP": ("a.webp", picture("WEBP"), lambda path: decode_image(path.read_bytes(), "a.webp").load()),
+    "pictures, shard": ("a.tar", shard(), lambda path: read_images([path], label="label")),
+    "pictures, table": ("a.tsv", b"b.png\tcat\nb.png\tdog\n", lambda path: read_images([path], label=1)),
+    "pictures, index": ("a.index.tsv", b"x\t0\t9\tcat\ny\t9\t9\tdog\n", lambda path: read_images([path], label=3)),
     "weights": ("w.safetensors", tensors_as_bytes({"a": np.ones((2, 3)), "b": np.arange(4)}), checkpoint.read_weights),
     "checkpoint, hashes": ("hashes.json", b'{"state.json": "0123"}', whole_checkpoint),
 }
@@ -102,7 +102,7 @@ def gives_or_refuses(read, path, data):
     path.write_bytes(data)
     try:
         read(path)
-    except Mistake as mistake:
+    except UserError as mistake:
         assert "\n" not in str(mistake) and len(str(mistake)) < 2000, mistake
 
 

@@ -12,10 +12,22 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard import recipe as recipes
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.models.transformer import Transformer
-from regard.plan import PUBLISHED, Device, OwnRun, Plan, costs, measure_device, own_costs, plan, plan_block, text, training_flops
-from regard.plan.memory import activations
+from regard.plan import (
+    PUBLISHED_COSTS,
+    DeviceSpeed,
+    Plan,
+    RunCost,
+    compare_costs,
+    flops_from_time,
+    measure_device,
+    plan,
+    plan_block,
+    render_text,
+    run_costs,
+)
+from regard.plan.memory import activation_bytes
 from regard.recipe import TransformerModel
 
 RECIPES = sorted(Path(__file__).parents[1].joinpath("recipes").glob("wmt14-*.toml"))
@@ -40,7 +52,7 @@ def test_the_decks_multiplications_are_printed_beside_our_own():
     assert (block.deck_a_position, block.deck_a_sequence) == (614_400, 368_640_000)
     pairs, projections, feed_forward = 2 * (2 * 32) * 600, 4 * 32 * 64, 2 * 32 * 32
     assert block.total.multiplications == 600 * (pairs + projections + feed_forward)
-    page = text(block)
+    page = render_text(block)
     for figure in ("10,656", "614,400", "368,640,000", "87,040", "52,224,000"):
         assert figure in page
     for omitted in ("heads", "mixing", "projections", "feed-forward", "exponentials", "norms", "backward"):
@@ -87,7 +99,7 @@ def formula(m: TransformerModel, source: int, target: int) -> int:
 @given(shape=shapes, source=st.integers(5, 50), target=st.integers(5, 50))
 def test_counted_parameters_equal_the_closed_formula(shape, source, target):
     target = source if shape["tie"] == "all" else target
-    recipe = recipes.build({**WORLD, "model": shape})
+    recipe = recipes.build_recipe({**WORLD, "model": shape})
     assert planned(recipe, vocabulary=(source, target)).parameters == formula(recipe.model, source, target)
 
 
@@ -99,8 +111,8 @@ def test_presets_have_the_published_size(preset, millions):
 def test_every_parameter_is_in_one_part():
     found = planned("tiny", ["model.encoder_widths=[96, 64]", "model.norm_first=true", "model.positions.kind=relative"])
     model = Transformer(found.recipe.model, *found.vocabulary)
-    assert sum(part.parameters for part in found.parts) == sum(p.numel() for p in model.parameters())
-    assert {part.place.kind for part in found.parts if part.place.stack == "encoder"} == {
+    assert sum(part.parameters for part in found.components) == sum(p.numel() for p in model.parameters())
+    assert {part.place.kind for part in found.components if part.place.stack == "encoder"} == {
         "self-attention",
         "feed-forward",
         "norms",
@@ -116,7 +128,7 @@ def test_every_parameter_is_in_one_part():
 @given(shape=shapes, source=st.integers(1, 9), target=st.integers(1, 9))
 def test_forward_flops_equal_torchs_counter(shape, source, target):
     """Exactly: with attention written out, torch counts the same matrix products; grouped keys are repeated before them."""
-    found = planned(recipes.build({**WORLD, "model": shape}), vocabulary=20, source_length=source, target_length=target)
+    found = planned(recipes.build_recipe({**WORLD, "model": shape}), vocabulary=20, source_length=source, target_length=target)
     model = Transformer(found.recipe.model, 20, 20).eval()
     ids = torch.ones(1, source, dtype=torch.long), torch.tensor([source]), torch.ones(1, target, dtype=torch.long)
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
@@ -143,9 +155,9 @@ def test_the_rule_of_thumb_is_near_for_short_sentences():
 
 
 def test_published_costs():
-    assert f"{training_flops(devices=8, sustained=9.5e12, hours=12):.1e}" == "3.3e+18"
-    assert f"{training_flops(devices=8, sustained=9.5e12, hours=3.5 * 24):.1e}" == "2.3e+19"
-    assert "3.3·10¹⁸" in text(planned("base")) and "2.3·10¹⁹" in text(planned("big"))
+    assert f"{flops_from_time(devices=8, sustained=9.5e12, hours=12):.1e}" == "3.3e+18"
+    assert f"{flops_from_time(devices=8, sustained=9.5e12, hours=3.5 * 24):.1e}" == "2.3e+19"
+    assert "3.3·10¹⁸" in render_text(planned("base")) and "2.3·10¹⁹" in render_text(planned("big"))
     assert planned("base", ["train.steps=7"]).published_flops is None
 
 
@@ -153,14 +165,14 @@ def test_shares_of_the_published_cost_are_as_the_note_says():
     for preset, share in (("base", "29%"), ("big", "42%")):
         found = planned(preset)
         assert found.published_flops is not None
-        assert f"{found.flops / found.published_flops:.0%}" == share and share in costs().notes[1]
+        assert f"{found.flops / found.published_flops:.0%}" == share and share in compare_costs().notes[1]
 
 
 # memory and time
 
 
 def test_memory_of_weights_is_exact():
-    found = planned("tiny", ["train.precision=fp32", "train.ema=0.99"])
+    found = planned("tiny", ["train.precision=fp32", "train.ema_decay=0.99"])
     memory = found.memory["fp32"]
     names = ("parameters", "gradients", "optimiser", "moving average")
     assert [memory[name] / found.parameters for name in names] == [4, 4, 8, 4]
@@ -207,11 +219,11 @@ def kept_by_autograd(model: Transformer, source: int, target: int, bf16: bool) -
 )
 def test_activations_are_within_4_percent_of_what_autograd_keeps(shape, bf16):
     model = Transformer(TransformerModel(preset="tiny", **shape), 50, 50)
-    assert activations(model, 40, 30, bf16) == pytest.approx(kept_by_autograd(model, 40, 30, bf16), rel=0.04)
+    assert activation_bytes(model, 40, 30, bf16) == pytest.approx(kept_by_autograd(model, 40, 30, bf16), rel=0.04)
 
 
 def test_time_is_flops_over_speed_and_use():
-    assert Device("a", 1e12, 0.5, "", count=4).seconds(1e13) == 5
+    assert DeviceSpeed("a", 1e12, 0.5, "", count=4).seconds(1e13) == 5
     mine = measure_device(torch.device("cpu"), "fp32", seconds=0.05, size=128)
     assert 1e8 < mine.speed < 1e16 and "assumed" in mine.basis
 
@@ -220,15 +232,15 @@ def test_time_is_flops_over_speed_and_use():
 
 
 def test_the_published_table():
-    rows = {row.name: row[1:] for row in PUBLISHED}
-    assert len(PUBLISHED) == len(rows) == 10
+    rows = {row.name: row[1:] for row in PUBLISHED_COSTS}
+    assert len(PUBLISHED_COSTS) == len(rows) == 10
     assert rows["ByteNet"] == ("23.75", None, None, None)
     assert rows["GNMT + RL ensemble"] == ("26.30", "41.16", 1.8e20, 1.1e21)
     assert rows["Deep-Att + PosUnk"] == (None, "39.2", None, 1.0e20)
     assert rows["Transformer big"] == ("28.4", "41.8", 2.3e19, 2.3e19)
-    page = text(costs())
+    page = render_text(compare_costs())
     assert "26.30" in page and "8.0·10²⁰" in page and "not comparable" in page
-    assert json.loads(json.dumps(costs().to_json()))["published"][8]["bleu_de"] == 27.3
+    assert json.loads(json.dumps(compare_costs().to_json()))["published"][8]["bleu_de"] == 27.3
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -238,7 +250,7 @@ def test_wmt14_recipes_are_the_papers(path):
     assert recipe.tokens.size == (37_000 if "de" in path.stem.split("-") else 32_000)
     assert recipe.train.optimizer.learning_rate == pytest.approx((recipe.model.width * 4000) ** -0.5, rel=1e-6)
     assert recipe.train.regularize.dropout == (0.3 if path.stem == "wmt14-en-de-big" else 0.1)
-    assert found.published_flops == training_flops(hours=84 if big else 12)
+    assert found.published_flops == flops_from_time(hours=84 if big else 12)
     assert "Not run here" in path.read_text(encoding="utf-8")
 
 
@@ -251,7 +263,9 @@ def test_all_four_wmt14_recipes_are_there():
 def run(tmp_path):
     folder = tmp_path / "toy"
     folder.mkdir()
-    (folder / "recipe.toml").write_text(recipes.build({**WORLD, "model": {"preset": "tiny"}, "train": {"steps": 500}}).to_toml())
+    (folder / "recipe.toml").write_text(
+        recipes.build_recipe({**WORLD, "model": {"preset": "tiny"}, "train": {"steps": 500}}).to_toml()
+    )
     (folder / "config.json").write_text(json.dumps({"vocabularies": [600, 600]}))
     records = [
         {"event": "begin"},
@@ -266,18 +280,18 @@ def run(tmp_path):
 
 
 def test_own_runs_cost_the_steps_they_did(run):
-    [row] = own_costs([run])
-    assert row == OwnRun("toy", "test", 31.25, 30.0, 32.5, "nrefs:1", 40, pytest.approx(40 * planned(run).flops_a_step))
+    [row] = run_costs([run])
+    assert row == RunCost("toy", "test", 31.25, 30.0, 32.5, "nrefs:1", 40, pytest.approx(40 * planned(run).flops_a_step))
     assert planned(run).vocabulary == (600, 600)
-    page = text(costs([row]))
+    page = render_text(compare_costs([row]))
     assert "31.25" in page and "toy" in page and "27.3" in page
 
 
 def test_a_run_not_yet_evaluated_has_a_row_without_bleu(run):
     (run / "scores.json").unlink()
     (run / "log.jsonl").unlink()
-    [row] = own_costs([run])
-    assert (row.bleu, row.steps, row.flops) == (None, 0, 0) and "not evaluated" in text(costs([row]))
+    [row] = run_costs([run])
+    assert (row.bleu, row.steps, row.flops) == (None, 0, 0) and "not evaluated" in render_text(compare_costs([row]))
 
 
 @pytest.mark.parametrize(
@@ -293,24 +307,24 @@ def test_a_run_not_yet_evaluated_has_a_row_without_bleu(run):
 )
 def test_damaged_run_files_are_named(run, file, content):
     (run / file).write_text(content)
-    with pytest.raises(Mistake, match=file.replace(".", r"\.")):
-        own_costs([run])
+    with pytest.raises(UserError, match=file.replace(".", r"\.")):
+        run_costs([run])
 
 
 def test_mistakes(tmp_path):
-    with pytest.raises(Mistake, match=r"not a run folder"):
-        own_costs([tmp_path])
-    with pytest.raises(Mistake, match=r"presets: tiny, small, base, big"):
+    with pytest.raises(UserError, match=r"not a run folder"):
+        run_costs([tmp_path])
+    with pytest.raises(UserError, match=r"presets: tiny, small, base, big"):
         plan("huge")
-    with pytest.raises(Mistake, match=r"no recipe at"):
+    with pytest.raises(UserError, match=r"no recipe at"):
         plan(tmp_path / "none.toml")
-    with pytest.raises(Mistake, match=r"did you mean 'heads'"):
+    with pytest.raises(UserError, match=r"did you mean 'heads'"):
         plan("base", ["model.head=3"])
-    with pytest.raises(Mistake, match=r"at least 1 token"):
+    with pytest.raises(UserError, match=r"at least 1 token"):
         plan("tiny", source_length=0)
-    with pytest.raises(Mistake, match=r"model\.tie"):
+    with pytest.raises(UserError, match=r"model\.tie"):
         plan("tiny", vocabulary=(10, 20))
-    with pytest.raises(Mistake, match=r"heads = 0"):
+    with pytest.raises(UserError, match=r"heads = 0"):
         plan_block(heads=0)
 
 
@@ -318,5 +332,5 @@ def test_mistakes(tmp_path):
 def test_plans_are_json_and_text(what):
     found = plan(what)
     assert json.loads(json.dumps(found.to_json()))["parameters"] == found.parameters
-    page = text(found, by_layer=True)
+    page = render_text(found, by_layer=True)
     assert f"{found.parameters:,}" in page and max(map(len, page.splitlines())) <= 100

@@ -14,15 +14,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard import cli
-from regard.errors import Mistake
+from regard.errors import UserError
+from regard.plan import compare_layer_types, render_text
 from regard.plan import layer_types as layers_file
-from regard.plan import plan_layers, text
-from regard.plan.layer_types import LAYERS, LayersPlan, Sizes, Timing
-from regard.plan.throughput import helpful_threads, take_turns
-from regard.show.figures.style import rendered
-from regard.studies.layer_timing import layers_figure
+from regard.plan.layer_types import LAYER_TYPES, LayerComparison, LayerSizes, LayerTiming
+from regard.plan.throughput import fastest_thread_count, time_interleaved
+from regard.show.figures.style import render
+from regard.studies.layer_timing import plot_layer_types
 
-KINDS = {kind.name: kind for kind in LAYERS}
+KINDS = {kind.name: kind for kind in LAYER_TYPES}
 odd = st.sampled_from([3, 5, 7, 15])
 
 
@@ -40,7 +40,7 @@ odd = st.sampled_from([3, 5, 7, 15])
 )
 def test_the_whole_layers_count_is_torchs(name, n, d, k, r, heads, cell):
     """Exactly, as the layer runs; without the fused kernels of attention and of the LSTM, whose products torch does not see."""
-    sizes, kind = Sizes(n, d, k, r, heads, cell), KINDS[name]
+    sizes, kind = LayerSizes(n, d, k, r, heads, cell), KINDS[name]
     layer = kind.build(sizes)
     with (
         torch.no_grad(),
@@ -58,7 +58,7 @@ TABLE_1 = {"self-attention": (2, 1), "recurrent": (1, 2), "convolutional": (1, 2
 @pytest.mark.parametrize("name, powers", TABLE_1.items())
 @given(n=st.integers(1, 999), d=st.integers(1, 999).map(lambda d: 4 * d), k=odd, r=odd)
 def test_the_core_is_table_1s(name, powers, n, d, k, r):
-    sizes = Sizes(n, d, k, r)
+    sizes = LayerSizes(n, d, k, r)
     factor = {"convolutional": k, "restricted attention": r}.get(name, 1)
     assert KINDS[name].core(sizes) == factor * n ** powers[0] * d ** powers[1]
 
@@ -67,7 +67,7 @@ def test_the_core_is_table_1s(name, powers, n, d, k, r):
 @given(n=st.integers(2, 40), k=odd, r=odd)
 def test_a_signal_takes_the_path_and_not_a_layer_less(name, n, k, r):
     """The first position reaches the last through as many stacked layers as the path is long, and through no fewer."""
-    sizes, kind = Sizes(n, 4, k, r, heads=1), KINDS[name]
+    sizes, kind = LayerSizes(n, 4, k, r, heads=1), KINDS[name]
     torch.set_default_dtype(torch.float64)
     try:
         stack = [kind.build(sizes) for _ in range(kind.path(sizes))]
@@ -84,7 +84,7 @@ def test_a_signal_takes_the_path_and_not_a_layer_less(name, n, k, r):
 
 def test_a_recurrent_signal_passes_every_step():
     """One layer reaches the end, step by step: what comes later cannot be heard earlier."""
-    sizes, kind = Sizes(9, 4), KINDS["recurrent"]
+    sizes, kind = LayerSizes(9, 4), KINDS["recurrent"]
     x = torch.randn(1, 9, 4, requires_grad=True)
     out = kind.build(sizes)(x)
     for i in range(9):
@@ -99,14 +99,14 @@ def test_a_recurrent_signal_passes_every_step():
 def test_calls_take_turns():
     said = []
     calls = [lambda name=name: said.append(name) for name in "abc"]
-    found = take_turns(calls, torch.device("cpu"), repeats=5, shortest=0.0)
+    found = time_interleaved(calls, torch.device("cpu"), repeats=5, shortest=0.0)
     assert [len(times) for times in found] == [5, 5, 5] and all(seconds > 0 for times in found for seconds in times)
     assert "".join(said).endswith("abc" * 5)
 
 
 def test_short_calls_fill_a_turn_and_a_long_session_ends():
     calls = []
-    [times] = take_turns([lambda: calls.append(0)], torch.device("cpu"), repeats=50, shortest=1e-3, seconds=0.0)
+    [times] = time_interleaved([lambda: calls.append(0)], torch.device("cpu"), repeats=50, shortest=1e-3, seconds=0.0)
     assert len(times) == 3 and len(calls) > 30
 
 
@@ -119,24 +119,24 @@ def test_threads_that_get_in_the_way_are_left_out():
     torch.set_num_threads(2)
     try:
         for together, best in ((2e-2, 1), (0.0, 2)):
-            with helpful_threads(partial(wait, together)) as threads:
+            with fastest_thread_count(partial(wait, together)) as threads:
                 assert threads == best == torch.get_num_threads()
             assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
 
 
-def clocked(seconds) -> LayersPlan:
+def clocked(seconds) -> LayerComparison:
     """A plan whose clock is a function of the layer type and the sizes."""
-    sizes = Sizes()
+    sizes = LayerSizes()
     over = {"n": [replace(sizes, n=n) for n in (64, 128, 256, 512)], "d": [replace(sizes, d=d) for d in (64, 128, 256)]}
-    return LayersPlan(
+    return LayerComparison(
         sizes,
         {
             axis: [
-                Timing(kind.name, s.n, s.d, [seconds(kind, s) * wobble for wobble in (1.0, 1.1, 0.9)])
+                LayerTiming(kind.name, s.n, s.d, [seconds(kind, s) * wobble for wobble in (1.0, 1.1, 0.9)])
                 for s in points
-                for kind in LAYERS
+                for kind in LAYER_TYPES
             ]
             for axis, points in over.items()
         },
@@ -164,36 +164,36 @@ def test_an_exponent_that_is_not_the_counts_is_remarked_upon():
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setitem(layers_file.GRID, "cpu", ([8, 16], [8, 16]))
+    monkeypatch.setitem(layers_file.TIMING_GRID, "cpu", ([8, 16], [8, 16]))
 
 
 def test_a_plan_is_text_json_and_a_picture():
-    found = plan_layers(Sizes(n=16, d=8), n=[8, 16, 32], d=[8, 16], repeats=3)
-    assert {(t.n, t.d) for t in found.over["n"]} == {(8, 8), (16, 8), (32, 8)} and len(found.over["d"]) == 2 * len(LAYERS)
-    page = text(found)
+    found = compare_layer_types(LayerSizes(n=16, d=8), n=[8, 16, 32], d=[8, 16], repeats=3)
+    assert {(t.n, t.d) for t in found.over["n"]} == {(8, 8), (16, 8), (32, 8)} and len(found.over["d"]) == 2 * len(LAYER_TYPES)
+    page = render_text(found)
     assert max(map(len, page.splitlines())) <= 100
-    for kind in LAYERS:
+    for kind in LAYER_TYPES:
         assert f"{kind.core(found.sizes):,}" in page and f"{kind.exact(found.sizes):,}" in page
     told = json.loads(json.dumps(found.to_json()))
-    assert [row["exact_multiplications"] for row in told["layers"]] == [kind.exact(found.sizes) for kind in LAYERS]
-    assert len(told["times"]) == 5 * len(LAYERS) and all(len(row["seconds"]) == 3 for row in told["times"])
-    assert rendered(layers_figure(found), "svg") == rendered(layers_figure(found), "svg")
+    assert [row["exact_multiplications"] for row in told["layers"]] == [kind.exact(found.sizes) for kind in LAYER_TYPES]
+    assert len(told["times"]) == 5 * len(LAYER_TYPES) and all(len(row["seconds"]) == 3 for row in told["times"])
+    assert render(plot_layer_types(found), "svg") == render(plot_layer_types(found), "svg")
 
 
 def test_without_a_clock_there_is_only_the_table():
-    found = plan_layers(measure=False)
-    assert found.slopes == [] and "Milliseconds" not in text(found) and "67,108,864" in text(found)
+    found = compare_layer_types(measure=False)
+    assert found.slopes == [] and "Milliseconds" not in render_text(found) and "67,108,864" in render_text(found)
 
 
 @pytest.mark.parametrize("wrong", [dict(k=4), dict(k=1), dict(r=2), dict(n=0), dict(d=6), dict(cell="elman")])
 def test_sizes_no_layer_can_have(wrong):
-    with pytest.raises(Mistake, match=next(iter(wrong))):
-        plan_layers(Sizes(**wrong), measure=False)
+    with pytest.raises(UserError, match=next(iter(wrong))):
+        compare_layer_types(LayerSizes(**wrong), measure=False)
 
 
 def test_growth_needs_two_sizes():
-    with pytest.raises(Mistake, match="at least two sizes"):
-        plan_layers(n=[64])
+    with pytest.raises(UserError, match="at least two sizes"):
+        compare_layer_types(n=[64])
 
 
 def command(monkeypatch, capsys, *words):

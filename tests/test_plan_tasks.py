@@ -8,9 +8,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from regard import plan as planning
 from regard import recipe as recipes
 from regard.models.registry import MODELS
-from regard.models.vit import Vit
-from regard.plan.memory import activations
-from regard.plan.modules import parts, total
+from regard.models.vit import VitClassifier
+from regard.plan.flops import count_components, total_cost
+from regard.plan.memory import activation_bytes
 
 PUBLISHED = {
     "gpt2": 124_439_808,
@@ -64,7 +64,7 @@ RECIPES = {
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_multiplications_are_those_that_are_done(name):
-    recipe = recipes.build({"data": {"world": {}}, **RECIPES[name]})
+    recipe = recipes.build_recipe({"data": {"world": {}}, **RECIPES[name]})
     sizes = (50,) if recipe.task in ("language", "masked", "answer") else (50, 3)
     model = MODELS[recipe.task]["transformer"](recipe.model, *sizes).eval()
     text, n = torch.randint(4, 50, (1, 12)), torch.tensor([12])
@@ -73,25 +73,25 @@ def test_the_multiplications_are_those_that_are_done(name):
         inputs = (text, n, torch.zeros_like(text), torch.tensor([1]))
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
         model(*inputs)
-    assert 2 * total(parts(model, 12, 12)).multiplications == counter.get_total_flops()
+    assert 2 * total_cost(count_components(model, 12, 12)).multiplications == counter.get_total_flops()
 
 
-VIT = {"kind": "vit", "layers": 2, "width": 16, "heads": 2, "feed_forward": 32, "patch": [4, 2]}
+VIT = {"kind": "vit", "layers": 2, "width": 16, "heads": 2, "feed_forward": 32, "patch_size": [4, 2]}
 PICTURES = {"train": ["train"], "valid": ["valid"], "size": [8, 12]}
 
 
 @pytest.mark.parametrize("model", [{}, {"pool": "mean"}, {"distilled": "head"}, {"layer_scale": 0.1}], ids=str)
 def test_the_multiplications_of_a_picture_are_those_that_are_done(model):
-    recipe = recipes.build({"task": "classify", "data": PICTURES, "model": {**VIT, **model}})
+    recipe = recipes.build_recipe({"task": "classify", "data": PICTURES, "model": {**VIT, **model}})
     found = planning.plan(recipe)
-    model = Vit(recipe.model, (8, 12), 1000).eval()
+    model = VitClassifier(recipe.model, (8, 12), 1000).eval()
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
         model(torch.zeros(1, 3, 8, 12))
     assert 2 * found.total.multiplications == counter.get_total_flops()
     assert found.parameters == sum(p.numel() for p in model.parameters())
-    assert found.lengths[0] == model.layers_of(torch.zeros(1, 3, 8, 12))[0].size(1)
+    assert found.lengths[0] == model.hidden_states(torch.zeros(1, 3, 8, 12))[0].size(1)
     assert found.tokens_a_step == 256 * found.lengths[0]
-    page = planning.text(found, by_layer=True)
+    page = planning.render_text(found, by_layer=True)
     assert "pictures of 8 × 12 pixels" in page and "1,000 labels assumed" in page and "patches" in page
 
 
@@ -113,13 +113,13 @@ SMALL_CNN = {"kind": "cnn", "widths": [8, 12, 16], "strides": [2, 1, 2]}
 )
 def test_the_multiplications_of_a_caption_are_those_that_are_done(encoder, decoder):
     size = (32, 64) if encoder["kind"] == "efficientnet-lite0" else (8, 12)
-    recipe = recipes.build(
+    recipe = recipes.build_recipe(
         {
             "task": "caption",
             "data": {**PICTURES, "size": size},
             "tokens": {"size": 50},
             "model": {"encoder": encoder, "decoder": decoder},
-            "train": {"pictures_per_batch": 64},
+            "train": {"images_per_batch": 64},
         }
     )
     found = planning.plan(recipe, target_length=7)
@@ -134,14 +134,14 @@ def test_the_multiplications_of_a_caption_are_those_that_are_done(encoder, decod
     scores = 6 * 7 * found.lengths[0] if decoder["kind"] == "lstm" else 0  # of a matrix and a vector, unseen by torch
     assert 2 * (found.total.multiplications - scores) == counter.get_total_flops()
     assert found.parameters == sum(p.numel() for p in model.parameters())
-    assert "texts of 7 tokens" in planning.text(found) and "frozen" not in planning.text(found)
+    assert "texts of 7 tokens" in planning.render_text(found) and "frozen" not in planning.render_text(found)
 
 
 def test_the_multiplications_of_a_tower_of_convolutions():
-    recipe = recipes.build(
-        {"task": "contrast", "data": PICTURES, "tokens": {"size": 50}, "model": {"space": 8, "image": SMALL_CNN}}
+    recipe = recipes.build_recipe(
+        {"task": "contrastive", "data": PICTURES, "tokens": {"size": 50}, "model": {"projection_width": 8, "image": SMALL_CNN}}
     )
-    model = MODELS["contrast"]["clip"](recipe.model, (8, 12), 50).eval()
+    model = MODELS["contrastive"]["clip"](recipe.model, (8, 12), 50).eval()
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
         model(torch.zeros(1, 3, 8, 12), torch.zeros(1, 77, dtype=torch.long), torch.tensor([77]))
     assert 2 * planning.plan(recipe).total.multiplications == counter.get_total_flops()
@@ -151,17 +151,17 @@ def test_the_multiplications_of_a_tower_of_convolutions():
 def test_the_multiplications_and_the_memory_of_a_pair(activation):
     text = {"layers": 1, "width": 16, "heads": 2, "activation": activation}
     towers = {"image": {**VIT, "activation": activation}, "text": text}
-    recipe = recipes.build(
+    recipe = recipes.build_recipe(
         {
-            "task": "contrast",
+            "task": "contrastive",
             "data": PICTURES,
-            "model": {"space": 8, **towers},
+            "model": {"projection_width": 8, **towers},
             "tokens": {"size": 50},
-            "train": {"pictures_per_batch": 64},
+            "train": {"images_per_batch": 64},
         }
     )
     found = planning.plan(recipe)
-    model = MODELS["contrast"]["clip"](recipe.model, (8, 12), 50).train()
+    model = MODELS["contrastive"]["clip"](recipe.model, (8, 12), 50).train()
     pair = torch.zeros(1, 3, 8, 12), torch.zeros(1, 77, dtype=torch.long), torch.tensor([77])
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
         model(*pair)
@@ -174,16 +174,16 @@ def test_the_multiplications_and_the_memory_of_a_pair(activation):
         model(*(part.expand(8, *part.shape[1:]) for part in pair))
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     bytes_kept = sum(t.untyped_storage().nbytes() for at, t in kept.items() if at not in weights)
-    assert activations(model, 13, 77, False) == pytest.approx(bytes_kept / 8, rel=0.1)
-    page = planning.text(found, by_layer=True)
+    assert activation_bytes(model, 13, 77, False) == pytest.approx(bytes_kept / 8, rel=0.1)
+    page = planning.render_text(found, by_layer=True)
     assert "13 positions, and texts of 77 tokens" in page and "image, 2 layers" in page and "vocabulary 50" in page
 
 
 @pytest.mark.parametrize("bf16", [False, True])
 @pytest.mark.parametrize("model", [{}, {"layer_scale": 0.1}, {"pool": "mean", "positions": {"kind": "sinusoidal"}}], ids=str)
 def test_the_memory_of_a_picture_is_what_autograd_keeps(model, bf16):
-    settings = recipes.VitModel(kind="vit", layers=3, width=64, heads=4, feed_forward=256, patch=4, **model)
-    vit = Vit(settings, (32, 32), 10, recipes.Regularize(dropout=0.0, drop_path=0.1)).train()
+    settings = recipes.VitModel(kind="vit", layers=3, width=64, heads=4, feed_forward=256, patch_size=4, **model)
+    vit = VitClassifier(settings, (32, 32), 10, recipes.Regularization(dropout=0.0, drop_path=0.1)).train()
     weights, kept = {p.untyped_storage().data_ptr() for p in vit.parameters()}, {}
 
     def keep(tensor):
@@ -197,7 +197,7 @@ def test_the_memory_of_a_picture_is_what_autograd_keeps(model, bf16):
         vit(torch.zeros(8, 3, 32, 32, dtype=torch.uint8))
     copies = 2 * sum(m.weight.numel() for m in vit.modules() if isinstance(m, torch.nn.Linear | torch.nn.Conv2d)) if bf16 else 0
     n = settings.length((32, 32))
-    assert activations(vit, n, n, bf16) == pytest.approx((sum(size for size, _ in kept.values()) - copies) / 8, rel=0.04)
+    assert activation_bytes(vit, n, n, bf16) == pytest.approx((sum(size for size, _ in kept.values()) - copies) / 8, rel=0.04)
 
 
 @pytest.mark.parametrize(
@@ -210,27 +210,27 @@ def test_the_memory_of_a_picture_is_what_autograd_keeps(model, bf16):
         {"model": {"kind": "recurrent"}},
         {"task": "regress"},
         {"task": "answer"},
-        {"task": "corrupted", "model": {"preset": "t5-tiny"}},
+        {"task": "span-corruption", "model": {"preset": "t5-tiny"}},
         {"model": {"kind": "recurrent", "decoder": "luong", "attention": "none"}},
         {"model": {"kind": "universal", "width": 64, "heads": 4}},
-        {"task": "corrupted", "model": {"preset": "t5-tiny"}},
+        {"task": "span-corruption", "model": {"preset": "t5-tiny"}},
         {"task": "regress", "model": {"kind": "transformer"}},
         {"task": "text-to-text", "model": {"preset": "t5-tiny"}, "data": {"tasks": {"a": {"prefix": "a: ", "world": {}}}}},
     ],
     ids=str,
 )
 def test_every_kind_is_planned_and_told(settings):
-    recipe = recipes.build({"data": {"world": {}}, **settings})
+    recipe = recipes.build_recipe({"data": {"world": {}}, **settings})
     found = planning.plan(recipe)
     assert found.flops > 0 and all(sum(sizes.values()) > 0 for sizes in found.memory.values())
-    model = planning.planner.build_on_paper(recipe, found.vocabulary)
+    model = planning.planner.build_on_meta(recipe, found.vocabulary)
     assert found.parameters == sum(p.numel() for p in model.parameters())
-    assert "total" in planning.text(found) and "total" in planning.text(found, by_layer=True)
+    assert "total" in planning.render_text(found) and "total" in planning.render_text(found, by_layer=True)
 
 
 def test_longer_texts_cost_attention_more_than_in_proportion():
     short, long = (planning.plan("gpt2", source_length=n, target_length=n).flops_a_token for n in (512, 1024))
     assert long > short
-    lstm = recipes.build({"task": "language", "data": {"world": {}}})
+    lstm = recipes.build_recipe({"task": "language", "data": {"world": {}}})
     short, long = (planning.plan(lstm, source_length=n, target_length=n).flops_a_token for n in (64, 128))
     assert long == short

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.errors import Mistake
-from regard.recipe import PRESETS, Recipe, build, parse, read
+from regard.errors import UserError
+from regard.recipe import PRESETS, Recipe, build_recipe, parse_recipe, read_recipe
 
 ROOT = Path(__file__).parent.parent
 WORLD = "[data.world]\n"
@@ -16,8 +16,8 @@ WORLD = "[data.world]\n"
 
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.toml")), ids=lambda path: path.stem)
 def test_every_recipe_shipped_is_valid_and_says_its_launch_line(path):
-    recipe = read(path)
-    assert parse(recipe.to_toml()) == recipe, "resolved settings are a recipe again"
+    recipe = read_recipe(path)
+    assert parse_recipe(recipe.to_toml()) == recipe, "resolved settings are a recipe again"
     assert path.read_text().startswith("#")
 
 
@@ -64,30 +64,30 @@ def test_every_recipe_shipped_is_valid_and_says_its_launch_line(path):
     ],
 )
 def test_mistakes_name_the_setting_the_value_and_the_cure(text, overrides, said):
-    with pytest.raises(Mistake, match=said) as caught:
-        parse(text, overrides, name="r.toml")
+    with pytest.raises(UserError, match=said) as caught:
+        parse_recipe(text, overrides, name="r.toml")
     assert "\n" not in str(caught.value)
 
 
 def test_a_preset_is_filled_in_and_any_field_overridden():
-    recipe = parse(WORLD + "[model]\npreset = 'base'\nheads = 16")
+    recipe = parse_recipe(WORLD + "[model]\npreset = 'base'\nheads = 16")
     assert (recipe.model.width, recipe.model.heads) == (PRESETS["base"]["width"], 16)
 
 
 def test_overrides_are_toml_or_plain_words():
-    recipe = parse(WORLD, ["train.steps=7", "data.origin=my own", "model.norm_first=true", "model.preset=tiny"])
+    recipe = parse_recipe(WORLD, ["train.steps=7", "data.origin=my own", "model.norm_first=true", "model.preset=tiny"])
     assert (recipe.train.steps, recipe.data.origin, recipe.model.norm_first, recipe.model.width) == (7, "my own", True, 128)
 
 
 def test_the_digest_follows_the_settings_and_not_the_place_of_the_data():
-    one = build({"data": {"root": "a", "train": ["x", "y"], "held_out": 3}})
-    assert one.digest() == build({"data": {"root": "b", "train": ["x", "y"], "held_out": 3}}).digest()
-    assert one.digest() != build({"data": {"root": "a", "train": ["x", "y"], "held_out": 4}}).digest()
+    one = build_recipe({"data": {"root": "a", "train": ["x", "y"], "held_out": 3}})
+    assert one.digest() == build_recipe({"data": {"root": "b", "train": ["x", "y"], "held_out": 3}}).digest()
+    assert one.digest() != build_recipe({"data": {"root": "a", "train": ["x", "y"], "held_out": 4}}).digest()
 
 
 def test_settings_are_frozen():
     with pytest.raises(ValueError):
-        parse(WORLD).train.steps = 3
+        parse_recipe(WORLD).train.steps = 3
 
 
 NAMES = st.sampled_from([*Recipe.model_fields, "kind", "x"])
@@ -101,16 +101,16 @@ NAMES = st.sampled_from([*Recipe.model_fields, "kind", "x"])
 )
 def test_whatever_is_in_a_recipe_is_accepted_or_a_mistake_in_one_line(settings):
     try:
-        build(settings if isinstance(settings, dict) else {"data": settings})
-    except Mistake as mistake:
+        build_recipe(settings if isinstance(settings, dict) else {"data": settings})
+    except UserError as mistake:
         assert "\n" not in str(mistake)
 
 
 def test_a_missing_recipe_and_a_folder_are_mistakes(tmp_path):
     for path, said in [(tmp_path / "no.toml", "no recipe at"), (tmp_path, "is a folder")]:
-        with pytest.raises(Mistake, match=said):
-            read(path)
+        with pytest.raises(UserError, match=said):
+            read_recipe(path)
 
 
 def test_toml_written_is_toml():
-    assert tomllib.loads(parse(WORLD).to_toml())["data"]["world"]["level"] == 1
+    assert tomllib.loads(parse_recipe(WORLD).to_toml())["data"]["world"]["level"] == 1

@@ -28,12 +28,12 @@ print(weights[0])
 # 112 and 96; divided by √64 = 8, that is 14 and 12.
 
 # %%
-from regard.attention.core import Dot, attention_weights
+from regard.attention.core import DotProductScore, attention_weights
 
 query = torch.ones(1, 1, 1, 64)
 keys = torch.stack([torch.full((64,), 112 / 64), torch.full((64,), 96 / 64)])[None, None]
 for name, scale in (("q·k", 1.0), ("q·k / √64", None)):
-    first, second = Dot(scale)(query, keys).flatten().tolist()
+    first, second = DotProductScore(scale)(query, keys).flatten().tolist()
     one, other = attention_weights(query, keys, scale=scale).flatten().tolist()
     print(f"{name:9}  scores {first:g}, {second:g}  weights {one:.2f}, {other:.2f}")
 
@@ -68,7 +68,7 @@ for scores in ((112, 96), (14, 12)):
 # %%
 from helpers import figure
 
-from regard.show.figures.gradients import gradients
+from regard.show.figures.gradients import softmax_gradients
 
 
 def max_derivative(width, scale):
@@ -82,7 +82,7 @@ def max_derivative(width, scale):
 
 widths = [4, 16, 64, 256, 1024]
 drawn = {name: [max_derivative(width, scale) for width in widths] for name, scale in (("q·k / √dₖ", None), ("q·k", 1.0))}
-figure(gradients(widths, drawn), "gradients.svg")
+figure(softmax_gradients(widths, drawn), "gradients.svg")
 
 # %% [markdown]
 # Scaled, the gradient through the softmax does not depend on the width; unscaled, it falls with the width (the line is

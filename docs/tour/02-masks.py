@@ -33,10 +33,10 @@ print(weights)
 # %%
 from helpers import figure
 
-from regard.show.figures.matrix import alignment
+from regard.show.figures.matrix import attention_matrix
 
 words = ["she", "saw", "the", "goat"]
-figure(alignment(weights.numpy(), words, words), "masked.svg")
+figure(attention_matrix(weights.numpy(), words, words), "masked.svg")
 
 # %% [markdown]
 # The first word can only attend to itself; every row adds up to one; right of the diagonal all weights are 0.

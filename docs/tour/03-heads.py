@@ -12,10 +12,10 @@
 # The more heads there are, the narrower each is, so that several heads cost as much as one.
 
 # %%
-from regard.attention.multihead import MultiHead
+from regard.attention.multihead import MultiHeadAttention
 
 for heads in (1, 4, 8):
-    layer = MultiHead(width=128, heads=heads)
+    layer = MultiHeadAttention(width=128, heads=heads)
     parameters = sum(part.numel() for part in layer.parameters())
     print(f"{heads} of width {128 // heads:3}: {parameters:,} parameters")
 

@@ -29,11 +29,11 @@ for name, y in after.items():
 # %%
 from helpers import figure
 
-from regard.show.figures.norms import norms
+from regard.show.figures.norms import norm_figure
 
 panels = {name: y.flatten(0, 1).numpy() for name, y in {"before": x, **after}.items()}
 words = ["the", "old", "goat", "sleeps", "she", "saw", "a", "fox"]
-figure(norms(panels, words, breaks=[4], outlined={"layer norm": "row", "batch norm": "column"}), "norms.svg")
+figure(norm_figure(panels, words, breaks=[4], outlined={"layer norm": "row", "batch norm": "column"}), "norms.svg")
 
 # %% [markdown]
 # The outline marks what one mean is computed over. Layer norm normalises the large word and keeps the large feature;

@@ -24,8 +24,8 @@ regard('show translator "The goat finds the cake under the sofa because it is ba
 
 # %%
 from regard.run.load import load
-from regard.show.figures.matrix import alignment
-from regard.tasks.gold import align_gold, alignment_head
+from regard.show.figures.matrix import attention_matrix
+from regard.tasks.gold import align_gold, best_alignment_head
 from regard.worlds import bilingual
 
 
@@ -34,12 +34,12 @@ def crosses(links):
 
 
 run = load(folder, device="cpu")
-layer, head = alignment_head(run)
-tests = bilingual.generate(50, seed=1, level=1, split="test", share=0.5)
+layer, head = best_alignment_head(run)
+tests = bilingual.generate(50, seed=1, level=1, split="test", pronoun_fraction=0.5)
 pair = next(pair for pair in tests if crosses(pair.alignment))
 found = next(align_gold(run, [pair]))
 weights, name = found.view(layer, head)
-figure(alignment(weights, found.source, found.target, gold=pair.alignment, title=name), "gold.svg")
+figure(attention_matrix(weights, found.source, found.target, gold=pair.alignment, title=name), "gold.svg")
 
 # %% [markdown]
 # The model was never trained on alignments. The alignment error rate measures how far its links are from the gold

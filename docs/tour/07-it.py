@@ -50,11 +50,11 @@ print(f"without it, the log-probability of the right pronoun falls by {heads.pro
 # %%
 import numpy as np
 
-from regard.show.figures.matrix import alignment
+from regard.show.figures.matrix import attention_matrix
 from regard.tasks.gold import align_gold
 from regard.worlds import bilingual
 
-tests = bilingual.generate(200, seed=1, level=1, split="test", share=0.5)
+tests = bilingual.generate(200, seed=1, level=1, split="test", pronoun_fraction=0.5)
 tests = [pair for pair in tests if any(len(it.candidates) == 3 for it in pair.pronouns)]
 kind = "cross" if "cross" in best.place else "encoder"
 layer, seen, names, meant = int(best.place.split(".")[2]), [], [], []
@@ -69,7 +69,7 @@ for pair, found in zip(tests, align_gold(run, tests, kind)):
 seen = np.clip(seen, 0, 1)
 columns = ["first noun", "second noun", "third noun", "it", "all others"]
 gold = [(noun, row) for row, noun in enumerate(meant[:12])]
-figure(alignment(seen[:12], columns, names[:12], gold=gold, truth="the antecedent"), "it.svg")
+figure(attention_matrix(seen[:12], columns, names[:12], gold=gold, truth="the antecedent"), "it.svg")
 
 # %% [markdown]
 # Of the three nouns it attends mostly to the antecedent, or to none. Over all such sentences, and the resulting
@@ -84,7 +84,7 @@ print(
     f'{seen[:, :3].sum(1).mean() - right:.2f}, on "it" {seen[:, 3].mean():.2f}',
 )
 said = json.loads((folder / "scores.json").read_text())["test"]["pronouns"]
-guesses = bilingual.baselines(tests)
+guesses = bilingual.pronoun_baselines(tests)
 print(
     f"pronouns that are right: {said['score']:.0f}%, by always taking",
     ", ".join(f"the {name} {share:.0%}" for name, share in guesses.items()),

@@ -27,13 +27,16 @@ regard("caption captioner shapes-1.png shapes-2.png shapes-4.png --out looks.png
 
 # %%
 from regard.run.load import load
-from regard.show.figures.overlay import Shown, looks
+from regard.show.figures.overlay import ImageAttention, image_attention_figure
 
 run = load(folder, device="cpu")
 chosen = [tests[3], tests[4]]
 captions = [test.captions[0].text for test in chosen]
 found = run.look([FOLDER / "shapes-4.png", FOLDER / "shapes-5.png"], captions)
-figure(looks([Shown(test.pixels(), look.words, look.weights) for test, look in zip(chosen, found)]), "read.png")
+figure(
+    image_attention_figure([ImageAttention(test.pixels(), look.words, look.weights) for test, look in zip(chosen, found)]),
+    "read.png",
+)
 
 # %% [markdown]
 # The attention moves with the words from one shape to the other, though not cleanly: a model as small as this often

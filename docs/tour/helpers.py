@@ -10,7 +10,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from regard.show.figures.style import save
+from regard.show.figures.style import save_figure
 
 FOLDER = Path(__file__).parents[2] / "build" / "tour"
 """Where the commands run and the figures are written."""
@@ -54,7 +54,7 @@ def run_command(command: str) -> str:
 
 def figure(drawn: Figure, name: str) -> FigureFile:
     """Save a figure that a page drew beside those of the commands."""
-    save(drawn, FOLDER / name)
+    save_figure(drawn, FOLDER / name)
     return FigureFile(FOLDER / name, "drawn by this page")
 
 

@@ -10,7 +10,7 @@ regard.train("recipe.toml")               make a run
 from importlib import import_module
 from typing import Any
 
-from regard.errors import Mistake
+from regard.errors import UserError
 
 PUBLIC = {
     "Mask": "regard.attention.masks",
@@ -31,10 +31,10 @@ PUBLIC = {
 __version__ = "0.1.0"
 __all__ = [
     "Mask",
-    "Mistake",
     "Recipe",
     "Record",
     "Run",
+    "UserError",
     "__version__",
     "attend",
     "context_attention",

@@ -4,7 +4,7 @@ Everything may import this module; it imports nothing.
 """
 
 
-class Mistake(Exception):
+class UserError(Exception):
     """A mistake of the user's: names the file:line or setting, the value, and the cure. The CLI prints it and exits 2."""
 
 

@@ -5,34 +5,34 @@ import os
 import shutil
 from pathlib import Path
 
-from regard.errors import Mistake
+from regard.errors import UserError
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def replace_file(path: Path, data: bytes | str) -> None:
+def atomic_write(path: Path, data: bytes | str) -> None:
     """Put data in a file's place in one move."""
     data = data.encode() if isinstance(data, str) else data
     aside = path.with_name(f".{path.name}.writing")
     try:
         require_space(path.parent, len(data))
-        write_durably(aside, data)
+        write_and_fsync(aside, data)
         aside.replace(path)
     except OSError as error:
-        raise disk_mistake(path, len(data), error) from None
+        raise disk_error(path, len(data), error) from None
     finally:
         aside.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    fsync_folder(path.parent)
 
 
-def write_durably(path: Path, data: bytes) -> None:
+def write_and_fsync(path: Path, data: bytes) -> None:
     with path.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
 
 
-def sync_folder(folder: Path) -> None:
+def fsync_folder(folder: Path) -> None:
     """Make a rename durable; systems that cannot open a folder (Windows) do without."""
     try:
         handle = os.open(folder, os.O_RDONLY)
@@ -63,7 +63,7 @@ def replace_folder(path: Path, aside: Path) -> None:
     shutil.rmtree(before, ignore_errors=True)
 
 
-def sweep(folder: Path) -> None:
+def clean_up_partial_writes(folder: Path) -> None:
     """Take away what a killed process left half-written or half-removed, and put back what it had not replaced yet."""
     for before in folder.glob(".replaced-*"):
         if not (place := folder / before.name.removeprefix(".replaced-")).exists():
@@ -79,13 +79,13 @@ def require_space(folder: Path, needed: int) -> None:
         raise OSError(errno.ENOSPC, f"{needed:,} bytes are needed, {free:,} are free")
 
 
-def disk_mistake(path: Path, needed: int, error: OSError) -> Mistake:
-    if error.errno not in FULL:
-        return Mistake(f"cannot write {path}: {error.strerror or error}")
+def disk_error(path: Path, needed: int, error: OSError) -> UserError:
+    if error.errno not in DISK_FULL_ERRNOS:
+        return UserError(f"cannot write {path}: {error.strerror or error}")
     try:
         free = f"{shutil.disk_usage(path.parent).free:,}"
     except OSError:
         free = "unknown"
-    return Mistake(
+    return UserError(
         f"cannot write {path}: the disk is full ({needed:,} bytes needed, {free} free); make room and resume, nothing is lost"
     )

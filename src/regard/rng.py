@@ -3,7 +3,7 @@
 import numpy as np
 
 
-def mix(*keys: int | np.ndarray) -> np.ndarray:
+def hash64(*keys: int | np.ndarray) -> np.ndarray:
     """Well-mixed 64-bit numbers from integers and arrays of them (splitmix64, Steele et al. 2014)."""
     state = np.zeros((), np.uint64)
     with np.errstate(over="ignore"):
@@ -15,6 +15,6 @@ def mix(*keys: int | np.ndarray) -> np.ndarray:
     return state
 
 
-def uniform(*keys: int | np.ndarray) -> np.ndarray:
+def hash_uniform(*keys: int | np.ndarray) -> np.ndarray:
     """Numbers in [0, 1)."""
-    return (mix(*keys) >> np.uint64(11)) * 2.0**-53
+    return (hash64(*keys) >> np.uint64(11)) * 2.0**-53

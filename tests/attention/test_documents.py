@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from regard.attention import core
 from regard.attention.core import attend
-from regard.attention.documents import find_documents
 from regard.attention.masks import Mask
+from regard.attention.sparse_attention import locate_documents
 
 
 @st.composite
@@ -28,7 +28,7 @@ def test_within_documents_equals_the_written_out_equation(documents, causal, hea
     )
     mask = Mask(causal=causal, documents=documents)
     plain = attend(q, k, v, mask=mask, weights=True)[0]
-    within = core.attend_within(q, k, v, mask.packed, causal=causal)
+    within = core.attend_documents(q, k, v, mask.packed, causal=causal)
     seed = torch.randn_like(plain)
     for one, other in zip(
         (within, *torch.autograd.grad((within * seed).sum(), (q, k, v))),
@@ -49,8 +49,8 @@ def test_within_documents_equals_the_written_out_equation(documents, causal, hea
     ids=["short", "causal", "long", "window", "bias"],
 )
 def test_the_structure_decides_the_path_and_the_path_nothing(mask, bias, expected, monkeypatch):
-    taken, within = [], core.attend_within
-    monkeypatch.setattr(core, "attend_within", lambda *given, **options: taken.append(1) or within(*given, **options))
+    taken, within = [], core.attend_documents
+    monkeypatch.setattr(core, "attend_documents", lambda *given, **options: taken.append(1) or within(*given, **options))
     q, k, v = (torch.randn(1, 2, 32, 4, dtype=torch.float64) for _ in range(3))
     added = torch.randn(2, 32, 32, dtype=torch.float64) if bias else None
     torch.testing.assert_close(
@@ -61,7 +61,7 @@ def test_the_structure_decides_the_path_and_the_path_nothing(mask, bias, expecte
 
 @given(numbered())
 def test_places_are_counted_within_documents(documents):
-    found = find_documents(documents)
+    found = locate_documents(documents)
     for row, places in zip(documents.tolist(), found.place.tolist()):
         assert places == [row[:i].count(number) for i, number in enumerate(row)]
     assert found.starts[-1] == documents.numel() and found.longest == int(found.starts.diff().max())

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 from torch import Tensor
 
-from regard.attention.record import KEEP
+from regard.attention.lazy_maps import REDUCTIONS
 from regard.attention.record_file import Record
 from regard.attention.watch import watch
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.models.transformer import Transformer
 from regard.recipe import TransformerModel
 
@@ -42,31 +42,31 @@ def seen_by(model, **options):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"heads": [1]}, {"rows": [0, -1]}, {"budget": 200}, *({"budget": 700, "keep": keep} for keep in KEEP)],
+    [{}, {"heads": [1]}, {"rows": [0, -1]}, {"budget": 200}, *({"budget": 700, "keep": keep} for keep in REDUCTIONS)],
     ids=str,
 )
 def test_what_is_written_is_read(model, tmp_path, options):
     seen, inputs = seen_by(model, **options)
-    made = seen.record(TOKENS, model=model, inputs=inputs)
+    made = seen.to_record(TOKENS, model=model, inputs=inputs)
     made.write(tmp_path / "a.attn")
     read = Record.read(tmp_path / "a.attn")
-    assert (read.tokens, read.model, read.inputs) == (made.tokens, made.model, made.inputs) and list(read.places) == seen.places()
-    for name, place in read.places.items():
-        np.testing.assert_array_equal(place.weights(), made.places[name].weights())
-        assert place.dropped == seen.dropped.get(name, "") == made.places[name].dropped
+    assert (read.tokens, read.model, read.inputs) == (made.tokens, made.model, made.inputs) and list(read.modules) == seen.names()
+    for name, place in read.modules.items():
+        np.testing.assert_array_equal(place.weights(), made.modules[name].weights())
+        assert place.dropped == seen.dropped.get(name, "") == made.modules[name].dropped
         assert place.heads == options.get("heads", [0, 1]) and place.layer == int(name.split(".")[2])
         if not place.dropped:
             np.testing.assert_array_equal(place.weights(), seen[name].numpy())
-    cross = read.places["decoder.blocks.1.cross_attention"]
+    cross = read.modules["decoder.blocks.1.cross_attention"]
     assert (cross.kind, cross.queries, cross.keys) == ("cross", "target", "source")
     assert [path.name for path in tmp_path.iterdir()] == ["a.attn"]
 
 
 def test_a_bfloat16_record_is_written_exactly(model, tmp_path):
     seen, _ = seen_by(Transformer(model.settings, 20, 20).bfloat16())
-    seen.record().write(tmp_path / "a.attn")
-    read = Record.read(tmp_path / "a.attn").places
-    assert all(np.array_equal(read[name].weights(), seen[name].float().numpy()) for name in seen.places())
+    seen.to_record().write(tmp_path / "a.attn")
+    read = Record.read(tmp_path / "a.attn").modules
+    assert all(np.array_equal(read[name].weights(), seen[name].float().numpy()) for name in seen.names())
 
 
 def test_hashes_tell_models_and_inputs_apart(model):
@@ -74,16 +74,16 @@ def test_hashes_tell_models_and_inputs_apart(model):
     torch.manual_seed(1)
     other = Transformer(model.settings, 20, 20)
     changed = inputs | {"source": inputs["source"] + 1}
-    one, same = (seen.record(model=model, inputs=inputs) for _ in range(2))
-    two = seen.record(model=other, inputs=changed)
+    one, same = (seen.to_record(model=model, inputs=inputs) for _ in range(2))
+    two = seen.to_record(model=other, inputs=changed)
     assert (one.model, one.inputs) == (same.model, same.inputs) and one.model != two.model and one.inputs != two.inputs
 
 
 def test_it_is_read_without_torch(model, tmp_path):
-    seen_by(model, budget=3000, keep="top")[0].record(TOKENS).write(tmp_path / "a.attn")
+    seen_by(model, budget=3000, keep="top")[0].to_record(TOKENS).write(tmp_path / "a.attn")
     code = (
         "import sys; sys.modules['torch'] = None; from regard.attention.record_file import Record; "
-        "print(sum(place.weights().shape[0] for place in Record.read(sys.argv[1]).places.values()))"
+        "print(sum(place.weights().shape[0] for place in Record.read(sys.argv[1]).modules.values()))"
     )
     done = subprocess.run([sys.executable, "-c", code, tmp_path / "a.attn"], capture_output=True, text=True, check=False)
     assert done.stdout == "12\n", done.stderr
@@ -112,34 +112,34 @@ def test_a_broken_file_is_said_in_one_line(broken, data):
                 break
             at = at[key]
         save_file(arrays, path, metadata={"attn": json.dumps(said)})
-        assert about.places
+        assert about.modules
     try:
-        for place in Record.read(path).places.values():
+        for place in Record.read(path).modules.values():
             assert (type(place.layer or 0), type(place.name), type(place.keys), type(place.dropped)) == (int, str, str, str)
             assert all(type(head) is int for head in place.heads) and sum(place.calls[0].shape) < 100
-    except Mistake as mistake:
+    except UserError as mistake:
         assert str(mistake).startswith(str(path)) and "\n" not in str(mistake)
 
 
 @pytest.fixture(scope="module")
 def broken(model, tmp_path_factory):
     path = tmp_path_factory.mktemp("files") / "a.attn"
-    seen_by(model, budget=900, keep="top")[0].record(TOKENS).write(path)
+    seen_by(model, budget=900, keep="top")[0].to_record(TOKENS).write(path)
     return path, path.read_bytes()
 
 
 def test_other_files_and_other_versions_are_refused(model, tmp_path):
     path = tmp_path / "a.attn"
-    with pytest.raises(Mistake, match="no such file"):
+    with pytest.raises(UserError, match="no such file"):
         Record.read(path)
     save_file({"a": np.zeros(3)}, path)
-    with pytest.raises(Mistake, match="no record of attention"):
+    with pytest.raises(UserError, match="no record of attention"):
         Record.read(path)
     save_file({}, path, metadata={"attn": json.dumps({"version": 2})})
-    with pytest.raises(Mistake, match="version 2; this regard reads version 1"):
+    with pytest.raises(UserError, match="version 2; this regard reads version 1"):
         Record.read(path)
-    with pytest.raises(Mistake, match="cannot be written"):
-        seen_by(model)[0].record().write(tmp_path / "no" / "a.attn")
+    with pytest.raises(UserError, match="cannot be written"):
+        seen_by(model)[0].to_record().write(tmp_path / "no" / "a.attn")
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_a_record_that_contradicts_itself_is_refused(broken, wrong, problem):
     said = json.loads(json.loads(whole[8 : 8 + int.from_bytes(whole[:8], "little")])["__metadata__"]["attn"])
     wrong(arrays, said)
     save_file(arrays, path, metadata={"attn": json.dumps(said)})
-    with pytest.raises(Mistake, match=problem):
+    with pytest.raises(UserError, match=problem):
         Record.read(path)
 
 
@@ -176,8 +176,8 @@ def test_a_record_that_contradicts_itself_is_refused(broken, wrong, problem):
     ],
 )
 def test_tokens_that_do_not_fit_are_refused(model, tokens, problem):
-    with pytest.raises(Mistake, match=problem):
-        seen_by(model)[0].record(tokens)
+    with pytest.raises(UserError, match=problem):
+        seen_by(model)[0].to_record(tokens)
 
 
 def test_transformers_attentions_come_in_and_bertviz_tuples_go_out():
@@ -189,21 +189,21 @@ def test_transformers_attentions_come_in_and_bertviz_tuples_go_out():
     with torch.no_grad():
         attentions = bert(torch.tensor([[4, 5, 6]]), output_attentions=True).attentions
     made = Record.from_transformers(attentions, ["a", "dog", "sleeps"])
-    assert list(made.places) == ["blocks.0.self_attention", "blocks.1.self_attention"]
+    assert list(made.modules) == ["blocks.0.self_attention", "blocks.1.self_attention"]
     assert made.tokens == {"text": [["a", "dog", "sleeps"]]}
     back = made.to_bertviz()
     assert all(isinstance(ours, Tensor) and torch.equal(ours, theirs) for ours, theirs in zip(back, attentions, strict=True))
     both = Record.from_transformers({"encoder": attentions, "decoder": attentions, "cross": attentions})
-    assert len(both.to_bertviz("cross")) == 2 and both.places["decoder.blocks.0.cross_attention"].keys == "source"
+    assert len(both.to_bertviz("cross")) == 2 and both.modules["decoder.blocks.0.cross_attention"].keys == "source"
     for wrong, problem in (
         (None, "eager"),
         ((None, None), "eager"),
         ((attentions, attentions), "one call"),
         ({"up": attentions}, "'up'"),
     ):
-        with pytest.raises(Mistake, match=problem):
+        with pytest.raises(UserError, match=problem):
             Record.from_transformers(wrong)
-    reduced = made.places["blocks.0.self_attention"]
+    reduced = made.modules["blocks.0.self_attention"]
     entropy = replace(reduced.calls[0], kind="entropy", parts={"entropy": np.zeros((1, 4, 3), np.float32)})
-    with pytest.raises(Mistake, match="BertViz draws whole maps"):
-        replace(made, places={reduced.name: replace(reduced, calls=[entropy])}).to_bertviz()
+    with pytest.raises(UserError, match="BertViz draws whole maps"):
+        replace(made, modules={reduced.name: replace(reduced, calls=[entropy])}).to_bertviz()

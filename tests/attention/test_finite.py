@@ -5,7 +5,7 @@ import torch
 
 from regard.attention.core import attend
 from regard.attention.masks import Mask
-from regard.attention.scores import Additive, Cosine
+from regard.attention.scores import AdditiveScore, CosineScore
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 B, H, T, K = 3, 2, 70, 8
@@ -24,8 +24,8 @@ PATHS = {
     "dense": dict(mask=Mask(allowed=torch.zeros(B, 1, T, T, dtype=torch.bool))),
     "written out": dict(mask=Mask(lengths=SOME), weights=True),
     "written out, all padding": dict(mask=Mask(lengths=torch.zeros(B, dtype=torch.long)), weights=True),
-    "additive": dict(mask=Mask(lengths=SOME), score=Additive(K)),
-    "cosine": dict(mask=Mask(lengths=SOME), score=Cosine()),
+    "additive": dict(mask=Mask(lengths=SOME), score=AdditiveScore(K)),
+    "cosine": dict(mask=Mask(lengths=SOME), score=CosineScore()),
 }
 
 
@@ -49,8 +49,8 @@ def shortened(options, length):
 @pytest.mark.parametrize("path", PATHS)
 def test_every_path_is_finite_in_value_and_gradient(path, dtype, length, size):
     options = shortened(PATHS[path], length)
-    if isinstance(options.get("score"), Additive):
-        options["score"] = Additive(K).to(dtype)
+    if isinstance(options.get("score"), AdditiveScore):
+        options["score"] = AdditiveScore(K).to(dtype)
     q, k, v = ((size * torch.randn(B, H, length, K)).to(dtype).requires_grad_() for _ in range(3))
     out = attend(q, k, v, **options)
     out = out[0] if isinstance(out, tuple) else out

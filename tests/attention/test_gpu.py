@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from regard.attention import weights_kernel
 from regard.attention.core import attend, attention_weights
 from regard.attention.masks import Mask
-from regard.attention.reductions import parts_of
+from regard.attention.reductions import part_shapes
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
 
@@ -82,8 +82,10 @@ def test_what_is_recorded_in_one_go_is_the_written_out_equation(dtype, structure
     for kind, size in (("weights", 1), ("entropy", 1), ("blocks", 2), ("blocks", 16), ("blocks", 64)):
         if kind == "blocks" and size > T:
             continue
-        parts = {name: torch.full(shape, 7.0, device="cuda") for name, shape in parts_of(kind, size, tuple(whole.shape)).items()}
-        assert weights_kernel.can_run(q, mask) and weights_kernel.fill(parts, kind, size, q, k, mask=mask, bias=bias)
+        parts = {
+            name: torch.full(shape, 7.0, device="cuda") for name, shape in part_shapes(kind, size, tuple(whole.shape)).items()
+        }
+        assert weights_kernel.can_run(q, mask) and weights_kernel.fill_record(parts, kind, size, q, k, mask=mask, bias=bias)
         expected = (
             whole
             if kind == "weights"
@@ -97,4 +99,4 @@ def test_what_is_recorded_in_one_go_is_the_written_out_equation(dtype, structure
 def test_what_no_kernel_knows_is_recorded_part_by_part():
     q, k = torch.randn(1, 2, 8, 16, device="cuda"), torch.randn(1, 2, 8, 16, device="cuda")
     assert not weights_kernel.can_run(q, Mask(causal=True, prefix=torch.tensor([2], device="cuda")))
-    assert not weights_kernel.fill({}, "top", 3, q, k) and not weights_kernel.fill({}, "blocks", 3, q, k)
+    assert not weights_kernel.fill_record({}, "top", 3, q, k) and not weights_kernel.fill_record({}, "blocks", 3, q, k)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.attention.core import attend
-from regard.attention.local_attention import attend_nearby, block_length, scored_pairs
+from regard.attention.local_attention import local_attention, local_attention_pairs, local_block_size
 from regard.attention.masks import Mask
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine"))]
@@ -28,7 +28,7 @@ def test_blocks_equal_the_written_out_equation(rows, groups, per, T, window, J, 
         torch.randn(rows, heads, T, width, generator=random, dtype=torch.float64, requires_grad=True)
         for heads, width in ((groups * per, 4), (groups, 4), (groups, J))
     )
-    blocks = attend_nearby(q, k, v, window, scale=scale)
+    blocks = local_attention(q, k, v, window, scale=scale)
     plain = attend(q, k, v, mask=Mask(window=window), scale=scale, weights=True)[0]
     torch.testing.assert_close(blocks, plain, atol=1e-10, rtol=0)
     mine, theirs = (torch.autograd.grad(out.square().sum(), (q, k, v)) for out in (blocks, plain))
@@ -41,7 +41,7 @@ def test_blocks_equal_the_written_out_equation(rows, groups, per, T, window, J, 
 def test_a_window_alone_goes_through_blocks_with_finite_gradients(device, dtype):
     q, k, v = (torch.randn(2, 2, 300, 16, device=device, dtype=dtype, requires_grad=True) for _ in range(3))
     mixed = attend(q, k, v, mask=Mask(window=9))
-    torch.testing.assert_close(mixed, attend_nearby(q, k, v, 9), atol=0, rtol=0)
+    torch.testing.assert_close(mixed, local_attention(q, k, v, 9), atol=0, rtol=0)
     tolerance = 1e-4 if dtype == torch.float32 else 3e-2
     torch.testing.assert_close(mixed, attend(q, k, v, mask=Mask(window=9), weights=True)[0], atol=tolerance, rtol=tolerance)
     assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(mixed.float().sum(), (q, k, v)))
@@ -54,7 +54,7 @@ def test_a_window_alone_goes_through_blocks_with_finite_gradients(device, dtype)
 def test_what_else_a_mask_says_still_holds(condition, bias):
     """Long enough for blocks, were the window alone."""
     q, k, v = (torch.randn(2, 2, 200, 4, dtype=torch.float64) for _ in range(3))
-    assert scored_pairs(200, 5) < 200**2
+    assert local_attention_pairs(200, 5) < 200**2
     for mask in (Mask(window=5), Mask(window=5, **condition)):
         plain = attend(q, k, v, mask=mask, bias=bias, weights=True)[0]
         torch.testing.assert_close(attend(q, k, v, mask=mask, bias=bias), plain, atol=1e-10, rtol=0)
@@ -75,13 +75,13 @@ def test_nothing_is_blind_not_even_what_fills_the_last_block(monkeypatch):
         return q
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", spy)
-    attend_nearby(*(torch.randn(2, 1, 300, 4) for _ in range(3)), 9)
+    local_attention(*(torch.randn(2, 1, 300, 4) for _ in range(3)), 9)
     assert masks[0].any(-1).all()
 
 
 @given(n=st.integers(1, 5000), window=st.integers(1, 64))
 def test_the_work_is_never_more_than_all_pairs_and_grows_with_n_alone(n, window):
-    assert scored_pairs(n, window) <= n * n
-    blocks, block = 1000, block_length(window)
-    assert 2 * scored_pairs(blocks * block, window) == scored_pairs(2 * blocks * block, window)
-    assert scored_pairs(blocks * block, window) <= blocks * block * max(2 * (2 * window - 1), 32 + 2 * window)
+    assert local_attention_pairs(n, window) <= n * n
+    blocks, block = 1000, local_block_size(window)
+    assert 2 * local_attention_pairs(blocks * block, window) == local_attention_pairs(2 * blocks * block, window)
+    assert local_attention_pairs(blocks * block, window) <= blocks * block * max(2 * (2 * window - 1), 32 + 2 * window)

@@ -7,7 +7,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.attention.positions import Alibi, Relative, Rotary, alibi_slopes, distance_bucket, rotate, sinusoids
+from regard.attention.positions import (
+    AlibiPositions,
+    RelativePositions,
+    RotaryPositions,
+    alibi_slopes,
+    apply_rotary,
+    relative_position_bucket,
+    sinusoids,
+)
 
 
 @given(position=st.integers(0, 5000), pair=st.integers(0, 31), base=st.floats(100, 100_000))
@@ -28,20 +36,20 @@ def test_a_shift_of_sinusoids_is_one_linear_map():
 @given(offset=st.integers(0, 1000))
 def test_rotary_scores_depend_on_distance_alone(offset):
     q, k = torch.randn(1, 2, 6, 8, dtype=torch.float64), torch.randn(1, 2, 6, 8, dtype=torch.float64)
-    rotary = Rotary(8, 10_000.0)
+    rotary = RotaryPositions(8, 10_000.0)
 
     def scores(start):
         turned = rotary.rotation(torch.arange(6) + start)
-        return rotate(q, turned) @ rotate(k, turned).transpose(-1, -2)
+        return apply_rotary(q, turned) @ apply_rotary(k, turned).transpose(-1, -2)
 
     torch.testing.assert_close(scores(0), scores(offset), atol=1e-9, rtol=0)
-    torch.testing.assert_close(rotate(q, rotary.rotation(torch.arange(6) + offset)).norm(dim=-1), q.norm(dim=-1))
+    torch.testing.assert_close(apply_rotary(q, rotary.rotation(torch.arange(6) + offset)).norm(dim=-1), q.norm(dim=-1))
 
 
 def test_alibi_falls_linearly_with_distance_by_each_heads_slope():
     assert alibi_slopes(8) == [2.0 ** -(i + 1) for i in range(8)]
     assert len(alibi_slopes(12)) == 12 and alibi_slopes(12)[8:] == [2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5]
-    bias = Alibi(8).bias(torch.tensor([5]), torch.arange(8))
+    bias = AlibiPositions(8).bias(torch.tensor([5]), torch.arange(8))
     torch.testing.assert_close(bias[3, 0], -0.0625 * torch.tensor([5.0, 4, 3, 2, 1, 0, 1, 2]))
 
 
@@ -53,11 +61,11 @@ def test_relative_buckets_are_those_of_t5(causal):
         theirs = t5.T5Attention._relative_position_bucket(
             distance, bidirectional=not causal, num_buckets=buckets, max_distance=most
         )
-        assert torch.equal(distance_bucket(distance, buckets, most, causal), theirs)
+        assert torch.equal(relative_position_bucket(distance, buckets, most, causal), theirs)
 
 
 def test_relative_bias_has_one_value_a_head_and_distance():
-    relative = Relative(4, 32, 128, causal=False)
+    relative = RelativePositions(4, 32, 128, causal=False)
     bias = relative.bias(torch.arange(6), torch.arange(6))
     assert bias.shape == (4, 6, 6)
     assert torch.equal(bias[:, 1:, 1:], bias[:, :-1, :-1])

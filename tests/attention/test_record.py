@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile
 
-from regard.attention import record as recording
+from regard.attention import lazy_maps as recording
 from regard.attention.core import attention_weights
+from regard.attention.lazy_maps import REDUCTIONS, WORKSPACE_DIVISOR, MemoryBudget, iterate_chunks, parse_bytes, record_map
 from regard.attention.maps import weights_map
 from regard.attention.masks import Mask
-from regard.attention.multihead import Attend
-from regard.attention.record import KEEP, SHARE, Budget, chunks, parse_bytes, record
-from regard.attention.scores import Additive
+from regard.attention.multihead import Attention
+from regard.attention.scores import AdditiveScore
 from regard.attention.watch import watch
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.models.registry import MODELS
 from regard.recipe import EncoderModel
 
@@ -52,7 +52,9 @@ def attentions(draw):
         )
     )
     bias = draw(st.sampled_from([None, torch.randn(H, T, S), torch.randn(B, H, T, S), torch.randn(1, 1, S), torch.randn(T, S)]))
-    place = Attend(scale=draw(st.sampled_from([None, 0.3])), score=Additive(4) if draw(st.booleans()) and groups == H else None)
+    place = Attention(
+        scale=draw(st.sampled_from([None, 0.3])), score=AdditiveScore(4) if draw(st.booleans()) and groups == H else None
+    )
     return q, k, place, mask, bias
 
 
@@ -64,7 +66,7 @@ def test_weights_in_parts_are_the_written_out_ones_of_the_chosen_heads_and_rows(
     heads = data.draw(st.lists(st.integers(0, q.size(1) - 1), min_size=1, unique=True))
     rows = torch.tensor(data.draw(st.lists(st.integers(0, q.size(2) - 1), min_size=1)))
     options = {"mask": mask, "bias": bias}
-    found = [record(weights_map(q, k, place, **options)), record(weights_map(q, k, place, heads, **options).only(rows))]
+    found = [record_map(weights_map(q, k, place, **options)), record_map(weights_map(q, k, place, heads, **options).only(rows))]
     torch.testing.assert_close(found[0].parts["weights"], expected, atol=1e-6, rtol=0)
     torch.testing.assert_close(found[1].parts["weights"], expected[:, heads][:, :, rows], atol=1e-6, rtol=0)
     if mask is not None and (allowed := mask.dense(q.size(2), k.size(2))) is not None:
@@ -76,32 +78,32 @@ def test_weights_in_parts_are_the_written_out_ones_of_the_chosen_heads_and_rows(
 def test_reductions_are_those_of_the_whole_map(asked, size):
     q, k, place, mask, bias = asked
     whole = weights_map(q, k, place, mask=mask, bias=bias)
-    w = record(whole).parts["weights"].numpy()
+    w = record_map(whole).parts["weights"].numpy()
     *_, T, S = w.shape
     size = min(size, S)
-    top = record(whole, "top", size)
+    top = record_map(whole, "top", size)
     dense = top.dense()
     assert ((dense == 0) | np.isclose(dense, w, atol=1e-6)).all() and (np.count_nonzero(dense, axis=-1) <= size).all()
     np.testing.assert_allclose(np.sort(dense.sum(-1)), np.sort(np.sort(w)[..., -size:].sum(-1)), atol=1e-5)
     np.testing.assert_allclose(top.remainder(), w.sum(-1) - dense.sum(-1), atol=1e-5)
-    blocks = record(whole, "blocks", size).dense()
+    blocks = record_map(whole, "blocks", size).dense()
     for t in range(0, T, size):
         for s in range(0, S, size):
             block = np.s_[:, :, t : t + size, s : s + size]
             np.testing.assert_allclose(blocks[block] - w[block].mean((2, 3), keepdims=True), 0, atol=1e-6)
-    rows = record(whole, "rows", size).dense()
+    rows = record_map(whole, "rows", size).dense()
     np.testing.assert_allclose(rows[:, :, ::size], w[:, :, ::size], atol=1e-6)
     assert np.isnan(np.delete(rows, np.s_[::size], axis=2)).all()
     with np.errstate(divide="ignore", invalid="ignore"):
         expected = -np.nansum(w * np.log(w), axis=-1)
-    np.testing.assert_allclose(record(whole, "entropy").parts["entropy"], expected, atol=1e-5)
+    np.testing.assert_allclose(record_map(whole, "entropy").parts["entropy"], expected, atol=1e-5)
 
 
 @given(st.tuples(*(st.integers(1, 9) for _ in range(4))), st.integers(1, 500), st.integers(1, 4))
 def test_parts_are_disjoint_and_cover_everything(shape, numbers, multiple):
     B, H, T, S = shape
     counted = np.zeros((B, T), int)
-    for batch, rows in chunks(shape, numbers, multiple):
+    for batch, rows in iterate_chunks(shape, numbers, multiple):
         counted[batch, rows] += 1
         assert rows.start % multiple == 0
         size = (batch.stop - batch.start) * (rows.stop - rows.start)
@@ -111,34 +113,34 @@ def test_parts_are_disjoint_and_cover_everything(shape, numbers, multiple):
 
 def bert(layers=3, length=64, **settings):
     made = EncoderModel(kind="transformer", layers=layers, width=16, heads=2, feed_forward=16, max_length=length, **settings)
-    return MODELS["read"]["transformer"](made, 20).eval()
+    return MODELS["encode"]["transformer"](made, 20).eval()
 
 
-@given(st.integers(1, 60_000), st.sampled_from(KEEP), st.booleans(), st.booleans(), st.integers(1, 3))
+@given(st.integers(1, 60_000), st.sampled_from(REDUCTIONS), st.booleans(), st.booleans(), st.integers(1, 3))
 def test_a_budget_is_kept_and_what_is_dropped_is_said(budget, keep, gradients, states, calls):
     model, source = bert(), torch.randint(20, (2, 23))
     with watch(model, budget=budget, keep=keep, gradients=gradients, states=states) as seen:
         for _ in range(calls):
             model(source, torch.tensor([23, 9])).sum().backward()
-    assert seen.nbytes <= budget and len(seen.places()) == 3
-    whole = {name for name in seen.places() if all(kept.kind == "weights" for kept in seen.kept(name))}
-    assert {name for name in seen.dropped if "(" not in name} == set(seen.places()) - whole
-    for name in set(seen.places()) - whole:
-        with pytest.raises(Mistake, match="the budget dropped"):
+    assert seen.nbytes <= budget and len(seen.names()) == 3
+    whole = {name for name in seen.names() if all(kept.kind == "weights" for kept in seen.recorded(name))}
+    assert {name for name in seen.dropped if "(" not in name} == set(seen.names()) - whole
+    for name in set(seen.names()) - whole:
+        with pytest.raises(UserError, match="the budget dropped"):
             seen[name]
 
 
 def test_everything_is_whole_where_it_fits_and_shares_are_equal_where_not():
     model, source, lengths = bert(), torch.randint(20, (2, 40)), torch.tensor([40, 40])
     size = 3 * 2 * 2 * 40 * 40 * 4
-    with watch(model, budget=size * (SHARE + 1) // SHARE) as seen:
+    with watch(model, budget=size * (WORKSPACE_DIVISOR + 1) // WORKSPACE_DIVISOR) as seen:
         model(source, lengths)
     assert not seen.dropped and seen.nbytes == size
-    for keep in KEEP:
+    for keep in REDUCTIONS:
         with watch(model, budget=size // 2, keep=keep) as seen:
             model(source, lengths)
-        assert len({(kept.kind, kept.size) for name in seen.places() for kept in seen.kept(name)}) == 1
-        assert seen.kept(seen.places()[0])[0].kind == keep and len(seen.dropped) == 3
+        assert len({(kept.kind, kept.size) for name in seen.names() for kept in seen.recorded(name)}) == 1
+        assert seen.recorded(seen.names()[0])[0].kind == keep and len(seen.dropped) == 3
 
 
 def peak(work):
@@ -157,21 +159,21 @@ MASKS = [None, Mask(lengths=torch.tensor([999, 400])), Mask(causal=True, lengths
 def test_a_whole_record_takes_a_tenth_of_itself_besides(dtype, mask):
     """No copy of the whole, no mask of the whole."""
     q, k = torch.randn(2, 2, 2, 1000, 16).to(dtype)
-    kept, most = peak(lambda: record(weights_map(q, k, Attend(), mask=mask)))
+    kept, most = peak(lambda: record_map(weights_map(q, k, Attention(), mask=mask)))
     assert kept.nbytes == 2 * 2 * 1000 * 1000 * dtype.itemsize and kept.nbytes < most <= 1.1 * kept.nbytes
 
 
 @pytest.mark.parametrize("signed", [False, True])
-@pytest.mark.parametrize("keep", KEEP)
+@pytest.mark.parametrize("keep", REDUCTIONS)
 def test_a_budget_holds_while_the_record_is_made(keep, signed):
-    whole = replace(weights_map(*torch.randn(2, 2, 2, 400, 8), Attend(), mask=MASKS[2]), signed=signed)
+    whole = replace(weights_map(*torch.randn(2, 2, 2, 400, 8), Attention(), mask=MASKS[2]), signed=signed)
     for budget in (500_000, 1_000_000):
-        kept, most = peak(lambda budget=budget: Budget(budget, 1, keep).record(whole, first=True))
+        kept, most = peak(lambda budget=budget: MemoryBudget(budget, 1, keep).record(whole, first=True))
         assert kept.nbytes <= most <= budget
         assert kept.kind == (keep if (keep, signed) != ("entropy", True) else "nothing")
 
 
-@pytest.mark.parametrize("keep", KEEP)
+@pytest.mark.parametrize("keep", REDUCTIONS)
 def test_two_thousand_positions_are_watched_within_their_budget(keep):
     """The full maps of its layers take 128 MB."""
     model, source, lengths = bert(layers=2, length=2000), torch.randint(20, (2, 2000)), torch.tensor([2000, 900])
@@ -186,13 +188,13 @@ def test_two_thousand_positions_are_watched_within_their_budget(keep):
 def test_masks_and_biases_of_single_heads_go_with_their_heads():
     q, k, allowed, bias = torch.randn(2, 4, 5, 8), torch.randn(2, 4, 5, 8), torch.rand(1, 4, 5, 5) > 0.5, torch.randn(4, 5, 5)
     expected = attention_weights(q, k, mask=Mask(allowed=allowed), bias=bias)
-    kept = record(weights_map(q, k, Attend(), [3, 1], mask=Mask(allowed=allowed), bias=bias))
+    kept = record_map(weights_map(q, k, Attention(), [3, 1], mask=Mask(allowed=allowed), bias=bias))
     torch.testing.assert_close(kept.parts["weights"], expected[:, [3, 1]])
 
 
 @torch.no_grad()
 def test_what_is_taken_between_two_maps_is_not_given_twice():
-    budget, whole = Budget(40_000, 2), weights_map(*torch.randn(2, 1, 2, 64, 8), Attend())
+    budget, whole = MemoryBudget(40_000, 2), weights_map(*torch.randn(2, 1, 2, 64, 8), Attention())
     first = budget.record(whole, first=True)
     assert budget.take(budget.left - 1200) and not budget.take(40_000)
     second = budget.record(whole, first=True)
@@ -201,7 +203,7 @@ def test_what_is_taken_between_two_maps_is_not_given_twice():
 
 def test_half_precision_is_recorded_as_it_is_and_rounded_once():
     q, k = torch.randn(2, 2, 5, 8).bfloat16(), torch.randn(2, 2, 7, 8).bfloat16()
-    kept = record(weights_map(q, k, Attend(), mask=Mask(lengths=torch.tensor([7, 0])))).parts["weights"]
+    kept = record_map(weights_map(q, k, Attention(), mask=Mask(lengths=torch.tensor([7, 0])))).parts["weights"]
     expected = attention_weights(q, k, mask=Mask(lengths=torch.tensor([7, 0])))
     assert kept.dtype == torch.bfloat16 and torch.equal(kept, expected.bfloat16()) and kept[1].eq(0).all()
 
@@ -213,7 +215,7 @@ def test_budgets_are_read(text, size):
 
 @pytest.mark.parametrize("text", ["", "much", "-1MB", "0", 0, True, "1TB", "1e9", None, "0.0GB", float("nan")])
 def test_what_is_no_budget_is_refused(text):
-    with pytest.raises(Mistake, match="budget = "):
+    with pytest.raises(UserError, match="budget = "):
         parse_bytes(text)
-    with pytest.raises(Mistake, match="keep = 'best'"):
-        Budget("1MB", 3, "best")
+    with pytest.raises(UserError, match="keep = 'best'"):
+        MemoryBudget("1MB", 3, "best")

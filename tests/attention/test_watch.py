@@ -5,19 +5,19 @@ import torch
 
 from regard.attention.core import attention_weights
 from regard.attention.edit import edit
-from regard.attention.modules import places
+from regard.attention.modules import attention_modules
 from regard.attention.watch import watch
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.models.registry import MODELS
 from regard.models.transformer import Transformer
 from regard.models.universal import UniversalTransformer
 from regard.recipe import (
     DecoderModel,
     EncoderModel,
-    Positions,
-    RecurrentLanguage,
+    PositionSettings,
+    RecurrentDecoderModel,
+    RecurrentEncoderModel,
     RecurrentModel,
-    RecurrentReader,
     TransformerModel,
     UniversalModel,
 )
@@ -26,7 +26,7 @@ KINDS = ["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
 
 
 def tiny(kind="sinusoidal", **settings):
-    model = TransformerModel(preset="tiny", width=16, heads=2, feed_forward=32, positions=Positions(kind=kind), **settings)
+    model = TransformerModel(preset="tiny", width=16, heads=2, feed_forward=32, positions=PositionSettings(kind=kind), **settings)
     return Transformer(model, 30, 30).eval()
 
 
@@ -43,20 +43,20 @@ def test_watched_output_equals_unwatched_bit_for_bit(kind, inputs):
         watched = model(*inputs)
     assert torch.equal(plain, watched)
     assert torch.equal(plain, model(*inputs)), "nothing is left behind"
-    assert len(seen.places()) == 6
+    assert len(seen.names()) == 6
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_recorded_weights_mix_the_values_into_the_output(kind, inputs, monkeypatch):
     """weights · v is what the fused path gave, at every place, also when rows are computed a few at a time."""
-    monkeypatch.setattr("regard.attention.record.LEAST", 200)
+    monkeypatch.setattr("regard.attention.lazy_maps.LEAST", 200)
     model = tiny(kind, key_value_heads=1)
     mixed = {}
-    for name, place in places(model).items():
+    for name, place in attention_modules(model).items():
         place.register_forward_hook(lambda module, args, output, name=name: mixed.update({name: (args[2], output)}))
     with watch(model, values=True) as seen:
         model(*inputs)
-    for name in seen.places():
+    for name in seen.names():
         v, output = mixed[name]
         assert torch.equal(seen.values[name][0], v)
         torch.testing.assert_close(seen[name] @ v.repeat_interleave(2, 1), output, atol=1e-6, rtol=1e-5)
@@ -66,8 +66,8 @@ def test_layers_heads_and_kinds_are_chosen(inputs):
     model = tiny()
     with watch(model, layers=[1], heads=[0], kinds="cross") as seen:
         model(*inputs)
-    assert seen.places() == ["decoder.blocks.1.cross_attention"]
-    assert seen[seen.places()[0]].shape == (3, 1, 6, 7)
+    assert seen.names() == ["decoder.blocks.1.cross_attention"]
+    assert seen[seen.names()[0]].shape == (3, 1, 6, 7)
     with watch(model, kinds="cross") as seen:
         model(*inputs)
     assert seen.stack().shape == (2, 3, 2, 6, 7)
@@ -78,7 +78,7 @@ def test_names_layers_heads_and_rows_that_are_not_there_are_refused(inputs):
     model = tiny()
     with watch(model, kinds="decoder.*self", rows=[0, -1]) as seen:
         model(*inputs)
-    assert seen.places() == ["decoder.blocks.0.self_attention", "decoder.blocks.1.self_attention"]
+    assert seen.names() == ["decoder.blocks.0.self_attention", "decoder.blocks.1.self_attention"]
     assert seen.stack().shape == (2, 3, 2, 2, 6)
     for wrong, problem in [
         ({"layers": [7]}, "0 to 1"),
@@ -88,9 +88,9 @@ def test_names_layers_heads_and_rows_that_are_not_there_are_refused(inputs):
         ({"budget": "much"}, "budget"),
         ({"keep": "all"}, "keep"),
     ]:
-        with pytest.raises(Mistake, match=problem), watch(model, **wrong):
+        with pytest.raises(UserError, match=problem), watch(model, **wrong):
             model(*inputs)
-    with pytest.raises(Mistake, match="not watched"):
+    with pytest.raises(UserError, match="not watched"):
         seen["encoder"]
     assert not any(module._forward_hooks for module in model.modules()), "nothing is left behind"
 
@@ -116,8 +116,8 @@ FAMILIES = {
         (READ,),
     ),
     "t5": (
-        "corrupted",
-        TransformerModel(preset="tiny", positions=Positions(kind="relative"), scale_scores=False, **BLOCK),
+        "span-corruption",
+        TransformerModel(preset="tiny", positions=PositionSettings(kind="relative"), scale_scores=False, **BLOCK),
         (13, 13),
         (READ, LENGTHS, READ),
     ),
@@ -139,8 +139,8 @@ FAMILIES = {
         (13, 13),
         (READ, LENGTHS, READ),
     ),
-    "recurrent language": ("language", RecurrentLanguage(cell="gru", layers=2, width=8, attention="cosine"), (13,), (READ,)),
-    "tagger": ("tag", RecurrentReader(cell="lstm", layers=1, width=8, attention="scaled"), (13, 3), (READ, LENGTHS)),
+    "recurrent language": ("language", RecurrentDecoderModel(cell="gru", layers=2, width=8, attention="cosine"), (13,), (READ,)),
+    "tagger": ("tag", RecurrentEncoderModel(cell="lstm", layers=1, width=8, attention="scaled"), (13, 3), (READ, LENGTHS)),
 }
 
 
@@ -154,16 +154,16 @@ def family(request):
 def test_scores_are_sums_of_components_and_weights_their_softmax(family, heads, rows):
     """Whatever is added to q·k, and whatever is hidden: what is recorded is what the model used."""
     model, inputs = family
-    steps = any("cross_attention" in name and "blocks" not in name for name in places(model))  # a call a word
+    steps = any("cross_attention" in name and "blocks" not in name for name in attention_modules(model))  # a call a word
     with torch.no_grad(), watch(model, heads=heads, rows=None if steps else rows, queries=True) as seen:
         watched = model(*inputs)
     with torch.no_grad():
         assert torch.equal(watched, model(*inputs))
-    for name, place in places(model).items():
-        for q, k, scores, kept in zip(seen.queries[name], seen.keys[name], seen.scores[name], seen.kept(name)):
+    for name, place in attention_modules(model).items():
+        for q, k, scores, kept in zip(seen.queries[name], seen.keys[name], seen.scores[name], seen.recorded(name)):
             torch.testing.assert_close(scores.softmax(-1).nan_to_num(), kept.parts["weights"], atol=1e-6, rtol=0)
-            terms = place.sum.terms(q, k)
-            assert terms.shape == (*scores.shape, q.size(-1)) and place.sum.written(q.size(-1))
+            terms = place.decomposable_score.terms(q, k)
+            assert terms.shape == (*scores.shape, q.size(-1)) and place.decomposable_score.formula(q.size(-1))
             added = (scores - terms.sum(-1)).where(scores.isfinite(), 0)
             assert added.abs().max() < 1e-5 or "Relative" in str(model)
     with watch(model, queries=True, budget=900) as seen:
@@ -179,7 +179,7 @@ def test_what_is_added_to_the_scores_is_the_bias_of_positions(kind, inputs):
         bias = model.encoder.positions.bias(torch.arange(7), torch.arange(7))
     name = "encoder.blocks.0.self_attention"
     q, k, scores = (kept[name][0] for kept in (seen.queries, seen.keys, seen.scores))
-    added = scores - places(model)[name].sum.terms(q, k).sum(-1)
+    added = scores - attention_modules(model)[name].decomposable_score.terms(q, k).sum(-1)
     expected = torch.zeros(2, 7, 7) if bias is None else bias
     torch.testing.assert_close(added[0], expected, atol=1e-5, rtol=0)
 
@@ -201,7 +201,7 @@ def test_no_family_says_anything_else_when_watched(family, options):
     plain.square().sum().backward()
     gradients = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
     model.zero_grad()
-    handles = [place.register_forward_hook(remember(name), with_kwargs=True) for name, place in places(model).items()]
+    handles = [place.register_forward_hook(remember(name), with_kwargs=True) for name, place in attention_modules(model).items()]
     with watch(model, **options) as seen:
         watched = model(*inputs)
         watched.square().sum().backward()
@@ -210,9 +210,9 @@ def test_no_family_says_anything_else_when_watched(family, options):
     assert torch.equal(watched, plain)
     again = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     assert all(torch.equal(one, other) for one, other in zip(gradients, again, strict=True))
-    assert seen.places() == list(places(model))
+    assert seen.names() == list(attention_modules(model))
     for name, calls in written.items():
-        for kept, weights in zip(seen.kept(name), calls, strict=True):
+        for kept, weights in zip(seen.recorded(name), calls, strict=True):
             assert kept.shape == weights.shape
             if kept.kind == "weights":
                 torch.testing.assert_close(kept.parts["weights"], weights, atol=1e-6, rtol=0)
@@ -239,16 +239,16 @@ def test_recorded_gradients_are_those_of_the_written_out_path(family):
         assert expected.abs().max() > 0
     with torch.no_grad(), watch(model, gradients=True) as blind:
         model(*inputs)
-    with pytest.raises(Mistake, match="no gradients"):
-        blind.gradient(blind.places()[0])
+    with pytest.raises(UserError, match="no gradients"):
+        blind.gradient(blind.names()[0])
 
 
 def test_hidden_states_are_those_of_the_layers(family):
     model, inputs = family
     with torch.no_grad(), watch(model, states=True) as seen:
         model(*inputs)
-    if hasattr(model, "layers_of"):
-        layers = model.layers_of(*(inputs[:2] if len(inputs) > 1 else (*inputs, LENGTHS)))[1:]
+    if hasattr(model, "hidden_states"):
+        layers = model.hidden_states(*(inputs[:2] if len(inputs) > 1 else (*inputs, LENGTHS)))[1:]
         states = [calls[0] for name, calls in seen.states.items() if not name.startswith("decoder") or len(inputs) == 1]
         assert len(states) == len(layers)
         real = LENGTHS[:, None] > torch.arange(7)
@@ -268,7 +268,7 @@ def test_what_is_compiled_runs_as_it_is_while_it_is_watched(inputs):
     for whose in (model, compiled):
         with watch(whose) as seen:
             assert torch.equal(compiled(*inputs), plain)
-        assert seen.places() == list(places(model)) == list(places(compiled))
+        assert seen.names() == list(attention_modules(model)) == list(attention_modules(compiled))
         with edit(whose, lambda name, weights: torch.zeros_like(weights)):
             assert not torch.allclose(compiled(*inputs), plain)
     torch.testing.assert_close(compiled(*inputs), before)
@@ -289,12 +289,12 @@ def test_editing_states_and_heads_changes_nothing_else(family):
     plain = model(*inputs)
     with edit(model, lambda name, weights: weights.clone(), heads=[0]):
         torch.testing.assert_close(model(*inputs), plain, atol=1e-5, rtol=1e-5)
-    with pytest.raises(Mistake, match="same shape"), edit(model, lambda name, weights: weights[..., :1, :1]):
+    with pytest.raises(UserError, match="same shape"), edit(model, lambda name, weights: weights[..., :1, :1]):
         model(*inputs)
-    with pytest.raises(Mistake, match="became NoneType"), edit(model, lambda name, weights: None):
+    with pytest.raises(UserError, match="became NoneType"), edit(model, lambda name, weights: None):
         model(*inputs)
     if any(isinstance(module, torch.nn.RNNBase) for module in model.modules()):
-        with pytest.raises(Mistake, match="recurrent cells"), edit(model, lambda name, x: x, states=True):
+        with pytest.raises(UserError, match="recurrent cells"), edit(model, lambda name, x: x, states=True):
             model(*inputs)
         return
     with edit(model, lambda name, x: x.clone(), states=True):
@@ -308,7 +308,7 @@ def test_an_ablated_head_adds_nothing(inputs):
     model = tiny()
     with edit(model, lambda name, weights: torch.zeros_like(weights), layers=[1], heads=[1], kinds="decoder.*self"):
         ablated = model(*inputs)
-    projection = model.decoder.blocks[1].self_attention.to_out.weight
+    projection = model.decoder.blocks[1].self_attention.out_proj.weight
     with torch.no_grad():
         projection[:, projection.size(1) // 2 :] = 0
     torch.testing.assert_close(ablated, model(*inputs), atol=1e-5, rtol=1e-5)

@@ -7,21 +7,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageEnhance, ImageOps
 
-from regard.batches.augment import Drawn, draw, moved, rectangles
+from regard.batches.augment import Augmentation, random_rectangles, sample_augmentation, shift_and_flip
 from regard.batches.batch import Batch
-from regard.batches.batches import Batches, in_order
-from regard.batches.image_rows import PictureClasses
-from regard.batches.randaugment import CHANGES, retouch
-from regard.recipe import Augment
+from regard.batches.batches import Batches, sequential_batches
+from regard.batches.image_rows import ImageClassificationRows
+from regard.batches.randaugment import OPERATIONS, rand_augment
+from regard.recipe import AugmentSettings
 
 H, W = 16, 24
-EVERYTHING = Augment(crop=2, flip=True, rand_augment={"number": 2, "magnitude": 9}, erase=0.5, mixup=0.8, cutmix=1.0)
+EVERYTHING = AugmentSettings(
+    crop_padding=2, flip=True, rand_augment={"operations": 2, "magnitude": 9}, random_erasing=0.5, mixup=0.8, cutmix=1.0
+)
 CPU = torch.device("cpu")
 
 
 def pictures(number=40, augment=EVERYTHING):
     pixels = np.random.default_rng(0).integers(0, 256, (number, H, W, 3)).astype(np.uint8)
-    return PictureClasses(pixels, np.arange(number) % 5, 7, augment)
+    return ImageClassificationRows(pixels, np.arange(number) % 5, 7, augment)
 
 
 def same(one, other):
@@ -43,7 +45,7 @@ def test_the_same_place_is_the_same_and_another_is_another():
     assert same(at(1, 2, 3), at(1, 2, 3))
     for other in ((1, 2, 4), (1, 3, 3), (2, 2, 3)):
         assert not torch.equal(at(1, 2, 3).inputs["pixels"], at(*other).inputs["pixels"])
-    one, other = (draw(EVERYTHING, np.arange(begin, begin + 8), (H, W), 1, 0) for begin in (0, 8))
+    one, other = (sample_augmentation(EVERYTHING, np.arange(begin, begin + 8), (H, W), 1, 0) for begin in (0, 8))
     assert not np.array_equal(one.moves, other.moves) and not np.array_equal(one.shares, other.shares)
     rows = np.arange(8)
     first, second = (pictures().batch(rows, 1, epoch).to(CPU) for epoch in (0, 1))
@@ -61,7 +63,7 @@ def test_the_number_of_workers_changes_nothing(workers):
 
 def test_evaluation_sees_pictures_as_they_are():
     rows = pictures()
-    for batch in in_order(rows, 7 * 8):
+    for batch in sequential_batches(rows, 7 * 8):
         there = batch.to(CPU)
         assert there.mixture is None
         assert np.array_equal(there.inputs["pixels"].permute(0, 2, 3, 1).numpy(), rows.pixels[batch.rows])
@@ -77,7 +79,7 @@ def test_carried_out_in_reduced_precision_nothing_changes():
 @given(st.integers(-3, 3), st.integers(-3, 3), st.booleans())
 def test_moved_and_turned_around(down, across, flip):
     x = torch.randint(1, 256, (2, 3, 5, 6), dtype=torch.uint8)
-    found = moved(x, torch.tensor([[down, across], [0, 0]]), torch.tensor([flip, False]))
+    found = shift_and_flip(x, torch.tensor([[down, across], [0, 0]]), torch.tensor([flip, False]))
     expected = torch.zeros(3, 5 + 6, 6 + 6, dtype=torch.uint8)
     expected[:, 3 + down : 8 + down, 3 + across : 9 + across] = x[0].flip(2) if flip else x[0]
     assert torch.equal(found[0], expected[:, 3:8, 3:9]) and torch.equal(found[1], x[1])
@@ -130,10 +132,10 @@ PILLOW = {
 }
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("name", OPERATIONS)
 def test_every_change_is_pillows(name):
     x = torch.from_numpy(PIXELS).permute(0, 3, 1, 2).float()
-    found = retouch(x, np.full(2, CHANGES.index(name)), np.array(FAR)).round().permute(0, 2, 3, 1).numpy()
+    found = rand_augment(x, np.full(2, OPERATIONS.index(name)), np.array(FAR)).round().permute(0, 2, 3, 1).numpy()
     expected = np.stack([np.asarray(PILLOW[name](Image.fromarray(one), far)) for one, far in zip(PIXELS, FAR)]).astype(float)
     apart = np.abs(found - expected)
     geometric = name in ("shear x", "shear y", "shift x", "shift y", "turn")
@@ -146,12 +148,12 @@ def test_every_picture_has_its_own_change():
     """Those with the same change are done together; each comes out as if it had been alone."""
     x = torch.from_numpy(pictures().pixels).permute(0, 3, 1, 2).float()
     chance = np.random.default_rng(3)
-    which, far = chance.integers(len(CHANGES), size=40), chance.uniform(-1, 1, 40)
-    together = retouch(x, which, far)
+    which, far = chance.integers(len(OPERATIONS), size=40), chance.uniform(-1, 1, 40)
+    together = rand_augment(x, which, far)
     for i in range(40):
-        alone = retouch(x[i : i + 1], which[i : i + 1], far[i : i + 1])[0]
-        torch.testing.assert_close(together[i], alone, atol=1e-3, rtol=0, msg=CHANGES[which[i]])
-    again = Drawn(changes=[(which, far)])(Batch({"pixels": x.to(torch.uint8)}, torch.zeros(40), np.arange(40)))
+        alone = rand_augment(x[i : i + 1], which[i : i + 1], far[i : i + 1])[0]
+        torch.testing.assert_close(together[i], alone, atol=1e-3, rtol=0, msg=OPERATIONS[which[i]])
+    again = Augmentation(changes=[(which, far)])(Batch({"pixels": x.to(torch.uint8)}, torch.zeros(40), np.arange(40)))
     assert torch.equal(again.inputs["pixels"], together.round().clamp(0, 255).to(torch.uint8))
 
 
@@ -162,7 +164,7 @@ def changed(augment, number=40):
 
 
 def test_what_is_erased_is_a_rectangle_of_one_colour():
-    before, batch = changed(Augment(erase=0.7), 200)
+    before, batch = changed(AugmentSettings(random_erasing=0.7), 200)
     touched = (batch.inputs["pixels"] != before).any(1)  # (B, H, W)
     assert 0.6 < touched.any((1, 2)).float().mean() < 0.8 and batch.mixture is None
     for mask, after in zip(touched[touched.any((1, 2))], batch.inputs["pixels"][touched.any((1, 2))]):
@@ -172,9 +174,9 @@ def test_what_is_erased_is_a_rectangle_of_one_colour():
 
 
 def test_mixup_blends_pictures_and_labels_alike():
-    before, batch = changed(Augment(mixup=1.0))
+    before, batch = changed(AugmentSettings(mixup=1.0))
     share, after = batch.mixture.share, batch.inputs["pixels"]
-    partners = pictures(augment=Augment(mixup=1.0)).batch(np.arange(40), 1, 0).change.partners
+    partners = pictures(augment=AugmentSettings(mixup=1.0)).batch(np.arange(40), 1, 0).change.partners
     expected = share[:, None, None, None] * before + (1 - share)[:, None, None, None] * before[torch.from_numpy(partners)]
     assert (after - expected).abs().max() <= 0.501 and share.std() > 0.1
     assert torch.equal(batch.mixture.other, batch.labels[torch.from_numpy(partners)])
@@ -182,8 +184,8 @@ def test_mixup_blends_pictures_and_labels_alike():
 
 
 def test_cutmix_shares_labels_by_what_is_seen_of_each_picture():
-    before, batch = changed(Augment(cutmix=1.0))
-    partners = torch.from_numpy(pictures(augment=Augment(cutmix=1.0)).batch(np.arange(40), 1, 0).change.partners)
+    before, batch = changed(AugmentSettings(cutmix=1.0))
+    partners = torch.from_numpy(pictures(augment=AugmentSettings(cutmix=1.0)).batch(np.arange(40), 1, 0).change.partners)
     after, strangers = batch.inputs["pixels"], before[partners]
     mine, theirs = (after == before).all(1), (after == strangers).all(1)  # (B, H, W)
     assert (mine | theirs).all()
@@ -192,7 +194,7 @@ def test_cutmix_shares_labels_by_what_is_seen_of_each_picture():
 
 
 def test_both_have_half_of_the_pictures_each():
-    drawn = draw(Augment(mixup=0.5, cutmix=0.5), np.arange(1000), (H, W), 1, 0)
+    drawn = sample_augmentation(AugmentSettings(mixup=0.5, cutmix=0.5), np.arange(1000), (H, W), 1, 0)
     cut = (drawn.cuts[:, 2] > drawn.cuts[:, 0]) & (drawn.cuts[:, 3] > drawn.cuts[:, 1])
     assert 0.4 < cut.mean() < 0.55 and 0.45 < (drawn.shares == 1).mean() < 0.55
     assert not cut[drawn.shares < 1].any()
@@ -201,13 +203,13 @@ def test_both_have_half_of_the_pictures_each():
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 99))
 def test_rectangles_lie_inside(height, width, seed):
     chance = np.random.default_rng(seed)
-    top, left, bottom, right = rectangles(chance, chance.random(20), (height, width), chance.uniform(0.3, 3, 20)).T
+    top, left, bottom, right = random_rectangles(chance, chance.random(20), (height, width), chance.uniform(0.3, 3, 20)).T
     assert (top >= 0).all() and (top <= bottom).all() and (bottom <= height).all()
     assert (left >= 0).all() and (left <= right).all() and (right <= width).all()
 
 
 def test_nothing_asked_for_is_nothing_done():
-    assert not Augment().anything and EVERYTHING.anything
-    before, batch = changed(Augment(rand_augment={"magnitude": 0.0}))
+    assert not AugmentSettings().enabled and EVERYTHING.enabled
+    before, batch = changed(AugmentSettings(rand_augment={"magnitude": 0.0}))
     same = (batch.inputs["pixels"] == before).all((1, 2, 3))
     assert 0.4 < same.float().mean() < 0.99  # evened histograms know no magnitude

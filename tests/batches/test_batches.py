@@ -10,32 +10,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard import rng
-from regard.batches.batch import NOTHING
-from regard.batches.batches import Batches, fill, in_order
+from regard.batches.batch import IGNORE_INDEX
+from regard.batches.batches import Batches, group_by_length, sequential_batches
 from regard.batches.cache_folder import cache_folder
 from regard.batches.lengths import evaluation_rows, training_rows
 from regard.batches.ragged import Ragged
-from regard.batches.rows import Translations
-from regard.batches.token_store import encode, open_side
-from regard.corpus.examples import Pairs
-from regard.errors import Mistake
-from regard.recipe import Tokens
-from regard.tokens.special import BOS, EOS, PAD
+from regard.batches.rows import TranslationRows
+from regard.batches.token_store import build_token_store, open_token_store
+from regard.corpus.examples import SentencePairs
+from regard.errors import UserError
+from regard.recipe import TokenSettings
+from regard.tokens.special_tokens import BOS, EOS, PAD
 from regard.tokens.tokenizer import train_tokenizer
 from regard.worlds import bilingual
 
 GOLD = bilingual.generate(3000, 7, level=2)
-PAIRS = Pairs([pair.source for pair in GOLD], [pair.target for pair in GOLD], "world")
+PAIRS = SentencePairs([pair.source for pair in GOLD], [pair.target for pair in GOLD], "world")
 
 
 @pytest.fixture(scope="module")
 def tokenizers():
-    tokenizer = train_tokenizer(Tokens(size=800), PAIRS.source + PAIRS.target)
+    tokenizer = train_tokenizer(TokenSettings(size=800), PAIRS.source + PAIRS.target)
     return tokenizer, tokenizer
 
 
 def translations(pairs, tokenizers, **options):
-    return Translations(*(open_side(texts, tokenizer, **options) for texts, tokenizer in zip(pairs.texts(), tokenizers)))
+    return TranslationRows(
+        *(open_token_store(texts, tokenizer, **options) for texts, tokenizer in zip(pairs.texts(), tokenizers))
+    )
 
 
 @pytest.fixture(params=[0.0, 0.1], ids=["plain", "bpe-dropout"])
@@ -48,11 +50,11 @@ ROWS = st.lists(st.lists(st.integers(4, 99), max_size=6), min_size=1, max_size=8
 
 @given(ROWS, st.data())
 def test_ragged_rows_are_rows(rows, data):
-    ragged = Ragged.of(rows)
+    ragged = Ragged.from_rows(rows)
     chosen = np.array(data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=6)), dtype=np.int64)
     assert [list(row) for row in (ragged.take(chosen)[i] for i in range(len(chosen)))] == [rows[i] for i in chosen]
     most = data.draw(st.integers(0, 6))
-    cut = ragged.truncated(most)
+    cut = ragged.truncate(most)
     assert [list(cut[i]) for i in range(len(rows))] == [row[:most] for row in rows]
     rectangle = ragged.padded(pad=0, before=[1], after=[2])
     assert [[x for x in row if x] for row in rectangle.tolist()] == [[1, *row, 2] for row in rows]
@@ -61,7 +63,7 @@ def test_ragged_rows_are_rows(rows, data):
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=200), st.integers(30, 200))
 def test_batches_hold_every_pair_once_within_budget(lengths, budget):
     source, target = np.array(lengths).T
-    batches = fill([source, target], budget, np.random.default_rng(0).permutation(len(source)))
+    batches = group_by_length([source, target], budget, np.random.default_rng(0).permutation(len(source)))
     assert sorted(np.concatenate(batches).tolist()) == list(range(len(source)))
     assert all(len(rows) * max(source[rows].max(), target[rows].max()) <= budget for rows in batches)
 
@@ -75,7 +77,7 @@ def test_an_epoch_reads_every_sentence_once_and_as_it_is(store, tokenizers):
             assert row not in seen
             assert source[length - 1] == EOS and target[0] == BOS and (source[length:] == PAD).all()
             end = labels.tolist().index(EOS)
-            assert target[1 : end + 1].tolist() == labels[:end].tolist() and (labels[end + 1 :] == NOTHING).all()
+            assert target[1 : end + 1].tolist() == labels[:end].tolist() and (labels[end + 1 :] == IGNORE_INDEX).all()
             seen[row] = tokenizers[0].decode([source[: length - 1].tolist()])[0], tokenizers[1].decode([labels[:end].tolist()])[0]
     assert [seen[i] for i in range(len(PAIRS))] == list(zip(PAIRS.source, PAIRS.target))
 
@@ -108,49 +110,49 @@ def test_the_number_of_workers_and_the_place_to_begin_change_nothing(store, work
 
 
 def test_ranks_share_each_batch(store):
-    whole, first, second = (Batches(store, 512, seed=1, rank=r, ranks=n) for r, n in ((0, 1), (0, 2), (1, 2)))
+    whole, first, second = (Batches(store, 512, seed=1, rank=r, world_size=n) for r, n in ((0, 1), (0, 2), (1, 2)))
     for i in range(5):
         both = np.concatenate([first.batch(0, i).rows, second.batch(0, i).rows])
         assert sorted(both) == sorted(whole.batch(0, i).rows)
 
 
 def test_little_padding(store):
-    assert Batches(store, 2048, seed=1).padding_share() < 0.08
+    assert Batches(store, 2048, seed=1).padding_fraction() < 0.08
 
 
 def test_evaluation_reads_each_pair_once_without_dropout(store, tokenizers):
-    rows = np.concatenate([batch.rows for batch in in_order(store, 512)])
+    rows = np.concatenate([batch.rows for batch in sequential_batches(store, 512)])
     assert sorted(rows.tolist()) == list(range(len(PAIRS)))
-    batch = next(in_order(store, 512))
+    batch = next(sequential_batches(store, 512))
     source, lengths, _ = batch.inputs.values()
     assert source[0, : lengths[0] - 1].tolist() == tokenizers[0].encode([PAIRS.source[batch.rows[0]]])[0]
 
 
 def test_a_store_is_built_once_and_found_by_its_content(tokenizers, monkeypatch):
-    first = open_side(PAIRS.source, tokenizers[0])
+    first = open_token_store(PAIRS.source, tokenizers[0])
     assert isinstance(first.ids.flat, np.memmap)
-    monkeypatch.setattr("regard.batches.token_store.encode", lambda *_, **__: pytest.fail("built again"))
-    open_side(PAIRS.source, tokenizers[0])
+    monkeypatch.setattr("regard.batches.token_store.build_token_store", lambda *_, **__: pytest.fail("built again"))
+    open_token_store(PAIRS.source, tokenizers[0])
     with pytest.raises(pytest.fail.Exception):
-        open_side(PAIRS.source[:10], tokenizers[0])
+        open_token_store(PAIRS.source[:10], tokenizers[0])
     assert not list(cache_folder().glob(".building-*"))
 
 
 def test_lines_too_long_are_refused_dropped_or_cut(tokenizers):
-    pairs = Pairs([*PAIRS.source[:20], "the dog " * 100], [*PAIRS.target[:20], "der Hund"], "a.en", list(range(1, 22)))
+    pairs = SentencePairs([*PAIRS.source[:20], "the dog " * 100], [*PAIRS.target[:20], "der Hund"], "a.en", list(range(1, 22)))
     options = dict(encode=partial(translations, tokenizers=tokenizers), max_length=60)
-    with pytest.raises(Mistake, match=r"a.en:21 is \d+ tokens long, more than model.max_length = 60"):
+    with pytest.raises(UserError, match=r"a.en:21 is \d+ tokens long, more than model.max_length = 60"):
         training_rows(pairs, too_long="error", **options)
     dropped, number = training_rows(pairs, too_long="drop", **options)
     assert (len(dropped), number) == (20, 1)
     cut, number = training_rows(pairs, too_long="truncate", **options)
     assert (len(cut), number) == (21, 1) and cut.source.lengths(0, 0).max() == 59
-    with pytest.raises(Mistake, match=r"a\.en:21"):
+    with pytest.raises(UserError, match=r"a\.en:21"):
         evaluation_rows(pairs, too_long="error", **options)
 
 
 def test_dropped_merges_never_make_a_sentence_longer_than_the_model_allows(tokenizers):
-    longest = int(encode(PAIRS.source, tokenizers[0]).ids.lengths.max()) + 1
+    longest = int(build_token_store(PAIRS.source, tokenizers[0]).ids.lengths.max()) + 1
     segment = partial(translations, tokenizers=tokenizers, bpe_dropout=0.5, seed=0)
     store, _ = training_rows(PAIRS, segment, max_length=longest, too_long="drop")
     batches = Batches(store, 4096, seed=0)
@@ -159,16 +161,16 @@ def test_dropped_merges_never_make_a_sentence_longer_than_the_model_allows(token
 
 @given(st.integers(0, 2**40), st.integers(0, 1000))
 def test_chance_is_even_and_stateless(seed, epoch):
-    numbers = rng.uniform(seed, epoch, np.arange(4000))
-    assert np.array_equal(numbers, rng.uniform(seed, epoch, np.arange(4000)))
+    numbers = rng.hash_uniform(seed, epoch, np.arange(4000))
+    assert np.array_equal(numbers, rng.hash_uniform(seed, epoch, np.arange(4000)))
     assert numbers.min() >= 0 and numbers.max() < 1 and abs(numbers.mean() - 0.5) < 0.03
     assert abs(np.corrcoef(numbers[1:], numbers[:-1])[0, 1]) < 0.1
-    assert abs(np.corrcoef(numbers, rng.uniform(seed, epoch + 1, np.arange(4000)))[0, 1]) < 0.1
+    assert abs(np.corrcoef(numbers, rng.hash_uniform(seed, epoch + 1, np.arange(4000)))[0, 1]) < 0.1
 
 
 def test_filled_up_to_a_multiple_few_shapes_come_and_nothing_else_changes(store):
     """Every pair once; lengths of eight, or as long as any on their side; what is asked is what was asked."""
-    plain, filled = Batches(store, 600, 3), Batches(store, 600, 3, multiple=8)
+    plain, filled = Batches(store, 600, 3), Batches(store, 600, 3, pad_to_multiple_of=8)
     for epoch in (0, 1):
         longest = [int(side.max()) for side in store.lengths(3, epoch)]
         batches = [filled.batch(epoch, index) for index in range(len(filled.plan(epoch)))]
@@ -182,7 +184,7 @@ def test_filled_up_to_a_multiple_few_shapes_come_and_nothing_else_changes(store)
             assert batch.label_count() == again.label_count()
             assert torch.equal(batch.inputs["lengths"], again.inputs["lengths"])
             assert torch.equal(batch.inputs["source"][:, : again.inputs["source"].size(1)], again.inputs["source"])
-            assert (batch.labels[:, again.labels.size(1) :] == NOTHING).all()
+            assert (batch.labels[:, again.labels.size(1) :] == IGNORE_INDEX).all()
         shapes = {tuple(batch.inputs[name].shape for name in ("source", "target")) for batch in batches}
         before = {
             tuple(batch.inputs[name].shape for name in ("source", "target"))

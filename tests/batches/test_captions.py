@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from regard.batches.batch import NOTHING
+from regard.batches.batch import IGNORE_INDEX
 from regard.batches.batches import Batches
-from regard.batches.image_rows import PictureCaptions
+from regard.batches.image_rows import CaptionRows
 from regard.batches.ragged import Ragged
-from regard.batches.token_store import Side
-from regard.recipe import Augment
-from regard.tokens.special import BOS, EOS, OURS
+from regard.batches.token_store import TokenStore
+from regard.recipe import AugmentSettings
+from regard.tokens.special_tokens import BOS, DEFAULT_SPECIAL_TOKENS, EOS
 
 CAPTIONS = [[[10], [11, 12, 13], [14, 15]], [[20]], [[30, 31], [32]]]
 PIXELS = np.arange(3 * 4 * 4 * 3, dtype=np.uint8).reshape(3, 4, 4, 3)
@@ -19,11 +19,13 @@ PIXELS = np.arange(3 * 4 * 4 * 3, dtype=np.uint8).reshape(3, 4, 4, 3)
 def rows(**options):
     flat = [caption for captions in CAPTIONS for caption in captions]
     numbers = [len(captions) for captions in CAPTIONS]
-    return PictureCaptions.of(PIXELS, Side(Ragged.of(flat)), numbers, room=8, marks=OURS, **options)
+    return CaptionRows.from_counts(
+        PIXELS, TokenStore(Ragged.from_rows(flat)), numbers, positions=8, special_tokens=DEFAULT_SPECIAL_TOKENS, **options
+    )
 
 
 def said(batch):
-    return [[token for token in labels.tolist() if token != NOTHING][:-1] for labels in batch.labels]
+    return [[token for token in labels.tolist() if token != IGNORE_INDEX][:-1] for labels in batch.labels]
 
 
 def test_every_epoch_takes_a_caption_of_each_picture_and_all_in_time():
@@ -56,15 +58,15 @@ def test_what_is_checked_is_every_caption_of_every_picture():
 
 
 def test_plain_rows_are_the_longest_so_that_none_is_too_long_unseen():
-    assert said(rows().plain().batch(np.arange(3), 5, 9)) == [[11, 12, 13], [20], [30, 31]]
-    assert said(rows().plain().capped(3).batch(np.arange(3), 5, 9)) == [[11, 12], [20], [30, 31]]
+    assert said(rows().deterministic().batch(np.arange(3), 5, 9)) == [[11, 12, 13], [20], [30, 31]]
+    assert said(rows().deterministic().truncate(3).batch(np.arange(3), 5, 9)) == [[11, 12], [20], [30, 31]]
 
 
 def test_a_batch_has_so_many_pictures_and_training_changes_them():
     plan = Batches(rows(), 2 * 8, 1).plan(0)
     assert sorted(map(len, plan)) == [1, 2]
-    augmented = rows(augment=Augment(crop=2))
-    changed, plain = (one.batch(np.arange(3), 1, 0).to(torch.device("cpu")) for one in (augmented, augmented.plain()))
+    augmented = rows(augment=AugmentSettings(crop_padding=2))
+    changed, plain = (one.batch(np.arange(3), 1, 0).to(torch.device("cpu")) for one in (augmented, augmented.deterministic()))
     assert (changed.inputs["pixels"] != plain.inputs["pixels"]).any()
     with pytest.raises(IndexError):
         rows().batch(np.array([3]), 0, 0)

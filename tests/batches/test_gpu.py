@@ -4,19 +4,21 @@ import numpy as np
 import pytest
 import torch
 
-from regard.batches.image_rows import PictureClasses
-from regard.batches.image_store import placed
-from regard.recipe import Augment
+from regard.batches.image_rows import ImageClassificationRows
+from regard.batches.image_store import move_to_device_if_fits
+from regard.recipe import AugmentSettings
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
 
 GPU, CPU = torch.device("cuda"), torch.device("cpu")
-EVERYTHING = Augment(crop=2, flip=True, rand_augment={"number": 2, "magnitude": 9}, erase=0.5, mixup=0.8, cutmix=1.0)
+EVERYTHING = AugmentSettings(
+    crop_padding=2, flip=True, rand_augment={"operations": 2, "magnitude": 9}, random_erasing=0.5, mixup=0.8, cutmix=1.0
+)
 
 
 def pictures(device):
     pixels = np.random.default_rng(0).integers(0, 256, (64, 16, 24, 3)).astype(np.uint8)
-    return PictureClasses(placed(pixels, device), np.arange(64) % 5, 7, EVERYTHING)
+    return ImageClassificationRows(move_to_device_if_fits(pixels, device), np.arange(64) % 5, 7, EVERYTHING)
 
 
 def test_they_are_kept_there_and_changed_as_here():

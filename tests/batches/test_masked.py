@@ -6,34 +6,34 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.batches.batch import NOTHING
-from regard.batches.batches import Batches, in_order
-from regard.batches.masked_rows import Masked, MaskedPairs, successors, word_heads
+from regard.batches.batch import IGNORE_INDEX
+from regard.batches.batches import Batches, sequential_batches
+from regard.batches.masked_rows import MaskedPairRows, MaskedRows, lines_with_successor, word_starts
 from regard.batches.ragged import Ragged
-from regard.batches.rows import read_two
-from regard.batches.token_store import Side
+from regard.batches.rows import encoder_pair_inputs
+from regard.batches.token_store import TokenStore
 from regard.recipe import Masking
-from regard.tokens.special import BOS, BOTH_ENDS, EOS
+from regard.tokens.special_tokens import BOS, BOS_AND_EOS, EOS
 
 MASK, V = 4, 1000
 TEXTS = [[5 + (7 * i + 13 * j) % (V - 5) for j in range(1 + i % 9)] for i in range(400)]
 
 
 def masked(texts=TEXTS, heads=None, **masking):
-    return Masked(Side(Ragged.of(texts)), Masking(**masking), MASK, V, heads, marks=BOTH_ENDS)
+    return MaskedRows(TokenStore(Ragged.from_rows(texts)), Masking(**masking), MASK, V, heads, special_tokens=BOS_AND_EOS)
 
 
 @given(st.sampled_from([0.1, 0.15, 0.5]), st.integers(0, 5))
 def test_what_is_asked_is_what_was_there_and_marks_never_are(share, epoch):
-    rows = masked(share=share)
+    rows = masked(fraction=share)
     asked = total = kept = hidden = 0
     for batch in (Batches(rows, 512, seed=1).batch(epoch, i) for i in range(len(Batches(rows, 512, seed=1).plan(epoch)))):
         source_lengths = batch.inputs["source"], batch.inputs["lengths"].tolist()
         for row, source, length, labels in zip(batch.rows, *source_lengths, batch.labels):
             whole = torch.tensor([BOS, *TEXTS[row], EOS])
-            assert length == len(whole) and (labels[length:] == NOTHING).all()
+            assert length == len(whole) and (labels[length:] == IGNORE_INDEX).all()
             source, labels = source[:length], labels[:length]
-            chosen = labels != NOTHING
+            chosen = labels != IGNORE_INDEX
             assert not chosen[0] and not chosen[-1] and source[0] == BOS and source[-1] == EOS
             assert torch.equal(labels[chosen], whole[chosen]) and torch.equal(source[~chosen], whole[~chosen])
             asked, total = asked + int(chosen.sum()), total + length - 2
@@ -54,10 +54,10 @@ def test_the_same_again_and_another_the_next_epoch():
 
 def test_whole_words_are_hidden_whole():
     words = [[j // 3 for j in range(len(text))] for text in TEXTS]
-    ids = Ragged.of(TEXTS)
-    rows = masked(heads=word_heads(ids, words), whole_words=True, share=0.4)
-    for batch in in_order(rows, 512):
-        for row, labels in zip(batch.rows, batch.labels != NOTHING):
+    ids = Ragged.from_rows(TEXTS)
+    rows = masked(heads=word_starts(ids, words), whole_words=True, fraction=0.4)
+    for batch in sequential_batches(rows, 512):
+        for row, labels in zip(batch.rows, batch.labels != IGNORE_INDEX):
             for word in set(words[row]):
                 of = [bool(labels[1 + j]) for j, w in enumerate(words[row]) if w == word]
                 assert all(of) or not any(of)
@@ -69,7 +69,7 @@ PAIRS = st.lists(st.tuples(SHORT, SHORT), min_size=1, max_size=6)
 
 @given(PAIRS)
 def test_two_texts_in_a_row(pairs):
-    found = read_two(Ragged.of([a for a, _ in pairs]), Ragged.of([b for _, b in pairs]), BOTH_ENDS)
+    found = encoder_pair_inputs(Ragged.from_rows([a for a, _ in pairs]), Ragged.from_rows([b for _, b in pairs]), BOS_AND_EOS)
     for (a, b), source, length, segments in zip(pairs, found["source"], found["lengths"].tolist(), found["segments"]):
         assert source[:length].tolist() == [BOS, *a, EOS, *b, EOS]
         assert segments[:length].tolist() == [0] * (len(a) + 2) + [1] * (len(b) + 1)
@@ -77,11 +77,13 @@ def test_two_texts_in_a_row(pairs):
 
 def test_the_second_follows_the_first_in_half_of_the_cases():
     documents = np.repeat(np.arange(100), 4)
-    firsts = successors(documents)
+    firsts = lines_with_successor(documents)
     assert (documents[firsts] == documents[firsts + 1]).all() and len(firsts) == 300
-    rows = MaskedPairs(Side(Ragged.of(TEXTS)), Masking(share=0.01), MASK, V, None, firsts, marks=BOTH_ENDS).capped(64)
+    rows = MaskedPairRows(
+        TokenStore(Ragged.from_rows(TEXTS)), Masking(fraction=0.01), MASK, V, None, firsts, special_tokens=BOS_AND_EOS
+    ).truncate(64)
     follows = 0
-    for batch in in_order(rows, 512):
+    for batch in sequential_batches(rows, 512):
         for row, source, length, true in zip(batch.rows, *(batch.inputs[name] for name in ("source", "lengths", "follows"))):
             ends = (source[:length] == EOS).nonzero()[:, 0]
             assert len(ends) == 2 and int(ends[0]) - 1 == len(TEXTS[firsts[row]])
@@ -94,7 +96,9 @@ def test_the_second_follows_the_first_in_half_of_the_cases():
 
 
 def test_what_follows_is_called_so_even_when_it_was_drawn():
-    rows = MaskedPairs(Side(Ragged.of(TEXTS[:6])), Masking(), MASK, V, None, np.array([0, 2, 4]), marks=BOTH_ENDS)
+    rows = MaskedPairRows(
+        TokenStore(Ragged.from_rows(TEXTS[:6])), Masking(), MASK, V, None, np.array([0, 2, 4]), special_tokens=BOS_AND_EOS
+    )
     for epoch in range(20):
         first, second, follows = rows.both(np.arange(3), 1, epoch)
         assert ((second == first + 1) == follows).all()

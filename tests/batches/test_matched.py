@@ -3,12 +3,12 @@
 import numpy as np
 import torch
 
-from regard.batches.batches import Batches, in_order
-from regard.batches.image_text_rows import Matched
+from regard.batches.batches import Batches, sequential_batches
+from regard.batches.image_text_rows import ImageTextRows
 from regard.batches.ragged import Ragged
-from regard.batches.token_store import Side
-from regard.recipe import Augment
-from regard.tokens.special import BOTH_ENDS
+from regard.batches.token_store import TokenStore
+from regard.recipe import AugmentSettings
+from regard.tokens.special_tokens import BOS_AND_EOS
 
 COUNTS = [1, 2, 3, 5, 5, 4, 1, 2, 3]
 
@@ -16,9 +16,9 @@ COUNTS = [1, 2, 3, 5, 5, 4, 1, 2, 3]
 def rows(augment=None):
     """A caption says its number, and its picture has the colour of its own."""
     first = np.cumsum([0, *COUNTS])
-    captions = Ragged.of([[10 + i] * (1 + i % 4) for i in range(first[-1])])
+    captions = Ragged.from_rows([[10 + i] * (1 + i % 4) for i in range(first[-1])])
     pixels = np.broadcast_to(np.arange(len(COUNTS), dtype=np.uint8)[:, None, None, None], (len(COUNTS), 4, 4, 3)).copy()
-    return Matched(pixels, Side(captions), first, 20, BOTH_ENDS, augment)
+    return ImageTextRows(pixels, TokenStore(captions), first, 20, BOS_AND_EOS, augment)
 
 
 def test_a_picture_has_a_caption_of_its_own_and_in_time_all_of_them():
@@ -52,7 +52,7 @@ def test_batches_are_drawn_from_all_pairs_and_labels_are_their_places():
 
 
 def test_what_is_evaluated_is_neither_changed_nor_drawn():
-    made = rows(Augment(crop=2, flip=True))
-    one, other = list(in_order(made, 60)), list(in_order(made, 60))
+    made = rows(AugmentSettings(crop_padding=2, flip=True))
+    one, other = list(sequential_batches(made, 60)), list(sequential_batches(made, 60))
     assert all(torch.equal(a.inputs["pixels"], b.inputs["pixels"]) and a.change is None for a, b in zip(one, other))
     assert made.batch(np.arange(4), 1, 1).change is not None

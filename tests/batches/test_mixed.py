@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.batches.batches import Batches
-from regard.batches.mixture import Mixed, passes, shares
+from regard.batches.mixture import MixtureRows, examples_per_epoch, shuffled_passes
 from regard.batches.ragged import Ragged
-from regard.batches.rows import Translations
-from regard.batches.token_store import Side
-from regard.tokens.special import EOS
+from regard.batches.rows import TranslationRows
+from regard.batches.token_store import TokenStore
+from regard.tokens.special_tokens import EOS
 
 
 def part(number, size):
     """Texts that say whose they are: 10 · number + 5, as often as is random, then the example."""
     rows = [[10 * number + 5] * (1 + (7 * i + number) % 5) + [100 + i] for i in range(size)]
-    return Translations(Side(Ragged.of(rows)), Side(Ragged.of([row[::-1] for row in rows])))
+    return TranslationRows(TokenStore(Ragged.from_rows(rows)), TokenStore(Ragged.from_rows([row[::-1] for row in rows])))
 
 
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=4)
@@ -27,7 +27,7 @@ SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=4)
 @given(SIZES, st.data())
 def test_an_epoch_reads_each_task_in_its_share(sizes, data):
     drawn = [data.draw(st.integers(1, 60)) for _ in sizes]
-    batches = Batches(Mixed([part(i, size) for i, size in enumerate(sizes)], drawn), 60, seed=3)
+    batches = Batches(MixtureRows([part(i, size) for i, size in enumerate(sizes)], drawn), 60, seed=3)
     read = Counter()
     for epoch in range(3):
         for index in range(len(batches.plan(epoch))):
@@ -44,7 +44,7 @@ def test_an_epoch_reads_each_task_in_its_share(sizes, data):
 
 
 def test_a_batch_is_a_pure_function_of_seed_and_epoch_and_mixes_tasks():
-    made = [Batches(Mixed([part(0, 50), part(1, 20)], [40, 40]), 120, seed=1) for _ in range(2)]
+    made = [Batches(MixtureRows([part(0, 50), part(1, 20)], [40, 40]), 120, seed=1) for _ in range(2)]
     made[1].batch(3, 1)
     one, other = (batches.batch(2, 1) for batches in made)
     assert all(torch.equal(x, other.inputs[name]) for name, x in one.inputs.items()) and torch.equal(one.labels, other.labels)
@@ -53,27 +53,29 @@ def test_a_batch_is_a_pure_function_of_seed_and_epoch_and_mixes_tasks():
 
 @given(st.integers(1, 9), st.integers(0, 30), st.integers(1, 30), st.integers(1, 30))
 def test_a_shuffle_goes_on_where_it_stopped(size, first, number, more):
-    both = passes(size, first, number + more, [1])
-    assert np.array_equal(both, np.concatenate([passes(size, first, number, [1]), passes(size, first + number, more, [1])]))
-    assert sorted(passes(size, 3 * size, size, [1])) == list(range(size))
+    both = shuffled_passes(size, first, number + more, [1])
+    assert np.array_equal(
+        both, np.concatenate([shuffled_passes(size, first, number, [1]), shuffled_passes(size, first + number, more, [1])])
+    )
+    assert sorted(shuffled_passes(size, 3 * size, size, [1])) == list(range(size))
 
 
 @given(SIZES)
 def test_in_proportion_every_example_is_read_once(sizes):
-    assert shares(sizes, [1.0] * len(sizes)) == sizes
+    assert examples_per_epoch(sizes, [1.0] * len(sizes)) == sizes
 
 
 def test_shares_are_those_of_the_paper():
     sizes = [1000, 100, 10]
-    assert shares(sizes, [1, 1, 1], temperature=np.inf) == [370, 370, 370]
-    assert shares(sizes, [1, 1, 1], limit=100) == [529, 529, 53]  # min(e, K)
+    assert examples_per_epoch(sizes, [1, 1, 1], temperature=np.inf) == [370, 370, 370]
+    assert examples_per_epoch(sizes, [1, 1, 1], limit=100) == [529, 529, 53]  # min(e, K)
     roots = np.sqrt(sizes)
-    assert shares(sizes, [1, 1, 1], temperature=2) == np.rint(1110 * roots / roots.sum()).astype(int).tolist()
-    assert shares(sizes, [1, 1, 2], temperature=np.inf) == [278, 278, 555]
-    assert shares([10_000, 1], [1, 1e-9])[1] == 1, "none is left out altogether"
+    assert examples_per_epoch(sizes, [1, 1, 1], temperature=2) == np.rint(1110 * roots / roots.sum()).astype(int).tolist()
+    assert examples_per_epoch(sizes, [1, 1, 2], temperature=np.inf) == [278, 278, 555]
+    assert examples_per_epoch([10_000, 1], [1, 1e-9])[1] == 1, "none is left out altogether"
 
 
 def test_joined_batches_are_padded_to_the_longest():
-    mixed = Mixed([part(0, 3), part(1, 3)], [3, 3])
+    mixed = MixtureRows([part(0, 3), part(1, 3)], [3, 3])
     whole = mixed.batch(np.arange(6), 1, 0)
     assert whole.inputs["source"].shape[1] == int(whole.inputs["lengths"].max()) and whole.rows.tolist() == list(range(6))

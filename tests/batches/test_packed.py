@@ -5,32 +5,32 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.batches.batch import NOTHING
-from regard.batches.batches import Batches, in_order
-from regard.batches.masked_rows import Masked
-from regard.batches.packing import Packed, best_fit
+from regard.batches.batch import IGNORE_INDEX
+from regard.batches.batches import Batches, sequential_batches
+from regard.batches.masked_rows import MaskedRows
+from regard.batches.packing import PackedRows, best_fit_rows
 from regard.batches.ragged import Ragged
-from regard.batches.rows import Sentences
-from regard.batches.token_store import Side
+from regard.batches.rows import LanguageModelRows
+from regard.batches.token_store import TokenStore
 from regard.recipe import Masking
-from regard.tokens.special import BOS, BOTH_ENDS, EOS
+from regard.tokens.special_tokens import BOS, BOS_AND_EOS, EOS
 
 ROOM = 12
 TEXTS = st.lists(st.lists(st.integers(5, 99), max_size=9), min_size=1, max_size=30)
 
 
 def sentences(texts):
-    return Sentences(Side(Ragged.of(texts)))
+    return LanguageModelRows(TokenStore(Ragged.from_rows(texts)))
 
 
 def masked(texts, **masking):
-    return Masked(Side(Ragged.of(texts)), Masking(**masking), 4, 100, marks=BOTH_ENDS)
+    return MaskedRows(TokenStore(Ragged.from_rows(texts)), Masking(**masking), 4, 100, special_tokens=BOS_AND_EOS)
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=60), st.integers(20, 40), st.integers(0, 5))
 def test_the_best_fit_wastes_little(lengths, room, seed):
     lengths, order = np.array(lengths), np.random.default_rng(seed).permutation(len(lengths))
-    rows = best_fit(lengths, room, order)
+    rows = best_fit_rows(lengths, room, order)
     assert sorted(rows.flat.tolist()) == list(range(len(lengths)))
     filled = [int(lengths[rows[i]].sum()) for i in range(len(rows))]
     assert max(filled) <= room
@@ -38,14 +38,14 @@ def test_the_best_fit_wastes_little(lengths, room, seed):
 
 
 def test_a_text_goes_where_it_leaves_the_least():
-    rows = best_fit(np.array([6, 7, 3, 4]), 10, np.arange(4))
+    rows = best_fit_rows(np.array([6, 7, 3, 4]), 10, np.arange(4))
     assert [rows[i].tolist() for i in range(len(rows))] == [[0, 3], [1, 2]]
 
 
 def documents_of(batch, name):
     """What is read and what should be said, document by document; what fills a row up says nothing."""
     for read, numbers, labels in zip(batch.inputs[name], batch.inputs["documents"], batch.labels):
-        assert (labels[numbers == 0] == NOTHING).all()
+        assert (labels[numbers == 0] == IGNORE_INDEX).all()
         real = numbers[numbers > 0]
         assert (real.diff() >= 0).all() and sorted(set(real.tolist())) == list(range(1, int(real.max()) + 1))
         for number in range(1, int(real.max()) + 1):
@@ -54,8 +54,8 @@ def documents_of(batch, name):
 
 @given(TEXTS, st.integers(0, 3), st.sampled_from(["language", "masked"]))
 def test_every_text_is_read_once_an_epoch_as_it_would_be_alone(texts, epoch, task):
-    rows, name = (sentences(texts), "target") if task == "language" else (masked(texts, share=0.5), "source")
-    batches = Batches(Packed(rows, ROOM), 40, seed=3)
+    rows, name = (sentences(texts), "target") if task == "language" else (masked(texts, fraction=0.5), "source")
+    batches = Batches(PackedRows(rows, ROOM), 40, seed=3)
     found = []
     for i in range(len(batches.plan(epoch))):
         batch = batches.batch(epoch, i)
@@ -69,7 +69,7 @@ def test_every_text_is_read_once_an_epoch_as_it_would_be_alone(texts, epoch, tas
 
 def test_a_row_is_a_pure_function_of_seed_and_epoch():
     texts = [[5 + i] * (i % 7) for i in range(200)]
-    one, other = Packed(sentences(texts), ROOM), Packed(sentences(texts), ROOM)
+    one, other = PackedRows(sentences(texts), ROOM), PackedRows(sentences(texts), ROOM)
     other.batch(np.arange(3), 1, 5)  # having been elsewhere changes nothing
     batches = [
         packed.batch(np.arange(9), seed, epoch)
@@ -81,7 +81,7 @@ def test_a_row_is_a_pure_function_of_seed_and_epoch():
 
 def test_little_is_padding():
     texts = [[5] * (3 + 7 * i % 40) for i in range(2000)]
-    assert Batches(Packed(sentences(texts), 64), 64 * 8, seed=1).padding_share() < 0.02
+    assert Batches(PackedRows(sentences(texts), 64), 64 * 8, seed=1).padding_fraction() < 0.02
 
 
 @given(TEXTS, st.integers(2, 5), st.booleans())
@@ -90,13 +90,13 @@ def test_windows_say_every_word_once_and_pack(texts, most, pack):
     whole = sentences(texts)
     if not pack:
         said = {i: [] for i in range(len(windows))}
-        for batch in in_order(windows, 20):
+        for batch in sequential_batches(windows, 20):
             for row, labels in zip(batch.rows, batch.labels):
-                said[row] = [label for label in labels.tolist() if label != NOTHING]
+                said[row] = [label for label in labels.tolist() if label != IGNORE_INDEX]
         assert [label for labels in said.values() for label in labels] == [label for text in texts for label in (*text, EOS)]
         assert max(map(len, said.values())) <= most
         return
-    batches = Batches(Packed(windows, 2 * most), 40, seed=1)
+    batches = Batches(PackedRows(windows, 2 * most), 40, seed=1)
     found = [pair for i in range(len(batches.plan(1))) for pair in documents_of(batches.batch(1, i), "target")]
     read, said = whole.unpadded(np.arange(len(texts)), 1, 1)
     assert sorted(found) == sorted(
@@ -108,10 +108,10 @@ def test_windows_say_every_word_once_and_pack(texts, most, pack):
 
 @given(TEXTS, st.integers(3, 6))
 def test_masked_texts_are_split_into_texts_with_marks(texts, most):
-    pieces = masked(texts, share=0.5).split(most)
+    pieces = masked(texts, fraction=0.5).split(most)
     said = []
     for i in range(len(pieces)):
         read, asked = (part[0].tolist() for part in pieces.unpadded(np.array([i]), 1, 0))
-        assert len(read) <= most and read[0] == BOS and read[-1] == EOS and asked[0] == asked[-1] == NOTHING
-        said += [a if b == NOTHING else b for a, b in zip(read[1:-1], asked[1:-1])]
+        assert len(read) <= most and read[0] == BOS and read[-1] == EOS and asked[0] == asked[-1] == IGNORE_INDEX
+        said += [a if b == IGNORE_INDEX else b for a, b in zip(read[1:-1], asked[1:-1])]
     assert said == [token for text in texts for token in text]

@@ -10,14 +10,14 @@ from PIL import Image
 
 from regard.batches import image_store as module
 from regard.batches.cache_folder import cache_folder
-from regard.batches.image_rows import PictureClasses
-from regard.batches.image_store import decoded, open_pixels, placed, take
-from regard.corpus.decode_image import Frame
-from regard.corpus.examples import Pictures
-from regard.corpus.image_bytes import Piece
-from regard.errors import Mistake
+from regard.batches.image_rows import ImageClassificationRows
+from regard.batches.image_store import decode_images, move_to_device_if_fits, open_pixel_store, take_pixels
+from regard.corpus.decode_image import ImageTransform
+from regard.corpus.examples import ImageExamples
+from regard.corpus.image_bytes import ImageFile
+from regard.errors import UserError
 
-FRAME = Frame((8, 12), (8, 12))
+FRAME = ImageTransform((8, 12), (8, 12))
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def pictures(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pictures")
     for i in range(300):
         Image.fromarray(np.full((10, 15, 3), [i % 256, i // 256, 7], np.uint8)).save(folder / f"{i:03}.png")
-    return Pictures([Piece(path) for path in sorted(folder.iterdir())], "some")
+    return ImageExamples([ImageFile(path) for path in sorted(folder.iterdir())], "some")
 
 
 @pytest.fixture(autouse=True)
@@ -36,66 +36,68 @@ def own_cache(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_any_number_of_workers_gives_the_same_bits_in_order(pictures, workers):
-    found = open_pixels(pictures, FRAME, workers=workers)
+    found = open_pixel_store(pictures, FRAME, workers=workers)
     assert found.shape == (300, 8, 12, 3) and found.dtype == np.uint8
     assert np.array_equal(found[:, 4, 4, :2].astype(int) @ [1, 256], np.arange(300))
-    assert np.array_equal(found, np.stack([decoded([picture], FRAME)[0] for picture in pictures.pictures]))
-    assert np.array_equal(found, decoded(pictures.pictures, FRAME, workers=workers))
+    assert np.array_equal(found, np.stack([decode_images([picture], FRAME)[0] for picture in pictures.images]))
+    assert np.array_equal(found, decode_images(pictures.images, FRAME, workers=workers))
 
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_the_first_broken_picture_is_named_and_nothing_is_left_behind(pictures, tmp_path, workers):
     for number in (70, 130, 290):
         (tmp_path / f"{number}.png").write_bytes(b"no picture")
-    broken = Pictures([Piece(tmp_path / f"{i}.png") if i in (70, 130, 290) else one for i, one in enumerate(pictures.pictures)])
-    with pytest.raises(Mistake, match=r"/70.png is not a PNG"):
-        open_pixels(broken, FRAME, workers=workers)
+    broken = ImageExamples(
+        [ImageFile(tmp_path / f"{i}.png") if i in (70, 130, 290) else one for i, one in enumerate(pictures.images)]
+    )
+    with pytest.raises(UserError, match=r"/70.png is not a PNG"):
+        open_pixel_store(broken, FRAME, workers=workers)
     assert not list(cache_folder().iterdir())
 
 
 def test_a_store_is_found_by_content_and_settings(pictures, monkeypatch, tmp_path):
-    first = open_pixels(pictures, FRAME)
+    first = open_pixel_store(pictures, FRAME)
     assert isinstance(first, np.memmap)
     copies = []
-    for i, one in enumerate(pictures.pictures[:70]):
+    for i, one in enumerate(pictures.images[:70]):
         (tmp_path / f"{i}.webp").write_bytes(one.read())  # the same by another name
-        copies.append(Piece(tmp_path / f"{i}.webp"))
-    monkeypatch.setattr(module, "pixels_of", lambda *_: pytest.fail("decoded again"))
-    renamed = Pictures([*copies, *pictures.pictures[70:]])
-    assert np.array_equal(open_pixels(renamed, FRAME, workers=1), first)
+        copies.append(ImageFile(tmp_path / f"{i}.webp"))
+    monkeypatch.setattr(module, "load_pixels", lambda *_: pytest.fail("decoded again"))
+    renamed = ImageExamples([*copies, *pictures.images[70:]])
+    assert np.array_equal(open_pixel_store(renamed, FRAME, workers=1), first)
     for other, frame in (
-        (pictures.choose(range(299)), FRAME),
-        (pictures, Frame((8, 8), (8, 8))),
-        (pictures, Frame((8, 12), (8, 12), "stretch")),
-        (pictures, Frame((8, 12), (8, 12), resample="box")),
+        (pictures.select(range(299)), FRAME),
+        (pictures, ImageTransform((8, 8), (8, 8))),
+        (pictures, ImageTransform((8, 12), (8, 12), "stretch")),
+        (pictures, ImageTransform((8, 12), (8, 12), resample="box")),
     ):
         with pytest.raises(pytest.fail.Exception):
-            open_pixels(other, frame, workers=1)
+            open_pixel_store(other, frame, workers=1)
     (folder,) = cache_folder().iterdir()
     assert json.loads((folder / "layout.json").read_text())["rows"] == 300
 
 
 def test_a_world_gives_pixels_themselves(tmp_path):
-    drawn = Pictures([np.full((8, 12, 3), shade, np.uint8) for shade in (3, 9)], "drawn", label=["a", "b"])
-    assert np.array_equal(open_pixels(drawn, FRAME)[:, 0, 0, 0], [3, 9])
-    assert drawn.choose([1]).label == ["b"] and drawn.where(1) == "drawn example 2"
-    assert open_pixels(drawn, Frame((4, 4), (4, 4))).shape == (2, 4, 4, 3)
+    drawn = ImageExamples([np.full((8, 12, 3), shade, np.uint8) for shade in (3, 9)], "drawn", label=["a", "b"])
+    assert np.array_equal(open_pixel_store(drawn, FRAME)[:, 0, 0, 0], [3, 9])
+    assert drawn.select([1]).label == ["b"] and drawn.where(1) == "drawn example 2"
+    assert open_pixel_store(drawn, ImageTransform((4, 4), (4, 4))).shape == (2, 4, 4, 3)
 
 
 def test_a_disk_without_room_is_told_before_anything_is_written(pictures, monkeypatch):
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000}))
-    with pytest.raises(Mistake, match=r"take 0.0 GiB in .*XDG_CACHE_HOME"):
-        open_pixels(pictures, FRAME)
+    with pytest.raises(UserError, match=r"take 0.0 GiB in .*XDG_CACHE_HOME"):
+        open_pixel_store(pictures, FRAME)
 
 
 def test_batches_are_taken_from_the_disk_or_from_a_device(pictures):
-    stored = open_pixels(pictures, FRAME)
+    stored = open_pixel_store(pictures, FRAME)
     rows = np.array([5, 299, 0])
     there = torch.from_numpy(np.array(stored))  # as it would lie on a GPU
-    assert torch.equal(take(stored, rows), take(there, rows)) and take(stored, rows).shape == (3, 3, 8, 12)
-    assert take(stored, rows)[1, :, 0, 0].tolist() == [43, 1, 7]
-    assert placed(stored, torch.device("cpu")) is stored
-    batch = PictureClasses(stored, np.arange(300) % 7, 7).batch(rows, 1, 0)
+    assert torch.equal(take_pixels(stored, rows), take_pixels(there, rows)) and take_pixels(stored, rows).shape == (3, 3, 8, 12)
+    assert take_pixels(stored, rows)[1, :, 0, 0].tolist() == [43, 1, 7]
+    assert move_to_device_if_fits(stored, torch.device("cpu")) is stored
+    batch = ImageClassificationRows(stored, np.arange(300) % 7, 7).batch(rows, 1, 0)
     assert batch.inputs["pixels"].dtype == torch.uint8 and batch.labels.tolist() == [5, 5, 0]
 
 
@@ -103,4 +105,4 @@ def test_a_jpeg_among_them_is_one_of_them(tmp_path):
     file = io.BytesIO()
     Image.new("RGB", (20, 20), (255, 0, 0)).save(file, "JPEG")
     (tmp_path / "wrong-name.png").write_bytes(file.getvalue())  # what it is, not what it is called
-    assert (decoded([Piece(tmp_path / "wrong-name.png")], FRAME)[0, 0, 0] > [250, -1, -1]).all()
+    assert (decode_images([ImageFile(tmp_path / "wrong-name.png")], FRAME)[0, 0, 0] > [250, -1, -1]).all()

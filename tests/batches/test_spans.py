@@ -5,13 +5,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.batches.batch import NOTHING
-from regard.batches.batches import in_order
+from regard.batches.batch import IGNORE_INDEX
+from regard.batches.batches import sequential_batches
 from regard.batches.ragged import Ragged
-from regard.batches.span_rows import Corrupted, corrupt, cuts, lengths_of
-from regard.batches.token_store import Side
-from regard.recipe import Corruption
-from regard.tokens.special import BOS, EOS
+from regard.batches.span_rows import SpanCorruptionRows, corrupt, cuts, lengths_of
+from regard.batches.token_store import TokenStore
+from regard.recipe import SpanCorruption
+from regard.tokens.special_tokens import BOS, EOS
 
 SENTINELS = range(4, 24)
 
@@ -30,7 +30,7 @@ TEXT = st.lists(st.integers(30, 99), max_size=60)
 
 @given(TEXT, st.sampled_from([0.1, 0.15, 0.5]), st.sampled_from([1.0, 3.0]), st.integers(0, 99))
 def test_what_was_cut_out_fits_where_its_sentinel_is(ids, share, mean_length, seed):
-    settings = Corruption(share=share, mean_length=mean_length)
+    settings = SpanCorruption(fraction=share, mean_span_length=mean_length)
     source, target = corrupt(ids, settings, SENTINELS, np.random.default_rng(seed))
     assert restored(source, target) == ids
     tokens, spans = cuts(len(ids), settings, len(SENTINELS) - 1)
@@ -42,7 +42,9 @@ def test_what_was_cut_out_fits_where_its_sentinel_is(ids, share, mean_length, se
 
 
 def test_every_place_of_a_short_text_is_cut_out():
-    places = {corrupt([30, 31, 32, 33], Corruption(), SENTINELS, np.random.default_rng(seed))[0].index(4) for seed in range(60)}
+    places = {
+        corrupt([30, 31, 32, 33], SpanCorruption(), SENTINELS, np.random.default_rng(seed))[0].index(4) for seed in range(60)
+    }
     assert places == {0, 1, 2, 3}
 
 
@@ -55,13 +57,13 @@ def test_lengths_are_parts_of_a_whole(total, parts, seed):
 
 def test_batches_are_as_long_as_was_said_and_the_same_again():
     texts = [[30 + (7 * i + j) % 60 for j in range(1 + i % 40)] for i in range(200)]
-    rows = Corrupted(Side(Ragged.of(texts)), Corruption(), SENTINELS)
+    rows = SpanCorruptionRows(TokenStore(Ragged.from_rows(texts)), SpanCorruption(), SENTINELS)
     longest = rows.lengths(0, 0)
-    for batch in in_order(rows, 512):
+    for batch in sequential_batches(rows, 512):
         source, lengths, target = batch.inputs.values()
         for row, read, length, said, labels in zip(batch.rows, source, lengths.tolist(), target, batch.labels):
             assert length == longest[0][row] and read[length - 1] == EOS
-            spoken = labels[labels != NOTHING].tolist()
+            spoken = labels[labels != IGNORE_INDEX].tolist()
             assert len(spoken) == longest[1][row] and spoken[-1] == EOS and said[0] == BOS
             assert restored(read[: length - 1].tolist(), spoken[:-1]) == texts[row]
     one, again, later = (rows.batch(np.arange(9), 1, epoch) for epoch in (0, 0, 1))

@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 
 from regard.corpus.dataset import hold_out, read_dataset
-from regard.corpus.examples import Pictures
-from regard.corpus.image_files import read_pictures
-from regard.errors import Mistake
-from regard.recipe import LabelledPictures
+from regard.corpus.examples import ImageExamples
+from regard.corpus.image_files import read_images
+from regard.errors import UserError
+from regard.recipe import LabelledImageData
 
 SHADES = {"dark": [10, 20, 30], "light": [200, 220]}
 
@@ -89,15 +89,15 @@ FORMS = {
 
 @pytest.mark.parametrize("name", FORMS)
 def test_every_form_gives_the_same_pictures(forms, name):
-    found = read_pictures([forms / name], **FORMS[name])
+    found = read_images([forms / name], **FORMS[name])
     assert found.label == ["dark"] * 3 + ["light"] * 2 and found.labels() == ["dark", "light"]
-    assert [picture.read() for picture in found.pictures] == [png(shade) for shades in SHADES.values() for shade in shades]
-    assert found.digests == read_pictures([forms / "folder"], label=1).digests
+    assert [picture.read() for picture in found.images] == [png(shade) for shades in SHADES.values() for shade in shades]
+    assert found.digests == read_images([forms / "folder"], label=1).digests
     assert all("\n" not in found.where(i) and str(forms) in found.where(i) for i in range(5))
 
 
 def test_a_recipe_names_them_and_several_follow_one_another(forms):
-    data = LabelledPictures(root=str(forms), train=["folder", "d.tar"], valid=["a.tsv"], test={"laid": ["e.tar"]})
+    data = LabelledImageData(root=str(forms), train=["folder", "d.tar"], valid=["a.tsv"], test={"laid": ["e.tar"]})
     found = read_dataset(data)
     assert len(found.train) == 10 and len(found.valid) == 5 and len(found.tests["laid"]) == 5
     assert found.train.label[5:] == found.valid.label == found.train.label[:5]
@@ -109,23 +109,23 @@ def test_what_is_held_out_shares_no_picture_whatever_it_is_called(tmp_path):
         for i in range(20):
             for copy in range(2):
                 (tmp_path / label / f"{i}-{copy}.png").write_bytes(png([i, 7 if label == "a" else 90, 3]))
-    everything = read_pictures([tmp_path], label=1)
+    everything = read_images([tmp_path], label=1)
     train, valid, test = hold_out(everything, 5)
     assert (len(train), len(valid), len(test)) == (60, 10, 10)
     assert not set(train.digests) & set(valid.digests) and not set(valid.digests) & set(test.digests)
-    assert train.digests == Pictures(train.pictures).digests  # carried along, not read again
-    with pytest.raises(Mistake, match=r"has 40 distinct examples; data.held_out = 11"):
+    assert train.digests == ImageExamples(train.images).digests  # carried along, not read again
+    with pytest.raises(UserError, match=r"has 40 distinct examples; data.held_out = 11"):
         hold_out(everything, 11)
 
 
 def test_captions_are_columns_or_lines_or_what_lies_beside(forms):
     (forms / "columns.tsv").write_text("folder/dark/deeper/10.PNG\tone\ttwo\nfolder/dark/deeper/20.PNG\tthree\t\n")
-    assert read_pictures([forms / "columns.tsv"], captions=[1, 2]).captions == [["one", "two"], ["three"]]
+    assert read_images([forms / "columns.tsv"], captions=[1, 2]).captions == [["one", "two"], ["three"]]
     (forms / "lines.tsv").write_text(
         "folder/dark/deeper/10.PNG\tone\nfolder/dark/deeper/20.PNG\tthree\nfolder/dark/deeper/10.PNG\ttwo\n"
     )
-    found = read_pictures([forms / "lines.tsv"], captions=[1])
-    assert found.captions == [["one", "two"], ["three"]] and len(found.pictures) == 2
+    found = read_images([forms / "lines.tsv"], captions=[1])
+    assert found.captions == [["one", "two"], ["three"]] and len(found.images) == 2
     assert found.texts() == [["one", "two", "three"]]
     tar(
         forms / "t.tar",
@@ -138,13 +138,13 @@ def test_captions_are_columns_or_lines_or_what_lies_beside(forms):
             ("3.json", json.dumps({"captions": ["four", "five"], "label": "x"}).encode()),
         ],
     )
-    assert read_pictures([forms / "t.tar"], captions=[1]).captions == [["one", "two"], ["three"], ["four", "five"]]
+    assert read_images([forms / "t.tar"], captions=[1]).captions == [["one", "two"], ["three"], ["four", "five"]]
     (forms / "c2.pngs").write_bytes(png(1) + png(2))
     (forms / "c2.index.tsv").write_text(f"n\t0\t{len(png(1))}\tone\ttwo\nm\t{len(png(1))}\t{len(png(2))}\tthree\tfour\n")
-    both = read_pictures([forms / "c2.index.tsv"], label=0, captions=[3, 4])
+    both = read_images([forms / "c2.index.tsv"], label=0, captions=[3, 4])
     assert both.label == ["n", "m"] and both.captions == [["one", "two"], ["three", "four"]]
-    with pytest.raises(Mistake, match="have labels and no captions"):
-        read_pictures([forms / "folder"], captions=[1])
+    with pytest.raises(UserError, match="have labels and no captions"):
+        read_images([forms / "folder"], captions=[1])
 
 
 def test_members_are_only_read_and_odd_names_harm_nobody(tmp_path):
@@ -154,8 +154,8 @@ def test_members_are_only_read_and_odd_names_harm_nobody(tmp_path):
     members = [(name, png(i)) for i, name in enumerate(odd)]
     members += [(name.rpartition(".")[0] + ".cls", b"odd") for name in odd]
     path = tar(before / "odd.tar", [*members, ("link.png", "/etc/passwd"), (".hidden.png", png(9)), ("notes.md", b"#")])
-    found = read_pictures([path], label=1)
-    assert [picture.read() for picture in found.pictures] == [png(i) for i in range(len(odd))]
+    found = read_images([path], label=1)
+    assert [picture.read() for picture in found.images] == [png(i) for i in range(len(odd))]
     assert all("\n" not in found.where(i) for i in range(len(odd)))
     assert [entry.name for entry in tmp_path.rglob("*")] == ["home", "odd.tar"]
 
@@ -164,8 +164,8 @@ def test_members_are_only_read_and_odd_names_harm_nobody(tmp_path):
 def test_a_shard_that_is_not_whole_is_refused(tmp_path, cut, match):
     path = tar(tmp_path / "a.tar", [("1.png", png(1) * 9), ("1.cls", b"x")])
     path.write_bytes(path.read_bytes()[:cut])
-    with pytest.raises(Mistake, match=match):
-        read_pictures([path], label=1)
+    with pytest.raises(UserError, match=match):
+        read_images([path], label=1)
 
 
 MEMBERS = {
@@ -182,8 +182,8 @@ MEMBERS = {
 @pytest.mark.parametrize("name", MEMBERS)
 def test_what_is_wrong_in_a_shard_is_named(tmp_path, name):
     members, match = MEMBERS[name]
-    with pytest.raises(Mistake, match=match) as caught:
-        read_pictures([tar(tmp_path / name, members)], label=1)
+    with pytest.raises(UserError, match=match) as caught:
+        read_images([tar(tmp_path / name, members)], label=1)
     assert name in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -207,8 +207,8 @@ def test_what_is_wrong_in_a_file_is_named_by_line(tmp_path, name):
     (tmp_path / "g.pngs").write_bytes(png(1))
     text, match = FILES[name]
     (tmp_path / name).write_text(text)
-    with pytest.raises(Mistake, match=match) as caught:
-        read_pictures([tmp_path / name], label=1 if "index" not in name else 0)
+    with pytest.raises(UserError, match=match) as caught:
+        read_images([tmp_path / name], label=1 if "index" not in name else 0)
     assert "\n" not in str(caught.value)
 
 
@@ -216,23 +216,23 @@ def test_what_is_wrong_in_a_file_is_named_by_line(tmp_path, name):
 def test_offsets_are_numbers(tmp_path, begin):
     (tmp_path / "g.pngs").write_bytes(png(1))
     (tmp_path / "g.index.tsv").write_text(f"x\t{begin}\t3\n")
-    with pytest.raises(Mistake, match=r"g.index.tsv:1 says that a picture begins at"):
-        read_pictures([tmp_path / "g.index.tsv"], label=0)
+    with pytest.raises(UserError, match=r"g.index.tsv:1 says that a picture begins at"):
+        read_images([tmp_path / "g.index.tsv"], label=0)
 
 
 def test_folders_say_what_they_cannot_be(tmp_path):
-    with pytest.raises(Mistake, match=r"no file or folder .*nothing; relative paths start at data.root"):
-        read_pictures([tmp_path / "nothing"], label=1)
-    with pytest.raises(Mistake, match="has no pictures"):
-        read_pictures([tmp_path], label=1)
+    with pytest.raises(UserError, match=r"no file or folder .*nothing; relative paths start at data.root"):
+        read_images([tmp_path / "nothing"], label=1)
+    with pytest.raises(UserError, match="has no pictures"):
+        read_images([tmp_path], label=1)
     (tmp_path / "cat").mkdir()
     (tmp_path / "cat" / "a.gif").write_bytes(b"GIF89a")
-    with pytest.raises(Mistake, match=r"a.gif is not a PNG, JPEG or WebP picture"):
-        read_pictures([tmp_path], label=1)
+    with pytest.raises(UserError, match=r"a.gif is not a PNG, JPEG or WebP picture"):
+        read_images([tmp_path], label=1)
     (tmp_path / "cat" / "a.gif").unlink()
     (tmp_path / "b.png").write_bytes(png(1))
-    with pytest.raises(Mistake, match=r"b.png lies beside the labels' folders"):
-        read_pictures([tmp_path], label=1)
+    with pytest.raises(UserError, match=r"b.png lies beside the labels' folders"):
+        read_images([tmp_path], label=1)
 
 
 def test_a_link_to_a_labels_folder_is_followed(tmp_path):
@@ -240,4 +240,4 @@ def test_a_link_to_a_labels_folder_is_followed(tmp_path):
     (tmp_path / "there" / "1.png").write_bytes(png(1))
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "cat").symlink_to(tmp_path / "there")
-    assert read_pictures([tmp_path / "set"], label=1).label == ["cat"]
+    assert read_images([tmp_path / "set"], label=1).label == ["cat"]

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from regard.corpus.decode_image import Frame, decode, pixels_of
-from regard.corpus.image_bytes import Piece
-from regard.errors import Mistake
+from regard.corpus.decode_image import ImageTransform, decode_image, load_pixels
+from regard.corpus.image_bytes import ImageFile
+from regard.errors import UserError
 
 COLOURS = np.random.default_rng(0).integers(0, 256, (6, 9, 3)).astype(np.uint8)
 SMOOTH = np.asarray(Image.fromarray(COLOURS).resize((90, 60), Image.Resampling.BICUBIC))
@@ -26,7 +26,7 @@ def written(image, kind="PNG", **options):
 
 
 def seen(data):
-    return np.asarray(decode(data, "a picture")).astype(int)
+    return np.asarray(decode_image(data, "a picture")).astype(int)
 
 
 @pytest.mark.parametrize("kind, options", [("PNG", {}), ("WEBP", {"lossless": True})])
@@ -87,8 +87,8 @@ def test_of_a_moving_picture_the_first_counts():
 
 
 def refused(data, match):
-    with pytest.raises(Mistake, match=match) as caught:
-        decode(data, "a/b.png")
+    with pytest.raises(UserError, match=match) as caught:
+        decode_image(data, "a/b.png")
     assert str(caught.value).startswith("a/b.png ") and "\n" not in str(caught.value)
 
 
@@ -133,7 +133,7 @@ def test_whatever_the_bytes_it_is_a_picture_or_a_mistake(kind, seed, number):
         data[chance.randrange(len(data))] = chance.randrange(256)
     try:
         assert seen(bytes(data)).shape[2] == 3
-    except Mistake as mistake:
+    except UserError as mistake:
         assert "\n" not in str(mistake)
 
 
@@ -147,25 +147,25 @@ def test_resized_and_cut_in_one_go_is_resized_then_cut(fit, size, resized):
         tall, wide = max(tall, int(60 * scale)), max(wide, int(90 * scale))
     top, left = (tall - size[0]) // 2, (wide - size[1]) // 2
     expected = np.asarray(image.resize((wide, tall), Image.Resampling.BILINEAR).crop((left, top, left + size[1], top + size[0])))
-    found = Frame(size, resized, fit).bring(image)
+    found = ImageTransform(size, resized, fit).apply(image)
     assert found.shape == (*size, 3) and found.dtype == np.uint8
     assert np.abs(found.astype(int) - expected).max() <= 1
 
 
 def test_a_picture_of_the_right_size_is_not_touched_and_a_thin_one_takes_no_room():
-    assert np.array_equal(Frame((6, 9), (6, 9)).bring(Image.fromarray(COLOURS)), COLOURS)
+    assert np.array_equal(ImageTransform((6, 9), (6, 9)).apply(Image.fromarray(COLOURS)), COLOURS)
     thin = Image.new("RGB", (1, 60_000), "red")  # resized in full it would have 3 · 10^9 pixels
-    assert (Frame((224, 224), (224, 224)).bring(thin) == [255, 0, 0]).all()
+    assert (ImageTransform((224, 224), (224, 224)).apply(thin) == [255, 0, 0]).all()
 
 
 def test_pieces_are_read_where_they_lie(tmp_path):
     one, other = written(Image.fromarray(COLOURS)), written(Image.fromarray(COLOURS[::-1].copy()))
     (tmp_path / "two.pngs").write_bytes(one + other)
-    piece = Piece(tmp_path / "two.pngs", "the other", len(one), len(other))
-    assert np.array_equal(pixels_of(piece, Frame((6, 9), (6, 9))), COLOURS[::-1])
-    with pytest.raises(Mistake, match=r"two.pngs: the other should have .* bytes and has"):
-        Piece(tmp_path / "two.pngs", "the other", len(one) + 1, len(other)).read()
-    with pytest.raises(Mistake, match="is a folder; give a picture"):
-        Piece(tmp_path).read()
-    with pytest.raises(Mistake, match=r"no picture .*nothing\?\.png"):
-        Piece(tmp_path / "nothing\n.png").read()
+    piece = ImageFile(tmp_path / "two.pngs", "the other", len(one), len(other))
+    assert np.array_equal(load_pixels(piece, ImageTransform((6, 9), (6, 9))), COLOURS[::-1])
+    with pytest.raises(UserError, match=r"two.pngs: the other should have .* bytes and has"):
+        ImageFile(tmp_path / "two.pngs", "the other", len(one) + 1, len(other)).read()
+    with pytest.raises(UserError, match="is a folder; give a picture"):
+        ImageFile(tmp_path).read()
+    with pytest.raises(UserError, match=r"no picture .*nothing\?\.png"):
+        ImageFile(tmp_path / "nothing\n.png").read()

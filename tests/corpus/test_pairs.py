@@ -5,9 +5,9 @@ import json
 import pytest
 
 from regard.corpus.dataset import hold_out, read_dataset
-from regard.corpus.examples import Pairs
+from regard.corpus.examples import SentencePairs
 from regard.corpus.pairs import read_pairs
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.recipe import PairData
 
 ROWS = [("one dog", "ein Hund"), ("two dogs", "zwei Hunde"), ("three", "drei")]
@@ -34,9 +34,9 @@ def test_columns_may_be_named_and_several_make_a_source(tmp_path):
         columns=("q", "c", "a"),
     )
     assert (three.source, three.target, three.lines) == (["what\ta b"], ["3"], [1])
-    with pytest.raises(Mistake, match=r"b.tsv:2 has an empty source side"):
+    with pytest.raises(UserError, match=r"b.tsv:2 has an empty source side"):
         read_pairs([write(tmp_path / "b.tsv", "x\ty\tz", "x\t\tz")], columns=(0, 1, 2))
-    with pytest.raises(Mistake, match=r"a.tsv:1 names no column 'fr'"):
+    with pytest.raises(UserError, match=r"a.tsv:1 names no column 'fr'"):
         read_pairs([tmp_path / "a.tsv"], columns=("en", "fr"))
 
 
@@ -61,22 +61,22 @@ def test_pairs_empty_on_both_sides_are_left_out_and_lines_still_known(tmp_path):
 def test_what_is_not_parallel_is_refused(tmp_path, files, said):
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    with pytest.raises(Mistake, match=said):
+    with pytest.raises(UserError, match=said):
         read_pairs([tmp_path / name for name in files])
 
 
 def test_held_out_sentences_share_no_source_and_do_not_depend_on_order():
     source = [f"sentence {i % 40}" for i in range(200)]
-    pairs = Pairs(source, [f"Satz {i}" for i in range(200)], lines=list(range(1, 201)))
+    pairs = SentencePairs(source, [f"Satz {i}" for i in range(200)], lines=list(range(1, 201)))
     train, valid, test = hold_out(pairs, 5)
     assert len(set(valid.source)) == len(set(test.source)) == 5
     assert not set(train.source) & set(valid.source)
     assert not set(train.source) & set(test.source)
     assert not set(valid.source) & set(test.source)
     assert sorted(train.target + valid.target + test.target) == sorted(pairs.target)
-    _, again, _ = hold_out(pairs.choose(list(reversed(range(200)))), 5)
+    _, again, _ = hold_out(pairs.select(list(reversed(range(200)))), 5)
     assert set(again.source) == set(valid.source)
-    with pytest.raises(Mistake, match="set at most 10"):
+    with pytest.raises(UserError, match="set at most 10"):
         hold_out(pairs, 11)
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from regard.corpus.dataset import hold_out, read_dataset
 from regard.corpus.questions import read_questions
-from regard.corpus.world_examples import asks
-from regard.errors import Mistake
+from regard.corpus.world_examples import unique_aligned_words
+from regard.errors import UserError
 from regard.recipe import QuestionData
 from regard.worlds import bilingual
 
@@ -52,7 +52,11 @@ def test_every_form_and_packing_says_the_same(tmp_path):
     for path in sorted(tmp_path.iterdir()):
         found = read_questions([path])
         assert found.question == ["what?", "which?", "why?"] and found.context == [CONTEXT] * 3
-        assert found.answers == [[(20, 26)], [(27, 32), (40, 45)], []] and found.golds() == [["sieben"], ["Äpfel", "Äpfel"], []]
+        assert found.answers == [[(20, 26)], [(27, 32), (40, 45)], []] and found.answer_texts() == [
+            ["sieben"],
+            ["Äpfel", "Äpfel"],
+            [],
+        ]
     assert read_questions([tmp_path / "a.json"]).where(1) == f"{tmp_path / 'a.json'} question q1"
     assert read_questions([tmp_path / "a.json", tmp_path / "d.jsonl"]).where(4) == f"{tmp_path / 'd.jsonl'}:2"
     (tmp_path / "old.json").write_text(json.dumps(squad("1.1")))
@@ -100,17 +104,17 @@ WRONG = {
 def test_what_is_wrong_is_named_by_file_and_place(tmp_path, name):
     text, said = WRONG[name]
     (tmp_path / "a.json").write_text(text)
-    with pytest.raises(Mistake, match=said) as mistake:
+    with pytest.raises(UserError, match=said) as mistake:
         read_questions([tmp_path / "a.json"])
     assert "\n" not in str(mistake.value) and str(tmp_path / "a.json") in str(mistake.value)
 
 
 def test_other_files_and_questions_without_an_answer_are_refused(tmp_path):
     (tmp_path / "a.tsv").write_text("x\ty\n")
-    with pytest.raises(Mistake, match=r"a.tsv: questions come as SQuAD's .json or as .jsonl"):
+    with pytest.raises(UserError, match=r"a.tsv: questions come as SQuAD's .json or as .jsonl"):
         read_questions([tmp_path / "a.tsv"])
     (tmp_path / "a.jsonl").write_text(flat())
-    with pytest.raises(Mistake, match=r"a.jsonl:3 has no answer; set data.unanswerable = true"):
+    with pytest.raises(UserError, match=r"a.jsonl:3 has no answer; set data.unanswerable = true"):
         read_questions([tmp_path / "a.jsonl"], unanswerable=False)
 
 
@@ -132,7 +136,7 @@ def test_whatever_is_in_a_file_is_read_or_a_mistake_in_one_line(tmp_path_factory
     path.write_text(json.dumps(junk))
     try:
         read_questions([path])
-    except Mistake as mistake:
+    except UserError as mistake:
         assert "\n" not in str(mistake)
 
 
@@ -143,7 +147,7 @@ def test_the_world_asks_what_became_of_a_word_and_knows():
     for found in (plain, some):
         for question, context, answers in zip(found.question, found.context, found.answers):
             pair = gold[context]
-            assert answers == [span for word, span in asks(pair) if word == question]
+            assert answers == [span for word, span in unique_aligned_words(pair) if word == question]
             for start, end in answers:
                 at = pair.source.lower().replace(",", "").replace(".", "").split().index(question)
                 words = [pair.target.split()[j] for i, j in pair.alignment if i == at]

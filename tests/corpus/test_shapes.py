@@ -5,8 +5,8 @@ import pytest
 
 from regard import recipe as recipes
 from regard.corpus.dataset import read_dataset
-from regard.corpus.world_examples import drawn
-from regard.recipe import CaptionedPictures, LabelledPictures
+from regard.corpus.world_examples import shape_examples
+from regard.recipe import CaptionedImageData, LabelledImageData
 from regard.worlds import shapes
 
 WORLD = {"kind": "shapes", "number": 12, "held_out": 6, "shapes": (1, 2)}
@@ -14,7 +14,7 @@ WORLD = {"kind": "shapes", "number": 12, "held_out": 6, "shapes": (1, 2)}
 
 @pytest.mark.parametrize("of", ["kind", "colour", "both"])
 def test_labels_are_what_the_world_knows(of):
-    data = read_dataset(LabelledPictures(size=32, of=of, world=WORLD))
+    data = read_dataset(LabelledImageData(size=32, of=of, world=WORLD))
     assert (len(data.train), len(data.valid), {name: len(one) for name, one in data.tests.items()}) == (
         12,
         6,
@@ -22,18 +22,20 @@ def test_labels_are_what_the_world_knows(of):
     )
     for examples in (data.train, data.tests["composition"]):
         assert examples.label == [picture.label(of) for picture in examples.gold]
-        assert all(np.array_equal(pixels, picture.pixels()) for pixels, picture in zip(examples.pictures, examples.gold))
-    chosen = data.train.choose([3, 1])
+        assert all(np.array_equal(pixels, picture.pixels()) for pixels, picture in zip(examples.images, examples.gold))
+    chosen = data.train.select([3, 1])
     assert [chosen.gold, chosen.label] == [[part[3], part[1]] for part in (data.train.gold, data.train.label)]
 
 
 def test_captions_are_true_of_their_pictures():
-    data = CaptionedPictures(size=40, world=WORLD)
-    found = drawn(data, data.world, "valid", 5)
+    data = CaptionedImageData(size=40, world=WORLD)
+    found = shape_examples(data, data.world, "valid", 5)
     assert all(
-        shapes.true_of(shapes.parse(text), picture.scene) for texts, picture in zip(found.captions, found.gold) for text in texts
+        shapes.is_true(shapes.parse_caption(text), picture.scene)
+        for texts, picture in zip(found.captions, found.gold)
+        for text in texts
     )
-    assert {pixels.shape for pixels in found.pictures} == {(40, 40, 3)}
+    assert {pixels.shape for pixels in found.images} == {(40, 40, 3)}
 
 
 @pytest.mark.parametrize(
@@ -46,4 +48,4 @@ def test_captions_are_true_of_their_pictures():
 )
 def test_a_world_that_does_not_fit_is_refused(change, message):
     with pytest.raises(Exception, match=message):
-        recipes.build({**change, "data": {"world": {"kind": "shapes"}, **change.get("data", {})}})
+        recipes.build_recipe({**change, "data": {"world": {"kind": "shapes"}, **change.get("data", {})}})

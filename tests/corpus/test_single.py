@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from regard.corpus.dataset import hold_out, read_dataset
-from regard.corpus.examples import Labelled
-from regard.corpus.labelled import read_labelled, read_tagged, read_text
-from regard.corpus.word_vectors import read_vectors
-from regard.errors import Mistake
+from regard.corpus.examples import LabelledTexts
+from regard.corpus.text_files import read_labelled, read_tagged, read_text
+from regard.corpus.word_vectors import read_word_vectors
+from regard.errors import UserError
 from regard.recipe import LabelledData, TaggedData, TextData
 
 
@@ -66,13 +66,13 @@ def test_tagged_text_as_conll_has_it(tmp_path):
     ],
 )
 def test_what_is_wrong_is_named(tmp_path, read, lines, said):
-    with pytest.raises(Mistake, match=said):
+    with pytest.raises(UserError, match=said):
         read([write(tmp_path / "f", *lines)])
 
 
 def test_a_column_that_is_not_there(tmp_path):
     path = write(tmp_path / "a.tsv", "sentence\tlabel", "a\t1")
-    with pytest.raises(Mistake, match=r"a.tsv:1 names no column 'text' .* it has sentence, label"):
+    with pytest.raises(UserError, match=r"a.tsv:1 names no column 'text' .* it has sentence, label"):
         read_labelled([path], text="text", label="label")
 
 
@@ -86,7 +86,7 @@ def test_every_kind_comes_from_the_world_and_is_split(tmp_path):
     assert set(labelled.train.label) == {"m", "f", "n"} and all(" it" in text for text in labelled.train.text)
     english, german = (read_dataset(TextData(world=world, language=side)).valid.text for side in ("source", "target"))
     assert len(english) == len(german) == 20 and english != german
-    train, valid, test = hold_out(Labelled([f"text {i}" for i in range(50)], ["x"] * 50), 5)
+    train, valid, test = hold_out(LabelledTexts([f"text {i}" for i in range(50)], ["x"] * 50), 5)
     assert (len(train), len(valid), len(test)) == (40, 5, 5)
     assert len({*train.text, *valid.text, *test.text}) == 50
 
@@ -95,7 +95,7 @@ def test_word_vectors_of_both_makes(tmp_path):
     glove = write(tmp_path / "glove.txt", "the 1 2 3", "dog 4 5 6.5", "… 0 0 0")
     word2vec = write(tmp_path / "w2v.txt", "3 3", "the 1 2 3", "dog 4 5 6.5 ", "cat 0 0 0")
     for path in (glove, word2vec):
-        found = read_vectors(path, {"the", "dog", "unicorn"}, width=3)
+        found = read_word_vectors(path, {"the", "dog", "unicorn"}, width=3)
         assert set(found) == {"the", "dog"} and np.allclose(found["dog"], [4, 5, 6.5])
 
 
@@ -109,5 +109,5 @@ def test_word_vectors_of_both_makes(tmp_path):
     ],
 )
 def test_wrong_word_vectors_are_named(tmp_path, lines, said):
-    with pytest.raises(Mistake, match=said):
-        read_vectors(write(tmp_path / "v", *lines), {"the"}, width=3)
+    with pytest.raises(UserError, match=said):
+        read_word_vectors(write(tmp_path / "v", *lines), {"the"}, width=3)

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.corpus.dataset import read_dataset
-from regard.corpus.examples import Pairs
-from regard.corpus.task_mixture import as_task, rounded
-from regard.errors import Mistake
+from regard.corpus.examples import SentencePairs
+from regard.corpus.task_mixture import as_task_pairs, round_to_step
+from regard.errors import UserError
 from regard.recipe import TaskData, TasksData
 
 
@@ -16,18 +16,18 @@ def task(**settings):
 
 
 def test_the_prefix_stands_before_every_text_and_the_line_is_known():
-    made = as_task("t", task(), Pairs(["a", "b"], ["c", "d"], "file", [3, 9]))
+    made = as_task_pairs("t", task(), SentencePairs(["a", "b"], ["c", "d"], "file", [3, 9]))
     assert (made.source, made.target, made.task, made.where(1)) == (["do: a", "do: b"], ["c", "d"], "t", "file:9")
-    assert made.choose([1]).task == "t" and made.choose([1]).source == ["do: b"]
+    assert made.select([1]).task == "t" and made.select([1]).source == ["do: b"]
     two = task(prefix=["one: ", " two: "], columns=[0, 1, 2], world=None, train=["a.tsv"], held_out=1)
-    assert as_task("t", two, Pairs(["a\tb"], ["c"])).source == ["one: a two: b"]
+    assert as_task_pairs("t", two, SentencePairs(["a\tb"], ["c"])).source == ["one: a two: b"]
 
 
 def test_labels_are_said_in_words():
     classify = task(kind="classify", labels={"0": "no", "1": "yes"})
-    assert as_task("t", classify, Pairs(["a", "b"], ["1", "0"])).target == ["yes", "no"]
-    with pytest.raises(Mistake, match=r"file:2 has the label '2', for which labels has no word \(0, 1\)"):
-        as_task("t", classify, Pairs(["a", "b"], ["1", "2"], "file", [1, 2]))
+    assert as_task_pairs("t", classify, SentencePairs(["a", "b"], ["1", "0"])).target == ["yes", "no"]
+    with pytest.raises(UserError, match=r"file:2 has the label '2', for which labels has no word \(0, 1\)"):
+        as_task_pairs("t", classify, SentencePairs(["a", "b"], ["1", "2"], "file", [1, 2]))
 
 
 @pytest.mark.parametrize(
@@ -44,19 +44,19 @@ def test_labels_are_said_in_words():
     ],
 )
 def test_numbers_are_said_in_steps(target, step, said):
-    assert rounded(target, step, "here") == said
+    assert round_to_step(target, step, "here") == said
 
 
 @given(st.floats(-1e4, 1e4), st.sampled_from([0.01, 0.1, 0.2, 0.25, 0.5, 1, 5]))
 def test_what_is_said_is_no_farther_than_half_a_step(number, step):
-    said = rounded(str(number), step, "here")
-    assert abs(float(said) - number) <= step / 2 + 1e-6 and rounded(said, step, "here") == said
+    said = round_to_step(str(number), step, "here")
+    assert abs(float(said) - number) <= step / 2 + 1e-6 and round_to_step(said, step, "here") == said
 
 
 @pytest.mark.parametrize("target", ["much", "nan", "inf", ""])
 def test_what_is_no_number_is_named(target):
-    with pytest.raises(Mistake, match=r"here has '.*' where a number should be"):
-        rounded(target, 0.2, "here")
+    with pytest.raises(UserError, match=r"here has '.*' where a number should be"):
+        round_to_step(target, 0.2, "here")
 
 
 def test_the_sets_of_all_tasks_are_named_by_task_and_root(tmp_path):

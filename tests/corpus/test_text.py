@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from regard.corpus.text import read_lines
-from regard.errors import Mistake
+from regard.corpus.lines import read_lines
+from regard.errors import UserError
 
 CHARACTERS = st.characters(blacklist_characters="\n\r\0", blacklist_categories=["Cs"])
 LINES = st.lists(st.text(CHARACTERS, max_size=12), min_size=1, max_size=8)
@@ -48,16 +48,16 @@ def test_line_separators_of_unicode_are_ordinary_characters(tmp_path):
 )
 def test_what_is_not_text_is_refused_by_file_and_line(tmp_path, data, said):
     (tmp_path / "a").write_bytes(data)
-    with pytest.raises(Mistake, match=said):
+    with pytest.raises(UserError, match=said):
         read_lines(tmp_path / "a")
 
 
 def test_missing_files_folders_and_broken_archives_are_refused(tmp_path):
     for name, said in [("nothing", "no file"), (".", "is a folder")]:
-        with pytest.raises(Mistake, match=said):
+        with pytest.raises(UserError, match=said):
             read_lines(tmp_path / name)
     whole = gzip.compress(b"a line\n" * 1000)
     for name, data in [("cut.gz", whole[:-20]), ("plain.gz", b"not gzip"), ("plain.xz", b"not xz")]:
         (tmp_path / name).write_bytes(data)
-        with pytest.raises(Mistake, match="is not a whole"):
+        with pytest.raises(UserError, match="is not a whole"):
             read_lines(tmp_path / name)

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.attention.watch import watch
-from regard.decoding.batching import batches_by_length, decode_all, searcher, workers_for
-from regard.decoding.beam import Beams, beam_search, is_done
-from regard.decoding.greedy import greedy, steps, walk
-from regard.decoding.logits import penalize_repeats
+from regard.decoding.batching import batches_by_length, decode_all, make_search, num_workers
+from regard.decoding.beam import BeamState, beam_search, is_done
+from regard.decoding.greedy import decode_steps, greedy, greedy_or_sample
+from regard.decoding.logits import apply_repetition_penalty
 from regard.decoding.protocol import length_penalty
-from regard.decoding.sampling import Sampler, times
+from regard.decoding.sampling import Sampler, exponential_times
 from regard.models.transformer import Transformer
-from regard.recipe import Positions, TransformerModel
-from regard.tokens.special import BOS, EOS, PAD, Marks
+from regard.recipe import PositionSettings, TransformerModel
+from regard.tokens.special_tokens import BOS, EOS, PAD, SpecialTokens
 
 V = 11
 
@@ -27,7 +27,7 @@ def problems(draw, vocabulary=V, most=9):
     torch.manual_seed(draw(st.integers(0, 10_000)))
     kind = draw(st.sampled_from(["sinusoidal", "rotary", "relative"]))
     settings = TransformerModel(
-        preset="tiny", width=8, heads=2, feed_forward=16, max_length=40, tie="none", positions=Positions(kind=kind)
+        preset="tiny", width=8, heads=2, feed_forward=16, max_length=40, tie="none", positions=PositionSettings(kind=kind)
     )
     model = Transformer(settings, vocabulary, vocabulary).double().eval()
     with torch.no_grad():
@@ -62,7 +62,7 @@ def test_the_decoders_score_is_the_rescored_output(problem, beam, alpha):
 @given(problems())
 def test_beam_one_is_greedy(problem):
     model, inputs, limits = problem
-    walked = walk(model, inputs, limits, greedy, alpha=0.6)
+    walked = greedy_or_sample(model, inputs, limits, greedy, alpha=0.6)
     beamed = beam_search(model, inputs, limits, beam=1, alpha=0.6)
     for row, (one, (other,)) in enumerate(zip(walked, beamed)):
         assert one.tokens == other.tokens
@@ -81,7 +81,7 @@ def test_stopping_early_never_changes_the_best(problem, beam, alpha):
 
 def test_a_search_goes_on_while_a_longer_output_could_still_win():
     """With a length penalty, log p = -3 may end at -3 / penalty(50) = -0.1, and so beat a finished -1."""
-    beams = Beams.begin(torch.tensor([50, 3]), 1, EOS, alphas=[1.5, 1.5], numbers=[1, 1])
+    beams = BeamState.begin(torch.tensor([50, 3]), 1, EOS, alphas=[1.5, 1.5], numbers=[1, 1])
     beams.alive, beams.finished, beams.steps = torch.full((2, 1), -3.0), torch.full((2, 1), -1.0), torch.tensor([2, 2])
     assert is_done(beams).tolist() == [False, True]
 
@@ -102,7 +102,7 @@ def test_outputs_go_on_from_prefixes_of_different_lengths(problem, beam, data):
     prefixes = [[BOS, *data.draw(st.lists(st.integers(4, V - 1), max_size=3))] for _ in limits]
     padded = torch.tensor([[-1] * (max(map(len, prefixes)) - len(prefix)) + prefix for prefix in prefixes])
     found = beam_search(model, inputs, limits, beam=beam, alpha=0.6, prefix=padded)
-    walked = walk(model, inputs, limits, greedy, prefix=padded)
+    walked = greedy_or_sample(model, inputs, limits, greedy, prefix=padded)
     for row, prefix in enumerate(prefixes):
         for hypothesis in (found[row][0], walked[row]):
             assert hypothesis.log_probability == pytest.approx(rescore(model, inputs, row, hypothesis.tokens, prefix), abs=1e-5)
@@ -130,10 +130,10 @@ def test_a_beam_wide_enough_finds_the_best_of_all_outputs(problem):
 @given(problems(), st.integers(0, 100))
 def test_a_sample_does_not_depend_on_its_batch(problem, seed):
     model, inputs, limits = problem
-    together = walk(model, inputs, limits, Sampler(seed=seed, numbers=np.arange(len(limits))))
+    together = greedy_or_sample(model, inputs, limits, Sampler(seed=seed, sequence_ids=np.arange(len(limits))))
     for row, length in enumerate(inputs[1].tolist()):
         sentence = inputs[0][row : row + 1, :length], inputs[1][row : row + 1]
-        alone = walk(model, sentence, limits[row : row + 1], Sampler(seed=seed, numbers=np.array([row])))
+        alone = greedy_or_sample(model, sentence, limits[row : row + 1], Sampler(seed=seed, sequence_ids=np.array([row])))
         assert alone[0].tokens == together[row].tokens
 
 
@@ -189,12 +189,12 @@ def key_of(bits):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_luckiest_and_the_unluckiest_draw_are_times_too(dtype):
     keys = torch.tensor([key_of(0), key_of(2**63), key_of(2**64 - 1)])
-    lucky, middling, unlucky = times(keys, torch.zeros(1, 1).long(), dtype)[:, 0]
+    lucky, middling, unlucky = exponential_times(keys, torch.zeros(1, 1).long(), dtype)[:, 0]
     assert 0 < lucky < 1e-15 and middling == pytest.approx(np.log(2)) and 16 < unlucky < torch.inf
 
 
 def penalty(strength):
-    return lambda logits, written: penalize_repeats(logits, written, strength)
+    return lambda logits, written: apply_repetition_penalty(logits, written, strength)
 
 
 def said(found, limits, ends=None):
@@ -204,7 +204,7 @@ def said(found, limits, ends=None):
         for place, (row, token, _, _) in enumerate(step.each()):
             tokens[row].append(token)
             if ends and number == ends[row]:
-                step.going[place] = False
+                step.active[place] = False
     return tokens
 
 
@@ -213,18 +213,18 @@ def test_repeats_penalized_batched_equal_one_by_one_and_uncached(problem, streng
     model, inputs, limits = problem
     prefixes = [[BOS, *data.draw(st.lists(st.integers(4, V - 1), max_size=3))] for _ in limits]
     padded = torch.tensor([[-1] * (max(map(len, prefixes)) - len(prefix)) + prefix for prefix in prefixes])
-    for choose in (lambda numbers: greedy, lambda numbers: Sampler(seed=seed, numbers=np.array(numbers))):
-        found = steps(model, inputs, limits, choose(range(len(limits))), process=penalty(strength), prefix=padded)
+    for choose in (lambda numbers: greedy, lambda numbers: Sampler(seed=seed, sequence_ids=np.array(numbers))):
+        found = decode_steps(model, inputs, limits, choose(range(len(limits))), process=penalty(strength), prefix=padded)
         together = said(found, limits)
         for row, (prefix, length) in enumerate(zip(prefixes, inputs[1].tolist())):
             sentence = inputs[0][row : row + 1, :length], inputs[1][row : row + 1]
-            alone = steps(
+            alone = decode_steps(
                 model, sentence, limits[row : row + 1], choose([row]), process=penalty(strength), prefix=torch.tensor([prefix])
             )
             assert said(alone, [0]) == [together[row]]
             for number, token in enumerate(together[row][:-1]):
                 whole = torch.tensor([[*prefix, *together[row][:number]]])
-                logits = penalize_repeats(model(*sentence, whole)[:, -1], whole, strength)
+                logits = apply_repetition_penalty(model(*sentence, whole)[:, -1], whole, strength)
                 logits[:, [PAD, BOS]] = -torch.inf
                 assert choose([row])(logits.log_softmax(-1), torch.tensor([0]), number).item() == token
 
@@ -233,7 +233,7 @@ def test_repeats_penalized_batched_equal_one_by_one_and_uncached(problem, streng
 def test_a_penalty_changes_what_is_chosen_and_not_what_it_is_worth(problem):
     model, inputs, limits = problem
     totals, tokens = torch.zeros(len(limits), dtype=torch.float64), [[] for _ in limits]
-    for step in steps(model, inputs, limits, process=penalty(1.5)):
+    for step in decode_steps(model, inputs, limits, process=penalty(1.5)):
         totals[step.rows] += step.log_p
         for row, token, _, going in step.each():
             tokens[row] += [token] * going
@@ -245,15 +245,15 @@ def test_a_penalty_changes_what_is_chosen_and_not_what_it_is_worth(problem):
 def test_a_row_that_is_ended_is_not_computed_further_and_the_others_go_on(problem, data):
     model, inputs, limits = problem
     ends = [data.draw(st.integers(1, 10)) for _ in limits]
-    whole, computed = said(steps(model, inputs, limits), limits), []
-    ended = said((computed.append(len(step.rows)) or step for step in steps(model, inputs, limits)), limits, ends)
+    whole, computed = said(decode_steps(model, inputs, limits), limits), []
+    ended = said((computed.append(len(step.rows)) or step for step in decode_steps(model, inputs, limits)), limits, ends)
     assert ended == [tokens[:end] for tokens, end in zip(whole, ends)]
     assert computed == [sum(len(tokens) > number for tokens in ended) for number in range(len(computed))]
 
 
 def test_steps_leave_gradients_as_they_were_between_and_after_them():
     model = Transformer(TransformerModel(preset="tiny", width=8, heads=2, feed_forward=16, max_length=40), V, V).eval()
-    walking = steps(model, (torch.tensor([[5, 6]]), torch.tensor([2])), torch.tensor([9]))
+    walking = decode_steps(model, (torch.tensor([[5, 6]]), torch.tensor([2])), torch.tensor([9]))
     assert not next(walking).log_p.requires_grad and torch.is_grad_enabled()
     walking.close()
     assert torch.is_grad_enabled() and next(walking, None) is None
@@ -279,7 +279,7 @@ def test_searches_side_by_side_find_what_one_finds(problem, beam, workers):
     options = dict(batch_tokens=100, device=torch.device("cpu"), most=20, max_tokens=6)
     before = torch.get_num_threads()
     alone, together = (
-        decode_all(sources, searcher(model, beam=beam, alpha=0.6), workers=number, **options) for number in (1, workers)
+        decode_all(sources, make_search(model, beam=beam, alpha=0.6), workers=number, **options) for number in (1, workers)
     )
     assert [[h.tokens for h in found] for found in together] == [[h.tokens for h in found] for found in alone]
     assert torch.get_num_threads() == before
@@ -289,11 +289,11 @@ def test_a_watched_model_and_a_precision_of_this_thread_are_searched_in_it(monke
     model = Transformer(TransformerModel(preset="tiny", width=8, heads=2, feed_forward=16, max_length=40), V, V).eval()
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     cpu = torch.device("cpu")
-    assert workers_for(model, cpu) == 2 and workers_for(model, torch.device("cuda")) == 1
+    assert num_workers(model, cpu) == 2 and num_workers(model, torch.device("cuda")) == 1
     with watch(model):
-        assert workers_for(model, cpu) == 1
+        assert num_workers(model, cpu) == 1
     with torch.autocast("cpu", torch.bfloat16):
-        assert workers_for(model, cpu) == 1
+        assert num_workers(model, cpu) == 1
 
 
 class Renamed:
@@ -302,8 +302,8 @@ class Renamed:
     def __init__(self, model, names):
         self.model, self.names = model, torch.tensor(names)
 
-    def start(self, inputs, prefix=None, room=32):
-        return self.model.start(inputs, self.names.argsort()[prefix], room)
+    def start(self, inputs, prefix=None, capacity=32):
+        return self.model.start(inputs, self.names.argsort()[prefix], capacity)
 
     def step(self, tokens, state):
         logits, state = self.model.step(self.names.argsort()[tokens], state)
@@ -313,9 +313,9 @@ class Renamed:
 @given(problems(), st.permutations(range(V)), st.integers(1, 3))
 def test_the_numbers_of_the_marks_do_not_matter(problem, names, beam):
     model, inputs, limits = problem
-    marks = Marks(begin=names[BOS], end=names[EOS], never=(names[PAD], names[BOS]))
+    marks = SpecialTokens(bos=names[BOS], eos=names[EOS], suppressed=(names[PAD], names[BOS]))
     renamed = Renamed(model, names)
     expected = [[names[token] for token in found[0].tokens] for found in beam_search(model, inputs, limits, beam=beam)]
-    assert [found[0].tokens for found in beam_search(renamed, inputs, limits, beam=beam, marks=marks)] == expected
-    expected = [[names[token] for token in found.tokens] for found in walk(model, inputs, limits, greedy)]
-    assert [found.tokens for found in walk(renamed, inputs, limits, greedy, marks=marks)] == expected
+    assert [found[0].tokens for found in beam_search(renamed, inputs, limits, beam=beam, special_tokens=marks)] == expected
+    expected = [[names[token] for token in found.tokens] for found in greedy_or_sample(model, inputs, limits, greedy)]
+    assert [found.tokens for found in greedy_or_sample(renamed, inputs, limits, greedy, special_tokens=marks)] == expected

@@ -7,26 +7,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.decoding.beam import beam_search
-from regard.decoding.continuous_batching import Request, Together
-from regard.decoding.greedy import greedy, walk
+from regard.decoding.continuous_batching import ContinuousBatcher, DecodingRequest
+from regard.decoding.greedy import greedy, greedy_or_sample
 from regard.decoding.sampling import Sampler
 from regard.models.registry import MODELS
-from regard.recipe import DecoderModel, Positions, RecurrentLanguage, RecurrentModel, TransformerModel, UniversalModel
-from regard.tokens.special import BOS, EOS
+from regard.recipe import DecoderModel, PositionSettings, RecurrentDecoderModel, RecurrentModel, TransformerModel, UniversalModel
+from regard.tokens.special_tokens import BOS, EOS
 
 V = 11
 SMALL = dict(width=8, heads=2, feed_forward=16, max_length=60)
 TRANSLATORS = [
     TransformerModel(preset="tiny", tie="none", **SMALL),
-    TransformerModel(preset="tiny", tie="none", positions=Positions(kind="relative"), key_value_heads=1, **SMALL),
+    TransformerModel(preset="tiny", tie="none", positions=PositionSettings(kind="relative"), key_value_heads=1, **SMALL),
     UniversalModel(kind="universal", encoder_layers=2, decoder_layers=2, **SMALL),
     RecurrentModel(kind="recurrent", cell="lstm", width=8, attention="additive", decoder="bahdanau", max_length=60),
     RecurrentModel(kind="recurrent", cell="gru", width=8, attention="none", max_length=60),
 ]
 WRITERS = [
     DecoderModel(kind="transformer", layers=2, window=4, **SMALL),
-    DecoderModel(kind="transformer", layers=2, positions=Positions(kind="rotary"), **SMALL),
-    RecurrentLanguage(kind="recurrent", cell="gru", width=8, layers=1, attention="dot", max_length=60),
+    DecoderModel(kind="transformer", layers=2, positions=PositionSettings(kind="rotary"), **SMALL),
+    RecurrentDecoderModel(kind="recurrent", cell="gru", width=8, layers=1, attention="dot", max_length=60),
 ]
 
 
@@ -56,9 +56,11 @@ def peaked(model):
 
 
 def asked(one, inputs, prefix):
-    choose = greedy if one["seed"] is None else Sampler(seed=one["seed"], numbers=np.array([7]))
+    choose = greedy if one["seed"] is None else Sampler(seed=one["seed"], sequence_ids=np.array([7]))
     beam = one["beam"] if one["seed"] is None else 1
-    return Request(inputs, one["limit"], prefix, beam=beam, alpha=one["alpha"], number=min(one["number"], beam), choose=choose)
+    return DecodingRequest(
+        inputs, one["limit"], prefix, beam=beam, alpha=one["alpha"], number=min(one["number"], beam), choose=choose
+    )
 
 
 def alone(model, request):
@@ -68,12 +70,12 @@ def alone(model, request):
         return beam_search(
             model, request.inputs, limits, beam=request.beam, alpha=request.alpha, number=request.number, prefix=prefix
         )[0]
-    return walk(model, request.inputs, limits, request.choose, request.alpha, prefix=prefix)
+    return greedy_or_sample(model, request.inputs, limits, request.choose, request.alpha, prefix=prefix)
 
 
 def play(model, wanted, requests):
     """Let everyone come and go in their time; who has been served."""
-    both, done, age = Together(model, torch.device("cpu")), [], {}
+    both, done, age = ContinuousBatcher(model, torch.device("cpu")), [], {}
     for now in range(200):
         coming = [request for one, request in zip(wanted, requests) if one["arrives"] == now]
         if coming:
@@ -96,8 +98,8 @@ def check(model, wanted, requests):
     assert set(requests) == set(done) | left and len(done) == len(set(done))
     for request in done:
         expected = alone(model, request)
-        assert [one.tokens for one in request.found] == [one.tokens for one in expected]
-        np.testing.assert_allclose([one.score for one in request.found], [one.score for one in expected], atol=1e-8)
+        assert [one.tokens for one in request.hypotheses] == [one.tokens for one in expected]
+        np.testing.assert_allclose([one.score for one in request.hypotheses], [one.score for one in expected], atol=1e-8)
 
 
 @given(st.sampled_from(range(len(TRANSLATORS))), texts(), st.integers(0, 1000))
@@ -130,14 +132,14 @@ def test_a_batch_that_never_ends_needs_no_more_memory_than_its_texts(beam):
     torch.manual_seed(0)
     model = MODELS["translate"]["transformer"](TRANSLATORS[0], V, V).eval()
     model.output.register_forward_hook(endless)
-    both, lengths = Together(model, torch.device("cpu")), []
+    both, lengths = ContinuousBatcher(model, torch.device("cpu")), []
     for now in range(200):
         if now % 3 == 0:
-            both.add([Request((torch.randint(4, V, (1, 5)), torch.tensor([5])), 10, beam=beam)])
+            both.add([DecodingRequest((torch.randint(4, V, (1, 5)), torch.tensor([5])), 10, beam=beam)])
         both.step()
         state = both.walks.state if beam == 1 else both.searches[beam].state
-        lengths.append(state.memories[0].length)
-    assert max(lengths) <= 14 and state.memories[0].room <= 60
+        lengths.append(state.caches[0].length)
+    assert max(lengths) <= 14 and state.caches[0].capacity <= 60
 
 
 def test_a_text_that_hears_enough_ends():
@@ -145,11 +147,13 @@ def test_a_text_that_hears_enough_ends():
     model = MODELS["translate"]["transformer"](TRANSLATORS[0], V, V).eval()
     model.output.register_forward_hook(endless)
     heard = []
-    request = Request(
-        (torch.tensor([[5, 6]]), torch.tensor([2])), 30, hear=lambda token, log_p, going: heard.append(token) or len(heard) < 4
+    request = DecodingRequest(
+        (torch.tensor([[5, 6]]), torch.tensor([2])),
+        30,
+        on_token=lambda token, log_p, going: heard.append(token) or len(heard) < 4,
     )
-    both = Together(model, torch.device("cpu"))
+    both = ContinuousBatcher(model, torch.device("cpu"))
     both.add([request])
     while len(both):
         both.step()
-    assert request.tokens == heard == request.found[0].tokens and len(heard) == 4
+    assert request.tokens == heard == request.hypotheses[0].tokens and len(heard) == 4

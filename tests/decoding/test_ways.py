@@ -9,34 +9,34 @@ from hypothesis import strategies as st
 
 from regard.attention.watch import watch
 from regard.decoding.beam import beam_search
-from regard.decoding.greedy import greedy, walk
+from regard.decoding.greedy import greedy, greedy_or_sample
 from regard.decoding.sampling import Sampler
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.models.registry import MODELS
-from regard.recipe import DecoderModel, Positions, RecurrentLanguage, RecurrentModel, TransformerModel, UniversalModel
-from regard.tokens.special import BOS
+from regard.recipe import DecoderModel, PositionSettings, RecurrentDecoderModel, RecurrentModel, TransformerModel, UniversalModel
+from regard.tokens.special_tokens import BOS
 
 V = 11
 SMALL = dict(width=8, heads=2, feed_forward=16, max_length=40)
 TRANSLATORS = [
     TransformerModel(preset="tiny", tie="none", **SMALL),
-    TransformerModel(preset="tiny", tie="none", positions=Positions(kind="relative"), key_value_heads=1, **SMALL),
+    TransformerModel(preset="tiny", tie="none", positions=PositionSettings(kind="relative"), key_value_heads=1, **SMALL),
     UniversalModel(kind="universal", encoder_layers=2, decoder_layers=2, **SMALL),
     RecurrentModel(kind="recurrent", cell="lstm", width=8, attention="additive", decoder="bahdanau", max_length=40),
     RecurrentModel(kind="recurrent", cell="gru", width=8, attention="general", decoder="luong", max_length=40),
 ]
 WRITERS = [
     DecoderModel(kind="transformer", layers=2, **SMALL),
-    DecoderModel(kind="transformer", layers=2, positions=Positions(kind="rotary"), **SMALL),
-    RecurrentLanguage(kind="recurrent", cell="gru", width=8, layers=1, attention="dot", max_length=40),
+    DecoderModel(kind="transformer", layers=2, positions=PositionSettings(kind="rotary"), **SMALL),
+    RecurrentDecoderModel(kind="recurrent", cell="gru", width=8, layers=1, attention="dot", max_length=40),
 ]
 
 
 def search(model, inputs, limits, beam, **options):
     if beam == 0:
-        return [[found] for found in walk(model, inputs, limits, greedy, **options)]
+        return [[found] for found in greedy_or_sample(model, inputs, limits, greedy, **options)]
     if beam == 1:
-        return [[found] for found in walk(model, inputs, limits, Sampler(seed=1), **options)]
+        return [[found] for found in greedy_or_sample(model, inputs, limits, Sampler(seed=1), **options)]
     return beam_search(model, inputs, limits, beam=beam, number=beam, alpha=0.6, **options)
 
 
@@ -54,8 +54,8 @@ def test_translators(settings, beam):
         for hypothesis in hypotheses:
             with torch.no_grad(), watch(model) as forced:
                 model(inputs[0][row : row + 1], inputs[1][row : row + 1], torch.tensor([[BOS, *hypothesis.tokens]]))
-            for name in seen.places():
-                torch.testing.assert_close(seen.of(hypothesis, name), forced[name][0], atol=1e-10, rtol=0)
+            for name in seen.names():
+                torch.testing.assert_close(seen.for_hypothesis(hypothesis, name), forced[name][0], atol=1e-10, rtol=0)
 
 
 @given(st.sampled_from(range(len(WRITERS))), st.integers(0, 4), st.integers(0, 100))
@@ -69,8 +69,8 @@ def test_writers_that_go_on_from_prefixes_of_different_lengths(which, beam, seed
         for hypothesis in hypotheses:
             with torch.no_grad(), watch(model) as forced:
                 model(torch.tensor([[token for token in begun if token >= 0] + hypothesis.tokens]))
-            for name in seen.places():
-                torch.testing.assert_close(seen.of(hypothesis, name, begun), forced[name][0], atol=1e-10, rtol=0)
+            for name in seen.names():
+                torch.testing.assert_close(seen.for_hypothesis(hypothesis, name, begun), forced[name][0], atol=1e-10, rtol=0)
 
 
 def test_two_searches_in_one_record_are_refused_and_a_cleared_one_begins_anew():
@@ -79,12 +79,12 @@ def test_two_searches_in_one_record_are_refused_and_a_cleared_one_begins_anew():
     with watch(model) as seen:
         search(model, inputs, limits, 2)
         ((best, *_),) = search(model, inputs, limits, 2)
-        with pytest.raises(Mistake, match="as in a search"):
+        with pytest.raises(UserError, match="as in a search"):
             seen[place]
-        with pytest.raises(Mistake, match="more than one search"):
-            seen.of(best, place)
+        with pytest.raises(UserError, match="more than one search"):
+            seen.for_hypothesis(best, place)
         seen.clear()
         ((best, *_),) = search(model, inputs, limits, 2)
-        assert seen.of(best, place).shape[1] == len(best.tokens) + 1
-    with pytest.raises(Mistake, match="does not know its way"):
-        seen.of(SimpleNamespace(rows=[]), place)
+        assert seen.for_hypothesis(best, place).shape[1] == len(best.tokens) + 1
+    with pytest.raises(UserError, match="does not know its way"):
+        seen.for_hypothesis(SimpleNamespace(rows=[]), place)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models
 
-from regard.decoding.streaming import Manner, Writer
-from regard.errors import Mistake
+from regard.decoding.streaming import SamplingParams, TextStreamer
+from regard.errors import UserError
 from regard.tokens.tokenizer import Tokenizer
 
 
@@ -30,7 +30,7 @@ def split(text, places):
 def written(prompt, pieces, stops):
     """What was shown at each token and at the end, and how many tokens it took."""
     tokenizer, ids = tokens_of([*prompt, *pieces])
-    writer = Writer(tokenizer, ids[: len(prompt)], stops)
+    writer = TextStreamer(tokenizer, ids[: len(prompt)], stops)
     shown = []
     for number in ids[len(prompt) :]:
         shown.append(writer.add(number))
@@ -118,10 +118,10 @@ def test_a_stop_string_is_looked_for_behind_the_prompt_only():
     ],
 )
 def test_settings_out_of_range_are_refused_in_one_line(given_, said):
-    with pytest.raises(Mistake) as refused:
-        Manner(**given_)
+    with pytest.raises(UserError) as refused:
+        SamplingParams(**given_)
     assert str(refused.value).startswith(said) and "\n" not in str(refused.value)
 
 
 def test_one_stop_string_need_not_be_a_list():
-    assert Manner(stop="end").stops == ("end",) and Manner(stop=["a", "b"]).stops == ("a", "b")
+    assert SamplingParams(stop="end").stops == ("end",) and SamplingParams(stop=["a", "b"]).stops == ("a", "b")

@@ -3,10 +3,17 @@
 import pytest
 import torch
 
-from regard.explain.image_target import MatchTarget, PictureTarget, cells
+from regard.explain.image_target import ImageTarget, ImageTextTarget, cells
 from regard.explain.target import TextTarget
 from regard.models.registry import MODELS
-from regard.recipe import DecoderModel, EncoderModel, RecurrentLanguage, RecurrentModel, RecurrentReader, TransformerModel
+from regard.recipe import (
+    DecoderModel,
+    EncoderModel,
+    RecurrentDecoderModel,
+    RecurrentEncoderModel,
+    RecurrentModel,
+    TransformerModel,
+)
 from regard.recipe.captioner import CaptionModel
 from regard.recipe.image_text import ClipModel
 from regard.recipe.images import VitModel
@@ -47,7 +54,7 @@ def recurrent_translator(attention):
     return MODELS["translate"]["recurrent"](RecurrentModel(kind="recurrent", width=8, attention=attention), V, V)
 
 
-def seeing(model, marks=1, pooled=(0,), step=None, kind=PictureTarget, **inputs):
+def seeing(model, marks=1, pooled=(0,), step=None, kind=ImageTarget, **inputs):
     """A picture of 3 × 2 patches, which are told apart by their colour."""
     pixels = torch.randn(1, 3, 3, 2).double().repeat_interleave(4, 2).repeat_interleave(4, 3) + 0.3 * torch.randn(1, 3, *SIZE)
     return kind(
@@ -64,7 +71,7 @@ def seeing(model, marks=1, pooled=(0,), step=None, kind=PictureTarget, **inputs)
 
 
 def vit(**settings):
-    return larger(MODELS["classify"]["vit"](VitModel(kind="vit", patch=4, **{**TOWER, **settings}), SIZE, C))
+    return larger(MODELS["classify"]["vit"](VitModel(kind="vit", patch_size=4, **{**TOWER, **settings}), SIZE, C))
 
 
 def captioning(encoder, decoder):
@@ -74,11 +81,11 @@ def captioning(encoder, decoder):
 
 def matching(**image):
     model = larger(
-        MODELS["contrast"]["clip"](
-            ClipModel(space=6, image={"patch": 4, **TOWER, **image}, text={**TOWER, "max_length": 9}), SIZE, V
+        MODELS["contrastive"]["clip"](
+            ClipModel(projection_width=6, image={"patch_size": 4, **TOWER, **image}, text={**TOWER, "max_length": 9}), SIZE, V
         )
     )
-    return seeing(model, kind=MatchTarget, source=torch.randint(4, V, (2, 5)), lengths=torch.tensor([5, 4]))
+    return seeing(model, kind=ImageTextTarget, source=torch.randint(4, V, (2, 5)), lengths=torch.tensor([5, 4]))
 
 
 PICTURES = {
@@ -86,7 +93,9 @@ PICTURES = {
     "mean ViT": lambda: seeing(vit(pool="mean"), marks=0, pooled=None),
     "DeiT": lambda: seeing(vit(distilled="head"), marks=2, pooled=(0, 1)),
     "CLIP": matching,
-    "captioner": lambda: captioning({"kind": "patches", "patch": 4, "pool": "class", **TOWER}, {"kind": "transformer", **TOWER}),
+    "captioner": lambda: captioning(
+        {"kind": "patches", "patch_size": 4, "pool": "class", **TOWER}, {"kind": "transformer", **TOWER}
+    ),
     "recurrent captioner": lambda: captioning({"kind": "cnn", "widths": [8, 8], "strides": [2, 2]}, {"kind": "lstm", "width": 8}),
 }
 KINDS = {
@@ -94,7 +103,7 @@ KINDS = {
     "classifier": lambda: reading(classifier()),
     "mean classifier": lambda: reading(classifier("mean")),
     "recurrent classifier": lambda: reading(
-        larger(MODELS["classify"]["recurrent"](RecurrentReader(width=8, attention="additive"), V, C))
+        larger(MODELS["classify"]["recurrent"](RecurrentEncoderModel(width=8, attention="additive"), V, C))
     ),
     "translator": lambda: translating(
         larger(
@@ -105,7 +114,7 @@ KINDS = {
     "without attention": lambda: translating(larger(recurrent_translator("none"))),
     "GPT": lambda: writing(larger(MODELS["language"]["transformer"](DecoderModel(**BLOCKS, layers=2, tie=True), V))),
     "recurrent language": lambda: writing(
-        larger(MODELS["language"]["recurrent"](RecurrentLanguage(width=8, attention="dot"), V))
+        larger(MODELS["language"]["recurrent"](RecurrentDecoderModel(width=8, attention="dot"), V))
     ),
 }
 

@@ -8,9 +8,19 @@ import torch
 import torch.nn.functional as F
 
 from regard.explain import faithfulness
-from regard.explain.faithfulness import Gold, erasure, first, kendall, measure, permute, permuted, spearman, summarise
-from regard.explain.methods import METHODS, explain
-from regard.explain.verdict import on_permuted, verdict
+from regard.explain.faithfulness import (
+    GroundTruth,
+    erasure,
+    kendall,
+    measure_faithfulness,
+    permute_weights,
+    permuted,
+    spearman,
+    summarise,
+    top_features,
+)
+from regard.explain.methods import METHODS, attribute
+from regard.explain.verdict import permutation_verdict, set_verdict
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +44,15 @@ def trained(tiny_classifier, tiny_target):
 
 
 def test_hiding_what_occlusion_names_costs_more_than_hiding_by_lot(trained):
-    rows = [measure(target, {"occlusion": METHODS["occlusion"](target)}, seed=number) for number, target in enumerate(trained)]
+    rows = [
+        measure_faithfulness(target, {"occlusion": METHODS["occlusion"](target)}, seed=number)
+        for number, target in enumerate(trained)
+    ]
     scores = summarise(rows)
     assert scores["occlusion"]["above lot"].low > 0
     assert scores["occlusion"]["comprehensiveness"].score > scores["by lot"]["comprehensiveness"].high
     assert scores["occlusion"]["sufficiency"].score < scores["by lot"]["sufficiency"].score
-    assert "more than tokens drawn by lot" in verdict("occlusion", scores["occlusion"])
+    assert "more than tokens drawn by lot" in set_verdict("occlusion", scores["occlusion"])
 
 
 def test_the_worst_order_is_found_out(trained):
@@ -47,41 +60,41 @@ def test_the_worst_order_is_found_out(trained):
     rows = []
     for number, target in enumerate(trained):
         values = METHODS["occlusion"](target)
-        rows.append(measure(target, {"occlusion": values, "opposite": -values}, seed=number))
+        rows.append(measure_faithfulness(target, {"occlusion": values, "opposite": -values}, seed=number))
     scores = summarise(rows)["opposite"]
     assert scores["above lot"].high < 0 and scores["spearman"].score == pytest.approx(-1)
-    assert "less than tokens drawn by lot" in verdict("opposite", scores)
+    assert "less than tokens drawn by lot" in set_verdict("opposite", scores)
 
 
 def test_an_explanation_that_knows_positions_only_fails_the_control_with_random_weights(trained, tiny_classifier, monkeypatch):
     monkeypatch.setitem(METHODS, "position", lambda target: torch.arange(len(target.places)).double())
     fresh, methods = tiny_classifier("mean").float(), ("position", "occlusion")
-    rows = [measure(target, explain(target, methods)[0], fresh=fresh) for target in trained]
+    rows = [measure_faithfulness(target, attribute(target, methods)[0], fresh=fresh) for target in trained]
     scores = summarise(rows)
     assert scores["position"]["fresh"].score == pytest.approx(1)
     assert abs(scores["occlusion"]["fresh"].score) < 0.3
-    assert "does not show what this one has learned" in verdict("position", scores["position"])
-    assert "does not show" not in verdict("occlusion", scores["occlusion"])
+    assert "does not show what this one has learned" in set_verdict("position", scores["position"])
+    assert "does not show" not in set_verdict("occlusion", scores["occlusion"])
 
 
 def test_erasure_is_the_written_out_difference(trained):
     target, values = trained[0], torch.arange(10).double()
     without, alone = erasure(target, [values])
     p = target.whole().exp()
-    for k, share in enumerate(faithfulness.SHARES):
+    for k, share in enumerate(faithfulness.TOP_PERCENTS):
         number = max(1, -(-10 * share // 100))
         hidden, others = target.read.clone(), target.read.clone()
         hidden[0, 10 - number :] = target.stand_in
         others[0, : 10 - number] = target.stand_in
         assert without[0, k] == pytest.approx(float(p - target.said(hidden).detach().exp()), abs=1e-6)
         assert alone[0, k] == pytest.approx(float(p - target.said(others).detach().exp()), abs=1e-6)
-    assert first(values, 100).all()
+    assert top_features(values, 100).all()
 
 
 def test_permuting_keeps_what_a_row_has_and_what_it_may_not_see():
     weights = torch.rand(2, 3, 5, 7)
     weights[..., 4:] = 0  # padding
-    changed = permute(weights, torch.Generator().manual_seed(0))
+    changed = permute_weights(weights, torch.Generator().manual_seed(0))
     assert torch.equal(changed[..., 4:], weights[..., 4:])
     assert torch.equal(changed.sort(-1).values, weights.sort(-1).values)
     assert not torch.equal(changed, weights)
@@ -92,11 +105,11 @@ def test_permuting_weights_that_are_all_the_same_changes_nothing(trained, kinds)
     assert permuted(target) > 1e-3
     with torch.no_grad():
         for block in target.model.encoder.stack.blocks:
-            block.self_attention.to_q.weight.zero_()
-            block.self_attention.to_q.bias.zero_()
+            block.self_attention.q_proj.weight.zero_()
+            block.self_attention.q_proj.bias.zero_()
     assert permuted(target) < 1e-9
     score = summarise([{"": {"permuted": permuted(target)}}] * 2)[""]["permuted"]
-    assert "explain little" in on_permuted(score)
+    assert "explain little" in permutation_verdict(score)
 
 
 def test_correlations_of_orders():
@@ -111,10 +124,10 @@ def test_the_gold_token_counts_when_it_is_named_first(trained):
     target = trained[0]
     values = torch.arange(10).double()
     gold = {
-        "alignment": Gold(frozenset({8, 9}), tuple(range(10))),
-        "antecedent": Gold(frozenset({2}), (1, 2)),
-        "wrong": Gold(frozenset({1}), (1, 2)),
+        "alignment": GroundTruth(frozenset({8, 9}), tuple(range(10))),
+        "antecedent": GroundTruth(frozenset({2}), (1, 2)),
+        "wrong": GroundTruth(frozenset({1}), (1, 2)),
     }
-    found = measure(target, {"last": values}, gold=gold)
+    found = measure_faithfulness(target, {"last": values}, gold=gold)
     assert [found["last"][name] for name in gold] == [1, 1, 0]
     assert [found["by lot"][name] for name in gold] == [0.2, 0.5, 0.5]

@@ -4,16 +4,16 @@ import pytest
 import torch
 from torch import nn
 
-from regard.attention.multihead import MultiHead
+from regard.attention.multihead import MultiHeadAttention
 from regard.explain.heads import (
     MIXED,
-    Choice,
-    ablate,
-    answers,
-    name_heads,
-    prune,
-    relations_of_patches,
-    relations_within,
+    KeyChoice,
+    assign_roles,
+    head_choices,
+    head_importance,
+    patch_relations,
+    prune_heads,
+    token_relations,
     without,
 )
 
@@ -23,12 +23,12 @@ class Looking(nn.Module):
 
     def __init__(self, patterns):
         super().__init__()
-        self.self_attention = MultiHead(8, len(patterns), key_width=6, value_width=4)
+        self.self_attention = MultiHeadAttention(8, len(patterns), key_width=6, value_width=4)
         self.patterns = patterns
 
     def forward(self, source):
         x = torch.zeros(1, source.size(1), 8)
-        _, values = self.self_attention.keys_values(x + 1)
+        _, values = self.self_attention.project_kv(x + 1)
         wanted = torch.stack([pattern(source[0]) for pattern in self.patterns])[None]  # (1, H, T, S)
         T = source.size(1)
         q = torch.eye(T).expand(1, len(self.patterns), T, T)
@@ -55,12 +55,12 @@ TEXTS = [torch.tensor([[5, 6, 7, 8, 5, 6, 7, 8, 2]]), torch.tensor([[9, 4, 9, 4,
 
 
 def sentences():
-    return [({"source": ids}, {"source": relations_within(ids[0], [2])}) for ids in TEXTS]
+    return [({"source": ids}, {"source": token_relations(ids[0], [2])}) for ids in TEXTS]
 
 
 def test_heads_get_the_names_of_what_they_do():
     patterns = [after, lambda ids: after(ids).T, same, mark, everywhere]
-    heads = name_heads(Looking(patterns), sentences())
+    heads = assign_roles(Looking(patterns), sentences())
     assert [head.does for head in heads] == ["next word", "previous word", "same word", "separator", MIXED]
     assert all(head.shares[head.does][0] > 0.8 for head in heads[:3])
     for share, lot in heads[4].shares.values():
@@ -70,17 +70,19 @@ def test_heads_get_the_names_of_what_they_do():
 def test_a_head_is_right_when_what_is_meant_gets_the_most_weight():
     """Of groups of keys, asked from one query; who looks everywhere alike has chosen nothing."""
     patterns = [after, lambda ids: after(ids).T, everywhere]
-    right = {"source": Choice(1, ((2,), (0, 3)), 0)}  # the next word, of it and two others
-    wrong = {"source": Choice(1, ((2,), (0, 3)), 1)}
-    found = answers(Looking(patterns), [({"source": TEXTS[0]}, right), ({"source": TEXTS[1]}, wrong), ({"source": TEXTS[1]}, {})])
+    right = {"source": KeyChoice(1, ((2,), (0, 3)), 0)}  # the next word, of it and two others
+    wrong = {"source": KeyChoice(1, ((2,), (0, 3)), 1)}
+    found = head_choices(
+        Looking(patterns), [({"source": TEXTS[0]}, right), ({"source": TEXTS[1]}, wrong), ({"source": TEXTS[1]}, {})]
+    )
     assert list(found.values()) == [[True, False], [False, True], [False, True]]  # a group of two weighs more, where all is alike
-    tie = {"source": Choice(1, ((2,), (0,)), 0)}
-    assert answers(Looking(patterns), [({"source": TEXTS[0]}, tie)])["self_attention", 2] == [False]
+    tie = {"source": KeyChoice(1, ((2,), (0,)), 0)}
+    assert head_choices(Looking(patterns), [({"source": TEXTS[0]}, tie)])["self_attention", 2] == [False]
 
 
 def test_similar_words_are_near_and_not_the_same():
     vectors = torch.tensor([[1.0, 0], [1, 0.1], [0, 1], [1, 0]])
-    similar = relations_within(torch.tensor([5, 6, 7, 5]), [2], vectors)["similar word"]
+    similar = token_relations(torch.tensor([5, 6, 7, 5]), [2], vectors)["similar word"]
     assert similar.tolist() == [[False, True, False, False], [True, False, False, True], [False] * 4, [False, True, False, False]]
 
 
@@ -91,15 +93,15 @@ def test_what_is_lost_without_a_head_is_the_written_out_difference(kinds):
     def loss():
         return -float(target.whole())
 
-    lost = ablate(target.model, heads, loss)
+    lost = head_importance(target.model, heads, loss)
     place = target.model.decoder.blocks[1].cross_attention
-    before, kept = loss(), place.to_out.weight.detach().clone()
+    before, kept = loss(), place.out_proj.weight.detach().clone()
     with torch.no_grad():
-        place.to_out.weight[:, 4:] = 0  # what head 1 says is not heard
+        place.out_proj.weight[:, 4:] = 0  # what head 1 says is not heard
     assert lost[heads[3]] == pytest.approx(loss() - before)
     with torch.no_grad():
-        place.to_out.weight.copy_(kept)
-    pruned = prune(target.model, lost, [0.0, 0.25, 1.0], loss)
+        place.out_proj.weight.copy_(kept)
+    pruned = prune_heads(target.model, lost, [0.0, 0.25, 1.0], loss)
     with without(target.model, heads):
         assert pruned[1.0] == pytest.approx(loss())
     assert pruned[0.0] == pytest.approx(before) and pruned[0.25] == pytest.approx(before + min(lost.values()))
@@ -107,7 +109,7 @@ def test_what_is_lost_without_a_head_is_the_written_out_difference(kinds):
 
 
 def test_patches_are_beside_one_another_and_marks_are_not():
-    found = relations_of_patches((2, 3), 1, named=[4])
+    found = patch_relations((2, 3), 1, named=[4])
     assert found["same patch"].nonzero().tolist() == [[i, i] for i in range(1, 7)]
     assert found["patch beside it"][1].nonzero().flatten().tolist() == [2, 4, 5]  # right, below, and aslant
     assert found["patch beside it"].sum(1).tolist() == [0, 3, 5, 3, 3, 5, 3]

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from regard.attention.multihead import MultiHead
+from regard.attention.multihead import MultiHeadAttention
 from regard.attention.watch import watch
-from regard.explain.discriminative import tell_apart
-from regard.explain.faithfulness import Gold, measure, permuted
-from regard.explain.image_target import PictureTarget, cells
-from regard.explain.methods import METHODS, explain
-from regard.explain.verdict import Words, on_one
+from regard.explain.discriminative import class_discrimination
+from regard.explain.faithfulness import GroundTruth, measure_faithfulness, permuted
+from regard.explain.image_target import ImageTarget, cells
+from regard.explain.methods import METHODS, attribute
+from regard.explain.verdict import Wording, single_verdict
 
 GRID, SIZE = (3, 3), (6, 6)
 
@@ -24,7 +24,7 @@ class Peephole(nn.Module):
     def __init__(self, seen, reads):
         super().__init__()
         self.blocks = nn.ModuleList([nn.Module()])
-        self.blocks[0].self_attention = MultiHead(4, 1, key_width=9, value_width=4)
+        self.blocks[0].self_attention = MultiHeadAttention(4, 1, key_width=9, value_width=4)
         self.scale = nn.Parameter(torch.ones(()))
         self.seen, self.reads = seen, reads
 
@@ -35,7 +35,7 @@ class Peephole(nn.Module):
         looks = 60 * nn.functional.one_hot(torch.tensor(self.seen + 1), 10).to(x).expand(len(x), 1, 10, 10)
         keys, values = torch.eye(10).to(x).expand(len(x), 1, 10, 10), (self.scale * x)[:, None, :, None].expand(-1, -1, -1, 4)
         mixed = place.attend(looks, keys, values)
-        given = place.to_out(mixed.transpose(1, 2).flatten(2))[:, 0].sum(-1)  # (B,)
+        given = place.out_proj(mixed.transpose(1, 2).flatten(2))[:, 0].sum(-1)  # (B,)
         return torch.stack([given if read == self.seen else 4 * light[:, read] for read in self.reads] + [given * 0], dim=1)
 
 
@@ -43,11 +43,11 @@ def peephole(seen=4, reads=(4,), bright=(4,), answer=0):
     torch.manual_seed(0)
     model = Peephole(seen, reads).double()
     with torch.no_grad():
-        model.blocks[0].self_attention.to_out.weight.fill_(1)
+        model.blocks[0].self_attention.out_proj.weight.fill_(1)
     light = torch.rand(9).double() / 10
     light[list(bright)] = 2
     pixels = light.view(1, 1, 3, 3).repeat_interleave(2, 2).repeat_interleave(2, 3).expand(1, 3, 6, 6).clone()
-    return PictureTarget(
+    return ImageTarget(
         model,
         {"pixels": pixels},
         "pixels",
@@ -61,23 +61,23 @@ def peephole(seen=4, reads=(4,), bright=(4,), answer=0):
 
 def test_a_model_that_looks_at_one_patch_is_explained_by_it():
     target = peephole()
-    found, refused = explain(target)
+    found, refused = attribute(target)
     assert not refused and found.keys() == METHODS.keys()
     for name, values in found.items():
         assert int(values.argmax()) == 4, name
         others = values[torch.arange(9) != 4]
         assert others.abs().max() < 1e-6 * values[4] or (name == "rollout" and others.max() < values[4] / 2), name
-    measured = measure(target, found, gold={"box": Gold(frozenset({4}), tuple(range(9)))})
+    measured = measure_faithfulness(target, found, gold={"box": GroundTruth(frozenset({4}), tuple(range(9)))})
     lot = measured["by lot"]
     for name in found:
         assert measured[name]["comprehensiveness"] > 3 * lot["comprehensiveness"] and measured[name]["box"] == 1
         assert abs(measured[name]["sufficiency"]) < lot["sufficiency"]
-        assert "patches it names" in on_one(name, measured, Words.of(target))
+        assert "patches it names" in single_verdict(name, measured, Wording.of(target))
 
 
 def test_the_same_answer_twice_is_not_told_apart(picture):
-    found = explain(picture)[0]
-    for name, row in tell_apart(picture, picture.answer, found, found, fresh=picture.model).items():
+    found = attribute(picture)[0]
+    for name, row in class_discrimination(picture, picture.answer, found, found, fresh=picture.model).items():
         if name != "by lot":
             assert row["apart"] == pytest.approx(0, abs=1e-12) and row["apart fresh"] == pytest.approx(0, abs=1e-12)
             assert row["selective"] == row["lead own"] == row["lead other"] == 0
@@ -87,8 +87,8 @@ def test_answers_with_reasons_of_their_own_are_told_apart_by_what_follows_reason
     """One label is for the light of patch 4, the other for that of patch 0; attention is on 4 whatever is asked."""
     target = peephole(reads=(4, 0), bright=(4, 0))
     other = replace(target, answer=1)
-    own, others = explain(target)[0], explain(other)[0]
-    rows = tell_apart(target, 1, own, others)
+    own, others = attribute(target)[0], attribute(other)[0]
+    rows = class_discrimination(target, 1, own, others)
     for name in ("integrated-gradients", "occlusion", "input-gradient"):
         assert int(own[name].argmax()) == 4 and int(others[name].argmax()) == 0, name
         assert rows[name]["apart"] > 0.5 and rows[name]["selective"] > 1, name
@@ -96,10 +96,11 @@ def test_answers_with_reasons_of_their_own_are_told_apart_by_what_follows_reason
     for name in ("attention", "rollout", "flow", "norms"):
         assert rows[name]["apart"] == pytest.approx(0, abs=1e-12) and rows[name]["selective"] == 0, name
     said = {
-        name: on_one(name, {name: {"comprehensiveness": 0, **rows[name]}, "by lot": {"comprehensiveness": 0}}) for name in own
+        name: single_verdict(name, {name: {"comprehensiveness": 0, **rows[name]}, "by lot": {"comprehensiveness": 0}})
+        for name in own
     }
     assert "nearly the same map" in said["attention"] and "speaks for its own answer" in said["occlusion"]
-    swapped = tell_apart(other, 0, others, own)["occlusion"]  # the lead is the other's: the same difference
+    swapped = class_discrimination(other, 0, others, own)["occlusion"]  # the lead is the other's: the same difference
     assert swapped["selective"] == pytest.approx(rows["occlusion"]["selective"])
 
 
@@ -112,7 +113,9 @@ def test_the_map_of_a_permuted_picture_is_the_permuted_map(kinds):
     target = kinds["ViT"]()
     model = (
         MODELS["classify"]["vit"](
-            VitModel(kind="vit", patch=4, layers=2, width=8, heads=2, feed_forward=16, positions={"kind": "none"}), (12, 8), 3
+            VitModel(kind="vit", patch_size=4, layers=2, width=8, heads=2, feed_forward=16, positions={"kind": "none"}),
+            (12, 8),
+            3,
         )
         .double()
         .eval()
@@ -124,8 +127,8 @@ def test_the_map_of_a_permuted_picture_is_the_permuted_map(kinds):
     order = torch.tensor([3, 0, 5, 1, 2, 4])
     tiles = target.read.unflatten(2, (3, 4)).unflatten(4, (2, 4)).permute(0, 2, 4, 1, 3, 5).flatten(1, 2)  # (1, N, 3, 4, 4)
     moved = tiles[:, order].unflatten(1, (3, 2)).permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)
-    there = explain(replace(target, inputs={"pixels": moved}))[0]
-    for name, values in explain(target)[0].items():
+    there = attribute(replace(target, inputs={"pixels": moved}))[0]
+    for name, values in attribute(target)[0].items():
         torch.testing.assert_close(there[name], values[order], atol=1e-9, rtol=0, msg=name)
 
 
@@ -147,7 +150,7 @@ def test_a_likeness_counts_by_itself(kinds):
     alone = replace(
         target, answer=0, inputs={**target.inputs, "source": target.inputs["source"][1:], "lengths": target.inputs["lengths"][1:]}
     )
-    both, one = explain(target)[0], explain(alone)[0]
+    both, one = attribute(target)[0], attribute(alone)[0]
     assert both.keys() == one.keys() == METHODS.keys()
     for name, values in both.items():
         torch.testing.assert_close(values, one[name], atol=1e-9, rtol=0, msg=name)
@@ -160,7 +163,7 @@ def test_what_is_lost_is_a_probability_or_a_likeness(kinds):
     hidden = torch.eye(6, dtype=torch.bool)[3:4]
     for name, amount in (("CLIP", lambda scores: scores), ("ViT", torch.exp)):
         target = kinds[name]()
-        lost = measure(target, {"first": torch.eye(6)[3]})["first"]["without 1%"]
+        lost = measure_faithfulness(target, {"first": torch.eye(6)[3]})["first"]["without 1%"]
         assert lost == pytest.approx(float(amount(target.whole()) - amount(target.without(hidden))))
     moved = target.moved(torch.tensor([[0.2, 0.8, 0.0]]).log(), torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]]).log())
     assert moved == pytest.approx((0.3 + 0.5) / 2)

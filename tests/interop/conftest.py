@@ -8,9 +8,9 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 import regard
 from regard import recipe as recipes
-from regard.run.load import kind_of
+from regard.run.load import run_class
 from regard.tokens.tokenizer import train_tokenizer
-from regard.training.checkpoint import weights_of, write_weights
+from regard.training.checkpoint import named_weights, write_weights
 
 V = 61
 TEXT = [
@@ -142,27 +142,27 @@ def make_run():
 
 def own_run(folder, task, model):
     """A run folder as training would leave it, with random weights."""
-    kind = {} if task in ("translate", "corrupted", "text-to-text") else {"kind": "transformer"}
-    data = {"pairs": {"world": {}, "second": 2}, "text-to-text": {"tasks": {"say": {"prefix": "say: ", "world": {}}}}}.get(
+    kind = {} if task in ("translate", "span-corruption", "text-to-text") else {"kind": "transformer"}
+    data = {"pairs": {"world": {}, "text_pair": 2}, "text-to-text": {"tasks": {"say": {"prefix": "say: ", "world": {}}}}}.get(
         task, {"world": {}}
     )
     task = "classify" if task == "pairs" else task
-    recipe = recipes.build(
+    recipe = recipes.build_recipe(
         {"task": task, "data": data, "tokens": {"size": 180}, "model": {**kind, **model}, "decode": {"length_penalty": 0.0}}
     )
     folder.mkdir()
     (folder / "recipe.toml").write_text(recipe.to_toml(), encoding="utf-8")
-    run_of = kind_of(recipe)
+    run_of = run_class(recipe)
     made = train_tokenizer(recipe.tokens, TEXT, run_of.more_marks)
     for name in run_of.tokenizer_names(recipe):
         (folder / name).write_text(made.to_json(), encoding="utf-8")
     if task in ("classify", "tag"):
         (folder / "labels.json").write_text(json.dumps(["good", "bad", "neither"]))
     if task == "regress":
-        (folder / "scale.json").write_text(json.dumps({"mean": 100.0, "deviation": 15.0}))
+        (folder / "scale.json").write_text(json.dumps({"mean": 100.0, "std": 15.0}))
     run = run_of(folder, recipe, torch.device("cpu"))
     with torch.no_grad():
         for p in run.model.parameters():
             p.add_(0.25 * torch.randn_like(p))
-    write_weights(folder / "model.safetensors", weights_of(run.model))
+    write_weights(folder / "model.safetensors", named_weights(run.model))
     return regard.load(folder, device="cpu")

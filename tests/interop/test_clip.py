@@ -14,15 +14,15 @@ from typer.testing import CliRunner
 import regard
 from regard import recipe as recipes
 from regard.cli import app
-from regard.errors import Mistake
-from regard.explain.query import Question
+from regard.errors import UserError
 from regard.explain.report import explain_one
-from regard.interop.convert import write_folder
-from regard.run.convert import convert, prove
-from regard.tasks.contrastive import ContrastRun
-from regard.tokens.special import END_TEXT
+from regard.explain.selection import OutputSelection
+from regard.interop.convert import write_huggingface_folder
+from regard.run.convert import convert, verify_conversion
+from regard.tasks.contrastive import ContrastiveRun
+from regard.tokens.special_tokens import END_NAME
 from regard.tokens.tokenizer import train_tokenizer
-from regard.training.checkpoint import weights_of, write_weights
+from regard.training.checkpoint import named_weights, write_weights
 
 LINES = ["a photo of a dog", "the cat", "A small Cat looks at the old house, and it is happy."]
 
@@ -137,7 +137,9 @@ def test_from_file_and_text_to_the_probabilities_they_agree(pair, files):
 
 def test_a_folder_is_explained_patch_by_patch(pair, files):
     model, _, run = pair
-    found = explain_one(run, str(files[0]), "attention,occlusion,input-gradient", Question(fits=LINES[0], against=LINES[1]))
+    found = explain_one(
+        run, str(files[0]), "attention,occlusion,input-gradient", OutputSelection(fits=LINES[0], against=LINES[1])
+    )
     patches = (model.config.vision_config.image_size // model.config.vision_config.patch_size) ** 2
     assert set(found.values) == {"attention", "occlusion", "input-gradient"} and found.against is not None
     assert all(len(values) == patches and np.ptp(values) > 0 for values in found.values.values())
@@ -145,13 +147,13 @@ def test_a_folder_is_explained_patch_by_patch(pair, files):
 
 def test_states_and_attention_agree(pair):
     _, _, run = pair
-    proof = prove(run, run.folder)
-    assert proof.against == "transformers" and proof.holds and proof.texts == 0, proof
+    proof = verify_conversion(run, run.folder)
+    assert proof.against == "transformers" and proof.passed and proof.texts == 0, proof
 
 
 def test_the_way_there_and_back_is_bit_for_bit(pair, tmp_path):
     _, _, run = pair
-    back = write_folder(run, tmp_path / "back")
+    back = write_huggingface_folder(run, tmp_path / "back")
     there, again = load_file(run.folder / "model.safetensors"), load_file(back / "model.safetensors")
     assert there.keys() == again.keys() and all(torch.equal(there[name], again[name]) for name in there)
     for name in ("config.json", "preprocessor_config.json", "tokenizer.json"):
@@ -159,15 +161,19 @@ def test_the_way_there_and_back_is_bit_for_bit(pair, tmp_path):
 
 
 BLOCK = dict(layers=1, width=24, heads=3, feed_forward=40)
-FITS = dict(space=10, image=dict(**BLOCK, patch=4, embedding_norm=True, patch_bias=False), text=dict(**BLOCK, max_length=40))
+FITS = dict(
+    projection_width=10,
+    image=dict(**BLOCK, patch_size=4, embedding_norm=True, patch_bias=False),
+    text=dict(**BLOCK, max_length=40),
+)
 
 
 def own_run(folder, **changes):
     """A run folder as training would leave it, with random weights."""
     model = {**FITS, **{name: {**FITS[name], **part} for name, part in changes.items()}}
-    recipe = recipes.build(
+    recipe = recipes.build_recipe(
         {
-            "task": "contrast",
+            "task": "contrastive",
             "data": {"train": ["x"], "valid": ["x"], "size": 16, "resample": "bicubic"},
             "tokens": {"kind": "bpe", "size": 60},
             "model": model,
@@ -175,12 +181,12 @@ def own_run(folder, **changes):
     )
     folder.mkdir()
     (folder / "recipe.toml").write_text(recipe.to_toml(), encoding="utf-8")
-    (folder / "tokenizer.json").write_text(train_tokenizer(recipe.tokens, LINES * 3, (END_TEXT,)).to_json())
-    run = ContrastRun(folder, recipe, torch.device("cpu"))
+    (folder / "tokenizer.json").write_text(train_tokenizer(recipe.tokens, LINES * 3, (END_NAME,)).to_json())
+    run = ContrastiveRun(folder, recipe, torch.device("cpu"))
     with torch.no_grad():
         for p in run.model.parameters():
             p.add_(0.25 * torch.randn_like(p))
-    write_weights(folder / "model.safetensors", weights_of(run.model))
+    write_weights(folder / "model.safetensors", named_weights(run.model))
     return regard.load(folder, device="cpu")
 
 
@@ -196,7 +202,7 @@ def own_run(folder, **changes):
 def test_a_run_of_ours_says_the_same_there(tmp_path, files, changes):
     run = own_run(tmp_path / "run", **changes)
     proof = convert(run.folder, tmp_path / "hf", verify=True, device="cpu")
-    assert proof.against == "transformers" and proof.holds, proof
+    assert proof.against == "transformers" and proof.passed, proof
     opened, info = transformers.AutoModel.from_pretrained(tmp_path / "hf", output_loading_info=True)
     assert type(opened).__name__ == "CLIPModel" and not info["missing_keys"] and not info["unexpected_keys"]
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
@@ -209,7 +215,7 @@ def test_a_run_of_ours_says_the_same_there(tmp_path, files, changes):
     np.testing.assert_allclose(run.text_vectors(LINES), theirs.text_embeds, atol=1e-4)
     again = regard.load(tmp_path / "hf", device="cpu")
     assert again.match(files, LINES) == run.match(files, LINES)
-    assert again.frame == run.frame and again.marks.after == run.marks.after
+    assert again.frame == run.frame and again.special_tokens.suffix == run.special_tokens.suffix
     card = (tmp_path / "hf" / "README.md").read_text()
     assert "Which of some texts fits a picture" in card and "## Conversion" in card
 
@@ -221,12 +227,12 @@ def test_a_run_of_ours_says_the_same_there(tmp_path, files, changes):
         ({"image": {"embedding_norm": False}}, "model.image.embedding_norm = False"),
         ({"text": {"causal": False}}, "model.text.causal = False"),
         ({"text": {"positions": {"kind": "rotary"}}}, "model.text.positions.kind = 'rotary'"),
-        ({"image": {"patch": [4, 8]}}, "model.image.patch = "),
+        ({"image": {"patch_size": [4, 8]}}, "model.image.patch_size = "),
     ],
 )
 def test_what_fits_no_family_is_said_in_one_line(tmp_path, changes, message):
     own_run(tmp_path / "run", **changes)
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(UserError) as caught:
         convert(tmp_path / "run", tmp_path / "hf", device="cpu")
     assert message in str(caught.value) and "\n" not in str(caught.value) and not (tmp_path / "hf").exists()
 
@@ -268,7 +274,7 @@ HOSTILE = [
 @pytest.mark.parametrize("file, values, message", HOSTILE, ids=[f"{next(iter(one[1]))}-{i}" for i, one in enumerate(HOSTILE)])
 def test_what_is_wrong_in_a_folder_is_one_line(theirs, file, values, message):
     changed(theirs / file, **values)
-    with pytest.raises(Mistake, match=message) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         regard.load(theirs, device="cpu")
     assert "\n" not in str(caught.value)
 
@@ -276,10 +282,10 @@ def test_what_is_wrong_in_a_folder_is_one_line(theirs, file, values, message):
 def test_a_first_folder_whose_end_is_not_the_highest_token_is_refused(theirs):
     (theirs / "tokenizer.json").write_text(library(first=True).to_str(), encoding="utf-8")
     changed(theirs / "config.json", text_config__eos_token_id=2)
-    with pytest.raises(Mistake, match="the model looks for the highest token"):
+    with pytest.raises(UserError, match="the model looks for the highest token"):
         regard.load(theirs, device="cpu")
     changed(theirs / "config.json", text_config__eos_token_id=1)
-    assert prove(regard.load(theirs, device="cpu"), theirs).holds
+    assert verify_conversion(regard.load(theirs, device="cpu"), theirs).passed
 
 
 def test_forms_of_a_processor_that_mean_the_same(theirs, files, tmp_path):
@@ -297,7 +303,7 @@ def test_half_precision_and_old_buffers(theirs, tmp_path):
     half = {name: tensor.half() for name, tensor in load_file(theirs / "model.safetensors").items()}
     old = {"text_model.embeddings.position_ids": torch.arange(90)[None]}
     save_file({**half, **old}, theirs / "model.safetensors", metadata={"format": "pt"})
-    again = load_file(write_folder(regard.load(theirs, device="cpu"), tmp_path / "back") / "model.safetensors")
+    again = load_file(write_huggingface_folder(regard.load(theirs, device="cpu"), tmp_path / "back") / "model.safetensors")
     assert all(torch.equal(half[name], again[name]) for name in half) and again["logit_scale"].shape == ()
 
 
@@ -317,27 +323,27 @@ def test_a_run_begins_from_a_folder(theirs, files, tmp_path):
         "width": 24,
         "heads": 3,
         "feed_forward": 48,
-        "patch": 4,
+        "patch_size": 4,
         "patch_bias": False,
         "embedding_norm": True,
         "mean": [0.48145466, 0.4578275, 0.40821073],
-        "deviation": [0.26862954, 0.26130258, 0.27577711],
+        "std": [0.26862954, 0.26130258, 0.27577711],
     }
     recipe = {
-        "task": "contrast",
+        "task": "contrastive",
         "data": {"root": str(tmp_path), "train": ["set.tsv"], "valid": ["set.tsv"], "size": 16, "resample": "bicubic"},
-        "model": {"space": 12, "image": image, "text": text},
+        "model": {"projection_width": 12, "image": image, "text": text},
         "train": {
             "steps": 1,
             "evaluate_every": 1,
-            "pictures_per_batch": 3,
+            "images_per_batch": 3,
             "optimizer": {"learning_rate": 1e-9},
             "schedule": {"warmup_steps": 0},
-            "begin": {"run": str(theirs)},
+            "init_from": {"run": str(theirs)},
         },
     }
     run, before = train(recipe, tmp_path / "run", device="cpu"), regard.load(theirs, device="cpu")
     np.testing.assert_allclose(run.text_vectors(LINES), before.text_vectors(LINES), atol=1e-5)
     np.testing.assert_allclose(run.image_vectors(files), before.image_vectors(files), atol=1e-5)
     proof = convert(run.folder, tmp_path / "hf", verify=True, device="cpu")
-    assert proof.holds, proof
+    assert proof.passed, proof

@@ -7,7 +7,7 @@ import torch
 from typer.testing import CliRunner
 
 from regard.cli import app
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.interop import ctranslate2 as ct2
 from regard.run.convert import convert
 
@@ -54,7 +54,7 @@ def test_ctranslate2_says_the_same(name, make_run, tmp_path):
     torch.manual_seed(2)
     run = make_run(tmp_path / "run", *FOR_CTRANSLATE2[name])
     proof = convert(run.folder, tmp_path / "out", to="ctranslate2", verify=True, device="cpu")
-    assert proof.against.startswith("CTranslate2") and proof.texts == 4 and proof.holds, proof
+    assert proof.against.startswith("CTranslate2") and proof.texts == 4 and proof.passed, proof
     assert {"model.bin", "config.json", "tokenizer.json", "README.md"} <= {path.name for path in (tmp_path / "out").iterdir()}
     card = (run.folder / "README.md").read_text()
     assert "for CTranslate2" in card and "log-probabilities" in card and "4 of 4" in card
@@ -62,9 +62,9 @@ def test_ctranslate2_says_the_same(name, make_run, tmp_path):
 
 def test_a_proof_fails_where_weights_differ(make_run, tmp_path, monkeypatch):
     run = make_run(tmp_path / "run", *FOR_CTRANSLATE2["as published"])
-    monkeypatch.setattr(ct2, "weight", lambda tensor, whole=ct2.weight: whole(tensor * 1.01))
+    monkeypatch.setattr(ct2, "to_numpy", lambda tensor, whole=ct2.to_numpy: whole(tensor * 1.01))
     proof = convert(run.folder, tmp_path / "out", to="ctranslate2", verify=True, device="cpu")
-    assert proof.logits > 1e-3 and not proof.holds
+    assert proof.logits > 1e-3 and not proof.passed
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_proof_fails_where_weights_differ(make_run, tmp_path, monkeypatch):
 )
 def test_what_ctranslate2_has_no_word_for(changed, named, make_run, tmp_path):
     run = make_run(tmp_path / "run", "translate", dict(SMALL, encoder_layers=1, decoder_layers=1, **changed))
-    with pytest.raises(Mistake, match=f"CTranslate2 has no counterpart of {named}"):
+    with pytest.raises(UserError, match=f"CTranslate2 has no counterpart of {named}"):
         convert(run.folder, tmp_path / "out", to="ctranslate2", device="cpu")
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".*"))
 
@@ -87,28 +87,28 @@ def test_what_ctranslate2_has_no_word_for(changed, named, make_run, tmp_path):
 def test_onnxruntime_says_the_same(task, make_run, tmp_path):
     """Of batches and lengths of other sizes than it was written with, too."""
     pytest.importorskip("onnxscript")
-    from regard.interop.onnx import said_by_onnx
+    from regard.interop.onnx import run_onnx
 
     run = make_run(tmp_path / "run", task, FOR_ONNX[task])
     proof = convert(run.folder, tmp_path / "out", to="onnx", verify=True, device="cpu")
-    assert proof.against.startswith("onnxruntime") and proof.holds and "as ONNX" in (run.folder / "README.md").read_text()
+    assert proof.against.startswith("onnxruntime") and proof.passed and "as ONNX" in (run.folder / "README.md").read_text()
     inputs = {"source": torch.randint(5, 60, (5, 9)), "lengths": torch.tensor([9, 3, 1, 9, 5])}
     if task == "pairs":
         inputs["segments"] = torch.randint(0, 2, (5, 9))
     if task == "translate":
         inputs["target"] = torch.randint(5, 60, (5, 7))
     with torch.no_grad():
-        ours, theirs = run.model(**inputs), said_by_onnx(tmp_path / "out", inputs)
+        ours, theirs = run.model(**inputs), run_onnx(tmp_path / "out", inputs)
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
 
 
 def test_what_is_missing_is_told_with_the_cure(make_run, tmp_path, monkeypatch):
     run = make_run(tmp_path / "run", *FOR_CTRANSLATE2["as published"])
-    monkeypatch.setattr(ct2, "is_installed", lambda: False)
-    with pytest.raises(Mistake, match=r"not installed: pip install 'regard\[export\]'"):
+    monkeypatch.setattr(ct2, "is_ctranslate2_installed", lambda: False)
+    with pytest.raises(UserError, match=r"not installed: pip install 'regard\[export\]'"):
         convert(run.folder, tmp_path / "out", to="ctranslate2", device="cpu")
-    monkeypatch.setattr("regard.interop.onnx.NEEDED", ("onnx", "nothing_of_that_name"))
-    with pytest.raises(Mistake, match=r"needs nothing_of_that_name: pip install 'regard\[export\]'"):
+    monkeypatch.setattr("regard.interop.onnx.REQUIRED_PACKAGES", ("onnx", "nothing_of_that_name"))
+    with pytest.raises(UserError, match=r"needs nothing_of_that_name: pip install 'regard\[export\]'"):
         convert(run.folder, tmp_path / "out", to="onnx", device="cpu")
 
 
@@ -117,8 +117,8 @@ def test_the_command(make_run, tmp_path):
     asked = ["convert", str(run.folder), str(tmp_path / "out"), "--to", "ctranslate2", "--verify", "--json"]
     found = CliRunner().invoke(app, asked)
     told = json.loads(found.stdout)
-    assert found.exit_code == 0 and told["holds"] and told["states"] is None and told["measured"] == "log-probabilities"
-    with pytest.raises(Mistake, match="--to pickle: should be hf, ctranslate2, onnx"):
+    assert found.exit_code == 0 and told["passed"] and told["states"] is None and told["measured"] == "log-probabilities"
+    with pytest.raises(UserError, match="--to pickle: should be hf, ctranslate2, onnx"):
         convert(run.folder, tmp_path / "other", to="pickle")
-    with pytest.raises(Mistake, match="already there"):
+    with pytest.raises(UserError, match="already there"):
         convert(run.folder, tmp_path / "out", to="ctranslate2")

@@ -8,7 +8,7 @@ import torch
 import transformers
 
 import regard
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.run.convert import convert
 from regard.run.evaluate import evaluate
 from regard.run.train import train
@@ -46,7 +46,7 @@ def recipe(theirs, tmp_path, **model):
             "evaluate_every": 1,
             "optimizer": {"learning_rate": 1e-9},
             "schedule": {"warmup_steps": 0},
-            "begin": {"run": str(theirs), "parts": ["encoder."]},
+            "init_from": {"run": str(theirs), "modules": ["encoder."]},
         },
     }
 
@@ -55,19 +55,21 @@ def test_weights_tokens_and_marks_are_theirs_and_the_folder_is_whole(theirs, tmp
     run = train(recipe(theirs, tmp_path), tmp_path / "run", device="cpu")
     before = regard.load(theirs, device="cpu")
     texts = ["the dog sleeps", "a cat"]
-    assert run.marks == before.marks and run.tokenizers[0].encode(texts) == before.tokenizers[0].encode(texts)
+    assert run.special_tokens == before.special_tokens and run.tokenizers[0].encode(texts) == before.tokenizers[0].encode(texts)
     for mine, other in zip(run.embed(texts, pool="words"), before.embed(texts, pool="words")):
         assert np.allclose(mine.vectors, other.vectors, atol=1e-5)
     again = regard.load(run.folder, device="cpu")
-    assert again.classify(texts) == run.classify(texts) and again.marks == run.marks
+    assert again.classify(texts) == run.classify(texts) and again.special_tokens == run.special_tokens
     assert "accuracy" in evaluate(again)[0].scores
-    assert convert(run.folder, tmp_path / "hf", verify=True, device="cpu").holds
+    assert convert(run.folder, tmp_path / "hf", verify=True, device="cpu").passed
     back = regard.load(tmp_path / "hf", device="cpu")
-    assert back.marks.before == run.marks.before and back.tokenizers[0].encode(texts) == run.tokenizers[0].encode(texts)
+    assert back.special_tokens.prefix == run.special_tokens.prefix and back.tokenizers[0].encode(texts) == run.tokenizers[
+        0
+    ].encode(texts)
 
 
 def test_a_shape_that_is_not_theirs_is_named(theirs, tmp_path):
-    with pytest.raises(Mistake, match=r"feed_forward.inner.weight has shape \[40, 24\], the model wants \[48, 24\]"):
+    with pytest.raises(UserError, match=r"feed_forward.inner.weight has shape \[40, 24\], the model wants \[48, 24\]"):
         train(recipe(theirs, tmp_path, feed_forward=48), tmp_path / "run", device="cpu")
 
 
@@ -82,10 +84,10 @@ def test_one_that_answers_keeps_their_vocabulary_and_goes_back_to_them(family, t
     wanted = recipe(theirs, tmp_path)
     wanted |= {"task": "answer", "data": {"root": str(tmp_path), "train": ["a.jsonl"], "valid": ["a.jsonl"]}}
     run, before = train(wanted, tmp_path / "run", device="cpu"), regard.load(theirs, device="cpu")
-    assert run.marks == before.marks == regard.load(run.folder, device="cpu").marks
+    assert run.special_tokens == before.special_tokens == regard.load(run.folder, device="cpu").special_tokens
     for mine, other in zip(run.embed(["the dog"], pool="words"), before.embed(["the dog"], pool="words")):
         assert np.allclose(mine.vectors, other.vectors, atol=1e-5)
-    assert convert(run.folder, tmp_path / "hf", verify=True, device="cpu").holds
+    assert convert(run.folder, tmp_path / "hf", verify=True, device="cpu").passed
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
     opened = transformers.AutoModelForQuestionAnswering.from_pretrained(tmp_path / "hf")
     assert len(tokenizer) == 61 and tokenizer.pad_token in ("[PAD]", "<pad>") and tokenizer.pad_token_id < 61
@@ -130,7 +132,7 @@ def texts(tmp_path, begin, **train_settings):
             "optimizer": {"learning_rate": 1e-9},
             "schedule": {"warmup_steps": 0},
             **train_settings,
-            "begin": {"run": str(begin)},
+            "init_from": {"run": str(begin)},
         },
         "decode": {"length_penalty": 0.0},
     }
@@ -146,16 +148,16 @@ def test_tasks_begin_from_their_t5_and_become_a_t5_again(their_t5, tmp_path):
     run = train(texts(tmp_path, their_t5), tmp_path / "run", device="cpu")
     before = regard.load(their_t5, device="cpu")
     lines = ["which: the dog sleeps", "which: a cat"]
-    assert run.marks == before.marks and run.tokenizers[0].encode(lines) == before.tokenizers[0].encode(lines)
+    assert run.special_tokens == before.special_tokens and run.tokenizers[0].encode(lines) == before.tokenizers[0].encode(lines)
     for (name, mine), (_, theirs) in zip(run.model.named_parameters(), before.model.named_parameters()):
         assert np.allclose(mine.detach(), theirs.detach(), atol=1e-6), name
     proof = convert(run.folder, tmp_path / "hf", verify=True, device="cpu")
-    assert proof.against == "transformers" and proof.holds, proof
+    assert proof.against == "transformers" and proof.passed, proof
     again = regard.load(tmp_path / "hf", device="cpu")
-    assert again.marks == run.marks and again.tokenizers[0].encode(lines) == run.tokenizers[0].encode(lines)
+    assert again.special_tokens == run.special_tokens and again.tokenizers[0].encode(lines) == run.tokenizers[0].encode(lines)
     assert [found.text for found in again.best(lines, length_penalty=0.0)] == [found.text for found in run.best(lines)]
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
-    assert theirs(lines[0])["input_ids"] == [*run.tokenizers[0].encode(lines[:1])[0], run.marks.end]
+    assert theirs(lines[0])["input_ids"] == [*run.tokenizers[0].encode(lines[:1])[0], run.special_tokens.eos]
     assert (theirs.pad_token, theirs.eos_token) == ("<pad>", "</s>")
 
 
@@ -163,7 +165,7 @@ def test_tasks_begin_from_a_pretrained_t5_of_ours(tmp_path):
     """With its weights, and its tokenizer, sentinels and all."""
     (tmp_path / "plain.txt").write_text("the dog sleeps\nwhich a cat a dog: the cat sleeps\n" * 60)
     pretraining = {
-        "task": "corrupted",
+        "task": "span-corruption",
         "data": {"root": str(tmp_path), "train": ["plain.txt"], "valid": ["plain.txt"]},
         "tokens": {"size": 160, "kind": "words"},
         "model": T5_SHAPE,
@@ -175,4 +177,4 @@ def test_tasks_begin_from_a_pretrained_t5_of_ours(tmp_path):
     for (name, mine), (other, theirs) in zip(run.model.named_parameters(), pretrained.model.named_parameters()):
         assert name == other and np.allclose(mine.detach(), theirs.detach(), atol=1e-6), name
     (result,) = evaluate(run)
-    assert result.name == "which/valid" and convert(run.folder, tmp_path / "hf", verify=True, device="cpu").holds
+    assert result.name == "which/valid" and convert(run.folder, tmp_path / "hf", verify=True, device="cpu").passed

@@ -267,7 +267,7 @@ def test_one_line_and_nothing_left_behind(good, tmp_path, monkeypatch, capfd, na
     spoil(folder)
     before, memory = listing(tmp_path), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(regard.Mistake, match=message) as mistake:
+    with pytest.raises(regard.UserError, match=message) as mistake:
         convert(folder, tmp_path / "out", device="cpu")
     assert "\n" not in str(mistake.value) and len(str(mistake.value)) < 1200
     assert listing(tmp_path) == before
@@ -296,7 +296,7 @@ def test_any_change_of_any_file_gives_a_run_or_one_line(good, tmp_path, spoilt, 
         (folder / file).write_bytes(data)
         try:
             regard.load(folder, device="cpu")
-        except regard.Mistake as mistake:
+        except regard.UserError as mistake:
             assert "\n" not in str(mistake) and len(str(mistake)) < 1200
 
     law()
@@ -335,7 +335,7 @@ def test_a_pickle_is_refused_and_read_without_running_it(good, tmp_path):
     shutil.copytree(good["bert"], folder)
     safe = regard.load(folder, device="cpu")
     pickled(folder)
-    with pytest.raises(regard.Mistake, match=r"in a pickle \(pytorch_model.bin\).*--allow-pickle"):
+    with pytest.raises(regard.UserError, match=r"in a pickle \(pytorch_model.bin\).*--allow-pickle"):
         regard.load(folder, device="cpu")
     run = regard.load(folder, device="cpu", allow_pickle=True)
     assert all(torch.equal(a, b) for a, b in zip(safe.model.parameters(), run.model.parameters()))
@@ -345,7 +345,7 @@ def test_a_pickle_that_means_ill_is_not_run(good, tmp_path):
     folder = tmp_path / "folder"
     shutil.copytree(good["bert"], folder)
     pickled(folder, more=Evil(tmp_path / "owned"))
-    with pytest.raises(regard.Mistake, match="is not a pickle of tensors alone"):
+    with pytest.raises(regard.UserError, match="is not a pickle of tensors alone"):
         regard.load(folder, device="cpu", allow_pickle=True)
     assert not (tmp_path / "owned").exists()
 
@@ -360,8 +360,8 @@ def test_a_compressed_pickle_is_not_opened(good, tmp_path):
     with zipfile.ZipFile(folder / "pytorch_model.bin", "w", zipfile.ZIP_DEFLATED) as squeezed:
         for name, content in parts.items():
             squeezed.writestr(name, content)
-    with pytest.raises(regard.Mistake, match="is compressed"):
+    with pytest.raises(regard.UserError, match="is compressed"):
         regard.load(folder, device="cpu", allow_pickle=True)
     (folder / "pytorch_model.bin").write_bytes(b"\x80\x04K\x01.")
-    with pytest.raises(regard.Mistake, match="is not a pickle of tensors alone"):
+    with pytest.raises(regard.UserError, match="is not a pickle of tensors alone"):
         regard.load(folder, device="cpu", allow_pickle=True)

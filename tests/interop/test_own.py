@@ -10,11 +10,11 @@ from typer.testing import CliRunner
 import regard
 from regard import recipe as recipes
 from regard.cli import app
-from regard.interop.verify import Proof
+from regard.interop.verify import ConversionProof
 from regard.run.convert import convert
-from regard.run.load import kind_of
+from regard.run.load import run_class
 from regard.tokens.tokenizer import train_tokenizer
-from regard.training.checkpoint import weights_of, write_weights
+from regard.training.checkpoint import named_weights, write_weights
 
 SMALL = dict(width=24, heads=3, feed_forward=40, max_length=40)
 TEXT = [
@@ -44,7 +44,7 @@ FITS = [
     ("language", dict(SMALL, layers=2, **LLAMA), "llama", "AutoModelForCausalLM"),
     (
         "translate",
-        dict(SMALL, encoder_layers=2, decoder_layers=1, positions={"halves": True}, output_bias=True),
+        dict(SMALL, encoder_layers=2, decoder_layers=1, positions={"sines_first": True}, output_bias=True),
         "marian",
         "AutoModelForSeq2SeqLM",
     ),
@@ -55,7 +55,7 @@ FITS = [
         "t5",
         "AutoModelForSeq2SeqLM",
     ),
-    ("corrupted", dict(SMALL, encoder_layers=1, decoder_layers=1, scale_output=True, **T5), "t5", "AutoModelForSeq2SeqLM"),
+    ("span-corruption", dict(SMALL, encoder_layers=1, decoder_layers=1, scale_output=True, **T5), "t5", "AutoModelForSeq2SeqLM"),
     ("text-to-text", dict(SMALL, encoder_layers=1, decoder_layers=1, scale_output=True, **T5), "t5", "AutoModelForSeq2SeqLM"),
     ("masked", BERT, "bert", "AutoModelForMaskedLM"),
     ("classify", BERT, "bert", "AutoModelForSequenceClassification"),
@@ -80,8 +80,8 @@ def converted(request, make_run, tmp_path_factory):
 
 def test_it_says_the_same_in_transformers(converted):
     run, proof, folder, family, kind = converted
-    assert proof.against == "transformers" and proof.holds, proof
-    assert proof.texts == (4 if run.recipe.task in ("language", "translate", "corrupted", "text-to-text") else 0)
+    assert proof.against == "transformers" and proof.passed, proof
+    assert proof.texts == (4 if run.recipe.task in ("language", "translate", "span-corruption", "text-to-text") else 0)
     opened, info = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True)
     assert opened.config.model_type == family == transformers.AutoModel.from_pretrained(folder).config.model_type
     assert not info["missing_keys"] and not info["mismatched_keys"]
@@ -90,14 +90,14 @@ def test_it_says_the_same_in_transformers(converted):
 def test_their_tokenizer_reads_as_ours(converted):
     run, _, folder, _, _ = converted
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
-    marks = run.marks
-    around = ((marks.begin,), ()) if run.recipe.task == "language" else (marks.before, marks.after)
+    marks = run.special_tokens
+    around = ((marks.bos,), ()) if run.recipe.task == "language" else (marks.prefix, marks.suffix)
     for line, ids in zip(LINES, run.tokenizers[0].encode(LINES)):
         assert theirs(line)["input_ids"] == [*around[0], *ids, *around[1]]
     if run.recipe.task in ("answer", "classify", "masked"):
         first, second = run.tokenizers[0].encode(LINES[:2])
         both = theirs(*LINES[:2])
-        assert both["input_ids"] == [*marks.before, *first, *marks.after, *second, *marks.after]
+        assert both["input_ids"] == [*marks.prefix, *first, *marks.suffix, *second, *marks.suffix]
         if run.recipe.model.segments:
             assert both["token_type_ids"] == [0] * (len(first) + 2) + [1] * (len(second) + 1)
         else:
@@ -110,12 +110,16 @@ def test_opened_again_it_does_the_same(converted):
     again = regard.load(folder, device="cpu")
     task = run.recipe.task
     if task in ("language", "translate", "text-to-text"):
-        assert (again.marks.begin, again.marks.end, again.marks.never) == (run.marks.begin, run.marks.end, run.marks.never)
+        assert (again.special_tokens.bos, again.special_tokens.eos, again.special_tokens.suppressed) == (
+            run.special_tokens.bos,
+            run.special_tokens.eos,
+            run.special_tokens.suppressed,
+        )
     if task in ("translate", "text-to-text"):
         assert [found.text for found in again.best(LINES, length_penalty=0.0)] == [found.text for found in run.best(LINES)]
     elif task == "language":
         assert again.generate(LINES, max_tokens=12) == run.generate(LINES, max_tokens=12)
-    elif task == "corrupted":
+    elif task == "span-corruption":
         assert again.recipe.task == "translate" and again.tokenizers[0].to_json() != "" and again.best(LINES)
     elif task == "masked":
         assert again.fill(["the <mask> sleeps"])[0].text == run.fill(["the <mask> sleeps"])[0].text
@@ -129,7 +133,7 @@ def test_opened_again_it_does_the_same(converted):
         with torch.no_grad():
             assert float(number(**ids).logits) == pytest.approx(run.classify(LINES[:1])[0], abs=1e-3)
     else:
-        texts = ["\t".join(LINES[:2]), "\t".join(LINES[1:])] if getattr(run.recipe.data, "second", None) else LINES
+        texts = ["\t".join(LINES[:2]), "\t".join(LINES[1:])] if getattr(run.recipe.data, "text_pair", None) else LINES
         assert getattr(again, task)(texts) == getattr(run, task)(texts)
         assert again.labels == ["good", "bad", "neither"]
 
@@ -150,10 +154,10 @@ MISFITS = [
     ("language", dict(SMALL, preset="gpt2", layers=2, width=24, positions={"kind": "alibi"}), "model.positions.kind = 'alibi'"),
     (
         "translate",
-        dict(SMALL, positions={"halves": True, "kind": "learned"}, output_bias=True),
+        dict(SMALL, positions={"sines_first": True, "kind": "learned"}, output_bias=True),
         "model.positions.kind = 'learned'",
     ),
-    ("translate", dict(SMALL), "model.positions.halves = False"),
+    ("translate", dict(SMALL), "model.positions.sines_first = False"),
     ("classify", dict(BERT, norm_first=True), "model.norm_first = True"),
     ("classify", dict(BERT, pool="mean"), "model.pool = 'mean'"),
     ("classify", dict(BERT, pool="max"), "model.pool = 'max'"),
@@ -165,31 +169,33 @@ MISFITS = [
 @pytest.mark.parametrize("task, model, message", MISFITS, ids=[message[:30] for *_, message in MISFITS])
 def test_what_fits_no_family_is_said_in_one_line(tmp_path, task, model, message, make_run):
     make_run(tmp_path / "run", task, model)
-    with pytest.raises(regard.Mistake) as mistake:
+    with pytest.raises(regard.UserError) as mistake:
         convert(tmp_path / "run", tmp_path / "hf", device="cpu")
     assert message in str(mistake.value) and "\n" not in str(mistake.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 
 
 def test_two_vocabularies_have_no_place(tmp_path, make_run):
-    run = make_run(tmp_path / "run", "translate", dict(SMALL, positions={"halves": True}, output_bias=True))
+    run = make_run(tmp_path / "run", "translate", dict(SMALL, positions={"sines_first": True}, output_bias=True))
     text = (run.folder / "recipe.toml").read_text()
     text = text.replace("joint = true", "joint = false").replace('tie = "all"', 'tie = "target"')
     (run.folder / "recipe.toml").write_text(text)
     (run.folder / "tokenizer.json").rename(run.folder / "tokenizer.source.json")
-    other = train_tokenizer(recipes.Tokens(size=60), TEXT)
+    other = train_tokenizer(recipes.TokenSettings(size=60), TEXT)
     (run.folder / "tokenizer.target.json").write_text(other.to_json(), encoding="utf-8")
-    recipe = recipes.read(run.folder / "recipe.toml")
-    write_weights(run.folder / "model.safetensors", weights_of(kind_of(recipe)(run.folder, recipe, torch.device("cpu")).model))
-    with pytest.raises(regard.Mistake, match="two vocabularies"):
+    recipe = recipes.read_recipe(run.folder / "recipe.toml")
+    write_weights(
+        run.folder / "model.safetensors", named_weights(run_class(recipe)(run.folder, recipe, torch.device("cpu")).model)
+    )
+    with pytest.raises(regard.UserError, match="two vocabularies"):
         convert(run.folder, tmp_path / "hf", device="cpu")
 
 
 def test_without_transformers_the_folder_is_read_again(tmp_path, monkeypatch, make_run):
-    monkeypatch.setattr("regard.run.convert.is_installed", lambda: False)
+    monkeypatch.setattr("regard.run.convert.is_transformers_installed", lambda: False)
     make_run(tmp_path / "run", *FITS[0][:2])
     proof = convert(tmp_path / "run", tmp_path / "hf", verify=True, device="cpu")
-    assert proof.against == "the folder read again" and proof.holds and proof.logits == 0 and proof.texts == 4
+    assert proof.against == "the folder read again" and proof.passed and proof.logits == 0 and proof.texts == 4
 
 
 def test_the_command_line_proves_or_fails(tmp_path, monkeypatch, make_run):
@@ -202,18 +208,20 @@ def test_the_command_line_proves_or_fails(tmp_path, monkeypatch, make_run):
 
     done = type_in("hf")
     assert done.exit_code == 0 and "beam text, length penalty 0: the same in 4 of 4" in done.output, done.output
-    monkeypatch.setattr("regard.run.convert.prove", lambda run, folder: Proof("transformers", 0.3, 0.0, 0.0))
+    monkeypatch.setattr(
+        "regard.run.convert.verify_conversion", lambda run, folder: ConversionProof("transformers", 0.3, 0.0, 0.0)
+    )
     done = type_in("other")
     assert done.exit_code == 1 and "does not say the same" in done.output and "logits: largest difference 3.0e-01" in done.output
 
 
 def test_without_transformers_a_bare_model_is_read_again(tmp_path, monkeypatch, write_theirs, unlike):
-    monkeypatch.setattr("regard.run.convert.is_installed", lambda: False)
+    monkeypatch.setattr("regard.run.convert.is_transformers_installed", lambda: False)
     model = unlike(transformers.GPT2Model(transformers.GPT2Config(vocab_size=61, n_embd=24, n_layer=2, n_head=3, eos_token_id=0)))
     folder = write_theirs(model, tmp_path / "theirs")
     (folder / "README.md").write_text("# Theirs\n\nlicence: mit\n")
     proof = convert(folder, tmp_path / "again", verify=True, device="cpu")
-    assert proof.holds and proof.logits == 0 and proof.texts == 0
+    assert proof.passed and proof.logits == 0 and proof.texts == 0
     card = (tmp_path / "again" / "README.md").read_text()
     assert card.startswith("# Theirs\n\nlicence: mit\n") and "## Conversion" in card
     assert (folder / "README.md").read_text() == "# Theirs\n\nlicence: mit\n"
@@ -243,6 +251,6 @@ def test_a_folder_in_use_is_left_alone(tmp_path, make_run):
     make_run(tmp_path / "run", *FITS[0][:2])
     (tmp_path / "hf").mkdir()
     (tmp_path / "hf" / "mine.txt").write_text("mine")
-    with pytest.raises(regard.Mistake, match="already there"):
+    with pytest.raises(regard.UserError, match="already there"):
         convert(tmp_path / "run", tmp_path / "hf", device="cpu")
     assert [path.name for path in (tmp_path / "hf").iterdir()] == ["mine.txt"]

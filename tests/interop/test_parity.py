@@ -6,8 +6,8 @@ import transformers
 from safetensors.torch import load_file
 
 import regard
-from regard.interop.convert import write_folder
-from regard.run.convert import prove
+from regard.interop.convert import write_huggingface_folder
+from regard.run.convert import verify_conversion
 
 V = 61
 CLOSE = dict(atol=1e-4, rtol=0.0)
@@ -175,7 +175,7 @@ def test_logits_of_padded_batches_agree(pair):
         ours = run.model(source) if run.recipe.task == "language" else run.model(source, lengths)
     if "last_hidden_state" in theirs and run.recipe.task in ("language", "translate"):  # a bare decoder has no logits
         ours = {
-            "language": lambda: run.model.layers_of(source, lengths)[-1],
+            "language": lambda: run.model.hidden_states(source, lengths)[-1],
             "translate": lambda: last_states(run.model, source, lengths, target),
         }[run.recipe.task]()
     if run.recipe.task == "answer":
@@ -199,15 +199,15 @@ def last_states(model, source, lengths, target):
 def test_states_attention_greedy_and_beam_text_agree(pair):
     """Beam search with length penalty 0; theirs stops later (`early_stopping="never"`), which changes nothing for the best."""
     model, run = pair
-    proof = prove(run, run.folder)
-    assert proof.against == "transformers" and proof.holds, proof
+    proof = verify_conversion(run, run.folder)
+    assert proof.against == "transformers" and proof.passed, proof
     writes = type(model).__name__.endswith(("LMHeadModel", "CausalLM", "Generation", "MTModel"))
     assert (proof.texts > 0) == writes
 
 
 def test_the_way_there_and_back_is_bit_for_bit(pair, tmp_path):
     _, run = pair
-    back = write_folder(run, tmp_path / "back")
+    back = write_huggingface_folder(run, tmp_path / "back")
     there, again = load_file(run.folder / "model.safetensors"), load_file(back / "model.safetensors")
     assert there.keys() == again.keys()
     for name in there:
@@ -233,7 +233,7 @@ def test_shards_and_half_precision_go_there_and_back(write_theirs, unlike, tmp_p
     model = unlike(transformers.LlamaForCausalLM(transformers.LlamaConfig(**llama()))).to(dtype)
     folder = write_theirs(model, tmp_path / "theirs", max_shard_size="8KB")
     assert len(list(folder.glob("model-*.safetensors"))) > 2 and not (folder / "model.safetensors").exists()
-    back = write_folder(regard.load(folder, device="cpu"), tmp_path / "back")
+    back = write_huggingface_folder(regard.load(folder, device="cpu"), tmp_path / "back")
     there = {name: tensor for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()}
     again = load_file(back / "model.safetensors")
     assert there.keys() == again.keys() and all(torch.equal(there[name], again[name]) for name in there)
@@ -260,5 +260,5 @@ def test_names_are_read_with_and_without_prefix_and_in_old_spelling(write_theirs
     after = regard.load(folder, device="cpu")
     source, lengths, _ = batch()
     assert torch.equal(before.model(source, lengths), after.model(source, lengths))
-    again = load_file(write_folder(after, tmp_path / "back") / "model.safetensors")
+    again = load_file(write_huggingface_folder(after, tmp_path / "back") / "model.safetensors")
     assert torch.equal(again["bert.pooler.dense.weight"], old["bert.pooler.dense.weight"])

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 import regard
 from regard import recipe as recipes
 from regard.cli import app
-from regard.errors import Mistake
-from regard.interop.convert import write_folder
-from regard.run.convert import convert, prove
-from regard.tasks.images import PictureClassifier
-from regard.training.checkpoint import weights_of, write_weights
+from regard.errors import UserError
+from regard.interop.convert import write_huggingface_folder
+from regard.run.convert import convert, verify_conversion
+from regard.tasks.images import ClassifyImagesRun
+from regard.training.checkpoint import named_weights, write_weights
 
 
 def shape(**other):
@@ -87,7 +87,7 @@ def test_from_the_file_to_the_logits_they_agree(pair, files):
     torch.testing.assert_close(run.model.encoder.normalised(batch.inputs["pixels"]), pixels.float(), atol=1e-4, rtol=0)
     torch.testing.assert_close(run.model(**batch.inputs), expected, atol=1e-4, rtol=0)
     assert expected.std() > 0.1
-    if isinstance(run, PictureClassifier):
+    if isinstance(run, ClassifyImagesRun):
         for judged, p in zip(run.classify(files), expected.softmax(-1)):
             assert [found.label for found in judged] == [f"LABEL_{i}" for i in p.argsort(descending=True)]
             assert judged[0].probability == pytest.approx(float(p.max()), abs=1e-4)
@@ -95,13 +95,13 @@ def test_from_the_file_to_the_logits_they_agree(pair, files):
 
 def test_states_and_attention_agree(pair):
     _, _, run = pair
-    proof = prove(run, run.folder)
-    assert proof.against == "transformers" and proof.holds and proof.texts == 0, proof
+    proof = verify_conversion(run, run.folder)
+    assert proof.against == "transformers" and proof.passed and proof.texts == 0, proof
 
 
 def test_the_way_there_and_back_is_bit_for_bit(pair, tmp_path):
     _, _, run = pair
-    back = write_folder(run, tmp_path / "back")
+    back = write_huggingface_folder(run, tmp_path / "back")
     there, again = load_file(run.folder / "model.safetensors"), load_file(back / "model.safetensors")
     assert there.keys() == again.keys() and all(torch.equal(there[name], again[name]) for name in there)
     for name in ("config.json", "preprocessor_config.json"):
@@ -112,8 +112,8 @@ def test_the_way_there_and_back_is_bit_for_bit(pair, tmp_path):
 def test_explanations_are_of_what_they_compute(pair, files):
     """Attention, rollout and the occlusion of each patch, from their weights and their logits."""
     model, processor, run = pair
-    if not isinstance(run, PictureClassifier):
-        with pytest.raises(Mistake, match="what is explained are"):
+    if not isinstance(run, ClassifyImagesRun):
+        with pytest.raises(UserError, match="what is explained are"):
             run.explain(str(files[0]))
         return
     found = run.explain(str(files[0]), "attention,rollout,occlusion", label="LABEL_1")
@@ -151,12 +151,12 @@ def test_vectors_are_their_last_states(pair, files):
             np.testing.assert_allclose(one.vectors[0], state[0], atol=1e-4)
 
 
-SMALL = dict(kind="vit", layers=2, width=24, heads=3, feed_forward=40, patch=4)
+SMALL = dict(kind="vit", layers=2, width=24, heads=3, feed_forward=40, patch_size=4)
 
 
 def own_run(folder, model=(), data=()):
     """A run folder as training would leave it, with random weights."""
-    recipe = recipes.build(
+    recipe = recipes.build_recipe(
         {
             "task": "classify",
             "data": {"train": ["x"], "valid": ["x"], "size": 16, **dict(data)},
@@ -166,19 +166,19 @@ def own_run(folder, model=(), data=()):
     folder.mkdir()
     (folder / "recipe.toml").write_text(recipe.to_toml(), encoding="utf-8")
     (folder / "labels.json").write_text(json.dumps(["cat", "dog", "emu"]))
-    run = PictureClassifier(folder, recipe, torch.device("cpu"))
+    run = ClassifyImagesRun(folder, recipe, torch.device("cpu"))
     with torch.no_grad():
         for p in run.model.parameters():
             p.add_(0.25 * torch.randn_like(p))
-    write_weights(folder / "model.safetensors", weights_of(run.model))
+    write_weights(folder / "model.safetensors", named_weights(run.model))
     return regard.load(folder, device="cpu")
 
 
 FITS = [
     ({}, {}, "vit"),
-    ({}, {"fit": "stretch", "size": [16, 24], "resample": "bicubic"}, "vit"),
+    ({}, {"resize_mode": "stretch", "size": [16, 24], "resample": "bicubic"}, "vit"),
     ({}, {"resize": 20}, "vit"),
-    ({"distilled": "token"}, {"fit": "stretch", "resize": 18}, "deit"),
+    ({"distilled": "token"}, {"resize_mode": "stretch", "resize": 18}, "deit"),
     ({"distilled": "head", "mean": [0.1, 0.2, 0.3]}, {}, "deit"),
 ]
 
@@ -187,7 +187,7 @@ FITS = [
 def test_a_run_of_ours_says_the_same_there(tmp_path, files, model, data, family):
     run = own_run(tmp_path / "run", model, data)
     proof = convert(run.folder, tmp_path / "hf", verify=True, device="cpu")
-    assert proof.against == "transformers" and proof.holds, proof
+    assert proof.against == "transformers" and proof.passed, proof
     opened, info = transformers.AutoModelForImageClassification.from_pretrained(tmp_path / "hf", output_loading_info=True)
     teacher = model.get("distilled") == "head"
     assert opened.config.model_type == family and opened.config.id2label == {0: "cat", 1: "dog", 2: "emu"}
@@ -196,7 +196,7 @@ def test_a_run_of_ours_says_the_same_there(tmp_path, files, model, data, family)
     assert type(processor).__name__.startswith({"vit": "ViT", "deit": "DeiT"}[family])
     ours = run.model.encoder.normalised(run.unlabelled(files).batch(np.arange(4), 0, 0).inputs["pixels"])
     theirs = processor([Image.open(file) for file in files], return_tensors="pt")["pixel_values"]
-    assert (ours - theirs).abs().max() <= 2.01 / 255 / min(run.recipe.model.deviation)  # two shades, where it is cut
+    assert (ours - theirs).abs().max() <= 2.01 / 255 / min(run.recipe.model.std)  # two shades, where it is cut
     again = regard.load(tmp_path / "hf", device="cpu")
     assert again.classify(files) == run.classify(files)
     assert again.frame == run.frame and again.labels == run.labels
@@ -211,12 +211,12 @@ def test_a_run_of_ours_says_the_same_there(tmp_path, files, model, data, family)
         ({"layer_scale": 0.1}, {}, "model.layer_scale = 0.1"),
         ({"positions": {"kind": "sinusoidal"}}, {}, "model.positions.kind = 'sinusoidal'"),
         ({"norm_first": False}, {}, "model.norm_first = False"),
-        ({}, {"size": [16, 24]}, "data.fit = 'crop' to 16 × 24 pixels has no counterpart"),
+        ({}, {"size": [16, 24]}, "data.resize_mode = 'crop' to 16 × 24 pixels has no counterpart"),
     ],
 )
 def test_what_fits_no_family_is_said_in_one_line(tmp_path, model, data, message):
     own_run(tmp_path / "run", model, data)
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(UserError) as caught:
         convert(tmp_path / "run", tmp_path / "hf", device="cpu")
     assert message in str(caught.value) and "\n" not in str(caught.value) and not (tmp_path / "hf").exists()
 
@@ -262,7 +262,7 @@ HOSTILE = [
 @pytest.mark.parametrize("file, values, message", HOSTILE, ids=[f"{next(iter(one[1]))}-{i}" for i, one in enumerate(HOSTILE)])
 def test_what_is_wrong_in_a_folder_is_one_line(theirs, file, values, message):
     changed(theirs / file, **values)
-    with pytest.raises(Mistake, match=message) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         regard.load(theirs, device="cpu")
     assert "\n" not in str(caught.value)
 
@@ -277,13 +277,13 @@ def test_forms_of_a_processor_that_mean_the_same(theirs, files):
     assert regard.load(theirs, device="cpu").classify(files) == before  # a ViT's own
     (theirs / "preprocessor_config.json").write_text(json.dumps(dict(do_normalize=False, size=16)))
     plain = regard.load(theirs, device="cpu").recipe.model
-    assert plain.mean == (0, 0, 0) and plain.deviation == (1, 1, 1)
+    assert plain.mean == (0, 0, 0) and plain.std == (1, 1, 1)
 
 
 def test_half_precision_goes_there_and_back(theirs, tmp_path):
     half = {name: tensor.half() for name, tensor in load_file(theirs / "model.safetensors").items()}
     save_file(half, theirs / "model.safetensors", metadata={"format": "pt"})
-    again = load_file(write_folder(regard.load(theirs, device="cpu"), tmp_path / "back") / "model.safetensors")
+    again = load_file(write_huggingface_folder(regard.load(theirs, device="cpu"), tmp_path / "back") / "model.safetensors")
     assert all(torch.equal(half[name], again[name]) for name in half)
 
 
@@ -299,7 +299,7 @@ def test_a_run_begins_from_a_folder_and_reads_larger_pictures(theirs, tmp_path, 
     for i, label in enumerate(["a", "b"] * 4):
         (tmp_path / "set" / label).mkdir(parents=True, exist_ok=True)
         Image.open(files[i % 4]).resize((20 + i, 20)).save(tmp_path / "set" / label / f"{i}.png")
-    data = {"root": str(tmp_path / "set"), "train": ["."], "valid": ["."], "size": 24, "fit": "stretch"}
+    data = {"root": str(tmp_path / "set"), "train": ["."], "valid": ["."], "size": 24, "resize_mode": "stretch"}
     recipe = {
         "task": "classify",
         "data": data,
@@ -307,16 +307,16 @@ def test_a_run_begins_from_a_folder_and_reads_larger_pictures(theirs, tmp_path, 
         "train": {
             "steps": 1,
             "evaluate_every": 1,
-            "pictures_per_batch": 4,
+            "images_per_batch": 4,
             "optimizer": {"learning_rate": 1e-9},
             "schedule": {"warmup_steps": 0},
-            "begin": {"run": str(theirs), "parts": ["encoder."]},
+            "init_from": {"run": str(theirs), "modules": ["encoder."]},
         },
     }
     run, before = train(recipe, tmp_path / "run", device="cpu"), regard.load(theirs, device="cpu")
     before.resize((24, 24))
     for one, other in zip(run.embed(files), before.embed(files)):
         np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-5)
-    del recipe["train"]["begin"]["parts"]
-    with pytest.raises(Mistake, match=r"output.* has shape \[5(, 24)?\], the model wants \[2(, 24)?\]"):
+    del recipe["train"]["init_from"]["modules"]
+    with pytest.raises(UserError, match=r"output.* has shape \[5(, 24)?\], the model wants \[2(, 24)?\]"):
         train(recipe, tmp_path / "other", device="cpu")

@@ -9,13 +9,13 @@ import transformers
 
 import regard
 from regard.batches.ragged import Ragged
-from regard.batches.rows import read_two
-from regard.run.huggingface import fetch
-from regard.show.attention import Choice
-from regard.show.generation import generate, writing
-from regard.show.neurons import ask
-from regard.show.recording import attended, groups
-from regard.tokens.special import NO_MARK, Marks
+from regard.batches.rows import encoder_pair_inputs
+from regard.run.huggingface import download
+from regard.show.attention import ViewSelection
+from regard.show.generation import generated_inputs, trace_generation
+from regard.show.neurons import record_neurons
+from regard.show.recording import attention_maps, record_attention
+from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
 
 V = 61
 SIZES = dict(
@@ -58,13 +58,13 @@ MODELS = {
     "marian": ("MarianMTModel", MARIAN),
 }
 MARKS = {
-    "bert": Marks(2, NO_MARK, (2,), (3,), ()),
-    "roberta": Marks(0, 2, (0,), (2,), (), (2, 2), 0),
-    "t5": Marks(0, 1, (), (1,), ()),
-    "marian": Marks(2, 0, (), (0,), (2,)),
-    "llama": Marks(1, 2, (1,), (), (), None, 0),
-    "gpt2": Marks(NO_MARK, 0, (), (), ()),
-    "openai-gpt": Marks(NO_MARK, NO_MARK, (), (), ()),
+    "bert": SpecialTokens(2, NO_TOKEN, (2,), (3,), ()),
+    "roberta": SpecialTokens(0, 2, (0,), (2,), (), (2, 2), 0),
+    "t5": SpecialTokens(0, 1, (), (1,), ()),
+    "marian": SpecialTokens(2, 0, (), (0,), (2,)),
+    "llama": SpecialTokens(1, 2, (1,), (), (), None, 0),
+    "gpt2": SpecialTokens(NO_TOKEN, 0, (), (), ()),
+    "openai-gpt": SpecialTokens(NO_TOKEN, NO_TOKEN, (), (), ()),
 }
 
 
@@ -95,9 +95,13 @@ def opened(tmp_path_factory, write_theirs, unlike):
 @pytest.mark.parametrize("name", MARKS)
 def test_marks_are_those_of_the_folder(opened, name):
     _, theirs, run = opened(name)
-    assert run.marks == MARKS[name]
+    assert run.special_tokens == MARKS[name]
     for line in ("the dog sleeps", "a book"):
-        assert theirs(line)["input_ids"][:64] == [*run.marks.before, *run.tokenizers[0].encode([line])[0], *run.marks.after]
+        assert theirs(line)["input_ids"][:64] == [
+            *run.special_tokens.prefix,
+            *run.tokenizers[0].encode([line])[0],
+            *run.special_tokens.suffix,
+        ]
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "gpt2", "llama", "openai-gpt", "t5", "marian"])
@@ -106,14 +110,14 @@ def test_pieces_make_up_the_text_and_words_are_counted_alike(opened, name, lines
     for text in [*lines, "the  dog\n\n sleeps ", "naïve café ☕ the dog", ""]:
         ids, words = tokenizer.encode_words([text])[0]
         assert ids == tokenizer.encode([text])[0]
-        spoken = [i for i in ids if i not in tokenizer.unspoken]
+        spoken = [i for i in ids if i not in tokenizer.special_ids]
         said = tokenizer.decode([ids])[0]
         if said.isascii():  # bytes of one character are shown apart
             assert "".join(tokenizer.pieces(spoken)).strip() == said
-        assert set(tokenizer.words(ids)) <= set(range(max(1, len(said.split()))))
+        assert set(tokenizer.word_ids(ids)) <= set(range(max(1, len(said.split()))))
         assert words == sorted(words) and set(words) <= set(range(max(1, len(text.split()))))
         for number, word in enumerate(text.split()):
-            own = [i for i, of in zip(ids, words) if of == number and i not in tokenizer.unspoken]
+            own = [i for i, of in zip(ids, words) if of == number and i not in tokenizer.special_ids]
             if own and word.isascii():
                 assert "".join(tokenizer.decode([own])[0].split()) in (word, word.lower())
 
@@ -141,7 +145,7 @@ def test_embed_gives_their_states(opened, lines, layer):
 
 
 def test_pool_cls_needs_a_mark_to_look_at(opened):
-    with pytest.raises(regard.Mistake, match=r"--pool cls.*without a mark"):
+    with pytest.raises(regard.UserError, match=r"--pool cls.*without a mark"):
         opened("gpt2")[2].embed(["the dog"], pool="cls")
 
 
@@ -160,7 +164,7 @@ def test_classify_gives_their_probabilities(opened, lines):
 def test_two_texts_are_read_as_theirs(opened, name):
     _, theirs, run = opened(name)
     ids = run.tokenizers[0].encode(["the dog sleeps", "a book"])
-    ours = read_two(Ragged.of(ids[:1]), Ragged.of(ids[1:]), run.marks)
+    ours = encoder_pair_inputs(Ragged.from_rows(ids[:1]), Ragged.from_rows(ids[1:]), run.special_tokens)
     theirs.backend_tokenizer.no_truncation()
     theirs.backend_tokenizer.no_padding()
     found = theirs("the dog sleeps", "a book", return_token_type_ids=True)
@@ -190,7 +194,7 @@ def test_a_text_with_a_tab_is_a_pair_to_their_classifiers(opened, name):
             {f"LABEL_{i}": float(value) for i, value in enumerate(p)}, abs=1e-5
         )
     assert run.classify(["the dog\tsleeps"]) != run.classify(["the dog sleeps"])
-    with pytest.raises(regard.Mistake, match="line 2 has 3 texts; this run judges pairs"):
+    with pytest.raises(regard.UserError, match="line 2 has 3 texts; this run judges pairs"):
         run.classify(["home", "a\tb\tc"])
 
 
@@ -235,7 +239,7 @@ def test_the_answer_is_the_best_span_by_their_logits(opened, name, times):
     """In one window, and in several: theirs are cut by their tokenizer, and overlap by as much."""
     model, theirs, run = opened(name)
     question, context = "the dog", CONTEXT[: len(CONTEXT) // 4 * times].strip()
-    ids, marks = run.tokenizers[0].encode([question, context]), run.marks.around_two
+    ids, marks = run.tokenizers[0].encode([question, context]), run.special_tokens.num_added_to_pair
     most = run.recipe.model.max_length
     room = most - marks - len(ids[0])
     wide = len(ids[1]) <= room
@@ -246,9 +250,9 @@ def test_the_answer_is_the_best_span_by_their_logits(opened, name, times):
 
 
 def one(question, context):
-    from regard.corpus.examples import Questions
+    from regard.corpus.examples import QuestionExamples
 
-    return Questions([question], [context], [[]])
+    return QuestionExamples([question], [context], [[]])
 
 
 def test_tag_says_their_label_of_each_words_first_token(opened, lines):
@@ -268,11 +272,11 @@ def test_fill_says_their_likeliest_words(opened, name, mask):
     model, theirs, run = opened(name)
     found = run.fill([f"the {mask} sleeps"], number=3)[0]
     ids = [
-        *run.marks.before,
+        *run.special_tokens.prefix,
         *run.tokenizers[0].encode(["the "])[0],
         run.mask,
         *run.tokenizers[0].encode([" sleeps"])[0],
-        *run.marks.after,
+        *run.special_tokens.suffix,
     ]
     with torch.no_grad():
         p = model(input_ids=torch.tensor([ids])).logits[0, ids.index(run.mask)].softmax(-1)
@@ -314,7 +318,7 @@ def test_translate_says_their_text_in_padded_batches(opened, lines, name, beam):
     batch = theirs(lines, return_tensors="pt", padding=True)
     batch.pop("token_type_ids", None)
     beams = dict(length_penalty=0.0, early_stopping="never") if beam > 1 else {}
-    never = [[token] for token in run.marks.never] or None
+    never = [[token] for token in run.special_tokens.suppressed] or None
     found = model.generate(
         **batch, max_new_tokens=40, num_beams=beam, do_sample=False, bad_words_ids=never, forced_eos_token_id=None, **beams
     )
@@ -335,7 +339,7 @@ def test_what_they_attend_to_is_shown_by_words(opened):
 
 
 def test_a_prompt_of_nothing_needs_a_begin_mark(opened):
-    with pytest.raises(regard.Mistake, match="empty prompt"):
+    with pytest.raises(regard.UserError, match="empty prompt"):
         opened("gpt2")[2].generate([""])
     assert opened("llama")[2].generate([""], max_tokens=3)[0].tokens
 
@@ -356,7 +360,7 @@ def test_a_text_is_streamed_as_it_is_generated(opened, lines, name):
 
 def test_what_a_folder_does_not_bring_is_said(opened):
     run = opened("gpt2")[2]
-    with pytest.raises(regard.Mistake, match="names no data"):
+    with pytest.raises(regard.UserError, match="names no data"):
         run.data  # noqa: B018
     from regard.run.card import write_card
 
@@ -396,9 +400,9 @@ def test_a_name_on_the_hub_without_network_or_package(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(regard.Mistake, match=r"^nobody/nothing is neither a folder.*HF_HUB_OFFLINE is set; fetch it"):
+    with pytest.raises(regard.UserError, match=r"^nobody/nothing is neither a folder.*HF_HUB_OFFLINE is set; fetch it"):
         regard.load("nobody/nothing")
-    with pytest.raises(regard.Mistake, match="does not exist; make one with"):
+    with pytest.raises(regard.UserError, match="does not exist; make one with"):
         regard.load("nothing")
 
     known = builtins.__import__
@@ -409,8 +413,8 @@ def test_a_name_on_the_hub_without_network_or_package(monkeypatch, tmp_path):
         return known(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(regard.Mistake, match=r"pip install 'regard\[hub\]'"):
-        fetch("nobody/nothing")
+    with pytest.raises(regard.UserError, match=r"pip install 'regard\[hub\]'"):
+        download("nobody/nothing")
     assert not list(tmp_path.iterdir())
 
 
@@ -431,7 +435,7 @@ def test_a_name_on_the_hub_is_fetched_once_and_only_what_is_read(opened, monkeyp
 def test_what_is_shown_of_a_folder_is_what_they_attend_to(opened, name):
     theirs, _, run = opened(name)
     text = "the dog\ta book" if name in ("roberta pairs", "answer") else "the dog sleeps"
-    record = attended(run, text)
+    record = record_attention(run, text)
     inputs = run.reading(text)
     asked = {"input_ids": inputs.get("source", inputs.get("target"))}
     if "segments" in inputs and theirs.config.model_type == "bert":
@@ -441,7 +445,7 @@ def test_what_is_shown_of_a_folder_is_what_they_attend_to(opened, name):
     theirs.set_attn_implementation("eager")
     with torch.no_grad():
         said = theirs(**asked, output_attentions=True)
-    maps = {group.name: group.weights for group in groups(record)}
+    maps = {group.name: group.weights for group in attention_maps(record)}
     wanted = (
         {"self-attention": said.attentions}
         if "decoder_input_ids" not in asked
@@ -454,7 +458,7 @@ def test_what_is_shown_of_a_folder_is_what_they_attend_to(opened, name):
     assert maps.keys() == wanted.keys()
     for kind, layers in wanted.items():
         np.testing.assert_allclose(maps[kind], torch.stack(layers)[:, 0].numpy(), atol=2e-6)
-    found, _ = ask(run, text, Choice("neurons", layer=1, head=2), several=True)
+    found, _ = record_neurons(run, text, ViewSelection("neurons", layer=1, head=2), several=True)
     for row, one in zip(next(iter(wanted.values()))[0][0, 1], found.questions):
         np.testing.assert_allclose(one.weights, row.numpy(), atol=2e-6)
         np.testing.assert_allclose(torch.from_numpy(one.scores).softmax(-1).numpy(), row.numpy(), atol=2e-6)
@@ -463,7 +467,7 @@ def test_what_is_shown_of_a_folder_is_what_they_attend_to(opened, name):
 @pytest.mark.parametrize("name", ["gpt2", "llama", "marian", "t5"])
 def test_steps_of_a_folder_are_as_likely_as_they_say(opened, name):
     theirs, _, run = opened(name)
-    read, said, rows = writing(run, "the dog sleeps", 5 if name in ("gpt2", "llama") else None)
+    read, said, rows = generated_inputs(run, "the dog sleeps", 5 if name in ("gpt2", "llama") else None)
     asked = (
         {"input_ids": read.inputs["target"]}
         if rows
@@ -472,6 +476,6 @@ def test_steps_of_a_folder_are_as_likely_as_they_say(opened, name):
     with torch.no_grad():
         p = theirs(**asked).logits[0].softmax(-1)
     p = p[rows] if rows else p
-    steps = generate(run, "the dog sleeps", Choice("steps"), 5 if rows else None).steps
+    steps = trace_generation(run, "the dog sleeps", ViewSelection("steps"), 5 if rows else None).steps
     np.testing.assert_allclose([step.probability for step in steps], p[range(len(said)), said].numpy(), atol=1e-4)
     np.testing.assert_allclose(steps[0].others[0][1], p[0].topk(2).values[int(said[0] == int(p[0].argmax()))].item(), atol=1e-4)

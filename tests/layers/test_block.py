@@ -3,12 +3,12 @@
 import torch
 
 from regard.layers.block import embedding_dropout
-from regard.recipe import Regularize
+from regard.recipe import Regularization
 
 
 def test_some_words_are_switched_for_others_of_the_batch_while_training():
     torch.manual_seed(1)
-    switch = embedding_dropout(Regularize(word_switch=0.3, embedding_dropout=0.0))
+    switch = embedding_dropout(Regularization(switchout=0.3, embedding_dropout=0.0))
     words = torch.arange(400.0).view(8, 50, 1).expand(-1, -1, 6)  # (B, T, D), each word another number
     seen = switch(words)
     assert seen.eq(seen[..., :1]).all() and set(seen.unique().tolist()) <= set(range(400))

@@ -8,14 +8,14 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.layers.convolution import Convolution
+from regard.layers.convolution import GatedConvolution
 
 kernels = st.sampled_from([1, 3, 5, 7])
 
 
-def random_layer(width: int, kernel: int, seed: int) -> Convolution:
+def random_layer(width: int, kernel: int, seed: int) -> GatedConvolution:
     torch.manual_seed(seed)
-    layer = Convolution(width, kernel).double()
+    layer = GatedConvolution(width, kernel).double()
     torch.nn.init.normal_(layer.convolve.bias)
     return layer
 
@@ -77,4 +77,4 @@ def test_each_output_sees_its_neighbourhood_and_nothing_else(T, kernel, seed):
 
 def test_an_even_kernel_has_no_centre():
     with pytest.raises(AssertionError, match="odd kernel, got 4"):
-        Convolution(8, 4)
+        GatedConvolution(8, 4)

@@ -10,12 +10,12 @@ from torch import nn
 
 from regard.attention.watch import watch
 from regard.decoding.beam import beam_search
-from regard.decoding.greedy import walk
-from regard.errors import Mistake
-from regard.layers.quantized import Int8Linear, packed
+from regard.decoding.greedy import greedy_or_sample
+from regard.errors import UserError
+from regard.layers.quantized import Int8Linear, convert_precision
 from regard.models.gpt import Gpt
 from regard.models.transformer import Transformer
-from regard.recipe import DecoderModel, Positions, TransformerModel
+from regard.recipe import DecoderModel, PositionSettings, TransformerModel
 
 V = 23
 
@@ -46,7 +46,7 @@ def test_a_packed_layer_is_near_the_layer(rows, width, out, bias):
     "settings",
     [
         {},
-        {"norm_first": True, "activation": "swiglu", "positions": Positions(kind="rotary")},
+        {"norm_first": True, "activation": "swiglu", "positions": PositionSettings(kind="rotary")},
         {"bias": False, "key_value_heads": 1, "tie": "none"},
     ],
 )
@@ -54,7 +54,7 @@ def test_a_packed_layer_is_near_the_layer(rows, width, out, bias):
 @torch.no_grad()
 def test_a_packed_model_says_nearly_the_same_and_searches_as_it_scores(settings, precision):
     model = translator(**settings)
-    small = packed(model, precision)
+    small = convert_precision(model, precision)
     source, lengths, target = torch.randint(4, V, (3, 6)), torch.tensor([6, 4, 1]), torch.randint(4, V, (3, 5))
     exact = model(source, lengths, target).log_softmax(-1)
     said = small(source, lengths, target).float().log_softmax(-1)
@@ -66,7 +66,7 @@ def test_a_packed_model_says_nearly_the_same_and_searches_as_it_scores(settings,
     assert (torch.cat(parts, 1).float().log_softmax(-1) - exact).abs().mean() < 0.1
     limits = torch.tensor([6, 4, 5])
     searched = [best[0] for best in beam_search(small, (source, lengths), limits, beam=2)]
-    for found in (walk(small, (source, lengths), limits), searched):
+    for found in (greedy_or_sample(small, (source, lengths), limits), searched):
         for row, one in enumerate(found):
             whole = torch.tensor([[1, *one.tokens]])
             log_p = small(source[row : row + 1], lengths[row : row + 1], whole).float().log_softmax(-1)[0]
@@ -79,7 +79,7 @@ def test_a_packed_model_says_nearly_the_same_and_searches_as_it_scores(settings,
 def test_in_bf16_joined_and_filled_up_matrices_say_the_same(tie):
     model = Gpt(DecoderModel(kind="transformer", preset="tiny", max_length=16, tie=tie), 8193).eval()
     text, plain = torch.randint(4, 8193, (2, 7)), copy.deepcopy(model).to(torch.bfloat16)
-    small = packed(model, "bf16")
+    small = convert_precision(model, "bf16")
     assert small(text).shape == (2, 7, 8193) and small.output.weight.size(0) == 8256
     torch.testing.assert_close(small(text), plain(text), atol=2e-2, rtol=2e-2)
 
@@ -88,17 +88,17 @@ def test_the_exact_model_is_left_alone_and_shares_what_is_not_packed():
     model = translator()
     inputs = torch.randint(4, V, (2, 5)), torch.tensor([5, 3]), torch.randint(4, V, (2, 4))
     with torch.no_grad():
-        before, small = model(*inputs), packed(model, "int8")
+        before, small = model(*inputs), convert_precision(model, "int8")
         assert torch.equal(model(*inputs), before) and not torch.equal(small(*inputs), before)
     assert not any(type(part) is Int8Linear for part in model.modules())
     assert {id(p) for p in small.parameters()} == {id(p) for p in model.parameters()}
     assert model.decoder.blocks[0].self_attention.attend is small.decoder.blocks[0].self_attention.attend
-    assert packed(model, "fp32") is model
+    assert convert_precision(model, "fp32") is model
 
 
 def test_who_watches_the_exact_model_sees_what_the_packed_one_does():
     model = translator()
-    small = packed(model, "int8")
+    small = convert_precision(model, "int8")
     source, lengths, target = torch.randint(4, V, (2, 5)), torch.tensor([5, 3]), torch.randint(4, V, (2, 4))
     with torch.no_grad():
         plain = small(source, lengths, target)
@@ -110,7 +110,7 @@ def test_who_watches_the_exact_model_sees_what_the_packed_one_does():
 def test_a_decoder_of_one_text_reads_its_weights_alone_in_8_bits():
     """One vector is not rounded, many are: both stay near."""
     model = Gpt(DecoderModel(kind="transformer", layers=2, width=32, heads=2, feed_forward=64, max_length=32), V).eval()
-    small, text = packed(model, "int8"), torch.randint(0, V, (1, 7))
+    small, text = convert_precision(model, "int8"), torch.randint(0, V, (1, 7))
     with torch.no_grad():
         exact, state, said = model(text).log_softmax(-1), small.start(None, text[:, :0]), []
         for place in range(7):
@@ -121,5 +121,5 @@ def test_a_decoder_of_one_text_reads_its_weights_alone_in_8_bits():
 
 
 def test_eight_bits_are_for_the_cpu():
-    with pytest.raises(Mistake, match="int8 is for the CPU; on cuda use --precision bf16"):
-        packed(nn.Linear(2, 2), "int8", torch.device("cuda"))
+    with pytest.raises(UserError, match="int8 is for the CPU; on cuda use --precision bf16"):
+        convert_precision(nn.Linear(2, 2), "int8", torch.device("cuda"))

@@ -9,21 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from regard.attention.hard_attention import Hard
+from regard.attention.hard_attention import HardAttention
 from regard.attention.watch import watch
-from regard.batches.batch import NOTHING, Batch
+from regard.batches.batch import IGNORE_INDEX, Batch
 from regard.decoding.beam import beam_search
-from regard.decoding.greedy import greedy, walk
-from regard.models.efficientnet import EfficientNet, from_package
+from regard.decoding.greedy import greedy, greedy_or_sample
+from regard.models.efficientnet import EfficientNet, convert_package_weights
 from regard.models.registry import MODELS
-from regard.recipe import CaptionModel, Regularize
-from regard.tokens.special import BOS, EOS
-from regard.training.losses import Say
+from regard.recipe import CaptionModel, Regularization
+from regard.tokens.special_tokens import BOS, EOS
+from regard.training.losses import CrossEntropy
 
 V, SIZE = 11, (16, 24)
 ENCODERS = {
     "cnn": {"kind": "cnn", "widths": [8, 12], "strides": [2, 2]},
-    "patches": {"kind": "patches", "layers": 1, "width": 12, "heads": 2, "feed_forward": 16, "patch": 8, "pool": "class"},
+    "patches": {"kind": "patches", "layers": 1, "width": 12, "heads": 2, "feed_forward": 16, "patch_size": 8, "pool": "class"},
     "efficientnet": {"kind": "efficientnet-lite0", "channels": 112, "frozen": False},
 }
 
@@ -33,7 +33,7 @@ def build(encoder="cnn", seed=0, **decoder):
     shape = {"heads": 2, "feed_forward": 16, "layers": 2} if decoder.get("kind") == "transformer" else {}
     told = {"width": 8, **shape, **decoder}
     settings = CaptionModel.model_validate({"encoder": ENCODERS[encoder], "decoder": told, "max_length": 16})
-    model = MODELS["caption"][settings.kind](settings, SIZE, V, Regularize(dropout=0.0))
+    model = MODELS["caption"][settings.kind](settings, SIZE, V, Regularization(dropout=0.0))
     return model.double().eval()
 
 
@@ -48,7 +48,7 @@ def models(draw):
         seed,
         attention=draw(st.sampled_from(["soft", "hard"])),
         gate=draw(st.booleans()),
-        ask_with_word=draw(st.booleans()),
+        query_with_word=draw(st.booleans()),
         layers=draw(st.integers(1, 2)),
         embedding_width=draw(st.sampled_from([None, 6])),
     )
@@ -65,7 +65,7 @@ def close(one, other, by=1e-10):
 @given(models())
 def test_cached_equals_uncached(model):
     pixels, target = examples()
-    state, parts = model.start(pixels, room=2), []
+    state, parts = model.start(pixels, capacity=2), []
     for start, end in ((0, 1), (1, 3), (3, 5)):
         logits, state = model.step(target[:, start:end], state)
         parts.append(logits)
@@ -93,7 +93,7 @@ def rescore(model, pixels, tokens, prefix=(BOS,)):
 def test_beam_one_is_greedy_and_scores_are_rescored_outputs(model, beam):
     pixels, _ = examples()
     limits = torch.tensor([6, 4, 5])
-    walked = walk(model, pixels, limits, greedy)
+    walked = greedy_or_sample(model, pixels, limits, greedy)
     narrow = beam_search(model, pixels, limits, beam=1)
     wide = beam_search(model, pixels, limits, beam=beam, alpha=0.6, number=2)
     for row in range(3):
@@ -107,7 +107,7 @@ def test_prefixes_of_different_lengths_go_on_as_if_alone(model):
     pixels, _ = examples()
     prefixes = [[BOS], [BOS, 5, 6], [BOS, 7]]
     padded = torch.tensor([[-1] * (3 - len(prefix)) + prefix for prefix in prefixes])
-    found = walk(model, pixels, torch.tensor([5, 5, 5]), greedy, prefix=padded)
+    found = greedy_or_sample(model, pixels, torch.tensor([5, 5, 5]), greedy, prefix=padded)
     for row, prefix in enumerate(prefixes):
         assert found[row].log_probability == pytest.approx(rescore(model, pixels[row], found[row].tokens, prefix), abs=1e-5)
 
@@ -131,7 +131,7 @@ def test_the_map_has_its_places_row_by_row():
         rows, columns = model.grid
         assert model.grid == model.settings.encoder.grid(SIZE)
         pixels = torch.randn(1, 3, *SIZE, dtype=torch.double, requires_grad=True)
-        places = model.read(pixels)
+        places = model.image_features(pixels)
         assert places.shape[:2] == (1, rows * columns)
         places[0, columns - 1].square().sum().backward()
         felt = pixels.grad.abs().sum((0, 1)).reshape(2, SIZE[0] // 2, 3, SIZE[1] // 3).sum((1, 3))
@@ -140,37 +140,37 @@ def test_the_map_has_its_places_row_by_row():
 
 def batch_of(pixels, target):
     labels = torch.cat([target[:, 1:], torch.full((len(target), 1), EOS)], 1)
-    labels[1, 3:] = NOTHING
+    labels[1, 3:] = IGNORE_INDEX
     return Batch({"pixels": pixels, "target": target}, labels, np.arange(len(target)))
 
 
 @pytest.mark.parametrize("r_drop", [0.0, 1.0])
 def test_the_penalty_is_equation_14(r_drop):
-    model = build(doubly_stochastic=0.7)
+    model = build(doubly_stochastic_weight=0.7)
     batch = batch_of(*examples())
     with watch(model, kinds="cross") as seen:
         model(**batch.inputs)
     alpha = seen.stack()[0, :, 0]
     expected = 0.0
     for b in range(3):
-        words = int((batch.labels[b] != NOTHING).sum())
+        words = int((batch.labels[b] != IGNORE_INDEX).sum())
         expected += 0.7 * sum((1 - sum(alpha[b, t, i] for t in range(words))) ** 2 for i in range(alpha.size(-1)))
     model.train()
-    model(**(batch.twice() if r_drop else batch).inputs)
-    close(model.penalty(batch), expected)
-    without = build(doubly_stochastic=0.0).train()
+    model(**(batch.duplicate() if r_drop else batch).inputs)
+    close(model.auxiliary_loss(batch), expected)
+    without = build(doubly_stochastic_weight=0.0).train()
     close(
-        Say(Regularize(label_smoothing=0.0, r_drop=r_drop))(model, batch) - expected,
-        Say(Regularize(label_smoothing=0.0, r_drop=r_drop))(without, batch),
+        CrossEntropy(Regularization(label_smoothing=0.0, r_drop=r_drop))(model, batch) - expected,
+        CrossEntropy(Regularization(label_smoothing=0.0, r_drop=r_drop))(without, batch),
         by=1e-5,
     )
 
 
 def test_a_model_that_is_not_trained_asks_for_nothing():
-    model = build(doubly_stochastic=1.0)
+    model = build(doubly_stochastic_weight=1.0)
     batch = batch_of(*examples())
     model(**batch.inputs)
-    assert model.penalty(batch) == 0
+    assert model.auxiliary_loss(batch) == 0
 
 
 def forced(model, places):
@@ -182,7 +182,7 @@ def forced(model, places):
 def test_the_estimate_of_the_gradient_is_right_on_average():
     """Over all ways of looking, by their chances: that of Σ_s p(s) log p(y | s), eq. 10, whatever the baseline."""
     words, pixels = 2, torch.randint(0, 256, (1, 3, *SIZE), dtype=torch.uint8)
-    model = build("patches", attention="hard", expected=0.0, entropy=0.0, reinforce=1.0).train()
+    model = build("patches", attention="hard", soft_probability=0.0, entropy_weight=0.0, reinforce_weight=1.0).train()
     places = model.grid[0] * model.grid[1]
     target = torch.tensor([[BOS, 5]])
     batch = Batch({"pixels": pixels, "target": target}, torch.tensor([[5, 7]]), np.arange(1))
@@ -191,7 +191,7 @@ def test_the_estimate_of_the_gradient_is_right_on_average():
     for ways in product(range(places), repeat=words):
         forced(model, ways)
         model.baseline.fill_(-1.3)
-        loss = Say(Regularize(label_smoothing=0.0))
+        loss = CrossEntropy(Regularization(label_smoothing=0.0))
         estimate = torch.autograd.grad(-loss(model, batch), weights, retain_graph=True)
         log_p = model.said.log_softmax(-1).gather(-1, batch.labels[..., None]).sum()
         chance = model.decoder.place.chances().sum().exp()
@@ -203,19 +203,19 @@ def test_the_estimate_of_the_gradient_is_right_on_average():
 
 
 def test_the_baseline_follows_the_rewards_and_the_entropy_is_what_it_is():
-    model = build(attention="hard", expected=0.0, entropy=0.5, reinforce=0.0).train()
+    model = build(attention="hard", soft_probability=0.0, entropy_weight=0.5, reinforce_weight=0.0).train()
     batch = batch_of(*examples())
     model(**batch.inputs)
     place = model.decoder.place
     weights, spoken = place.weights()[:, 0], batch.labels >= 0
-    close(model.penalty(batch), -0.5 * torch.special.entr(weights).sum(-1)[spoken].sum())
+    close(model.auxiliary_loss(batch), -0.5 * torch.special.entr(weights).sum(-1)[spoken].sum())
     log_p = model.said.log_softmax(-1).gather(-1, batch.labels.clamp(min=0)[..., None])[..., 0]
     close(model.baseline, 0.1 * (log_p * spoken).sum(1).mean().detach(), by=1e-6)
 
 
 def test_hard_attention_sees_one_place_and_half_the_time_the_mean():
     torch.manual_seed(0)
-    place, (q, k, v) = Hard(), torch.randn(3, 64, 1, 2, 5, dtype=torch.double)
+    place, (q, k, v) = HardAttention(), torch.randn(3, 64, 1, 2, 5, dtype=torch.double)
     place.begin(64, q.device)
     seen = place.train()(q, k, v)
     assert all((row[None] == values).all(-1).any() for row, values in zip(seen[:, 0, 0], v[:, 0]))
@@ -251,7 +251,7 @@ def test_efficientnet_has_its_published_shape_and_takes_the_packages_tensors():
     network = EfficientNet().eval()
     assert sum(p.numel() for p in network.parameters()) == 4_652_008 - 1_281_000
     weights = {theirs(name): torch.randn_like(tensor, dtype=torch.float) for name, tensor in network.state_dict().items()}
-    found = from_package({**weights, "_fc.weight": torch.zeros(1000, 1280), "_fc.bias": torch.zeros(1000)})
+    found = convert_package_weights({**weights, "_fc.weight": torch.zeros(1000, 1280), "_fc.bias": torch.zeros(1000)})
     assert found.keys() == network.state_dict().keys()
     assert network(torch.zeros(1, 3, 64, 97)).shape == (1, 1280, 2, 4)
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard import recipe as recipes
-from regard.errors import Mistake
-from regard.models.clip import MOST, Clip
-from regard.plan.modules import parts, total
-from regard.recipe import ClipModel, Regularize
+from regard.errors import UserError
+from regard.models.clip import MAX_LOG_SCALE, Clip
+from regard.plan.flops import count_components, total_cost
+from regard.recipe import ClipModel, Regularization
 
 V, SIZE = 19, (8, 12)
 
@@ -36,10 +36,10 @@ def models(draw):
         activation=draw(st.sampled_from(["gelu", "quick_gelu"])),
     )
     settings = ClipModel(
-        space=6,
+        projection_width=6,
         image=dict(
             **block,
-            patch=4,
+            patch_size=4,
             pool=draw(st.sampled_from(["class", "mean"])),
             patch_bias=draw(st.booleans()),
             embedding_norm=draw(st.booleans()),
@@ -52,7 +52,7 @@ def models(draw):
             positions={"kind": draw(st.sampled_from(["learned", "rotary"]))},
         ),
     )
-    return unlike(Clip(settings, SIZE, V, Regularize(dropout=0.3)).double().eval())
+    return unlike(Clip(settings, SIZE, V, Regularization(dropout=0.3)).double().eval())
 
 
 def pairs(number=4):
@@ -92,14 +92,14 @@ def test_a_causal_tower_takes_its_vector_at_the_end_and_nowhere_else():
         torch.manual_seed(1)
         settings = ClipModel(
             text=dict(layers=1, width=8, heads=2, feed_forward=16, causal=causal, pool=pool),
-            image=dict(layers=1, width=8, heads=2, feed_forward=16, patch=4),
+            image=dict(layers=1, width=8, heads=2, feed_forward=16, patch_size=4),
         )
         tower = unlike(Clip(settings, SIZE, V).double().eval()).text
         source = torch.randint(5, V, (1, 6))
-        states = tower.stack(tower.words(source), mask=tower_mask(causal))
+        states = tower.stack(tower.token_embedding(source), mask=tower_mask(causal))
         expected = states[:, -1] if pool == "end" else states.mean(1)
         close(tower(source, torch.tensor([6])), expected)
-        earlier = tower.stack(tower.words(source[:, :4]), mask=tower_mask(causal))
+        earlier = tower.stack(tower.token_embedding(source[:, :4]), mask=tower_mask(causal))
         assert torch.allclose(states[:, :4], earlier) == causal
 
 
@@ -110,7 +110,7 @@ def tower_mask(causal):
 
 
 def test_the_temperature_is_learned_and_clamped():
-    model = Clip(ClipModel(image=dict(patch=4, layers=1), text=dict(layers=1)), SIZE, V)
+    model = Clip(ClipModel(image=dict(patch_size=4, layers=1), text=dict(layers=1)), SIZE, V)
     assert model.scale().item() == pytest.approx(1 / 0.07)
     with torch.no_grad():
         model.log_scale.fill_(9.0)
@@ -121,7 +121,7 @@ def test_the_temperature_is_learned_and_clamped():
     scale.backward()
     assert scale.item() == pytest.approx(100) and model.log_scale.item() == pytest.approx(math.log(100))
     assert model.log_scale.grad.item() == pytest.approx(100, rel=1e-3)  # it can come back
-    assert pytest.approx(math.log(100)) == MOST
+    assert pytest.approx(math.log(100)) == MAX_LOG_SCALE
     model.log_scale.grad = None
     torch.compile(model, backend="aot_eager")(*pairs())[2].backward()
     assert model.log_scale.grad.item() == pytest.approx(100, rel=1e-3)
@@ -131,18 +131,18 @@ def test_the_published_shape_has_the_published_size():
     settings = ClipModel(preset="clip-vit-b-32")
     with torch.device("meta"):
         model = Clip(settings, (224, 224), 49_408)
-    assert sum(p.numel() for p in model.parameters()) == total(parts(model, 50, 77)).parameters == 151_277_313
-    other = ClipModel(preset="clip-vit-b-32", image={"layers": 3}, space=64)
-    assert (other.image.layers, other.image.width, other.text.layers, other.space) == (3, 768, 12, 64)
+    assert sum(p.numel() for p in model.parameters()) == total_cost(count_components(model, 50, 77)).parameters == 151_277_313
+    other = ClipModel(preset="clip-vit-b-32", image={"layers": 3}, projection_width=64)
+    assert (other.image.layers, other.image.width, other.text.layers, other.projection_width) == (3, 768, 12, 64)
 
 
 def test_another_size_is_read_after_resizing():
-    model = unlike(Clip(ClipModel(image=dict(patch=4, layers=1, width=8, heads=2), text=dict(layers=1)), (8, 8), V).eval())
-    with pytest.raises(Mistake, match="the model reads 8 × 8"):
+    model = unlike(Clip(ClipModel(image=dict(patch_size=4, layers=1, width=8, heads=2), text=dict(layers=1)), (8, 8), V).eval())
+    with pytest.raises(UserError, match="the model reads 8 × 8"):
         model.image_features(torch.zeros(1, 3, 16, 16, dtype=torch.uint8))
     theirs = dict(model.state_dict())
     larger = Clip(model.settings, (16, 16), V).eval()
-    larger.load_state_dict(larger.adapted(theirs))
+    larger.load_state_dict(larger.adapt_weights(theirs))
     model.resize((16, 16))
     pixels = torch.randint(0, 256, (2, 3, 16, 16), dtype=torch.uint8)
     close(model.image_features(pixels), larger.image_features(pixels), atol=1e-6)
@@ -157,8 +157,8 @@ WORLD = {"size": 32, "world": {"kind": "shapes"}}
         ({"train": {"gradient_accumulation_steps": 2}}, "pairs are told apart within one batch"),
         ({"train": {"regularize": {"r_drop": 1.0}}}, "train.regularize.r_drop"),
         ({"train": {"augment": {"mixup": 0.2}}}, "captions cannot be blended"),
-        ({"train": {"pictures_per_batch": 1}}, "train.pictures_per_batch = 1"),
-        ({"model": {"image": {"patch": 5}}}, "data.size = 32 is not a multiple of model.image.patch = 5"),
+        ({"train": {"images_per_batch": 1}}, "train.images_per_batch = 1"),
+        ({"model": {"image": {"patch_size": 5}}}, "data.size = 32 is not a multiple of model.image.patch_size = 5"),
         ({"model": {"image": {"distilled": "token"}}}, "model.image.distilled"),
         ({"model": {"temperature": 0.001}}, "model.temperature = 0.001"),
         ({"model": {"text": {"pool": "cls"}}}, "model.text.pool = 'cls'"),
@@ -167,6 +167,6 @@ WORLD = {"size": 32, "world": {"kind": "shapes"}}
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(changes, message):
-    with pytest.raises(Mistake) as caught:
-        recipes.build({"task": "contrast", "data": WORLD, **changes})
+    with pytest.raises(UserError) as caught:
+        recipes.build_recipe({"task": "contrastive", "data": WORLD, **changes})
     assert message in str(caught.value) and "\n" not in str(caught.value)

@@ -5,29 +5,29 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.attention.masks import CAUSAL, Grid, Mask
-from regard.decoding.greedy import walk
+from regard.attention.masks import CAUSAL, GridPattern, Mask
+from regard.decoding.greedy import greedy_or_sample
 from regard.decoding.sampling import Sampler
-from regard.layers.codebook import Nearest, eased
+from regard.layers.codebook import VectorQuantizer, cosine_anneal
 from regard.models.dalle import Dalle
 from regard.models.dvae import Dvae, logit_laplace
 from regard.recipe import DalleModel, DvaeModel
 from regard.tasks.text_to_image import CODES_ALONE
-from regard.tokens.special import BOS
+from regard.tokens.special_tokens import BOS
 
 WORDS, TEXT, CODES, GRID = 9, 4, 7, (3, 4)
 
 
 def dalle(attention=("row", "column", "conv", "full")):
     settings = DalleModel(
-        codes={"run": "codes"},
+        image_codes={"run": "codes"},
         layers=4,
         width=16,
         heads=2,
         feed_forward=32,
         text_length=TEXT,
         attention=list(attention),
-        kernel=3,
+        kernel_size=3,
     )
     torch.manual_seed(3)
     model = Dalle(settings, WORDS, CODES, GRID).double().eval()
@@ -62,25 +62,25 @@ def test_a_grids_dense_form_is_the_written_out_rule(text, rows, columns, kernel)
         "conv": lambda q, k: q - k in near,
     }
     for see, sees in rule.items():
-        seen = (Mask(grid=Grid(text, columns, see, kernel)) & CAUSAL).dense(S, S)[0, 0]
+        seen = (Mask(grid=GridPattern(text, columns, see, kernel)) & CAUSAL).dense(S, S)[0, 0]
         for q in range(S):
             for k in range(S):
                 assert seen[q, k] == (k <= q and (k < text or sees(q, k))), (see, q, k)
-        last = (Mask(grid=Grid(text, columns, see, kernel)) & CAUSAL).dense(1, S)[0, 0, 0]
+        last = (Mask(grid=GridPattern(text, columns, see, kernel)) & CAUSAL).dense(1, S)[0, 0, 0]
         assert torch.equal(last, seen[-1])
 
 
 def test_a_row_reaches_the_place_above():
     """Fig. 11 (a): five places back in a picture of four columns."""
-    seen = (Mask(grid=Grid(6, 4, "row")) & CAUSAL).dense(22, 22)[0, 0]
+    seen = (Mask(grid=GridPattern(6, 4, "row")) & CAUSAL).dense(22, 22)[0, 0]
     assert seen[6 + 9, 6:].tolist() == [5 <= k <= 9 for k in range(16)] and seen[6 + 9, :6].all()
 
 
 def test_grids_join_with_themselves_alone():
-    one = Mask(grid=Grid(3, 4, "row"))
+    one = Mask(grid=GridPattern(3, 4, "row"))
     assert (one & one).grid == one.grid and (one & CAUSAL).structure == {"grid", "causal"}
     with pytest.raises(ValueError, match="two grids"):
-        one & Mask(grid=Grid(3, 4, "column"))
+        one & Mask(grid=GridPattern(3, 4, "column"))
 
 
 @pytest.mark.parametrize("attention", [["full"], ["row"], ["column"], ["conv"], ["row", "column", "row", "conv"]])
@@ -99,7 +99,7 @@ def test_the_column_above_is_seen_and_what_is_beside_it_is_not():
     model = (
         Dalle(
             DalleModel(
-                codes={"run": "codes"}, layers=1, width=16, heads=2, feed_forward=32, text_length=TEXT, attention=["column"]
+                image_codes={"run": "codes"}, layers=1, width=16, heads=2, feed_forward=32, text_length=TEXT, attention=["column"]
             ),
             WORDS,
             CODES,
@@ -134,26 +134,30 @@ def test_only_codes_are_drawn_in_a_picture_and_only_words_and_fillers_before_it(
     for place, one in enumerate(logits):
         assert torch.equal(one.isfinite(), codes if place >= TEXT else ~codes)
     prefix = torch.stack([row(n, 1 + TEXT) for n in range(6)])
-    drawn = walk(model, None, torch.full((6,), 13), Sampler(seed=1, temperature=50.0), prefix=prefix, marks=CODES_ALONE)
+    drawn = greedy_or_sample(
+        model, None, torch.full((6,), 13), Sampler(seed=1, temperature=50.0), prefix=prefix, special_tokens=CODES_ALONE
+    )
     for one in drawn:
         assert len(one.tokens) == 12 and min(one.tokens) >= model.first_code and max(one.tokens) < model.vocabulary
     assert len({token for one in drawn for token in one.tokens}) == CODES
 
 
-@pytest.mark.parametrize("settings", [{}, {"quantise": "vq"}, {"quantise": "vq", "codebook": "loss"}, {"reconstruct": "laplace"}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"quantizer": "vq"}, {"quantizer": "vq", "codebook_update": "loss"}, {"reconstruction_loss": "laplace"}]
+)
 def test_gradients_reach_the_encoder_through_the_codes(settings):
-    model = Dvae(DvaeModel(codes=11, code_width=4, width=8, layers=1, commitment=0.0, **settings), (8, 12)).train()
+    model = Dvae(DvaeModel(codebook_size=11, code_width=4, width=8, layers=1, commitment_weight=0.0, **settings), (8, 12)).train()
     pixels = torch.randint(256, (3, 3, 8, 12), dtype=torch.uint8)
     made = model(pixels)
     assert made.codes.shape == (3, 2, 3) and made.penalty.shape == (3,)
-    model.distance(made.said, pixels).sum().backward()
+    model.pixel_loss(made.prediction, pixels).sum().backward()
     assert model.encoder[0].weight.grad.abs().sum() > 0
-    shown = model.pictures(made.codes)
+    shown = model.decode(made.codes)
     assert shown.shape == pixels.shape and shown.dtype == torch.uint8
 
 
 def test_a_straight_through_gradient_is_the_decoders():
-    book = Nearest(DvaeModel(quantise="vq", codes=5, code_width=3, width=3), (8, 8)).eval()
+    book = VectorQuantizer(DvaeModel(quantizer="vq", codebook_size=5, code_width=3, width=3), (8, 8)).eval()
     torch.nn.init.dirac_(book.to_vectors.weight)
     torch.nn.init.zeros_(book.to_vectors.bias)
     x = torch.randn(2, 3, 2, 2, requires_grad=True)
@@ -166,7 +170,9 @@ def test_a_straight_through_gradient_is_the_decoders():
 
 
 def test_the_book_follows_the_means_of_what_chose_it_and_dead_codes_begin_anew():
-    book = Nearest(DvaeModel(quantise="vq", codes=4, code_width=2, width=2, decay=0.0, restart=0.5), (8, 8)).train()
+    book = VectorQuantizer(
+        DvaeModel(quantizer="vq", codebook_size=4, code_width=2, width=2, decay=0.0, restart_threshold=0.5), (8, 8)
+    ).train()
     book.table.copy_(torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0], [-50.0, -50.0]]))
     vectors = torch.tensor([[0.0, 1.0], [1.0, 0.0], [9.0, 1.0], [11.0, 1.0], [0.0, 9.0], [0.0, 9.0]])
     book.follow(vectors, torch.tensor([0, 0, 1, 1, 2, 2]))
@@ -178,17 +184,19 @@ def test_the_book_follows_the_means_of_what_chose_it_and_dead_codes_begin_anew()
 
 
 def test_the_temperature_falls_with_the_step_and_nothing_else():
-    model = Dvae(DvaeModel(codes=4, width=8, anneal_steps=100, temperature=(2.0, 0.5), kl=6.0, kl_steps=10), (8, 8))
+    model = Dvae(
+        DvaeModel(codebook_size=4, width=8, anneal_steps=100, temperature=(2.0, 0.5), kl_weight=6.0, kl_warmup_steps=10), (8, 8)
+    )
     found = []
     for step in (1, 50, 100, 1000, 50):
         model.begin_step(step)
         found.append((float(model.book.temperature), float(model.book.weight)))
     assert found[0][0] > 1.99 and found[1] == pytest.approx((1.25, 6.0)) and found[2] == found[3] == pytest.approx((0.5, 6.0))
-    assert found[4] == found[1] and eased(5, 10, 0.0, 6.0) == pytest.approx(3.0)
+    assert found[4] == found[1] and cosine_anneal(5, 10, 0.0, 6.0) == pytest.approx(3.0)
 
 
 def test_the_divergence_is_from_a_uniform_choice():
-    model = Dvae(DvaeModel(codes=4, code_width=4, width=8, kl=1.0, kl_steps=1), (8, 8)).eval()
+    model = Dvae(DvaeModel(codebook_size=4, code_width=4, width=8, kl_weight=1.0, kl_warmup_steps=1), (8, 8)).eval()
     pixels = torch.randint(256, (2, 3, 8, 8), dtype=torch.uint8)
     with torch.no_grad():
         logits = model.book.to_logits(model.encoder(model.scaled(pixels)))

@@ -6,16 +6,24 @@ import numpy as np
 import pytest
 import torch
 
-from regard.batches.batch import NOTHING, Batch
+from regard.batches.batch import IGNORE_INDEX, Batch
 from regard.models.registry import MODELS
-from regard.recipe import DecoderModel, EncoderModel, Positions, RecurrentModel, Regularize, TransformerModel, UniversalModel
-from regard.training.losses import Say
+from regard.recipe import (
+    DecoderModel,
+    EncoderModel,
+    PositionSettings,
+    RecurrentModel,
+    Regularization,
+    TransformerModel,
+    UniversalModel,
+)
+from regard.training.losses import CrossEntropy
 
 V = 13
 SHAPE = dict(width=16, heads=2, feed_forward=32)
 TRANSLATORS = {
     **{
-        f"transformer, {kind}": TransformerModel(preset="tiny", **SHAPE, positions=Positions(kind=kind))
+        f"transformer, {kind}": TransformerModel(preset="tiny", **SHAPE, positions=PositionSettings(kind=kind))
         for kind in ("sinusoidal", "rotary", "alibi", "relative")
     },
     "transformer, batch norm": TransformerModel(preset="tiny", **SHAPE, norm="batch"),
@@ -31,17 +39,17 @@ BATCHES = {"all padding": (5, 0), "one token": (1, 1), "some rows padding": (5, 
 
 def build(name):
     if name in TRANSLATORS:
-        return MODELS["translate"][TRANSLATORS[name].kind](TRANSLATORS[name], V, V, Regularize())
+        return MODELS["translate"][TRANSLATORS[name].kind](TRANSLATORS[name], V, V, Regularization())
     if name == "GPT":
-        return MODELS["language"]["transformer"](DecoderModel(kind="transformer", layers=1, **SHAPE), V, Regularize())
-    return MODELS["masked"]["transformer"](EncoderModel(kind="transformer", layers=1, **SHAPE), V, Regularize())
+        return MODELS["language"]["transformer"](DecoderModel(kind="transformer", layers=1, **SHAPE), V, Regularization())
+    return MODELS["masked"]["transformer"](EncoderModel(kind="transformer", layers=1, **SHAPE), V, Regularization())
 
 
 def made(name, size, real):
     """A batch of three rows; what is padding is not asked for."""
     lengths = torch.tensor([0, 1, size]) if real is None else torch.full((3,), real)
     inside = torch.arange(size) < lengths[:, None]
-    labels = torch.where(inside, torch.randint(4, V, (3, size)), NOTHING)
+    labels = torch.where(inside, torch.randint(4, V, (3, size)), IGNORE_INDEX)
     ids = torch.where(inside, torch.randint(4, V, (3, size)), 0)
     inputs = {"target": ids} if name == "GPT" else {"source": ids, "lengths": lengths}
     return Batch({**inputs, **({"target": ids} if name in TRANSLATORS else {})}, labels, np.arange(3))
@@ -54,7 +62,7 @@ def test_loss_and_gradients_are_finite(name, kind, precision):
     dtype = PRECISIONS[precision]
     model, batch = build(name).train(), made(name, *BATCHES[kind])
     with torch.autocast("cpu", dtype=dtype) if dtype else contextlib.nullcontext():
-        loss = Say(Regularize())(model, batch)
+        loss = CrossEntropy(Regularization())(model, batch)
     assert loss.isfinite()
     (loss / max(1, batch.label_count())).backward()
     for parameter, p in model.named_parameters():
@@ -64,7 +72,9 @@ def test_loss_and_gradients_are_finite(name, kind, precision):
 @pytest.mark.parametrize("pool", ["first", "first_relu", "mean", "max"])
 @pytest.mark.parametrize("kind", BATCHES)
 def test_a_label_of_nothing_is_finite(pool, kind):
-    model = MODELS["classify"]["transformer"](EncoderModel(kind="transformer", layers=1, pool=pool, **SHAPE), V, 3, Regularize())
+    model = MODELS["classify"]["transformer"](
+        EncoderModel(kind="transformer", layers=1, pool=pool, **SHAPE), V, 3, Regularization()
+    )
     batch = made("BERT", *BATCHES[kind])
     said = model(**batch.inputs)
     said.sum().backward()
@@ -73,7 +83,7 @@ def test_a_label_of_nothing_is_finite(pool, kind):
 
 @pytest.mark.parametrize("kind", BATCHES)
 def test_a_place_in_nothing_is_finite(kind):
-    model = MODELS["answer"]["transformer"](EncoderModel(kind="transformer", layers=1, **SHAPE), V, Regularize())
+    model = MODELS["answer"]["transformer"](EncoderModel(kind="transformer", layers=1, **SHAPE), V, Regularization())
     said = model(**made("BERT", *BATCHES[kind]).inputs).log_softmax(-1)
     assert said[..., 0].isfinite().all()
     said[..., 0].sum().backward()

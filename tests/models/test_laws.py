@@ -5,13 +5,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.attention.modules import places
+from regard.attention.modules import attention_modules
 from regard.attention.watch import watch
 from regard.decoding.beam import beam_search
-from regard.decoding.greedy import greedy, walk
+from regard.decoding.greedy import greedy, greedy_or_sample
 from regard.models.registry import MODELS
-from regard.recipe import Positions, RecurrentModel, TransformerModel, UniversalModel
-from regard.tokens.special import BOS, EOS
+from regard.recipe import PositionSettings, RecurrentModel, TransformerModel, UniversalModel
+from regard.tokens.special_tokens import BOS, EOS
 
 V = 13
 
@@ -59,7 +59,7 @@ def transformers(draw, kinds=KINDS):
         scale_output=draw(st.booleans()),
         output_bias=draw(st.booleans()),
         tie=draw(st.sampled_from(["all", "target", "none"])),
-        positions=Positions(kind=draw(st.sampled_from(kinds)), halves=draw(st.booleans())),
+        positions=PositionSettings(kind=draw(st.sampled_from(kinds)), sines_first=draw(st.booleans())),
         max_length=32,
     )
     if draw(st.booleans()):
@@ -79,7 +79,7 @@ def universal(draw):
         decoder_layers=draw(st.integers(1, 4)),
         norm_first=draw(st.booleans()),
         halting=draw(st.sampled_from(["none", "act"])),
-        positions=Positions(kind=kind),
+        positions=PositionSettings(kind=kind),
         threshold=draw(st.sampled_from([0.5, 0.99])),
         **SMALL,
     )
@@ -108,7 +108,7 @@ def test_every_kind_is_under_these_laws():
 @given(models())
 def test_cached_equals_uncached(model):
     source, lengths, target = sentences()
-    state, parts = model.start((source, lengths), room=2), []
+    state, parts = model.start((source, lengths), capacity=2), []
     for start, end in ((0, 1), (1, 3), (3, 5)):
         logits, state = model.step(target[:, start:end], state)
         parts.append(logits)
@@ -187,7 +187,7 @@ def rescore(model, source, lengths, row, tokens, prefix=(BOS,)):
 def test_beam_one_is_greedy_and_scores_are_rescored_outputs(model, beam):
     source, lengths, _ = sentences()
     limits = torch.tensor([6, 4, 5])
-    walked = walk(model, (source, lengths), limits, greedy)
+    walked = greedy_or_sample(model, (source, lengths), limits, greedy)
     narrow = beam_search(model, (source, lengths), limits, beam=1)
     wide = beam_search(model, (source, lengths), limits, beam=beam, alpha=0.6, number=2)
     for row in range(3):
@@ -201,7 +201,7 @@ def test_prefixes_of_different_lengths_go_on_as_if_alone(model):
     source, lengths, _ = sentences()
     prefixes = [[BOS], [BOS, 5, 6], [BOS, 7]]
     padded = torch.tensor([[-1] * (3 - len(prefix)) + prefix for prefix in prefixes])
-    found = walk(model, (source, lengths), torch.tensor([5, 5, 5]), greedy, prefix=padded)
+    found = greedy_or_sample(model, (source, lengths), torch.tensor([5, 5, 5]), greedy, prefix=padded)
     for row, prefix in enumerate(prefixes):
         expected = rescore(model, source, lengths, row, found[row].tokens, prefix)
         assert found[row].log_probability == pytest.approx(expected, abs=1e-5)
@@ -226,7 +226,7 @@ def test_watched_is_unwatched_and_sees_each_word_once(model):
     plain = model(*inputs)
     with watch(model, kinds="cross") as seen:
         assert torch.equal(model(*inputs), plain)
-    if places(model, kinds="cross"):
+    if attention_modules(model, kinds="cross"):
         weights = seen.stack()  # (L, B, H, T, S)
         assert weights.shape[1] == 3 and weights.shape[3:] == (5, 6)
         torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights.sum(-1)))

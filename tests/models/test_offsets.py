@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.models.registry import MODELS
-from regard.recipe import Positions, TransformerModel, UniversalModel
+from regard.recipe import PositionSettings, TransformerModel, UniversalModel
 
 V = 13
 ABSOLUTE, DISTANCE = ("sinusoidal", "learned"), ("rotary", "alibi", "relative", "none")
@@ -23,7 +23,7 @@ def translator(kind, positions, offset, seed=0):
         heads=2,
         feed_forward=16,
         max_length=12,
-        positions=Positions(kind=positions, offset=offset),
+        positions=PositionSettings(kind=positions, random_offset=offset),
     )
     return MODELS["translate"][kind](settings, V, V).double()
 

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from regard.batches.batches import Batches, in_order
-from regard.batches.masked_rows import Masked
-from regard.batches.packing import Packed
+from regard.batches.batches import Batches, sequential_batches
+from regard.batches.masked_rows import MaskedRows
+from regard.batches.packing import PackedRows
 from regard.batches.ragged import Ragged
-from regard.batches.rows import Sentences
-from regard.batches.token_store import Side
+from regard.batches.rows import LanguageModelRows
+from regard.batches.token_store import TokenStore
 from regard.models.registry import MODELS
-from regard.recipe import DecoderModel, EncoderModel, Masking, Positions, Regularize
-from regard.tokens.special import BOTH_ENDS
-from regard.training.losses import Say
+from regard.recipe import DecoderModel, EncoderModel, Masking, PositionSettings, Regularization
+from regard.tokens.special_tokens import BOS_AND_EOS
+from regard.training.losses import CrossEntropy
 
 V, ROOM = 40, 24
 TEXTS = [np.random.default_rng(i).integers(5, V, 1 + 5 * i % 13).tolist() for i in range(40)]
@@ -23,7 +23,7 @@ POSITIONS = ["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
 
 def built(task, kind, **more):
     torch.manual_seed(5)
-    settings = (DecoderModel if task == "language" else EncoderModel)(**SHAPE, positions=Positions(kind=kind), **more)
+    settings = (DecoderModel if task == "language" else EncoderModel)(**SHAPE, positions=PositionSettings(kind=kind), **more)
     model = MODELS[task]["transformer"](settings, V).double()
     with torch.no_grad():
         for p in model.parameters():
@@ -32,8 +32,12 @@ def built(task, kind, **more):
 
 
 def rows_of(task):
-    side = Side(Ragged.of(TEXTS))
-    return Sentences(side) if task == "language" else Masked(side, Masking(share=0.4), 4, V, marks=BOTH_ENDS)
+    side = TokenStore(Ragged.from_rows(TEXTS))
+    return (
+        LanguageModelRows(side)
+        if task == "language"
+        else MaskedRows(side, Masking(fraction=0.4), 4, V, special_tokens=BOS_AND_EOS)
+    )
 
 
 @pytest.mark.parametrize("kind", POSITIONS)
@@ -45,7 +49,7 @@ def rows_of(task):
 @torch.no_grad()
 def test_packed_logits_are_those_of_each_text_alone(task, more, kind):
     model, texts, name = built(task, kind, **more).eval(), rows_of(task), "target" if task == "language" else "source"
-    packed = Packed(texts, ROOM)
+    packed = PackedRows(texts, ROOM)
     batch = packed.batch(np.arange(len(packed)), 1, 2)
     assert (batch.inputs["documents"] == 0).any() and batch.inputs["documents"].max() > 2, "some room is left, some is shared"
     logits = model(**batch.inputs)
@@ -60,8 +64,8 @@ def test_packed_logits_are_those_of_each_text_alone(task, more, kind):
 @pytest.mark.parametrize("task", ["language", "masked"])
 def test_the_loss_and_its_gradient_are_those_of_the_texts(task):
     model, texts = built(task, "relative"), rows_of(task)
-    say = Say(Regularize(label_smoothing=0.1, dropout=0.0))
-    batches = Batches(Packed(texts, ROOM), 3 * ROOM, seed=1)
+    say = CrossEntropy(Regularization(label_smoothing=0.1, dropout=0.0))
+    batches = Batches(PackedRows(texts, ROOM), 3 * ROOM, seed=1)
     losses = [
         sum(say(model, batches.batch(2, i)) for i in range(len(batches.plan(2)))),
         sum(say(model, texts.batch(np.array([i]), 1, 2)) for i in range(len(TEXTS))),
@@ -75,7 +79,7 @@ def test_the_loss_and_its_gradient_are_those_of_the_texts(task):
 
 @torch.no_grad()
 def test_what_is_beside_a_text_cannot_be_seen():
-    model, packed = built("masked", "learned").eval(), Packed(rows_of("masked"), ROOM)
+    model, packed = built("masked", "learned").eval(), PackedRows(rows_of("masked"), ROOM)
     inputs = packed.batch(np.arange(len(packed)), 1, 2).inputs
     before = model(**inputs)
     others = inputs["documents"] != 1
@@ -88,10 +92,10 @@ def test_what_is_beside_a_text_cannot_be_seen():
 def test_evaluation_needs_no_packing():
     """Batches of texts of one length have no padding either; their loss is the packed one."""
     model, texts = built("language", "rotary").eval(), rows_of("language")
-    say = Say(Regularize(label_smoothing=0.0))
-    packed = Packed(texts, ROOM)
+    say = CrossEntropy(Regularization(label_smoothing=0.0))
+    packed = PackedRows(texts, ROOM)
     torch.testing.assert_close(
-        sum(say(model, batch) for batch in in_order(texts, 64)),
+        sum(say(model, batch) for batch in sequential_batches(texts, 64)),
         say(model, packed.batch(np.arange(len(packed)), 0, 0)),
         rtol=1e-5,
         atol=0,

@@ -6,17 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from regard.attention.modules import places
+from regard.attention.modules import attention_modules
 from regard.attention.watch import watch
 from regard.decoding.beam import beam_search
-from regard.decoding.greedy import greedy, walk
-from regard.layers.recurrent import Recurrent
-from regard.layers.state import State
-from regard.models.recurrent_encoder import Contextual
-from regard.models.recurrent_language import turned
+from regard.decoding.greedy import greedy, greedy_or_sample
+from regard.layers.recurrent import RecurrentLayers
+from regard.layers.state import DecoderState
+from regard.models.recurrent_encoder import ContextualEmbedding
+from regard.models.recurrent_language import reverse_sequences
 from regard.models.registry import MODELS
-from regard.recipe import DecoderModel, ElmoModel, EncoderModel, RecurrentLanguage, RecurrentReader
-from regard.tokens.special import BOS, EOS
+from regard.recipe import DecoderModel, ElmoModel, EncoderModel, RecurrentDecoderModel, RecurrentEncoderModel
+from regard.tokens.special_tokens import BOS, EOS
 
 V, C = 13, 4
 CELLS = st.sampled_from(["rnn", "lstm", "gru"])
@@ -49,7 +49,7 @@ def language_models(draw):
     if draw(st.booleans()):
         settings = DecoderModel(**draw(blocks()), tie=draw(st.booleans()), window=draw(st.sampled_from([None, 2])))
         return unlike(MODELS["language"]["transformer"](settings, V).double().eval())
-    settings = RecurrentLanguage(
+    settings = RecurrentDecoderModel(
         cell=draw(CELLS), layers=draw(st.integers(1, 2)), width=8, attention=draw(SCORES), tie=draw(st.booleans())
     )
     return MODELS["language"]["recurrent"](settings, V).double().eval()
@@ -71,7 +71,7 @@ def readers(draw, tasks=("classify", "tag", "elmo")):
     if task == "elmo":
         settings = ElmoModel(kind="elmo", cell=draw(CELLS), layers=draw(st.integers(1, 2)), width=8)
         return MODELS["language"]["elmo"](settings, V).double().eval()
-    settings = RecurrentReader(
+    settings = RecurrentEncoderModel(
         cell=draw(CELLS), layers=draw(st.integers(1, 2)), width=8, attention=draw(SCORES), bidirectional=draw(st.booleans())
     )
     return MODELS[task]["recurrent"](settings, V, C).double().eval()
@@ -141,8 +141,8 @@ def test_elmo_never_sees_what_it_has_to_say(model, at):
 def test_turning_twice_is_nothing(length, seed):
     torch.manual_seed(seed)
     x, lengths = torch.randn(3, 7, 2), torch.tensor([7, length, 1])
-    assert torch.equal(turned(turned(x, lengths), lengths), x)
-    assert torch.equal(turned(x, lengths)[1, :length], x[1, :length].flip(0))
+    assert torch.equal(reverse_sequences(reverse_sequences(x, lengths), lengths), x)
+    assert torch.equal(reverse_sequences(x, lengths)[1, :length], x[1, :length].flip(0))
 
 
 @given(language_models())
@@ -173,9 +173,9 @@ def test_a_prompt_padded_on_the_left_is_the_prompt(model):
     prompts = [[BOS, 5, 6, 7, 8], [BOS, 9, 4]]
     prefix = torch.tensor([prompts[0], [-1, -1, *prompts[1]]])
     limits = torch.tensor([6, 6])
-    together = walk(model, None, limits, greedy, prefix=prefix)
+    together = greedy_or_sample(model, None, limits, greedy, prefix=prefix)
     for row, prompt in enumerate(prompts):
-        alone = walk(model, None, limits[:1], greedy, prefix=torch.tensor([prompt]))[0]
+        alone = greedy_or_sample(model, None, limits[:1], greedy, prefix=torch.tensor([prompt]))[0]
         assert alone.tokens == together[row].tokens
         assert alone.log_probability == pytest.approx(together[row].log_probability, abs=1e-9)
         said = torch.tensor([[*prompt, *alone.tokens, EOS]])
@@ -188,7 +188,9 @@ def test_a_prompt_padded_on_the_left_is_the_prompt(model):
 def test_beam_one_is_greedy(model):
     prefix, limits = torch.tensor([[BOS, 5, 6], [-1, BOS, 7]]), torch.tensor([6, 6])
     one = beam_search(model, None, limits, beam=1, prefix=prefix)
-    assert [found[0].tokens for found in one] == [found.tokens for found in walk(model, None, limits, greedy, prefix=prefix)]
+    assert [found[0].tokens for found in one] == [
+        found.tokens for found in greedy_or_sample(model, None, limits, greedy, prefix=prefix)
+    ]
 
 
 @given(st.integers(1, 4), st.integers(0, 100))
@@ -200,7 +202,7 @@ def test_every_other_layer_of_a_banded_decoder_sees_a_window(window, seed):
     target = torch.randint(4, V, (1, 7))
     with watch(model) as seen:
         model(target)
-    full, local = (seen[name][0].amax(0) > 0 for name in places(model))
+    full, local = (seen[name][0].amax(0) > 0 for name in attention_modules(model))
     distance = torch.arange(7)[:, None] - torch.arange(7)
     assert torch.equal(full, distance >= 0) and torch.equal(local, (distance >= 0) & (distance < window))
 
@@ -209,7 +211,7 @@ def test_every_other_layer_of_a_banded_decoder_sees_a_window(window, seed):
 def test_joined_states_go_on_as_each_alone(model):
     prompts = [torch.tensor([[BOS, 5, 6]]), torch.tensor([[BOS, 7, 8, 9, 4]])]
     states = [model.start(None, prompt) for prompt in prompts]
-    joined = State.join([model.start(None, prompt) for prompt in prompts])
+    joined = DecoderState.join([model.start(None, prompt) for prompt in prompts])
     token = torch.tensor([[5], [6]])
     together, _ = model.step(token, joined)
     for row, state in enumerate(states):
@@ -222,7 +224,7 @@ def test_what_it_looks_at_can_be_watched(model):
     with watch(model) as seen:
         watched = model(source, lengths)
     assert torch.equal(watched, model(source, lengths))
-    for name in places(model):
+    for name in attention_modules(model):
         assert torch.allclose(seen[name].sum(-1), torch.ones(1, dtype=torch.double))  # padded queries too
         assert all((seen[name][row, ..., length:] == 0).all() for row, length in enumerate(lengths.tolist()))
 
@@ -231,7 +233,7 @@ def test_what_it_looks_at_can_be_watched(model):
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_stacked_cells_are_torchs_stack(cell, theirs, bidirectional):
     ours, stack = (
-        Recurrent(cell, 5, 8, 2, bidirectional=bidirectional),
+        RecurrentLayers(cell, 5, 8, 2, bidirectional=bidirectional),
         theirs(5, 8 // (1 + bidirectional), 2, batch_first=True, bidirectional=bidirectional),
     )
     for number, layer in enumerate(ours.layers):
@@ -255,9 +257,9 @@ def elmo(dropout=None):
 def test_contextual_vectors_are_frozen_and_mixed_as_written(layer):
     other = elmo()
     widths = [6, 8, 8]
-    vectors = Contextual(other, layer, widths)
+    vectors = ContextualEmbedding(other, layer, widths)
     source, lengths = texts()
-    layers = other.layers_of(source, lengths)
+    layers = other.hidden_states(source, lengths)
     assert [x.size(-1) for x in layers] == widths
     if layer == "mix":
         nn.init.normal_(vectors.scalars)
@@ -267,7 +269,7 @@ def test_contextual_vectors_are_frozen_and_mixed_as_written(layer):
     else:
         expected = layers[layer]
     torch.testing.assert_close(vectors(source, lengths), expected)
-    classifier = MODELS["classify"]["recurrent"](RecurrentReader(width=8), V, C, None, vectors).train()
+    classifier = MODELS["classify"]["recurrent"](RecurrentEncoderModel(width=8), V, C, None, vectors).train()
     classifier(source, lengths).sum().backward()
     assert all(p.grad is None for p in other.parameters())
     assert all(p.grad is not None for name, p in classifier.named_parameters() if not name.startswith("reader.features.model."))

@@ -8,16 +8,16 @@ from torch import nn
 
 from regard.attention.functional import context_attention, key_value_attention, self_attention
 from regard.attention.masks import Mask
-from regard.attention.scores import Scored
+from regard.attention.scores import SingleHeadAttention
 from regard.attention.watch import watch
-from regard.layers.recurrent import Carry, Recurrent
+from regard.layers.recurrent import RecurrentLayers, RecurrentState
 from regard.models.recurrent_translator import RecurrentTranslator
 from regard.recipe import RecurrentModel
 
 
 @pytest.mark.parametrize("cell, theirs", [("rnn", nn.RNNCell), ("lstm", nn.LSTMCell), ("gru", nn.GRUCell)])
 def test_the_fused_cells_are_torchs_cells_one_step_at_a_time(cell, theirs):
-    ours = Recurrent(cell, 5, 8)
+    ours = RecurrentLayers(cell, 5, 8)
     single = theirs(5, 8)
     single.load_state_dict({name.removesuffix("_l0"): p for name, p in ours.layers[0].state_dict().items()})
     x = torch.randn(3, 6, 5)
@@ -31,7 +31,7 @@ def test_the_fused_cells_are_torchs_cells_one_step_at_a_time(cell, theirs):
                 torch.testing.assert_close(states[row, t], h[row])
             if t == lengths[row] - 1:
                 torch.testing.assert_close(last.hidden[row, 0], h[row])
-    stepped, _ = ours(x, Carry(torch.zeros(3, 1, 8), torch.zeros(3, 1, 8) if cell == "lstm" else None))
+    stepped, _ = ours(x, RecurrentState(torch.zeros(3, 1, 8), torch.zeros(3, 1, 8) if cell == "lstm" else None))
     torch.testing.assert_close(stepped[0], states[0])
 
 
@@ -43,18 +43,18 @@ def scores_by_hand(attention, kind, s, h):
         case "scaled":
             return s @ h / len(s) ** 0.5
         case "general":
-            return s @ (attention.to_k.weight @ h)
+            return s @ (attention.k_proj.weight @ h)
         case "additive":
-            return attention.attend.score.v @ torch.tanh(attention.to_q.weight @ s + attention.to_k.weight @ h)
+            return attention.attend.score.v @ torch.tanh(attention.q_proj.weight @ s + attention.k_proj.weight @ h)
         case "cosine":
             return s @ h / (s.norm() * h.norm())
 
 
 @pytest.mark.parametrize("kind", ["dot", "scaled", "general", "additive", "cosine"])
 def test_each_score_is_its_equation(kind):
-    attention = Scored(kind, 6, 6, width=4).double()
+    attention = SingleHeadAttention(kind, 6, 6, width=4).double()
     states, annotations = torch.randn(2, 3, 6).double(), torch.randn(2, 5, 6).double()
-    keys, values = attention.keys_values(annotations)
+    keys, values = attention.project_kv(annotations)
     mask = Mask(lengths=torch.tensor([5, 3]))
     seen = attention(states, keys, values, mask=mask)
     for b, length in enumerate((5, 3)):
@@ -65,10 +65,10 @@ def test_each_score_is_its_equation(kind):
 
 @pytest.mark.parametrize("kind", ["dot", "scaled", "general", "additive", "cosine"])
 def test_what_is_watched_is_what_was_mixed(kind):
-    attention = Scored(kind, 6, 6, width=4)
+    attention = SingleHeadAttention(kind, 6, 6, width=4)
     states, annotations = torch.randn(2, 3, 6), torch.randn(2, 5, 6)
     with watch(attention) as seen:
-        mixed = attention(states, *attention.keys_values(annotations))
+        mixed = attention(states, *attention.project_kv(annotations))
     torch.testing.assert_close(seen.stack()[0, :, 0] @ annotations, mixed)
 
 

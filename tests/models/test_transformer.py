@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from regard.layers.block import Block, Shape
+from regard.layers.block import Block, BlockConfig
 from regard.models.transformer import Transformer
 from regard.recipe import TransformerModel
 
@@ -20,17 +20,17 @@ def sentences(B=3, S=7, T=6):
 
 def copy_attention(ours, theirs):
     with torch.no_grad():
-        theirs.in_proj_weight.copy_(torch.cat([ours.to_q.weight, ours.to_k.weight, ours.to_v.weight]))
-        theirs.in_proj_bias.copy_(torch.cat([ours.to_q.bias, ours.to_k.bias, ours.to_v.bias]))
-        theirs.out_proj.load_state_dict(ours.to_out.state_dict())
+        theirs.in_proj_weight.copy_(torch.cat([ours.q_proj.weight, ours.k_proj.weight, ours.v_proj.weight]))
+        theirs.in_proj_bias.copy_(torch.cat([ours.q_proj.bias, ours.k_proj.bias, ours.v_proj.bias]))
+        theirs.out_proj.load_state_dict(ours.out_proj.state_dict())
 
 
 def copy_layer(ours, theirs):
     copy_attention(ours.self_attention, theirs.self_attn)
-    norms = [ours.around_self, ours.around_feed_forward]
+    norms = [ours.self_residual, ours.feed_forward_residual]
     if hasattr(ours, "cross_attention"):
         copy_attention(ours.cross_attention, theirs.multihead_attn)
-        norms.insert(1, ours.around_cross)
+        norms.insert(1, ours.cross_residual)
     for number, residual in enumerate(norms, start=1):
         getattr(theirs, f"norm{number}").load_state_dict(residual.norm.state_dict())
     theirs.linear1.load_state_dict(ours.feed_forward.inner.state_dict())
@@ -73,20 +73,20 @@ def test_outputs_and_gradients_agree_with_torch_nn_transformer(norm_first, activ
     for block, layer in zip(ours.encoder.blocks, encoder.layers):
         torch.testing.assert_close(block.feed_forward.inner.weight.grad, layer.linear1.weight.grad, atol=1e-5, rtol=1e-5)
         mine, theirs = block.self_attention, layer.self_attn
-        torch.testing.assert_close(mine.to_q.weight.grad, theirs.in_proj_weight.grad[:32], atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(mine.to_out.weight.grad, theirs.out_proj.weight.grad, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(mine.q_proj.weight.grad, theirs.in_proj_weight.grad[:32], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(mine.out_proj.weight.grad, theirs.out_proj.weight.grad, atol=1e-5, rtol=1e-5)
     for block, layer in zip(ours.decoder.blocks, decoder.layers):
         mine, theirs = block.cross_attention, layer.multihead_attn
-        torch.testing.assert_close(mine.to_v.weight.grad, theirs.in_proj_weight.grad[64:], atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(block.around_cross.norm.weight.grad, layer.norm2.weight.grad, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(mine.v_proj.weight.grad, theirs.in_proj_weight.grad[64:], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(block.cross_residual.norm.weight.grad, layer.norm2.weight.grad, atol=1e-5, rtol=1e-5)
 
 
 @settings(max_examples=10)
 @given(st.booleans(), st.sampled_from(["layer", "rms"]))
 def test_a_block_may_change_the_width(norm_first, norm):
-    block = Block(Shape(12, 3, 20, norm=norm, norm_first=norm_first), out_width=18)
+    block = Block(BlockConfig(12, 3, 20, norm=norm, norm_first=norm_first), out_width=18)
     assert block(torch.randn(2, 5, 12)).shape == (2, 5, 18)
-    assert block.around_self.skip.weight.shape == (18, 12)
+    assert block.self_residual.skip.weight.shape == (18, 12)
 
 
 def test_tied_weights_are_one_tensor():

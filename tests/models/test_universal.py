@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from regard.attention.modules import places
+from regard.attention.modules import attention_modules
 from regard.attention.positions import sinusoids
-from regard.batches.batch import NOTHING, Batch
+from regard.batches.batch import IGNORE_INDEX, Batch
 from regard.models.transformer import Transformer
 from regard.models.universal import UniversalTransformer
 from regard.recipe import TransformerModel, UniversalModel
@@ -26,7 +26,7 @@ def test_more_steps_are_not_more_weights():
 
 
 def test_every_step_is_a_place_of_its_own_to_look():
-    assert len(places(universal())) == 4 + 4 + 4
+    assert len(attention_modules(universal())) == 4 + 4 + 4
 
 
 def inputs():
@@ -57,7 +57,7 @@ def test_probabilities_of_the_steps_add_up_to_one():
 
 def test_tokens_differ_in_their_steps_and_the_cost_teaches_them_to_take_fewer():
     torch.manual_seed(1)
-    model = universal(ponder=1.0, encoder_layers=8, decoder_layers=8)
+    model = universal(ponder_cost=1.0, encoder_layers=8, decoder_layers=8)
     for stack in (model.encoder, model.decoder):
         torch.nn.init.normal_(stack.halt.weight, std=0.2)
         torch.nn.init.constant_(stack.halt.bias, -0.5)
@@ -69,7 +69,7 @@ def test_tokens_differ_in_their_steps_and_the_cost_teaches_them_to_take_fewer():
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(60):
         model(source, lengths, target)
-        model.penalty(batch).backward()
+        model.auxiliary_loss(batch).backward()
         optimizer.step()
         optimizer.zero_grad()
     assert model.encoder.ponder.mean().item() < before - 0.5
@@ -90,12 +90,12 @@ def test_a_token_that_has_halted_keeps_its_state():
 
 
 def test_padding_is_not_charged():
-    model = universal(ponder=0.5).eval()
+    model = universal(ponder_cost=0.5).eval()
     source, lengths, target = inputs()
     labels = target.clone()
-    labels[0, 2:] = NOTHING
+    labels[0, 2:] = IGNORE_INDEX
     model(source, lengths, target)
     charged = model.encoder.ponder[0].sum() + model.encoder.ponder[1, :5].sum() + model.encoder.ponder[2, :3].sum()
     charged = charged + model.decoder.ponder[0, :2].sum() + model.decoder.ponder[1:].sum()
     batch = Batch({"source": source, "lengths": lengths}, labels, None)
-    assert model.penalty(batch).item() == pytest.approx(0.5 * charged.item(), rel=1e-5)
+    assert model.auxiliary_loss(batch).item() == pytest.approx(0.5 * charged.item(), rel=1e-5)

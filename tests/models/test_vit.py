@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from regard.attention.positions import sinusoids
 from regard.attention.watch import watch
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.layers.norm import Residual
 from regard.models.registry import MODELS
-from regard.models.vit import Vit, interpolated
-from regard.recipe import Regularize, VitModel
+from regard.models.vit import VitClassifier, interpolate_positions
+from regard.recipe import Regularization, VitModel
 
 C = 5
 
@@ -43,20 +43,20 @@ def models(draw, **fixed):
                 width=8,
                 heads=2,
                 feed_forward=16,
-                patch=patch,
+                patch_size=patch,
                 pool=pool,
                 distilled=draw(st.sampled_from(["none", "token", "head"])) if pool == "class" else "none",
                 positions={"kind": draw(st.sampled_from(["learned", "sinusoidal", "none"]))},
                 norm_first=draw(st.booleans()),
                 layer_scale=draw(st.sampled_from([None, 0.1])),
                 mean=(0.4, 0.5, 0.6),
-                deviation=(0.2, 0.3, 0.4),
+                std=(0.2, 0.3, 0.4),
             ),
             **fixed,
         }
     )
     size = patch[0] * grid[0], patch[1] * grid[1]
-    return unlike(Vit(settings, size, C, Regularize(dropout=0.3, drop_path=0.3)).double().eval()), size
+    return unlike(VitClassifier(settings, size, C, Regularization(dropout=0.3, drop_path=0.3)).double().eval()), size
 
 
 def pictures(size, number=4):
@@ -84,7 +84,7 @@ def test_without_positions_the_order_of_the_patches_does_not_matter(given, data)
     assert mixed.shape == x.shape
     close(model(mixed), model(x))
     marks = model.settings.marks
-    before, after = model.layers_of(x)[-1], model.layers_of(mixed)[-1]
+    before, after = model.hidden_states(x)[-1], model.hidden_states(mixed)[-1]
     close(after[:, marks:], before[:, marks:][:, order])
     close(after[:, :marks], before[:, :marks])
 
@@ -92,8 +92,8 @@ def test_without_positions_the_order_of_the_patches_does_not_matter(given, data)
 @pytest.mark.parametrize("kind", ["learned", "sinusoidal"])
 def test_with_positions_it_does(kind):
     model = unlike(
-        Vit(
-            VitModel(kind="vit", layers=1, width=8, heads=2, feed_forward=16, patch=2, positions={"kind": kind}), (4, 6), C
+        VitClassifier(
+            VitModel(kind="vit", layers=1, width=8, heads=2, feed_forward=16, patch_size=2, positions={"kind": kind}), (4, 6), C
         ).eval()
     )
     x = pictures((4, 6))
@@ -101,7 +101,7 @@ def test_with_positions_it_does(kind):
 
 
 def test_a_patch_is_read_by_one_linear_map_row_by_row():
-    model = unlike(Vit(VitModel(kind="vit", width=8, heads=2, layers=1, patch=(2, 3)), (4, 9), C).double())
+    model = unlike(VitClassifier(VitModel(kind="vit", width=8, heads=2, layers=1, patch_size=(2, 3)), (4, 9), C).double())
     pixels, patches = torch.randn(1, 3, 4, 9, dtype=torch.float64), model.encoder.patches
     for number, found in enumerate(patches(pixels)[0]):
         row, column = divmod(number, 3)
@@ -110,15 +110,17 @@ def test_a_patch_is_read_by_one_linear_map_row_by_row():
 
 
 def test_pixels_are_normalised_once():
-    colours = dict(mean=(0.1, 0.2, 0.3), deviation=(0.5, 0.6, 0.7))
-    model = Vit(VitModel(kind="vit", width=8, heads=2, layers=1, patch=2, **colours), (4, 4), C)
+    colours = dict(mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
+    model = VitClassifier(VitModel(kind="vit", width=8, heads=2, layers=1, patch_size=2, **colours), (4, 4), C)
     x = pictures((4, 4))
     by_hand = (x / 255 - torch.tensor([0.1, 0.2, 0.3])[:, None, None]) / torch.tensor([0.5, 0.6, 0.7])[:, None, None]
     close(model(x), model(by_hand), atol=1e-6)
 
 
 def test_positions_of_two_dimensions_are_those_of_the_row_and_of_the_column():
-    model = Vit(VitModel(kind="vit", width=8, heads=2, layers=1, patch=2, positions={"kind": "sinusoidal"}), (4, 6), C)
+    model = VitClassifier(
+        VitModel(kind="vit", width=8, heads=2, layers=1, patch_size=2, positions={"kind": "sinusoidal"}), (4, 6), C
+    )
     table = model.encoder.stack.positions.table
     assert table.shape == (7, 8) and not table[0].any()
     for number in range(6):
@@ -130,7 +132,7 @@ def test_positions_of_two_dimensions_are_those_of_the_row_and_of_the_column():
 def test_another_size_is_refused_in_one_line_or_the_positions_are_interpolated(given):
     model, size = given
     other = tuple(2 * side for side in size)
-    with pytest.raises(Mistake, match=rf"of {other[0]} × {other[1]} pixels, the model reads {size[0]} × {size[1]}") as said:
+    with pytest.raises(UserError, match=rf"of {other[0]} × {other[1]} pixels, the model reads {size[0]} × {size[1]}") as said:
         model(pictures(other))
     assert "\n" not in str(said.value)
     before = model(pictures(size, 1).fill_(7))
@@ -142,7 +144,7 @@ def test_another_size_is_refused_in_one_line_or_the_positions_are_interpolated(g
 
 def test_interpolated_positions_keep_their_marks_and_their_places():
     table = torch.cat([torch.tensor([[5.0, 6.0]]), torch.cartesian_prod(torch.arange(8.0), torch.arange(8.0))])
-    found = interpolated(table, 1, (8, 8), (16, 16))
+    found = interpolate_positions(table, 1, (8, 8), (16, 16))
     assert torch.equal(found[0], table[0]) and found.shape == (257, 2)
     inner = found[1:].view(16, 16, 2)[4:-4, 4:-4]  # a plane stays nearly one, away from the border
     close(inner[:, :, 0], (torch.arange(4.0, 12.0)[:, None] / 2 - 0.25).expand(8, 8), atol=0.06)
@@ -150,9 +152,11 @@ def test_interpolated_positions_keep_their_marks_and_their_places():
 
 
 def test_distilled_is_the_mean_of_both_marks_words():
-    model = unlike(Vit(VitModel(kind="vit", width=8, heads=2, layers=1, patch=2, distilled="head"), (4, 4), C).eval())
+    model = unlike(
+        VitClassifier(VitModel(kind="vit", width=8, heads=2, layers=1, patch_size=2, distilled="head"), (4, 4), C).eval()
+    )
     x = pictures((4, 4))
-    states = model.layers_of(x)[-1]
+    states = model.hidden_states(x)[-1]
     close(model(x), (model.output(states[:, 0]) + model.distilled_output(states[:, 1])) / 2)
 
 
@@ -169,7 +173,7 @@ def test_watched_is_unwatched(given):
 
 
 def test_every_kind_that_reads_pictures_is_in_the_zoo():
-    assert MODELS["classify"]["vit"] is Vit and "vit" in MODELS["read"]
+    assert MODELS["classify"]["vit"] is VitClassifier and "vit" in MODELS["encode"]
 
 
 # what the block learned
@@ -190,8 +194,10 @@ def test_stochastic_depth_leaves_out_whole_examples_and_keeps_the_mean():
 
 
 def test_the_chance_grows_with_the_depth():
-    model = Vit(VitModel(kind="vit", width=8, heads=2, layers=4, patch=2), (4, 4), C, Regularize(drop_path=0.2))
-    rates = [(block.around_self.drop_path, block.around_feed_forward.drop_path) for block in model.encoder.stack.layers()]
+    model = VitClassifier(
+        VitModel(kind="vit", width=8, heads=2, layers=4, patch_size=2), (4, 4), C, Regularization(drop_path=0.2)
+    )
+    rates = [(block.self_residual.drop_path, block.feed_forward_residual.drop_path) for block in model.encoder.stack.layers()]
     assert rates == [(pytest.approx(rate), pytest.approx(rate)) for rate in (0.05, 0.1, 0.15, 0.2)]
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from regard.show.figures.overlay import lit
-from regard.show.figures.saliency import Evidence, evidence
-from regard.show.figures.style import rendered
+from regard.show.figures.overlay import overlay_weights
+from regard.show.figures.saliency import SaliencyRow, saliency_figure
+from regard.show.figures.style import render
 
 
 def drawn(methods, answers, size=(12, 12), **more):
@@ -14,14 +14,14 @@ def drawn(methods, answers, size=(12, 12), **more):
     pixels = chance.integers(0, 256, (*size, 3)).astype(np.uint8)
     maps = [chance.normal(size=(3, 3)) for _ in methods]
     shown = [
-        Evidence(
+        SaliencyRow(
             "the word 'triangle', 7 of 7 in 'a picture of a small orange triangle': probability 0.59",
             maps,
             ["0.40 (0.05)"] * len(methods),
         )
         for _ in range(answers)
     ]
-    return evidence(pixels, methods, shown, **more)
+    return saliency_figure(pixels, methods, shown, **more)
 
 
 @pytest.mark.parametrize("size", [(12, 12), (8, 20), (20, 8)])
@@ -42,12 +42,12 @@ def test_nothing_is_cut_off_and_nothing_lies_on_a_map(number, size):
 
 
 def test_the_same_maps_give_the_same_bytes():
-    assert rendered(drawn(["occlusion"], 1), "svg") == rendered(drawn(["occlusion"], 1), "svg")
+    assert render(drawn(["occlusion"], 1), "svg") == render(drawn(["occlusion"], 1), "svg")
 
 
 def test_a_patch_has_edges_where_it_is_not_smoothed():
     pixels, weights = np.full((6, 6, 3), 200, np.uint8), np.zeros((3, 3))
     weights[1, 2] = 1
-    found = lit(pixels, weights, smooth=False)
+    found = overlay_weights(pixels, weights, smooth=False)
     assert (found[2:4, 4:6] == 200).all() and found[:2].max() == found[:, :4].max() == found[4:].max() < 60
-    assert len(np.unique(lit(pixels, weights))) > 4
+    assert len(np.unique(overlay_weights(pixels, weights))) > 4

@@ -7,16 +7,16 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from regard.errors import Mistake
-from regard.show.figures.complexity import Curve, Panel, complexity
-from regard.show.figures.curves import score_by_length, score_over_length, training
-from regard.show.figures.gradients import gradients
-from regard.show.figures.halting_steps import Column, thinking
-from regard.show.figures.html_report import Report, page
-from regard.show.figures.matrix import alignment, heads
-from regard.show.figures.norms import norms
-from regard.show.figures.style import rendered, save, svg_text
-from regard.show.figures.terminal import alignment_text
+from regard.errors import UserError
+from regard.show.figures.complexity import TimingCurve, TimingPanel, layer_timing_figure
+from regard.show.figures.curves import score_by_length, score_over_length, training_curves
+from regard.show.figures.gradients import softmax_gradients
+from regard.show.figures.halting_steps import HaltingColumn, halting_figure
+from regard.show.figures.html_report import HtmlReport, html_report
+from regard.show.figures.matrix import attention_matrix, head_matrices
+from regard.show.figures.norms import norm_figure
+from regard.show.figures.style import render, save_figure, to_svg
+from regard.show.figures.terminal import matrix_text
 
 NASTY = ["<img src=x onerror=alert(1)>", "$x^2$", "&amp;", "Straße", "犬", "_under_", "\\frac", "\u202eevil", "", "a" * 80]
 
@@ -30,26 +30,28 @@ def words_of(svg):
 
 
 FIGURES = {
-    "alignment": lambda: alignment(matrix(4, 5), list("abcde"), list("wxyz"), title="title", gold=[(0, 0), (1, 3)]),
-    "heads": lambda: heads(np.stack([matrix(4, 5, h) for h in range(6)]), list("abcde"), list("wxyz"), title="layer 1"),
-    "training": lambda: training(
+    "alignment": lambda: attention_matrix(matrix(4, 5), list("abcde"), list("wxyz"), title="title", gold=[(0, 0), (1, 3)]),
+    "heads": lambda: head_matrices(np.stack([matrix(4, 5, h) for h in range(6)]), list("abcde"), list("wxyz"), title="layer 1"),
+    "training": lambda: training_curves(
         [{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0}, {"step": 2, "valid_loss": 2.5, "valid_bleu": 10.0}]
     ),
-    "complexity": lambda: complexity(
+    "complexity": lambda: layer_timing_figure(
         [
-            Panel(
+            TimingPanel(
                 "longer sequences",
                 "n",
                 {
-                    "one": Curve([2, 4], [1e-3, 3e-3], [2e-3, 4e-3], [3e-3, 5e-3], [8, 16]),
-                    "two": Curve([2, 4], [1e-4, 3e-4], [2e-4, 4e-4], [3e-4, 5e-4], [4, 16]),
+                    "one": TimingCurve([2, 4], [1e-3, 3e-3], [2e-3, 4e-3], [3e-3, 5e-3], [8, 16]),
+                    "two": TimingCurve([2, 4], [1e-4, 3e-4], [2e-4, 4e-4], [3e-4, 5e-4], [4, 16]),
                 },
             )
         ]
     ),
-    "steps": lambda: thinking([Column("read", ["a", "$x^2$"], [1, 3], 4), Column("said", ["<b>", "", "c"], [0, 2, 3], 3)]),
-    "gradients": lambda: gradients([4, 16], {"one": [[0.1, 0.2, 0.3], [1e-3, 1e-2, 1e-1]], "two": [[0.1] * 3] * 2}),
-    "norms": lambda: norms(
+    "steps": lambda: halting_figure(
+        [HaltingColumn("read", ["a", "$x^2$"], [1, 3], 4), HaltingColumn("said", ["<b>", "", "c"], [0, 2, 3], 3)]
+    ),
+    "gradients": lambda: softmax_gradients([4, 16], {"one": [[0.1, 0.2, 0.3], [1e-3, 1e-2, 1e-1]], "two": [[0.1] * 3] * 2}),
+    "norms": lambda: norm_figure(
         {"before": matrix(3, 4), "after": matrix(3, 4, 1)}, list("abc"), outlined={"after": "row"}, breaks=[2]
     ),
     "longer": lambda: score_over_length(
@@ -68,18 +70,18 @@ FIGURES = {
 @pytest.mark.parametrize("name", FIGURES)
 @pytest.mark.parametrize("kind", ["svg", "png", "pdf"])
 def test_the_same_picture_is_the_same_bytes(name, kind):
-    assert rendered(FIGURES[name](), kind) == rendered(FIGURES[name](), kind)
+    assert render(FIGURES[name](), kind) == render(FIGURES[name](), kind)
 
 
 def test_words_are_text_in_the_picture():
-    said = words_of(rendered(FIGURES["alignment"](), "svg"))
+    said = words_of(render(FIGURES["alignment"](), "svg"))
     for word in [*"abcde", *"wxyz", "title", "attention weight", "gold alignment"]:
         assert word in said
 
 
 def test_nasty_words_stay_words():
     """Markup, formulas and other scripts neither break the picture nor turn into something else."""
-    svg = rendered(alignment(matrix(len(NASTY), len(NASTY)), NASTY, NASTY), "svg")
+    svg = render(attention_matrix(matrix(len(NASTY), len(NASTY)), NASTY, NASTY), "svg")
     said = words_of(svg)
     assert "$x^2$" in said and "Straße" in said and any(word.startswith("<img src=x onerror") for word in said)
     assert b"<img" not in svg
@@ -89,14 +91,14 @@ def test_gradients_are_medians_between_quartiles():
     """On axes whose numbers are written as numbers."""
     axes = FIGURES["gradients"]().axes[0]
     assert [list(line.get_ydata()) for line in axes.lines] == [[0.2, 1e-2], [0.1, 0.1]]
-    said = words_of(rendered(FIGURES["gradients"](), "svg"))
+    said = words_of(render(FIGURES["gradients"](), "svg"))
     assert {"4", "16", "one", "two", "0.01", "0.1"} <= set(said) and not any("$" in word for word in said)
 
 
 @pytest.mark.parametrize(("along", "box"), [("row", (-0.5, 0.5, 4, 1)), ("column", (0.5, -0.5, 1, 3))])
 def test_norms_share_a_scale_and_outline_what_is_averaged(along, box):
     panels = {"before": 3 * matrix(3, 4), "after": matrix(3, 4)}
-    left, right = norms(panels, NASTY[:3], outlined={"after": along}).axes
+    left, right = norm_figure(panels, NASTY[:3], outlined={"after": along}).axes
     assert left.images[0].get_clim() == right.images[0].get_clim() == (-panels["before"].max(), panels["before"].max())
     assert not left.patches and right.patches[0].get_bbox().bounds == box
 
@@ -106,28 +108,28 @@ def test_the_darkest_cell_is_the_largest_weight(tmp_path):
 
     weights = np.zeros((3, 4))
     weights[1, 2] = 1.0
-    axes = alignment(weights, list("abcd"), list("xyz")).axes[0]
+    axes = attention_matrix(weights, list("abcd"), list("xyz")).axes[0]
     assert np.array_equal(axes.images[0].get_array(), weights)
     assert axes.images[0].get_clim() == (0, 1)
-    save(alignment(weights, list("abcd"), list("xyz")), tmp_path / "a.png")
+    save_figure(attention_matrix(weights, list("abcd"), list("xyz")), tmp_path / "a.png")
     grey = np.asarray(Image.open(tmp_path / "a.png").convert("L"))
     assert grey.min() < 60 and (grey > 240).mean() > 0.5
 
 
 @pytest.mark.parametrize("T, S", [(1, 1), (1, 60), (70, 90)])
 def test_any_number_of_words_fits(T, S):
-    figure = alignment(matrix(T, S), [f"word{i}" for i in range(S)], [f"Wort{i}" for i in range(T)])
+    figure = attention_matrix(matrix(T, S), [f"word{i}" for i in range(S)], [f"Wort{i}" for i in range(T)])
     assert max(figure.get_size_inches()) < 20
-    assert f"word{S - 1}" in words_of(rendered(figure, "svg"))
+    assert f"word{S - 1}" in words_of(render(figure, "svg"))
 
 
 def test_unknown_endings_and_bad_places_are_mistakes(tmp_path):
     figure = FIGURES["training"]()
-    with pytest.raises(Mistake, match=r"\.gif is not a format; use \.svg, \.png or \.pdf"):
-        save(figure, tmp_path / "a.gif")
+    with pytest.raises(UserError, match=r"\.gif is not a format; use \.svg, \.png or \.pdf"):
+        save_figure(figure, tmp_path / "a.gif")
     (tmp_path / "file").write_text("")
-    with pytest.raises(Mistake, match="cannot write the picture"):
-        save(figure, tmp_path / "file" / "a.svg")
+    with pytest.raises(UserError, match="cannot write the picture"):
+        save_figure(figure, tmp_path / "file" / "a.svg")
 
 
 class Tags(HTMLParser):
@@ -143,8 +145,8 @@ class Tags(HTMLParser):
 
 def test_the_report_is_one_page_without_anything_from_outside():
     nasty = "<script>alert(1)</script>"
-    text = page(
-        Report(
+    text = html_report(
+        HtmlReport(
             title=nasty,
             summary=nasty,
             facts=[(nasty, nasty)],
@@ -153,7 +155,7 @@ def test_the_report_is_one_page_without_anything_from_outside():
             notes=[nasty],
             examples=[(nasty, nasty, nasty + "!")],
             commands=[nasty],
-            figures=[(nasty, svg_text(FIGURES["training"](), "one")), ("again", svg_text(FIGURES["training"](), "two"))],
+            figures=[(nasty, to_svg(FIGURES["training"](), "one")), ("again", to_svg(FIGURES["training"](), "two"))],
         )
     )
     found = Tags(text)
@@ -167,9 +169,9 @@ def test_the_report_is_one_page_without_anything_from_outside():
 
 def test_the_terminal_has_a_matrix_where_it_fits_and_a_list_where_not():
     weights = np.array([[1.0, 0.0], [0.25, 0.75]])
-    drawn = alignment_text(weights, ["ab", "cde"], ["Wort", "x"]).splitlines()
+    drawn = matrix_text(weights, ["ab", "cde"], ["Wort", "x"]).splitlines()
     assert [line.strip() for line in drawn[:3]] == ["c", "a d", "b e"]
     assert drawn[3] == " Wort █" and drawn[4].startswith("    x ") and "▓" in drawn[4]
-    listed = alignment_text(weights, ["ab", "cde"], ["Wort", "x"], width=5).splitlines()
+    listed = matrix_text(weights, ["ab", "cde"], ["Wort", "x"], width=5).splitlines()
     assert listed == ["Wort ← ab 1.00", "   x ← cde 0.75, ab 0.25"]
-    assert "\x1b" not in alignment_text(weights, ["\x1b[31mred", "b"], ["犬犬", "\ud800"])
+    assert "\x1b" not in matrix_text(weights, ["\x1b[31mred", "b"], ["犬犬", "\ud800"])

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from regard.show.figures import labels
-from regard.show.figures.matrix import alignment, grid
-from regard.show.figures.style import ink, look, rendered, svg_text, wrap
+from regard.show.figures.matrix import attention_matrix, matrix_grid
+from regard.show.figures.style import house_style, render, sequential_colormap, to_svg, wrap_text
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_more_weight_is_always_darker_in_even_steps():
-    red, green, blue = ink()(np.arange(256))[:, :3].T
+    red, green, blue = sequential_colormap()(np.arange(256))[:, :3].T
     linear = [np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4) for c in (red, green, blue)]
     lightness = 116 * np.cbrt(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]) - 16  # CIE L*
     steps = -np.diff(lightness)
@@ -27,7 +27,7 @@ def test_more_weight_is_always_darker_in_even_steps():
 
 
 def test_gold_links_are_source_then_target():
-    figure = alignment(np.full((2, 3), 1 / 3), list("abc"), list("xy"), gold=[(2, 0)])
+    figure = attention_matrix(np.full((2, 3), 1 / 3), list("abc"), list("xy"), gold=[(2, 0)])
     frames = [c for c in figure.axes[0].collections if type(c).__name__ == "PatchCollection"]
     box = frames[0].get_paths()[0].get_extents()
     assert 2 <= box.x0 < box.x1 <= 3 and 0 <= box.y0 < box.y1 <= 1
@@ -35,16 +35,18 @@ def test_gold_links_are_source_then_target():
 
 def test_every_view_of_a_grid_is_drawn_whole_and_named():
     weights = np.random.default_rng(0).dirichlet(np.ones(4), (5, 3))
-    figure = grid(weights, list("abcd"), list("xyz"), [f"view {i}" for i in range(5)])
+    figure = matrix_grid(weights, list("abcd"), list("xyz"), [f"view {i}" for i in range(5)])
     drawn = [axes.images[0].get_array() for axes in figure.axes if axes.images]
     assert np.array_equal(np.stack(drawn), weights)
-    said = "".join(ElementTree.fromstring(rendered(figure, "svg")).itertext())
+    said = "".join(ElementTree.fromstring(render(figure, "svg")).itertext())
     assert all(f"view {i}" in said for i in range(5))
 
 
 @pytest.mark.parametrize("T, S", [(1, 1), (12, 14), (40, 38), (60, 80)])
 def test_no_word_leaves_the_figure_or_meets_its_neighbour(T, S):
-    figure = alignment(np.full((T, S), 1 / S), ["playhouse"] * S, ["Spielhaus"] * T, title="A title of several words", gold=[])
+    figure = attention_matrix(
+        np.full((T, S), 1 / S), ["playhouse"] * S, ["Spielhaus"] * T, title="A title of several words", gold=[]
+    )
     figure.draw_without_rendering()
     whole = figure.bbox.padded(1)
     rows = [label.get_window_extent() for label in figure.axes[0].get_yticklabels()]
@@ -55,12 +57,12 @@ def test_no_word_leaves_the_figure_or_meets_its_neighbour(T, S):
 
 def test_wrong_shapes_are_our_own_fault():
     with pytest.raises(AssertionError, match=r"expected weights \(2, 3\)"):
-        alignment(np.zeros((3, 2)), list("abc"), list("xy"))
+        attention_matrix(np.zeros((3, 2)), list("abc"), list("xy"))
 
 
 def test_two_inlined_figures_share_no_id_and_keep_words_that_look_like_ids():
     word = 'url(#p1) id="p1"'
-    figures = [svg_text(alignment(np.ones((1, 1)), [word], ["y"]), name) for name in ("one", "two")]
+    figures = [to_svg(attention_matrix(np.ones((1, 1)), [word], ["y"]), name) for name in ("one", "two")]
     ids = [set(re.findall(r'<[^>]* id="([^"]+)"', text)) for text in figures]
     assert ids[0] and not ids[0] & ids[1]
     for text in figures:
@@ -73,7 +75,7 @@ def test_two_inlined_figures_share_no_id_and_keep_words_that_look_like_ids():
 @given(st.text(st.characters(), max_size=60))
 def test_a_label_is_never_blank_never_a_command_and_keeps_its_ends(word):
     label = labels.label(word)
-    assert label.strip() and not any(labels.forbidden(char) for char in label)
+    assert label.strip() and not any(labels.is_forbidden(char) for char in label)
     assert len(labels.graphemes(label)) <= 32
     ElementTree.fromstring(f"<a>{label.replace('&', '').replace('<', '')}</a>".encode())
     if len(labels.graphemes(labels.clean(word))) > 32:
@@ -82,7 +84,9 @@ def test_a_label_is_never_blank_never_a_command_and_keeps_its_ends(word):
 
 def test_a_title_in_bold_is_no_wider_than_its_room():
     figure = Figure(figsize=(4, 2))
-    with look():
-        title = figure.text(0, 0.5, wrap("many a word that may be rather long " * 8, 11.5, 4), fontsize=11.5, fontweight="bold")
+    with house_style():
+        title = figure.text(
+            0, 0.5, wrap_text("many a word that may be rather long " * 8, 11.5, 4), fontsize=11.5, fontweight="bold"
+        )
         figure.canvas.draw()
         assert title.get_window_extent().width <= figure.bbox.width and title.get_text().count("\n") >= 3

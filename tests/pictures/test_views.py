@@ -8,33 +8,33 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from regard.show.figures.beam_tree import ENDED, KEPT, PRUNED, Node, layout, tree, tree_text
-from regard.show.figures.curves import lost_over_share
-from regard.show.figures.decoding_steps import MOST_LOOKS, MOST_STEPS, generation, generation_page, generation_text
-from regard.show.figures.head_entropy import distances, entropies, plane, spread
-from regard.show.figures.head_lines import head_colours, lines
-from regard.show.figures.html_view import VIEWS, views
-from regard.show.figures.neuron_view import MOST_KEYS, neurons, neurons_page, neurons_text
-from regard.show.figures.position_waves import positions
-from regard.show.figures.style import rendered
-from regard.show.figures.terminal import entropies_text
-from regard.show.figures.thumbnails import model
-from regard.show.figures.tiles import MOST_NUMBERS, MOST_TILES, maps, tiles
+from regard.show.figures.attention_maps import MAX_TILES, MAX_WEIGHTS, tile_attention, tile_weights
+from regard.show.figures.beam_tree import ENDED, KEPT, PRUNED, BeamNode, beam_tree_figure, beam_tree_text, tree_rows
+from regard.show.figures.curves import erasure_curves
+from regard.show.figures.decoding_steps import MAX_PAGE_KEYS, MAX_STEPS, generation_figure, generation_page, generation_text
+from regard.show.figures.head_entropy import classical_scaling, entropy_figure, head_distances, head_entropies
+from regard.show.figures.head_lines import head_colours, head_view
+from regard.show.figures.html_view import PAGE_VIEWS, attention_page
+from regard.show.figures.neuron_view import MAX_KEYS, neuron_figure, neuron_page, neuron_text
+from regard.show.figures.position_waves import position_figure
+from regard.show.figures.style import render
+from regard.show.figures.terminal import entropy_text
+from regard.show.figures.thumbnails import model_view
 
 NASTY = "<img src=x onerror=alert(1)>"
 NODES = [
-    Node(-1, 1, NASTY, -0.1, KEPT, best=True),
-    Node(-1, 1, "$x^2$", -1.0, KEPT),
-    Node(-1, 1, "c", -3.0, PRUNED),
-    Node(1, 2, "d", -1.1, KEPT),
-    Node(0, 2, "</s>", -0.2, ENDED, -0.15, best=True),
-    Node(0, 2, "e", -2.0, PRUNED),
+    BeamNode(-1, 1, NASTY, -0.1, KEPT, best=True),
+    BeamNode(-1, 1, "$x^2$", -1.0, KEPT),
+    BeamNode(-1, 1, "c", -3.0, PRUNED),
+    BeamNode(1, 2, "d", -1.1, KEPT),
+    BeamNode(0, 2, "</s>", -0.2, ENDED, -0.15, best=True),
+    BeamNode(0, 2, "e", -2.0, PRUNED),
 ]
 
 
 def some(L=2, H=3, T=5, S=4, seed=0):
     found = np.random.default_rng(seed).dirichlet(np.ones(S), (L, H, T))
-    return maps("self-attention", found, [NASTY, "$x^2$", "", *"abcdefg"][:T], list("vwxyz")[:S])
+    return tile_attention("self-attention", found, [NASTY, "$x^2$", "", *"abcdefg"][:T], list("vwxyz")[:S])
 
 
 def many(number=2000, L=2, H=2):
@@ -44,23 +44,23 @@ def many(number=2000, L=2, H=2):
             yield weights / weights.sum(-1, keepdims=True)
 
     words = [NASTY, *(f"w{i}" for i in range(number - 1))]
-    return maps("self-attention", layers(), words, words, names=[str(i + 1) for i in range(L)])
+    return tile_attention("self-attention", layers(), words, words, names=[str(i + 1) for i in range(L)])
 
 
 FIGURES = {
-    "lines": lambda found: lines(found.weights[0], found.queries, found.keys, found.heads, title="a $title$"),
-    "one token": lambda found: lines(found.weights[0], found.queries, found.keys, found.heads, only=1, chosen=[1]),
-    "model": lambda found: model(found, title="all"),
-    "spread": lambda found: spread(found),
-    "tree": lambda found: tree(NODES, title=NASTY, note="beam 2"),
-    "waves": lambda found: positions(np.sin(np.arange(50)[:, None] / np.arange(1, 17))),
+    "lines": lambda found: head_view(found.weights[0], found.queries, found.keys, found.heads, title="a $title$"),
+    "one token": lambda found: head_view(found.weights[0], found.queries, found.keys, found.heads, only=1, chosen=[1]),
+    "model": lambda found: model_view(found, title="all"),
+    "spread": lambda found: entropy_figure(found),
+    "tree": lambda found: beam_tree_figure(NODES, title=NASTY, note="beam 2"),
+    "waves": lambda found: position_figure(np.sin(np.arange(50)[:, None] / np.arange(1, 17))),
 }
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_the_same_view_is_the_same_bytes_and_words_are_text(name):
-    svg = rendered(FIGURES[name](some()), "svg")
-    assert svg == rendered(FIGURES[name](some()), "svg")
+    svg = render(FIGURES[name](some()), "svg")
+    assert svg == render(FIGURES[name](some()), "svg")
     assert b"<img" not in svg and svg.count(b"<text") >= 3
 
 
@@ -71,15 +71,15 @@ def thousands():
 
 @pytest.mark.parametrize("name", ["lines", "model", "spread"])
 def test_thousands_of_tokens_are_drawn_in_tiles(name, thousands):
-    assert max(thousands.weights.shape[2:]) <= MOST_TILES and thousands.tile > 1
+    assert max(thousands.weights.shape[2:]) <= MAX_TILES and thousands.tile > 1
     np.testing.assert_allclose(thousands.weights.sum(-1), 1, rtol=1e-4)  # rows are distributions still
     figure = FIGURES[name](thousands)
-    assert max(figure.get_size_inches()) < 25 and len(rendered(figure, "svg")) < 4_000_000
+    assert max(figure.get_size_inches()) < 25 and len(render(figure, "svg")) < 4_000_000
 
 
 def test_a_tile_is_the_mean_of_its_queries_over_the_sum_of_its_keys():
     weights = np.random.default_rng(0).dirichlet(np.ones(7), (2, 5))
-    found = tiles(weights, 3)
+    found = tile_weights(weights, 3)
     assert found.shape == (2, 2, 3)
     np.testing.assert_allclose(found[1, 1, 2], weights[1, 3:, 6:].sum(-1).mean(), rtol=1e-6)
     np.testing.assert_allclose(found[0, 0, 1], weights[0, :3, 3:6].sum(-1).mean(), rtol=1e-6)
@@ -88,7 +88,7 @@ def test_a_tile_is_the_mean_of_its_queries_over_the_sum_of_its_keys():
 def test_lines_are_as_opaque_as_weights_are_heavy_and_the_heaviest_is_on_top():
     weights = np.zeros((2, 2, 3))
     weights[0, 0, 2], weights[1, 1, 0] = 0.9, 0.3
-    drawn = lines(weights, list("ab"), list("xyz"), ["1", "2"]).axes[0].collections[0]
+    drawn = head_view(weights, list("ab"), list("xyz"), ["1", "2"]).axes[0].collections[0]
     assert [round(float(colour[3]), 3) for colour in drawn.get_colors()] == [0.3, 0.9]
     assert [segment[:, 1].tolist() for segment in drawn.get_segments()] == [[1.5, 0.5], [0.5, 2.5]]
     assert len(set(head_colours(16))) == 16
@@ -96,31 +96,31 @@ def test_lines_are_as_opaque_as_weights_are_heavy_and_the_heaviest_is_on_top():
 
 def test_entropy_and_distance_of_heads():
     even, sharp = np.full((1, 4, 8), 1 / 8), np.eye(8)[None, :4]
-    assert entropies(even)[0] == pytest.approx(np.log(8)) and entropies(sharp)[0] == pytest.approx(0)
-    apart = distances(np.concatenate([even, sharp, sharp, np.eye(8)[None, 4:]]))
+    assert head_entropies(even)[0] == pytest.approx(np.log(8)) and head_entropies(sharp)[0] == pytest.approx(0)
+    apart = head_distances(np.concatenate([even, sharp, sharp, np.eye(8)[None, 4:]]))
     assert apart[1, 2] == pytest.approx(0, abs=1e-9) and apart[1, 3] == pytest.approx(np.log(2)) and (apart == apart.T).all()
     mixed = np.array([9 / 16, *[1 / 16] * 7])
     assert apart[0, 1] == pytest.approx(-(mixed * np.log(mixed)).sum() - np.log(8) / 2)
     square = np.array([[0, 0], [3, 0], [3, 4.0]])
     lengths = np.linalg.norm(square[:, None] - square, axis=-1)
-    found = plane(lengths)
+    found = classical_scaling(lengths)
     np.testing.assert_allclose(np.linalg.norm(found[:, None] - found, axis=-1), lengths, atol=1e-6)
-    assert "layer 2" in entropies_text(some())
+    assert "layer 2" in entropy_text(some())
 
 
 def test_in_a_tree_no_two_branches_share_a_place_and_the_output_is_first():
-    rows = layout(NODES)
+    rows = tree_rows(NODES)
     assert len({(node.step, row) for node, row in zip(NODES, rows)}) == len(NODES)
     assert all(row == 0 for node, row in zip(NODES, rows) if node.best)
-    said = tree_text(NODES).splitlines()
+    said = beam_tree_text(NODES).splitlines()
     assert len(said) == len(NODES) and said[1].startswith("  ► </s> -0.20 = -0.15") and said[-1].startswith("× c")
 
 
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("view", PAGE_VIEWS)
 def test_a_page_holds_the_weights_and_no_word_is_markup(view):
     found = some()
-    text = views([found], view=view, token=1, title=NASTY)
-    assert text == views([some()], view=view, token=1, title=NASTY)
+    text = attention_page([found], view=view, token=1, title=NASTY)
+    assert text == attention_page([some()], view=view, token=1, title=NASTY)
     assert "<img" not in text and not re.search(r'(?:src|href)\s*=\s*"', text) and "url(" not in text
     data = json.loads(re.search(r'id="data">(.*?)</script>', text).group(1))["groups"][0]
     weights = np.frombuffer(base64.b64decode(data["weights"]), np.uint8).reshape(found.weights.shape) / 255
@@ -129,16 +129,16 @@ def test_a_page_holds_the_weights_and_no_word_is_markup(view):
 
 
 def test_neurons_show_the_heaviest_keys_and_hide_the_hidden(asking):
-    svg = rendered(neurons(asking(), 1, title=NASTY), "svg")
-    assert svg == rendered(neurons(asking(), 1, title=NASTY), "svg") and b"<img" not in svg and svg.count(b"&lt;img") == 2
+    svg = render(neuron_figure(asking(), 1, title=NASTY), "svg")
+    assert svg == render(neuron_figure(asking(), 1, title=NASTY), "svg") and b"<img" not in svg and svg.count(b"&lt;img") == 2
     small, large = asking(), asking(queries=3, keys=2000)
-    assert "−∞" in neurons_text(small, 1) and "−∞" not in neurons_text(small, 0) and not small.questions[0].left
+    assert "−∞" in neuron_text(small, 1) and "−∞" not in neuron_text(small, 0) and not small.questions[0].left
     first = large.questions[1]
-    assert len(first.keys) == MOST_KEYS and 0 not in first.keys and (np.diff(first.keys) > 0).all()
-    assert f"the {MOST_KEYS} heaviest of 2,000 keys" in neurons_text(large, 1)
-    assert max(neurons(large, 1).get_size_inches()) < 25
-    text = neurons_page(small, 2, "<svg></svg>", title=NASTY)
-    assert text == neurons_page(asking(), 2, "<svg></svg>", title=NASTY) and "<img" not in text
+    assert len(first.keys) == MAX_KEYS and 0 not in first.keys and (np.diff(first.keys) > 0).all()
+    assert f"the {MAX_KEYS} heaviest of 2,000 keys" in neuron_text(large, 1)
+    assert max(neuron_figure(large, 1).get_size_inches()) < 25
+    text = neuron_page(small, 2, "<svg></svg>", title=NASTY)
+    assert text == neuron_page(asking(), 2, "<svg></svg>", title=NASTY) and "<img" not in text
     data = json.loads(re.search(r'id="data">(.*?)</script>', text).group(1))
     terms = np.frombuffer(base64.b64decode(data["questions"][2]["terms"]), np.uint8).reshape(5, 6) - 127.0
     np.testing.assert_allclose(
@@ -148,19 +148,19 @@ def test_neurons_show_the_heaviest_keys_and_hide_the_hidden(asking):
 
 def test_steps_are_drawn_from_where_one_likes_and_all_stand_in_the_page(stepping):
     small, large = stepping(), stepping(2000, 2000, own=0)
-    svg = rendered(generation(small, title=NASTY), "svg")
-    assert svg == rendered(generation(stepping(), title=NASTY), "svg") and b"<img" not in svg and b"&lt;img" in svg
+    svg = render(generation_figure(small, title=NASTY), "svg")
+    assert svg == render(generation_figure(stepping(), title=NASTY), "svg") and b"<img" not in svg and b"&lt;img" in svg
     assert b"might have been" in svg and b"c 0.00" not in svg
-    figure = generation(large, first=1990)
-    drawn = rendered(figure, "svg").decode()
+    figure = generation_figure(large, first=1990)
+    drawn = render(figure, "svg").decode()
     assert max(figure.get_size_inches()) < 25 and "steps 1941 to 2000 of 2,000; tiles of 28 keys" in drawn
     said = generation_text(large, 100).splitlines()
-    assert said[0].split()[:3] == ["101", "w97", "0.50"] and len(said) == MOST_STEPS + 2 and "steps 101 to 160" in said[-1]
+    assert said[0].split()[:3] == ["101", "w97", "0.50"] and len(said) == MAX_STEPS + 2 and "steps 101 to 160" in said[-1]
     text = generation_page(large, title=NASTY, first=7)
     assert text == generation_page(stepping(2000, 2000, own=0), title=NASTY, first=7) and "<img" not in text
     assert text.count("<tr><td") == 2000 and len(text) < 3_000_000
     data = json.loads(re.search(r'id="data">(.*?)</script>', text).group(1))
-    assert data["looks"][1000][0][0] == 1000 and all(len(row) <= MOST_LOOKS for row in data["looks"])
+    assert data["looks"][1000][0][0] == 1000 and all(len(row) <= MAX_PAGE_KEYS for row in data["looks"])
     for key, weight in data["looks"][1000]:
         assert weight / 255 == pytest.approx(large.weights[1000, key], abs=0.5 / 255 + 1e-6)
     blind = replace(small, weights=np.array([np.zeros(5), *small.weights[1:]]))
@@ -172,9 +172,9 @@ def test_curves_have_bands_where_there_are_intervals():
         return [{"share": 100 * part, "score": part, "low": part - low, "high": part + high} for part in (0.01, 0.05, 0.5)]
 
     panels = {name: {f"{NASTY} {i}": points(0.1, 0.2) for i in range(9)} | {"by lot": points(0, 0)} for name in ("one", "other")}
-    figure = lost_over_share(panels, aside="by lot", title=NASTY)
-    svg = rendered(figure, "svg")
-    assert svg == rendered(lost_over_share(panels, aside="by lot", title=NASTY), "svg") and b"<img" not in svg
+    figure = erasure_curves(panels, aside="by lot", title=NASTY)
+    svg = render(figure, "svg")
+    assert svg == render(erasure_curves(panels, aside="by lot", title=NASTY), "svg") and b"<img" not in svg
     for axes in figure.axes:
         assert len(axes.collections) == 9 and [line.get_linestyle() for line in axes.lines].count("--") == 1
         np.testing.assert_allclose(axes.lines[0].get_ydata(), [0.01, 0.05, 0.5])
@@ -185,5 +185,7 @@ def test_curves_have_bands_where_there_are_intervals():
 
 def test_a_page_of_thousands_of_tokens_and_many_heads_is_small():
     weights = np.full((12, 200, 200), 1 / 200, np.float32)
-    found = maps("self-attention", (weights for _ in range(12)), ["a"] * 200, ["b"] * 200, names=[str(i) for i in range(12)])
-    assert found.weights.size <= MOST_NUMBERS and len(views([found])) < 4_000_000
+    found = tile_attention(
+        "self-attention", (weights for _ in range(12)), ["a"] * 200, ["b"] * 200, names=[str(i) for i in range(12)]
+    )
+    assert found.weights.size <= MAX_WEIGHTS and len(attention_page([found])) < 4_000_000

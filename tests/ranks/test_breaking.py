@@ -38,17 +38,21 @@ def go_through(trial):
     when, pace, ended = moment(trial, distributed.rank()), random.Random(f"pace {trial} {distributed.rank()}"), False
     with catch_signals() as caught, sent(when):
         try:
-            with distributed.breakable(caught):
+            with distributed.interruptible(caught):
                 for number in range(MEETINGS):
                     if when == ("before", number):
                         signal.raise_signal(signal.SIGTERM)
                     time.sleep(0.002 * pace.random())
-                    assert distributed.total(1) == NUMBER if number % 2 else distributed.gathered(number) == [number] * NUMBER
+                    assert (
+                        distributed.all_reduce_sum(1) == NUMBER
+                        if number % 2
+                        else distributed.all_gather(number) == [number] * NUMBER
+                    )
                 time.sleep(0.01 * pace.random())
             ended = True
         except Interrupted as interruption:
             assert interruption.number == signal.SIGTERM
-    return [ended, distributed.gathered([trial, distributed.rank(), ended])]
+    return [ended, distributed.all_gather([trial, distributed.rank(), ended])]
 
 
 def go_through_all():

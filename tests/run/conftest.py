@@ -10,10 +10,10 @@ from regard.worlds import shapes
 
 TOWER = {"layers": 1, "width": 16, "heads": 2, "feed_forward": 32}
 MODELS = {
-    "classify": {"kind": "vit", "patch": 8, **TOWER},
-    "contrast": {"space": 8, "image": {"patch": 8, **TOWER}, "text": {**TOWER, "max_length": 32}},
+    "classify": {"kind": "vit", "patch_size": 8, **TOWER},
+    "contrastive": {"projection_width": 8, "image": {"patch_size": 8, **TOWER}, "text": {**TOWER, "max_length": 32}},
     "caption": {
-        "encoder": {"kind": "patches", "patch": 8, "pool": "class", **TOWER},
+        "encoder": {"kind": "patches", "patch_size": 8, "pool": "class", **TOWER},
         "decoder": {"kind": "transformer", **TOWER},
         "max_length": 40,
     },
@@ -31,10 +31,10 @@ def sighted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sighted")
     found = {}
     world = {"kind": "shapes", "number": 60, "held_out": 12, "shapes": [1, 2]}
-    short = {"steps": 6, "pictures_per_batch": 12, "evaluate_every": 6, "save_every": 6, "log_every": 6}
+    short = {"steps": 6, "images_per_batch": 12, "evaluate_every": 6, "save_every": 6, "log_every": 6}
     for name, model in MODELS.items():
         task = "caption" if name == "lstm" else name
-        more = {"data": {"of": "kind"}} if task == "classify" else {"data": {}, "tokens": {"kind": "words"}}
+        more = {"data": {"label_attribute": "kind"}} if task == "classify" else {"data": {}, "tokens": {"kind": "words"}}
         more["data"] |= {"size": 32, "world": world}
         found[name] = train({"task": task, "model": copy.deepcopy(model), "train": short, **more}, folder / name, device="cpu")
     return found

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import regard
 from regard.cli import app
 from regard.corpus.questions import read_questions
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.run.card import card
 from regard.run.evaluate import compare_runs, evaluate
 from regard.run.train import train
@@ -87,7 +87,7 @@ def run(files, tmp_path_factory):
 @pytest.fixture(scope="module")
 def asked(run):
     valid = run.data.valid
-    return valid.question, valid.context, [gold for (gold,) in valid.golds()]
+    return valid.question, valid.context, [gold for (gold,) in valid.answer_texts()]
 
 
 def said(*words, stdin=None):
@@ -139,13 +139,13 @@ def test_candidates_are_distinct_and_at_most_as_long_as_the_recipe_says(run, ask
     assert len({(one.start, one.end) for one in found}) == len(found) > 60
     assert [one.probability for one in found] == sorted((one.probability for one in found), reverse=True)
     assert sum(one.probability for one in found) <= 1 + 1e-9
-    object.__setattr__(run.recipe.answering, "max_answer", 1)
+    object.__setattr__(run.recipe.answering, "max_answer_tokens", 1)
     try:
         short = run.answers([question], [context], top=500)[0]
         tokens = {tuple(span) for span in run.tokenizers[0].encode_spans([context])[0][1].tolist()}
         assert {(one.start, one.end) for one in short} <= tokens
     finally:
-        object.__setattr__(run.recipe.answering, "max_answer", 30)
+        object.__setattr__(run.recipe.answering, "max_answer_tokens", 30)
 
 
 def test_the_question_is_never_the_answer(run):
@@ -157,12 +157,12 @@ def test_it_may_say_that_there_is_no_answer_where_it_is_allowed_to(run):
     with_none = run.answers(["who?"], ["tea so"], top=100, unanswerable=True)[0]
     assert [(one.start, one.end) for one in with_none if not one.text] == [(0, 0)]
     assert sum(one.probability for one in with_none) == pytest.approx(1) and run.answer("who?", "tea so").text
-    object.__setattr__(run.recipe.answering, "threshold", -1e9)
+    object.__setattr__(run.recipe.answering, "no_answer_threshold", -1e9)
     try:
         nothing = run.answer("who?", "so dog tea", unanswerable=True)
         assert (nothing.text, nothing.start, nothing.end) == ("", 0, 0) and run.answer("who?", "so dog tea").text == "dog"
     finally:
-        object.__setattr__(run.recipe.answering, "threshold", 0.0)
+        object.__setattr__(run.recipe.answering, "no_answer_threshold", 0.0)
 
 
 def test_the_command_line_speaks_the_promised_forms(run, asked):
@@ -180,11 +180,11 @@ def test_the_command_line_speaks_the_promised_forms(run, asked):
         (["a\t "], "line 1 has an empty context"),
         (["\tb"], "line 1 has an empty question"),
     ]:
-        with pytest.raises(Mistake, match=message):
+        with pytest.raises(UserError, match=message):
             said("answer", run.folder, *words)
-    with pytest.raises(Mistake, match=r"answers questions .task = 'answer'.; it cannot classify"):
+    with pytest.raises(UserError, match=r"answers questions .task = 'answer'.; it cannot classify"):
         said("classify", run.folder, "text")
-    with pytest.raises(Mistake, match="2 questions but 1 contexts"):
+    with pytest.raises(UserError, match="2 questions but 1 contexts"):
         run.answers(["a", "b"], ["c"])
 
 
@@ -192,7 +192,7 @@ def test_loaded_it_is_what_was_saved_and_its_card_says_what_it_is_for(run, asked
     again = regard.load(run.folder, device="cpu")
     assert again.answers(*asked[:2], top=2) == run.answers(*asked[:2], top=2)
     text = card(run)
-    assert "regard answer" in text and "| exact match |" in text and "| f1 |" in text and "max_answer" in text
+    assert "regard answer" in text and "| exact match |" in text and "| f1 |" in text and "max_answer_tokens" in text
     (rows,) = compare_runs_of(run, again)
     assert [row["metric"] for row in rows] == ["exact_match"] * 2 and rows[1]["p_value"] == 1.0
 
@@ -213,8 +213,8 @@ def test_one_begins_from_a_masked_run(files, tmp_path):
         tmp_path / "masked",
         device="cpu",
     )
-    begin = {"run": str(masked.folder), "parts": ["encoder."]}
-    still = {**short, "steps": 1, "evaluate_every": 1, "optimizer": {"learning_rate": 1e-9}, "begin": begin}
+    begin = {"run": str(masked.folder), "modules": ["encoder."]}
+    still = {**short, "steps": 1, "evaluate_every": 1, "optimizer": {"learning_rate": 1e-9}, "init_from": begin}
     made = train(settings(files, train=still), tmp_path / "run", device="cpu")
     assert made.tokenizers[0].to_json() == masked.tokenizers[0].to_json()
     for one, other in zip(made.embed(["dog zoo"], pool="words"), masked.embed(["dog zoo"], pool="words")):
@@ -252,5 +252,5 @@ def test_a_starter_recipe_of_squads_file_trains(tmp_path, impossible):
 )
 def test_what_does_not_fit_is_said_before_training(files, tmp_path, change, message):
     (files / "none.jsonl").write_text(json.dumps({**example(1), "answers": []}))
-    with pytest.raises(Mistake, match=message):
+    with pytest.raises(UserError, match=message):
         train(settings(files, **change), tmp_path / "run", device="cpu")

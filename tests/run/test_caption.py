@@ -13,15 +13,15 @@ from typer.testing import CliRunner
 import regard
 from regard import recipe as recipes
 from regard.cli import app
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.interop import efficientnet
 from regard.models.efficientnet import EfficientNet
 from regard.run.card import card
 from regard.run.convert import convert
 from regard.run.evaluate import compare_runs, evaluate
 from regard.run.train import train
-from regard.show.attention import Choice
-from regard.show.generation import generate
+from regard.show.attention import ViewSelection
+from regard.show.generation import trace_generation
 from regard.show.neurons import show_neurons
 from regard.tasks.translate import Translation
 from regard.training.checkpoint import read_weights
@@ -33,21 +33,21 @@ SETTINGS = {
     "tokens": {"kind": "words"},
     "model": {
         "encoder": {"kind": "cnn", "widths": [16, 16], "strides": [2, 2]},
-        "decoder": {"kind": "lstm", "width": 32, "doubly_stochastic": 0.01},
+        "decoder": {"kind": "lstm", "width": 32, "doubly_stochastic_weight": 0.01},
         "max_length": 12,
     },
     "train": {
         "steps": 160,
-        "pictures_per_batch": 24,
+        "images_per_batch": 24,
         "evaluate_every": 40,
         "save_every": 20,
         "log_every": 10,
-        "keep": 9,
+        "keep_checkpoints": 9,
         "evaluate_sentences": 6,
         "optimizer": {"learning_rate": 5e-3},
         "schedule": {"warmup_steps": 5},
         "regularize": {"dropout": 0.0, "label_smoothing": 0.0},
-        "augment": {"crop": 1},
+        "augment": {"crop_padding": 1},
     },
     "decode": {"beam": 2},
 }
@@ -91,7 +91,7 @@ def run(pictures, tmp_path_factory):
 @pytest.fixture(scope="module")
 def transformer(pictures, tmp_path_factory):
     decoder = {"kind": "transformer", "layers": 2, "width": 32, "heads": 2, "feed_forward": 64}
-    encoder = {"kind": "patches", "layers": 1, "width": 32, "heads": 2, "feed_forward": 64, "patch": 4}
+    encoder = {"kind": "patches", "layers": 1, "width": 32, "heads": 2, "feed_forward": 64, "patch_size": 4}
     made = settings(
         pictures,
         model={"encoder": encoder, "decoder": decoder, "max_length": 12},
@@ -123,7 +123,7 @@ def test_each_word_looks_somewhere(which, pictures, request):
         assert look.words == told[0].text.split()
         assert look.weights.shape == (len(look.words), 4, 4) and look.heads.shape[2:] == look.weights.shape
         np.testing.assert_allclose(look.weights.sum((1, 2)), 1, atol=1e-5)
-    with pytest.raises(Mistake, match="give one for each"):
+    with pytest.raises(UserError, match="give one for each"):
         run.look(files(pictures), ["red is above"])
 
 
@@ -132,7 +132,7 @@ def test_a_word_looks_from_where_it_is_said(run, pictures):
     look = next(run.look(files(pictures)[:1], ["red is above"]))
     pixels = torch.from_numpy(run.seen(files(pictures)[:1])).permute(0, 3, 1, 2)
     with torch.no_grad(), regard.watch(run.model, kinds="cross") as seen:
-        run.model(pixels, torch.tensor([[run.marks.begin, *run.ids(["red is"])[0]]]))
+        run.model(pixels, torch.tensor([[run.special_tokens.bos, *run.ids(["red is"])[0]]]))
     np.testing.assert_allclose(look.weights.reshape(3, -1), seen.stack()[0, 0, 0].numpy(), atol=1e-5)
     nothing = next(run.look(files(pictures)[:1], [""]))
     assert nothing.words == [] and nothing.weights.shape == (0, 4, 4)
@@ -141,11 +141,11 @@ def test_a_word_looks_from_where_it_is_said(run, pictures):
 @pytest.mark.parametrize("which", ["run", "transformer"])
 def test_captions_are_shown_step_by_step(which, pictures, request, tmp_path):
     opened, path = request.getfixturevalue(which), str(pictures / "valid0.png")
-    found, (told,), (best,) = generate(opened, path, Choice("steps")), opened.look([path]), opened.caption([path])
+    found, (told,), (best,) = trace_generation(opened, path, ViewSelection("steps")), opened.look([path]), opened.caption([path])
     down, across = told.weights.shape[1:]
     assert len(found.keys) == down * across and found.keys[-1] == f"{down},{across}" and found.steps[-1].word == "</s>"
     assert np.log([step.probability for step in found.steps]).sum() == pytest.approx(best[0].log_probability, abs=1e-3)
-    assert "asks" in show_neurons(opened, path, Choice("neurons"), out=tmp_path / "a.svg")
+    assert "asks" in show_neurons(opened, path, ViewSelection("neurons"), out=tmp_path / "a.svg")
 
 
 def test_hard_attention_learns_too(pictures, tmp_path):
@@ -202,11 +202,11 @@ def test_runs_are_compared_on_several_references(run, transformer):
 def test_other_verbs_and_the_card(run, pictures):
     assert "regard caption" in card(run) and "bleu 4" in card(run)
     assert run.embed(files(pictures))[0].vectors.shape == (1, 16)
-    with pytest.raises(Mistake, match="one vector a picture"):
+    with pytest.raises(UserError, match="one vector a picture"):
         run.embed(files(pictures), pool="words")
-    with pytest.raises(Mistake, match="one size"):
+    with pytest.raises(UserError, match="one size"):
         run.resize((32, 32))
-    with pytest.raises(Mistake, match="beam is 2"):
+    with pytest.raises(UserError, match="beam is 2"):
         run.caption(files(pictures), number=3)
 
 
@@ -239,9 +239,9 @@ def test_the_world_judges_captions_and_attention(world, monkeypatch, tmp_path):
 
 
 def said_gallery(run, folder):
-    from regard.show.caption_errors import gallery
+    from regard.show.caption_errors import caption_error_gallery
 
-    return gallery(run, folder / "gallery.html", 3)
+    return caption_error_gallery(run, folder / "gallery.html", 3)
 
 
 def test_mistakes_are_told_before_anything_is_trained(pictures, tmp_path):
@@ -249,23 +249,23 @@ def test_mistakes_are_told_before_anything_is_trained(pictures, tmp_path):
     for changes, words in [
         ({"train": {"augment": {"mixup": 0.2}}}, "captions cannot be mixed"),
         ({**world, "train": {"augment": {"flip": True}}}, "left and right"),
-        ({"model": {"encoder": {"kind": "efficientnet-lite0"}}}, "train.begin"),
-        ({"model": {"encoder": {"kind": "patches", "patch": 5}}}, "not a multiple of model.encoder.patch"),
+        ({"model": {"encoder": {"kind": "efficientnet-lite0"}}}, "train.init_from"),
+        ({"model": {"encoder": {"kind": "patches", "patch_size": 5}}}, "not a multiple of model.encoder.patch_size"),
         ({"model": {"encoder": {"kind": "cnn", "widths": [8, 8]}}}, "one of each a block"),
         ({"model": {"encoder": {"kind": "vgg"}}}, "should be cnn, patches or efficientnet-lite0"),
         ({"model": {"decoder": {"kind": "gru"}}}, "should be lstm or transformer"),
         ({"model": {"decoder": {"hight": 3}}}, "no setting 'hight' in model.decoder"),
     ]:
-        with pytest.raises(Mistake, match=words):
-            recipes.build({**settings(pictures), **changes})
-    with pytest.raises(Mistake, match=r"train0\.png"):
+        with pytest.raises(UserError, match=words):
+            recipes.build_recipe({**settings(pictures), **changes})
+    with pytest.raises(UserError, match=r"train0\.png"):
         train(settings(pictures, model={"max_length": 3}), tmp_path / "short", device="cpu")
     result = CliRunner().invoke(app, ["caption", str(tmp_path / "nowhere"), "--gallery", "a.html", "b.png"])
-    assert isinstance(result.exception, Mistake) and "leave out pictures" in str(result.exception)
+    assert isinstance(result.exception, UserError) and "leave out pictures" in str(result.exception)
 
 
 def test_a_starter_recipe_is_a_recipe(pictures):
-    made = recipes.parse("\n".join(said("new", "caption", "--data", pictures / "train.tsv")))
+    made = recipes.parse_recipe("\n".join(said("new", "caption", "--data", pictures / "train.tsv")))
     assert made.task == "caption" and made.data.captions == [1, 2] and made.data.root == str(pictures)
 
 
@@ -275,13 +275,13 @@ def test_the_packages_weights_are_taken_if_they_are_the_known_ones(pictures, tmp
     (package / "__init__.py").write_text("raise SystemExit('nobody runs this')\n")
     torch.save({}, package / efficientnet.FILE, _use_new_zipfile_serialization=False)
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(Mistake, match="not the file of version"):
+    with pytest.raises(UserError, match="not the file of version"):
         convert(efficientnet.PACKAGE, tmp_path / "weights")
     torch.manual_seed(3)
     mine = EfficientNet().state_dict()
     digest = efficientnet.hashlib.sha256((package / efficientnet.FILE).read_bytes()).hexdigest()
-    monkeypatch.setattr(efficientnet, "DIGEST", digest)
-    monkeypatch.setattr(efficientnet, "from_package", lambda found: mine)
+    monkeypatch.setattr(efficientnet, "SHA256", digest)
+    monkeypatch.setattr(efficientnet, "convert_package_weights", lambda found: mine)
     assert convert(efficientnet.PACKAGE, tmp_path / "weights") is None
     made = settings(
         pictures,
@@ -290,7 +290,7 @@ def test_the_packages_weights_are_taken_if_they_are_the_known_ones(pictures, tmp
             "steps": 2,
             "evaluate_every": 2,
             "evaluate_sentences": 0,
-            "begin": {"run": str(tmp_path / "weights"), "parts": ["encoder"], "tokens": False},
+            "init_from": {"run": str(tmp_path / "weights"), "modules": ["encoder"], "tokenizer": False},
         },
     )
     run = train(made, tmp_path / "run", device="cpu")
@@ -299,7 +299,7 @@ def test_the_packages_weights_are_taken_if_they_are_the_known_ones(pictures, tmp
 
 
 def test_shapes_are_what_the_recipe_says():
-    recipe = recipes.read("recipes/shapes-caption.toml")
-    assert recipe.model.encoder.grid((32, 32)) == (8, 8) and isinstance(recipe.data.world, recipes.Shapes)
+    recipe = recipes.read_recipe("recipes/shapes-caption.toml")
+    assert recipe.model.encoder.grid((32, 32)) == (8, 8) and isinstance(recipe.data.world, recipes.ShapesWorld)
     longest = max(len(caption.text.split()) for picture in shapes.generate(300, 1) for caption in picture.captions)
     assert longest + 4 < recipe.model.max_length

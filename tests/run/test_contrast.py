@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 import regard
 from regard.cli import app
-from regard.corpus.examples import Pictures
-from regard.errors import Mistake
+from regard.corpus.examples import ImageExamples
+from regard.errors import UserError
 from regard.run.card import card
 from regard.run.convert import convert
 from regard.run.evaluate import compare_runs, evaluate
@@ -30,7 +30,7 @@ COLOURS = {
 }
 BLOCK = {"layers": 1, "width": 32, "heads": 2, "feed_forward": 64}
 SETTINGS = {
-    "task": "contrast",
+    "task": "contrastive",
     "data": {
         "train": ["train.jsonl"],
         "valid": ["valid.jsonl"],
@@ -40,17 +40,17 @@ SETTINGS = {
         "captions": ["captions"],
     },
     "tokens": {"kind": "words"},
-    "model": {"space": 16, "image": {**BLOCK, "patch": 4}, "text": {**BLOCK, "max_length": 12}},
+    "model": {"projection_width": 16, "image": {**BLOCK, "patch_size": 4}, "text": {**BLOCK, "max_length": 12}},
     "train": {
         "steps": 160,
-        "pictures_per_batch": 18,
+        "images_per_batch": 18,
         "evaluate_every": 20,
         "save_every": 20,
         "log_every": 10,
-        "keep": 9,
+        "keep_checkpoints": 9,
         "optimizer": {"learning_rate": 3e-3},
         "schedule": {"warmup_steps": 5},
-        "augment": {"crop": 1},
+        "augment": {"crop_padding": 1},
     },
 }
 
@@ -142,7 +142,7 @@ def test_vectors_are_the_same_in_any_batch_and_as_often_as_asked(run, files):
 
 
 def test_zero_shot_labels(run, files):
-    labelled = Pictures(
+    labelled = ImageExamples(
         [np.asarray(Image.open(file)) for file in files],
         "mine",
         label=["red above blue", "blue above red", "white above black", "green above yellow"],
@@ -152,7 +152,7 @@ def test_zero_shot_labels(run, files):
     many = run.zero_shot(labelled, [*labelled.label, "red", "blue"], ["{}", "the {}"])
     assert many.scores["accuracy_top5"].score >= many.scores["accuracy"].score
     assert "recipe:" in result.scores["accuracy"].signature
-    with pytest.raises(Mistake, match="which is none of those to choose from"):
+    with pytest.raises(UserError, match="which is none of those to choose from"):
         run.zero_shot(labelled, ["red above blue", "pink"])
 
 
@@ -215,12 +215,12 @@ def test_the_command_line_embeds_pictures_and_texts(run, files):
         (["embed", "a text", "--as", "sound"], "--as sound: should be image or text"),
         (["embed", "a text", "--layer", "0"], "leave out --layer and --pool"),
         (["embed", " "], "no vectors of an empty text"),
-        (["classify", "IMAGE"], "matches pictures and texts (task = 'contrast'); it cannot classify"),
+        (["classify", "IMAGE"], "matches pictures and texts (task = 'contrastive'); it cannot classify"),
     ],
 )
 def test_what_a_tired_person_feeds_it(run, files, words, message):
     words = [files[0] if word == "IMAGE" else word for word in words]
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(UserError) as caught:
         CliRunner().invoke(app, [words[0], str(run.folder), *words[1:], "--device", "cpu"], catch_exceptions=False)
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
@@ -228,10 +228,12 @@ def test_what_a_tired_person_feeds_it(run, files, words, message):
 def test_a_long_caption_is_cut_and_still_has_its_end(run):
     long = "red above blue " * 20
     cut = run.ids([long])[0]
-    assert len(cut) + run.marks.around == 12
+    assert len(cut) + run.special_tokens.num_added == 12
     np.testing.assert_allclose(run.text_vectors([long]), run.text_vectors([run.tokenizers[0].decode([cut])[0]]), atol=1e-5)
-    inputs = run.encode(Pictures([np.zeros((12, 12, 3), np.uint8)], captions=[[long]])).batch(np.array([0]), 1, 0).inputs
-    assert inputs["source"][0].tolist() == [*run.marks.before, *cut, *run.marks.after] and inputs["lengths"].tolist() == [12]
+    inputs = run.encode(ImageExamples([np.zeros((12, 12, 3), np.uint8)], captions=[[long]])).batch(np.array([0]), 1, 0).inputs
+    assert inputs["source"][0].tolist() == [*run.special_tokens.prefix, *cut, *run.special_tokens.suffix] and inputs[
+        "lengths"
+    ].tolist() == [12]
 
 
 def test_card_and_comparison(run):
@@ -242,11 +244,11 @@ def test_card_and_comparison(run):
 
 
 SHAPES = {
-    "task": "contrast",
+    "task": "contrastive",
     "data": {"size": 24, "world": {"kind": "shapes", "number": 60, "held_out": 8, "shapes": [1, 2]}},
     "tokens": {"kind": "words"},
-    "model": {"space": 16, "image": {**BLOCK, "patch": 8}, "text": {**BLOCK, "max_length": 40}},
-    "train": {"steps": 2, "pictures_per_batch": 20, "evaluate_every": 2, "save_every": 2},
+    "model": {"projection_width": 16, "image": {**BLOCK, "patch_size": 8}, "text": {**BLOCK, "max_length": 40}},
+    "train": {"steps": 2, "images_per_batch": 20, "evaluate_every": 2, "save_every": 2},
 }
 
 
@@ -264,7 +266,8 @@ def test_on_the_world_of_shapes_the_true_caption_is_looked_for(tmp_path):
     def knows(texts):
         """An oracle: a caption that is true of a scene lies where that scene lies."""
         return np.array(
-            [[shapes.true_of(shapes.parse(text), picture.scene) for picture in examples.gold] for text in texts], np.float32
+            [[shapes.is_true(shapes.parse_caption(text), picture.scene) for picture in examples.gold] for text in texts],
+            np.float32,
         )
 
     def scores():
@@ -280,13 +283,14 @@ def test_on_the_world_of_shapes_the_true_caption_is_looked_for(tmp_path):
 
 def test_it_begins_from_another(run, pictures, tmp_path):
     begun = settings(
-        pictures, train={"steps": 1, "evaluate_every": 1, "optimizer": {"learning_rate": 1e-9}, "begin": {"run": str(run.folder)}}
+        pictures,
+        train={"steps": 1, "evaluate_every": 1, "optimizer": {"learning_rate": 1e-9}, "init_from": {"run": str(run.folder)}},
     )
     again = train(begun, tmp_path / "run", device="cpu")
     text = ["red above blue"]
     np.testing.assert_allclose(again.text_vectors(text), run.text_vectors(text), atol=1e-4)
     assert again.tokenizers[0].to_json() == run.tokenizers[0].to_json()
-    assert regard.load(again.folder, device="cpu").marks == run.marks
+    assert regard.load(again.folder, device="cpu").special_tokens == run.special_tokens
 
 
 def test_a_tower_of_convolutions_begins_from_an_encoder_of_another_name(pictures, tmp_path):
@@ -297,23 +301,23 @@ def test_a_tower_of_convolutions_begins_from_an_encoder_of_another_name(pictures
     weights = {name.replace("image.", "encoder.", 1): value for name, value in learned.items() if name.startswith("image.")}
     (tmp_path / "weights").mkdir()
     write_weights(tmp_path / "weights" / "model.safetensors", weights)
-    begin = {"run": str(tmp_path / "weights"), "parts": ["encoder"], "into": "image", "tokens": False}
-    still = {"steps": 1, "evaluate_every": 1, "optimizer": {"learning_rate": 1e-9}, "begin": begin}
+    begin = {"run": str(tmp_path / "weights"), "modules": ["encoder"], "into": "image", "tokenizer": False}
+    still = {"steps": 1, "evaluate_every": 1, "optimizer": {"learning_rate": 1e-9}, "init_from": begin}
     second = train(settings(pictures, model={"image": encoder}, train=still), tmp_path / "second", device="cpu")
     taken = read_weights(second.folder / "model.safetensors")
     for name, value in weights.items():
         torch.testing.assert_close(taken[name.replace("encoder.", "image.", 1)], value, atol=1e-6, rtol=0)
     file = next((pictures / "valid").glob("*.png"))
     assert first.match([file], ["red above blue", "blue above red"])
-    with pytest.raises(Mistake, match=r"image\.heads"):
+    with pytest.raises(UserError, match=r"image\.heads"):
         convert(first.folder, tmp_path / "hf")
-    with pytest.raises(Mistake, match="size it was trained on"):
+    with pytest.raises(UserError, match="size it was trained on"):
         first.resize((24, 24))
-    with pytest.raises(Mistake, match="one part"):
-        train(settings(pictures, train={"begin": {**begin, "parts": []}}), tmp_path / "none", device="cpu")
+    with pytest.raises(UserError, match="one part"):
+        train(settings(pictures, train={"init_from": {**begin, "modules": []}}), tmp_path / "none", device="cpu")
 
 
-@pytest.mark.parametrize("task", ["contrast", "caption", "draw"])
+@pytest.mark.parametrize("task", ["contrastive", "caption", "text-to-image"])
 def test_a_starter_recipe_reads_what_it_was_made_for(pictures, tmp_path, task):
     from regard import recipe as recipes
     from regard.corpus.dataset import read_dataset
@@ -322,11 +326,11 @@ def test_a_starter_recipe_reads_what_it_was_made_for(pictures, tmp_path, task):
     (pictures / "train.tsv").write_text("".join(f"{one['file']}\t" + "\t".join(one["captions"]) + "\n" for one in lines))
     (pictures / "named.tsv").write_text("image\tcaption\n" + "".join(f"{one['file']}\t{one['captions'][0]}\n" for one in lines))
     for name, captions in (("train.jsonl", 2), ("train.tsv", 2), ("named.tsv", 1)):
-        recipe = recipes.parse("\n".join(said("new", task, "--data", pictures / name)))
+        recipe = recipes.parse_recipe("\n".join(said("new", task, "--data", pictures / name)))
         data = read_dataset(recipe.data)
         assert recipe.task == task and len(data.train) + 2 * recipe.data.held_out == len(lines)
         assert {len(found) for found in data.train.captions} == {captions}
-        assert task != "contrast" or recipe.data.height_width[0] % recipe.model.image.patch == 0
+        assert task != "contrastive" or recipe.data.height_width[0] % recipe.model.image.patch_size == 0
 
 
 @pytest.mark.parametrize(
@@ -341,8 +345,8 @@ def test_a_starter_recipe_reads_what_it_was_made_for(pictures, tmp_path, task):
 )
 def test_a_starter_recipe_of_something_else_is_refused(tmp_path, name, content, message):
     (tmp_path / name).write_text(content)
-    with pytest.raises(Mistake, match=message):
-        said("new", "contrast", "--data", tmp_path / name)
+    with pytest.raises(UserError, match=message):
+        said("new", "contrastive", "--data", tmp_path / name)
 
 
 def test_a_picture_is_nearer_to_what_it_shows_than_to_what_it_does_not(run, pictures):

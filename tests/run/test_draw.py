@@ -13,19 +13,19 @@ from typer.testing import CliRunner
 
 import regard
 from regard import recipe as recipes
-from regard.batches.batches import in_order
-from regard.batches.image_code_rows import Captioned, captions_begun
+from regard.batches.batches import sequential_batches
+from regard.batches.image_code_rows import TextToImageRows, caption_prefix
 from regard.batches.ragged import Ragged
 from regard.cli import app
-from regard.errors import Mistake
-from regard.layers.conv2d import Conv
+from regard.errors import UserError
+from regard.layers.conv2d import GridConv2d
 from regard.models.dvae import Dvae
 from regard.plan import plan
 from regard.run.card import card
 from regard.run.evaluate import evaluate
 from regard.run.train import train
-from regard.show.contact_sheet import sheet
-from regard.tasks.text_to_image import Drawn, DrawRun
+from regard.show.contact_sheet import contact_sheet
+from regard.tasks.text_to_image import GeneratedImage, TextToImageRun
 from regard.training.checkpoint import read_weights
 
 LOOKS = {"a red picture": (230, 20, 20), "a blue picture": (20, 20, 230)}
@@ -33,25 +33,25 @@ TRAIN = {
     "evaluate_every": 40,
     "save_every": 20,
     "log_every": 20,
-    "keep": 9,
+    "keep_checkpoints": 9,
     "schedule": {"warmup_steps": 5},
     "optimizer": {"learning_rate": 1e-2},
 }
 CODES = {
-    "task": "codes",
+    "task": "image-codes",
     "data": {"train": ["train.tsv"], "valid": ["valid.tsv"], "test": {"mine": ["valid.tsv"]}, "size": 8},
-    "model": {"codes": 8, "code_width": 8, "width": 16, "layers": 1, "anneal_steps": 60},
-    "train": {**TRAIN, "steps": 80, "pictures_per_batch": 8},
+    "model": {"codebook_size": 8, "code_width": 8, "width": 16, "layers": 1, "anneal_steps": 60},
+    "train": {**TRAIN, "steps": 80, "images_per_batch": 8},
 }
 DRAW = {
-    "task": "draw",
+    "task": "text-to-image",
     "data": CODES["data"],
     "tokens": {"kind": "words"},
     "model": {"layers": 2, "width": 32, "heads": 2, "feed_forward": 64, "text_length": 6, "attention": ["row", "column"]},
     "train": {
         **TRAIN,
         "steps": 120,
-        "pictures_per_batch": 8,
+        "images_per_batch": 8,
         "optimizer": {"learning_rate": 5e-3},
         "regularize": {"dropout": 0.1, "label_smoothing": 0.01},
     },
@@ -92,7 +92,7 @@ def codes(pictures, tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(pictures, codes, tmp_path_factory):
     made = train(
-        settings(DRAW, pictures, model={"codes": {"run": str(codes.folder)}}),
+        settings(DRAW, pictures, model={"image_codes": {"run": str(codes.folder)}}),
         tmp_path_factory.mktemp("runs") / "draw",
         device="cpu",
     )
@@ -137,7 +137,7 @@ def test_codes_there_and_back(codes, pictures):
     np.testing.assert_array_equal(codes.encode([Image.open(files[0]), real[1]]), found[:2])
     assert codes.encode([]).shape == (0, 2, 2) and codes.decode(np.zeros((0, 2, 2), int)).shape == (0, 8, 8, 3)
     for wrong in (np.zeros((1, 3, 2), int), np.full((1, 2, 2), 8), np.full((1, 2, 2), -1), np.zeros((1, 2, 2))):
-        with pytest.raises(Mistake, match="codes"):
+        with pytest.raises(UserError, match="codes"):
             codes.decode(wrong)
 
 
@@ -149,7 +149,12 @@ def test_codes_are_scored(codes):
 
 @pytest.mark.parametrize(
     "model",
-    [{"quantise": "vq"}, {"quantise": "vq", "codebook": "loss"}, {"kl": 1.0, "reconstruct": "laplace"}, {"reconstruct": "l1"}],
+    [
+        {"quantizer": "vq"},
+        {"quantizer": "vq", "codebook_update": "loss"},
+        {"kl_weight": 1.0, "reconstruction_loss": "laplace"},
+        {"reconstruction_loss": "l1"},
+    ],
 )
 def test_every_kind_of_codes_learns_and_goes_on_with_the_same_bits(model, pictures, tmp_path):
     made = train(
@@ -162,7 +167,7 @@ def test_every_kind_of_codes_learns_and_goes_on_with_the_same_bits(model, pictur
 
 def test_drawing_goes_on_with_the_same_bits_without_the_run_of_its_codes(pictures, codes, tmp_path):
     shutil.copytree(codes.folder, tmp_path / "codes")
-    model = {"codes": {"run": str(tmp_path / "codes")}}
+    model = {"image_codes": {"run": str(tmp_path / "codes")}}
     made = train(settings(DRAW, pictures, model=model, train={"steps": 40}), tmp_path / "run", device="cpu")
     shutil.rmtree(tmp_path / "codes")
     whole, again = resumed(made, 20, tmp_path / "again")
@@ -190,10 +195,14 @@ def test_what_is_drawn_depends_on_the_seed_alone(run):
 
 def test_the_decoders_score_is_the_re_scored_one(run):
     (found,) = run.draw(["a blue picture"], number=2, temperature=1.5)
-    text = captions_begun(Ragged.of(run.caption_ids(["a blue picture"])), 6, run.tokenizers[0].size)
+    text = caption_prefix(Ragged.from_rows(run.caption_ids(["a blue picture"])), 6, run.tokenizers[0].size)
     for one in found:
-        rows = Captioned(
-            Ragged.of(run.caption_ids(["a blue picture"])), np.array([0, 1]), one.codes.reshape(1, -1), run.tokenizers[0].size, 6
+        rows = TextToImageRows(
+            Ragged.from_rows(run.caption_ids(["a blue picture"])),
+            np.array([0, 1]),
+            one.codes.reshape(1, -1),
+            run.tokenizers[0].size,
+            6,
         )
         assert run.surprises(rows)[0][0, 1] == pytest.approx(-one.score, abs=1e-4)
     assert text.shape == (1, 7)
@@ -207,16 +216,16 @@ def test_another_run_ranks(run):
             assert texts == ["a red picture"] and len(images) == 12
             return np.array([[image[..., 2].mean()] for image in images])
 
-    (found,) = run.draw(["a red picture"], number=3, temperature=3.0, rank=Blue(), of=12)
+    (found,) = run.draw(["a red picture"], number=3, temperature=3.0, reranker=Blue(), candidates=12)
     (every,) = run.draw(["a red picture"], number=12, temperature=3.0)
     every = sorted((one.picture[..., 2].mean() for one in every), reverse=True)
     assert [one.score for one in found] == pytest.approx(every[:3])
-    with pytest.raises(Mistake, match="does not compare pictures with texts; rank by a run of task = 'contrast'"):
-        run.draw(["a red picture"], rank=run)
-    with pytest.raises(Mistake, match="of = 2: the best 3 of them"):
-        run.draw(["a red picture"], number=3, rank=Blue(), of=2)
-    with pytest.raises(Mistake, match="of = 8: who chooses"):
-        run.draw(["a red picture"], of=8)
+    with pytest.raises(UserError, match="does not compare pictures with texts; rank by a run of task = 'contrastive'"):
+        run.draw(["a red picture"], reranker=run)
+    with pytest.raises(UserError, match="candidates = 2: the best 3 of them"):
+        run.draw(["a red picture"], number=3, reranker=Blue(), candidates=2)
+    with pytest.raises(UserError, match="candidates = 8: who chooses"):
+        run.draw(["a red picture"], candidates=8)
 
 
 def test_the_command_line_draws(run, tmp_path):
@@ -246,7 +255,7 @@ def test_a_gallery_shows_captions_of_the_test_set_beside_the_truth(run, tmp_path
 
 
 def test_a_sheet_shows_each_picture_in_its_place():
-    whole = sheet([np.full((4, 6, 3), shade, np.uint8) for shade in (10, 20, 30, 40, 50)])
+    whole = contact_sheet([np.full((4, 6, 3), shade, np.uint8) for shade in (10, 20, 30, 40, 50)])
     assert whole.shape == (2 * 6 + 2, 3 * 8 + 2, 3)
     for place, shade in enumerate((10, 20, 30, 40, 50, 255)):
         top, left = 2 + place // 3 * 6, 2 + place % 3 * 8
@@ -266,44 +275,44 @@ def test_a_sheet_shows_each_picture_in_its_place():
     ],
 )
 def test_mistakes_are_told(run, tmp_path, words, message):
-    with pytest.raises(Mistake, match=message):
+    with pytest.raises(UserError, match=message):
         said("draw", run.folder, *(word.format(tmp_path) for word in words))
 
 
 def test_what_does_not_fit_is_refused_before_training(run, codes, pictures, tmp_path):
-    fitting = {**DRAW["model"], "codes": {"run": str(codes.folder)}}
-    with pytest.raises(Mistake, match=r"data.size = 12, but model.codes.run"):
+    fitting = {**DRAW["model"], "image_codes": {"run": str(codes.folder)}}
+    with pytest.raises(UserError, match=r"data.size = 12, but model.image_codes.run"):
         train(settings(DRAW, pictures, model=fitting, data={**DRAW["data"], "root": str(pictures), "size": 12}), tmp_path / "a")
-    with pytest.raises(Mistake, match="is a run of task = 'draw'; name one of task = 'codes'"):
-        train(settings(DRAW, pictures, model={**fitting, "codes": {"run": str(run.folder)}}), tmp_path / "b")
-    with pytest.raises(Mistake, match="is not a finished run folder"):
-        train(settings(DRAW, pictures, model={**fitting, "codes": {"run": "nowhere"}}), tmp_path / "c")
-    with pytest.raises(Mistake, match=r"has a caption of 3 tokens, more than model.text_length = 2"):
+    with pytest.raises(UserError, match="is a run of task = 'text-to-image'; name one of task = 'image-codes'"):
+        train(settings(DRAW, pictures, model={**fitting, "image_codes": {"run": str(run.folder)}}), tmp_path / "b")
+    with pytest.raises(UserError, match="is not a finished run folder"):
+        train(settings(DRAW, pictures, model={**fitting, "image_codes": {"run": "nowhere"}}), tmp_path / "c")
+    with pytest.raises(UserError, match=r"has a caption of 3 tokens, more than model.text_length = 2"):
         train(settings(DRAW, pictures, model={**fitting, "text_length": 2}), tmp_path / "d")
-    with pytest.raises(Mistake, match=r"is not a multiple of model.down = 4: 8 is"):
+    with pytest.raises(UserError, match=r"is not a multiple of model.downsampling = 4: 8 is"):
         train(settings(CODES, pictures, data={**CODES["data"], "size": 9}), tmp_path / "e")
-    with pytest.raises(Mistake, match="the codebook is a moving average already"):
-        train(settings(CODES, pictures, model={"quantise": "vq"}, train={"ema": 0.9}), tmp_path / "f")
+    with pytest.raises(UserError, match="the codebook is a moving average already"):
+        train(settings(CODES, pictures, model={"quantizer": "vq"}, train={"ema_decay": 0.9}), tmp_path / "f")
 
 
 def test_what_has_no_paired_test_says_so(run):
-    with pytest.raises(Mistake, match="draws, for which there is no paired test"):
+    with pytest.raises(UserError, match="draws, for which there is no paired test"):
         said("compare", run.folder, run.folder)
 
 
 def test_captions_take_turns(run):
-    captions = Ragged.of([[4], [5, 6], [7]])
-    rows = Captioned(captions, np.array([0, 2, 3]), np.zeros((2, 4), np.uint16), words=10, text=3)
+    captions = Ragged.from_rows([[4], [5, 6], [7]])
+    rows = TextToImageRows(captions, np.array([0, 2, 3]), np.zeros((2, 4), np.uint16), words=10, text=3)
     seen = {tuple(rows.batch(np.array([0]), 1, epoch).inputs["target"][0, 1:4].tolist()) for epoch in range(20)}
     assert seen == {(4, 11, 12), (5, 6, 12)}
-    batch = rows.plain().batch(np.array([0, 1]), 1, 3)
+    batch = rows.deterministic().batch(np.array([0, 1]), 1, 3)
     assert batch.inputs["target"].tolist() == [[1, 4, 11, 12, 13, 13, 13], [1, 7, 11, 12, 13, 13, 13]]
     assert batch.labels.tolist() == [[4, 11, 12, 13, 13, 13, 13], [7, 11, 12, 13, 13, 13, 13]]
 
 
 def test_too_long_captions_are_dropped_where_they_are_learned_from_and_cut_where_they_are_scored(run):
     examples = run.data.valid
-    examples = type(examples)(examples.pictures[:3], "set", captions=[["a red picture", "a " * 9], ["red " * 9], ["a"]])
+    examples = type(examples)(examples.images[:3], "set", captions=[["a red picture", "a " * 9], ["red " * 9], ["a"]])
     run.recipe = run.recipe.model_copy(update={"data": run.recipe.data.model_copy(update={"too_long": "drop"})})
     learned, scored = run.encode(examples, training=True), run.encode(examples)
     assert len(learned) == 2 and learned.of.tolist() == [0, 1, 2]
@@ -320,7 +329,7 @@ def test_the_model_is_told_every_step(pictures, tmp_path, monkeypatch):
 
 def test_the_loss_is_weighed_between_caption_and_picture(run):
     """1/8 of the mean over the caption's positions and 7/8 of that over the picture's, smoothed over what can be said there."""
-    (batch,) = in_order(run.encode(run.data.valid), 10_000)
+    (batch,) = sequential_batches(run.encode(run.data.valid), 10_000)
     model, objective = run.model.eval(), run.objective()
     with torch.no_grad():
         log_p = model(**batch.inputs).log_softmax(-1)
@@ -337,35 +346,39 @@ def test_the_card_warns_of_misleading_pictures(run, codes):
     assert "dvae, 1 layers of 16" in card(codes)
     scores = json.loads((run.folder / "scores.json").read_text())["mine"]
     assert set(scores) == {"caption_perplexity", "picture_perplexity"}
-    with pytest.raises(Mistake, match="has no vectors"):
+    with pytest.raises(UserError, match="has no vectors"):
         run.embed(["a"])
-    with pytest.raises(Mistake, match="has no vectors"):
+    with pytest.raises(UserError, match="has no vectors"):
         codes.embed(["a.png"])
 
 
 def test_starters_are_recipes_that_train(pictures, codes, tmp_path):
-    page = "\n".join(said("new", "codes", "--data", pictures / "train.tsv"))
-    found = recipes.parse(page)
-    assert found.task == "codes" and found.data.size == 32 and "24 of your own" in page
-    page = "\n".join(said("new", "draw", "--data", pictures / "train.tsv"))
-    found = recipes.parse(page, [f"model.codes.run={codes.folder}", "data.size=8", "train.steps=1", "train.evaluate_every=1"])
+    page = "\n".join(said("new", "image-codes", "--data", pictures / "train.tsv"))
+    found = recipes.parse_recipe(page)
+    assert found.task == "image-codes" and found.data.size == 32 and "24 of your own" in page
+    page = "\n".join(said("new", "text-to-image", "--data", pictures / "train.tsv"))
+    found = recipes.parse_recipe(
+        page, [f"model.image_codes.run={codes.folder}", "data.size=8", "train.steps=1", "train.evaluate_every=1"]
+    )
     assert found.model.text_length == 16
     train(found, tmp_path / "run", device="cpu")
-    with pytest.raises(Mistake, match="name your data"):
-        said("new", "draw")
+    with pytest.raises(UserError, match="name your data"):
+        said("new", "text-to-image")
 
 
 def test_a_starter_for_codes_finds_the_paths(pictures, tmp_path):
     names = [line.split("\t")[0] for line in (pictures / "train.tsv").read_text(encoding="utf-8").splitlines()]
     table = pictures / "named.jsonl"
     table.write_text("".join(json.dumps({"id": number, "path": name}) + "\n" for number, name in enumerate(names)))
-    found = recipes.parse("\n".join(said("new", "codes", "--data", table)), ["train.steps=1", "train.evaluate_every=1"])
+    found = recipes.parse_recipe(
+        "\n".join(said("new", "image-codes", "--data", table)), ["train.steps=1", "train.evaluate_every=1"]
+    )
     assert found.data.path == "path"
     train(found, tmp_path / "run", device="cpu")
     table.write_text('{"id": 1}\n')
-    with pytest.raises(Mistake, match=r"has the fields id; name the path file or file_name or image$"):
-        said("new", "codes", "--data", table)
-    assert "path" not in tomllib.loads("\n".join(said("new", "codes", "--data", pictures)))["data"]
+    with pytest.raises(UserError, match=r"has the fields id; name the path file or file_name or image$"):
+        said("new", "image-codes", "--data", table)
+    assert "path" not in tomllib.loads("\n".join(said("new", "image-codes", "--data", pictures)))["data"]
 
 
 def test_pictures_without_captions_are_enough_for_codes(pictures, tmp_path):
@@ -384,12 +397,12 @@ def test_both_are_planned(run, codes):
         found = plan(str(made.folder))
         assert found.parameters == sum(p.numel() for p in made.model.parameters())
         assert found.total.multiplications > 0 and all(sum(sizes.values()) > 0 for sizes in found.memory.values())
-    convolutions = [module for module in codes.model.modules() if isinstance(module, Conv)]
+    convolutions = [module for module in codes.model.modules() if isinstance(module, GridConv2d)]
     by_hand = sum(module.weight.numel() * module.grid[0] * module.grid[1] for module in convolutions)
     assert plan(str(codes.folder)).total.multiplications == by_hand
     assert "pictures of 8 × 8 pixels, 10 positions" in "\n".join(said("plan", run.folder))
-    with pytest.raises(Mistake, match="how many codes a picture has follows from it"):
-        plan(recipes.build(settings(DRAW, "nowhere", model={"codes": {"run": "nowhere"}})))
+    with pytest.raises(UserError, match="how many codes a picture has follows from it"):
+        plan(recipes.build_recipe(settings(DRAW, "nowhere", model={"image_codes": {"run": "nowhere"}})))
 
 
 def test_grids_of_convolutions_are_what_comes_out(codes):
@@ -399,7 +412,7 @@ def test_grids_of_convolutions_are_what_comes_out(codes):
     def remember(module, _, out):
         sizes[module] = tuple(out.shape[2:])
 
-    hooks = [module.register_forward_hook(remember) for module in codes.model.modules() if isinstance(module, Conv)]
+    hooks = [module.register_forward_hook(remember) for module in codes.model.modules() if isinstance(module, GridConv2d)]
     codes.model(torch.zeros(1, 3, 8, 8, dtype=torch.uint8))
     for hook in hooks:
         hook.remove()
@@ -410,7 +423,7 @@ def test_on_the_world_of_shapes_drawings_are_judged_by_their_pixels(tmp_path, mo
     world = {"size": 24, "world": {"kind": "shapes", "number": 40, "held_out": 6, "shapes": [1, 1]}}
     short = {"steps": 1, "evaluate_every": 1}
     codes = train({**CODES, "data": world, "train": {**CODES["train"], **short}}, tmp_path / "codes", device="cpu")
-    model = {**DRAW["model"], "codes": {"run": str(codes.folder)}, "text_length": 16}
+    model = {**DRAW["model"], "image_codes": {"run": str(codes.folder)}, "text_length": 16}
     run = train({**DRAW, "data": world, "model": model, "train": {**DRAW["train"], **short}}, tmp_path / "run", device="cpu")
     assert evaluate(run)[0].scores["right"].score <= 20
     true = {picture.captions[0].text: picture.pixels() for picture in run.data.tests["test"].gold}
@@ -418,7 +431,9 @@ def test_on_the_world_of_shapes_drawings_are_judged_by_their_pixels(tmp_path, mo
     monkeypatch.setattr(
         run,
         "draw",
-        lambda texts, **manner: [[Drawn(true[text] if n % 2 else blank, np.zeros(1), 0.0)] for n, text in enumerate(texts)],
+        lambda texts, **manner: [
+            [GeneratedImage(true[text] if n % 2 else blank, np.zeros(1), 0.0)] for n, text in enumerate(texts)
+        ],
     )
     monkeypatch.setattr(run.codes, "decode", lambda codes: np.stack(list(true.values())))
     result = run.score("test", run.data.tests["test"])
@@ -428,33 +443,41 @@ def test_on_the_world_of_shapes_drawings_are_judged_by_their_pixels(tmp_path, mo
 
 def test_what_is_scored_is_drawn_as_the_recipe_says(tmp_path, monkeypatch):
     world = {"size": 24, "world": {"kind": "shapes", "number": 40, "held_out": 4, "shapes": [1, 1]}}
-    short = {"steps": 1, "evaluate_every": 1, "pictures_per_batch": 8}
+    short = {"steps": 1, "evaluate_every": 1, "images_per_batch": 8}
     codes = train({**CODES, "data": world, "train": {**CODES["train"], **short}}, tmp_path / "codes", device="cpu")
     tower = {"layers": 1, "width": 16, "heads": 2, "feed_forward": 16}
     clip = train(
         {
-            "task": "contrast",
+            "task": "contrastive",
             "data": world,
             "tokens": {"kind": "words"},
             "train": {**TRAIN, **short},
-            "model": {"space": 8, "image": {**tower, "patch": 8}, "text": {**tower, "max_length": 16}},
+            "model": {"projection_width": 8, "image": {**tower, "patch_size": 8}, "text": {**tower, "max_length": 16}},
         },
         tmp_path / "clip",
         device="cpu",
     )
-    model = {**DRAW["model"], "codes": {"run": str(codes.folder)}, "text_length": 16}
+    model = {**DRAW["model"], "image_codes": {"run": str(codes.folder)}, "text_length": 16}
     drawing = {**DRAW, "data": world, "model": model, "train": {**DRAW["train"], **short}}
     asked = []
-    draw = DrawRun.draw
-    monkeypatch.setattr(DrawRun, "draw", lambda run, texts, **manner: asked.append(manner) or draw(run, texts, **manner))
-    evaluate(train({**drawing, "sample": {"top_p": 0.9, "rank": str(clip.folder), "of": 2}}, tmp_path / "run", device="cpu"))
-    assert {name: asked[0][name] for name in ("temperature", "top_p", "of")} == {"temperature": 1.0, "top_p": 0.9, "of": 2}
-    assert asked[0]["rank"].folder == tmp_path / "run" / "rank"
+    draw = TextToImageRun.draw
+    monkeypatch.setattr(TextToImageRun, "draw", lambda run, texts, **manner: asked.append(manner) or draw(run, texts, **manner))
+    evaluate(
+        train(
+            {**drawing, "sample": {"top_p": 0.9, "reranker": str(clip.folder), "candidates": 2}}, tmp_path / "run", device="cpu"
+        )
+    )
+    assert {name: asked[0][name] for name in ("temperature", "top_p", "candidates")} == {
+        "temperature": 1.0,
+        "top_p": 0.9,
+        "candidates": 2,
+    }
+    assert asked[0]["reranker"].folder == tmp_path / "run" / "rank"
     shutil.rmtree(clip.folder)
     evaluate(regard.load(tmp_path / "run", device="cpu"))  # it has a copy
     for sample, message in [
-        ({"of": 2}, "sample.of = 2: who chooses"),
-        ({"rank": str(codes.folder)}, "is a run of task = 'codes'; name one of task = 'contrast'"),
+        ({"candidates": 2}, "sample.candidates = 2: who chooses"),
+        ({"reranker": str(codes.folder)}, "is a run of task = 'image-codes'; name one of task = 'contrastive'"),
     ]:
-        with pytest.raises(Mistake, match=message):
+        with pytest.raises(UserError, match=message):
             train({**drawing, "sample": sample}, tmp_path / "wrong", device="cpu")

@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 import regard
 from regard.cli import app
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.interop import ctranslate2 as ct2
 from regard.run import engines
-from regard.run.engines import FILE, FOLDER, use
+from regard.run.engines import FILE, FOLDER, use_engine
 from regard.run.evaluate import evaluate
 
 
@@ -33,7 +33,7 @@ SOURCES = ["the dog sees the cat .", "", "the old man gives the woman a book ."]
 def test_ctranslate2_in_fp32_says_what_we_say(run, installed, capsys):
     """Where nothing is cut at the limit; it is converted once, and named by every result."""
     ours = run.translate(SOURCES, beam=1, length_penalty=0.0)
-    use(run, "ctranslate2", "fp32")
+    use_engine(run, "ctranslate2", "fp32")
     theirs = run.translate(SOURCES, beam=1, length_penalty=0.0)
     assert [best[0].text for best in theirs] == [best[0].text for best in ours] and theirs[1][0].text == ""
     for (one,), (other,) in zip(ours, theirs):
@@ -41,14 +41,14 @@ def test_ctranslate2_in_fp32_says_what_we_say(run, installed, capsys):
         assert one.engine.startswith("regard-") and other.engine.startswith("ctranslate2-")
     written = (run.folder / FOLDER / "model.bin").stat().st_mtime_ns
     again = regard.load(run.folder, device="cpu")
-    use(again, "ctranslate2", "fp32")
+    use_engine(again, "ctranslate2", "fp32")
     assert (run.folder / FOLDER / "model.bin").stat().st_mtime_ns == written
     told = capsys.readouterr().err
     assert "engine: ctranslate2-" in told and "BLEU" in told and told.count("measuring") == 1
 
 
 def test_hypotheses_are_ranked_by_our_penalty_and_drawn_ones_are_ours(run, installed):
-    use(run, "ctranslate2", "fp32")
+    use_engine(run, "ctranslate2", "fp32")
     for best in run.translate(SOURCES[:1], beam=3, length_penalty=0.6, number=3):
         assert [found.score for found in best] == sorted((found.score for found in best), reverse=True)
         for found in best:
@@ -61,34 +61,34 @@ def test_hypotheses_are_ranked_by_our_penalty_and_drawn_ones_are_ours(run, insta
 
 def test_auto_takes_it_only_where_nothing_is_lost(run, installed, capsys, monkeypatch):
     found = {"bleu": 20.0, "exact": 20.2, "sentences": 9, "times": 2.0}
-    monkeypatch.setattr(engines, "measured", lambda run, name: found)
-    use(run, "auto")
+    monkeypatch.setattr(engines, "measure_cost", lambda run, name: found)
+    use_engine(run, "auto")
     assert run.engine is not None and "2.0 times as fast" in capsys.readouterr().err
     found["exact"] = 20.4
-    use(run, "auto")
+    use_engine(run, "auto")
     assert run.engine is None and "engine: regard, for CTranslate2 costs 0.4 BLEU" in " ".join(capsys.readouterr().err.split())
     found |= {"exact": 20.0, "times": 0.9}
-    use(run, "auto")
+    use_engine(run, "auto")
     assert run.engine is None and "is slower here" in " ".join(capsys.readouterr().err.split())
 
 
 def test_auto_without_it_says_why_and_goes_on(run, capsys, monkeypatch):
-    monkeypatch.setattr(ct2, "is_installed", lambda: False)
-    use(run, "auto")
+    monkeypatch.setattr(ct2, "is_ctranslate2_installed", lambda: False)
+    use_engine(run, "auto")
     assert run.engine is None and "engine: regard, for CTranslate2 is not installed: pip install 'regard[export]'" in " ".join(
         capsys.readouterr().err.split()
     )
-    with pytest.raises(Mistake, match=r"--engine ctranslate2: CTranslate2 is not installed: pip install"):
-        use(run, "ctranslate2")
-    with pytest.raises(Mistake, match="--engine fast: should be auto, regard, ctranslate2"):
-        use(run, "fast")
-    with pytest.raises(Mistake, match="--precision int4: should be fp32, bf16, int8"):
-        use(run, precision="int4")
+    with pytest.raises(UserError, match=r"--engine ctranslate2: CTranslate2 is not installed: pip install"):
+        use_engine(run, "ctranslate2")
+    with pytest.raises(UserError, match="--engine fast: should be auto, regard, ctranslate2"):
+        use_engine(run, "fast")
+    with pytest.raises(UserError, match="--precision int4: should be fp32, bf16, int8"):
+        use_engine(run, precision="int4")
 
 
 def test_eight_bits_cost_little_and_it_is_said(run, capsys):
     exact = run.perplexity(run.data.valid).score
-    use(run, precision="int8")
+    use_engine(run, precision="int8")
     told = " ".join(capsys.readouterr().err.split())
     assert "precision: int8" in told and "validation sentences" in told
     kept = next(iter(json.loads((run.folder / FILE).read_text()).values()))
@@ -99,11 +99,11 @@ def test_eight_bits_cost_little_and_it_is_said(run, capsys):
 
 
 def test_what_is_measured_is_measured_again_after_more_training(run, capsys):
-    use(run, precision="bf16")
-    use(regard.load(run.folder, device="cpu"), precision="bf16")
+    use_engine(run, precision="bf16")
+    use_engine(regard.load(run.folder, device="cpu"), precision="bf16")
     assert capsys.readouterr().err.count("measuring") == 1
     (run.folder / "model.safetensors").touch()
-    use(regard.load(run.folder, device="cpu"), precision="bf16")
+    use_engine(regard.load(run.folder, device="cpu"), precision="bf16")
     assert capsys.readouterr().err.count("measuring") == 1
 
 
@@ -115,7 +115,7 @@ def test_the_commands(run, installed, capsys):
     assert found.exit_code == 0 and json.loads(found.stdout.splitlines()[-1])["engine"].startswith("ctranslate2-")
     assert ask("translate", run.folder, "the dog sleeps .", "--precision", "int8").exit_code == 0
     found = ask("evaluate", run.folder, "--engine", "ctranslate2", "--json")
-    assert isinstance(found.exception, Mistake) and "always our own engine's" in str(found.exception)
+    assert isinstance(found.exception, UserError) and "always our own engine's" in str(found.exception)
     assert ask("evaluate", run.folder, "--engine", "auto", "--precision", "fp32").exit_code == 0
     scores = json.loads((run.folder / "scores.json").read_text())
     assert any("engine:" in metric["signature"] for metric in scores["test"].values())

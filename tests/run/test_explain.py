@@ -9,15 +9,22 @@ import torch
 from typer.testing import CliRunner
 
 from regard.cli import app
-from regard.errors import Mistake
-from regard.explain.antecedents import ask_pronouns, find_resolver, least_right, lost_more, translated, words_of
+from regard.errors import UserError
+from regard.explain.antecedents import (
+    control_heads,
+    excess_loss,
+    find_antecedent_head,
+    pronoun_examples,
+    translate_without,
+    word_indices,
+)
 from regard.explain.head_report import explain_heads
 from regard.explain.methods import METHODS
-from regard.explain.query import Question
 from regard.explain.report import explain_set
-from regard.explain.text_queries import ask, ask_set, read_set
+from regard.explain.selection import OutputSelection
+from regard.explain.text_outputs import load_examples, select_output, select_outputs
 from regard.run.train import train
-from regard.show.explanation import write_out
+from regard.show.explanation import write_explanation
 
 STACK = {"kind": "transformer", "layers": 1, "heads": 2, "feed_forward": 32, "width": 16, "max_length": 48}
 
@@ -58,13 +65,16 @@ def test_a_label_a_word_and_what_comes_next(runs, tiny_run):
 
 def test_what_is_explained_is_what_the_run_says(runs, tiny_run):
     text = runs["classify"].data.valid.text[0]
-    (best, *_), target = runs["classify"].classify([text])[0], ask(runs["classify"], text).target
+    (best, *_), target = runs["classify"].classify([text])[0], select_output(runs["classify"], text).target
     assert float(target.whole().exp()) == pytest.approx(best.probability, abs=1e-5)
     translation = tiny_run.best([sentence := "The dog sleeps."])[0]
-    steps = [ask(tiny_run, sentence, Question(word=str(number + 1))).target for number in range(len(translation.text.split()))]
+    steps = [
+        select_output(tiny_run, sentence, OutputSelection(word=str(number + 1))).target
+        for number in range(len(translation.text.split()))
+    ]
     assert all(target.answer == translation.tokens[target.step] for target in steps)
     one = runs["language"].generate(["the dog"], max_tokens=1)[0]
-    target = ask(runs["language"], "the dog").target
+    target = select_output(runs["language"], "the dog").target
     assert one.tokens[:1] in ([target.answer], [])
 
 
@@ -98,7 +108,7 @@ def test_curves_are_the_figures_that_are_measured(tiny_run, tmp_path):
     mean = np.mean([point["score"] for point in lost["occlusion"]])
     assert mean == pytest.approx(one.measured["occlusion"]["comprehensiveness"])
     for name in ("a.svg", "b.svg", "a.html"):
-        write_out(tiny_run, one, tmp_path / name)
+        write_explanation(tiny_run, one, tmp_path / name)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
     assert "sufficiency: with the first tokens alone" in (tmp_path / "a.svg").read_text()
     assert "occlusion" in (tmp_path / "a.html").read_text()
@@ -106,8 +116,8 @@ def test_curves_are_the_figures_that_are_measured(tiny_run, tmp_path):
 
 def test_gold_tokens_are_those_of_the_world(tiny_run):
     gold = tiny_run.data.valid.gold
-    for pair, asked in zip(gold, ask_set(tiny_run, tiny_run.data.valid, len(gold))):
-        words = tiny_run.tokenizers[0].words(tiny_run.ids([pair.source])[0])
+    for pair, asked in zip(gold, select_outputs(tiny_run, tiny_run.data.valid, len(gold))):
+        words = tiny_run.tokenizers[0].word_ids(tiny_run.ids([pair.source])[0])
         (said,) = tiny_run.tokenizers[1].encode([pair.target])
         assert asked.target.answer == said[asked.target.step]
         assert asked.target.inputs["target"][0, 1:].tolist() == said[: asked.target.step]
@@ -117,7 +127,7 @@ def test_gold_tokens_are_those_of_the_world(tiny_run):
             assert {words[token] for token in truth.among} == set(pair.pronouns[0].candidates)
         else:
             assert set(asked.gold) == {"alignment"}
-            chosen = tiny_run.tokenizers[1].words(said)[asked.target.step]
+            chosen = tiny_run.tokenizers[1].word_ids(said)[asked.target.step]
             assert {words[token] for token in asked.gold["alignment"].right} == {s for s, t in pair.alignment if t == chosen}
 
 
@@ -127,7 +137,7 @@ def test_files_of_texts_and_of_labelled_texts(runs, tmp_path):
     for name, number in (("a.txt", 2), ("a.tsv", 1)):
         found = json.loads(said(runs["classify"].folder, "--data", tmp_path / name, "--method", "occlusion", "--json"))
         assert found["number"] == number
-    assert read_set(runs["classify"], str(tmp_path / "a.tsv")).text == ["the dog sleeps"]
+    assert load_examples(runs["classify"], str(tmp_path / "a.tsv")).text == ["the dog sleeps"]
     found = json.loads(said(runs["language"].folder, "--data", tmp_path / "a.txt", "--method", "attention", "--json"))
     assert found["number"] == 2
 
@@ -144,10 +154,10 @@ def test_the_heads_of_a_run(tiny_run, runs):
 
 def test_the_noun_is_asked_for_from_its_pronoun(tiny_run):
     """In each kind of attention, the query is that of the "it" or of what says its pronoun, and the keys are the nouns'."""
-    asked = list(ask_pronouns(tiny_run, tiny_run.data.valid, 6))
+    asked = list(pronoun_examples(tiny_run, tiny_run.data.valid, 6))
     assert len(asked) == 6
     for inputs, questions, pair in asked:
-        (it,), (read, heard, said_next) = pair.pronouns, words_of(tiny_run, inputs, pair)
+        (it,), (read, heard, said_next) = pair.pronouns, word_indices(tiny_run, inputs, pair)
         assert set(questions) == {"source", "cross", "target"}
         for side, queries, keys, query, nouns in (
             ("source", read, read, it.source, it.candidates),
@@ -166,10 +176,10 @@ def test_the_noun_is_asked_for_from_its_pronoun(tiny_run):
 
 def test_the_head_that_resolves_it_is_chosen_on_one_set_and_reported_on_another(tiny_run):
     tests, valid = tiny_run.data.tests["test"], tiny_run.data.valid
-    found = find_resolver(tiny_run, valid, tests, ("valid", "test"), 12)
+    found = find_antecedent_head(tiny_run, valid, tests, ("valid", "test"), 12)
     best = max(score.score for score in found.chosen.values())
     assert found.chosen[found.head].score == best and found.second != found.head and len(found.chosen) == 12
-    swapped = find_resolver(tiny_run, tests, valid, ("test", "valid"), 12)
+    swapped = find_antecedent_head(tiny_run, tests, valid, ("test", "valid"), 12)
     assert swapped.chosen[found.head] == found.accuracy[found.head]  # what the one reports, the other chooses by
     assert len(found.beside) == 1 and 0 < found.number <= 12
     told = json.loads(said(tiny_run.folder, "--heads", "--number", 12, "--json"))
@@ -180,18 +190,18 @@ def test_the_head_that_resolves_it_is_chosen_on_one_set_and_reported_on_another(
 
 
 def test_without_all_heads_the_run_says_something_else_and_then_the_same_again(tiny_run):
-    pairs = [pair for _, _, pair in ask_pronouns(tiny_run, tiny_run.data.valid, 6)]
-    heads = list(find_resolver(tiny_run, tiny_run.data.valid, tiny_run.data.tests["test"], ("", ""), 2).chosen)
-    before = translated(tiny_run, pairs, [])
+    pairs = [pair for _, _, pair in pronoun_examples(tiny_run, tiny_run.data.valid, 6)]
+    heads = list(find_antecedent_head(tiny_run, tiny_run.data.valid, tiny_run.data.tests["test"], ("", ""), 2).chosen)
+    before = translate_without(tiny_run, pairs, [])
     assert before == [found.text for found in tiny_run.best([pair.source for pair in pairs])]
-    assert translated(tiny_run, pairs, heads) != before == translated(tiny_run, pairs, [])
+    assert translate_without(tiny_run, pairs, heads) != before == translate_without(tiny_run, pairs, [])
 
 
 def test_others_are_of_the_same_layers_and_least_right():
     known = {("a", 0): [1, 1], ("a", 1): [0, 0], ("a", 2): [0, 1], ("b", 0): [1, 0], ("b", 1): [0, 0]}
-    assert least_right(known, [("a", 0), ("b", 0)]) == [("a", 1), ("b", 1)]
-    assert least_right(known, [("a", 0), ("a", 2)]) == [("a", 1)]  # there is no fourth
-    assert lost_more([True, False], [[True, True], [False, True]]) == [-50.0, 100.0]
+    assert control_heads(known, [("a", 0), ("b", 0)]) == [("a", 1), ("b", 1)]
+    assert control_heads(known, [("a", 0), ("a", 2)]) == [("a", 1)]  # there is no fourth
+    assert excess_loss([True, False], [[True, True], [False, True]]) == [-50.0, 100.0]
 
 
 @pytest.mark.parametrize(
@@ -210,7 +220,7 @@ def test_others_are_of_the_same_layers_and_least_right():
 )
 def test_mistakes_are_one_line(runs, tiny_run, task, settings, cure):
     run = tiny_run if task == "translate" else runs[task]
-    with pytest.raises(Mistake, match=cure) as mistake:
+    with pytest.raises(UserError, match=cure) as mistake:
         run.explain(**{"text": "The dog sleeps.", **settings})
     assert "\n" not in str(mistake.value)
 
@@ -228,15 +238,15 @@ def test_mistakes_are_one_line(runs, tiny_run, task, settings, cure):
     ],
 )
 def test_mistakes_of_the_command_line(tiny_run, words):
-    with pytest.raises(Mistake):
+    with pytest.raises(UserError):
         said(tiny_run.folder, *words)
 
 
 def test_the_fresh_model_does_not_change_the_run_or_the_dice(tiny_run):
-    from regard.explain.report import fresh
+    from regard.explain.report import randomized_model
 
     before = torch.random.get_rng_state()
-    other = fresh(tiny_run)
+    other = randomized_model(tiny_run)
     assert torch.equal(torch.random.get_rng_state(), before)
     pairs = zip(other.parameters(), tiny_run.model.parameters())
     assert any(not torch.equal(one, same) for one, same in pairs)

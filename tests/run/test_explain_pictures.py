@@ -9,11 +9,11 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from regard.cli import app
-from regard.errors import Mistake
-from regard.explain.image_queries import named_boxes
+from regard.errors import UserError
+from regard.explain.image_outputs import boxes_with_label
 from regard.explain.methods import METHODS
-from regard.explain.query import Question
-from regard.explain.text_queries import ask, ask_set
+from regard.explain.selection import OutputSelection
+from regard.explain.text_outputs import select_output, select_outputs
 from regard.run.train import train
 
 TOWER = {"layers": 1, "width": 16, "heads": 2, "feed_forward": 32}
@@ -31,18 +31,20 @@ def said(*words):
 
 def test_what_is_explained_is_what_the_run_says(runs, picture):
     for judged in runs["classify"].classify([picture])[0]:
-        target = ask(runs["classify"], picture, Question(label=judged.label)).target
+        target = select_output(runs["classify"], picture, OutputSelection(label=judged.label)).target
         assert float(target.whole().exp()) == pytest.approx(judged.probability, abs=1e-5)
-    assert ask(runs["classify"], picture).answer.startswith(f"the label {runs['classify'].classify([picture])[0][0].label!r}")
+    assert select_output(runs["classify"], picture).answer.startswith(
+        f"the label {runs['classify'].classify([picture])[0][0].label!r}"
+    )
     texts = ["a red circle", "there are two stars"]
-    likeness = runs["contrast"].similarity([picture], texts)[0]
+    likeness = runs["contrastive"].similarity([picture], texts)[0]
     for text, expected in zip(texts, likeness):
-        target = ask(runs["contrast"], picture, Question(fits=text, against="a blue ring")).target
+        target = select_output(runs["contrastive"], picture, OutputSelection(fits=text, against="a blue ring")).target
         assert float(target.whole()) == pytest.approx(expected, abs=1e-5)
     for name in ("caption", "lstm"):
         told = runs[name].caption([picture])[0][0]
         number = len(told.text.split())
-        targets = [ask(runs[name], picture, Question(word=str(word + 1))).target for word in range(number)]
+        targets = [select_output(runs[name], picture, OutputSelection(word=str(word + 1))).target for word in range(number)]
         assert all(target.answer == told.tokens[target.step] for target in targets)
         assert sum(float(target.whole()) for target in targets) >= told.log_probability - 1e-4  # what is left is the end's
 
@@ -51,7 +53,7 @@ def test_what_is_explained_is_what_the_run_says(runs, picture):
     ("name", "question"),
     [
         ("classify", {"label": "star", "against": "ring"}),
-        ("contrast", {"fits": "a red star", "against": "a large blue ring"}),
+        ("contrastive", {"fits": "a red star", "against": "a large blue ring"}),
         ("caption", {"word": "1", "against": "star"}),
         ("lstm", {"word": "1"}),
     ],
@@ -64,7 +66,7 @@ def test_every_run_is_explained_patch_by_patch(runs, picture, name, question):
     assert all(len(values) == 16 for values in found.values.values())
     assert found.picture.pixels.shape == (32, 32, 3) and set(found.measured) == {*found.values, "by lot"}
     text = " ".join(found.words())
-    assert "mean colour" in text and ("likeness" if name == "contrast" else "probability") in text
+    assert "mean colour" in text and ("likeness" if name == "contrastive" else "probability") in text
     if found.against is not None:
         assert set(found.against.values) == set(found.values) and "apart" in found.measured["occlusion"]
         assert found.measured["attention"]["apart"] == pytest.approx(0)
@@ -100,7 +102,7 @@ def test_the_command_line(runs, picture, tmp_path):
     assert "why the label 'star'" in text and "why the label 'ring'" in text and "by lot" in text and "apart" in text
     with Image.open(out) as drawn:
         assert drawn.width > 1500
-    found = json.loads(said(runs["contrast"].folder, picture, "--text", "a star", "--json", "--method", "occlusion,attention"))
+    found = json.loads(said(runs["contrastive"].folder, picture, "--text", "a star", "--json", "--method", "occlusion,attention"))
     assert found["grid"] == [4, 4] and len(found["values"]["occlusion"]) == len(found["patches"]) == 16
     said(runs["lstm"].folder, picture, "--word", "1", "--method", "occlusion", "--out", tmp_path / "word.svg")
     said(runs["classify"].folder, picture, "--method", "occlusion", "--out", tmp_path / "page.html")
@@ -110,7 +112,7 @@ def test_the_command_line(runs, picture, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "more"), [("classify", []), ("contrast", []), ("caption", []), ("lstm", []), ("classify", ["--against", "ring"])]
+    ("name", "more"), [("classify", []), ("contrastive", []), ("caption", []), ("lstm", []), ("classify", ["--against", "ring"])]
 )
 def test_a_set_has_intervals_and_boxes(runs, tmp_path, name, more):
     words = ["--data", "valid", "--number", 4, "--method", "attention,occlusion", "--json", *more]
@@ -125,10 +127,10 @@ def test_a_set_has_intervals_and_boxes(runs, tmp_path, name, more):
 
 def test_gold_patches_are_those_of_what_is_named(runs):
     valid = runs["caption"].data.valid
-    for asked, gold in zip(ask_set(runs["caption"], valid, len(valid)), valid.gold):
+    for asked, gold in zip(select_outputs(runs["caption"], valid, len(valid)), valid.gold):
         right = asked.gold["box"].right
         tokenizer, caption = runs["caption"].tokenizers[0], gold.captions[0]
-        word = tokenizer.words(tokenizer.encode([caption.text])[0])[asked.target.step]
+        word = tokenizer.word_ids(tokenizer.encode([caption.text])[0])[asked.target.step]
         phrase = next(phrase for phrase in caption.phrases if phrase.end - 1 == word)
         middles = {(y0 + y1) // 2 // 8 * 4 + (x0 + x1) // 2 // 8 for x0, y0, x1, y1 in phrase.boxes}
         assert right and right <= set(range(16)) and (right & middles or len(right) == 1)
@@ -138,8 +140,8 @@ def test_gold_patches_are_those_of_what_is_named(runs):
     scene = valid.gold[0].scene
     main = scene.main
     for label in (main.kind, main.colour, f"{main.colour} {main.kind}"):
-        assert main.box in named_boxes(scene, label)
-    assert named_boxes(scene, "flute") == ()
+        assert main.box in boxes_with_label(scene, label)
+    assert boxes_with_label(scene, "flute") == ()
 
 
 def test_pictures_of_a_folder_are_a_set(runs, picture, tmp_path):
@@ -156,10 +158,10 @@ def test_pictures_of_a_folder_are_a_set(runs, picture, tmp_path):
         ("classify", {"against": "flute"}, "--against flute: there is no such label"),
         ("classify", {"word": "1"}, "--class with one of"),
         ("classify", {"fits": "a star"}, "--class with one of"),
-        ("contrast", {}, "which text"),
-        ("contrast", {"label": "star"}, "--text"),
-        ("contrast", {"fits": " "}, "empty"),
-        ("contrast", {"fits": "a star", "against": ""}, "empty"),
+        ("contrastive", {}, "which text"),
+        ("contrastive", {"label": "star"}, "--text"),
+        ("contrastive", {"fits": " "}, "empty"),
+        ("contrastive", {"fits": "a star", "against": ""}, "empty"),
         ("caption", {"word": "99"}, "the caption has words 1 to"),
         ("caption", {"label": "star"}, "--word"),
         ("caption", {"word": "1", "against": ""}, "no such token"),
@@ -167,23 +169,23 @@ def test_pictures_of_a_folder_are_a_set(runs, picture, tmp_path):
     ],
 )
 def test_mistakes_are_one_line(runs, picture, name, settings, cure):
-    with pytest.raises(Mistake, match=cure) as mistake:
+    with pytest.raises(UserError, match=cure) as mistake:
         runs[name].explain(picture, **settings)
     assert "\n" not in str(mistake.value)
 
 
 @pytest.mark.parametrize("words", [["--out", "a.gif"], ["--heads"]])
 def test_mistakes_of_the_command_line(runs, picture, words):
-    with pytest.raises(Mistake):
+    with pytest.raises(UserError):
         said(runs["classify"].folder, picture, *words)
-    with pytest.raises(Mistake, match="no"):
+    with pytest.raises(UserError, match="no"):
         said(runs["classify"].folder, "nowhere.png")
 
 
 def test_explaining_leaves_no_trace(runs, picture):
-    before = {name: part.clone() for name, part in runs["contrast"].model.state_dict().items()}
-    runs["contrast"].explain(picture, fits="a star")
-    assert all(torch.equal(part, before[name]) for name, part in runs["contrast"].model.state_dict().items())
+    before = {name: part.clone() for name, part in runs["contrastive"].model.state_dict().items()}
+    runs["contrastive"].explain(picture, fits="a star")
+    assert all(torch.equal(part, before[name]) for name, part in runs["contrastive"].model.state_dict().items())
 
 
 def test_the_heads_of_a_classifier_of_pictures(runs):
@@ -191,5 +193,5 @@ def test_the_heads_of_a_classifier_of_pictures(runs):
     names = {"same patch", "patch beside it", "mark", "what is named"}
     assert len(found["heads"]) == 2 and set(found["heads"][0]["shares"]) == names
     assert all(0 <= share["share"] <= 1 for head in found["heads"] for share in head["shares"].values())
-    with pytest.raises(Mistake, match="those that classify"):
-        said(runs["contrast"].folder, "--heads")
+    with pytest.raises(UserError, match="those that classify"):
+        said(runs["contrastive"].folder, "--heads")

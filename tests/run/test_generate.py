@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 import regard
 from regard import cli
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.run.train import train
-from regard.tokens.special import EOS, SPECIALS
+from regard.tokens.special_tokens import EOS, SPECIAL_TOKEN_NAMES
 from regard.worlds import bilingual
 
 PROMPTS = ["Der Hund", "Die", "", "Die alte Frau sieht", "größer"]
@@ -30,7 +30,10 @@ def byte_level(folder):
     library = Library(models.BPE())
     library.pre_tokenizer, library.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=330, special_tokens=SPECIALS, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+        vocab_size=330,
+        special_tokens=SPECIAL_TOKEN_NAMES,
+        show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
     library.train_from_iterator([pair.target for pair in bilingual.generate(300, 1, level=1)], trainer)
     (folder / "bytes.json").write_text(library.to_str(), encoding="utf-8")
@@ -132,7 +135,7 @@ def test_samples_are_the_same_however_many_and_in_whatever_batch(run, monkeypatc
 
 def test_a_penalty_of_one_is_none(run, monkeypatch):
     before = run.generate(PROMPTS, temperature=1.0)
-    monkeypatch.setattr("regard.decoding.streaming.penalize_repeats", None)
+    monkeypatch.setattr("regard.decoding.streaming.apply_repetition_penalty", None)
     assert run.generate(PROMPTS, temperature=1.0, repetition_penalty=1.0) == before == run.generate(PROMPTS, temperature=1.0)
 
 
@@ -155,9 +158,9 @@ def test_a_prompt_that_leaves_no_room_is_one_line(run):
         assert run.generate([long], max_tokens=2)[0].tokens
         return
     said = r"^prompt 2 is \d+ tokens long, and the model takes 48 with what it writes; shorten it$"
-    with pytest.raises(Mistake, match=said):
+    with pytest.raises(UserError, match=said):
         run.generate(["Der", long])
-    with pytest.raises(Mistake, match=said):
+    with pytest.raises(UserError, match=said):
         run.stream(long, place=1)
     words = [" ".join(long.split()[:number]) for number in range(1, 60)]
     fits = [text for text in words if len(run.tokenizers[0].encode([text])[0]) + 1 < 48][-1]
@@ -166,7 +169,7 @@ def test_a_prompt_that_leaves_no_room_is_one_line(run):
 
 def test_settings_are_refused_before_anything_is_written(run):
     for write in (run.generate, lambda prompts, **settings: run.stream(prompts[0], **settings)):
-        with pytest.raises(Mistake, match=r"^temperature = 0: "):
+        with pytest.raises(UserError, match=r"^temperature = 0: "):
             write(["Der"], temperature=0)
 
 

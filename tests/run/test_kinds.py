@@ -6,12 +6,12 @@ import shutil
 import pytest
 
 import regard
-from regard.errors import Mistake
-from regard.recipe import build
+from regard.errors import UserError
+from regard.recipe import build_recipe
 from regard.run.evaluate import evaluate
-from regard.run.train import as_recipe, train
+from regard.run.train import to_recipe, train
 from regard.show.attention import show_alignment
-from regard.studies.ladder import ablations, climb, history, merge
+from regard.studies.ladder import ablation_variants, ladder_variants, merge_settings, run_ladder
 
 KINDS = {
     "without attention": {"kind": "recurrent", "cell": "gru", "attention": "none", "width": 16, "max_length": 48},
@@ -52,7 +52,7 @@ def test_every_verb_works_on_it(name, short, tmp_path):
     assert regard.load(run.folder, device="cpu").best([text]) == run.best([text])
     if name == "without attention":
         assert "alignment_error" not in result.scores
-        with pytest.raises(Mistake, match="has nothing to show"):
+        with pytest.raises(UserError, match="has nothing to show"):
             show_alignment(run, text, terminal=True)
     else:
         assert 0 <= result.scores["alignment_error"].score <= 1
@@ -72,14 +72,14 @@ def test_resuming_gives_the_same_bits(name, short, tmp_path):
 
 def test_a_run_can_begin_from_parts_of_another(short, tmp_path):
     first = train({**short, "model": KINDS["Bahdanau"]}, tmp_path / "first", device="cpu")
-    begin = {"run": str(first.folder), "parts": ["encoder."]}
-    frozen = {**short["train"], "begin": begin, "steps": 1, "evaluate_every": 1, "optimizer": {"learning_rate": 1e-30}}
+    begin = {"run": str(first.folder), "modules": ["encoder."]}
+    frozen = {**short["train"], "init_from": begin, "steps": 1, "evaluate_every": 1, "optimizer": {"learning_rate": 1e-30}}
     second = train({**short, "seed": 7, "model": KINDS["Bahdanau"], "train": frozen}, tmp_path / "second", device="cpu")
     theirs, mine = dict(first.model.named_parameters()), dict(second.model.named_parameters())
     for name, weights in mine.items():
         assert name.startswith("encoder.") == bool((weights == theirs[name]).all()) or weights.std() == 0
-    with pytest.raises(Mistake, match="has no weights named so; it has bridge, decoder"):
-        nowhere = {**frozen, "begin": {**begin, "parts": ["nose"]}}
+    with pytest.raises(UserError, match="has no weights named so; it has bridge, decoder"):
+        nowhere = {**frozen, "init_from": {**begin, "modules": ["nose"]}}
         train({**short, "model": KINDS["Bahdanau"], "train": nowhere}, tmp_path / "third")
 
 
@@ -91,7 +91,7 @@ def test_the_reverse_direction_swaps_the_languages(short, tmp_path):
 
 
 def test_the_ladder_trains_every_step_and_reports_it(short, tmp_path):
-    report = climb(short, tmp_path / "ladder", device="cpu")
+    report = run_ladder(short, tmp_path / "ladder", device="cpu")
     rows = json.loads((tmp_path / "ladder" / "ladder.json").read_text())
     assert [row["name"] for row in rows] == [
         "RNN",
@@ -106,10 +106,10 @@ def test_the_ladder_trains_every_step_and_reports_it(short, tmp_path):
 
 
 def test_an_ablation_changes_one_thing(short):
-    base = as_recipe(short)
+    base = to_recipe(short)
     whole = base.model_dump(mode="json", exclude_none=True)
-    for rung in ablations(base)[1:]:
-        changed = build(merge(whole, rung.change))
+    for rung in ablation_variants(base)[1:]:
+        changed = build_recipe(merge_settings(whole, rung.change))
         differing = {
             key
             for part in ("model", "train", "decode")
@@ -117,4 +117,4 @@ def test_an_ablation_changes_one_thing(short):
             if value != base.model_dump()[part][key]
         }
         assert 1 <= len(differing) <= 2 and rung.claim, (rung.name, differing)
-    assert len(history(base)) == 5
+    assert len(ladder_variants(base)) == 5

@@ -9,19 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import regard
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.models.transformer import Transformer
 from regard.models.universal import UniversalTransformer
 from regard.recipe import TransformerModel, UniversalModel
 from regard.run.card import card
 from regard.run.evaluate import compare_runs, evaluate
 from regard.run.train import train
-from regard.show.figures.halting_steps import Column, thinking, thinking_text
-from regard.show.halting import count_steps, mean_steps, show_steps
-from regard.studies.ladder import climb
-from regard.studies.lengths import ALIKE, climb_lengths, count_parameters, same_size
-from regard.tasks.algorithm import Solver, exactness
-from regard.tokens.special import BOS, EOS
+from regard.show.figures.halting_steps import HaltingColumn, halting_figure, halting_text
+from regard.show.halting import count_halting_steps, mean_halting_steps, show_halting_steps
+from regard.studies.ladder import run_ladder
+from regard.studies.lengths import SIZE_TOLERANCE, count_parameters, match_parameters, run_length_study
+from regard.tasks.algorithm import AlgorithmRun, exact_match_scores
+from regard.tokens.special_tokens import BOS, EOS
 
 SETTINGS = {
     "data": {"world": {"kind": "addition", "number": 200, "held_out": 20, "longest": 3, "tests": [3, 5]}},
@@ -33,7 +33,7 @@ SETTINGS = {
         "heads": 2,
         "feed_forward": 32,
         "max_length": 24,
-        "positions": {"offset": 9},
+        "positions": {"random_offset": 9},
     },
     "train": {
         "steps": 4,
@@ -50,7 +50,7 @@ SETTINGS = {
 @pytest.fixture(scope="module")
 def ladder(tmp_path_factory):
     out = tmp_path_factory.mktemp("ladder")
-    climb_lengths(SETTINGS, out, device="cpu")
+    run_length_study(SETTINGS, out, device="cpu")
     return out
 
 
@@ -63,7 +63,10 @@ def test_the_ladder_reports_both_on_every_length(ladder):
             assert set(scores) == {"exact", "characters", "perplexity"}, "BLEU says nothing of digits"
             assert all(score["low"] <= score["score"] <= score["high"] for score in scores.values())
     assert set(rows[1]["p_values"]) == set(rows[1]["steps"]) == {"length 3", "length 5"} and not rows[0]["steps"]
-    assert abs(rows[0]["parameters"] / rows[1]["parameters"] - 1) <= ALIKE and rows[0]["feed_forward"] < rows[1]["feed_forward"]
+    assert (
+        abs(rows[0]["parameters"] / rows[1]["parameters"] - 1) <= SIZE_TOLERANCE
+        and rows[0]["feed_forward"] < rows[1]["feed_forward"]
+    )
     text = (ladder / "ladder.html").read_text()
     assert text.count("<svg") == 1 and all(f"{row['parameters']:,}" in text for row in rows)
     assert "5 (longer than trained)" in text and "3 (longer than trained)" not in text
@@ -97,27 +100,27 @@ def test_the_same_size_is_the_same_size(encoder, decoder, heads, inner, activati
         activation=activation,
         tie=tie,
         max_length=16,
-        positions={"kind": positions, "offset": 3},
+        positions={"kind": positions, "random_offset": 3},
     )
     run = SimpleNamespace(
         recipe=SimpleNamespace(model=plain),
         model=Transformer(plain, 15, 17),
         tokenizers=[SimpleNamespace(size=15), SimpleNamespace(size=17)],
     )
-    found = UniversalModel.model_validate(same_size(run))
+    found = UniversalModel.model_validate(match_parameters(run))
     sizes = [count_parameters(run.model), count_parameters(UniversalTransformer(found, 15, 17))]
-    assert abs(sizes[1] / sizes[0] - 1) <= ALIKE
+    assert abs(sizes[1] / sizes[0] - 1) <= SIZE_TOLERANCE
     assert (found.encoder_layers, found.decoder_layers, found.width, found.heads) == (encoder, decoder, 8 * heads, heads)
 
 
 def test_ladders_refuse_what_they_cannot_climb(ladder, tiny_settings, tmp_path):
-    with pytest.raises(Mistake, match="--lengths needs an algorithm"):
-        climb_lengths(tiny_settings, tmp_path)
-    with pytest.raises(Mistake, match=r"starts from a Transformer's recipe, not from model.kind = 'recurrent'"):
-        climb_lengths({**SETTINGS, "model": {"kind": "recurrent"}}, tmp_path)
+    with pytest.raises(UserError, match="--lengths needs an algorithm"):
+        run_length_study(tiny_settings, tmp_path)
+    with pytest.raises(UserError, match=r"starts from a Transformer's recipe, not from model.kind = 'recurrent'"):
+        run_length_study({**SETTINGS, "model": {"kind": "recurrent"}}, tmp_path)
     for ablate in (False, True):
-        with pytest.raises(Mistake, match=r"data.world.kind = 'addition' has no sentences .* add --lengths"):
-            climb(SETTINGS, tmp_path, ablate=ablate)
+        with pytest.raises(UserError, match=r"data.world.kind = 'addition' has no sentences .* add --lengths"):
+            run_ladder(SETTINGS, tmp_path, ablate=ablate)
     assert not list(tmp_path.iterdir())
 
 
@@ -132,13 +135,13 @@ def test_ladders_refuse_what_they_cannot_climb(ladder, tiny_settings, tmp_path):
     ],
 )
 def test_an_answer_is_right_as_a_whole_and_character_by_character(said, meant, exact, characters):
-    scores = exactness(said, meant)
+    scores = exact_match_scores(said, meant)
     assert scores["exact"].score == pytest.approx(exact) and scores["characters"].score == pytest.approx(characters)
 
 
 def test_a_solver_is_opened_scored_and_compared_as_one(ladder):
     run = regard.load(ladder / "transformer", device="cpu")
-    assert isinstance(run, Solver) and "the embedded addition world, lengths 1 to 3, 200 examples" in card(run)
+    assert isinstance(run, AlgorithmRun) and "the embedded addition world, lengths 1 to 3, 200 examples" in card(run)
     log = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
     assert all(0 <= record["valid_accuracy"] <= 100 for record in log if "valid_loss" in record)
     assert [result.name for result in evaluate(run, save=False)] == ["length 3", "length 5"]
@@ -157,7 +160,7 @@ def thinker(ladder):
 def test_the_steps_are_those_that_were_taken_while_it_was_said(thinker):
     """As the answer is said again token by token, and each time the steps are read off."""
     text, model = "12+345", thinker.model
-    said, (read, spoken) = count_steps(thinker, text)
+    said, (read, spoken) = count_halting_steps(thinker, text)
     assert said == thinker.best([text])[0].text
     assert read.tokens == [*text, "</s>"] and spoken.tokens == [*said, "</s>"]
     assert read.most == spoken.most == 3 and {*read.steps, *spoken.steps} <= {1, 2, 3}
@@ -179,7 +182,7 @@ def test_the_mean_of_the_steps_is_that_of_every_token(thinker):
         steps[0].extend(thinker.model.encoder.steps[0].tolist())
         steps[1].extend(thinker.model.decoder.steps[0].tolist())
     assert len({len(target) for target in pairs.target}) > 1 and len({len(source) for source in pairs.source}) > 1
-    assert mean_steps(thinker, pairs) == pytest.approx([sum(side) / len(side) for side in steps])
+    assert mean_halting_steps(thinker, pairs) == pytest.approx([sum(side) / len(side) for side in steps])
 
 
 @pytest.mark.parametrize("bias, steps", [(30.0, 1), (-30.0, 3)])
@@ -188,14 +191,14 @@ def test_who_halts_at_once_took_one_step_and_who_never_would_took_all(thinker, b
     for stack in (thinker.model.encoder, thinker.model.decoder):
         stack.halt.weight.data.zero_()
         stack.halt.bias.data.fill_(bias)
-    _, sides = count_steps(thinker, "1+2")
+    _, sides = count_halting_steps(thinker, "1+2")
     thinker.model.load_state_dict(saved)
     assert all(set(side.steps) == {steps} for side in sides)
 
 
 def test_they_are_shown_in_the_terminal_and_as_a_picture(thinker, tmp_path):
-    text = show_steps(thinker, "12+345", out=tmp_path / "a.svg", terminal=True)
-    _, sides = count_steps(thinker, "12+345")
+    text = show_halting_steps(thinker, "12+345", out=tmp_path / "a.svg", terminal=True)
+    _, sides = count_halting_steps(thinker, "12+345")
     rows = [line.split() for line in text.splitlines() if "●" in line]
     assert [(row[0], int(row[-1]), row[1].count("●")) for row in rows] == [
         (token, steps, steps) for side in sides for token, steps in zip(side.tokens, side.steps)
@@ -207,19 +210,19 @@ def test_they_are_shown_in_the_terminal_and_as_a_picture(thinker, tmp_path):
 @settings(max_examples=10)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=60), st.text(max_size=12))
 def test_any_token_and_any_number_of_them_can_be_drawn(steps, word):
-    side = Column("read", [word] * len(steps), steps, 9)
-    figure = thinking([side, side._replace(name="said")], title="steps of each token")
+    side = HaltingColumn("read", [word] * len(steps), steps, 9)
+    figure = halting_figure([side, side._replace(name="said")], title="steps of each token")
     taken, left = figure.axes[0].collections
     assert len(taken.get_offsets()) == sum(steps) and len(left.get_offsets()) == 9 * len(steps) - sum(steps)
-    assert len(thinking_text([side]).split("\n")) == 1 + len(steps)
+    assert len(halting_text([side]).split("\n")) == 1 + len(steps)
 
 
 def test_a_model_without_steps_says_what_it_lacks(ladder, tmp_path):
-    with pytest.raises(Mistake, match=r"model.kind = 'transformer' has no steps .* --steps is for model.kind = 'universal'"):
-        show_steps(regard.load(ladder / "transformer", device="cpu"), "1+2", terminal=True)
+    with pytest.raises(UserError, match=r"model.kind = 'transformer' has no steps .* --steps is for model.kind = 'universal'"):
+        show_halting_steps(regard.load(ladder / "transformer", device="cpu"), "1+2", terminal=True)
     never = {**SETTINGS, "model": {**SETTINGS["model"], "kind": "universal", "halting": "none"}}
-    with pytest.raises(Mistake, match=r"every token takes all 3 steps \(model.halting = 'none'\)"):
-        show_steps(train(never, tmp_path / "run", device="cpu"), "1+2", terminal=True)
+    with pytest.raises(UserError, match=r"every token takes all 3 steps \(model.halting = 'none'\)"):
+        show_halting_steps(train(never, tmp_path / "run", device="cpu"), "1+2", terminal=True)
 
 
 @pytest.mark.parametrize(

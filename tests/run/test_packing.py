@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 import regard
-from regard.errors import Mistake
-from regard.recipe import build
+from regard.errors import UserError
+from regard.recipe import build_recipe
 from regard.run.evaluate import evaluate
 from regard.run.train import train
 
@@ -47,7 +47,7 @@ def test_it_learns_resumes_to_the_bit_and_is_scored_line_by_line(task, more, tmp
     wanted = settings(task, **more)
     run = train(wanted, tmp_path / "run", device="cpu")
     begun = json.loads((run.folder / "log.jsonl").read_text().splitlines()[0])
-    assert begun["padding_share"] < 0.05 and (begun["too_long"] > 0) == (task == "masked")
+    assert begun["padding_fraction"] < 0.05 and (begun["too_long"] > 0) == (task == "masked")
     (result,) = evaluate(run)
     assert result.scores["perplexity"].high < run.tokenizers[0].size / 2
     whole = (run.folder / "model.safetensors").read_bytes()
@@ -73,9 +73,9 @@ def test_it_learns_resumes_to_the_bit_and_is_scored_line_by_line(task, more, tmp
             {"model": {"segments": 2}, "masking": {"next_sentence": True}, "data": {"pack": False}},
             "too_long = .split.: ",
         ),
-        ("corrupted", {}, "data.pack: only the tasks language and masked"),
+        ("span-corruption", {}, "data.pack: only the tasks language and masked"),
         (
-            "corrupted",
+            "span-corruption",
             {"data": {"pack": False}, "train": {"regularize": {"bpe_dropout": 0.1}}},
             "cuts every line at the same places",
         ),
@@ -84,9 +84,9 @@ def test_it_learns_resumes_to_the_bit_and_is_scored_line_by_line(task, more, tmp
 )
 def test_what_cannot_be_packed_is_said(task, changes, message):
     wanted = settings(task, **changes)
-    if task in ("corrupted", "translate") or changes.get("model", {}).get("kind") == "recurrent":
+    if task in ("span-corruption", "translate") or changes.get("model", {}).get("kind") == "recurrent":
         wanted["model"] = changes.get("model", {})
     if task == "translate":
         wanted["data"]["too_long"] = "drop"
-    with pytest.raises(Mistake, match=message):
-        build(wanted)
+    with pytest.raises(UserError, match=message):
+        build_recipe(wanted)

@@ -12,27 +12,34 @@ from typer.testing import CliRunner
 
 import regard
 from regard import recipe as recipes
-from regard.batches.image_rows import PictureClasses
+from regard.batches.image_rows import ImageClassificationRows
 from regard.cli import app
-from regard.errors import Mistake
-from regard.recipe import Augment
+from regard.errors import UserError
+from regard.recipe import AugmentSettings
 from regard.run.card import card
 from regard.run.evaluate import compare_runs, evaluate
 from regard.run.train import train
 from regard.training.checkpoint import read_weights
 
-AUGMENT = {"crop": 1, "flip": True, "rand_augment": {"number": 1, "magnitude": 3}, "mixup": 0.4, "cutmix": 0.4, "erase": 0.1}
+AUGMENT = {
+    "crop_padding": 1,
+    "flip": True,
+    "rand_augment": {"operations": 1, "magnitude": 3},
+    "mixup": 0.4,
+    "cutmix": 0.4,
+    "random_erasing": 0.1,
+}
 SETTINGS = {
     "task": "classify",
     "data": {"train": ["train"], "valid": ["valid"], "test": {"mine": ["valid"]}, "size": 12},
-    "model": {"kind": "vit", "layers": 2, "width": 32, "heads": 2, "feed_forward": 64, "patch": 4},
+    "model": {"kind": "vit", "layers": 2, "width": 32, "heads": 2, "feed_forward": 64, "patch_size": 4},
     "train": {
         "steps": 60,
-        "pictures_per_batch": 24,
+        "images_per_batch": 24,
         "evaluate_every": 20,
         "save_every": 10,
         "log_every": 10,
-        "keep": 9,
+        "keep_checkpoints": 9,
         "optimizer": {"learning_rate": 3e-3},
         "schedule": {"warmup_steps": 5},
         "augment": AUGMENT,
@@ -111,9 +118,9 @@ def test_going_on_from_any_checkpoint_gives_the_same_bits(run, tmp_path):
 def test_what_is_measured_is_not_augmented(run, monkeypatch):
     rows = run.encode(run.data.valid)
     trained = run.encode(run.data.valid, training=True)
-    assert rows.augment is None and trained.augment == Augment.model_validate(AUGMENT)
+    assert rows.augment is None and trained.augment == AugmentSettings.model_validate(AUGMENT)
     before = run.validate(run.data.valid, rows), run.score("valid", run.data.valid).scores
-    monkeypatch.setattr("regard.batches.image_rows.draw", lambda *_: pytest.fail("augmented"))
+    monkeypatch.setattr("regard.batches.image_rows.sample_augmentation", lambda *_: pytest.fail("augmented"))
     assert (run.validate(run.data.valid, trained), run.score("valid", run.data.valid).scores) == before
     with pytest.raises(pytest.fail.Exception):
         trained.batch(np.arange(3), 1, 0)
@@ -122,7 +129,7 @@ def test_what_is_measured_is_not_augmented(run, monkeypatch):
 def test_validation_says_what_scoring_says(run):
     found, score = run.validate(run.data.valid, run.encode(run.data.valid)), run.score("valid", run.data.valid).scores["accuracy"]
     assert found["valid_accuracy"] == pytest.approx(score.score)
-    judged = run.classify([str(picture.path) for picture in run.data.valid.pictures])
+    judged = run.classify([str(picture.path) for picture in run.data.valid.images])
     losses = [
         -np.log(next(one.probability for one in given if one.label == label))
         for given, label in zip(judged, run.data.valid.label)
@@ -175,7 +182,7 @@ def test_the_command_line_speaks_the_promised_forms(run, files, pictures):
 def test_a_run_says_what_it_cannot_do(run, files, pictures, tmp_path, words, message):
     (tmp_path / "text.png").write_text("a text")
     verb, *rest = (word.format(set=tmp_path, file=files[0]) for word in words)
-    with pytest.raises(Mistake, match=message):
+    with pytest.raises(UserError, match=message):
         said(verb, run.folder, *rest)
 
 
@@ -183,12 +190,12 @@ def test_without_a_class_token_there_is_none_to_ask(pictures, tmp_path, files):
     short = {"steps": 1, "evaluate_every": 1}
     run = train(settings(pictures, train=short, model={"pool": "mean"}), tmp_path / "run", device="cpu")
     assert run.embed(files[:1])[0].vectors.shape == (1, 32)
-    with pytest.raises(Mistake, match="reads pictures without a class token; use --pool mean"):
+    with pytest.raises(UserError, match="reads pictures without a class token; use --pool mean"):
         run.embed(files[:1], pool="cls")
 
 
 def test_layers_of_embed_are_the_models(run, files):
-    layers = run.model.layers_of(run.unlabelled(files[:1]).batch(np.arange(1), 0, 0).inputs["pixels"])
+    layers = run.model.hidden_states(run.unlabelled(files[:1]).batch(np.arange(1), 0, 0).inputs["pixels"])
     assert len(layers) == 3
     for number, states in enumerate(layers):
         np.testing.assert_allclose(run.embed(files[:1], layer=number)[0].vectors[0], states[0, 1:].mean(0).detach(), atol=1e-6)
@@ -207,7 +214,7 @@ def test_a_run_reads_pictures_of_another_size_when_it_is_told_to(run, files):
     again = regard.load(run.folder, device="cpu")
     again.resize((24, 16))
     assert again.longest == 1 + 6 * 4 and len(again.classify(files)) == len(files)
-    with pytest.raises(Mistake, match="smaller than a patch"):
+    with pytest.raises(UserError, match="smaller than a patch"):
         again.resize((2, 2))
 
 
@@ -217,7 +224,7 @@ def test_fine_tuning_at_a_higher_resolution_begins_from_interpolated_positions(r
         "evaluate_every": 1,
         "optimizer": {"learning_rate": 1e-9},
         "schedule": {"warmup_steps": 0},
-        "begin": {"run": str(run.folder)},
+        "init_from": {"run": str(run.folder)},
     }
     larger = train(settings(pictures, data={"size": 24}, train=begin), tmp_path / "run", device="cpu")
     again = regard.load(run.folder, device="cpu")
@@ -234,7 +241,9 @@ def test_runs_that_read_pictures_are_compared(run):
 def test_a_label_that_was_never_learned_is_named(run, pictures, tmp_path):
     shutil.copytree(pictures, tmp_path / "set")
     (tmp_path / "set" / "valid" / "above").rename(tmp_path / "set" / "valid" / "beside")
-    with pytest.raises(Mistake, match=r"beside/0.png has the label 'beside', which is not in the training data \(above, below\)"):
+    with pytest.raises(
+        UserError, match=r"beside/0.png has the label 'beside', which is not in the training data \(above, below\)"
+    ):
         train(settings(tmp_path / "set"), tmp_path / "run", device="cpu")
 
 
@@ -242,7 +251,7 @@ def test_a_broken_picture_ends_the_training_before_it_begins(pictures, tmp_path)
     shutil.copytree(pictures, tmp_path / "set")
     data = (tmp_path / "set" / "train" / "below" / "7.png").read_bytes()
     (tmp_path / "set" / "train" / "below" / "7.png").write_bytes(data[: len(data) // 2])
-    with pytest.raises(Mistake, match=r"train/below/7.png is damaged"):
+    with pytest.raises(UserError, match=r"train/below/7.png is damaged"):
         train(settings(tmp_path / "set"), tmp_path / "run", device="cpu")
 
 
@@ -250,7 +259,7 @@ def test_a_broken_picture_ends_the_training_before_it_begins(pictures, tmp_path)
 def test_a_starter_recipe_trains(pictures, tmp_path, inside):
     lines = said("new", "classify", "--pictures", pictures if inside else pictures / "train")
     (tmp_path / "mine.toml").write_text("\n".join(lines))
-    recipe = recipes.read(tmp_path / "mine.toml")
+    recipe = recipes.read_recipe(tmp_path / "mine.toml")
     assert recipe.data.size == 32 and (recipe.data.valid == ["valid"]) == inside and bool(recipe.data.held_out) != inside
     short = [f"train.{name}=2" for name in ("steps", "evaluate_every")]
     short += ["model.width=16", "model.layers=1", "model.feed_forward=16", "model.heads=2"]
@@ -258,16 +267,16 @@ def test_a_starter_recipe_trains(pictures, tmp_path, inside):
 
 
 def test_a_starter_recipe_says_what_it_cannot_be(pictures, tmp_path):
-    with pytest.raises(Mistake, match="pictures are for the task classify, not 'translate'"):
+    with pytest.raises(UserError, match="pictures are for the task classify, not 'translate'"):
         said("new", "translate", "--pictures", pictures)
-    with pytest.raises(Mistake, match="is not a folder"):
+    with pytest.raises(UserError, match="is not a folder"):
         said("new", "classify", "--pictures", tmp_path / "nothing")
 
 
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"data": {"size": 10}}, "data.size = 10 is not a multiple of model.patch = 4: 8 is"),
+        ({"data": {"size": 10}}, "data.size = 10 is not a multiple of model.patch_size = 4: 8 is"),
         ({"data": {"size": [12, 0]}}, "data.size = "),
         ({"data": {"resize": 8}}, "data.resize = 8 is smaller than data.size = 12"),
         ({"data": {"train": [], "valid": [], "world": {}}}, "data.world.kind = 'bilingual' has no pictures"),
@@ -280,14 +289,14 @@ def test_a_starter_recipe_says_what_it_cannot_be(pictures, tmp_path):
             {"model": {"kind": "vi"}},
             "model.kind = 'vi': should be transformer or recurrent, or vit to classify pictures|no setting",
         ),
-        ({"train": {"tokens_per_batch": 9}}, "no setting 'tokens_per_batch' in train; did you mean 'pictures_per_batch'"),
+        ({"train": {"tokens_per_batch": 9}}, "no setting 'tokens_per_batch' in train; did you mean 'images_per_batch'"),
         ({"train": {"augment": {"rand_augment": {"magnitude": 11}}}}, "train.augment.rand_augment.magnitude = 11"),
         ({"train": {"regularize": {"bpe_dropout": 0.1}}}, "bpe_dropout needs tokens.kind = 'bpe', not 'none'"),
     ],
 )
 def test_mistakes_in_a_recipe_are_one_line(pictures, changes, message):
-    with pytest.raises(Mistake, match=message) as caught:
-        recipes.build(settings(pictures, **changes))
+    with pytest.raises(UserError, match=message) as caught:
+        recipes.build_recipe(settings(pictures, **changes))
     assert "\n" not in str(caught.value)
 
 
@@ -295,7 +304,7 @@ def test_rows_are_pictures_and_batches_hold_so_many(run):
     from regard.batches.batches import Batches
 
     rows = run.encode(run.data.valid)
-    assert isinstance(rows, PictureClasses) and run.longest == 10
+    assert isinstance(rows, ImageClassificationRows) and run.longest == 10
     sizes = sorted(len(batch) for batch in Batches(rows, run.recipe.train.budget(run.longest), 1).plan(0))
     assert sizes == [24]
     assert sorted(len(batch) for batch in Batches(rows, 10 * 10, 1).plan(0)) == [4, 10, 10]

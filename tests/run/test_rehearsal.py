@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard import cli
-from regard.plan import Device, plan, step_time
+from regard.plan import DeviceSpeed, plan, step_time
 from regard.plan.planner import plan_recipe
-from regard.recipe import build
+from regard.recipe import build_recipe
 
 CPU = torch.device("cpu")
 TINY = {"width": 16, "heads": 2, "feed_forward": 32}
@@ -26,9 +26,9 @@ RECIPES = {
     "translate, recurrent": {"data": {"train": ["a", "b"], "valid": ["a", "b"]}, "model": {"kind": "recurrent", "width": 16}},
     "language": {"task": "language", "data": FILES, "model": {"kind": "transformer", "layers": 4, **TINY, "max_length": 12}},
     "masked": {"task": "masked", "data": FILES, "model": {"kind": "transformer", "layers": 4, **TINY, "max_length": 12}},
-    "corrupted": {"task": "corrupted", "data": FILES, "model": {"preset": "tiny", **TINY}},
+    "span-corruption": {"task": "span-corruption", "data": FILES, "model": {"preset": "tiny", **TINY}},
     "classify": {"task": "classify", "data": {"world": {}}, "model": {"kind": "transformer", "layers": 1, **TINY}},
-    "pictures": {"task": "classify", "data": PICTURES, "model": {"kind": "vit", "layers": 4, **TINY, "patch": 4}},
+    "pictures": {"task": "classify", "data": PICTURES, "model": {"kind": "vit", "layers": 4, **TINY, "patch_size": 4}},
     "caption": {
         "task": "caption",
         "data": PICTURES,
@@ -39,16 +39,16 @@ RECIPES = {
 
 def planned(name, **train):
     settings = RECIPES[name]
-    few = {"pictures_per_batch": 3} if name in ("pictures", "caption") else {"tokens_per_batch": 36}
+    few = {"images_per_batch": 3} if name in ("pictures", "caption") else {"tokens_per_batch": 36}
     tokens = {} if name == "pictures" else {"tokens": {"size": 40}}
-    recipe = build({**settings, **tokens, "train": {"precision": "fp32", **few, **train}}, name=name)
+    recipe = build_recipe({**settings, **tokens, "train": {"precision": "fp32", **few, **train}}, name=name)
     return plan_recipe(name, recipe, (40, 40), (12, 12))
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_whatever_says_labels_is_rehearsed(name, monkeypatch):
-    monkeypatch.setattr(step_time, "measure_device", lambda device, precision: Device("mine", 1e9, 0.5, "assumed"))
-    mine = step_time.rehearsed(planned(name), "cpu").devices[0]
+    monkeypatch.setattr(step_time, "measure_device", lambda device, precision: DeviceSpeed("mine", 1e9, 0.5, "assumed"))
+    mine = step_time.measure_step(planned(name), "cpu").devices[0]
     assert mine.name == "mine" and "rehearsed" in mine.basis and 0 < mine.seconds(planned(name).flops_a_step) < 10
 
 
@@ -63,14 +63,14 @@ def test_what_grows_with_the_layers_is_foretold(encoder, decoder, read, wrote, r
         return [rest + read * recipe.model.encoder_layers + wrote * recipe.model.decoder_layers for recipe in recipes]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(step_time, "step_seconds", seconds)
-        found = step_time.foretold(plan_recipe("deep", deep, (40, 40), (12, 12)), CPU, 3)
+        patch.setattr(step_time, "time_steps", seconds)
+        found = step_time.extrapolate_step_seconds(plan_recipe("deep", deep, (40, 40), (12, 12)), CPU, 3)
     assert found == pytest.approx(seconds(plan, CPU, 3, [deep])[0])
 
 
 def test_a_long_step_or_a_small_memory_is_rehearsed_with_fewer_rows():
     plan = planned("language", tokens_per_batch=12_000)
-    fast, slow = Device("", 1e15, 0.5, ""), Device("", plan.flops_a_step / step_time.LONGEST / 5, 1.0, "")
+    fast, slow = DeviceSpeed("", 1e15, 0.5, ""), DeviceSpeed("", plan.flops_a_step / step_time.MAX_STEP_SECONDS / 5, 1.0, "")
     assert step_time.rows_that_fit(plan, fast, "fp32", 1e12) == 1000
     assert step_time.rows_that_fit(plan, slow, "fp32", 1e12) == 200
     assert 0 < step_time.rows_that_fit(plan, fast, "fp32", 1e7) < 1000
@@ -79,12 +79,12 @@ def test_a_long_step_or_a_small_memory_is_rehearsed_with_fewer_rows():
 
 def test_a_batch_has_an_example():
     plan = planned("language", tokens_per_batch=5)
-    assert step_time.rows_that_fit(plan, Device("", 1e15, 0.5, ""), "fp32", 1e12) == step_time.examples(plan) == 1
+    assert step_time.rows_that_fit(plan, DeviceSpeed("", 1e15, 0.5, ""), "fp32", 1e12) == step_time.examples_per_batch(plan) == 1
 
 
 def test_what_cannot_be_rehearsed_has_its_products_timed(monkeypatch):
-    monkeypatch.setattr(step_time, "free", lambda device: 0)
-    mine = step_time.rehearsed(planned("language"), "cpu").devices[0]
+    monkeypatch.setattr(step_time, "free_memory", lambda device: 0)
+    mine = step_time.measure_step(planned("language"), "cpu").devices[0]
     assert "assumed" in mine.basis and "fp32" in mine.name
 
 

@@ -9,15 +9,15 @@ import torch
 
 import regard
 from regard.batches.ragged import Ragged
-from regard.batches.rows import Translations
-from regard.batches.token_store import Side
+from regard.batches.rows import TranslationRows
+from regard.batches.token_store import TokenStore
 from regard.corpus.pairs import read_pairs
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.run.card import card, write_card
 from regard.run.evaluate import compare_runs, evaluate
 from regard.run.train import train
 from regard.tasks.starters.starter import starter_recipe
-from regard.training.losses import log_probabilities
+from regard.training.losses import sequence_log_probs
 
 
 def test_the_folder_holds_everything_that_follows_from_the_recipe(tiny_run):
@@ -55,8 +55,10 @@ def test_the_order_and_company_of_texts_change_nothing(tiny_run):
 def test_the_score_is_the_rescored_text(tiny_run):
     texts = tiny_run.data.valid.source[:10]
     for text, found in zip(texts, tiny_run.best(texts, length_penalty=0.0)):
-        rows = Translations(Side(Ragged.of(tiny_run.tokenizers[0].encode([text]))), Side(Ragged.of([found.tokens])))
-        rescored = float(log_probabilities(tiny_run.model, rows.batch(np.array([0]), 0, 0))[0])
+        rows = TranslationRows(
+            TokenStore(Ragged.from_rows(tiny_run.tokenizers[0].encode([text]))), TokenStore(Ragged.from_rows([found.tokens]))
+        )
+        rescored = float(sequence_log_probs(tiny_run.model, rows.batch(np.array([0]), 0, 0))[0])
         assert found.score == pytest.approx(rescored, abs=1e-3)
 
 
@@ -64,7 +66,7 @@ def test_n_best_are_distinct_and_in_order(tiny_run):
     for found in tiny_run.translate(tiny_run.data.valid.source[:5], beam=4, number=4):
         assert len({tuple(t.tokens) for t in found}) == len(found) > 1
         assert [t.score for t in found] == sorted((t.score for t in found), reverse=True)
-    with pytest.raises(Mistake, match="set --beam 3"):
+    with pytest.raises(UserError, match="set --beam 3"):
         tiny_run.translate(["x"], beam=2, number=3)
 
 
@@ -95,7 +97,7 @@ def test_the_encoder_is_looked_into_word_by_word(tiny_run):
         np.testing.assert_allclose(found.weights.sum(-1), 1, atol=1e-6)
         with torch.no_grad(), regard.watch(tiny_run.model, kinds=r"^encoder\.") as seen:
             tiny_run.model(**tiny_run.reading(text))
-        raw, pieces = seen.stack()[:, 0], [*tiny_run.tokenizers[0].words(tiny_run.ids([text])[0]), -1]
+        raw, pieces = seen.stack()[:, 0], [*tiny_run.tokenizers[0].word_ids(tiny_run.ids([text])[0]), -1]
         assert pieces.count(0) == 1, "the first word is one token"
         row = raw[..., 0, :].numpy()  # (L, H, S)
         expected = np.stack([row[..., np.array(pieces) == word].sum(-1) for word in range(len(found.source))], -1)
@@ -103,7 +105,7 @@ def test_the_encoder_is_looked_into_word_by_word(tiny_run):
 
 
 def test_a_text_longer_than_the_model_allows_is_refused(tiny_run):
-    with pytest.raises(Mistake, match=r"line 2 is \d+ tokens long, the model takes 48"):
+    with pytest.raises(UserError, match=r"line 2 is \d+ tokens long, the model takes 48"):
         tiny_run.best(["The dog sleeps.", "The dog sleeps. " * 40])
 
 
@@ -152,14 +154,14 @@ def test_a_run_interrupted_and_resumed_ends_in_the_same_bits(tiny_run, tiny_sett
 
 def test_a_folder_with_a_run_is_not_overwritten(tiny_run, tiny_settings):
     before = (tiny_run.folder / "recipe.toml").read_bytes()
-    with pytest.raises(Mistake, match="already holds a run"):
+    with pytest.raises(UserError, match="already holds a run"):
         train(tiny_settings, tiny_run.folder)
     assert (tiny_run.folder / "recipe.toml").read_bytes() == before
 
 
 def test_a_run_that_failed_before_its_first_step_is_not_in_the_way(tiny_settings, tmp_path):
     tiny_settings["train"].update(steps=2, evaluate_every=2)
-    with pytest.raises(Mistake, match="tokens long"):
+    with pytest.raises(UserError, match="tokens long"):
         train({**tiny_settings, "model": {**tiny_settings["model"], "max_length": 8}}, tmp_path / "run", device="cpu")
     assert train(tiny_settings, tmp_path / "run", device="cpu").best(["The dog sleeps."])
 
@@ -182,7 +184,7 @@ def test_a_starter_recipe_fits_the_files_and_trains(tmp_path):
 
     bilingual.write(tmp_path / "world", 300, 1, 1)
     text = starter_recipe("translate", [tmp_path / "world" / "train.en", tmp_path / "world" / "train.de"])
-    recipe = recipes.parse(text)
+    recipe = recipes.parse_recipe(text)
     sources = set(read_pairs([tmp_path / "world" / "train.en"] * 2).source)
     assert recipe.model.preset == "tiny" and recipe.data.held_out == len(sources) // 20
     quick = [
@@ -193,5 +195,5 @@ def test_a_starter_recipe_fits_the_files_and_trains(tmp_path):
         "tokens.size=200",
         "model.width=16",
     ]
-    run = train(recipes.parse(text, quick), tmp_path / "run", device="cpu")
+    run = train(recipes.parse_recipe(text, quick), tmp_path / "run", device="cpu")
     assert run.best(["The dog sleeps."])

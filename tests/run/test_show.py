@@ -11,14 +11,14 @@ from typer.testing import CliRunner
 from regard.attention.record_file import Record
 from regard.attention.watch import watch
 from regard.cli import app
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.run.train import train
-from regard.show.attention import Choice, look_of, sharpest, show
-from regard.show.beam import grown
-from regard.show.figures.tiles import maps
-from regard.show.generation import generate, show_generation
-from regard.show.neurons import ask, show_neurons
-from regard.show.recording import attended, groups
+from regard.show.attention import ViewSelection, image_attention, sharpest_layer, show_attention
+from regard.show.beam import tree_nodes
+from regard.show.figures.attention_maps import tile_attention
+from regard.show.generation import show_generation, trace_generation
+from regard.show.neurons import record_neurons, show_neurons
+from regard.show.recording import attention_maps, record_attention
 from regard.tasks.translate import Alignment
 
 SHORT = {"steps": 2, "tokens_per_batch": 512, "evaluate_every": 2, "save_every": 2, "log_every": 2}
@@ -33,7 +33,7 @@ TASKS = {
     "reader": {"task": "tag", "model": {"attention": "scaled", "width": 16}},
     "universal": {"task": "translate", "model": {"kind": "universal", **BOTH}},
     "Bahdanau": {"task": "translate", "model": {"kind": "recurrent", "width": 16, "max_length": 48}},
-    "corrupted": {"task": "corrupted", "model": {"preset": "t5-tiny", **BOTH}, "tokens": {"size": 400}},
+    "span-corruption": {"task": "span-corruption", "model": {"preset": "t5-tiny", **BOTH}, "tokens": {"size": 400}},
 }
 
 
@@ -41,39 +41,39 @@ TASKS = {
 def test_every_task_is_shown(name, tmp_path):
     base = {"data": {"world": {"number": 100, "held_out": 10}}, "tokens": {"size": 300}, "train": SHORT}
     run = train({**base, **TASKS[name]}, tmp_path / "run", device="cpu")
-    text = "The dog [MASK] ." if name in ("masked", "corrupted") else "The dog sleeps ."
-    found = groups(attended(run, text))
+    text = "The dog [MASK] ." if name in ("masked", "span-corruption") else "The dog sleeps ."
+    found = attention_maps(record_attention(run, text))
     for group in found:
         np.testing.assert_allclose(group.weights.sum(-1), 1, rtol=1e-4)
     assert "dog" in "".join("".join(group.keys) for group in found)
     for view in ("matrix", "heads", "model", "entropy", "token"):
-        choice = Choice(view, token="2")
-        assert show(run, text, choice, out=tmp_path / f"{view}.svg", terminal=True).count("\n") > 2
-        show(run, text, choice, out=tmp_path / f"{view}.html")
+        choice = ViewSelection(view, token="2")
+        assert show_attention(run, text, choice, out=tmp_path / f"{view}.svg", terminal=True).count("\n") > 2
+        show_attention(run, text, choice, out=tmp_path / f"{view}.html")
         assert (tmp_path / f"{view}.svg").stat().st_size > 2000 and "http" not in (tmp_path / f"{view}.html").read_text()[:200]
-    head, at = ask(run, text, Choice("neurons", layer=1, head=1), several=True)
+    head, at = record_neurons(run, text, ViewSelection("neurons", layer=1, head=1), several=True)
     for row, one in enumerate(head.questions):  # what is shown is what the model used
         together = torch.from_numpy(one.scores).softmax(-1).numpy()
         np.testing.assert_allclose(together, one.weights, atol=1e-6)
         np.testing.assert_allclose(one.weights, found[0].weights[0, 0, row], atol=1e-6)
-        np.testing.assert_allclose(one.bias, 0, atol=1e-4 if name != "corrupted" else 9)
+        np.testing.assert_allclose(one.bias, 0, atol=1e-4 if name != "span-corruption" else 9)
         np.testing.assert_allclose(one.sums + one.bias, one.scores.clip(one.sums + one.bias), atol=1e-9)
     assert head.questions[at].word == found[0].queries[at] and list(head.words) == list(found[0].keys)
     for ending in ("svg", "html"):
-        assert "asks" in show_neurons(run, text, Choice("neurons", token="2"), out=tmp_path / f"n.{ending}", terminal=True)
-    if name in ("gpt", "recurrent", "universal", "Bahdanau", "corrupted"):
-        steps = generate(run, text, Choice("steps", layer=1))
+        assert "asks" in show_neurons(run, text, ViewSelection("neurons", token="2"), out=tmp_path / f"n.{ending}", terminal=True)
+    if name in ("gpt", "recurrent", "universal", "Bahdanau", "span-corruption"):
+        steps = trace_generation(run, text, ViewSelection("steps", layer=1))
         np.testing.assert_allclose(steps.weights.sum(-1), 1, rtol=1e-4)
     else:
-        with pytest.raises(Mistake, match="for runs that write"):
-            generate(run, text, Choice("steps"))
+        with pytest.raises(UserError, match="for runs that write"):
+            trace_generation(run, text, ViewSelection("steps"))
     if name == "universal":
         assert [group.weights.shape[0] for group in found] == [2, 2, 2]  # steps are layers
-        head, _ = ask(run, text, Choice("neurons", layer=2, head=3), several=True)
+        head, _ = record_neurons(run, text, ViewSelection("neurons", layer=2, head=3), several=True)
         np.testing.assert_allclose([one.weights for one in head.questions], found[0].weights[1, 2], atol=1e-6)
         for one in head.questions:
             np.testing.assert_allclose(one.terms, one.query * head.keys / 2, atol=1e-9)
-        steps = generate(run, text, Choice("steps", layer=2, head=3))
+        steps = trace_generation(run, text, ViewSelection("steps", layer=2, head=3))
         np.testing.assert_allclose(steps.weights, found[0].weights[1, 2], atol=1e-6)
 
 
@@ -95,8 +95,8 @@ def test_neurons_say_where_positions_enter_and_what_is_hidden(kind, where, tmp_p
     )
     if kind == "relative":
         torch.nn.init.normal_(run.model.decoder.positions.table.weight)
-    (weights,) = groups(attended(run, "The dog sleeps ."))
-    found, at = ask(run, "The dog sleeps .", Choice("neurons", layer=2, head=3, token="3"))
+    (weights,) = attention_maps(record_attention(run, "The dog sleeps ."))
+    found, at = record_neurons(run, "The dog sleeps .", ViewSelection("neurons", layer=2, head=3, token="3"))
     (asked,) = found.questions
     assert where in found.enters and at == 0 and found.biased == ("bias" in where)
     np.testing.assert_allclose(torch.from_numpy(asked.scores).softmax(-1).numpy(), weights.weights[1, 2, 2], atol=1e-6)
@@ -114,20 +114,20 @@ def test_pictures_are_shown_patch_by_patch(tmp_path):
         {
             "task": "classify",
             "data": {"root": str(tmp_path), "train": ["set"], "valid": ["set"], "size": 12},
-            "model": {"kind": "vit", "layers": 1, "width": 16, "heads": 2, "feed_forward": 32, "patch": 4},
-            "train": {"steps": 1, "pictures_per_batch": 4, "evaluate_every": 1, "save_every": 1},
+            "model": {"kind": "vit", "layers": 1, "width": 16, "heads": 2, "feed_forward": 32, "patch_size": 4},
+            "train": {"steps": 1, "images_per_batch": 4, "evaluate_every": 1, "save_every": 1},
         },
         tmp_path / "run",
         device="cpu",
     )
-    (found,) = groups(attended(run, str(tmp_path / "set" / "above" / "1.png")))
+    (found,) = attention_maps(record_attention(run, str(tmp_path / "set" / "above" / "1.png")))
     assert list(found.keys) == ["[class]", *(f"{y},{x}" for y in (1, 2, 3) for x in (1, 2, 3))]
 
 
 def test_what_is_drawn_is_what_was_watched(tiny_run):
     """Cross-attention comes first, its queries are what was said; every kind has its own words."""
     text = tiny_run.data.valid.source[0]
-    cross, encoder, decoder = groups(attended(tiny_run, text))
+    cross, encoder, decoder = attention_maps(record_attention(tiny_run, text))
     inputs = tiny_run.reading(text)
     with torch.no_grad(), watch(tiny_run.model) as seen:
         tiny_run.model(**inputs)
@@ -139,19 +139,19 @@ def test_what_is_drawn_is_what_was_watched(tiny_run):
 def test_steps_are_those_of_the_output(tiny_run):
     """Their probabilities are the translation's, token by token; what they looked at is what was watched."""
     text = tiny_run.data.valid.source[0]
-    found, (best,) = generate(tiny_run, text, Choice("steps", layer=1, head=2)), tiny_run.best([text])
+    found, (best,) = trace_generation(tiny_run, text, ViewSelection("steps", layer=1, head=2)), tiny_run.best([text])
     assert np.log([step.probability for step in found.steps]).sum() == pytest.approx(best.log_probability, abs=1e-3)
-    cross, _, decoder = groups(attended(tiny_run, text))
+    cross, _, decoder = attention_maps(record_attention(tiny_run, text))
     assert [step.word for step in found.steps] == list(cross.queries) and found.own is None
     np.testing.assert_allclose(found.weights, cross.weights[0, 1], atol=1e-6)
-    before = generate(tiny_run, text, Choice("steps", kind="decoder", layer=2))
+    before = trace_generation(tiny_run, text, ViewSelection("steps", kind="decoder", layer=2))
     np.testing.assert_allclose(before.weights, decoder.weights[1].mean(0), atol=1e-6)
     assert before.own == 1 and before.keys[1:] == [step.word for step in found.steps[:-1]]
     for step in found.steps:
         assert len(step.others) == 5 and step.word not in [word for word, _ in step.others if word]
         assert sum(p for _, p in step.others) + step.probability <= 1 + 1e-5
-    with pytest.raises(Mistake, match="use cross or decoder"):
-        generate(tiny_run, text, Choice("steps", kind="encoder"))
+    with pytest.raises(UserError, match="use cross or decoder"):
+        trace_generation(tiny_run, text, ViewSelection("steps", kind="encoder"))
 
 
 def test_steps_of_a_language_model_look_at_what_is_before(tmp_path):
@@ -166,7 +166,10 @@ def test_steps_of_a_language_model_look_at_what_is_before(tmp_path):
         tmp_path / "run",
         device="cpu",
     )
-    found, (text,) = generate(run, "The dog", Choice("steps"), max_tokens=9), run.generate(["The dog"], max_tokens=9)
+    found, (text,) = (
+        trace_generation(run, "The dog", ViewSelection("steps"), max_tokens=9),
+        run.generate(["The dog"], max_tokens=9),
+    )
     total = np.log([step.probability for step in found.steps]).sum()
     assert total == pytest.approx(text.score, abs=1e-3) or len(text.tokens) == 9
     begun = len(run.begun(["The dog"])[0])
@@ -174,39 +177,41 @@ def test_steps_of_a_language_model_look_at_what_is_before(tmp_path):
     for number, row in enumerate(found.weights):
         assert row[begun + number :].max(initial=0) == 0 and row.sum() == pytest.approx(1, abs=1e-4)
     for ending in ("svg", "png", "pdf", "html"):
-        show_generation(run, "The dog", Choice("steps", token="3"), max_tokens=9, out=tmp_path / f"a.{ending}", terminal=True)
+        show_generation(
+            run, "The dog", ViewSelection("steps", token="3"), max_tokens=9, out=tmp_path / f"a.{ending}", terminal=True
+        )
         assert (tmp_path / f"a.{ending}").stat().st_size > 2000
 
 
 def test_a_record_is_drawn_as_what_it_was_made_of(tiny_run, tmp_path):
     text = tiny_run.data.valid.source[0]
-    show(tiny_run, text, Choice("model"), out=tmp_path / "a.svg", keep=tmp_path / "a.attn")
+    show_attention(tiny_run, text, ViewSelection("model"), out=tmp_path / "a.svg", keep=tmp_path / "a.attn")
     record = Record.read(tmp_path / "a.attn")
-    show(record, None, Choice("model"), out=tmp_path / "b.svg")
+    show_attention(record, None, ViewSelection("model"), out=tmp_path / "b.svg")
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
     text = "The dog sleeps . " * 5
-    small = groups(attended(tiny_run, text, budget="24KB"))  # blocks: what is drawn is coarser, not wrong
-    whole = groups(attended(tiny_run, text))
+    small = attention_maps(record_attention(tiny_run, text, budget="24KB"))  # blocks: what is drawn is coarser, not wrong
+    whole = attention_maps(record_attention(tiny_run, text))
     assert any("tiles of" in group.note and group.tile > 1 for group in small)
     for one, other in zip(small, whole):
         np.testing.assert_allclose(one.weights.sum(-1), 1, rtol=1e-3)
         assert one.tile == 1 or one.keys[1] == f"{one.tile + 1} {other.keys[one.tile]}…"
-    with pytest.raises(Mistake, match="no weights to draw"):
-        groups(attended(tiny_run, text, budget="4B"))
+    with pytest.raises(UserError, match="no weights to draw"):
+        attention_maps(record_attention(tiny_run, text, budget="4B"))
 
 
 def test_a_tree_ends_in_what_the_search_says(tiny_run):
     from regard.batches.ragged import Ragged
-    from regard.batches.rows import read
+    from regard.batches.rows import encoder_inputs
     from regard.decoding.beam import beam_search
 
     text, steps = tiny_run.data.valid.source[0], []
-    inputs = read(Ragged.of(tiny_run.ids([text])), tiny_run.marks)
-    search = dict(beam=3, alpha=0.6, marks=tiny_run.marks, number=3)
+    inputs = encoder_inputs(Ragged.from_rows(tiny_run.ids([text])), tiny_run.special_tokens)
+    search = dict(beam=3, alpha=0.6, special_tokens=tiny_run.special_tokens, number=3)
     asked = (tiny_run.model, (inputs["source"], inputs["lengths"]), torch.tensor([20]))
-    (found,) = beam_search(*asked, **search, report=steps.append)
+    (found,) = beam_search(*asked, **search, on_step=steps.append)
     assert (found,) == tuple(beam_search(*asked, **search))  # telling changes nothing
-    nodes = grown(tiny_run, steps, found[0].tokens, 0.6)
+    nodes = tree_nodes(tiny_run, steps, found[0].tokens, 0.6)
     ended = sorted((node.score for node in nodes if node.score is not None), reverse=True)
     np.testing.assert_allclose(ended[: len(found)], [one.score for one in found], rtol=1e-5)
     assert sum(node.best for node in nodes) == len(found[0].tokens) + 1
@@ -236,7 +241,7 @@ def test_a_tree_ends_in_what_the_search_says(tiny_run):
 def test_what_cannot_be_shown_is_said(tiny_run, words, said, tmp_path):
     where = [] if "--out" in words else ["--terminal"]
     result = CliRunner().invoke(app, ["show", str(tiny_run.folder), "The dog sleeps .", *words, *where])
-    assert isinstance(result.exception, Mistake) and said in str(result.exception)
+    assert isinstance(result.exception, UserError) and said in str(result.exception)
 
 
 def test_the_command_draws_every_view(tiny_run, tmp_path):
@@ -251,7 +256,7 @@ def test_the_command_draws_every_view(tiny_run, tmp_path):
             run(tiny_run.folder, text, "--view", view, "--out", tmp_path / f"{view}.{ending}")
             assert (tmp_path / f"{view}.{ending}").stat().st_size > 1000
     assert "self-attention of the encoder" in run(tiny_run.folder, text, "--kind", "encoder", "--save", tmp_path / "a.attn")
-    with pytest.raises(Mistake, match="give the run and the text"):
+    with pytest.raises(UserError, match="give the run and the text"):
         run(tmp_path / "a.attn", "--view", "neurons", "--terminal")
     assert "looks at" in run(tmp_path / "a.attn", "--view", "token", "--token", 1, "--terminal")
     assert "►" in run(tiny_run.folder, text, "--view", "beam", "--terminal")
@@ -259,7 +264,7 @@ def test_the_command_draws_every_view(tiny_run, tmp_path):
     assert "32 components of 49 positions" in run(tiny_run.folder, "--positions", "--out", tmp_path / "p.html")
 
 
-@pytest.mark.parametrize("name", ["classify", "contrast", "caption", "lstm"])
+@pytest.mark.parametrize("name", ["classify", "contrastive", "caption", "lstm"])
 def test_where_in_a_picture_it_looked(sighted, picture, tmp_path, name):
     """As many tiles as layers or words; every other view of a run that reads pictures is there too."""
     run = sighted[name]
@@ -271,8 +276,8 @@ def test_where_in_a_picture_it_looked(sighted, picture, tmp_path, name):
             words = run.caption([picture])[0][0].text.split() if name in ("caption", "lstm") else ["layer 1"]
             drawn = Path(f"{out}.svg").read_text()
             assert drawn.count("<image") == 1 + len(words) and all(f">{word[:8]}" in drawn for word in words)
-    assert "4,4" in " ".join(groups(attended(run, picture))[0].keys)
-    with pytest.raises(Mistake, match="there are 1 to 1"):
+    assert "4,4" in " ".join(attention_maps(record_attention(run, picture))[0].keys)
+    with pytest.raises(UserError, match="there are 1 to 1"):
         CliRunner().invoke(
             app, ["show", str(run.folder), picture, "--layer", "2", "--out", str(tmp_path / "b.svg")], catch_exceptions=False
         )
@@ -282,15 +287,17 @@ def test_what_is_lit_is_where_the_class_token_looked(sighted, picture):
     run = sighted["classify"]
     with torch.no_grad(), watch(run.model) as seen:
         run.read(run.reading(picture))
-    np.testing.assert_allclose(look_of(run, picture).heads.reshape(1, 2, 16), seen.stack()[:, 0, :, 0, 1:].numpy(), rtol=1e-6)
+    np.testing.assert_allclose(
+        image_attention(run, picture).heads.reshape(1, 2, 16), seen.stack()[:, 0, :, 0, 1:].numpy(), rtol=1e-6
+    )
 
 
 def test_a_text_that_clip_reads_is_shown_as_one(sighted, tmp_path):
-    (found,) = groups(attended(sighted["contrast"], "a red circle"))
+    (found,) = attention_maps(record_attention(sighted["contrastive"], "a red circle"))
     assert list(found.keys)[1:4] == ["a", "red", "circle"]
-    assert "self-attention" in show(sighted["contrast"], "a red circle", out=tmp_path / "a.svg")
-    with pytest.raises(Mistake, match="no picture at"):
-        attended(sighted["contrast"], "nowhere.png")
+    assert "self-attention" in show_attention(sighted["contrastive"], "a red circle", out=tmp_path / "a.svg")
+    with pytest.raises(UserError, match="no picture at"):
+        record_attention(sighted["contrastive"], "nowhere.png")
 
 
 @pytest.mark.parametrize("sharp", [0, 1, 2])
@@ -298,4 +305,4 @@ def test_the_sharpest_layer_is_the_one_that_looks_at_one_place(sharp):
     weights = np.full((3, 2, 4, 4), 0.25)
     weights[sharp] = np.eye(4)
     words = list("abcd")
-    assert sharpest(maps("", weights, words, words)) == Alignment(words, words, weights).sharpest() == sharp
+    assert sharpest_layer(tile_attention("", weights, words, words)) == Alignment(words, words, weights).sharpest() == sharp

@@ -11,13 +11,13 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from typer.testing import CliRunner
 
 import regard
-from regard.batches.batches import in_order
+from regard.batches.batches import sequential_batches
 from regard.cli import app
-from regard.corpus.examples import Tagged
-from regard.errors import Mistake
+from regard.corpus.examples import TaggedSentences
+from regard.errors import UserError
 from regard.run.evaluate import compare_runs, evaluate
 from regard.run.train import train
-from regard.tokens.special import NO_MARK
+from regard.tokens.special_tokens import NO_TOKEN
 
 BASE = {
     "data": {"world": {"number": 500, "held_out": 60}},
@@ -47,7 +47,7 @@ TASKS = {
         "masking": {"whole_words": True, "next_sentence": True},
     },
     "encoder": {"task": "tag", "model": STACK},
-    "corrupted": {
+    "span-corruption": {
         "model": {"preset": "t5-tiny", "encoder_layers": 1, "decoder_layers": 1, "heads": 4, "feed_forward": 96},
         "tokens": {"size": 500},
     },
@@ -84,7 +84,7 @@ def test_each_learns_more_than_guessing(runs):
     assert scores["gpt"]["perplexity"].high < runs["gpt"].tokenizers[0].size / 4
     assert scores["masked"]["perplexity"].high < runs["masked"].tokenizers[0].size / 2
     assert scores["encoder"]["accuracy"].low > 50
-    assert scores["corrupted"]["perplexity"].high < runs["corrupted"].tokenizers[0].size / 20
+    assert scores["span-corruption"]["perplexity"].high < runs["span-corruption"].tokenizers[0].size / 20
 
 
 def test_pairs_are_read_as_two_texts(tmp_path):
@@ -99,7 +99,7 @@ def test_pairs_are_read_as_two_texts(tmp_path):
         "world": None,
         "label": 0,
         "text": 1,
-        "second": 2,
+        "text_pair": 2,
     }
     wanted = settings("classify", data=data)
     wanted["model"] = {**STACK, "width": 48, "segments": 2, "max_length": 24}
@@ -107,9 +107,9 @@ def test_pairs_are_read_as_two_texts(tmp_path):
     assert evaluate(run)[0].scores["accuracy"].low > 90
     assert [found[0].label for found in run.classify(["3 yes\tno 1", "3 no\tyes 1"])] == ["1", "0"]
     assert run.classify(["a " * 50 + "\tb"]), "cut where it is too long"
-    with pytest.raises(Mistake, match="line 2 has 1 texts; this run judges pairs"):
+    with pytest.raises(UserError, match="line 2 has 1 texts; this run judges pairs"):
         run.classify(["a\tb", "alone"])
-    with pytest.raises(Mistake, match=r"pairs are read by model\.kind = 'transformer'"):
+    with pytest.raises(UserError, match=r"pairs are read by model\.kind = 'transformer'"):
         train(settings("classify", data=data), tmp_path / "other", device="cpu")
 
 
@@ -125,7 +125,7 @@ def test_numbers_are_learned_and_said_on_their_own_scale(tmp_path, model):
     assert abs(low - 100) < 12 and abs(high - 140) < 12
     assert set(json.loads(said("classify", run.folder, "good", "--json")[0])) == {"score"}
     (tmp_path / "valid.tsv").write_text("a film\tgood\n")
-    with pytest.raises(Mistake, match=r"valid.tsv:1 has 'good' where a number should be"):
+    with pytest.raises(UserError, match=r"valid.tsv:1 has 'good' where a number should be"):
         train(settings("regress", data=data), tmp_path / "other", device="cpu")
 
 
@@ -182,7 +182,7 @@ def test_words_have_vectors_in_every_layer(runs, name):
     if run.recipe.model.kind != "transformer":  # whose layer 0 has the positions in it
         assert np.allclose(layers[0].vectors[0], layers[0].vectors[3]), "layer 0 is static: a word is the same everywhere"
     assert not np.allclose(layers[1].vectors[0], layers[1].vectors[3]), "layer 1 knows the sentence"
-    with pytest.raises(Mistake, match="--layer 9: there are layers 0"):
+    with pytest.raises(UserError, match="--layer 9: there are layers 0"):
         run.embed([text], layer=9)
 
 
@@ -194,7 +194,7 @@ def test_the_command_line_speaks_the_promised_forms(runs):
     assert found["tokens"] == text.split() and len(found["labels"]) == len(found["tokens"])
     found = json.loads(said("generate", runs["language"].folder, "Der", "--json", "--max-tokens", 5)[0])
     assert set(found) == {"text", "score"} and found["text"].startswith("Der") and found["score"] < 0
-    for name in ("masked", "corrupted"):
+    for name in ("masked", "span-corruption"):
         found = json.loads(said("fill", runs[name].folder, "The [MASK] sees the <mask>.", "--json", "-n", 3)[0])
         assert "[MASK]" not in found["text"] and "<mask>" not in found["text"]
         assert [len(place) for place in found["candidates"]] == [3, 3]
@@ -215,7 +215,7 @@ def test_the_command_line_speaks_the_promised_forms(runs):
     ],
 )
 def test_a_run_says_what_it_cannot_do(runs, verb, name, message):
-    with pytest.raises(Mistake, match=message):
+    with pytest.raises(UserError, match=message):
         said(verb, runs[name].folder, "text")
 
 
@@ -223,14 +223,14 @@ def test_homonyms_are_drawn(runs, tmp_path):
     texts = ["the dog sees the cat", "the cat sleeps"]
     lines = said("embed", runs["elmo"].folder, *texts, "--words", "cat,dog", "--out", tmp_path / "a.svg")
     assert len(lines) == 3 and (tmp_path / "a.svg").read_text().startswith("<?xml")
-    with pytest.raises(Mistake, match="found 0 times"):
+    with pytest.raises(UserError, match="found 0 times"):
         said("embed", runs["elmo"].folder, "the dog", "--words", "unicorn", "--out", tmp_path / "a.svg")
 
 
 def test_runs_of_one_task_are_compared_and_of_two_are_not(runs):
     (rows,) = compare_runs([runs["classify"], runs["classify"]]).values()
     assert rows[1]["p_value"] == 1.0
-    with pytest.raises(Mistake, match="nothing to compare"):
+    with pytest.raises(UserError, match="nothing to compare"):
         compare_runs([runs["classify"], runs["tag"]])
 
 
@@ -267,7 +267,7 @@ def test_a_classifier_begins_from_a_masked_model(runs, tmp_path, pool):
             "evaluate_every": 1,
             "optimizer": {"learning_rate": 1e-9},
             "schedule": {"warmup_steps": 0},
-            "begin": {"run": str(pretrained.folder), "parts": ["encoder."]},
+            "init_from": {"run": str(pretrained.folder), "modules": ["encoder."]},
         },
     }
     wanted = settings("classify", **change)
@@ -279,23 +279,25 @@ def test_a_classifier_begins_from_a_masked_model(runs, tmp_path, pool):
 
 
 def test_what_is_frozen_stays_as_it_was(runs, tmp_path):
-    begin = {"run": str(runs["masked"].folder), "parts": ["encoder."]}
-    wanted = settings("classify", train={"steps": 4, "evaluate_every": 4, "begin": begin, "freeze": ["encoder.words"]})
+    begin = {"run": str(runs["masked"].folder), "modules": ["encoder."]}
+    wanted = settings(
+        "classify", train={"steps": 4, "evaluate_every": 4, "init_from": begin, "freeze": ["encoder.token_embedding"]}
+    )
     wanted["model"] = {**STACK, "width": 48, "segments": 2, "max_length": 48}
     run = train(wanted, tmp_path / "run", device="cpu")
     theirs, mine = runs["masked"].model.encoder, run.model.encoder
-    assert (mine.words.weight == theirs.words.weight).all()
+    assert (mine.token_embedding.weight == theirs.token_embedding.weight).all()
     one, other = (encoder.stack.blocks[0].feed_forward.inner.weight for encoder in (theirs, mine))
     assert not (one == other).all()
     wanted["train"]["freeze"] = ["decoder"]
-    with pytest.raises(Mistake, match="no weights named 'decoder'; it has encoder, output"):
+    with pytest.raises(UserError, match="no weights named 'decoder'; it has encoder, output"):
         train(wanted, tmp_path / "other", device="cpu")
 
 
 def test_features_that_are_not_there(runs, tmp_path):
-    with pytest.raises(Mistake, match="is not a finished run folder"):
+    with pytest.raises(UserError, match="is not a finished run folder"):
         train(settings("classify", model={"features": {"run": str(tmp_path)}}), tmp_path / "run", device="cpu")
-    with pytest.raises(Mistake, match="has layers 0 to 2, or 'mix'"):
+    with pytest.raises(UserError, match="has layers 0 to 2, or 'mix'"):
         features = {"run": str(runs["elmo"].folder), "layer": 7}
         train(settings("classify", model={"features": features}), tmp_path / "run", device="cpu")
 
@@ -307,7 +309,7 @@ def test_word_vectors_are_where_training_begins(tmp_path, frozen):
     vectors = {"file": str(tmp_path / "v.txt"), "frozen": frozen}
     change = {"model": {"vectors": vectors}, "train": {"steps": 3, "evaluate_every": 3}}
     run = train(settings("classify", **change), tmp_path / "run", device="cpu")
-    table, words = run.model.words.weight, run.tokenizers[0]
+    table, words = run.model.token_embedding.weight, run.tokenizers[0]
     (the,) = words.encode(["the"])[0]
     assert bool((table[the] == 5).all()) == frozen and abs(table[the].mean().item() - 5) < 0.2
 
@@ -351,10 +353,10 @@ def test_a_starter_recipe_of_every_task_trains(task, lines, tmp_path):
 def test_a_classifier_is_scored_by_accuracy_f1_and_mcc(tmp_path, positive, average):
     for name in ("train", "valid"):
         (tmp_path / f"{name}.tsv").write_text("".join(f"{'yes' if i % 3 else 'no'} {i}\t{'ab'[i % 3 > 0]}\n" for i in range(60)))
-    data = {"root": str(tmp_path), "train": ["train.tsv"], "valid": ["valid.tsv"], "world": None, "positive": positive}
+    data = {"root": str(tmp_path), "train": ["train.tsv"], "valid": ["valid.tsv"], "world": None, "positive_label": positive}
     short = settings("classify", data=data, train={"steps": 4, "evaluate_every": 4})
     if average is None:
-        with pytest.raises(Mistake, match=r"data.positive = 'x' is none of the labels: a, b"):
+        with pytest.raises(UserError, match=r"data.positive_label = 'x' is none of the labels: a, b"):
             train(short, tmp_path / "run", device="cpu")
         return
     run = train(short, tmp_path / "run", device="cpu")
@@ -371,21 +373,21 @@ def test_a_label_that_was_never_trained_on_is_named(tmp_path):
     for name, labels in (("train", "ab"), ("valid", "ac")):
         (tmp_path / f"{name}.tsv").write_text("".join(f"text {i}\t{label}\n" for i, label in enumerate(labels * 5)))
     data = {"root": str(tmp_path), "train": ["train.tsv"], "valid": ["valid.tsv"], "world": None}
-    with pytest.raises(Mistake, match=r"valid.tsv:2 has the label 'c', which is not in the training data \(a, b\)"):
+    with pytest.raises(UserError, match=r"valid.tsv:2 has the label 'c', which is not in the training data \(a, b\)"):
         train(settings("classify", data=data), tmp_path / "run", device="cpu")
 
 
 def test_the_next_sentence_costs_as_much_as_the_words_usually_hidden(runs):
     run = runs["masked"]
-    batch = next(in_order(run.encode(run.data.valid), 512))
+    batch = next(sequential_batches(run.encode(run.data.valid), 512))
     run.model(**batch.inputs)
     surprise = torch.nn.functional.cross_entropy(run.model.followed, batch.inputs["follows"], reduction="none")
     expected = (0.15 * batch.inputs["lengths"] * surprise).sum()
-    assert run.model.penalty(batch).item() == pytest.approx(expected.item(), rel=1e-5) and expected > 0
+    assert run.model.auxiliary_loss(batch).item() == pytest.approx(expected.item(), rel=1e-5) and expected > 0
 
 
 def test_a_tag_that_was_never_trained_on_is_not_asked_for(runs):
-    rows = runs["tag"].encode(Tagged([["the", "dog"]], [["der", "zzz"]]))
+    rows = runs["tag"].encode(TaggedSentences([["the", "dog"]], [["der", "zzz"]]))
     assert rows.batch(np.array([0]), 0, 0).label_count() == 1
 
 
@@ -397,10 +399,12 @@ def test_validation_sentences_are_taken_all_through_the_set(tiny_run, monkeypatc
     assert seen == [(valid.source[::4], 1)]
 
 
-def somebodys_tokenizer(path, marks):
+def somebodys_tokenizer(path, special_tokens):
     library = Tokenizer(models.BPE())
     library.pre_tokenizer, library.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=marks, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=special_tokens, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
     library.train_from_iterator(["the dog sees it", "a cat saw the dog"], trainer)
     library.save(str(path))
 
@@ -409,17 +413,17 @@ def test_a_language_model_speaks_somebody_elses_tokens(tmp_path):
     somebodys_tokenizer(tmp_path / "gpt2.json", ["<|endoftext|>"])
     run = train(settings("gpt", tokens={"file": str(tmp_path / "gpt2.json")}, train={"steps": 2}), tmp_path / "run", device="cpu")
     end = run.tokenizers[0].library.token_to_id("<|endoftext|>")
-    assert (run.marks.begin, run.marks.end) == (NO_MARK, end) and run.tokenizers[0].size < 400
+    assert (run.special_tokens.bos, run.special_tokens.eos) == (NO_TOKEN, end) and run.tokenizers[0].size < 400
     again = regard.load(tmp_path / "run", device="cpu")
     assert run.generate(["the dog"], max_tokens=3) == again.generate(["the dog"], max_tokens=3)
 
 
 def test_a_vocabulary_without_the_marks_a_task_needs_is_refused(tmp_path):
     somebodys_tokenizer(tmp_path / "none.json", ["<|odd|>"])
-    with pytest.raises(Mistake, match="no token that ends a text"):
+    with pytest.raises(UserError, match="no token that ends a text"):
         train(settings("gpt", tokens={"file": str(tmp_path / "none.json")}), tmp_path / "a", device="cpu")
     somebodys_tokenizer(tmp_path / "gpt2.json", ["<|endoftext|>"])
-    with pytest.raises(Mistake, match="to hide words behind"):
+    with pytest.raises(UserError, match="to hide words behind"):
         train(settings("masked", tokens={"file": str(tmp_path / "gpt2.json")}), tmp_path / "b", device="cpu")
-    with pytest.raises(Mistake, match="begins an output"):
+    with pytest.raises(UserError, match="begins an output"):
         train(settings("translate", tokens={"file": str(tmp_path / "gpt2.json")}), tmp_path / "c", device="cpu")

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 import regard
 from regard.cli import app
-from regard.corpus.examples import Tasks
-from regard.errors import Mistake
-from regard.recipe import build, parse
+from regard.corpus.examples import TaskMixture
+from regard.errors import UserError
+from regard.recipe import build_recipe, parse_recipe
 from regard.run.evaluate import compare_runs, evaluate
 from regard.run.train import train
 
@@ -156,14 +156,14 @@ def test_labels_have_the_probabilities_of_being_said(run):
     assert [found[0].label for found in judged] == ["glad news", "sad news", "glad news"] and judged == run.classify(texts)
     assert [found.text for found in run.best(run.prefixed(texts, "mood"))] == [found[0].label for found in judged]
     (source,), (alone,) = run.ids(run.prefixed(texts[:1], "mood")), run.classify(texts[:1])
-    marks, log_p = run.marks, {}
+    marks, log_p = run.special_tokens, {}
     for label in run.words["mood"]:
         ids = run.tokenizers[1].encode([label])[0]
         with torch.no_grad():
             logits = run.model(
-                torch.tensor([[*source, marks.end]]), torch.tensor([len(source) + 1]), torch.tensor([[marks.begin, *ids]])
+                torch.tensor([[*source, marks.eos]]), torch.tensor([len(source) + 1]), torch.tensor([[marks.bos, *ids]])
             )[0].log_softmax(-1)
-        log_p[label] = sum(float(logits[i, token]) for i, token in enumerate([*ids, marks.end]))
+        log_p[label] = sum(float(logits[i, token]) for i, token in enumerate([*ids, marks.eos]))
     total = sum(np.exp(value) for value in log_p.values())
     for one, other in zip(alone, judged[0]):
         assert one.probability == pytest.approx(np.exp(log_p[one.label]) / total, abs=1e-5)
@@ -182,7 +182,7 @@ def test_somebodys_files_are_scored_as_a_task(run, tmp_path):
     (result,) = evaluate(run, **given, task="mood", save=False)
     assert result.examples.target == ["glad news", "sad news"]
     assert [result.name for result in evaluate(run, task="gist", save=False)] == ["gist/valid"]
-    with pytest.raises(Mistake, match="say for which task these files are: --task english or german or mood"):
+    with pytest.raises(UserError, match="say for which task these files are: --task english or german or mood"):
         evaluate(run, **given)
 
 
@@ -197,13 +197,13 @@ def test_somebodys_files_are_scored_as_a_task(run, tmp_path):
     ],
 )
 def test_what_it_cannot_do_is_said(run, words, message):
-    with pytest.raises(Mistake, match=message):
+    with pytest.raises(UserError, match=message):
         said(words[0], run.folder, *words[1:])
 
 
 def test_other_runs_have_one_task(tiny_run):
     for verb in ("translate", "evaluate"):
-        with pytest.raises(Mistake, match=r"--task mood: .* translates, and has no other task; leave it out"):
+        with pytest.raises(UserError, match=r"--task mood: .* translates, and has no other task; leave it out"):
             said(verb, tiny_run.folder, *([] if verb == "evaluate" else ["a text"]), "--task", "mood")
 
 
@@ -269,7 +269,7 @@ def test_worlds_have_tasks_too(tmp_path):
         decode={"beam": 1, "max_tokens": 8},
     )
     run = train(wanted, tmp_path / "run", device="cpu")
-    assert isinstance(run.data.valid, Tasks) and list(run.data.tests) == ["german/test", "english/test", "it/test"]
+    assert isinstance(run.data.valid, TaskMixture) and list(run.data.tests) == ["german/test", "english/test", "it/test"]
     german, english, it = run.data.valid.parts.values()
     assert german.source[0].removeprefix("to German: ") == english.target[0]
     assert english.source[0].removeprefix("to English: ") == german.target[0]
@@ -282,7 +282,7 @@ def test_worlds_have_tasks_too(tmp_path):
 
 def test_algorithms_are_tasks_scored_exactly(tmp_path):
     world = {"kind": "addition", "number": 50, "held_out": 10, "longest": 2, "tests": [2, 3]}
-    data = build(recipe(tmp_path, data={"tasks": {"add": {"prefix": "add: ", "kind": "translate", "world": world}}})).data
+    data = build_recipe(recipe(tmp_path, data={"tasks": {"add": {"prefix": "add: ", "kind": "translate", "world": world}}})).data
     from regard.corpus.dataset import read_dataset
 
     assert list(read_dataset(data, train=False).tests) == ["add/length 2", "add/length 3"]
@@ -306,7 +306,7 @@ def test_algorithms_are_tasks_scored_exactly(tmp_path):
 def test_mistakes_in_the_files_are_named(files, tmp_path, name, change, message):
     wanted = recipe(files, tokens={"lowercase": True})
     wanted["data"]["tasks"][name] |= change
-    with pytest.raises(Mistake, match=message):
+    with pytest.raises(UserError, match=message):
         train(wanted, tmp_path / "run", device="cpu")
 
 
@@ -340,20 +340,20 @@ def test_mistakes_in_the_recipe_name_the_task_the_setting_and_the_cure(tmp_path,
         wanted["data"] |= change
     else:
         wanted["data"]["tasks"][name] = {**wanted["data"]["tasks"].get(name, {}), **change}
-    with pytest.raises(Mistake, match=message) as caught:
-        build(wanted)
+    with pytest.raises(UserError, match=message) as caught:
+        build_recipe(wanted)
     assert "\n" not in str(caught.value)
 
 
 def test_the_recipe_in_the_documents_is_one():
     page = (Path(__file__).parents[2] / "docs" / "text-to-text.md").read_text(encoding="utf-8")
-    wanted = parse(page.split("```toml")[1].split("```")[0])
+    wanted = parse_recipe(page.split("```toml")[1].split("```")[0])
     assert {task.kind for task in wanted.data.tasks.values()} == {"translate", "classify", "summarise", "regress"}
 
 
 def test_settings_written_are_settings_again(files):
-    wanted = build(recipe(files, data={"mixing": 2.5, "limit": 100}))
-    assert parse(wanted.to_toml()) == wanted and wanted.data.temperature == 2.5
+    wanted = build_recipe(recipe(files, data={"mixing": 2.5, "limit": 100}))
+    assert parse_recipe(wanted.to_toml()) == wanted and wanted.data.temperature == 2.5
     assert wanted.data.tasks["gist"].too_long == "truncate" and wanted.data.tasks["english"].too_long == "error"
 
 
@@ -383,5 +383,5 @@ def test_a_starter_recipe_of_several_tasks_trains(files, tmp_path):
         ([], "name your data"),
         (["--data", files / "mood.tsv"] * 2, "two of the files would be the task 'mood'"),
     ):
-        with pytest.raises(Mistake, match=message):
+        with pytest.raises(UserError, match=message):
             said("new", "text-to-text", *wrong)

@@ -6,11 +6,11 @@ import pytest
 from typer.testing import CliRunner
 
 from regard.cli import app
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.explain.head_report import explain_heads
-from regard.explain.text_queries import read_set
+from regard.explain.text_outputs import load_examples
 from regard.run.evaluate import evaluate
-from regard.scoring import alignment_error, format_moses, links
+from regard.scoring import alignment_error, argmax_links, format_moses
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def said(*words):
 
 
 def test_a_files_alignment_is_that_of_the_world_it_came_from(tiny_run, files):
-    found = read_set(tiny_run, str(files / "a.en"), files / "a.de", files / "a.align")
+    found = load_examples(tiny_run, str(files / "a.en"), files / "a.de", files / "a.align")
     known = tiny_run.data.tests["test"].gold[:12]
     assert [(pair.source, set(pair.alignment), pair.pronouns) for pair in found.gold] == [
         (pair.source, set(pair.alignment), ()) for pair in known
@@ -55,12 +55,12 @@ def test_evaluate_scores_it_by_the_head_that_other_sentences_chose(tiny_run, fil
     truth = [set(pair.alignment) for pair in known]
 
     def error(head, part):
-        return alignment_error([links(one.weights[head]) for one in found[part]], truth[part], samples=5).score
+        return alignment_error([argmax_links(one.weights[head]) for one in found[part]], truth[part], samples=5).score
 
     heads = [(layer, head) for layer in range(2) for head in range(2)]
     even, odd = slice(0, None, 2), slice(1, None, 2)
     chosen = [min(heads, key=lambda head: error(head, half)) for half in (odd, even)]
-    read = [links(one.weights[chosen[i % 2]]) for i, one in enumerate(found)]
+    read = [argmax_links(one.weights[chosen[i % 2]]) for i, one in enumerate(found)]
     assert result.scores["alignment_error"].score == pytest.approx(alignment_error(read, truth).score)
 
 
@@ -100,9 +100,9 @@ def test_the_command_line_takes_it(tiny_run, files):
     assert "alignment" in told["scores"]["attention"]
     lines = zip(*((files / f"a.{name}").read_text().split("\n") for name in ("en", "de")))
     (files / "a.tsv").write_text("\n".join("\t".join(line) if line[0] else "" for line in lines))
-    table = read_set(tiny_run, str(files / "a.tsv"), None, files / "a.align")
+    table = load_examples(tiny_run, str(files / "a.tsv"), None, files / "a.align")
     assert len(table) == 12
-    assert table.gold == read_set(tiny_run, str(files / "a.en"), files / "a.de", files / "a.align").gold
+    assert table.gold == load_examples(tiny_run, str(files / "a.en"), files / "a.de", files / "a.align").gold
 
 
 def test_words_are_counted_in_the_text_and_not_in_what_is_known_of_it(tiny_run, tmp_path):
@@ -128,8 +128,8 @@ def test_words_are_counted_in_the_text_and_not_in_what_is_known_of_it(tiny_run, 
 def test_broken_alignments_are_named_by_their_line(tiny_run, files, change, message):
     lines = (files / "a.align").read_text().splitlines()
     (files / "a.align").write_text("\n".join(change(lines)) + "\n")
-    with pytest.raises(Mistake, match=message) as mistake:
-        read_set(tiny_run, str(files / "a.en"), files / "a.de", files / "a.align")
+    with pytest.raises(UserError, match=message) as mistake:
+        load_examples(tiny_run, str(files / "a.en"), files / "a.de", files / "a.align")
     assert "\n" not in str(mistake.value)
 
 
@@ -145,5 +145,5 @@ def test_broken_alignments_are_named_by_their_line(tiny_run, files, change, mess
 )
 def test_gold_needs_a_text_and_its_translation(tiny_run, files, monkeypatch, words):
     monkeypatch.chdir(files)
-    with pytest.raises(Mistake):
+    with pytest.raises(UserError):
         said(*(tiny_run.folder if word == "RUN" else word for word in words))

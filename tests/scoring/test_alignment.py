@@ -5,15 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.scoring.alignment import (
     alignment_error,
+    argmax_links,
     best_head,
     format_moses,
-    links,
     merge_words,
     parse_moses,
-    uniform_error,
+    uniform_alignment_error,
 )
 
 alignments = st.sets(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=12)
@@ -28,7 +28,7 @@ def test_moses_text_and_links_are_each_others_inverse(pairs):
 
 @pytest.mark.parametrize("text", ["0-0 1:2", "0", "1-", "0?", "0P1", "0-1p", "-1-2", "a-b", "0-0-0", "²-1"])
 def test_a_broken_link_is_named_with_its_place(text):
-    with pytest.raises(Mistake, match=r"^gold\.txt:7: '.*' is not a link") as error:
+    with pytest.raises(UserError, match=r"^gold\.txt:7: '.*' is not a link") as error:
         parse_moses(text, "gold.txt:7")
     assert "\n" not in str(error.value)
 
@@ -86,7 +86,7 @@ def test_the_interval_of_the_error_holds_it_and_shrinks():
 
 @pytest.mark.parametrize(("a", "g", "words"), [([set()], [], "1 alignments but 0 gold"), ([], [], "empty")])
 def test_sets_that_do_not_match_are_refused(a, g, words):
-    with pytest.raises(Mistake, match=words):
+    with pytest.raises(UserError, match=words):
         alignment_error(a, g)
 
 
@@ -131,12 +131,12 @@ def test_a_word_that_looked_only_at_special_tokens_has_no_row_and_no_link():
     weights = np.array([[0.0, 0.0, 1.0], [0.1, 0.3, 0.6], [0.5, 0.5, 0.0]])  # <s> at source 2, </s> at target 2
     merged = merge_words(weights, [0, 1, -1], [0, 1, -1])
     np.testing.assert_allclose(merged, [[0, 0], [0.25, 0.75]])
-    assert links(merged) == {(1, 1)}
+    assert argmax_links(merged) == {(1, 1)}
 
 
 def test_links_take_the_most_attended_source_word_of_each_target_word():
-    assert links(np.array([[0.1, 0.9], [0.6, 0.4], [0.5, 0.5]])) == {(1, 0), (0, 1), (0, 2)}
-    assert links(np.zeros((3, 2))) == links(np.zeros((3, 0))) == set()
+    assert argmax_links(np.array([[0.1, 0.9], [0.6, 0.4], [0.5, 0.5]])) == {(1, 0), (0, 1), (0, 2)}
+    assert argmax_links(np.zeros((3, 2))) == argmax_links(np.zeros((3, 0))) == set()
 
 
 @settings(max_examples=20, deadline=None)
@@ -148,7 +148,9 @@ def test_the_best_head_is_the_one_brute_force_finds(seed):
     gold, possible = ([{(int(a), int(b)) for a, b in generator.integers(0, 7, (4, 2))} for _ in shapes] for _ in range(2))
     (layer, head), score = best_head(weights, gold, possible, samples=5)
     scores = {
-        (i, j): alignment_error([links(w[i, j]) for w in weights], gold, possible, samples=5) for i in range(2) for j in range(3)
+        (i, j): alignment_error([argmax_links(w[i, j]) for w in weights], gold, possible, samples=5)
+        for i in range(2)
+        for j in range(3)
     }
     assert (layer, head) == min(scores, key=lambda key: scores[key].score) and score == scores[layer, head]
 
@@ -162,10 +164,10 @@ def test_a_head_that_knows_the_alignment_is_found_and_beats_the_diagonal():
         w[1, 2, np.arange(8), order] = 2.0
     place, score = best_head(weights, gold)
     assert place == (1, 2) and score.score == 0
-    assert uniform_error([(8, 8)] * 20, gold).low > 0.5
+    assert uniform_alignment_error([(8, 8)] * 20, gold).low > 0.5
 
 
 def test_the_diagonal_is_right_where_nothing_moves_and_stays_inside_the_source():
-    assert uniform_error([(5, 5)], [{(i, i) for i in range(5)}]).score == 0
-    assert uniform_error([(4, 2)], [{(0, 0), (1, 1), (1, 2), (1, 3)}]).score == 0  # 0, .5, 1, 1.5 -> 0, 1, 1, 1
-    assert uniform_error([(2, 0)], [{(0, 0)}]).score == 1
+    assert uniform_alignment_error([(5, 5)], [{(i, i) for i in range(5)}]).score == 0
+    assert uniform_alignment_error([(4, 2)], [{(0, 0), (1, 1), (1, 2), (1, 3)}]).score == 0  # 0, .5, 1, 1.5 -> 0, 1, 1, 1
+    assert uniform_alignment_error([(2, 0)], [{(0, 0)}]).score == 1

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.errors import Mistake
-from regard.scoring.answers import answer_scores, judge, normalised
+from regard.errors import UserError
+from regard.scoring.answers import answer_scores, normalize_answer, score_answer
 
 TEXTS = st.text(st.sampled_from("aAn theX.,'-\u00a0ÄéB9 "), max_size=12)
 
@@ -37,7 +37,7 @@ def squads(said, golds):
 
 @given(TEXTS, st.lists(TEXTS, max_size=3))
 def test_each_is_judged_as_squads_script_does(said, golds):
-    assert judge(said, golds) == pytest.approx(squads(said, golds))
+    assert score_answer(said, golds) == pytest.approx(squads(said, golds))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_each_is_judged_as_squads_script_does(said, golds):
     ],
 )
 def test_by_hand(said, golds, exact, f1):
-    assert judge(said, golds) == (exact, pytest.approx(f1))
+    assert score_answer(said, golds) == (exact, pytest.approx(f1))
 
 
 def test_the_score_is_the_mean_within_its_interval():
@@ -63,6 +63,6 @@ def test_the_score_is_the_mean_within_its_interval():
     assert found["exact_match"].score == 50 and found["f1"].score == pytest.approx(100 * (1 + 2 / 3 + 0 + 1) / 4)
     for score in found.values():
         assert score.low < score.score < score.high and "norm:squad|bs:1000|seed:12345|n:100" in score.signature
-    assert normalised(" The  U.S.A., an ally") == "usa ally"
-    with pytest.raises(Mistake, match="as many of both"):
+    assert normalize_answer(" The  U.S.A., an ally") == "usa ally"
+    with pytest.raises(UserError, match="as many of both"):
         answer_scores(["a"], [])

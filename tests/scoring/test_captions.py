@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU
 
-from regard.scoring import caption_scores, grounding_scores, inside, sentence_bleu
+from regard.scoring import attention_in_boxes, caption_scores, grounding_scores, sentence_bleu
 
 SAID = ["A red circle is above a star", "two blue rings", "there is a cross"]
 REFERENCES = [
@@ -38,7 +38,7 @@ def test_looking_everywhere_alike_is_chance_whatever_the_grid(rows, columns, dat
     height, width = 13, 17
     x0, y0 = data.draw(st.integers(0, width - 2)), data.draw(st.integers(0, height - 2))
     box = (x0, y0, data.draw(st.integers(x0 + 1, width)), data.draw(st.integers(y0 + 1, height)))
-    share, chance = inside(np.full((3, rows, columns), 1 / (rows * columns)), [box], (height, width))
+    share, chance = attention_in_boxes(np.full((3, rows, columns), 1 / (rows * columns)), [box], (height, width))
     assert chance == pytest.approx((box[2] - box[0]) * (box[3] - box[1]) / (height * width))
     assert share == pytest.approx(chance)
 
@@ -46,9 +46,9 @@ def test_looking_everywhere_alike_is_chance_whatever_the_grid(rows, columns, dat
 def test_a_place_counts_by_how_much_of_it_is_in_a_box():
     weights = np.zeros((1, 2, 2))
     weights[0, 0, 1] = 1  # the upper right of 8 × 8 pixels
-    assert inside(weights, [(4, 0, 8, 4)], (8, 8)) == (1.0, 0.25)
-    assert inside(weights, [(0, 0, 4, 8)], (8, 8)) == (0.0, 0.5)
-    assert inside(weights, [(6, 0, 8, 4), (6, 0, 8, 4)], (8, 8)) == (0.5, 0.125), "boxes that overlap count once"
+    assert attention_in_boxes(weights, [(4, 0, 8, 4)], (8, 8)) == (1.0, 0.25)
+    assert attention_in_boxes(weights, [(0, 0, 4, 8)], (8, 8)) == (0.0, 0.5)
+    assert attention_in_boxes(weights, [(6, 0, 8, 4), (6, 0, 8, 4)], (8, 8)) == (0.5, 0.125), "boxes that overlap count once"
 
 
 def test_the_mean_is_over_phrases():

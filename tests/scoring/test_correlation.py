@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.errors import Mistake
-from regard.scoring.correlation import correlations, pearson, ranks
+from regard.errors import UserError
+from regard.scoring.correlation import average_ranks, correlation_scores, pearson
 
 NUMBERS = st.lists(st.integers(-20, 20).map(float), min_size=3, max_size=30)
 
@@ -22,7 +22,7 @@ def test_scale_and_place_do_not_matter_and_the_other_way_round_is_minus(values, 
 
 @given(NUMBERS)
 def test_ranks_keep_the_order_and_share_ties(values):
-    found = ranks(np.array(values))
+    found = average_ranks(np.array(values))
     assert found.sum() == pytest.approx(len(values) * (len(values) + 1) / 2)
     for i in range(len(values)):
         expected = 1 + sum(v < values[i] for v in values) + (values.count(values[i]) - 1) / 2
@@ -31,9 +31,9 @@ def test_ranks_keep_the_order_and_share_ties(values):
 
 def test_spearman_sees_only_the_order():
     one = np.arange(20.0)
-    found = correlations(np.exp(one / 3), one)
+    found = correlation_scores(np.exp(one / 3), one)
     assert found["spearman"].score == pytest.approx(100) and found["pearson"].score < 95
     assert found["pearson"].low <= found["pearson"].score <= found["pearson"].high
-    assert correlations(np.ones(5), np.arange(5.0))["pearson"].score == 0
-    with pytest.raises(Mistake, match="at least three"):
-        correlations(np.ones(2), np.ones(2))
+    assert correlation_scores(np.ones(5), np.arange(5.0))["pearson"].score == 0
+    with pytest.raises(UserError, match="at least three"):
+        correlation_scores(np.ones(2), np.ones(2))

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.errors import Mistake
-from regard.scoring.likelihood import accuracy, compare_right, item_accuracy, perplexity, sign_test
+from regard.errors import UserError
+from regard.scoring.likelihood import accuracy, compare_accuracy, grouped_accuracy, perplexity, sign_test
 
 counts = st.lists(st.integers(1, 50), min_size=1, max_size=20)
 
@@ -57,7 +57,7 @@ def test_sentences_without_tokens_say_nothing():
     ],
 )
 def test_perplexity_says_what_is_wrong_in_one_line(sums, lengths, words):
-    with pytest.raises(Mistake, match=words) as error:
+    with pytest.raises(UserError, match=words) as error:
         perplexity(sums, lengths)
     assert "\n" not in str(error.value)
 
@@ -83,7 +83,7 @@ def test_the_ends_of_wilson_are_196_standard_errors_of_their_own_away(hits, miss
 def test_the_interval_of_accuracy_shrinks_and_one_of_none_is_refused():
     wide, narrow = (accuracy(np.arange(n) % 4 != 0) for n in (40, 4000))
     assert narrow.high - narrow.low < (wide.high - wide.low) / 5
-    with pytest.raises(Mistake, match="no items to take the exact match of"):
+    with pytest.raises(UserError, match="no items to take the exact match of"):
         accuracy([], name="exact match")
 
 
@@ -91,10 +91,10 @@ def test_the_interval_of_accuracy_shrinks_and_one_of_none_is_refused():
 def test_the_accuracy_of_items_in_groups_is_that_of_all_items(groups):
     total = sum(words for _, words in groups)
     if not total:
-        with pytest.raises(Mistake, match="empty"):
-            item_accuracy(groups)
+        with pytest.raises(UserError, match="empty"):
+            grouped_accuracy(groups)
         return
-    found = item_accuracy(groups, samples=50)
+    found = grouped_accuracy(groups, samples=50)
     assert found.score == pytest.approx(100 * sum(right for right, _ in groups) / total)
     assert found.low <= found.score <= found.high
 
@@ -110,5 +110,5 @@ def test_the_sign_test_is_scipys_binomial_test_written_out(a, b):
 def test_classifiers_are_compared_on_the_items_they_differ_on():
     one = [True] * 50 + [False] * 50
     better = [True] * 90 + [False] * 10
-    first, same, other = compare_right({"one": one, "same": one, "better": better})
+    first, same, other = compare_accuracy({"one": one, "same": one, "better": better})
     assert first["p_value"] is None and same["p_value"] == 1.0 and other["p_value"] < 1e-9

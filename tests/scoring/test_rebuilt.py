@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from regard.errors import Mistake
-from regard.scoring.reconstruction import rebuilt_scores
+from regard.errors import UserError
+from regard.scoring.reconstruction import reconstruction_scores
 
 
 def test_by_hand():
     codes = np.array([[[0, 0], [1, 1]], [[2, 2], [3, 3]]])
-    scores = rebuilt_scores(np.array([0.01, 0.03]), codes, 8)
+    scores = reconstruction_scores(np.array([0.01, 0.03]), codes, 8)
     assert scores["mse"].score == pytest.approx(0.02) and scores["psnr"].score == pytest.approx(-10 * np.log10(0.02))
     assert scores["codes_used"].score == 50 and scores["code_perplexity"].score == pytest.approx(4)
     for score in scores.values():
@@ -17,7 +17,7 @@ def test_by_hand():
 
 
 def test_the_same_again_is_finite_and_nothing_is_refused():
-    assert rebuilt_scores(np.zeros(3), np.zeros((3, 2, 2), int), 4)["psnr"].score == 100
-    assert rebuilt_scores(np.zeros(3), np.zeros((3, 2, 2), int), 4)["code_perplexity"].score == 1
-    with pytest.raises(Mistake, match="the set is empty"):
-        rebuilt_scores(np.zeros(0), np.zeros((0, 2, 2), int), 4)
+    assert reconstruction_scores(np.zeros(3), np.zeros((3, 2, 2), int), 4)["psnr"].score == 100
+    assert reconstruction_scores(np.zeros(3), np.zeros((3, 2, 2), int), 4)["code_perplexity"].score == 1
+    with pytest.raises(UserError, match="the set is empty"):
+        reconstruction_scores(np.zeros(0), np.zeros((0, 2, 2), int), 4)

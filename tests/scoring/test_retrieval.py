@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.scoring import retrieval_ranks, retrieval_scores
 
 
@@ -42,5 +42,5 @@ def test_the_interval_draws_pictures_with_all_their_texts():
 
 @pytest.mark.parametrize("owners", [[], [0], [0, 0], [0, 2], [0, 1, 1]])
 def test_texts_without_a_picture_are_refused(owners):
-    with pytest.raises(Mistake, match="every text needs a picture"):
+    with pytest.raises(UserError, match="every text needs a picture"):
         retrieval_scores(np.ones((2, 3)), np.ones((2, 3)), owners)

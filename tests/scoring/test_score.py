@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.errors import Mistake
-from regard.scoring.score import Score, bootstrap, bootstrapped, sign
+from regard.errors import UserError
+from regard.scoring.score import Score, bootstrap_interval, bootstrap_score, make_signature
 
 
 def mean(total):
@@ -22,7 +22,7 @@ def statistics(n, seed=0):
 
 def test_bootstrap_of_a_mean_is_the_textbook_interval():
     data = statistics(2000)
-    low, high = bootstrap(data, mean, samples=2000)
+    low, high = bootstrap_interval(data, mean, samples=2000)
     half = 1.96 * data[:, 0].std() / np.sqrt(2000)
     centre = data[:, 0].mean()
     assert low == pytest.approx(centre - half, abs=half / 5)
@@ -30,24 +30,24 @@ def test_bootstrap_of_a_mean_is_the_textbook_interval():
 
 
 def test_the_interval_covers_the_truth_about_95_times_in_100():
-    inside = [low <= 5 <= high for low, high in (bootstrap(statistics(50, s), mean, samples=200) for s in range(200))]
+    inside = [low <= 5 <= high for low, high in (bootstrap_interval(statistics(50, s), mean, samples=200) for s in range(200))]
     assert 0.88 <= np.mean(inside) <= 0.99
 
 
 def test_the_interval_shrinks_with_the_number_of_sentences():
-    narrow, wide = (np.diff(bootstrap(statistics(n), mean, samples=300))[0] for n in (3200, 50))
+    narrow, wide = (np.diff(bootstrap_interval(statistics(n), mean, samples=300))[0] for n in (3200, 50))
     assert wide / narrow == pytest.approx(8, rel=0.4)  # √(3200 / 50)
 
 
 def test_the_same_seed_gives_the_same_interval_and_another_another():
     data = statistics(100)
-    assert bootstrap(data, mean) == bootstrap(data, mean)
-    assert bootstrap(data, mean) != bootstrap(data, mean, seed=1)
+    assert bootstrap_interval(data, mean) == bootstrap_interval(data, mean)
+    assert bootstrap_interval(data, mean) != bootstrap_interval(data, mean, seed=1)
 
 
 def test_statistics_of_any_rank_arrive_summed_in_their_own_shape():
     seen = []
-    bootstrap(np.ones((7, 2, 3)), lambda total: seen.append(total) or 0.0, samples=3)
+    bootstrap_interval(np.ones((7, 2, 3)), lambda total: seen.append(total) or 0.0, samples=3)
     assert all((total == 7).all() and total.shape == (2, 3) for total in seen)
 
 
@@ -55,13 +55,13 @@ def test_statistics_of_any_rank_arrive_summed_in_their_own_shape():
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20))
 def test_the_interval_holds_the_score(values):
     data = np.stack([values, np.ones(len(values))], axis=1)
-    score = bootstrapped("mean", data, mean, "", samples=50)
+    score = bootstrap_score("mean", data, mean, "", samples=50)
     assert score.low <= score.score <= score.high
 
 
 def test_one_resample_is_no_interval():
-    with pytest.raises(Mistake, match="samples = 1"):
-        bootstrap(statistics(5), mean, samples=1)
+    with pytest.raises(UserError, match="samples = 1"):
+        bootstrap_interval(statistics(5), mean, samples=1)
 
 
 def test_a_score_reads_well_and_survives_json():
@@ -72,5 +72,5 @@ def test_a_score_reads_well_and_survives_json():
 
 
 def test_our_signature_has_the_form_of_sacrebleus():
-    fields = dict(part.split(":") for part in sign("aer", bs=1000, seed=12345).split("|"))
+    fields = dict(part.split(":") for part in make_signature("aer", bs=1000, seed=12345).split("|"))
     assert list(fields) == ["metric", "bs", "seed", "regard"] and fields["metric"] == "aer"

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.errors import Mistake
-from regard.scoring import compare_summaries, summary_scores
-from regard.scoring.rouge import longest_common
+from regard.errors import UserError
+from regard.scoring import compare_rouge, rouge_scores
+from regard.scoring.rouge import lcs_length
 
 WORDS = st.lists(st.sampled_from("abcd"), max_size=12)
 
@@ -22,30 +22,30 @@ def table(a, b):
 
 @given(WORDS, WORDS)
 def test_the_longest_common_subsequence_is_that_of_the_table(a, b):
-    assert longest_common(a, b) == table(a, b) == longest_common(b, a)
+    assert lcs_length(a, b) == table(a, b) == lcs_length(b, a)
 
 
 def test_a_worked_example():
     """Lin 2004, sec. 3: the reference "police killed the gunman", and two candidates with the same words in another order."""
-    first = summary_scores(["police kill the gunman"], ["Police killed the gunman."], samples=2)
-    second = summary_scores(["the gunman kill police"], ["police killed the gunman"], samples=2)
+    first = rouge_scores(["police kill the gunman"], ["Police killed the gunman."], samples=2)
+    second = rouge_scores(["the gunman kill police"], ["police killed the gunman"], samples=2)
     assert first["rougel"].score == pytest.approx(75) and second["rougel"].score == pytest.approx(50)
     assert first["rouge1"].score == second["rouge1"].score == pytest.approx(75)
     assert first["rouge2"].score == second["rouge2"].score == pytest.approx(100 / 3)
 
 
 def test_the_score_is_the_mean_of_texts_and_lies_in_its_interval():
-    scores = summary_scores(["a b c d", "x y", "", "Straße ÜBER 漢字"], ["a b c d", "y x", "a", "straße über 漢字"])
+    scores = rouge_scores(["a b c d", "x y", "", "Straße ÜBER 漢字"], ["a b c d", "y x", "a", "straße über 漢字"])
     assert scores["rouge1"].score == pytest.approx(75) and scores["rougel"].score == pytest.approx((100 + 50 + 0 + 100) / 4)
     assert scores["rouge2"].score == pytest.approx(50)
     assert all(score.low <= score.score <= score.high and f"metric:{name}" in score.signature for name, score in scores.items())
-    with pytest.raises(Mistake, match="2 summaries but 1 references"):
-        summary_scores(["a", "b"], ["a"])
+    with pytest.raises(UserError, match="2 summaries but 1 references"):
+        rouge_scores(["a", "b"], ["a"])
 
 
 def test_what_is_the_same_is_not_different_and_what_is_better_is():
     meant = [f"word{i} and a few more {i}" for i in range(60)]
     worse = [f"other{i} and a few more" for i in range(60)]
-    rows = compare_summaries({"base": worse, "same": worse, "better": meant}, meant, samples=200)
+    rows = compare_rouge({"base": worse, "same": worse, "better": meant}, meant, samples=200)
     by_name = {(row["system"], row["metric"]): row["p_value"] for row in rows}
     assert by_name["base", "rouge1"] is None and by_name["same", "rougel"] == 1.0 and by_name["better", "rouge2"] < 0.05

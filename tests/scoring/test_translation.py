@@ -10,8 +10,8 @@ import sacrebleu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.errors import Mistake
-from regard.scoring.translation import _bins, compare, score_by_length, translation_scores
+from regard.errors import UserError
+from regard.scoring.translation import _bins, compare_systems, score_by_length, translation_scores
 
 WORDS = [a + b for a in ("ka", "lo", "mi", "ne", "pu") for b in ("ra", "sa", "ti", "vo", "x")]
 
@@ -111,19 +111,19 @@ def test_the_order_of_sentences_is_nothing_to_the_scores():
         (lambda: translation_scores(["a"], ["a"], samples=1), "samples = 1"),
         (lambda: score_by_length(["a", "b"], ["a"], ["a"]), "2 sources but 1 hypotheses"),
         (lambda: score_by_length(["a"], ["a"], ["a"], bins=0), "bins = 0"),
-        (lambda: compare({"one": ["a"], "two": ["a", "b"]}, ["a"]), "2 hypotheses of two but 1 references"),
-        (lambda: compare({"one": ["a"]}, ["a"]), "1 system to compare"),
-        (lambda: compare({"one": ["a"], "two": ["a"]}, ["a"], test="t"), "no test 't'"),
+        (lambda: compare_systems({"one": ["a"], "two": ["a", "b"]}, ["a"]), "2 hypotheses of two but 1 references"),
+        (lambda: compare_systems({"one": ["a"]}, ["a"]), "1 system to compare"),
+        (lambda: compare_systems({"one": ["a"], "two": ["a"]}, ["a"], test="t"), "no test 't'"),
     ],
 )
 def test_mistakes_are_said_in_one_line(call, words):
-    with pytest.raises(Mistake, match=words) as error:
+    with pytest.raises(UserError, match=words) as error:
         call()
     assert "\n" not in str(error.value)
 
 
 def test_a_very_large_set_is_resampled_less_and_says_so(monkeypatch):
-    monkeypatch.setattr("regard.scoring.translation.DRAWS", 30_000)
+    monkeypatch.setattr("regard.scoring.translation.MAX_DRAWS", 30_000)
     with pytest.warns(UserWarning, match="150 resamples instead of 1000"):
         score = translation_scores(OUTPUT, REFERENCES, metrics=["chrf"])["chrf"]
     assert "bs:150" in score.signature
@@ -157,7 +157,7 @@ def test_bleu_by_length_is_bleu_of_each_bin_and_sees_where_it_is_bad():
 @pytest.mark.parametrize("test", ["bootstrap", "randomization"])
 def test_only_a_worse_system_is_different(test):
     systems = {"base": OUTPUT, "twin": list(OUTPUT), "worse": spoil(OUTPUT, 0.2, seed=9)}
-    rows = compare(systems, REFERENCES, test=test, samples=200)
+    rows = compare_systems(systems, REFERENCES, test=test, samples=200)
     assert [(row["system"], row["metric"]) for row in rows] == [(s, m) for s in systems for m in ("bleu", "chrf")]
     assert all(row["p_value"] is None for row in rows[:2])
     assert all(row["p_value"] > 0.05 for row in rows[2:4])
@@ -171,5 +171,5 @@ def test_only_a_worse_system_is_different(test):
 @pytest.mark.parametrize("test", ["bootstrap", "randomization"])
 def test_one_sentence_makes_no_different_system(test):
     almost = ["something else entirely", *OUTPUT[1:]]
-    rows = compare({"base": OUTPUT, "almost": almost}, REFERENCES, test=test, samples=200)
+    rows = compare_systems({"base": OUTPUT, "almost": almost}, REFERENCES, test=test, samples=200)
     assert all(row["p_value"] > 0.05 for row in rows[2:])

@@ -14,12 +14,12 @@ from PIL import Image
 
 from regard.run.train import train
 from regard.server.app import create_app
-from regard.server.connections import listen, server_of
-from regard.server.settings import Settings
+from regard.server.connections import bind_socket, create_server
+from regard.server.settings import ServerSettings
 
 STACK = {"kind": "transformer", "layers": 1, "heads": 2, "feed_forward": 32, "width": 16, "max_length": 64}
 SHORT = {"steps": 3, "tokens_per_batch": 512, "evaluate_every": 3, "save_every": 3, "log_every": 3}
-SEEN = {"steps": 3, "pictures_per_batch": 8, "evaluate_every": 3, "save_every": 3, "log_every": 3}
+SEEN = {"steps": 3, "images_per_batch": 8, "evaluate_every": 3, "save_every": 3, "log_every": 3}
 TOWER = {"layers": 1, "width": 16, "heads": 2, "feed_forward": 32}
 WORLD = {"world": {"number": 200, "held_out": 10}}
 SHAPES = {"size": 32, "world": {"kind": "shapes", "number": 40, "held_out": 8, "shapes": [1, 2]}}
@@ -28,13 +28,18 @@ RECIPES = {
     "masked": {"task": "masked", "data": WORLD, "tokens": {"size": 300}, "model": STACK, "train": SHORT},
     "classify": {"task": "classify", "data": WORLD, "tokens": {"kind": "words"}, "model": STACK, "train": SHORT},
     "tag": {"task": "tag", "data": WORLD, "tokens": {"size": 300}, "model": STACK, "train": SHORT},
-    "kinds": {"task": "classify", "data": {**SHAPES, "of": "kind"}, "model": {"kind": "vit", "patch": 8, **TOWER}, "train": SEEN},
+    "kinds": {
+        "task": "classify",
+        "data": {**SHAPES, "label_attribute": "kind"},
+        "model": {"kind": "vit", "patch_size": 8, **TOWER},
+        "train": SEEN,
+    },
     "clip": {
-        "task": "contrast",
+        "task": "contrastive",
         "data": SHAPES,
         "tokens": {"kind": "words"},
         "train": SEEN,
-        "model": {"space": 8, "image": {"patch": 8, **TOWER}, "text": {**TOWER, "max_length": 32}},
+        "model": {"projection_width": 8, "image": {"patch_size": 8, **TOWER}, "text": {**TOWER, "max_length": 32}},
     },
     "caption": {
         "task": "caption",
@@ -42,15 +47,20 @@ RECIPES = {
         "tokens": {"kind": "words"},
         "train": SEEN,
         "model": {
-            "encoder": {"kind": "patches", "patch": 8, "pool": "class", **TOWER},
+            "encoder": {"kind": "patches", "patch_size": 8, "pool": "class", **TOWER},
             "decoder": {"kind": "transformer", **TOWER},
             "max_length": 20,
         },
     },
 }
-CODES = {"task": "codes", "data": SHAPES, "model": {"codes": 8, "code_width": 8, "width": 8, "layers": 1}, "train": SEEN}
+CODES = {
+    "task": "image-codes",
+    "data": SHAPES,
+    "model": {"codebook_size": 8, "code_width": 8, "width": 8, "layers": 1},
+    "train": SEEN,
+}
 DRAW = {
-    "task": "draw",
+    "task": "text-to-image",
     "data": SHAPES,
     "tokens": {"kind": "words"},
     "train": SEEN,
@@ -65,7 +75,7 @@ def runs(tmp_path_factory, tiny_run):
     folder = tmp_path_factory.mktemp("served")
     found = {"en-de": tiny_run, **{name: train(recipe, folder / name, device="cpu") for name, recipe in RECIPES.items()}}
     codes = train(CODES, folder / "codes", device="cpu")
-    drawing = {**DRAW, "model": {**DRAW["model"], "codes": {"run": str(codes.folder)}}}
+    drawing = {**DRAW, "model": {**DRAW["model"], "image_codes": {"run": str(codes.folder)}}}
     (found["gpt"].folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
     return {**found, "draw": train(drawing, folder / "draw", device="cpu")}
 
@@ -97,10 +107,10 @@ class Listening:
     """A server on loopback, in a thread."""
 
     def __init__(self, runs, **settings):
-        self.settings = Settings(port=0, **settings)
-        self.taken = listen(self.settings)
+        self.settings = ServerSettings(port=0, **settings)
+        self.taken = bind_socket(self.settings)
         self.port = self.taken.getsockname()[1]
-        self.server = server_of(runs, self.settings)
+        self.server = create_server(runs, self.settings)
         self.app = self.server.config.app
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.taken]}, daemon=True)
 

@@ -15,9 +15,9 @@ from fastapi.responses import FileResponse, JSONResponse, Response, StreamingRes
 from PIL import Image, ImageDraw
 from pydantic import ValidationError
 
-from regard.server import requests, responses
-from regard.server.app import KINDS, PAGE
-from regard.server.limits import POLICY
+from regard.server import request_types, response_types
+from regard.server.app import MEDIA_TYPES, PAGE_FOLDER
+from regard.server.limits import CONTENT_SECURITY_POLICY
 
 GERMAN = ["Die", "Ziege", "trank", ",", "weil", "sie", "durstig", "war", "."]
 ORDER = [0, 1, 2, 3, 3, 4, 6, 5, 7]
@@ -44,11 +44,11 @@ def spot(rows: int, columns: int, y: float, x: float) -> list[list[float]]:
     return [[round(one / total, 4) for one in row] for row in some]
 
 
-def model(name: str, task: str, does: str, verbs: list[str], **more) -> responses.Model:
+def model(name: str, task: str, does: str, verbs: list[str], **more) -> response_types.ModelInfo:
     given = dict(
         created=0, reads=["text"], attends="attention" in verbs, kinds=[], max_length=512, parameters=1_240_000, device="cpu"
     )
-    return responses.Model(id=name, task=task, does=does, verbs=verbs, **(given | more))
+    return response_types.ModelInfo(id=name, task=task, does=does, verbs=verbs, **(given | more))
 
 
 MODELS = [
@@ -74,24 +74,30 @@ MODELS = [
         beam=3,
         kinds=["cross", "decoder"],
     ),
-    model("clip", "contrast", "matches pictures and texts", ["match", "embed", "attention", "explain"], reads=["text", "image"]),
-    model("dalle", "draw", "draws from captions", ["draw"]),
+    model(
+        "clip", "contrastive", "matches pictures and texts", ["match", "embed", "attention", "explain"], reads=["text", "image"]
+    ),
+    model("dalle", "text-to-image", "draws from captions", ["draw"]),
 ]
 
 
-def translated(asked: requests.Translate) -> responses.Translations:
+def translated(asked: request_types.TranslateRequest) -> response_types.TranslateResponse:
     text = str(asked.text)
     source, target = text.split(), GERMAN
     weights = [near(len(source), min(ORDER[i], len(source) - 1)) for i in range(len(target))]
-    align = responses.Alignment(source=source, target=target, weights=weights, name="cross-attention, layer 2, mean of 4 heads")
+    align = response_types.AlignmentResult(
+        source=source, target=target, weights=weights, name="cross-attention, layer 2, mean of 4 heads"
+    )
     others = [
-        responses.Hypothesis(text="Die Ziege trank, weil es durstig war.", score=-0.31 - i / 10, log_probability=-3.2 - i)
+        response_types.HypothesisResult(
+            text="Die Ziege trank, weil es durstig war.", score=-0.31 - i / 10, log_probability=-3.2 - i
+        )
         for i in range(asked.number - 1)
     ]
-    return responses.Translations(
+    return response_types.TranslateResponse(
         model="demo",
         results=[
-            responses.Translation(
+            response_types.TranslationResult(
                 text="Die Ziege trank, weil sie durstig war.",
                 score=-0.12,
                 log_probability=-1.1,
@@ -104,7 +110,7 @@ def translated(asked: requests.Translate) -> responses.Translations:
     )
 
 
-def grown() -> list[responses.Node]:
+def grown() -> list[response_types.BeamTreeNode]:
     nodes, parents = [], [-1]
     for step, word in enumerate([*GERMAN[:6], "</s>"], 1):
         after = []
@@ -113,7 +119,7 @@ def grown() -> list[responses.Node]:
                 best = rank == 0 and choice == 0
                 end = word == "</s>" and choice == 0
                 nodes.append(
-                    responses.Node(
+                    response_types.BeamTreeNode(
                         parent=parent,
                         step=step,
                         word=word if choice == 0 else f"{word.lower()}{rank}",
@@ -132,18 +138,22 @@ def grown() -> list[responses.Node]:
 WORDS = ["there", " was", " an", " old", " goat", ",", " which", " wanted", " nothing", " but", " a", " little", " water", "."]
 
 
-def wrote(asked: requests.Generate) -> responses.Written:
+def wrote(asked: request_types.GenerateRequest) -> response_types.GenerationResult:
     prompt = [piece if i == 0 else " " + piece for i, piece in enumerate(str(asked.prompt).split(" "))]
     said = [" " + WORDS[0], *WORDS[1:]] * max(1, asked.max_tokens // 14)
     keys, own = [*prompt, *said[:-1]], len(prompt)
     chances = [0.9, 0.62, 0.33, 0.08, 0.02, 0.71, 0.4, 0.55, 0.11, 0.93, 0.5, 0.2, 0.77, 0.98]
     weights = [[*near(own + i, own + i - 1 - (i * 3 % 5), 1.5), *[0.0] * (len(keys) - own - i)] for i in range(len(said))]
     steps = [
-        responses.Step(word=word, probability=chances[i % 14], others=[(" dog", 0.05), (" <b>cow</b>", 0.03), ("\n", 0.01)])
+        response_types.GeneratedStep(
+            word=word, probability=chances[i % 14], others=[(" dog", 0.05), (" <b>cow</b>", 0.03), ("\n", 0.01)]
+        )
         for i, word in enumerate(said)
     ]
-    looks = responses.Looks(name="self-attention, layer 2, mean", keys=keys, own=own, steps=steps, weights=weights, note="")
-    return responses.Written(
+    looks = response_types.GenerationAttention(
+        name="self-attention, layer 2, mean", keys=keys, own=own, steps=steps, weights=weights, note=""
+    )
+    return response_types.GenerationResult(
         text=str(asked.prompt) + "".join(said),
         written="".join(said),
         score=-20.0,
@@ -154,7 +164,7 @@ def wrote(asked: requests.Generate) -> responses.Written:
     )
 
 
-def attended(asked: requests.Attention) -> responses.Attention:
+def attended(asked: request_types.AttentionRequest) -> response_types.AttentionResponse:
     image = asked.image is not None
     words = [f"{i // 6 + 1},{i % 6 + 1}" for i in range(36)] if image else str(asked.text).split()
     if words[0] == "many" and asked.layers is None:
@@ -169,7 +179,7 @@ def attended(asked: requests.Attention) -> responses.Attention:
         for layer in range(3)
         if asked.layers in (None, [layer + 1])
     ]
-    return responses.Attention(
+    return response_types.AttentionResponse(
         model="x",
         name=f"{asked.kind or 'self'}-attention",
         names=["self-attention"],
@@ -186,7 +196,7 @@ def attended(asked: requests.Attention) -> responses.Attention:
     )
 
 
-def explained(asked: requests.Explain) -> responses.Explained:
+def explained(asked: request_types.ExplainRequest) -> response_types.ExplainResponse:
     image = asked.image is not None
     pieces = [f"{i // 6 + 1},{i % 6 + 1}" for i in range(36)] if image else str(asked.text).split()
     size = len(pieces)
@@ -207,7 +217,7 @@ def explained(asked: requests.Explain) -> responses.Explained:
         "One sentence says little of a method: regard explain RUN --data SET measures it over many.",
     ]
     which = asked.word or asked.label or asked.fits or "1"
-    return responses.Explained(
+    return response_types.ExplainResponse(
         model="x",
         answer=f"the word {which!r}, 2 of 9",
         amount=0.93,
@@ -225,14 +235,16 @@ def explained(asked: requests.Explain) -> responses.Explained:
     )
 
 
-def captioned(asked: requests.Caption) -> responses.Captions:
+def captioned(asked: request_types.CaptionRequest) -> response_types.CaptionResponse:
     words = ["a", "red", "circle", "above", "a", "blue", "square"]
     maps = [spot(6, 6, 1.5, 1.5) if i < 4 else spot(6, 6, 4, 4) for i in range(len(words))]
-    shown = responses.Shown(words=words, grid=(6, 6), maps=maps, name="cross-attention, layer 2", picture=picture())
-    return responses.Captions(
+    shown = response_types.CaptionAttention(
+        words=words, grid=(6, 6), maps=maps, name="cross-attention, layer 2", picture=picture()
+    )
+    return response_types.CaptionResponse(
         model="shapes",
         results=[
-            responses.Captioned(
+            response_types.CaptionResult(
                 text=" ".join(words),
                 score=-0.2,
                 log_probability=-2.0,
@@ -244,72 +256,82 @@ def captioned(asked: requests.Caption) -> responses.Captions:
     )
 
 
-def judged(*labels: str) -> list[responses.Judgement]:
+def judged(*labels: str) -> list[response_types.LabelProbability]:
     chances = [0.72, 0.2, 0.05, 0.02, 0.008, 0.002]
-    return [responses.Judgement(label=label, probability=chances[min(i, 5)]) for i, label in enumerate(labels)]
+    return [response_types.LabelProbability(label=label, probability=chances[min(i, 5)]) for i, label in enumerate(labels)]
 
 
-def filled(asked: requests.Fill) -> responses.Fills:
+def filled(asked: request_types.FillRequest) -> response_types.FillResponse:
     masks = str(asked.text).count("[MASK]")
     if not masks:
         raise ValueError("there is no [MASK] in the text; put one where a word is left out")
     found = [judged("old", "small", "grey", "<i>x</i>")] * masks
-    return responses.Fills(
-        model="bert", results=[responses.Filled(text=str(asked.text).replace("[MASK]", "old"), candidates=found)]
+    return response_types.FillResponse(
+        model="bert", results=[response_types.FillResult(text=str(asked.text).replace("[MASK]", "old"), candidates=found)]
     )
 
 
-def tagged(asked: requests.Tag) -> responses.Tags:
+def tagged(asked: request_types.TagRequest) -> response_types.TagResponse:
     words = str(asked.text).split()
     labels = ["DET", "ADJ", "NOUN", "VERB", "DET", "NOUN", "O"]
-    return responses.Tags(
-        model="tagger", results=[responses.Tagged(words=words, labels=[labels[i % 7] for i in range(len(words))])]
+    return response_types.TagResponse(
+        model="tagger", results=[response_types.TaggingResult(words=words, labels=[labels[i % 7] for i in range(len(words))])]
     )
 
 
-def answered(asked: requests.Answer) -> responses.Answers:
+def answered(asked: request_types.AnswerRequest) -> response_types.AnswerResponse:
     spans = [("The old dog", 0, 11, 0.8), ("dog", 8, 11, 0.1)]
-    return responses.Answers(
-        model="reader", results=[responses.Span(text=text, start=start, end=end, probability=p) for text, start, end, p in spans]
+    return response_types.AnswerResponse(
+        model="reader",
+        results=[response_types.AnswerSpanItem(text=text, start=start, end=end, probability=p) for text, start, end, p in spans],
     )
 
 
-def classified(asked: requests.Classify) -> responses.Classes:
-    return responses.Classes(model="film", results=[responses.Classified(labels=judged("good", "bad"))])
+def classified(asked: request_types.ClassifyRequest) -> response_types.ClassifyResponse:
+    return response_types.ClassifyResponse(
+        model="film", results=[response_types.ClassificationResult(labels=judged("good", "bad"))]
+    )
 
 
 VERBS = {
-    "translate": (requests.Translate, translated),
-    "fill": (requests.Fill, filled),
-    "classify": (requests.Classify, classified),
-    "tag": (requests.Tag, tagged),
-    "answer": (requests.Answer, answered),
+    "translate": (request_types.TranslateRequest, translated),
+    "fill": (request_types.FillRequest, filled),
+    "classify": (request_types.ClassifyRequest, classified),
+    "tag": (request_types.TagRequest, tagged),
+    "answer": (request_types.AnswerRequest, answered),
     "embed": (
-        requests.Embed,
-        lambda asked: responses.Vectors(
+        request_types.EmbedRequest,
+        lambda asked: response_types.EmbedResponse(
             model="x",
             results=[
-                responses.Embedded(tokens=text.split(), vectors=[[math.sin(len(text)), math.cos(len(text)), i / 3]])
+                response_types.EmbeddingResult(tokens=text.split(), vectors=[[math.sin(len(text)), math.cos(len(text)), i / 3]])
                 for i, text in enumerate(asked.text)
             ],
         ),
     ),
-    "caption": (requests.Caption, captioned),
-    "match": (requests.Match, lambda asked: responses.Matches(model="clip", results=judged(*asked.labels))),
+    "caption": (request_types.CaptionRequest, captioned),
+    "match": (
+        request_types.MatchRequest,
+        lambda asked: response_types.MatchResponse(model="clip", results=judged(*asked.labels)),
+    ),
     "draw": (
-        requests.Draw,
-        lambda asked: responses.Drawings(
-            model="dalle", results=[responses.Drawn(picture=picture(), score=0.3 - i / 20) for i in range(asked.number)]
+        request_types.DrawRequest,
+        lambda asked: response_types.DrawResponse(
+            model="dalle",
+            results=[response_types.ImageResult(picture=picture(), score=0.3 - i / 20) for i in range(asked.number)],
         ),
     ),
-    "attention": (requests.Attention, attended),
-    "explain": (requests.Explain, explained),
-    "generate": (requests.Generate, lambda asked: responses.Generated(model="writer", results=[wrote(asked)])),
+    "attention": (request_types.AttentionRequest, attended),
+    "explain": (request_types.ExplainRequest, explained),
+    "generate": (
+        request_types.GenerateRequest,
+        lambda asked: response_types.GenerateResponse(model="writer", results=[wrote(asked)]),
+    ),
 }
 
 
 def refused(status: int, message: str, **headers: str) -> JSONResponse:
-    said = responses.Wrong(error=responses.Problem(message=message, type="invalid_request_error"))
+    said = response_types.ErrorResponse(error=response_types.ErrorDetail(message=message, type="invalid_request_error"))
     return JSONResponse(
         said.model_dump(), status_code=status, headers={name.replace("_", "-"): value for name, value in headers.items()}
     )
@@ -325,20 +347,20 @@ def stub(token: str | None = None) -> FastAPI:
         if private and token and request.headers.get("authorization") != f"Bearer {token}":
             return refused(401, "send the server's token: Authorization: Bearer TOKEN")
         answer = await call_next(request)
-        answer.headers["Content-Security-Policy"] = POLICY
+        answer.headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
         return answer
 
     @app.get("/")
     async def page() -> Response:
-        return FileResponse(PAGE / "index.html", media_type=KINDS[".html"])
+        return FileResponse(PAGE_FOLDER / "index.html", media_type=MEDIA_TYPES[".html"])
 
     @app.get("/page/{name}")
     async def part(name: str) -> Response:
-        return FileResponse(PAGE / name, media_type=KINDS[Path(name).suffix])
+        return FileResponse(PAGE_FOLDER / name, media_type=MEDIA_TYPES[Path(name).suffix])
 
     @app.get("/v1/models")
-    async def models() -> responses.Models:
-        return responses.Models(data=MODELS)
+    async def models() -> response_types.ModelsResponse:
+        return response_types.ModelsResponse(data=MODELS)
 
     @app.post("/v1/{verb}")
     async def answer(verb: str, request: Request) -> Response:
@@ -365,14 +387,16 @@ def stub(token: str | None = None) -> FastAPI:
     return app
 
 
-async def events(asked: requests.Generate, said: responses.Generated):
+async def events(asked: request_types.GenerateRequest, said: response_types.GenerateResponse):
     whole = said.results[0]
     for i, word in enumerate(whole.tokens):
         await asyncio.sleep(0.01 if len(whole.tokens) > 20 else 0.05)
-        piece = responses.Piece(index=0, piece=word, token=word, probability=whole.probabilities[i])
+        piece = response_types.TokenEvent(index=0, piece=word, token=word, probability=whole.probabilities[i])
         yield f"data: {piece.model_dump_json()}\n\n"
         if str(asked.prompt).startswith("break") and i == 4:
-            problem = responses.Wrong(error=responses.Problem(message="the model stumbled; ask again", type="server_error"))
+            problem = response_types.ErrorResponse(
+                error=response_types.ErrorDetail(message="the model stumbled; ask again", type="server_error")
+            )
             yield f"data: {problem.model_dump_json()}\n\n"
             yield "data: [DONE]\n\n"
             return

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.server.app import create_app
-from regard.server.errors import said_plainly
-from regard.server.limits import AsJson
-from regard.server.settings import Settings
+from regard.server.errors import redact_message
+from regard.server.limits import JsonLogFormatter
+from regard.server.settings import ServerSettings
 
 TOKEN = "a-token-of-enough-letters"
 
@@ -29,7 +29,7 @@ def guarded(runs):
 
     def make(**settings):
         some = {name: runs[name] for name in ("gpt", "clip")}
-        found = TestClient(create_app(some, Settings(**settings)), base_url="http://localhost")
+        found = TestClient(create_app(some, ServerSettings(**settings)), base_url="http://localhost")
         opened.append(found)
         return found.__enter__()
 
@@ -56,7 +56,9 @@ def test_its_own_names_are(client, host):
 
 
 def test_a_name_that_is_allowed(guarded):
-    assert guarded(hosts=("models.example.org",)).get("/health", headers={"Host": "models.example.org"}).status_code == 200
+    assert (
+        guarded(allowed_hosts=("models.example.org",)).get("/health", headers={"Host": "models.example.org"}).status_code == 200
+    )
 
 
 def test_pages_of_other_sites_may_not_ask(client):
@@ -79,10 +81,10 @@ def test_every_answer_says_what_a_page_may_do_with_it(client):
 
 
 def test_another_address_needs_a_token(guarded):
-    with pytest.raises(Mistake, match="REGARD_TOKEN"):
-        Settings(host="0.0.0.0")
-    with pytest.raises(Mistake, match="at least 16"):
-        Settings(host="0.0.0.0", token="short")
+    with pytest.raises(UserError, match="REGARD_TOKEN"):
+        ServerSettings(host="0.0.0.0")
+    with pytest.raises(UserError, match="at least 16"):
+        ServerSettings(host="0.0.0.0", token="short")
     closed = guarded(host="0.0.0.0", token=TOKEN)
     for given_ in ({}, {"Authorization": TOKEN}, {"Authorization": f"Bearer {TOKEN}x"}, {"Authorization": b"Bearer \xe4"}):
         error = closed.get("/v1/models", headers=given_)
@@ -213,7 +215,7 @@ def test_no_path_is_told(client, runs):
 
 @given(st.text(max_size=60))
 def test_a_mistake_is_said_plainly_whatever_it_names(text):
-    told = said_plainly(f"/home/me/runs/a: --max-tokens {text}\n; see /usr/lib/python3/x.py", "/home/me/runs/a", "a")
+    told = redact_message(f"/home/me/runs/a: --max-tokens {text}\n; see /usr/lib/python3/x.py", "/home/me/runs/a", "a")
     assert "/home" not in told and "/usr" not in told and "--max-tokens" not in told and told.isprintable()
 
 
@@ -233,7 +235,7 @@ def test_the_log_has_a_line_of_json_for_each_request_and_nothing_of_its_text(cli
     caplog.set_level(logging.INFO, "regard.server")
     client.post("/v1/generate", json={"prompt": "Der Hund", "max_tokens": 2})
     (record,) = [one for one in caplog.records if one.getMessage() == "request"]
-    line = json.loads(AsJson().format(record))
+    line = json.loads(JsonLogFormatter().format(record))
     assert line["endpoint"] == "/v1/generate" and line["status"] == 200 and line["model"] == "gpt"
     assert "Hund" not in json.dumps(line)
 

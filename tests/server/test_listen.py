@@ -8,10 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from regard.cli import app
-from regard.errors import Mistake
-from regard.server.connections import listen
-from regard.server.models import open_runs
-from regard.server.settings import Settings
+from regard.errors import UserError
+from regard.server.connections import bind_socket
+from regard.server.models import load_runs
+from regard.server.settings import ServerSettings
 
 HEAD = b"POST /v1/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 BODY = json.dumps({"prompt": "Der", "max_tokens": 2}).encode()
@@ -98,27 +98,31 @@ def test_settings_that_cannot_be():
         ({"port": 70_000}, "port"),
         ({"queue": 0}, "queue"),
         ({"deadline": float("nan")}, "deadline"),
-        ({"hosts": ("http://a",)}, "allow-host"),
+        ({"allowed_hosts": ("http://a",)}, "allow-host"),
         ({"host": "192.0.2.1"}, "REGARD_TOKEN"),
     ):
-        with pytest.raises(Mistake, match=match):
-            Settings(**given)
-    assert Settings(host="::1").loopback and Settings(host="localhost").loopback and Settings(host="127.9.9.9").loopback
+        with pytest.raises(UserError, match=match):
+            ServerSettings(**given)
+    assert (
+        ServerSettings(host="::1").loopback
+        and ServerSettings(host="localhost").loopback
+        and ServerSettings(host="127.9.9.9").loopback
+    )
 
 
 def test_an_address_that_is_taken_is_told_before_anything_is_read():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(Mistake, match="cannot listen"):
-            listen(Settings(port=taken.getsockname()[1]))
+        with pytest.raises(UserError, match="cannot listen"):
+            bind_socket(ServerSettings(port=taken.getsockname()[1]))
 
 
 def test_models_have_names_of_their_own(runs):
     folder = runs["gpt"].folder
-    assert list(open_runs([str(folder), f"other={folder}"], "cpu")) == ["gpt", "other"]
-    with pytest.raises(Mistake, match="two models"):
-        open_runs([str(folder), str(folder)], "cpu")
+    assert list(load_runs([str(folder), f"other={folder}"], "cpu")) == ["gpt", "other"]
+    with pytest.raises(UserError, match="two models"):
+        load_runs([str(folder), str(folder)], "cpu")
 
 
 @pytest.mark.parametrize(
@@ -134,4 +138,4 @@ def test_the_command_line_refuses_in_one_line(words, match, monkeypatch):
     monkeypatch.delenv("REGARD_TOKEN", raising=False)
     port = [] if "--port" in words else ["--port", "0"]
     result = CliRunner().invoke(app, ["serve", *words, *port])
-    assert isinstance(result.exception, Mistake) and match in str(result.exception)
+    assert isinstance(result.exception, UserError) and match in str(result.exception)

@@ -103,7 +103,7 @@ def test_their_asynchronous_client_leaves_early(served, runs):
             async for _ in stream:
                 break
             await stream.close()
-        worker = served.app.state.shelf.models["gpt"].worker
+        worker = served.app.state.models.models["gpt"].worker
         for _ in range(500):
             if not worker.running:
                 return True

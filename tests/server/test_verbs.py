@@ -171,10 +171,10 @@ def test_a_text_that_is_called_as_a_file_is_read_as_a_text(client, runs, tmp_pat
 
 @pytest.mark.parametrize("name, text", [("en-de", TEXTS[1]), ("gpt", "Der alte Hund"), ("masked", "the [MASK] sleeps")])
 def test_attention_is_what_the_run_attends_to(client, runs, name, text):
-    from regard.show.recording import attended, groups
+    from regard.show.recording import attention_maps, record_attention
 
     whole = ask(client, "attention", model=name, text=text, digits=5)
-    first = groups(attended(runs[name], text))[0]
+    first = attention_maps(record_attention(runs[name], text))[0]
     assert (whole["name"], whole["queries"], whole["keys"]) == (first.name, list(first.queries), list(first.keys))
     np.testing.assert_allclose(whole["weights"], first.weights, atol=1e-4)
     part = ask(client, "attention", model=name, text=text, layers=[1], heads=[2], digits=5)

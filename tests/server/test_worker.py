@@ -8,28 +8,28 @@ import time
 import pytest
 from fastapi.testclient import TestClient
 
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.server.app import create_app
-from regard.server.errors import Refused
+from regard.server.errors import ApiError
 from regard.server.metrics import Metrics
-from regard.server.settings import Settings
-from regard.server.worker import Ticket, Worker
-from regard.tasks.streaming import Manner, writing
+from regard.server.settings import ServerSettings
+from regard.server.worker import Job, Worker
+from regard.tasks.streaming import SamplingParams, generate_task
 
 
 def worker_of(run, **settings):
-    return Worker("gpt", run, Settings(**settings), Metrics())
+    return Worker("gpt", run, ServerSettings(**settings), Metrics())
 
 
 def ticket(run, prompt="Der", client="a", tokens=5):
-    return Ticket(lambda tell: writing(run, prompt, Manner(tokens), tell=tell), client=client, decodes=True)
+    return Job(lambda tell: generate_task(run, prompt, SamplingParams(tokens), tell=tell), client=client, decodes=True)
 
 
 def test_clients_take_turns(runs):
     """One that asks for much does not make the others wait behind all of it."""
 
     async def play():
-        worker = worker_of(runs["gpt"], at_once=4)
+        worker = worker_of(runs["gpt"], max_batch_size=4)
         worker.thread.is_alive = lambda: True
         worker.submit([ticket(runs["gpt"], client="greedy") for _ in range(20)])
         worker.submit([ticket(runs["gpt"], client="modest")])
@@ -43,7 +43,7 @@ def test_where_some_have_to_wait_they_begin_in_groups(runs):
     """Not where there is room for all."""
 
     async def play():
-        worker, taken = worker_of(runs["gpt"], at_once=16, queue=100), []
+        worker, taken = worker_of(runs["gpt"], max_batch_size=16, queue=100), []
         worker.thread.is_alive = lambda: True
         for more, running in ((1, 15), (3, 15), (3, 14), (2, 13), (1, 15), (1, 16)):
             worker.submit([ticket(runs["gpt"]) for _ in range(more)])
@@ -59,11 +59,11 @@ def test_a_full_queue_refuses_at_once_and_says_when_to_come_back(runs):
         worker = worker_of(runs["gpt"], queue=10)
         worker.thread.is_alive = lambda: True
         worker.submit([ticket(runs["gpt"]) for _ in range(5)])
-        with pytest.raises(Refused) as mine:
+        with pytest.raises(ApiError) as mine:
             worker.submit([ticket(runs["gpt"])])
         for client in "bcde":
             worker.submit([ticket(runs["gpt"], client=client)])
-        with pytest.raises(Refused) as everybody:
+        with pytest.raises(ApiError) as everybody:
             worker.submit([ticket(runs["gpt"], client="f"), ticket(runs["gpt"], client="f")])
         assert worker.number == 9
         return mine.value, everybody.value
@@ -106,7 +106,7 @@ def test_who_leaves_is_not_computed_any_further(runs, gated):
         free.release(1000)
         found = await asyncio.wait_for(second.future, 20)
         assert found.text == runs["gpt"].generate(["Die"], max_tokens=12)[0]
-        with pytest.raises(Refused):
+        with pytest.raises(ApiError):
             await first.future
         worker.stop()
         worker.thread.join(5)
@@ -127,7 +127,7 @@ def test_a_text_that_fails_fails_alone(runs):
     async def play():
         worker = worker_of(runs["gpt"])
         worker.start()
-        bad = Ticket(lambda tell: 1 / 0, client="a")
+        bad = Job(lambda tell: 1 / 0, client="a")
         wrong = ticket(runs["gpt"], "Der " * 300)
         good = ticket(runs["gpt"])
         worker.submit([bad, wrong, good])
@@ -146,7 +146,7 @@ def test_a_batch_that_breaks_is_begun_anew(runs, monkeypatch):
         broken = ticket(runs["gpt"], tokens=20)
         monkeypatch.setattr(runs["gpt"].model, "step", lambda *_: (_ for _ in ()).throw(RuntimeError("out of memory")))
         worker.submit([broken])
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(ApiError) as refused:
             await asyncio.wait_for(broken.future, 10)
         monkeypatch.undo()
         again = ticket(runs["gpt"])
@@ -162,7 +162,7 @@ def test_a_batch_that_breaks_is_begun_anew(runs, monkeypatch):
 def test_a_request_that_takes_too_long_is_given_up_in_words(runs, gated):
     with (
         gated("gpt") as (_, taken),
-        TestClient(create_app({"gpt": runs["gpt"]}, Settings(deadline=0.3)), base_url="http://localhost") as client,
+        TestClient(create_app({"gpt": runs["gpt"]}, ServerSettings(deadline=0.3)), base_url="http://localhost") as client,
     ):
         answer = client.post("/v1/generate", json={"prompt": "Der"})
         assert answer.status_code == 503 and answer.json()["error"]["code"] == "deadline" and answer.headers["retry-after"]
@@ -176,7 +176,7 @@ def test_who_looks_does_not_hold_up_who_writes(runs, monkeypatch):
     def explain(run, *_, **__):
         looked.set()
         assert enough.wait(20) and run.model is not runs["gpt"].model
-        raise Mistake("nothing to explain")
+        raise UserError("nothing to explain")
 
     monkeypatch.setattr(type(runs["gpt"]), "explain", explain)
     with TestClient(create_app({"gpt": runs["gpt"]}), base_url="http://localhost") as client:
@@ -214,7 +214,7 @@ def test_a_client_that_leaves_stops_what_it_asked_for(runs, gated, listening):
 
     for stream in (True, False):
         with gated("gpt") as (free, taken), listening({"gpt": runs["gpt"]}) as server:
-            worker = server.app.state.shelf.models["gpt"].worker
+            worker = server.app.state.models.models["gpt"].worker
             body = json.dumps({"prompt": "Der", "max_tokens": 50, "stream": stream}).encode()
             asking = socket.create_connection(("127.0.0.1", server.port), timeout=10)
             asking.sendall(
@@ -240,7 +240,9 @@ def test_overload_is_answered_at_once_while_the_rest_is_served(runs, gated):
     """Twenty ask where five may wait: some are told to come back while nothing moves at all."""
     with (
         gated("gpt") as (free, _),
-        TestClient(create_app({"gpt": runs["gpt"]}, Settings(at_once=2, queue=6)), base_url="http://localhost") as client,
+        TestClient(
+            create_app({"gpt": runs["gpt"]}, ServerSettings(max_batch_size=2, queue=6)), base_url="http://localhost"
+        ) as client,
     ):
         found = []
 

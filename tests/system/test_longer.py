@@ -54,7 +54,11 @@ VARIANTS = {
     "separate vocabularies, R-Drop, BPE-dropout, EMA": {
         "model": {"positions": {"kind": "learned"}, "tie": "target", "norm_first": True},
         "tokens": {"joint": False, "size": 600},
-        "train": {"tokens_per_batch": 2048, "ema": 0.98, "regularize": {"dropout": 0.05, "r_drop": 1.0, "bpe_dropout": 0.05}},
+        "train": {
+            "tokens_per_batch": 2048,
+            "ema_decay": 0.98,
+            "regularize": {"dropout": 0.05, "r_drop": 1.0, "bpe_dropout": 0.05},
+        },
     },
 }
 

@@ -45,7 +45,7 @@ def test_gpt_says_the_next_word(tmp_path):
 
 def test_t5_says_what_was_cut_out(tmp_path):
     model = {"preset": "t5-tiny", "width": 128, "max_length": 64}
-    run = train(recipe("corrupted", model, steps=350), tmp_path / "run", device="cpu")
+    run = train(recipe("span-corruption", model, steps=350), tmp_path / "run", device="cpu")
     (result,) = evaluate(run)
     print(result.scores)
     assert result.scores["perplexity"].high < 12

@@ -17,12 +17,12 @@ from regard.worlds import bilingual
 pytestmark = pytest.mark.system
 INJECT = """
 import os, signal, sys
-from regard import ranks
+from regard import distributed
 from regard.training.loop import Trainer
 step = Trainer.step
 def harmed(self, batches):
     harm, at = os.environ.get("HARM", ""), int(os.environ.get("AT", "0"))
-    if self.progress.step == at and ranks.rank() == 1 and not ranks.restarted():
+    if self.state.step == at and distributed.rank() == 1 and not distributed.is_restarted():
         if harm == "raise":
             raise ValueError("rank 1 had enough")
         if harm == "exit":
@@ -43,7 +43,13 @@ def place(tmp_path_factory, write_job):
     folder = tmp_path_factory.mktemp("job")
     for name, steps in (("job.toml", 20), ("long.toml", 100_000)):
         write_job(
-            folder / name, steps=steps, evaluate_every=steps, save_every=5, keep=100, log_every=1, regularize={"dropout": 0.0}
+            folder / name,
+            steps=steps,
+            evaluate_every=steps,
+            save_every=5,
+            keep_checkpoints=100,
+            log_every=1,
+            regularize={"dropout": 0.0},
         )
     (folder / "harm.py").write_text(INJECT)
     return folder
@@ -108,7 +114,7 @@ def test_two_ranks_then_one_then_four(place, start, whole):
     """Each goes on from the same place of the data, and without dropout with the same curve."""
     moved = place / "moved"
     shutil.copytree(whole, moved)
-    for path in checkpoint.all_steps(moved / "checkpoints"):
+    for path in checkpoint.list_checkpoints(moved / "checkpoints"):
         if path.name > "step-00000005":
             shutil.rmtree(path)
     (moved / "log.jsonl").unlink()
@@ -146,7 +152,7 @@ def test_one_rank_down_ends_all_with_one_cause_first(start, harm, seconds, said,
     causes = [line for line in err.splitlines() if line.startswith("regard: ")]
     assert len(causes) == 1 and said in causes[0], err
     assert "Traceback" not in err[: err.index("regard: ")]
-    path, notes = checkpoint.newest_good(tmp_path / "run" / "checkpoints")
+    path, notes = checkpoint.latest_intact(tmp_path / "run" / "checkpoints")
     assert path.name == "step-00000010" and not notes
     print(f"{harm}: {took:.1f} s")
 
@@ -161,7 +167,7 @@ def test_a_signal_to_one_rank_or_to_torchrun_leaves_a_good_checkpoint(start, tmp
     begun = time.monotonic()
     status, _, err = finish(job)
     assert status != 0 and time.monotonic() - begun < 10
-    path, notes = checkpoint.newest_good(tmp_path / "run" / "checkpoints")
+    path, notes = checkpoint.latest_intact(tmp_path / "run" / "checkpoints")
     last = max(losses(tmp_path / "run"))
     assert not notes and int(path.name[5:]) == last, (path, last)
     assert err.count("interrupted; everything is saved") == 1

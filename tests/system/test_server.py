@@ -186,7 +186,7 @@ def test_slow_sockets_do_not_slow_the_others(runs, listening):
 def test_a_hundred_clients_leave_and_a_hundred_computations_stop(runs, listening, gated):
     """Each within the step that it was in."""
     with gated("gpt") as (free, taken), listening({"gpt": runs["gpt"]}) as server:
-        worker = server.app.state.shelf.models["gpt"].worker
+        worker = server.app.state.models.models["gpt"].worker
         stopped = 0
         for number in range(100):
             body = json.dumps({"prompt": "Der Hund", "max_tokens": 50, "stream": number % 2 == 0}).encode()

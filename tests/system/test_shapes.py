@@ -16,7 +16,7 @@ def world(number):
 def steps(number, pictures=64, **more):
     return {
         "steps": number,
-        "pictures_per_batch": pictures,
+        "images_per_batch": pictures,
         "evaluate_every": number,
         "save_every": number,
         "optimizer": {"kind": "muon", "learning_rate": 1e-3, "weight_decay": 0.05},
@@ -37,9 +37,9 @@ def test_a_vision_transformer_names_shapes(tmp_path):
     _, found = scored(
         {
             "task": "classify",
-            "data": {**world(6000), "of": "kind"},
-            "model": {"kind": "vit", "layers": 3, "width": 64, "heads": 4, "feed_forward": 128, "patch": 4},
-            "train": steps(500, augment={"crop": 2, "flip": True}),
+            "data": {**world(6000), "label_attribute": "kind"},
+            "model": {"kind": "vit", "layers": 3, "width": 64, "heads": 4, "feed_forward": 128, "patch_size": 4},
+            "train": steps(500, augment={"crop_padding": 2, "flip": True}),
         },
         tmp_path / "vit",
     )
@@ -60,8 +60,8 @@ def test_captions_are_true_and_look_at_what_they_name(tmp_path):
                     "width": 96,
                     "embedding_width": 64,
                     "attention_width": 64,
-                    "ask_with_word": True,
-                    "doubly_stochastic": 0.0,
+                    "query_with_word": True,
+                    "doubly_stochastic_weight": 0.0,
                 },
             },
             "train": steps(500, optimizer={"learning_rate": 4e-3, "weight_decay": 0.02}),
@@ -77,11 +77,11 @@ def test_a_text_is_told_from_those_that_are_false(tmp_path):
     tower = {"layers": 2, "width": 64, "heads": 4, "feed_forward": 128}
     _, found = scored(
         {
-            "task": "contrast",
+            "task": "contrastive",
             "data": world(6000),
             "tokens": {"kind": "words"},
-            "model": {"space": 64, "image": {**tower, "patch": 4}, "text": {**tower, "max_length": 32}},
-            "train": steps(400, 96, augment={"crop": 2}),
+            "model": {"projection_width": 64, "image": {**tower, "patch_size": 4}, "text": {**tower, "max_length": 32}},
+            "train": steps(400, 96, augment={"crop_padding": 2}),
         },
         tmp_path / "clip",
     )
@@ -92,20 +92,20 @@ def test_a_text_is_told_from_those_that_are_false(tmp_path):
 def test_pictures_are_drawn_as_they_are_described(tmp_path):
     scored(
         {
-            "task": "codes",
+            "task": "image-codes",
             "data": world(4000),
-            "model": {"quantise": "vq", "codes": 64, "code_width": 32, "width": 32, "layers": 1},
+            "model": {"quantizer": "vq", "codebook_size": 64, "code_width": 32, "width": 32, "layers": 1},
             "train": steps(600, optimizer={"learning_rate": 3e-3}),
         },
         tmp_path / "codes",
     )
     _, found = scored(
         {
-            "task": "draw",
+            "task": "text-to-image",
             "data": world(4000),
             "tokens": {"kind": "words"},
             "model": {
-                "codes": {"run": str(tmp_path / "codes")},
+                "image_codes": {"run": str(tmp_path / "codes")},
                 "layers": 3,
                 "width": 96,
                 "heads": 4,

@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 
-from regard.show.attention import save_any
-from regard.show.figures.beam_tree import ENDED, KEPT, PRUNED, Node, tree
-from regard.show.figures.curves import lost_over_share
+from regard.show.attention import save_figure_or_page
+from regard.show.figures.attention_maps import tile_attention
+from regard.show.figures.beam_tree import ENDED, KEPT, PRUNED, BeamNode, beam_tree_figure
+from regard.show.figures.curves import erasure_curves
 from regard.show.figures.decoding_steps import generation_page
-from regard.show.figures.head_entropy import spread
-from regard.show.figures.head_lines import lines
-from regard.show.figures.html_view import VIEWS, views
-from regard.show.figures.matrix import alignment
-from regard.show.figures.neuron_view import MOST_QUESTIONS, neurons, neurons_page
-from regard.show.figures.position_waves import positions
-from regard.show.figures.style import svg_text
-from regard.show.figures.thumbnails import model
-from regard.show.figures.tiles import maps
+from regard.show.figures.head_entropy import entropy_figure
+from regard.show.figures.head_lines import head_view
+from regard.show.figures.html_view import PAGE_VIEWS, attention_page
+from regard.show.figures.matrix import attention_matrix
+from regard.show.figures.neuron_view import MAX_QUERIES, neuron_figure, neuron_page
+from regard.show.figures.position_waves import position_figure
+from regard.show.figures.style import to_svg
+from regard.show.figures.thumbnails import model_view
 
 pytestmark = pytest.mark.system
 NASTY = "<img src=x onerror=alert(1)>"
@@ -35,7 +35,10 @@ def group(request):
             yield near / near.sum(-1, keepdims=True)
 
     words = [NASTY, *(f"w{i}" for i in range(1, number))]
-    return [maps(name, layers(), words, words, names=["1", "2"]) for name in ("self-attention of the encoder", "cross-attention")]
+    return [
+        tile_attention(name, layers(), words, words, names=["1", "2"])
+        for name in ("self-attention of the encoder", "cross-attention")
+    ]
 
 
 def opened(window, path, do):
@@ -56,10 +59,10 @@ def unscripted(browser, path, holds):
     context.close()
 
 
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("view", PAGE_VIEWS)
 def test_pages_to_look_around_in(window, group, tmp_path, view):
     path = tmp_path / "a.html"
-    path.write_text(views(group, view=view, token=0 if view == "token" else None, title=NASTY), encoding="utf-8")
+    path.write_text(attention_page(group, view=view, token=0 if view == "token" else None, title=NASTY), encoding="utf-8")
     assert path.stat().st_size < 3_000_000
 
     def around(page):
@@ -77,7 +80,7 @@ def test_pages_to_look_around_in(window, group, tmp_path, view):
         else:
             page.locator("#stage canvas").hover(position={"x": 2, "y": 2})
             assert "→" in page.locator("#said").inner_text()
-        for name in VIEWS.values():  # every other view, every layer and kind, with a head less
+        for name in PAGE_VIEWS.values():  # every other view, every layer and kind, with a head less
             page.get_by_role("button", name=name, exact=True).click()
             for select in page.locator("#choose select").all():
                 select.select_option(index=1)
@@ -91,21 +94,21 @@ def test_pages_to_look_around_in(window, group, tmp_path, view):
 def test_pages_around_a_picture(window, group, tmp_path, kind):
     found = group[0]
     nodes = [
-        Node(-1, 1, NASTY, -0.1, KEPT, best=True),
-        Node(-1, 1, "b", -1.0, PRUNED),
-        Node(0, 2, "c", -0.2, ENDED, -0.1, best=True),
+        BeamNode(-1, 1, NASTY, -0.1, KEPT, best=True),
+        BeamNode(-1, 1, "b", -1.0, PRUNED),
+        BeamNode(0, 2, "c", -0.2, ENDED, -0.1, best=True),
     ]
     points = [{"share": share, "score": 0.1, "low": 0.0, "high": 0.2} for share in (1, 50)]
     drawn = {
-        "matrix": lambda: alignment(found.weights[0, 0], found.keys, found.queries, darkest=found.darkest),
-        "lines": lambda: lines(found.weights[0], found.queries, found.keys, found.heads),
-        "model": lambda: model(found),
-        "entropy": lambda: spread(found),
-        "tree": lambda: tree(nodes),
-        "curves": lambda: lost_over_share({"without": dict.fromkeys(found.keys[:9], points)}),
-        "positions": lambda: positions(np.sin(np.outer(np.arange(50), 1 / np.arange(1, 129)))),
+        "matrix": lambda: attention_matrix(found.weights[0, 0], found.keys, found.queries, darkest=found.darkest),
+        "lines": lambda: head_view(found.weights[0], found.queries, found.keys, found.heads),
+        "model": lambda: model_view(found),
+        "entropy": lambda: entropy_figure(found),
+        "tree": lambda: beam_tree_figure(nodes),
+        "curves": lambda: erasure_curves({"without": dict.fromkeys(found.keys[:9], points)}),
+        "positions": lambda: position_figure(np.sin(np.outer(np.arange(50), 1 / np.arange(1, 129)))),
     }[kind]()
-    save_any(drawn, tmp_path / "a.html", NASTY)
+    save_figure_or_page(drawn, tmp_path / "a.html", NASTY)
 
     def look(page):
         assert page.locator("svg text").count() >= 3
@@ -117,8 +120,8 @@ def test_pages_around_a_picture(window, group, tmp_path, kind):
 
 @pytest.mark.parametrize("number", [5, 2000])
 def test_neurons_are_pointed_at(browser, window, asking, tmp_path, number):
-    path, found = tmp_path / "a.html", asking(min(number, MOST_QUESTIONS), number, 64)
-    path.write_text(neurons_page(found, 1, svg_text(neurons(found, 1)), title=NASTY), encoding="utf-8")
+    path, found = tmp_path / "a.html", asking(min(number, MAX_QUERIES), number, 64)
+    path.write_text(neuron_page(found, 1, to_svg(neuron_figure(found, 1)), title=NASTY), encoding="utf-8")
     assert path.stat().st_size < 3_000_000
 
     def around(page):

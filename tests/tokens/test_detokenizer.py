@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from regard.recipe import Tokens
+from regard.recipe import TokenSettings
 from regard.tokens.detokenizer import Detokenizer
-from regard.tokens.special import SPECIALS
+from regard.tokens.special_tokens import SPECIAL_TOKEN_NAMES
 from regard.tokens.tokenizer import Tokenizer, train_tokenizer
 
 TEXTS = [
@@ -22,16 +22,16 @@ BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 def trained(model, trainer, pre_tokenizer, decoder, **options):
     library = Library(model)
     library.pre_tokenizer, library.decoder = pre_tokenizer, decoder
-    library.train_from_iterator(TEXTS, trainer(special_tokens=SPECIALS, show_progress=False, **options))
+    library.train_from_iterator(TEXTS, trainer(special_tokens=SPECIAL_TOKEN_NAMES, show_progress=False, **options))
     return Tokenizer(library)
 
 
 def byte_fallback():
     """As Llama 2's: words and spaces in pieces, all else in bytes."""
-    tokens = [*SPECIALS, *BYTES, "▁", *"abcdefghijklmnopqrstuvwxyz", "▁▁", "�"]
+    tokens = [*SPECIAL_TOKEN_NAMES, *BYTES, "▁", *"abcdefghijklmnopqrstuvwxyz", "▁▁", "�"]
     numbers = {token: number for number, token in enumerate(tokens)}
     library = Library(models.BPE(numbers, [("▁", "▁")], unk_token="<unk>", byte_fallback=True))
-    library.add_special_tokens(SPECIALS)
+    library.add_special_tokens(SPECIAL_TOKEN_NAMES)
     library.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
     library.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
@@ -41,7 +41,7 @@ def byte_fallback():
 
 MAKE = {
     **{
-        kind: lambda kind=kind: train_tokenizer(Tokens(kind=kind, size=150), TEXTS)
+        kind: lambda kind=kind: train_tokenizer(TokenSettings(kind=kind, size=150), TEXTS)
         for kind in ("bpe", "wordpiece", "unigram", "words", "characters")
     },
     "byte-level": lambda: trained(

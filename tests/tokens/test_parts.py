@@ -8,20 +8,20 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Library
 from tokenizers import models, normalizers, pre_tokenizers
 
-from regard.recipe import Tokens
-from regard.tokens.chunks import cutter, whole
+from regard.recipe import TokenSettings
+from regard.tokens.chunks import keep_whole, make_splitter
 from regard.tokens.tokenizer import Tokenizer, train_tokenizer
 from regard.worlds import bilingual
 
 TEXTS = [pair.target for pair in bilingual.generate(300, 1, level=1)]
 KINDS = {
-    "bpe": Tokens(kind="bpe", size=200),
-    "lowercase": Tokens(kind="bpe", size=200, lowercase=True),
-    "without punctuation apart": Tokens(kind="bpe", size=200, punctuation=False),
-    "bytes": Tokens(kind="bytes", size=400),
-    "wordpiece": Tokens(kind="wordpiece", size=200),
-    "unigram": Tokens(kind="unigram", size=200),
-    "words": Tokens(kind="words", size=200),
+    "bpe": TokenSettings(kind="bpe", size=200),
+    "lowercase": TokenSettings(kind="bpe", size=200, lowercase=True),
+    "without punctuation apart": TokenSettings(kind="bpe", size=200, split_punctuation=False),
+    "bytes": TokenSettings(kind="bytes", size=400),
+    "wordpiece": TokenSettings(kind="wordpiece", size=200),
+    "unigram": TokenSettings(kind="unigram", size=200),
+    "words": TokenSettings(kind="words", size=200),
 }
 WORDS = st.sampled_from(
     [
@@ -74,16 +74,16 @@ def tokenizer(request):
 @example("a  b\t c ")
 @example("x ▁b")
 def test_parts_have_the_ids_of_the_text(tokenizer, text):
-    parts = cutter(tokenizer)(text)
+    parts = make_splitter(tokenizer)(text)
     assert [i for ids in tokenizer.encode(parts) for i in ids] == tokenizer.encode([text])[0]
 
 
 def test_texts_are_cut_into_words(tokenizer):
-    assert [part.strip() for part in cutter(tokenizer)("Der Hund")] == ["Der", "Hund"]
+    assert [part.strip() for part in make_splitter(tokenizer)("Der Hund")] == ["Der", "Hund"]
 
 
 def test_characters_are_not_cut():
-    assert cutter(train_tokenizer(Tokens(kind="characters"), TEXTS)) is whole
+    assert make_splitter(train_tokenizer(TokenSettings(kind="characters"), TEXTS)) is keep_whole
 
 
 @pytest.mark.parametrize(
@@ -111,5 +111,5 @@ def test_characters_are_not_cut():
 )
 def test_what_is_not_known_is_left_whole(change):
     known = json.loads(train_tokenizer(KINDS["bpe"], TEXTS).to_json())
-    assert cutter(Tokenizer(Library.from_str(json.dumps(known)))) is not whole
-    assert cutter(Tokenizer(Library.from_str(json.dumps({**known, **change})))) is whole
+    assert make_splitter(Tokenizer(Library.from_str(json.dumps(known)))) is not keep_whole
+    assert make_splitter(Tokenizer(Library.from_str(json.dumps({**known, **change})))) is keep_whole

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.errors import Mistake
-from regard.recipe import Tokens
-from regard.tokens.bpe_dropout import Segmenter, split_words
-from regard.tokens.special import SPECIALS, UNK
+from regard.errors import UserError
+from regard.recipe import TokenSettings
+from regard.tokens.bpe_dropout import BpeSegmenter, split_words
+from regard.tokens.special_tokens import SPECIAL_TOKEN_NAMES, UNK
 from regard.tokens.tokenizer import load_tokenizer, train_tokenizer
 from regard.worlds import bilingual
 
@@ -22,36 +22,36 @@ EXACT = ["bytes", "characters"]
 
 @pytest.fixture(scope="module", params=KINDS)
 def tokenizer(request):
-    return train_tokenizer(Tokens(kind=request.param, size=400), TEXTS)
+    return train_tokenizer(TokenSettings(kind=request.param, size=400), TEXTS)
 
 
 def test_decoding_undoes_encoding(tokenizer):
     assert tokenizer.decode(tokenizer.encode(TEXTS)) == TEXTS
     assert tokenizer.size <= 400
-    assert [tokenizer.library.id_to_token(i) for i in range(4)] == SPECIALS
+    assert [tokenizer.library.id_to_token(i) for i in range(4)] == SPECIAL_TOKEN_NAMES
 
 
 @pytest.mark.parametrize("kind", sorted({*KINDS} - {*EXACT}))
 def test_spaces_are_normalised(kind):
-    tokenizer = train_tokenizer(Tokens(kind=kind, size=400), TEXTS)
+    tokenizer = train_tokenizer(TokenSettings(kind=kind, size=400), TEXTS)
     assert tokenizer.decode(tokenizer.encode(["  The   dog \t sleeps. "])) == ["The dog sleeps."]
 
 
 @pytest.mark.parametrize("kind", EXACT)
 def test_characters_and_bytes_keep_every_space(kind):
     code = ["def f(x):\r", "    return  x\t", "", "  "]
-    tokenizer = train_tokenizer(Tokens(kind=kind, size=400), code)
+    tokenizer = train_tokenizer(TokenSettings(kind=kind, size=400), code)
     assert ["".join(tokenizer.pieces(ids)) for ids in tokenizer.encode(code)] == code
 
 
 def test_bytes_know_everything():
-    tokenizer = train_tokenizer(Tokens(kind="bytes", size=400), TEXTS)
+    tokenizer = train_tokenizer(TokenSettings(kind="bytes", size=400), TEXTS)
     assert tokenizer.decode(tokenizer.encode(["☃ 漢字 naïve"])) == ["☃ 漢字 naïve"]
 
 
 def test_text_that_is_tokenised_already_is_split_at_spaces_only():
     text = "mr. <unk> is chairman of n.v. 's <unk> board"
-    tokenizer = train_tokenizer(Tokens(kind="words", punctuation=False), [text])
+    tokenizer = train_tokenizer(TokenSettings(kind="words", split_punctuation=False), [text])
     assert [piece.strip() for piece in tokenizer.pieces(tokenizer.encode([text])[0])] == text.split()
     assert UNK not in tokenizer.encode([text])[0]  # "<unk>" in a text is a word like others
 
@@ -63,14 +63,14 @@ def test_specials_in_text_are_only_text(tokenizer):
 def test_every_token_belongs_to_its_word(tokenizer):
     for text in TEXTS[:200]:
         ids = tokenizer.encode([text])[0]
-        words, pieces = tokenizer.words(ids), tokenizer.pieces(ids)
+        words, pieces = tokenizer.word_ids(ids), tokenizer.pieces(ids)
         glued = ["".join(piece for piece, w in zip(pieces, words) if w == word).strip() for word in range(max(words) + 1)]
         assert glued == text.split()
 
 
 @pytest.mark.parametrize("kind", sorted({*KINDS} - {"bytes"}))
 def test_unknown_characters_are_unknown(kind):
-    tokenizer = train_tokenizer(Tokens(kind=kind, size=400), TEXTS)
+    tokenizer = train_tokenizer(TokenSettings(kind=kind, size=400), TEXTS)
     assert UNK in tokenizer.encode(["☃ ☃"])[0]
 
 
@@ -113,31 +113,31 @@ def test_every_token_stands_where_it_is_said_to(tokenizer, words, spaces, inside
 @pytest.mark.parametrize("text", ["", "{}", "not json", '{"model": {"type": "BPE", "vocab": {}, "merges": [["a"]]}}'])
 def test_a_file_that_is_no_tokenizer_is_one_line(tmp_path, text):
     (tmp_path / "tokenizer.json").write_text(text)
-    with pytest.raises(Mistake, match=re.escape("tokenizer.json")):
+    with pytest.raises(UserError, match=re.escape("tokenizer.json")):
         load_tokenizer(tmp_path / "tokenizer.json")
 
 
 @pytest.fixture(scope="module")
 def bpe():
-    return train_tokenizer(Tokens(kind="bpe", size=400), TEXTS)
+    return train_tokenizer(TokenSettings(kind="bpe", size=400), TEXTS)
 
 
 def test_without_dropout_the_segmenter_is_the_library(bpe):
-    segmenter, chance = Segmenter.of(bpe), random.Random(0)
+    segmenter, chance = BpeSegmenter.from_tokenizer(bpe), random.Random(0)
     for ids, words in zip(bpe.encode(TEXTS), split_words(bpe, TEXTS)):
         assert [i for word in words for i in segmenter.segment(word, chance, 0.0)] == ids
 
 
 @given(st.sampled_from(TEXTS), st.integers(0, 1000), st.floats(0.05, 0.95))
 def test_dropout_changes_the_pieces_and_never_the_text(bpe, text, seed, dropout):
-    segmenter, chance = Segmenter.of(bpe), random.Random(seed)
+    segmenter, chance = BpeSegmenter.from_tokenizer(bpe), random.Random(seed)
     ids = [i for word in split_words(bpe, [text])[0] for i in segmenter.segment(word, chance, dropout)]
     assert bpe.decode([ids]) == [text]
     assert len(ids) >= len(bpe.encode([text])[0])
 
 
 def test_variants_are_a_function_of_the_seed_and_the_word(bpe):
-    segmenter = Segmenter.of(bpe)
+    segmenter = BpeSegmenter.from_tokenizer(bpe)
     assert segmenter.variants("▁Schmetterling", 20, 1, 0.3) == segmenter.variants("▁Schmetterling", 20, 1, 0.3)
     assert segmenter.variants("▁Schmetterling", 20, 1, 0.3) != segmenter.variants("▁Schmetterling", 20, 2, 0.3)
     assert len({tuple(ids) for ids in segmenter.variants("▁Schmetterling", 20, 1, 0.3)}) > 3

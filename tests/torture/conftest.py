@@ -31,7 +31,7 @@ LOOP = {
     "evaluate_every": 6,
     "save_every": 3,
     "log_every": 4,
-    "keep": 2,
+    "keep_checkpoints": 2,
     "optimizer": {"learning_rate": 3e-3},
     "schedule": {"warmup_steps": 8},
     "regularize": {"dropout": 0.1},
@@ -48,7 +48,7 @@ RECIPES = {
             **LOOP,
             "tokens_per_batch": 512,
             "evaluate_sentences": 2,
-            "ema": 0.9,
+            "ema_decay": 0.9,
             "regularize": {"dropout": 0.1, "bpe_dropout": 0.1},
         },
         "decode": {"max_tokens": 6},
@@ -58,7 +58,7 @@ RECIPES = {
         "data": SENTENCES,
         "tokens": {"size": 200},
         "model": {**BLOCK, "kind": "transformer", "max_length": 64},
-        "train": {**LOOP, "tokens_per_batch": 512, "average": 2, "gradient_accumulation_steps": 2},
+        "train": {**LOOP, "tokens_per_batch": 512, "average_checkpoints": 2, "gradient_accumulation_steps": 2},
     },
     "BERT": {
         "task": "masked",
@@ -69,16 +69,16 @@ RECIPES = {
     },
     "ViT": {
         "task": "classify",
-        "data": {**SHAPES, "of": "kind"},
-        "model": {**BLOCK, "kind": "vit", "patch": 8},
-        "train": {**LOOP, "pictures_per_batch": 16, "augment": {"crop": 1, "flip": True, "mixup": 0.4}},
+        "data": {**SHAPES, "label_attribute": "kind"},
+        "model": {**BLOCK, "kind": "vit", "patch_size": 8},
+        "train": {**LOOP, "images_per_batch": 16, "augment": {"crop_padding": 1, "flip": True, "mixup": 0.4}},
     },
     "CLIP": {
-        "task": "contrast",
+        "task": "contrastive",
         "data": SHAPES,
         "tokens": {"kind": "words"},
-        "model": {"space": 8, "image": {**BLOCK, "patch": 8}, "text": {**BLOCK, "max_length": 24}},
-        "train": {**LOOP, "pictures_per_batch": 16},
+        "model": {"projection_width": 8, "image": {**BLOCK, "patch_size": 8}, "text": {**BLOCK, "max_length": 24}},
+        "train": {**LOOP, "images_per_batch": 16},
     },
 }
 
@@ -172,7 +172,7 @@ def state_of_fixture():
 
 def state_of(out: Path) -> dict[str, str]:
     """Everything of a finished run that must be the same to the bit: weights, optimiser, averages, progress, chance."""
-    last = checkpoint.all_steps(out / "checkpoints")[-1]
+    last = checkpoint.list_checkpoints(out / "checkpoints")[-1]
     progress = {name: value for name, value in json.loads((last / "state.json").read_text()).items() if name != "seconds"}
     found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in last.glob("*.safetensors")}
     found |= {name: hashlib.sha256((out / name).read_bytes()).hexdigest() for name in ("model.safetensors", "random")}

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.training import checkpoint
 from regard.training.checkpoint import Checkpoint
 
@@ -23,13 +23,15 @@ def tensors(size):
 def refuse(folder, size):
     """A save that the disk does not let through."""
     try:
-        checkpoint.save(folder, 2, Checkpoint(tensors(size), {"step": 2}))
-    except Mistake as mistake:
+        checkpoint.save_checkpoint(folder, 2, Checkpoint(tensors(size), {"step": 2}))
+    except UserError as mistake:
         assert "the disk is full (" in str(mistake) and "bytes needed" in str(mistake) and " free)" in str(mistake), mistake
         assert "\n" not in str(mistake)
     else:
         raise AssertionError("it was let through")
-    assert [path.name for path in folder.iterdir()] == ["step-00000001"] and checkpoint.damage(folder / "step-00000001") is None
+    assert [path.name for path in folder.iterdir()] == ["step-00000001"] and checkpoint.find_damage(
+        folder / "step-00000001"
+    ) is None
 
 
 @pytest.mark.parametrize("offsets", [4, pytest.param(OFFSETS, marks=pytest.mark.torture)])
@@ -38,7 +40,7 @@ def test_a_write_that_stops_anywhere_leaves_the_checkpoint_before(tmp_path, in_c
     whole = 64 * 256 * 4
     for number in range(offsets):
         folder = tmp_path / str(number)
-        checkpoint.save(folder, 1, Checkpoint(tensors(4), {"step": 1}))
+        checkpoint.save_checkpoint(folder, 1, Checkpoint(tensors(4), {"step": 1}))
         limit = number * whole // offsets
 
         def act(folder=folder, limit=limit):
@@ -70,7 +72,7 @@ def test_a_small_disk_leaves_the_checkpoint_before(tmp_path, count, monkeypatch,
     for number in range(OFFSETS):
         with small_disk(tmp_path / str(number), 2**18) as disk:
             folder = disk / "checkpoints"
-            checkpoint.save(folder, 1, Checkpoint(tensors(4), {"step": 1}))
+            checkpoint.save_checkpoint(folder, 1, Checkpoint(tensors(4), {"step": 1}))
             room = number * (2 * 64 * 256 * 4 // OFFSETS)
             (disk / "filler").write_bytes(bytes(max(0, shutil.disk_usage(disk).free - room)))
             refuse(folder, 256)
@@ -82,7 +84,9 @@ def good(tmp_path_factory):
     """Two checkpoints, the newer one to be spoilt."""
     folder = tmp_path_factory.mktemp("checkpoints")
     for step in (1, 2):
-        checkpoint.save(folder, step, Checkpoint({**tensors(8), "ema": {"a": torch.randn(8, 64)}}, {"step": step, "best": 0.5}))
+        checkpoint.save_checkpoint(
+            folder, step, Checkpoint({**tensors(8), "ema": {"a": torch.randn(8, 64)}}, {"step": step, "best": 0.5})
+        )
     return folder
 
 
@@ -98,13 +102,13 @@ def test_every_flipped_bit_and_every_truncation_is_found(good, chance, count, fl
         else:
             del spoilt[chance.randrange(len(data)) :]
         victim.write_bytes(spoilt)
-        found, notes = checkpoint.newest_good(good)
+        found, notes = checkpoint.latest_intact(good)
         assert found == good / "step-00000001" and len(notes) == 1 and "damaged" in notes[0], (victim, number)
-        with pytest.raises(Mistake, match="damaged"):
-            checkpoint.load(newest)
+        with pytest.raises(UserError, match="damaged"):
+            checkpoint.load_checkpoint(newest)
         victim.write_bytes(data)
         count("bits flipped, found" if number < flips else "truncations, found")
-    assert checkpoint.newest_good(good) == (newest, [])
+    assert checkpoint.latest_intact(good) == (newest, [])
 
 
 def test_files_that_are_missing_empty_or_swapped_are_found(good, tmp_path, count):
@@ -129,11 +133,11 @@ def test_files_that_are_missing_empty_or_swapped_are_found(good, tmp_path, count
             elif harm != "missing":
                 source = victim.with_name(other[name]) if harm == "swapped inside" else spoilt / "step-00000001" / name
                 shutil.copyfile(source, victim)
-            found, notes = checkpoint.newest_good(spoilt)
+            found, notes = checkpoint.latest_intact(spoilt)
             assert found == spoilt / "step-00000001" and len(notes) == 1, (name, harm)
             count("files missing, empty or swapped, found")
 
 
 def test_a_whole_checkpoint_under_the_name_of_another_is_found(good, tmp_path):
     shutil.copytree(good / "step-00000001", tmp_path / "step-00000007")
-    assert checkpoint.damage(tmp_path / "step-00000007") == "it is of step 1"
+    assert checkpoint.find_damage(tmp_path / "step-00000007") == "it is of step 1"

@@ -18,7 +18,7 @@ def die_in_saving(chance):
     around the rename, while verifying, or while the old checkpoint is removed."""
     place = chance.choice(list(CALLS))
     left = chance.randrange(5 * CALLS[place])
-    real, save, share, before = getattr(checkpoint, place), checkpoint.save, chance.random(), chance.random() < 0.5
+    real, save, share, before = getattr(checkpoint, place), checkpoint.save_checkpoint, chance.random(), chance.random() < 0.5
     saving = place == "remove_folder"  # which happens nowhere else
 
     def saved(*args):
@@ -39,7 +39,7 @@ def die_in_saving(chance):
             real(path, *rest)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    checkpoint.save = saved
+    checkpoint.save_checkpoint = saved
     setattr(checkpoint, place, then_die)
 
 

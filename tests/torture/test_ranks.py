@@ -44,7 +44,7 @@ def test_any_rank_killed_at_any_moment(torchrun, write_job, tmp_path, kind, rank
         )
 
     chance = random.Random(f"{kind} {ranks}")
-    write_job(tmp_path / "job.toml", steps=300, evaluate_every=100, save_every=20, log_every=20, ema=0.9)
+    write_job(tmp_path / "job.toml", steps=300, evaluate_every=100, save_every=20, log_every=20, ema_decay=0.9)
     whole = start("whole", 0)
     _, err = whole.communicate(timeout=300)
     assert whole.returncode == 0, err
@@ -114,17 +114,21 @@ KINDS = {
     "BERT": {"task": "masked", **SENTENCES, "model": {"kind": "transformer", **BLOCK, "max_length": 64}},
     "tagger": {"task": "tag", **SENTENCES, "model": {"kind": "transformer", **BLOCK, "max_length": 64}},
     "ELMo": {"task": "language", **SENTENCES, "model": {"kind": "elmo", "width": 16}},
-    "ViT": {"task": "classify", "data": {**SHAPES["data"], "of": "kind"}, "model": {"kind": "vit", "patch": 8, **BLOCK}},
+    "ViT": {
+        "task": "classify",
+        "data": {**SHAPES["data"], "label_attribute": "kind"},
+        "model": {"kind": "vit", "patch_size": 8, **BLOCK},
+    },
     "CLIP": {
-        "task": "contrast",
+        "task": "contrastive",
         **WORDS,
-        "model": {"space": 8, "image": {"patch": 8, **BLOCK}, "text": {**BLOCK, "max_length": 32}},
+        "model": {"projection_width": 8, "image": {"patch_size": 8, **BLOCK}, "text": {**BLOCK, "max_length": 32}},
     },
     "captioner": {
         "task": "caption",
         **WORDS,
         "model": {
-            "encoder": {"kind": "patches", "patch": 8, **BLOCK},
+            "encoder": {"kind": "patches", "patch_size": 8, **BLOCK},
             "max_length": 40,
             "decoder": {"kind": "transformer", **BLOCK},
         },
@@ -151,7 +155,7 @@ def curve(folder):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_every_kind_of_model_has_the_curve_of_one_process(name, on_ranks, tmp_path):
-    batch = {"pictures_per_batch": 8} if "size" in KINDS[name]["data"] else {"tokens_per_batch": 400}
+    batch = {"images_per_batch": 8} if "size" in KINDS[name]["data"] else {"tokens_per_batch": 400}
     short = {"steps": 6, "evaluate_every": 6, "save_every": 6, "log_every": 1, "regularize": {"dropout": 0.0}, **batch}
     on_ranks(1, learn, {**KINDS[name], "train": short}, tmp_path / "one")
     for kind in ("ddp", "fsdp"):

@@ -38,7 +38,7 @@ def many(runs, chance, count, state_of, times):
             continue
         assert came and status == 128 + number, said
         assert "Traceback" not in said and said.splitlines()[-1].startswith("regard: interrupted; everything is saved")
-        path, damaged = checkpoint.newest_good(out / "checkpoints")
+        path, damaged = checkpoint.latest_intact(out / "checkpoints")
         assert not damaged and seconds < LIMIT
         if path is None:  # it had not begun its first step: nothing to save, and not counted
             continue

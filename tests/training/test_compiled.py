@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from regard.batches.batch import Batch
-from regard.recipe import Regularize
-from regard.training.compile import Compiled
-from regard.training.losses import Say
+from regard.recipe import Regularization
+from regard.training.compile import CompiledObjective
+from regard.training.losses import CrossEntropy
 
 
 class Reads(nn.Linear):
@@ -29,8 +29,8 @@ def test_the_shape_that_nearly_all_have_is_compiled_or_every_one(monkeypatch, al
         return lambda model, given: (seen.append(len(given.labels)), fn(model, given))[1]
 
     monkeypatch.setattr(torch, "compile", library)
-    say = Say(Regularize(label_smoothing=0.0))
-    loss, model = Compiled(say, alike), Reads(3, 2)
+    say = CrossEntropy(Regularization(label_smoothing=0.0))
+    loss, model = CompiledObjective(say, alike), Reads(3, 2)
     for rows in (4, 3, 4, 8, 4, 8):
         given = batch(rows)
         assert torch.equal(loss(model, given), say(model, given))
@@ -39,9 +39,9 @@ def test_the_shape_that_nearly_all_have_is_compiled_or_every_one(monkeypatch, al
 
 def test_compiled_it_is_the_same_loss_and_the_same_gradients():
     torch.manual_seed(0)
-    say, model, given = Say(Regularize(label_smoothing=0.1)), Reads(3, 2), batch(5)
+    say, model, given = CrossEntropy(Regularization(label_smoothing=0.1)), Reads(3, 2), batch(5)
     found = []
-    for objective in (say, Compiled(say, alike=True)):
+    for objective in (say, CompiledObjective(say, alike=True)):
         loss = objective(model, given)
         found.append((loss, *torch.autograd.grad(loss, list(model.parameters()))))
     for plain, compiled in zip(*found):

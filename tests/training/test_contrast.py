@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from regard.batches.batch import Batch
-from regard.training.contrastive import Match, gathered
+from regard.training.contrastive import ContrastiveLoss, all_gather_rows
 
 
 class Two(nn.Module):
@@ -39,18 +39,18 @@ def test_the_loss_is_the_mean_of_both_cross_entropies(smoothing):
     images, texts, scale = model(**batch.inputs)
     logits, labels = scale * images @ texts.T, torch.arange(7)
     expected = sum(F.cross_entropy(side, labels, reduction="sum", label_smoothing=smoothing) for side in (logits, logits.T)) / 2
-    torch.testing.assert_close(Match(smoothing)(model, batch), expected)
+    torch.testing.assert_close(ContrastiveLoss(smoothing)(model, batch), expected)
     assert batch.label_count() == 7
 
 
 def test_the_order_of_the_pairs_does_not_matter():
     model = Two()
-    torch.testing.assert_close(Match()(model, batch_of([4, 0, 6, 2, 1, 5, 3])), Match()(model, batch_of()))
+    torch.testing.assert_close(ContrastiveLoss()(model, batch_of([4, 0, 6, 2, 1, 5, 3])), ContrastiveLoss()(model, batch_of()))
 
 
 def test_one_process_gathers_itself():
     x = torch.randn(3, 2)
-    every, first = gathered(x)
+    every, first = all_gather_rows(x)
     assert every is x and first == 0
 
 
@@ -59,7 +59,7 @@ def share(rank, ranks, folder, rows):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=ranks)
     model = Two()
-    loss = Match()(model, batch_of(range(rows)[rank::ranks]))
+    loss = ContrastiveLoss()(model, batch_of(range(rows)[rank::ranks]))
     loss.backward()
     torch.save([loss.detach(), *(p.grad for p in model.parameters())], Path(folder, f"{rank}.pt"))
     dist.destroy_process_group()
@@ -69,7 +69,7 @@ def share(rank, ranks, folder, rows):
 def test_several_processes_are_one_with_the_whole_batch(ranks, rows):
     """The shares of loss and gradients add up to those of one process; shares may be of unequal size."""
     model = Two()
-    whole = Match()(model, batch_of(range(rows)))
+    whole = ContrastiveLoss()(model, batch_of(range(rows)))
     whole.backward()
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:

@@ -6,25 +6,25 @@ import time
 
 import pytest
 
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.training import lock
-from regard.training.lock import only_run
+from regard.training.lock import lock_folder
 
 
 def hold(folder, seconds=0.0):
-    with only_run(folder):
+    with lock_folder(folder):
         time.sleep(seconds)
 
 
 def refused(said):
     """Whether that is how a process is told of another one."""
-    return said.startswith("Mistake(") and "is being trained in by process" in said
+    return said.startswith("UserError(") and "is being trained in by process" in said
 
 
 def test_a_second_process_is_told_who_was_first(tmp_path, in_child):
-    with only_run(tmp_path):
+    with lock_folder(tmp_path):
         assert refused(in_child(lambda: (lock.HELD.clear(), hold(tmp_path))))
-        with pytest.raises(Mistake, match="by this process already"):
+        with pytest.raises(UserError, match="by this process already"):
             hold(tmp_path)
     assert in_child(lambda: hold(tmp_path)) == ""
 
@@ -33,7 +33,7 @@ def test_a_killed_process_holds_nothing_though_its_workers_live_on(tmp_path, in_
     pid = os.fork()
     if pid == 0:
         try:
-            with only_run(tmp_path):
+            with lock_folder(tmp_path):
                 if os.fork() == 0:  # a worker, which has the file open too
                     time.sleep(2)
                     os._exit(0)
@@ -58,5 +58,5 @@ def test_where_there_are_no_locks_that_is_said_in_words(tmp_path, monkeypatch, c
 
 def test_only_the_first_process_of_many_asks(tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "1")
-    with only_run(tmp_path), only_run(tmp_path):
+    with lock_folder(tmp_path), lock_folder(tmp_path):
         assert not (tmp_path / lock.LOCK).exists()

@@ -7,11 +7,11 @@ import time
 import pytest
 import torch
 
-from regard.errors import Interrupted, Mistake
-from regard.recipe import Regularize
+from regard.errors import Interrupted, UserError
+from regard.recipe import Regularization
 from regard.training import checkpoint
-from regard.training.loop import NOT_FINITE_IN_A_ROW
-from regard.training.losses import Say
+from regard.training.loop import MAX_NONFINITE_STEPS
+from regard.training.losses import CrossEntropy
 
 
 def same(one, other):
@@ -21,7 +21,7 @@ def same(one, other):
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_resuming_any_number_of_times_gives_the_same_bits(store, trainer, tmp_path, kind, workers):
-    options = dict(optimizer={"kind": kind}, ema=0.9, workers=workers, evaluate_every=8)
+    options = dict(optimizer={"kind": kind}, ema_decay=0.9, workers=workers, evaluate_every=8)
     whole = trainer(store, tmp_path / "whole", **options)
     kept = whole.train()
     for stop in (2, 4, 6):  # go on from a checkpoint, each time in a new trainer
@@ -29,15 +29,15 @@ def test_resuming_any_number_of_times_gives_the_same_bits(store, trainer, tmp_pa
         if stop > 2:
             again.resume(tmp_path / "again" / "checkpoints" / f"step-{stop - 2:08d}")
         batches = again.step_batches()
-        while again.progress.step < stop:
+        while again.state.step < stop:
             again.step(next(batches))
         again.save()
     last = trainer(store, tmp_path / "again", **options)
     last.resume(tmp_path / "again" / "checkpoints" / "step-00000006")
     assert same(last.train(), kept)
-    assert same(checkpoint.weights_of(whole.model), checkpoint.weights_of(last.model))
+    assert same(checkpoint.named_weights(whole.model), checkpoint.named_weights(last.model))
     assert same(whole.optimizer.tensors(), last.optimizer.tensors())
-    assert (whole.progress.epoch, whole.progress.index) == (last.progress.epoch, last.progress.index)
+    assert (whole.state.epoch, whole.state.index) == (last.state.epoch, last.state.index)
 
 
 def test_two_micro_batches_are_one_batch_of_both(store, trainer, tmp_path):
@@ -58,11 +58,11 @@ def test_two_micro_batches_are_one_batch_of_both(store, trainer, tmp_path):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
 
 
-class Poisoned(Say):
+class Poisoned(CrossEntropy):
     """What is said at some calls is not a number."""
 
     def __init__(self, *calls, harm=float("nan")):
-        super().__init__(Regularize())
+        super().__init__(Regularization())
         self.calls, self.number, self.harm = calls, 0, harm
 
     def __call__(self, model, batch):
@@ -95,14 +95,14 @@ def test_a_loss_that_is_not_finite_is_not_applied_but_counted(store, trainer, tm
 
 
 def test_losses_that_stay_not_finite_end_the_run_with_a_cure(store, trainer, tmp_path):
-    first, last = 8, 7 + NOT_FINITE_IN_A_ROW
+    first, last = 8, 7 + MAX_NONFINITE_STEPS
     run = trainer(store, tmp_path, Poisoned(*range(first, 200)), steps=200, log_every=1, evaluate_every=200, save_every=200)
-    said = rf"not finite {NOT_FINITE_IN_A_ROW} times in a row, from step {first} to step {last} \(epoch \d+, batch \d+\)"
-    with pytest.raises(Mistake, match=said + ".*lower train.optimizer.learning_rate"):
+    said = rf"not finite {MAX_NONFINITE_STEPS} times in a row, from step {first} to step {last} \(epoch \d+, batch \d+\)"
+    with pytest.raises(UserError, match=said + ".*lower train.optimizer.learning_rate"):
         run.train()
     assert all(tensor.isfinite().all() for tensor in everything(run).values())
     seen = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert seen[-1]["not_finite"] == NOT_FINITE_IN_A_ROW
+    assert seen[-1]["not_finite"] == MAX_NONFINITE_STEPS
 
 
 def test_fewer_than_that_in_a_row_end_nothing_and_are_counted_across_a_resume(store, trainer, tmp_path):
@@ -114,7 +114,7 @@ def test_fewer_than_that_in_a_row_end_nothing_and_are_counted_across_a_resume(st
 
 
 def test_a_signal_ends_the_step_saves_and_leaves(store, trainer, tmp_path):
-    class Ringing(Say):
+    class Ringing(CrossEntropy):
         calls = 0
 
         def __call__(self, model, batch):
@@ -124,9 +124,9 @@ def test_a_signal_ends_the_step_saves_and_leaves(store, trainer, tmp_path):
             return super().__call__(model, batch)
 
     with pytest.raises(Interrupted) as caught:
-        trainer(store, tmp_path, Ringing(Regularize()), save_every=100).train()
+        trainer(store, tmp_path, Ringing(Regularization()), save_every=100).train()
     assert caught.value.number == signal.SIGTERM
-    path, _ = checkpoint.newest_good(tmp_path / "checkpoints")
+    path, _ = checkpoint.latest_intact(tmp_path / "checkpoints")
     assert path.name == "step-00000003"
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
@@ -138,8 +138,8 @@ def test_a_signal_breaks_off_an_evaluation_which_is_made_up_for(store, trainer, 
         run = trainer(
             store,
             tmp_path / folder,
-            evaluate=lambda model: {"valid_loss": float(run.progress.step)},
-            ema=0.9,
+            evaluate=lambda model: {"valid_loss": float(run.state.step)},
+            ema_decay=0.9,
             evaluate_every=3,
             save_every=5,
         )  # the first is the best
@@ -154,13 +154,13 @@ def test_a_signal_breaks_off_an_evaluation_which_is_made_up_for(store, trainer, 
     with pytest.raises(Interrupted) as caught:
         broken.train()
     assert caught.value.number == signal.SIGUSR1
-    path, _ = checkpoint.newest_good(tmp_path / "broken" / "checkpoints")
+    path, _ = checkpoint.latest_intact(tmp_path / "broken" / "checkpoints")
     assert path.name == "step-00000003"
     again = build("broken")
     again.resume(path)
-    assert again.progress.evaluated == 0
-    assert same(again.train(), kept) and again.progress.best_step == 3
-    assert {**vars(again.progress), "seconds": 0} == {**vars(whole.progress), "seconds": 0}
+    assert again.state.evaluated == 0
+    assert same(again.train(), kept) and again.state.best_step == 3
+    assert {**vars(again.state), "seconds": 0} == {**vars(whole.state), "seconds": 0}
 
 
 @pytest.mark.parametrize(
@@ -175,10 +175,10 @@ def test_a_signal_breaks_off_an_evaluation_which_is_made_up_for(store, trainer, 
 )
 def test_wherever_a_signal_comes_there_is_a_good_checkpoint(store, trainer, tmp_path, monkeypatch, place, number):
     """What is under way is finished: the step, the save, the old checkpoint's removal."""
-    run = trainer(store, tmp_path, keep=1)
+    run = trainer(store, tmp_path, keep_checkpoints=1)
     where = {
-        "saving": (checkpoint, "write_durably"),
-        "verifying what was saved": (checkpoint, "damage"),
+        "saving": (checkpoint, "write_and_fsync"),
+        "verifying what was saved": (checkpoint, "find_damage"),
         "removing an old one": (checkpoint, "remove_folder"),
         "logging": (run, "report"),
     }.get(place, (run, "loss"))
@@ -192,13 +192,13 @@ def test_wherever_a_signal_comes_there_is_a_good_checkpoint(store, trainer, tmp_
     monkeypatch.setattr(*where, ring)
     with pytest.raises(Interrupted):
         run.train()
-    path, damaged = checkpoint.newest_good(tmp_path / "checkpoints")
+    path, damaged = checkpoint.latest_intact(tmp_path / "checkpoints")
     assert path.name == f"step-{number:08d}" and not damaged and not [*tmp_path.rglob(".*ing*")]
 
 
 @pytest.mark.parametrize("stop", [4, 7])
 def test_a_signal_changes_nothing_of_what_is_averaged_in_the_end(store, trainer, tmp_path, stop):
-    class Ringing(Say):
+    class Ringing(CrossEntropy):
         calls = 0
 
         def __call__(self, model, batch):
@@ -207,12 +207,12 @@ def test_a_signal_changes_nothing_of_what_is_averaged_in_the_end(store, trainer,
                 signal.raise_signal(signal.SIGTERM)
             return super().__call__(model, batch)
 
-    options = dict(average=2, keep=1, evaluate_every=3)
+    options = dict(average_checkpoints=2, keep_checkpoints=1, evaluate_every=3)
     kept = trainer(store, tmp_path / "whole", **options).train()
     with pytest.raises(Interrupted):
-        trainer(store, tmp_path / "broken", Ringing(Regularize(dropout=0.2)), **options).train()
+        trainer(store, tmp_path / "broken", Ringing(Regularization(dropout=0.2)), **options).train()
     again = trainer(store, tmp_path / "broken", **options)
-    again.resume(checkpoint.newest_good(tmp_path / "broken" / "checkpoints")[0])
+    again.resume(checkpoint.latest_intact(tmp_path / "broken" / "checkpoints")[0])
     assert same(again.train(), kept)
 
 
@@ -220,10 +220,10 @@ def test_a_signal_changes_nothing_of_what_is_averaged_in_the_end(store, trainer,
 def test_patience_and_the_best_are_taken_along(store, trainer, tmp_path, stop):
     """Interrupted anywhere, the run is stopped early at the same step, and keeps the same weights."""
     losses = {2: 3.0, 4: 1.0, 6: 2.0, 8: 2.5, 10: 0.5}
-    options = dict(steps=100, evaluate_every=2, save_every=5, keep=1, patience=2)
+    options = dict(steps=100, evaluate_every=2, save_every=5, keep_checkpoints=1, patience=2)
 
     def build(folder):
-        run = trainer(store, tmp_path / folder, evaluate=lambda model: {"valid_loss": losses[run.progress.step]}, **options)
+        run = trainer(store, tmp_path / folder, evaluate=lambda model: {"valid_loss": losses[run.state.step]}, **options)
         return run
 
     whole = build("whole")
@@ -232,7 +232,7 @@ def test_patience_and_the_best_are_taken_along(store, trainer, tmp_path, stop):
     step = first.step
 
     def ring(batches):
-        if first.progress.step + 1 == stop:
+        if first.state.step + 1 == stop:
             signal.raise_signal(signal.SIGTERM)
         return step(batches)
 
@@ -240,20 +240,20 @@ def test_patience_and_the_best_are_taken_along(store, trainer, tmp_path, stop):
     with pytest.raises(Interrupted):
         first.train()
     again = build("broken")
-    again.resume(checkpoint.newest_good(tmp_path / "broken" / "checkpoints")[0])
-    assert same(again.train(), kept) and again.progress.step == whole.progress.step == 8
-    assert (again.progress.best_step, again.progress.not_better) == (4, 2)
+    again.resume(checkpoint.latest_intact(tmp_path / "broken" / "checkpoints")[0])
+    assert same(again.train(), kept) and again.state.step == whole.state.step == 8
+    assert (again.state.best_step, again.state.not_better) == (4, 2)
 
 
 def test_the_one_resumed_from_and_the_best_are_kept(store, trainer, tmp_path):
     folder = tmp_path / "checkpoints"
-    trainer(store, tmp_path, steps=4, save_every=1, evaluate_every=1, keep=2).train()  # the first is the best
-    assert [checkpoint.step_of(path) for path in checkpoint.all_steps(folder)] == [1, 3, 4]
-    again = trainer(store, tmp_path, steps=8, save_every=1, evaluate_every=1, keep=2)
+    trainer(store, tmp_path, steps=4, save_every=1, evaluate_every=1, keep_checkpoints=2).train()  # the first is the best
+    assert [checkpoint.checkpoint_step(path) for path in checkpoint.list_checkpoints(folder)] == [1, 3, 4]
+    again = trainer(store, tmp_path, steps=8, save_every=1, evaluate_every=1, keep_checkpoints=2)
     again.resume(folder / "step-00000003")
-    checkpoint.set_aside(folder, 3)
+    checkpoint.archive_newer(folder, 3)
     again.train()
-    assert [checkpoint.step_of(path) for path in checkpoint.all_steps(folder)] == [1, 3, 7, 8]
+    assert [checkpoint.checkpoint_step(path) for path in checkpoint.list_checkpoints(folder)] == [1, 3, 7, 8]
     assert [path.name for path in (folder / "aside").iterdir()] == ["step-00000004"]
 
 
@@ -265,7 +265,7 @@ def test_a_best_that_is_gone_is_found_anew(store, trainer, tmp_path, capsys):
     again.resume(folder / "step-00000008")
     again.require_best()
     assert "the best so far, step 2, is damaged or gone" in capsys.readouterr().err
-    assert same(again.train(), checkpoint.load(folder / "step-00000008").tensors["model"])
+    assert same(again.train(), checkpoint.load_checkpoint(folder / "step-00000008").tensors["model"])
 
 
 def test_what_follows_training_is_the_same_after_a_resume(store, trainer, tmp_path):
@@ -283,26 +283,28 @@ def test_the_best_is_kept_and_patience_ends_the_run(store, trainer, tmp_path):
     seen = []
 
     def evaluate(model):
-        seen.append({name: p.clone() for name, p in checkpoint.weights_of(model).items()})
+        seen.append({name: p.clone() for name, p in checkpoint.named_weights(model).items()})
         return {"valid_loss": next(losses)}
 
-    run = trainer(store, tmp_path, evaluate=evaluate, steps=100, evaluate_every=2, save_every=2, keep=1, patience=2)
+    run = trainer(store, tmp_path, evaluate=evaluate, steps=100, evaluate_every=2, save_every=2, keep_checkpoints=1, patience=2)
     final = run.train()
-    assert run.progress.step == 8 and run.progress.best_step == 4
+    assert run.state.step == 8 and run.state.best_step == 4
     assert same(final, seen[1]) and not same(final, seen[3])
 
 
 def test_the_mean_of_the_last_checkpoints(store, trainer, tmp_path):
-    run = trainer(store, tmp_path, average=3, keep=1)
+    run = trainer(store, tmp_path, average_checkpoints=3, keep_checkpoints=1)
     final = run.train()
-    several = [checkpoint.load(path).tensors["model"] for path in checkpoint.all_steps(tmp_path / "checkpoints")[-3:]]
+    several = [
+        checkpoint.load_checkpoint(path).tensors["model"] for path in checkpoint.list_checkpoints(tmp_path / "checkpoints")[-3:]
+    ]
     for name, mean in final.items():
         torch.testing.assert_close(mean, sum(weights[name] for weights in several) / 3)
 
 
 def test_a_line_that_was_cut_off_is_cut_away(store, trainer, tmp_path):
     (tmp_path / "log.jsonl").write_text('{"step": 1}\n{"step": 2, "lo')
-    trainer(store, tmp_path).log.record(step=3)
+    trainer(store, tmp_path).log.write(step=3)
     records = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [record["step"] for record in records] == [1, 3]
 
@@ -334,7 +336,7 @@ def test_a_toy_task_is_learned(store, trainer, tmp_path):
     run = trainer(
         store,
         tmp_path,
-        Say(Regularize(label_smoothing=0.0)),
+        CrossEntropy(Regularization(label_smoothing=0.0)),
         dropout=0.0,
         width=64,
         steps=250,

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from regard.batches.batch import NOTHING, Batch, Mixture
-from regard.recipe import Optimizer as OptimizerSettings
-from regard.recipe import Regularize, Schedule
-from regard.training.average import MovingAverage, mean_weights
-from regard.training.losses import Point, Say, divergence, log_probabilities, surprise
+from regard.batches.batch import IGNORE_INDEX, Batch, MixedLabels
+from regard.recipe import OptimizerSettings as OptimizerSettings
+from regard.recipe import Regularization, ScheduleSettings
+from regard.training.average import MovingAverage, average_weights
+from regard.training.losses import CrossEntropy, SpanLoss, nll, sequence_log_probs, symmetric_kl
 from regard.training.muon import Muon
-from regard.training.optimizer import Optimizer, layers_below
-from regard.training.schedule import rate
+from regard.training.optimizer import CombinedOptimizer, layer_depths
+from regard.training.schedule import learning_rate_factor
 
 KINDS = ["inverse-sqrt", "cosine", "trapezoid", "constant"]
 
@@ -26,14 +26,18 @@ def test_inverse_sqrt_is_the_papers_formula(step, warmup, width):
     """width^-0.5 · min(step^-0.5, step · warmup^-1.5), with the peak (width · warmup)^-0.5 (sec. 5.3, eq. 3)."""
     peak = (width * warmup) ** -0.5
     published = width**-0.5 * min(step**-0.5, step * warmup**-1.5)
-    assert math.isclose(peak * rate(step, 100_000, Schedule(kind="inverse-sqrt", warmup_steps=warmup)), published, rel_tol=1e-9)
+    assert math.isclose(
+        peak * learning_rate_factor(step, 100_000, ScheduleSettings(kind="inverse-sqrt", warmup_steps=warmup)),
+        published,
+        rel_tol=1e-9,
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(warmup=st.integers(0, 100), steps=st.integers(101, 1000), final=st.floats(0, 0.5))
 def test_rates_rise_to_one_and_end_where_they_should(kind, warmup, steps, final):
-    schedule = Schedule(kind=kind, warmup_steps=warmup, final=final)
-    rates = [rate(step, steps, schedule) for step in range(1, steps + 1)]
+    schedule = ScheduleSettings(kind=kind, warmup_steps=warmup, final_fraction=final)
+    rates = [learning_rate_factor(step, steps, schedule) for step in range(1, steps + 1)]
     assert all(0 <= r <= 1 + 1e-12 for r in rates)
     assert rates[:warmup] == sorted(rates[:warmup])
     assert rates[warmup:] == sorted(rates[warmup:], reverse=True)
@@ -53,17 +57,17 @@ class Says(nn.Module):
 
 
 NOWHERE = torch.zeros(2, 3, dtype=torch.long)
-LABELS = torch.tensor([[5, 6, 2], [7, 0, NOTHING]])
+LABELS = torch.tensor([[5, 6, 2], [7, 0, IGNORE_INDEX]])
 PAIRS = Batch({"source": NOWHERE, "lengths": torch.tensor([3, 3]), "target": NOWHERE}, LABELS, np.arange(2))
 
 
 def test_the_loss_is_a_sum_over_words_that_are_not_padding():
     logits = torch.randn(2, 3, 9, dtype=torch.float64)
     log_p = logits.log_softmax(-1)
-    expected = -sum(log_p[b, t, LABELS[b, t]] for b in range(2) for t in range(3) if LABELS[b, t] != NOTHING)
-    torch.testing.assert_close(surprise(log_p, LABELS).sum(), expected, atol=1e-5, rtol=0)
-    smoothed = 0.9 * expected - 0.1 * sum(log_p[b, t].mean() for b in range(2) for t in range(3) if LABELS[b, t] != NOTHING)
-    torch.testing.assert_close(surprise(log_p, LABELS, 0.1).sum(), smoothed, atol=1e-5, rtol=0)
+    expected = -sum(log_p[b, t, LABELS[b, t]] for b in range(2) for t in range(3) if LABELS[b, t] != IGNORE_INDEX)
+    torch.testing.assert_close(nll(log_p, LABELS).sum(), expected, atol=1e-5, rtol=0)
+    smoothed = 0.9 * expected - 0.1 * sum(log_p[b, t].mean() for b in range(2) for t in range(3) if LABELS[b, t] != IGNORE_INDEX)
+    torch.testing.assert_close(nll(log_p, LABELS, 0.1).sum(), smoothed, atol=1e-5, rtol=0)
 
 
 class Points(nn.Module):
@@ -85,7 +89,7 @@ def test_positions_are_said_among_those_before_the_end_however_long_the_row(smoo
     for padded in (6, 9):
         model = Points(logits.clone())
         batch = Batch({"source": torch.zeros(2, padded, dtype=torch.long), "lengths": lengths}, labels, np.arange(2))
-        loss = Point(Regularize(label_smoothing=smoothing, r_drop=r_drop))(model, batch)
+        loss = SpanLoss(Regularization(label_smoothing=smoothing, r_drop=r_drop))(model, batch)
         loss.backward()
         assert model.logits.grad.isfinite().all() and (model.logits.grad[1, :, 3:] == 0).all()
         found.append((loss.item(), model.logits.grad[:, :, :6]))
@@ -95,7 +99,7 @@ def test_positions_are_said_among_those_before_the_end_however_long_the_row(smoo
     expected = sum(-(1 - smoothing) * log_p - smoothing * row.mean(-1).sum().item() for log_p, row in zip(said, rows))
     assert [loss for loss, _ in found] == pytest.approx([expected] * 2, abs=1e-5)
     torch.testing.assert_close(found[0][1], found[1][1])
-    assert log_probabilities(Points(logits), batch).tolist() == pytest.approx(said, abs=1e-5)
+    assert sequence_log_probs(Points(logits), batch).tolist() == pytest.approx(said, abs=1e-5)
 
 
 def test_two_passes_that_point_differently_are_set_apart_and_nothing_else_is():
@@ -105,7 +109,7 @@ def test_two_passes_that_point_differently_are_set_apart_and_nothing_else_is():
     losses = []
     for r_drop in (1e-9, 4.0):
         torch.manual_seed(1)
-        losses.append(Point(Regularize(r_drop=r_drop))(model, batch))
+        losses.append(SpanLoss(Regularization(r_drop=r_drop))(model, batch))
     assert losses[1] > losses[0] + 0.1 and losses[1].isfinite()
 
 
@@ -125,17 +129,17 @@ class SaysOne(nn.Module):
 def test_a_mixture_of_labels_is_one_label_with_these_probabilities(smoothing, r_drop):
     logits, labels, other = torch.randn(4, 6), torch.tensor([0, 1, 2, 5]), torch.tensor([3, 1, 0, 4])
     share = torch.tensor([0.3, 0.9, 1.0, 0.0])
-    batch = Batch({"source": torch.zeros(4, 1)}, labels, np.arange(4), Mixture(other, share))
+    batch = Batch({"source": torch.zeros(4, 1)}, labels, np.arange(4), MixedLabels(other, share))
     wanted = nn.functional.one_hot(labels, 6) * share[:, None] + nn.functional.one_hot(other, 6) * (1 - share)[:, None]
     torch.testing.assert_close(wanted.sum(), torch.tensor(float(batch.label_count())))
     expected = nn.functional.cross_entropy(logits, wanted, label_smoothing=smoothing, reduction="sum")
-    say = Say(Regularize(label_smoothing=smoothing, r_drop=r_drop))
+    say = CrossEntropy(Regularization(label_smoothing=smoothing, r_drop=r_drop))
     torch.testing.assert_close(say(SaysOne(logits), batch), expected)
     one = Batch(batch.inputs, labels, batch.rows)
-    sure = Batch(batch.inputs, labels, batch.rows, Mixture(other, torch.ones(4)))
+    sure = Batch(batch.inputs, labels, batch.rows, MixedLabels(other, torch.ones(4)))
     torch.testing.assert_close(say(SaysOne(logits), sure), say(SaysOne(logits), one))
     parts = [
-        Batch({"source": torch.zeros(2, 1)}, labels[rows], np.arange(2), Mixture(other[rows], share[rows]))
+        Batch({"source": torch.zeros(2, 1)}, labels[rows], np.arange(2), MixedLabels(other[rows], share[rows]))
         for rows in (slice(0, 2), slice(2, 4))
     ]
     split = say(SaysOne(logits[:2]), parts[0]) + say(SaysOne(logits[2:]), parts[1])
@@ -144,20 +148,22 @@ def test_a_mixture_of_labels_is_one_label_with_these_probabilities(smoothing, r_
 
 
 def test_a_mixture_goes_wherever_its_batch_goes():
-    batch = Batch({"source": torch.zeros(2, 1)}, torch.tensor([0, 1]), np.arange(2), Mixture(torch.tensor([1, 0]), torch.rand(2)))
-    both = batch.to(torch.device("cpu")).twice()
+    batch = Batch(
+        {"source": torch.zeros(2, 1)}, torch.tensor([0, 1]), np.arange(2), MixedLabels(torch.tensor([1, 0]), torch.rand(2))
+    )
+    both = batch.to(torch.device("cpu")).duplicate()
     assert torch.equal(both.mixture.share, batch.mixture.share.repeat(2)) and both.mixture.other.tolist() == [1, 0, 1, 0]
 
 
 def test_r_drop_adds_nothing_where_both_passes_agree_and_something_where_not():
     logits = torch.randn(2, 3, 9)
-    plain = Say(Regularize(label_smoothing=0.1))(Says(logits), PAIRS)
-    torch.testing.assert_close(Say(Regularize(label_smoothing=0.1, r_drop=4.0))(Says(logits), PAIRS), plain)
+    plain = CrossEntropy(Regularization(label_smoothing=0.1))(Says(logits), PAIRS)
+    torch.testing.assert_close(CrossEntropy(Regularization(label_smoothing=0.1, r_drop=4.0))(Says(logits), PAIRS), plain)
     unsteady = Says(logits, dropout=0.5).train()
     torch.manual_seed(1)
-    without = Say(Regularize(r_drop=1e-9))(unsteady, PAIRS)
+    without = CrossEntropy(Regularization(r_drop=1e-9))(unsteady, PAIRS)
     torch.manual_seed(1)
-    assert Say(Regularize(r_drop=4.0))(unsteady, PAIRS) > without + 0.1
+    assert CrossEntropy(Regularization(r_drop=4.0))(unsteady, PAIRS) > without + 0.1
 
 
 def test_divergence_is_the_mean_of_both_kullback_leibler_divergences():
@@ -166,13 +172,13 @@ def test_divergence_is_the_mean_of_both_kullback_leibler_divergences():
     spoken = torch.ones(2, 3, dtype=torch.long)
     kl = nn.functional.kl_div
     expected = (kl(p, q, log_target=True, reduction="sum") + kl(q, p, log_target=True, reduction="sum")) / 2
-    torch.testing.assert_close(divergence(log_p, spoken), expected)
-    assert divergence(log_p, torch.full_like(spoken, NOTHING)) == 0
+    torch.testing.assert_close(symmetric_kl(log_p, spoken), expected)
+    assert symmetric_kl(log_p, torch.full_like(spoken, IGNORE_INDEX)) == 0
 
 
 def test_lower_layers_learn_more_slowly():
     names = [
-        "encoder.words.weight",
+        "encoder.token_embedding.weight",
         "encoder.stack.positions.table.weight",
         "encoder.stack.embedding_norm.weight",
         "encoder.stack.blocks.0.feed_forward.inner.weight",
@@ -180,8 +186,8 @@ def test_lower_layers_learn_more_slowly():
         "pool.dense.weight",
         "output.bias",
     ]
-    assert list(layers_below(names).values()) == [3, 3, 3, 2, 1, 0, 0]
-    seen = layers_below(["encoder.class_token", "encoder.patches.weight", "encoder.stack.blocks.0.x.weight", "output.weight"])
+    assert list(layer_depths(names).values()) == [3, 3, 3, 2, 1, 0, 0]
+    seen = layer_depths(["encoder.class_token", "encoder.patches.weight", "encoder.stack.blocks.0.x.weight", "output.weight"])
     assert list(seen.values()) == [2, 2, 1, 0]
     model = nn.ModuleDict(
         {
@@ -191,7 +197,7 @@ def test_lower_layers_learn_more_slowly():
         }
     )
     settings = OptimizerSettings(learning_rate=0.1, layer_decay=0.5, weight_decay=0.3)
-    optimizer = Optimizer(model, settings)
+    optimizer = CombinedOptimizer(model, settings)
     optimizer.set_rate(0.5)
     rates = {
         optimizer.names[p]: (group["lr"], group["weight_decay"])
@@ -215,7 +221,7 @@ class Tiny(nn.Module):
 @pytest.mark.parametrize("kind", ["adam", "adamw", "muon"])
 def test_gradients_that_are_not_finite_leave_every_bit_as_it_was(kind):
     model = nn.ModuleDict({"stack": Tiny()})
-    optimizer = Optimizer(model, OptimizerSettings(kind=kind))
+    optimizer = CombinedOptimizer(model, OptimizerSettings(kind=kind))
 
     def step(skip, poison=0.0):
         (model["stack"](torch.arange(5)).square().sum() + poison * model["stack"].table.weight.sum()).backward()
@@ -236,7 +242,7 @@ def test_gradients_that_are_not_finite_leave_every_bit_as_it_was(kind):
 def test_an_optimiser_loaded_goes_on_to_the_same_bits(kind):
     torch.manual_seed(0)
     one = nn.ModuleDict({"stack": Tiny()})
-    first = Optimizer(one, OptimizerSettings(kind=kind, weight_decay=0.1))
+    first = CombinedOptimizer(one, OptimizerSettings(kind=kind, weight_decay=0.1))
 
     def step(model, optimizer):
         model["stack"](torch.arange(5)).square().sum().backward()
@@ -247,7 +253,7 @@ def test_an_optimiser_loaded_goes_on_to_the_same_bits(kind):
         step(one, first)
     two = nn.ModuleDict({"stack": Tiny()})
     two.load_state_dict(one.state_dict())
-    second = Optimizer(two, OptimizerSettings(kind=kind, weight_decay=0.1))
+    second = CombinedOptimizer(two, OptimizerSettings(kind=kind, weight_decay=0.1))
     second.load({name: t.clone() for name, t in first.tensors().items()})
     for _ in range(2):
         step(one, first)
@@ -273,7 +279,7 @@ def test_moving_average_forgets_its_beginning_and_swaps_back():
 
 def test_the_mean_of_weights_is_their_mean():
     several = [{"w": torch.full((2,), float(i))} for i in (1, 2, 6)]
-    assert mean_weights(several)["w"].tolist() == [3.0, 3.0]
+    assert average_weights(several)["w"].tolist() == [3.0, 3.0]
 
 
 def test_muon_is_the_library_s():

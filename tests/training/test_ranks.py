@@ -13,24 +13,24 @@ import torch
 
 from regard import distributed
 from regard.batches.batches import Batches
-from regard.batches.rows import Translations
-from regard.batches.token_store import encode
-from regard.cli import be_one_of_many
+from regard.batches.rows import TranslationRows
+from regard.batches.token_store import build_token_store
+from regard.cli import configure_rank
 from regard.distributed import process_group
-from regard.distributed.parallel import kind_of
-from regard.errors import Interrupted, Mistake
+from regard.distributed.parallel import resolve_parallel
+from regard.errors import Interrupted, UserError
 from regard.models.transformer import Transformer
-from regard.plan import spread
+from regard.plan import plan_parallelism
 from regard.plan.planner import plan_recipe
-from regard.recipe import Regularize, Tokens, Train, TransformerModel, build
+from regard.recipe import Regularization, TextTraining, TokenSettings, TransformerModel, build_recipe
 from regard.run.evaluate import evaluate
 from regard.run.load import load
 from regard.run.train import train
 from regard.tokens.tokenizer import train_tokenizer
 from regard.training import checkpoint
 from regard.training.log import Log
-from regard.training.loop import Trainer, hash_step
-from regard.training.losses import Say
+from regard.training.loop import Trainer, step_seed
+from regard.training.losses import CrossEntropy
 from regard.worlds import bilingual
 
 SHORT = {
@@ -47,7 +47,7 @@ RECIPES = {
         "data": {"world": {"number": 120, "held_out": 12}},
         "tokens": {"size": 300},
         "model": {"preset": "tiny", "width": 16, "heads": 2, "feed_forward": 32, "max_length": 48},
-        "train": {**SHORT, "tokens_per_batch": 300, "gradient_accumulation_steps": 2, "evaluate_sentences": 12, "ema": 0.9},
+        "train": {**SHORT, "tokens_per_batch": 300, "gradient_accumulation_steps": 2, "evaluate_sentences": 12, "ema_decay": 0.9},
         "decode": {"beam": 2},
     },
     "language": {
@@ -57,12 +57,12 @@ RECIPES = {
         "model": {"kind": "transformer", **TOWER, "max_length": 48},
         "train": {**SHORT, "tokens_per_batch": 40},
     },
-    "contrast": {
-        "task": "contrast",
+    "contrastive": {
+        "task": "contrastive",
         "tokens": {"kind": "words"},
         "data": {"size": 24, "world": {"kind": "shapes", "number": 25, "held_out": 8, "shapes": [1, 2]}},
-        "model": {"space": 8, "image": {"patch": 8, **TOWER}, "text": {**TOWER, "max_length": 32}},
-        "train": {**SHORT, "pictures_per_batch": 8},
+        "model": {"projection_width": 8, "image": {"patch_size": 8, **TOWER}, "text": {**TOWER, "max_length": 32}},
+        "train": {**SHORT, "images_per_batch": 8},
     },
 }
 """Some batches of `language` and the last one of `contrast` have one row: too few for two ranks."""
@@ -86,17 +86,25 @@ def weights(folder):
 
 
 def trainer(folder, store, objective=None, dropout=0.2, **changes):
-    made = Train(
-        **{"steps": 8, "tokens_per_batch": 256, "log_every": 2, "evaluate_every": 8, "save_every": 2, "keep": 10, **changes}
+    made = TextTraining(
+        **{
+            "steps": 8,
+            "tokens_per_batch": 256,
+            "log_every": 2,
+            "evaluate_every": 8,
+            "save_every": 2,
+            "keep_checkpoints": 10,
+            **changes,
+        }
     )
     torch.manual_seed(5)
-    regularize = Regularize(dropout=dropout)
+    regularize = Regularization(dropout=dropout)
     model = Transformer(TransformerModel(preset="tiny", width=16, heads=2, feed_forward=32), 300, 300, regularize)
     folder.mkdir(parents=True, exist_ok=True)
-    batches = Batches(store, 256, 1, rank=distributed.rank(), ranks=distributed.count())
+    batches = Batches(store, 256, 1, rank=distributed.rank(), world_size=distributed.world_size())
     return Trainer(
         model,
-        objective or Say(regularize),
+        objective or CrossEntropy(regularize),
         batches,
         made,
         seed=1,
@@ -109,22 +117,22 @@ def trainer(folder, store, objective=None, dropout=0.2, **changes):
 def stored():
     gold = bilingual.generate(300, 7, level=1)
     source, target = [pair.source for pair in gold], [pair.target for pair in gold]
-    tokenizer = train_tokenizer(Tokens(size=300), source + target)
-    return Translations(encode(source, tokenizer), encode(target, tokenizer))
+    tokenizer = train_tokenizer(TokenSettings(size=300), source + target)
+    return TranslationRows(build_token_store(source, tokenizer), build_token_store(target, tokenizer))
 
 
 def plain(model):
     """This rank's part of the weights, as lists that JSON keeps to the bit."""
-    from regard.distributed.parallel import local
+    from regard.distributed.parallel import to_local
 
-    return {name: local(x).flatten().tolist() for name, x in checkpoint.weights_of(model).items()}
+    return {name: to_local(x).flatten().tolist() for name, x in checkpoint.named_weights(model).items()}
 
 
-class Poisoned(Say):
+class Poisoned(CrossEntropy):
     """Not a number, in the third step, on the last rank alone; and a signal there in the fourth."""
 
     def __call__(self, model, batch):
-        step = self.trainer.progress.step
+        step = self.trainer.state.step
         if step == 4 and distributed.rank() == 1:
             signal.raise_signal(signal.SIGTERM)
         return super().__call__(model, batch) * (float("nan") if step == 3 and distributed.rank() == 1 else 1.0)
@@ -133,13 +141,13 @@ class Poisoned(Say):
 def together(folder):
     """Everything that two ranks are to show, in one go."""
     found = {
-        "told": distributed.told(["first" if distributed.first() else "other"]),
-        "total": distributed.total(distributed.rank() + 1),
-        "array": distributed.total(np.eye(2)[distributed.rank()]).tolist(),
-        "highest": distributed.highest(7 * distributed.rank()),
-        "shared": list(distributed.share(range(5))),
-        "each": list(distributed.told_each("abc" if distributed.first() else "")),
-        "filled": distributed.filled([i if i % 2 == distributed.rank() else None for i in range(5)]),
+        "told": distributed.broadcast(["first" if distributed.is_main() else "other"]),
+        "total": distributed.all_reduce_sum(distributed.rank() + 1),
+        "array": distributed.all_reduce_sum(np.eye(2)[distributed.rank()]).tolist(),
+        "highest": distributed.all_reduce_max(7 * distributed.rank()),
+        "shared": list(distributed.shard(range(5))),
+        "each": list(distributed.broadcast_each("abc" if distributed.is_main() else "")),
+        "filled": distributed.merge_shards([i if i % 2 == distributed.rank() else None for i in range(5)]),
     }
     store = stored()
     for kind in ("ddp", "fsdp"):
@@ -153,7 +161,7 @@ def together(folder):
 
 
 def laws(folder, store, kind):
-    poisoned = trainer(folder / "poisoned", store, Poisoned(Regularize()), parallel=kind, save_every=100, clip_norm=1e9)
+    poisoned = trainer(folder / "poisoned", store, Poisoned(Regularization()), parallel=kind, save_every=100, clip_norm=1e9)
     poisoned.objective.trainer = poisoned
     ahead = poisoned.step_batches()
     for _ in range(2):
@@ -169,10 +177,10 @@ def laws(folder, store, kind):
     try:
         poisoned.train()
     except Interrupted as interruption:
-        found |= {"signal": interruption.number, "stopped": poisoned.progress.step}
-    whole = trainer(folder / "whole", store, parallel=kind, ema=0.9)
+        found |= {"signal": interruption.number, "stopped": poisoned.state.step}
+    whole = trainer(folder / "whole", store, parallel=kind, ema_decay=0.9)
     whole.train()
-    half = trainer(folder / "half", store, parallel=kind, ema=0.9)
+    half = trainer(folder / "half", store, parallel=kind, ema_decay=0.9)
     half.resume(folder / "whole" / "checkpoints" / "step-00000004")
     half.train()
     found |= {"resumed": plain(half.model) == plain(whole.model), "rows": sum(map(len, plain(half.model).values()))}
@@ -189,7 +197,7 @@ def broken_off(folder, store, kind):
         threading.Timer(0.2, signal.pthread_kill, (threading.get_ident(), signal.SIGTERM)).start()
         for _ in range(2000):
             time.sleep(0.01)
-        return {"valid_loss": distributed.total(1.0)}
+        return {"valid_loss": distributed.all_reduce_sum(1.0)}
 
     run, begun = trainer(folder, store, parallel=kind, evaluate_every=4, save_every=100), time.monotonic()
     run.evaluate = evaluate
@@ -198,8 +206,8 @@ def broken_off(folder, store, kind):
     except Interrupted:
         took = time.monotonic() - begun
     again = trainer(folder, store, parallel=kind, evaluate_every=4, save_every=100)
-    again.resume(checkpoint.newest_good(folder / "checkpoints")[0])
-    begun = again.progress.step, again.progress.evaluated
+    again.resume(checkpoint.latest_intact(folder / "checkpoints")[0])
+    begun = again.state.step, again.state.evaluated
     again.train()
     return {"soon": took < 10, "begun": begun, "evaluated": curve(folder, "valid_loss")}
 
@@ -304,7 +312,7 @@ def test_what_is_not_finite_on_one_rank_is_applied_on_none(kind, two):
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_a_signal_on_one_rank_stops_all_after_the_same_step(kind, two, folder):
     assert [(found[kind]["signal"], found[kind]["stopped"]) for found in two] == [(signal.SIGTERM, 4)] * 2
-    path, _ = checkpoint.newest_good(folder / kind / "poisoned" / "checkpoints")
+    path, _ = checkpoint.latest_intact(folder / kind / "poisoned" / "checkpoints")
     assert path.name == "step-00000004"
 
 
@@ -331,15 +339,15 @@ def test_a_checkpoint_of_two_ranks_goes_on_on_one(kind, two, folder):
     path, store = folder / kind / "whole" / "checkpoints" / "step-00000004", stored()
     files = {file.name for file in path.glob("*.safetensors")}
     assert ("model-2-of-2.safetensors" in files) == (kind == "fsdp")
-    mine = trainer(folder / f"alone-{kind}", store, ema=0.9, dropout=0.0)
+    mine = trainer(folder / f"alone-{kind}", store, ema_decay=0.9, dropout=0.0)
     mine.resume(path)
-    assert mine.progress.step == 4
+    assert mine.state.step == 4
     ahead = mine.step_batches()
     epoch, index, _ = next(ahead)[0]
-    done = checkpoint.load(path).state
+    done = checkpoint.load_checkpoint(path).state
     assert (epoch, index) == (done["epoch"], done["index"])
-    saved = checkpoint.load(path).tensors
-    assert all(torch.equal(saved["model"][name], x) for name, x in checkpoint.weights_of(mine.model).items())
+    saved = checkpoint.load_checkpoint(path).tensors
+    assert all(torch.equal(saved["model"][name], x) for name, x in checkpoint.named_weights(mine.model).items())
     assert all(torch.equal(saved["optimizer"][name], x) for name, x in mine.optimizer.tensors().items())
 
 
@@ -349,7 +357,7 @@ def test_gradients_are_exchanged_once_a_step(two):
 
 def test_fsdp_sends_what_the_plan_says(two):
     """Each of two ranks sends half of what is gathered and reduced, in numbers of 4 bytes."""
-    recipe = build(
+    recipe = build_recipe(
         {
             "data": {"world": {}},
             "tokens": {"size": 300},
@@ -357,17 +365,17 @@ def test_fsdp_sends_what_the_plan_says(two):
             "model": {"preset": "tiny", "width": 16, "heads": 2, "feed_forward": 32},
         }
     )
-    _, way = spread(plan_recipe("tiny", recipe, (300, 300)), 2)
+    _, way = plan_parallelism(plan_recipe("tiny", recipe, (300, 300)), 2)
     assert way.sent == two[0]["fsdp"]["sent"] * 4 / 2
 
 
 def test_every_rank_drops_something_else(two):
-    assert two[0]["ddp"]["seed"] != two[1]["ddp"]["seed"] == hash_step(1, 3, 1) and hash_step(1, 3) == two[0]["ddp"]["seed"]
+    assert two[0]["ddp"]["seed"] != two[1]["ddp"]["seed"] == step_seed(1, 3, 1) and step_seed(1, 3) == two[0]["ddp"]["seed"]
 
 
 def test_rows_are_shared_out_and_a_rank_without_any_counts_nothing():
     store = stored()
-    every = [Batches(store, 12, 1, rank=rank, ranks=4) for rank in range(4)]
+    every = [Batches(store, 12, 1, rank=rank, world_size=4) for rank in range(4)]
     for index in range(20):
         shares = [batches.batch(0, index) for batches in every]
         rows = every[0].plan(0)[index]
@@ -379,19 +387,23 @@ def test_rows_are_shared_out_and_a_rank_without_any_counts_nothing():
 
 def test_what_cannot_be_spread_is_refused(monkeypatch):
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    assert kind_of(Train(parallel="fsdp", optimizer={"kind": "muon"})) == "none"
+    assert resolve_parallel(TextTraining(parallel="fsdp", optimizer={"kind": "muon"})) == "none"
     for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "x", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(Mistake, match=r"train.parallel = 'none', but torchrun started 2 processes"):
-        kind_of(Train(parallel="none"))
-    with pytest.raises(Mistake, match=r"muon.*use adamw, or train.parallel = 'ddp'"):
-        kind_of(Train(parallel="fsdp", optimizer={"kind": "muon"}))
-    assert kind_of(Train()) == kind_of(Train(optimizer={"kind": "muon"})) == "ddp"
-    with pytest.raises(Mistake, match="regard show is for one process; leave out torchrun"):
-        be_one_of_many(["show", "run", "text"])
+    with pytest.raises(UserError, match=r"train.parallel = 'none', but torchrun started 2 processes"):
+        resolve_parallel(TextTraining(parallel="none"))
+    with pytest.raises(UserError, match=r"muon.*use adamw, or train.parallel = 'ddp'"):
+        resolve_parallel(TextTraining(parallel="fsdp", optimizer={"kind": "muon"}))
+    assert resolve_parallel(TextTraining()) == resolve_parallel(TextTraining(optimizer={"kind": "muon"})) == "ddp"
+    with pytest.raises(UserError, match="regard show is for one process; leave out torchrun"):
+        configure_rank(["show", "run", "text"])
 
 
 def test_one_process_needs_nobody():
-    assert distributed.count() == 1 and distributed.first() and process_group.watch is None
-    assert distributed.total(3) == 3 and distributed.gathered("x") == ["x"] and list(distributed.told_each("ab")) == ["a", "b"]
+    assert distributed.world_size() == 1 and distributed.is_main() and process_group.watch is None
+    assert (
+        distributed.all_reduce_sum(3) == 3
+        and distributed.all_gather("x") == ["x"]
+        and list(distributed.broadcast_each("ab")) == ["a", "b"]
+    )
     assert not any(thread.name == "regard-watch" for thread in threading.enumerate())

@@ -25,15 +25,15 @@ WORLD = {
 
 PICTURES = {
     "task": "classify",
-    "data": {"size": 32, "of": "kind", "world": {"kind": "shapes", "number": 400, "shapes": [1, 1]}},
-    "model": {"kind": "vit", "layers": 1, "width": 32, "heads": 2, "feed_forward": 64, "patch": 8},
+    "data": {"size": 32, "label_attribute": "kind", "world": {"kind": "shapes", "number": 400, "shapes": [1, 1]}},
+    "model": {"kind": "vit", "layers": 1, "width": 32, "heads": 2, "feed_forward": 64, "patch_size": 8},
     "train": {
         "steps": 40,
-        "pictures_per_batch": 48,
+        "images_per_batch": 48,
         "evaluate_every": 40,
         "save_every": 40,
         "log_every": 10,
-        "augment": {"crop": 2, "flip": True, "mixup": 0.5},
+        "augment": {"crop_padding": 2, "flip": True, "mixup": 0.5},
     },
 }
 
@@ -49,20 +49,20 @@ def trained(folder, recipe=WORLD, **more):
     [
         (WORLD, {}),
         (WORLD, {"optimizer": {"kind": "muon"}}),
-        (WORLD, {"ema": 0.9}),
+        (WORLD, {"ema_decay": 0.9}),
         (WORLD, {"gradient_accumulation_steps": 2}),
         (PICTURES, {}),
     ],
 )
 def test_a_replayed_step_is_the_step(tmp_path, monkeypatch, recipe, more):
     """With dropout, at changing rates, over many shapes; never recorded and recorded give the same weights."""
-    one = trained(tmp_path / "recorded", recipe, graphs=True, **more)
-    monkeypatch.setattr(cuda_graphs, "MOST", 0)
-    other = trained(tmp_path / "plain", recipe, graphs=True, **more)
+    one = trained(tmp_path / "recorded", recipe, cuda_graphs=True, **more)
+    monkeypatch.setattr(cuda_graphs, "MAX_GRAPHS", 0)
+    other = trained(tmp_path / "plain", recipe, cuda_graphs=True, **more)
     for p, q in zip(one.model.parameters(), other.model.parameters()):
         torch.testing.assert_close(p, q, atol=2e-4, rtol=1e-3)
 
 
 def test_where_there_is_no_gpu_the_setting_changes_the_padding_alone(tmp_path):
-    run = trained(tmp_path / "run", graphs=True, steps=2, evaluate_every=2, save_every=2)
-    assert run.recipe.train.graphs
+    run = trained(tmp_path / "run", cuda_graphs=True, steps=2, evaluate_every=2, save_every=2)
+    assert run.recipe.train.cuda_graphs

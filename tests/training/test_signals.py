@@ -26,12 +26,12 @@ def test_what_may_be_broken_off_is(number):
     with catch_signals() as caught, pytest.raises(Interrupted) as interruption, caught.interrupting():
         signal.raise_signal(number)
         pytest.fail("it went on")
-    assert interruption.value.number == number and not caught.at_once
+    assert interruption.value.number == number and not caught.immediate
     with catch_signals() as caught:
         signal.raise_signal(number)
         with pytest.raises(Interrupted), caught.interrupting():
             pytest.fail("it began what is to be broken off")
-    with pytest.raises(Interrupted), catch_signals(at_once=True):
+    with pytest.raises(Interrupted), catch_signals(immediate=True):
         signal.raise_signal(number)
 
 

@@ -5,11 +5,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.corpus.dataset import read_dataset
-from regard.errors import Mistake
-from regard.recipe import build, parse
-from regard.worlds.algorithms import KINDS, LISTED, SPLITS, generate, listed, promised, size, split_of
+from regard.errors import UserError
+from regard.recipe import build_recipe, parse_recipe
+from regard.worlds.algorithms import (
+    ALGORITHMS,
+    MAX_ENUMERATED,
+    SPLITS,
+    assign_split,
+    count_available,
+    count_sources,
+    enumerate_sources,
+    generate,
+)
 
-kinds, seeds, splits = st.sampled_from(KINDS), st.integers(0, 10**6), st.sampled_from(list(SPLITS))
+kinds, seeds, splits = st.sampled_from(ALGORITHMS), st.integers(0, 10**6), st.sampled_from(list(SPLITS))
 
 
 def length_of(kind, source):
@@ -18,7 +27,7 @@ def length_of(kind, source):
 
 @given(kinds, seeds, st.integers(1, 12), st.integers(0, 12), splits)
 def test_targets_are_right_and_lengths_are_those_asked_for(kind, seed, shortest, more, split):
-    number = min(60, sum(promised(kind, n, split) for n in range(shortest, shortest + more + 1)))
+    number = min(60, sum(count_available(kind, n, split) for n in range(shortest, shortest + more + 1)))
     if number == 0:
         return
     pairs = generate(kind, number, seed, shortest=shortest, longest=shortest + more, split=split)
@@ -26,7 +35,7 @@ def test_targets_are_right_and_lengths_are_those_asked_for(kind, seed, shortest,
     for pair in pairs:
         operands = [int(operand) for operand in pair.source.split("+")]
         assert pair.target == pair.source if kind == "copy" else int(pair.target) == operands[0] + operands[1]
-        assert shortest <= length_of(kind, pair.source) <= shortest + more and split_of(pair.source) == split
+        assert shortest <= length_of(kind, pair.source) <= shortest + more and assign_split(pair.source) == split
 
 
 @given(kinds, seeds, st.integers(1, 300), st.integers(0, 100))
@@ -40,8 +49,8 @@ def test_the_seed_alone_decides_and_fewer_are_the_beginning_of_more(kind, seed, 
 
 @pytest.mark.parametrize("kind, length", [("copy", 5), ("addition", 3)])
 def test_no_source_comes_twice_where_they_are_drawn(kind, length):
-    number = min(3000, promised(kind, length, "test"))
-    assert size(kind, length) > LISTED
+    number = min(3000, count_available(kind, length, "test"))
+    assert count_sources(kind, length) > MAX_ENUMERATED
     assert len({pair.source for pair in generate(kind, number, 1, shortest=length, longest=length, split="test")}) == number
 
 
@@ -49,7 +58,7 @@ def test_no_source_comes_twice_where_they_are_drawn(kind, length):
 def test_no_seed_puts_a_test_source_into_train(kind, longest):
     texts = []
     for split in SPLITS:
-        number = min(200, sum(promised(kind, n, split) for n in range(1, longest + 1)))
+        number = min(200, sum(count_available(kind, n, split) for n in range(1, longest + 1)))
         some = [generate(kind, number, seed, shortest=1, longest=longest, split=split) for seed in (1, 2, 3) if number]
         texts.append({pair.source for pairs in some for pair in pairs})
     assert sum(map(len, texts)) == len(set().union(*texts))
@@ -58,7 +67,7 @@ def test_no_seed_puts_a_test_source_into_train(kind, longest):
 def test_every_length_is_as_likely_as_any_other_as_long_as_it_lasts():
     pairs = generate("copy", 20_000, 1, shortest=1, longest=10)
     counts = [sum(len(pair.source) == n for pair in pairs) for n in range(1, 11)]
-    assert counts[:2] == [promised("copy", n, "train") for n in (1, 2)], "the short ones are used up"
+    assert counts[:2] == [count_available("copy", n, "train") for n in (1, 2)], "the short ones are used up"
     assert max(counts[5:]) < 1.1 * min(counts[5:])
 
 
@@ -67,13 +76,15 @@ def test_both_orders_and_all_lengths_of_operands_occur():
     assert shapes == {(4, n) for n in range(1, 5)} | {(n, 4) for n in range(1, 5)}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALGORITHMS)
 def test_all_that_exist_can_be_had_and_not_one_more(kind):
     n = 2
-    assert size(kind, n) == sum(len(listed(kind, n, split)) for split in SPLITS) <= LISTED
-    pairs = generate(kind, promised(kind, n, "test"), 1, shortest=n, longest=n, split="test")
-    assert {pair.source for pair in pairs} == set(listed(kind, n, "test"))
-    with pytest.raises(Mistake, match=rf"number = {len(pairs) + 1}: {kind} has {len(pairs)} test examples of length 2; ask for"):
+    assert count_sources(kind, n) == sum(len(enumerate_sources(kind, n, split)) for split in SPLITS) <= MAX_ENUMERATED
+    pairs = generate(kind, count_available(kind, n, "test"), 1, shortest=n, longest=n, split="test")
+    assert {pair.source for pair in pairs} == set(enumerate_sources(kind, n, "test"))
+    with pytest.raises(
+        UserError, match=rf"number = {len(pairs) + 1}: {kind} has {len(pairs)} test examples of length 2; ask for"
+    ):
         generate(kind, len(pairs) + 1, 1, shortest=n, longest=n, split="test")
 
 
@@ -88,21 +99,21 @@ def test_all_that_exist_can_be_had_and_not_one_more(kind):
     ],
 )
 def test_mistakes_are_one_line(given_, said):
-    with pytest.raises(Mistake, match=said) as caught:
+    with pytest.raises(UserError, match=said) as caught:
         generate(**{"kind": "copy", "number": 5, "seed": 1, "shortest": 1, "longest": 4, **given_})
     assert "\n" not in str(caught.value)
 
 
 def test_a_recipe_has_a_test_set_of_each_length():
-    recipe = build({"data": {"world": {"kind": "addition", "number": 300, "held_out": 30, "longest": 3, "tests": [3, 7]}}})
+    recipe = build_recipe({"data": {"world": {"kind": "addition", "number": 300, "held_out": 30, "longest": 3, "tests": [3, 7]}}})
     data = read_dataset(recipe.data)
     assert len(data.train) == 300 and len(data.valid) == 30 and list(data.tests) == ["length 3", "length 7"]
     for name, pairs in data.tests.items():
         assert {f"length {length_of('addition', source)}" for source in pairs.source} == {name} and len(pairs) == 30
     assert max(length_of("addition", source) for source in data.train.source + data.valid.source) == 3
     sets = {"train": [data.train], "valid": [data.valid], "test": list(data.tests.values())}
-    assert all(split_of(source) == split for split, found in sets.items() for pairs in found for source in pairs.source)
-    without = build({"data": {"world": {"kind": "copy", "held_out": 9}}})
+    assert all(assign_split(source) == split for split, found in sets.items() for pairs in found for source in pairs.source)
+    without = build_recipe({"data": {"world": {"kind": "copy", "held_out": 9}}})
     assert list(read_dataset(without.data, train=False).tests) == ["length 10"], "the longest one trained on"
 
 
@@ -122,6 +133,6 @@ def test_a_recipe_has_a_test_set_of_each_length():
     ],
 )
 def test_mistakes_in_a_recipe_are_one_line(text, said):
-    with pytest.raises(Mistake, match=said) as caught:
-        parse(text)
+    with pytest.raises(UserError, match=said) as caught:
+        parse_recipe(text)
     assert "\n" not in str(caught.value)

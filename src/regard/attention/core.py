@@ -13,14 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.attention.documents import attend_within
-from regard.attention.local_attention import attend_nearby, scored_pairs
-from regard.attention.masks import EVERY, NO_MASK, Mask, of_rows
+from regard.attention.local_attention import local_attention, local_attention_pairs
+from regard.attention.masks import ALL_ROWS, NO_MASK, Mask, select_rows
+from regard.attention.sparse_attention import attend_documents
 
 Score = Callable[[Tensor, Tensor], Tensor]
 
 
-class Summed(Protocol):
+class DecomposableScore(Protocol):
     """A score that is a sum over components."""
 
     def __call__(self, q: Tensor, k: Tensor) -> Tensor: ...
@@ -28,7 +28,7 @@ class Summed(Protocol):
     def terms(self, q: Tensor, k: Tensor) -> Tensor:
         """What each component adds to the score: (B, H, T, S, K)."""
 
-    def written(self, width: int) -> str:
+    def formula(self, width: int) -> str:
         """As a formula."""
 
 
@@ -66,7 +66,7 @@ def attend(q, k, v, *, score=None, mask=None, bias=None, scale=None, dropout=0.0
     from the written-out path.
     """
     if score is None and not weights:
-        return fused(q, k, v, mask or NO_MASK, bias, scale, dropout)
+        return fused_attention(q, k, v, mask or NO_MASK, bias, scale, dropout)
     w = attention_weights(q, k, score=score, mask=mask, bias=bias, scale=scale)
     mixed = mix(F.dropout(w, dropout) if dropout else w, v)
     return (mixed, w) if weights else mixed
@@ -80,11 +80,11 @@ def attention_weights(
     mask: Mask | None = None,
     bias: Tensor | None = None,
     scale: float | None = None,
-    rows: Tensor | slice = EVERY,
+    rows: Tensor | slice = ALL_ROWS,
     least: torch.dtype = torch.float32,
 ) -> Tensor:
     """The softmax over keys, written out once: (B, H, T, S), in `least` precision at least. `rows`: of these queries alone."""
-    scores, allowed = scored(q, k, score, mask, bias, scale, rows)
+    scores, allowed = scores_and_mask(q, k, score, mask, bias, scale, rows)
     dtype = torch.promote_types(scores.dtype, least)
     if allowed is None:
         return scores.softmax(-1, dtype=dtype)
@@ -102,54 +102,56 @@ def attention_scores(
     mask: Mask | None = None,
     bias: Tensor | None = None,
     scale: float | None = None,
-    rows: Tensor | slice = EVERY,
+    rows: Tensor | slice = ALL_ROWS,
 ) -> Tensor:
     """What the softmax is taken of (B, H, T, S): score(q, k) + bias, and -∞ where `mask` hides the key."""
-    scores, allowed = scored(q, k, score, mask, bias, scale, rows)
+    scores, allowed = scores_and_mask(q, k, score, mask, bias, scale, rows)
     return scores if allowed is None else scores.masked_fill(~allowed, -math.inf)
 
 
-def scored(
+def scores_and_mask(
     q: Tensor, k: Tensor, score: Score | None, mask: Mask | None, bias: Tensor | None, scale: float | None, rows: Tensor | slice
 ) -> tuple[Tensor, Tensor | None]:
     """score(q, k) + bias (B, H, T, S), and which keys may be looked at, None where all may."""
-    scores = (score or Dot(scale))(q[:, :, rows], k)
+    scores = (score or DotProductScore(scale))(q[:, :, rows], k)
     if bias is not None:
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        scores = scores + of_rows(bias, rows)
+        scores = scores + select_rows(bias, rows)
     return scores, (mask or NO_MASK).dense(q.size(-2), k.size(-2), q.device, rows)
 
 
 @dataclass(frozen=True)
-class Dot:
+class DotProductScore:
     """q·k · scale; None is 1/√K, which keeps the variance of the scores at that of one component (sec. 3.2.1)."""
 
     scale: float | None = None
 
     def __call__(self, q: Tensor, k: Tensor) -> Tensor:
-        return (q * self.factor(q)) @ share(k, q.size(1)).transpose(-2, -1)
+        return (q * self.factor(q)) @ repeat_kv(k, q.size(1)).transpose(-2, -1)
 
     def terms(self, q: Tensor, k: Tensor) -> Tensor:
-        return (q * self.factor(q))[..., :, None, :] * share(k, q.size(1))[..., None, :, :]
+        return (q * self.factor(q))[..., :, None, :] * repeat_kv(k, q.size(1))[..., None, :, :]
 
     def factor(self, q: Tensor) -> float:
         return q.size(-1) ** -0.5 if self.scale is None else self.scale
 
-    def written(self, width: int) -> str:
+    def formula(self, width: int) -> str:
         return f"q·k / √{width}" if self.scale is None else "q·k" if self.scale == 1 else f"q·k · {self.scale:.4g}"
 
 
 def mix(weights: Tensor, v: Tensor) -> Tensor:
     """The mean of the values under the weights: (B, H, T, S), (B, G, S, J) -> (B, H, T, J)."""
-    return weights.to(v.dtype) @ share(v, weights.size(1))
+    return weights.to(v.dtype) @ repeat_kv(v, weights.size(1))
 
 
-def share(x: Tensor, heads: int) -> Tensor:
+def repeat_kv(x: Tensor, heads: int) -> Tensor:
     """Repeat grouped keys or values for the query heads that share them: (B, G, S, K) -> (B, H, S, K)."""
     return x if x.size(1) == heads else x.repeat_interleave(heads // x.size(1), dim=1)
 
 
-def fused(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float | None, dropout: float) -> Tensor:
+def fused_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float | None, dropout: float
+) -> Tensor:
     """The dot product in torch's fused kernels; the mask's structure decides whether they need booleans at all."""
     T, S = q.size(-2), k.size(-2)
     causal = mask.structure == {"causal"} and bias is None
@@ -158,12 +160,12 @@ def fused(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scal
             q, k, v, dropout_p=dropout, is_causal=bool(T > 1), scale=scale, enable_gqa=k.size(1) != q.size(1)
         )
     window = mask.window if mask.structure == {"window"} and bias is None and T == S else None
-    if window and scored_pairs(T, window) < T * S:
-        return attend_nearby(q, k, v, window, scale=scale, dropout=dropout)
+    if window and local_attention_pairs(T, window) < T * S:
+        return local_attention(q, k, v, window, scale=scale, dropout=dropout)
     alone = mask.documents is not None and mask.structure <= {"causal", "documents"}
     packed = mask.packed if alone and bias is None and T == S else None
     if packed and len(packed.which) == len(q) and 2 * packed.pairs <= len(q) * T * S:
-        return attend_within(q, k, v, packed, causal=mask.causal, scale=scale, dropout=dropout)
+        return attend_documents(q, k, v, packed, causal=mask.causal, scale=scale, dropout=dropout)
     allowed = visible = mask.dense(T, S, q.device)
     if bias is not None:
         bias = bias.to(q.dtype)

@@ -7,15 +7,15 @@ Of a hard choice no gradient comes back; who trains it asks `chances` how likely
 import torch
 from torch import Tensor
 
-from regard.attention.core import Summed, attention_weights, mix
+from regard.attention.core import DecomposableScore, attention_weights, mix
 from regard.attention.masks import Mask
-from regard.attention.multihead import Attend
+from regard.attention.multihead import Attention
 
 
-class Remembered(Attend):
+class SoftAttention(Attention):
     """`attend`, whose weights of each call since `begin` are kept while training."""
 
-    def __init__(self, dropout: float = 0.0, scale: float | None = None, score: Summed | None = None):
+    def __init__(self, dropout: float = 0.0, scale: float | None = None, score: DecomposableScore | None = None):
         super().__init__(dropout, scale, score)
         self.seen: list[Tensor] = []  # (B, H, T, S) each
 
@@ -33,7 +33,7 @@ class Remembered(Attend):
         return mix(self.seen[-1], v)
 
 
-class Hard(Remembered):
+class HardAttention(SoftAttention):
     """One place for each query: drawn from the weights while training, the likeliest one otherwise. With the chance `expected`, a
     row is given the mean under the weights instead, which makes learning steadier."""
 

@@ -11,21 +11,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def block_length(window: int) -> int:
+def local_block_size(window: int) -> int:
     """c, the queries that go together; `window` is that of `Mask`, so that r = 2 · window - 1."""
     return max(2 * window, 32)
 
 
-def scored_pairs(n: int, window: int) -> int:
+def local_attention_pairs(n: int, window: int) -> int:
     """Pairs of a query and a key that are scored among n positions: all, unless blocks at least halve them."""
-    block = block_length(window)
+    block = local_block_size(window)
     in_blocks = -(-n // block) * block * (block + 2 * (window - 1))  # the last block is filled up
     return in_blocks if 2 * in_blocks <= n * n else n * n
 
 
-def attend_nearby(q: Tensor, k: Tensor, v: Tensor, window: int, *, scale: float | None = None, dropout: float = 0.0) -> Tensor:
+def local_attention(q: Tensor, k: Tensor, v: Tensor, window: int, *, scale: float | None = None, dropout: float = 0.0) -> Tensor:
     """attend() with `Mask(window=window)`, block by block: (B, H, T, K), (B, G, T, K), (B, G, T, J) -> (B, H, T, J)."""
-    B, T, reach, block = q.size(0), q.size(2), window - 1, block_length(window)
+    B, T, reach, block = q.size(0), q.size(2), window - 1, local_block_size(window)
     blocks = -(-T // block)
     filling = blocks * block - T
 

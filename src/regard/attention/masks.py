@@ -10,13 +10,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from regard.attention.documents import Documents, find_documents
+from regard.attention.sparse_attention import PackedDocuments, locate_documents
 
-EVERY = slice(None)
+ALL_ROWS = slice(None)
 
 
 @dataclass(frozen=True)
-class Grid:
+class GridPattern:
     """Positions of which the first are text and the rest a grid, row by row: what of the grid its places see of those before
     them (Ramesh et al. 2021, app. B.1, fig. 11); text is seen by all.
 
@@ -61,7 +61,7 @@ class Mask:
     """Keys at a distance of this or more are out of sight."""
     prefix: Tensor | None = None
     """(B,) keys before this are seen by all queries, even earlier ones (prefix language model)."""
-    grid: Grid | None = None
+    grid: GridPattern | None = None
     """Text and after it a grid, of which each place sees a part."""
     allowed: Tensor | None = None
     """Dense booleans that broadcast to (B, H, T, S)."""
@@ -82,9 +82,9 @@ class Mask:
         return {}
 
     @cached_property
-    def packed(self) -> Documents | None:
+    def packed(self) -> PackedDocuments | None:
         """Where the documents lie, found once for all layers."""
-        return None if self.documents is None else find_documents(self.documents)
+        return None if self.documents is None else locate_documents(self.documents)
 
     def rows(self, chosen: Tensor | slice) -> "Mask":
         """The same mask for a selection of the batch."""
@@ -108,10 +108,12 @@ class Mask:
         per_head = self.allowed is not None and self.allowed.dim() > 2 and self.allowed.size(-3) > 1
         return replace(self, allowed=self.allowed[..., list(chosen), :, :]) if per_head and self.allowed is not None else self
 
-    def dense(self, queries: int, keys: int, device: torch.device | None = None, rows: Tensor | slice = EVERY) -> Tensor | None:
+    def dense(
+        self, queries: int, keys: int, device: torch.device | None = None, rows: Tensor | slice = ALL_ROWS
+    ) -> Tensor | None:
         """Booleans that broadcast to (B, H, T, S), or None where everything may be seen. `rows`: of these queries alone."""
         keeps = device is None or device.type == "cpu" or torch.is_inference_mode_enabled()
-        if rows is not EVERY or not keeps or type(queries) is not int or type(keys) is not int:  # symbols, while traced
+        if rows is not ALL_ROWS or not keeps or type(queries) is not int or type(keys) is not int:  # symbols, while traced
             return self.write(queries, keys, device, rows)
         asked = (queries, keys, device)
         if asked not in self.written:
@@ -138,7 +140,7 @@ class Mask:
         if self.grid is not None:
             conditions.append(self.grid.sees(query, key))
         if self.allowed is not None:
-            conditions.append(of_rows(self.allowed, rows))
+            conditions.append(select_rows(self.allowed, rows))
         if not conditions:
             return None
         combined = conditions[0]
@@ -151,7 +153,7 @@ def column(per_row: Tensor) -> Tensor:
     return per_row[:, None, None, None]  # (B, 1, 1, 1)
 
 
-def of_rows(x: Tensor, rows: Tensor | slice) -> Tensor:
+def select_rows(x: Tensor, rows: Tensor | slice) -> Tensor:
     """These rows of what broadcasts to (B, H, T, S)."""
     return x if x.dim() < 2 or x.size(-2) == 1 else x[..., rows, :]
 

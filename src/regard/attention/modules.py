@@ -9,23 +9,25 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.attention.multihead import Attend
-from regard.errors import Mistake
+from regard.attention.multihead import Attention
+from regard.errors import UserError
 
-Chosen = Sequence[int] | None
-Names = str | Sequence[str] | None
+Indices = Sequence[int] | None
+NamePatterns = str | Sequence[str] | None
 
 
-def places(model: nn.Module, layers: Chosen = None, kinds: Names = None) -> dict[str, Attend]:
+def attention_modules(model: nn.Module, layers: Indices = None, kinds: NamePatterns = None) -> dict[str, Attention]:
     """The named places of attention in a model, such as `decoder.blocks.0.cross_attention`."""
-    found = {plain(name).removesuffix(".attend"): module for name, module in model.named_modules() if isinstance(module, Attend)}
-    return choose(found, layers, kinds)
+    found = {
+        plain(name).removesuffix(".attend"): module for name, module in model.named_modules() if isinstance(module, Attention)
+    }
+    return select_modules(found, layers, kinds)
 
 
-def states_of(model: nn.Module, layers: Chosen = None, kinds: Names = None) -> dict[str, nn.Module]:
+def hidden_state_modules(model: nn.Module, layers: Indices = None, kinds: NamePatterns = None) -> dict[str, nn.Module]:
     """The named modules whose outputs are hidden states: blocks with attention in them, and recurrent cells."""
-    blocks = {above.group() for name in places(model) if (above := re.match(r".*\.\d+(?=\.)", name))}
-    return choose(
+    blocks = {above.group() for name in attention_modules(model) if (above := re.match(r".*\.\d+(?=\.)", name))}
+    return select_modules(
         {
             plain(name): module
             for name, module in model.named_modules()
@@ -40,29 +42,31 @@ def plain(name: str) -> str:
     return name.removeprefix("_orig_mod.")  # what torch.compile puts around a module
 
 
-def choose(found: dict[str, Any], layers: Chosen, kinds: Names) -> dict[str, Any]:
+def select_modules(found: dict[str, Any], layers: Indices, kinds: NamePatterns) -> dict[str, Any]:
     """Those of the chosen layers whose names match one of the patterns. Where there is anything, something has to be chosen."""
     patterns = [kinds] if isinstance(kinds, str) else kinds
     try:
         chosen = {
             name: module
             for name, module in found.items()
-            if (layers is None or layer_of(name) in layers)
+            if (layers is None or layer_index(name) in layers)
             and (patterns is None or any(re.search(pattern, name) for pattern in patterns))
         }
     except re.error as error:
-        raise Mistake(f"kinds = {kinds!r}: no pattern of a name ({error}); such as 'self', 'cross', 'decoder.*self'") from None
-    if found and not chosen and layers is not None and not any(layer_of(name) in layers for name in found):
-        numbers = sorted({number for name in found if (number := layer_of(name)) is not None})
-        raise Mistake(f"layers = {list(layers)}: the model has " + (f"{numbers[0]} to {numbers[-1]}" if numbers else "no layers"))
+        raise UserError(f"kinds = {kinds!r}: no pattern of a name ({error}); such as 'self', 'cross', 'decoder.*self'") from None
+    if found and not chosen and layers is not None and not any(layer_index(name) in layers for name in found):
+        numbers = sorted({number for name in found if (number := layer_index(name)) is not None})
+        raise UserError(
+            f"layers = {list(layers)}: the model has " + (f"{numbers[0]} to {numbers[-1]}" if numbers else "no layers")
+        )
     return chosen
 
 
-def layer_of(name: str) -> int | None:
+def layer_index(name: str) -> int | None:
     number = re.search(r"\.(\d+)(\.|$)", name)
     return int(number.group(1)) if number else None
 
 
-def uncompiled() -> AbstractContextManager:
+def force_eager() -> AbstractContextManager:
     """Compiled callables run their module; there are none where nothing has imported the compiler."""
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()

@@ -14,16 +14,16 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from regard.recipe import GridPositions
-    from regard.recipe import Positions as Settings
+    from regard.recipe import GridPositionSettings
+    from regard.recipe import PositionSettings as Settings
 
 Rotation = tuple[Tensor, Tensor]
 
 
-class Positions(nn.Module):
+class PositionEncoding(nn.Module):
     """No positions at all: a bag of tokens."""
 
-    enters = "no positions"
+    description = "no positions"
     """Where order enters, in words."""
 
     def embed(self, x: Tensor, at: Tensor) -> Tensor:
@@ -45,8 +45,8 @@ def sinusoids(at: Tensor, width: int, base: float = 10_000.0, *, halves: bool = 
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)[..., :width]
 
 
-class Sinusoidal(Positions):
-    enters = "positions are within q and k: added to the embeddings"
+class SinusoidalPositions(PositionEncoding):
+    description = "positions are within q and k: added to the embeddings"
 
     def __init__(self, width: int, base: float, max_length: int, halves: bool = False):
         super().__init__()
@@ -61,8 +61,8 @@ class Sinusoidal(Positions):
         return x + wide.to(x.dtype)
 
 
-class Learned(Positions):
-    enters = Sinusoidal.enters
+class LearnedPositions(PositionEncoding):
+    description = SinusoidalPositions.description
 
     def __init__(self, width: int, max_length: int):
         super().__init__()
@@ -72,11 +72,11 @@ class Learned(Positions):
         return x + self.table(at)
 
 
-class SinusoidalGrid(Positions):
+class SinusoidalGridPositions(PositionEncoding):
     """Patches of a picture, row by row: the sinusoids of the row, and beside them those of the column. Marks before the patches
     are nowhere."""
 
-    enters = Sinusoidal.enters
+    description = SinusoidalPositions.description
 
     def __init__(self, width: int, base: float, grid: tuple[int, int], marks: int):
         super().__init__()
@@ -89,11 +89,11 @@ class SinusoidalGrid(Positions):
         return x + self.table[at].to(x.dtype)
 
 
-class TextThenGrid(Positions):
+class TextGridPositions(PositionEncoding):
     """Text, and after it a picture's places row by row: learned positions of the text; of each place its row's and its column's
     (Ramesh et al. 2021, sec. 2.2)."""
 
-    enters = Sinusoidal.enters
+    description = SinusoidalPositions.description
 
     def __init__(self, width: int, text: int, grid: tuple[int, int]):
         super().__init__()
@@ -104,10 +104,10 @@ class TextThenGrid(Positions):
         return x + torch.cat([self.text.weight, places.flatten(0, 1)])[at]
 
 
-class Rotary(Positions):
+class RotaryPositions(PositionEncoding):
     """Pair i of a head's components is turned by p / base^(2i/K): scores depend on distance alone."""
 
-    enters = "q and k are shown as positions have turned them (rotary)"
+    description = "q and k are shown as positions have turned them (rotary)"
 
     def __init__(self, key_width: int, base: float):
         super().__init__()
@@ -121,7 +121,7 @@ class Rotary(Positions):
         return angle.cos(), angle.sin()
 
 
-def rotate(x: Tensor, rotation: Rotation | None) -> Tensor:
+def apply_rotary(x: Tensor, rotation: Rotation | None) -> Tensor:
     """Turn the halves of every head's vector against each other: (B, H, T, K) -> (B, H, T, K)."""
     if rotation is None:
         return x
@@ -130,10 +130,10 @@ def rotate(x: Tensor, rotation: Rotation | None) -> Tensor:
     return x * cos + torch.cat([-second, first], dim=-1) * sin
 
 
-class Alibi(Positions):
+class AlibiPositions(PositionEncoding):
     """Each head h pays slope_h · distance; slopes are a geometric sequence of the heads."""
 
-    enters = "positions are the bias: a slope times the distance (ALiBi)"
+    description = "positions are the bias: a slope times the distance (ALiBi)"
 
     def __init__(self, heads: int):
         super().__init__()
@@ -155,10 +155,10 @@ def alibi_slopes(heads: int) -> list[float]:
     return slopes + [2 ** (-4 * (i + 1) / power) for i in range(0, 2 * (heads - power), 2)]
 
 
-class Relative(Positions):
+class RelativePositions(PositionEncoding):
     """A learned bias for each head and bucket of distances; one table for the whole stack."""
 
-    enters = "positions are the bias: learned, by distance"
+    description = "positions are the bias: learned, by distance"
 
     def __init__(self, heads: int, buckets: int, max_distance: int, *, causal: bool):
         super().__init__()
@@ -167,11 +167,11 @@ class Relative(Positions):
 
     def bias(self, query_at, key_at):
         distance = key_at[..., None, :] - query_at[..., :, None]  # (T, S) or (B, T, S)
-        bucket = distance_bucket(distance, self.buckets, self.max_distance, self.causal)
+        bucket = relative_position_bucket(distance, self.buckets, self.max_distance, self.causal)
         return self.table(bucket).movedim(-1, -3)  # (H, T, S) or (B, H, T, S)
 
 
-def distance_bucket(distance: Tensor, buckets: int, max_distance: int, causal: bool) -> Tensor:
+def relative_position_bucket(distance: Tensor, buckets: int, max_distance: int, causal: bool) -> Tensor:
     """Half the buckets for small distances one each, half for larger ones logarithmically (Raffel et al. 2020, sec. 2.1)."""
     if causal:
         offset, behind = torch.zeros_like(distance), (-distance).clamp(min=0)
@@ -184,28 +184,30 @@ def distance_bucket(distance: Tensor, buckets: int, max_distance: int, causal: b
     return offset + torch.where(behind < exact, behind, far)
 
 
-def build_positions(settings: "Settings", *, width: int, heads: int, key_width: int, max_length: int, causal: bool) -> Positions:
+def build_positions(
+    settings: "Settings", *, width: int, heads: int, key_width: int, max_length: int, causal: bool
+) -> PositionEncoding:
     match settings.kind:
         case "sinusoidal":
-            return Sinusoidal(width, settings.base, max_length, settings.halves)
+            return SinusoidalPositions(width, settings.base, max_length, settings.sines_first)
         case "learned":
-            return Learned(width, max_length)
+            return LearnedPositions(width, max_length)
         case "rotary":
-            return Rotary(key_width, settings.base)
+            return RotaryPositions(key_width, settings.base)
         case "alibi":
-            return Alibi(heads)
+            return AlibiPositions(heads)
         case "relative":
-            return Relative(heads, settings.buckets, settings.max_distance, causal=causal)
+            return RelativePositions(heads, settings.buckets, settings.max_distance, causal=causal)
         case "none":
-            return Positions()
+            return PositionEncoding()
 
 
-def build_grid(settings: "GridPositions", *, width: int, grid: tuple[int, int], marks: int) -> Positions:
+def build_grid_positions(settings: "GridPositionSettings", *, width: int, grid: tuple[int, int], marks: int) -> PositionEncoding:
     """Of the patches of a picture, and of the marks before them."""
     match settings.kind:
         case "sinusoidal":
-            return SinusoidalGrid(width, settings.base, grid, marks)
+            return SinusoidalGridPositions(width, settings.base, grid, marks)
         case "learned":
-            return Learned(width, marks + grid[0] * grid[1])
+            return LearnedPositions(width, marks + grid[0] * grid[1])
         case "none":
-            return Positions()
+            return PositionEncoding()

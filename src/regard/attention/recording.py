@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention.record import Budget
-from regard.attention.record_file import Record, place_of, tidy
-from regard.attention.reductions import Kept, Shape
-from regard.errors import Mistake
+from regard.attention.lazy_maps import MemoryBudget
+from regard.attention.record_file import Record, module_record, normalize_tokens
+from regard.attention.reductions import MapShape, RecordedMap
+from regard.errors import UserError
 
 
-class Way(Protocol):
+class HypothesisRows(Protocol):
     """An output of a search: which row of the batch it was in each time the model read a token."""
 
     @property
@@ -24,11 +24,11 @@ class Way(Protocol):
 
 
 @dataclass
-class Seen:
+class AttentionRecording:
     """For every watched place, what was kept of the weights (B, H, T, S) of each call, oldest first."""
 
-    calls: dict[str, list[Kept]] = field(default_factory=dict)
-    gradient_calls: dict[str, list[Kept | None]] = field(default_factory=dict)
+    calls: dict[str, list[RecordedMap]] = field(default_factory=dict)
+    gradient_calls: dict[str, list[RecordedMap | None]] = field(default_factory=dict)
     """dL/dW likewise; None where nothing came back."""
     states: dict[str, list[Tensor]] = field(default_factory=dict)
     """For every layer, what it gave on (B, T, D) in each call, before the norm at the end of a stack."""
@@ -44,27 +44,27 @@ class Seen:
     """What else there was no room for."""
     heads: list[int] | None = None
     rows: list[int] | None = None
-    budget: Budget | None = field(default=None, repr=False)
+    budget: MemoryBudget | None = field(default=None, repr=False)
 
     def __getitem__(self, name: str) -> Tensor:
         """The weights at a place, the queries of all its calls one after another: a recurrent decoder calls once a word."""
-        return whole(name, self.kept(name))
+        return whole(name, self.recorded(name))
 
     def gradient(self, name: str) -> Tensor:
         """The gradients with respect to the weights at a place, zero where none came back."""
         calls = self.gradient_calls.get(name)
         if not calls or all(kept is None for kept in calls):
-            raise Mistake(f"{name}: no gradients; watch with gradients=True, and go backward through what was watched")
+            raise UserError(f"{name}: no gradients; watch with gradients=True, and go backward through what was watched")
         some = next(kept for kept in calls if kept is not None)
-        return whole(name, [kept or nothing(same.shape, some) for kept, same in zip(calls, self.kept(name))])
+        return whole(name, [kept or nothing(same.shape, some) for kept, same in zip(calls, self.recorded(name))])
 
-    def places(self) -> list[str]:
+    def names(self) -> list[str]:
         return list(self.calls)
 
-    def kept(self, name: str) -> list[Kept]:
+    def recorded(self, name: str) -> list[RecordedMap]:
         """What is kept of each call at a place, whole or reduced."""
         if name not in self.calls:
-            raise Mistake(f"{name}: not watched; there are {', '.join(self.calls) or 'no places that were called'}")
+            raise UserError(f"{name}: not watched; there are {', '.join(self.calls) or 'no places that were called'}")
         return self.calls[name]
 
     @property
@@ -104,28 +104,30 @@ class Seen:
         if self.budget is not None:
             self.budget.reset()
 
-    def record(self, tokens: Any = None, *, model: nn.Module | None = None, inputs: Mapping[str, Tensor] | None = None) -> Record:
+    def to_record(
+        self, tokens: Any = None, *, model: nn.Module | None = None, inputs: Mapping[str, Tensor] | None = None
+    ) -> Record:
         """As a record that can be written to a file: `tokens` as `Record` has them; model and inputs leave their hashes."""
 
-        def joined(name: str, calls: list[Kept]) -> list[Kept]:
+        def joined(name: str, calls: list[RecordedMap]) -> list[RecordedMap]:
             reduced = any(kept.dropped for kept in calls)
             return [kept.numpy() for kept in (calls if reduced else [of_weights(self[name])])]
 
-        placed = {name: place_of(name, joined(name, calls), self.heads, self.rows) for name, calls in self.calls.items()}
+        placed = {name: module_record(name, joined(name, calls), self.heads, self.rows) for name, calls in self.calls.items()}
         return Record(
             placed,
-            tidy(tokens),
+            normalize_tokens(tokens),
             "" if model is None else fingerprint(model.state_dict()),
             "" if inputs is None else fingerprint(inputs),
         )
 
-    def of(self, hypothesis: Way, name: str, prefix: Sequence[int] = ()) -> Tensor:
+    def for_hypothesis(self, hypothesis: HypothesisRows, name: str, prefix: Sequence[int] = ()) -> Tensor:
         """The weights (H, T, S) at a place along the way of one hypothesis of the search that was watched, as if it alone had
         been read from the beginning: T are the tokens it went on from. `prefix` is its row of the prefix it began with, where
         there was one; what fills it (-1) is left out. A place that was called before the search (an encoder) gives its row."""
-        calls, rows = self.kept(name), list(hypothesis.rows)
+        calls, rows = self.recorded(name), list(hypothesis.rows)
         if not rows:
-            raise Mistake("this hypothesis does not know its way; take it from walk or beam_search")
+            raise UserError("this hypothesis does not know its way; take it from walk or beam_search")
         sentence, read, filled = rows[0], max(0, len(prefix) - 1), sum(token < 0 for token in prefix)
         before = asked = 0
         while asked < read and before < len(calls):
@@ -135,7 +137,7 @@ class Seen:
             return whole(name, calls)[sentence]
         widths = [kept.shape[3] for kept in calls]
         if widths != sorted(widths):
-            raise Mistake(f"{name}: more than one search was recorded; watch one, or seen.clear() before each")
+            raise UserError(f"{name}: more than one search was recorded; watch one, or seen.clear() before each")
         maps = [whole(name, calls[:before])[sentence]] if before else []
         # the hypotheses of a sentence lie side by side, in the batch or, before a source they share, among the queries
         maps += [whole(name, [kept]).transpose(1, 2).flatten(0, 1)[row][:, None] for kept, row in zip(steps, rows)]
@@ -151,22 +153,24 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
     return found.hexdigest()
 
 
-def nothing(shape: Shape, like: Kept) -> Kept:
+def nothing(shape: MapShape, like: RecordedMap) -> RecordedMap:
     """The gradient of what does not depend on the weights."""
     return of_weights(next(iter(like.parts.values())).new_zeros(shape))
 
 
-def of_weights(weights: Tensor) -> Kept:
+def of_weights(weights: Tensor) -> RecordedMap:
     B, H, T, S = weights.shape
-    return Kept("weights", (B, H, T, S), {"weights": weights})
+    return RecordedMap("weights", (B, H, T, S), {"weights": weights})
 
 
-def whole(name: str, calls: Sequence[Kept]) -> Tensor:
+def whole(name: str, calls: Sequence[RecordedMap]) -> Tensor:
     for kept in calls:
         if kept.dropped:
-            raise Mistake(f"{name}: the budget dropped {kept.dropped}; see seen.kept({name!r}), or give more")
+            raise UserError(f"{name}: the budget dropped {kept.dropped}; see seen.recorded({name!r}), or give more")
     if len({kept.shape[0] for kept in calls}) > 1:
-        raise Mistake(f"{name}: the batch changed from call to call, as in a search; use seen.of(hypothesis, {name!r})")
+        raise UserError(
+            f"{name}: the batch changed from call to call, as in a search; use seen.for_hypothesis(hypothesis, {name!r})"
+        )
     return side_by_side([kept.parts["weights"] for kept in calls])
 
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-KINDS = ("weights", "top", "blocks", "rows", "entropy", "nothing")
-Shape = tuple[int, int, int, int]
+RECORD_KINDS = ("weights", "top", "blocks", "rows", "entropy", "nothing")
+MapShape = tuple[int, int, int, int]
 
 
-def parts_of(kind: str, size: int, shape: Shape) -> dict[str, tuple[int, ...]]:
+def part_shapes(kind: str, size: int, shape: MapShape) -> dict[str, tuple[int, ...]]:
     """The shapes of what is kept of a map."""
     B, H, T, S = shape
     match kind:
@@ -36,9 +36,9 @@ def parts_of(kind: str, size: int, shape: Shape) -> dict[str, tuple[int, ...]]:
 
 
 @dataclass(frozen=True)
-class Kept:
+class RecordedMap:
     kind: str
-    shape: Shape
+    shape: MapShape
     """Of the whole map."""
     parts: dict[str, Any]
     """Tensors, or arrays after `numpy`."""
@@ -66,7 +66,7 @@ class Kept:
             case _:
                 return "everything but the shape"
 
-    def numpy(self) -> "Kept":
+    def numpy(self) -> "RecordedMap":
         """The same in arrays; what numpy has no name for (bfloat16) becomes float32."""
         return replace(self, parts={name: as_array(part) for name, part in self.parts.items()})
 

@@ -14,32 +14,32 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention.core import Dot, Summed
+from regard.attention.core import DecomposableScore, DotProductScore
 from regard.attention.masks import Mask
-from regard.attention.multihead import Attend
+from regard.attention.multihead import Attention
 
-KINDS = ("dot", "scaled", "general", "additive", "cosine")
+SCORE_KINDS = ("dot", "scaled", "general", "additive", "cosine")
 
 
-class Cosine:
+class CosineScore:
     """q·k / (|q| |k|)."""
 
     def __call__(self, q: Tensor, k: Tensor) -> Tensor:
-        return unit(q) @ unit(k).transpose(-2, -1)
+        return unit_vectors(q) @ unit_vectors(k).transpose(-2, -1)
 
     def terms(self, q: Tensor, k: Tensor) -> Tensor:
-        return unit(q)[..., :, None, :] * unit(k)[..., None, :, :]
+        return unit_vectors(q)[..., :, None, :] * unit_vectors(k)[..., None, :, :]
 
-    def written(self, width: int) -> str:
+    def formula(self, width: int) -> str:
         return "q·k / (|q| |k|)"
 
 
-def unit(x: Tensor) -> Tensor:
+def unit_vectors(x: Tensor) -> Tensor:
     """x / |x|, and 0 of 0 in half precision too, where the usual 1e-12 is 0."""
     return F.normalize(x, dim=-1, eps=max(1e-12, torch.finfo(x.dtype).tiny))
 
 
-class Additive(nn.Module):
+class AdditiveScore(nn.Module):
     """v·tanh(q + k), for queries W s and keys U h."""
 
     def __init__(self, width: int):
@@ -52,41 +52,43 @@ class Additive(nn.Module):
     def terms(self, q: Tensor, k: Tensor) -> Tensor:
         return (q[..., :, None, :] + k[..., None, :, :]).tanh() * self.v
 
-    def written(self, width: int) -> str:
+    def formula(self, width: int) -> str:
         return "v·tanh(q + k)"
 
 
-class Scored(nn.Module):
+class SingleHeadAttention(nn.Module):
     """One head with a score of one's choice; the values are the source itself: (B, T, query width) -> (B, T, source width)."""
 
-    def __init__(self, kind: str, query_width: int, source_width: int, width: int | None = None, place: type[Attend] = Attend):
+    def __init__(
+        self, kind: str, query_width: int, source_width: int, width: int | None = None, place: type[Attention] = Attention
+    ):
         super().__init__()
         assert kind in ("general", "additive") or query_width == source_width, (
             f"{kind} needs equal widths, got {query_width}, {source_width}"
         )
         width = width or query_width
         self.width, self.source_width = width, source_width
-        self.to_q: nn.Module = nn.Linear(query_width, width, bias=False) if kind == "additive" else nn.Identity()
-        self.to_k: nn.Module = nn.Identity()
+        self.q_proj: nn.Module = nn.Linear(query_width, width, bias=False) if kind == "additive" else nn.Identity()
+        self.k_proj: nn.Module = nn.Identity()
         if kind in ("general", "additive"):
-            self.to_k = nn.Linear(source_width, query_width if kind == "general" else width, bias=False)
+            self.k_proj = nn.Linear(source_width, query_width if kind == "general" else width, bias=False)
         self.attend = place(score=build_score(kind, width))
 
-    def keys_values(self, source: Tensor) -> tuple[Tensor, Tensor]:
+    def project_kv(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """Project a source (B, S, D) once: (B, 1, S, K), (B, 1, S, D)."""
-        return self.to_k(source)[:, None], source[:, None]
+        return self.k_proj(source)[:, None], source[:, None]
 
     def forward(self, x: Tensor, keys: Tensor, values: Tensor, *, mask: Mask | None = None) -> Tensor:
-        return self.attend(self.to_q(x)[:, None], keys, values, mask=mask)[:, 0]
+        return self.attend(self.q_proj(x)[:, None], keys, values, mask=mask)[:, 0]
 
 
-def build_score(kind: str, width: int) -> Summed | None:
+def build_score(kind: str, width: int) -> DecomposableScore | None:
     match kind:
         case "dot" | "general":
-            return Dot(scale=1.0)
+            return DotProductScore(scale=1.0)
         case "additive":
-            return Additive(width)
+            return AdditiveScore(width)
         case "cosine":
-            return Cosine()
+            return CosineScore()
         case _:
             return None  # the scaled dot product, in a fused kernel where there is one

@@ -15,29 +15,29 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
-from regard.attention.core import attention_scores, share
-from regard.attention.maps import gradient_map, heads_of, numbers_of, of_heads, of_rows, weights_map
-from regard.attention.modules import Chosen, Names, places, states_of, uncompiled
-from regard.attention.multihead import Attend
-from regard.attention.record import Budget
-from regard.attention.recording import Seen
+from regard.attention.core import attention_scores, repeat_kv
+from regard.attention.lazy_maps import MemoryBudget
+from regard.attention.maps import check_heads, gradient_map, row_indices, select_heads, select_map_rows, weights_map
+from regard.attention.modules import Indices, NamePatterns, attention_modules, force_eager, hidden_state_modules
+from regard.attention.multihead import Attention
+from regard.attention.recording import AttentionRecording
 
 
 @contextmanager
 def watch(
     model: nn.Module,
     *,
-    layers: Chosen = None,
-    heads: Chosen = None,
-    rows: Chosen = None,
-    kinds: Names = None,
+    layers: Indices = None,
+    heads: Indices = None,
+    rows: Indices = None,
+    kinds: NamePatterns = None,
     budget: int | str | None = None,
     keep: str = "blocks",
     states: bool = False,
     gradients: bool = False,
     values: bool = False,
     queries: bool = False,
-) -> Iterator[Seen]:
+) -> Iterator[AttentionRecording]:
     """Record attention while the block runs; the model's output does not change by one bit.
 
     `layers`, `heads` and `rows` (queries of each call) are numbers counted from 0, `kinds` patterns of names: "self", "cross",
@@ -47,15 +47,17 @@ def watch(
     queries and keys of the chosen heads and the scores that the softmax is taken of, and with `gradients` those of the loss with
     respect to the weights, when it goes backward.
     """
-    watched = places(model, layers, kinds)
-    allowance = Budget(budget, len(watched) * (1 + gradients), keep)
-    seen = Seen(heads=None if heads is None else list(heads), rows=None if rows is None else list(rows), budget=allowance)
+    watched = attention_modules(model, layers, kinds)
+    allowance = MemoryBudget(budget, len(watched) * (1 + gradients), keep)
+    seen = AttentionRecording(
+        heads=None if heads is None else list(heads), rows=None if rows is None else list(rows), budget=allowance
+    )
     watcher = Watcher(seen, allowance, heads, rows, gradients=gradients, values=values, queries=queries)
     with ExitStack() as stack:
-        stack.enter_context(uncompiled())
+        stack.enter_context(force_eager())
         for name, place in watched.items():
             stack.callback(place.register_forward_hook(partial(watcher.look, name), with_kwargs=True).remove)
-        for name, layer in states_of(model, layers).items() if states else ():
+        for name, layer in hidden_state_modules(model, layers).items() if states else ():
             stack.callback(layer.register_forward_hook(partial(watcher.look_at_state, name)).remove)
         yield seen
 
@@ -64,20 +66,22 @@ def watch(
 class Watcher:
     """Stands behind every watched place, and keeps of what passes there what was asked for and what the budget allows."""
 
-    seen: Seen
-    allowance: Budget
-    heads: Chosen
-    rows: Chosen
+    seen: AttentionRecording
+    allowance: MemoryBudget
+    heads: Indices
+    rows: Indices
     gradients: bool
     values: bool
     queries: bool
 
-    def look(self, name: str, place: Attend, args: tuple, options: dict, output: Tensor) -> None:
+    def look(self, name: str, place: Attention, args: tuple, options: dict, output: Tensor) -> None:
         q, k, v = (part.detach() for part in args)
         first = name not in self.seen.calls
         with torch.no_grad():
-            whole = weights_map(q, k, place, heads_of(self.heads, q, name), **options)
-            self.seen.calls.setdefault(name, []).append(self.allowance.record(of_rows(whole, self.rows, name), first=first))
+            whole = weights_map(q, k, place, check_heads(self.heads, q, name), **options)
+            self.seen.calls.setdefault(name, []).append(
+                self.allowance.record(select_map_rows(whole, self.rows, name), first=first)
+            )
             if self.values:
                 self.keep_whole(self.seen.values, name, v, "values")
             if self.queries:
@@ -96,15 +100,17 @@ class Watcher:
 
         def hook(gradient: Tensor) -> None:
             with torch.no_grad():
-                whole = gradient_map(gradient, v, heads_of(self.heads, gradient, name))
-                calls[number] = self.allowance.record(of_rows(whole, self.rows, name), first=first)
+                whole = gradient_map(gradient, v, check_heads(self.heads, gradient, name))
+                calls[number] = self.allowance.record(select_map_rows(whole, self.rows, name), first=first)
 
         return hook
 
-    def keep_asked(self, name: str, q: Tensor, k: Tensor, place: Attend, **options: Any) -> None:
+    def keep_asked(self, name: str, q: Tensor, k: Tensor, place: Attention, **options: Any) -> None:
         """Queries, keys, and the scores that the softmax is taken of."""
-        q, k, options["mask"], options["bias"] = of_heads(q, share(k, q.size(1)), heads_of(self.heads, q, name), **options)
-        chosen = slice(None) if self.rows is None else numbers_of(self.rows, q.size(2), name, q.device)
+        q, k, options["mask"], options["bias"] = select_heads(
+            q, repeat_kv(k, q.size(1)), check_heads(self.heads, q, name), **options
+        )
+        chosen = slice(None) if self.rows is None else row_indices(self.rows, q.size(2), name, q.device)
         self.keep_whole(self.seen.queries, name, q[:, :, chosen], "queries")
         self.keep_whole(self.seen.keys, name, k, "keys")
         shape = (*q[:, :, chosen].shape[:3], k.size(2))

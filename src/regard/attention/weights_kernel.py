@@ -36,7 +36,7 @@ def can_run(q: Tensor, mask: Mask | None) -> bool:
     )
 
 
-def fill(
+def fill_record(
     parts: dict[str, Tensor],
     kind: str,
     size: int,

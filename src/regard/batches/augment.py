@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.batches.batch import Batch, Change, Mixture
-from regard.batches.randaugment import CHANGES, at, retouch
+from regard.batches.batch import Batch, MixedLabels, Transform
+from regard.batches.randaugment import OPERATIONS, rand_augment, to_tensor
 
 if TYPE_CHECKING:
-    from regard.recipe import Augment
+    from regard.recipe import AugmentSettings
 
 DRAW = 2
 ERASED_AREA, ERASED_SHAPE = (0.02, 1 / 3), (math.log(0.3), math.log(1 / 0.3))
@@ -25,7 +25,7 @@ ERASED_AREA, ERASED_SHAPE = (0.02, 1 / 3), (math.log(0.3), math.log(1 / 0.3))
 
 
 @dataclass
-class Drawn:
+class Augmentation:
     """What is done to each picture of one batch."""
 
     moves: np.ndarray | None = None  # (B, 2) pixels down and to the right
@@ -46,35 +46,39 @@ class Drawn:
         pixels = batch.inputs["pixels"]  # (B, 3, H, W)
         device = pixels.device
         if self.moves is not None and self.flips is not None:
-            pixels = moved(pixels, at(self.moves, device), at(self.flips, device))
+            pixels = shift_and_flip(pixels, to_tensor(self.moves, device), to_tensor(self.flips, device))
         x = pixels.float()
         for which, far in self.changes:
-            x = retouch(x, which, far)
+            x = rand_augment(x, which, far)
         if self.covers is not None and self.colours is not None:
-            x = torch.where(inside(at(self.covers, device), x), at(self.colours, device)[:, :, None, None], x)
+            x = torch.where(
+                rectangle_mask(to_tensor(self.covers, device), x), to_tensor(self.colours, device)[:, :, None, None], x
+            )
         mixture = None
         if self.partners is not None and self.shares is not None and self.cuts is not None:
-            partners = at(self.partners, device)
-            mine = at(self.shares, device)[:, None, None, None].masked_fill(inside(at(self.cuts, device), x), 0.0)
+            partners = to_tensor(self.partners, device)
+            mine = to_tensor(self.shares, device)[:, None, None, None].masked_fill(
+                rectangle_mask(to_tensor(self.cuts, device), x), 0.0
+            )
             x = mine * x + (1 - mine) * x[partners]
-            mixture = Mixture(batch.labels[partners], mine.mean((1, 2, 3)))
+            mixture = MixedLabels(batch.labels[partners], mine.mean((1, 2, 3)))
         return replace(batch, inputs={**batch.inputs, "pixels": x.round().clamp(0, 255).to(torch.uint8)}, mixture=mixture)
 
 
-def draw(settings: "Augment", rows: np.ndarray, size: tuple[int, int], seed: int, epoch: int) -> Change:
+def sample_augmentation(settings: "AugmentSettings", rows: np.ndarray, size: tuple[int, int], seed: int, epoch: int) -> Transform:
     """What is done to these rows, which are a batch of their own in this epoch: their first one names it."""
     chance, number = np.random.default_rng([seed, DRAW, epoch, int(rows[0])]), len(rows)
-    drawn = Drawn()
-    if settings.crop or settings.flip:
-        drawn.moves = chance.integers(-settings.crop, settings.crop + 1, (number, 2))
+    drawn = Augmentation()
+    if settings.crop_padding or settings.flip:
+        drawn.moves = chance.integers(-settings.crop_padding, settings.crop_padding + 1, (number, 2))
         drawn.flips = (chance.random(number) < 0.5) & settings.flip
     if settings.rand_augment is not None:
-        for _ in range(settings.rand_augment.number):
+        for _ in range(settings.rand_augment.operations):
             sign = chance.choice([-1.0, 1.0], number)
-            drawn.changes.append((chance.integers(len(CHANGES), size=number), sign * settings.rand_augment.magnitude / 10))
-    if settings.erase:
-        erased = chance.random(number) < settings.erase
-        drawn.covers = rectangles(
+            drawn.changes.append((chance.integers(len(OPERATIONS), size=number), sign * settings.rand_augment.magnitude / 10))
+    if settings.random_erasing:
+        erased = chance.random(number) < settings.random_erasing
+        drawn.covers = random_rectangles(
             chance, erased * chance.uniform(*ERASED_AREA, number), size, np.exp(chance.uniform(*ERASED_SHAPE, number))
         )
         drawn.colours = chance.integers(256, size=(number, 3)).astype(np.float32)
@@ -84,11 +88,11 @@ def draw(settings: "Augment", rows: np.ndarray, size: tuple[int, int], seed: int
         share = chance.beta(alpha, alpha)
         drawn.partners = chance.permutation(number)
         drawn.shares = np.where(cut, 1.0, share).astype(np.float32)
-        drawn.cuts = rectangles(chance, np.where(cut, 1 - share, 0.0), size, np.full(number, size[0] / size[1]))
+        drawn.cuts = random_rectangles(chance, np.where(cut, 1 - share, 0.0), size, np.full(number, size[0] / size[1]))
     return drawn
 
 
-def rectangles(chance: np.random.Generator, area: np.ndarray, size: tuple[int, int], shape: np.ndarray) -> np.ndarray:
+def random_rectangles(chance: np.random.Generator, area: np.ndarray, size: tuple[int, int], shape: np.ndarray) -> np.ndarray:
     """Rectangles of these shares of a picture and these heights to widths, anywhere in it: (N, 4)."""
     whole = area * size[0] * size[1]
     found = []
@@ -100,7 +104,7 @@ def rectangles(chance: np.random.Generator, area: np.ndarray, size: tuple[int, i
     return np.stack([top, left, bottom, right], axis=1)
 
 
-def inside(rectangle: Tensor, x: Tensor) -> Tensor:
+def rectangle_mask(rectangle: Tensor, x: Tensor) -> Tensor:
     """Which pixels of each picture lie in its rectangle: (B, 1, H, W)."""
     top, left, bottom, right = rectangle[:, :, None, None, None].unbind(1)  # (B, 1, 1, 1) each
     down = torch.arange(x.size(2), device=x.device)[:, None]
@@ -108,7 +112,7 @@ def inside(rectangle: Tensor, x: Tensor) -> Tensor:
     return (down >= top) & (down < bottom) & (across >= left) & (across < right)
 
 
-def moved(pixels: Tensor, moves: Tensor, flips: Tensor) -> Tensor:
+def shift_and_flip(pixels: Tensor, moves: Tensor, flips: Tensor) -> Tensor:
     """Pictures (B, 3, H, W) turned around where they are to be, then moved; black comes in."""
     height, width = pixels.shape[2:]
     down = torch.arange(height, device=pixels.device) - moves[:, :1]  # (B, H) where each row comes from

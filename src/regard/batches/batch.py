@@ -8,24 +8,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.tokens.special import FILL
+from regard.tokens.special_tokens import PAD
 
-NOTHING = -1
+IGNORE_INDEX = -1
 """The label where a model is not asked to say anything."""
 
 
 @dataclass(frozen=True)
-class Mixture:
+class MixedLabels:
     """A second label for each row, where two examples were blended into one."""
 
     other: Tensor  # (B,)
     share: Tensor  # (B,) how much the first one counts
 
-    def to(self, device: torch.device) -> "Mixture":
-        return Mixture(send(self.other, device), send(self.share, device))
+    def to(self, device: torch.device) -> "MixedLabels":
+        return MixedLabels(to_device(self.other, device), to_device(self.share, device))
 
-    def twice(self) -> "Mixture":
-        return Mixture(torch.cat([self.other, self.other]), torch.cat([self.share, self.share]))
+    def duplicate(self) -> "MixedLabels":
+        return MixedLabels(torch.cat([self.other, self.other]), torch.cat([self.share, self.share]))
 
 
 @dataclass
@@ -35,25 +35,27 @@ class Batch:
     inputs: dict[str, Tensor]  # (B, …) each
     labels: Tensor  # (B, …)
     rows: np.ndarray  # (B,) which examples
-    mixture: Mixture | None = None
-    change: "Change | None" = None
+    mixture: MixedLabels | None = None
+    change: "Transform | None" = None
     """What is done to it once it is on its device."""
     counts: bool = True
     """Of fewer rows than there are ranks, some have none: theirs is another's, read for company, and counts for nothing."""
 
     def to(self, device: torch.device) -> "Batch":
-        inputs = {name: send(part, device) for name, part in self.inputs.items()}
-        moved = Batch(inputs, send(self.labels, device), self.rows, self.mixture and self.mixture.to(device), counts=self.counts)
+        inputs = {name: to_device(part, device) for name, part in self.inputs.items()}
+        moved = Batch(
+            inputs, to_device(self.labels, device), self.rows, self.mixture and self.mixture.to(device), counts=self.counts
+        )
         return moved if self.change is None else self.change(moved)
 
-    def twice(self) -> "Batch":
+    def duplicate(self) -> "Batch":
         """Every row again after all of them."""
         inputs = {name: torch.cat([part, part]) for name, part in self.inputs.items()}
         return Batch(
             inputs,
             torch.cat([self.labels, self.labels]),
             np.concatenate([self.rows, self.rows]),
-            self.mixture and self.mixture.twice(),
+            self.mixture and self.mixture.duplicate(),
             counts=self.counts,
         )
 
@@ -67,31 +69,33 @@ class Batch:
             longer = min([-(-long // multiple) * multiple, *(most for most in longest if most >= long)]) - long
             return F.pad(part, (0, 0) * (part.dim() - 2) + (0, longer), value=value)
 
-        inputs = {name: fill(part, FILL) for name, part in self.inputs.items()}
-        return replace(self, inputs=inputs, labels=fill(self.labels, NOTHING))
+        inputs = {name: fill(part, PAD) for name, part in self.inputs.items()}
+        return replace(self, inputs=inputs, labels=fill(self.labels, IGNORE_INDEX))
 
     @staticmethod
     def join(batches: "Sequence[Batch]") -> "Batch":
         """The rows of several batches, one after another."""
-        inputs = {name: stacked([batch.inputs[name] for batch in batches], FILL) for name in batches[0].inputs}
-        return Batch(inputs, stacked([batch.labels for batch in batches], NOTHING), np.concatenate([b.rows for b in batches]))
+        inputs = {name: pad_and_concat([batch.inputs[name] for batch in batches], PAD) for name in batches[0].inputs}
+        return Batch(
+            inputs, pad_and_concat([batch.labels for batch in batches], IGNORE_INDEX), np.concatenate([b.rows for b in batches])
+        )
 
     def label_count(self) -> int:
         """How many labels are asked for; of numbers, all."""
         if not self.counts:
             return 0
-        return self.labels.numel() if self.labels.is_floating_point() else int((self.labels != NOTHING).sum())
+        return self.labels.numel() if self.labels.is_floating_point() else int((self.labels != IGNORE_INDEX).sum())
 
 
-Change = Callable[[Batch], Batch]
+Transform = Callable[[Batch], Batch]
 
 
-def stacked(parts: Sequence[Tensor], pad: int) -> Tensor:
+def pad_and_concat(parts: Sequence[Tensor], pad: int) -> Tensor:
     """Rows of different lengths, filled up to the longest: (B, T) each, or (B,)."""
     longest = max(part.size(-1) for part in parts)
     return torch.cat([F.pad(part, (0, longest - part.size(1)), value=pad) if part.dim() > 1 else part for part in parts])
 
 
-def send(x: Tensor, device: torch.device) -> Tensor:
+def to_device(x: Tensor, device: torch.device) -> Tensor:
     """Copy to a device; from pinned memory, so that a GPU is not waited for."""
     return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" and not x.is_cuda else x.to(device)

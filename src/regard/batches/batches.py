@@ -11,16 +11,18 @@ from regard.batches.batch import Batch
 from regard.batches.rows import Rows
 
 SHUFFLE = 1
-ALIKE = 0.95
+UNIFORM_FRACTION = 0.95
 
 
 class Batches:
     """The batches of every epoch over some examples. `rank` of `ranks` takes its share of each batch's rows. Rows are filled
     up to a `multiple` of positions, so that few shapes of batches come, again and again."""
 
-    def __init__(self, examples: Rows, tokens_per_batch: int, seed: int, *, rank: int = 0, ranks: int = 1, multiple: int = 1):
+    def __init__(
+        self, examples: Rows, tokens_per_batch: int, seed: int, *, rank: int = 0, world_size: int = 1, pad_to_multiple_of: int = 1
+    ):
         self.examples, self.budget, self.seed = examples, tokens_per_batch, seed
-        self.rank, self.ranks, self.multiple = rank, ranks, multiple
+        self.rank, self.world_size, self.pad_to_multiple_of = rank, world_size, pad_to_multiple_of
         self.planned: tuple[int, list[np.ndarray], list[int]] | None = None
 
     def plan(self, epoch: int) -> list[np.ndarray]:
@@ -33,7 +35,7 @@ class Batches:
         if planned is None or planned[0] != epoch:
             chance = np.random.default_rng([self.seed, SHUFFLE, epoch])
             lengths = self.lengths(epoch)
-            batches = fill(lengths, self.budget, chance.permutation(len(lengths[0])))
+            batches = group_by_length(lengths, self.budget, chance.permutation(len(lengths[0])))
             planned = self.planned = (
                 epoch,
                 [batches[i] for i in chance.permutation(len(batches))],
@@ -43,23 +45,23 @@ class Batches:
 
     def rows(self, epoch: int, index: int) -> np.ndarray:
         """The rows of one batch that are this rank's."""
-        return self.plan(epoch)[index][self.rank :: self.ranks]
+        return self.plan(epoch)[index][self.rank :: self.world_size]
 
     def lengths(self, epoch: int) -> list[np.ndarray]:
         """Of each row on each side, filled up; never beyond the longest, for which models have room."""
         sides = self.examples.lengths(self.seed, epoch)
-        if self.multiple == 1:
+        if self.pad_to_multiple_of == 1:
             return sides
-        return [np.minimum(-(-side // self.multiple) * self.multiple, side.max()) for side in sides]
+        return [np.minimum(-(-side // self.pad_to_multiple_of) * self.pad_to_multiple_of, side.max()) for side in sides]
 
     def batch(self, epoch: int, index: int) -> Batch:
         return self.made(self.plan(epoch)[index], epoch, self.planned_for(epoch)[2])
 
     def made(self, rows: np.ndarray, epoch: int, longest: Sequence[int]) -> Batch:
         """This rank's share of a batch of these rows; where there is none, a row that does not count."""
-        mine = rows[self.rank :: self.ranks]
+        mine = rows[self.rank :: self.world_size]
         batch = self.examples.batch(mine if len(mine) else rows[:1], self.seed, epoch)
-        batch = batch if self.multiple == 1 else batch.filled(self.multiple, longest)
+        batch = batch if self.pad_to_multiple_of == 1 else batch.filled(self.pad_to_multiple_of, longest)
         return batch if len(mine) else replace(batch, counts=False)
 
     def run(self, epoch: int = 0, index: int = 0, *, workers: int = 1) -> Iterator[tuple[int, int, Batch]]:
@@ -85,9 +87,9 @@ class Batches:
 
     def alike(self) -> bool:
         """Whether nearly all rows are of one length."""
-        return all(np.bincount(side).max() >= ALIKE * len(side) for side in self.lengths(0))
+        return all(np.bincount(side).max() >= UNIFORM_FRACTION * len(side) for side in self.lengths(0))
 
-    def padding_share(self, epoch: int = 0) -> float:
+    def padding_fraction(self, epoch: int = 0) -> float:
         """The part of all positions, on all sides, that is padding."""
         lengths = self.examples.lengths(self.seed, epoch)
         real = sum(int(side.sum()) for side in lengths)
@@ -96,7 +98,7 @@ class Batches:
         return 1 - real / padded
 
 
-def fill(sides: Sequence[np.ndarray], budget: int, order: np.ndarray) -> list[np.ndarray]:
+def group_by_length(sides: Sequence[np.ndarray], budget: int, order: np.ndarray) -> list[np.ndarray]:
     """Cut the rows, of so many positions on each side, into batches of at most `budget` positions on the longest side.
 
     They are sorted by the longest side, and within one length by the difference of the sides, up and down in turns, so that
@@ -113,8 +115,8 @@ def fill(sides: Sequence[np.ndarray], budget: int, order: np.ndarray) -> list[np
     return batches
 
 
-def in_order(examples: Rows, budget: int) -> Iterator[Batch]:
+def sequential_batches(examples: Rows, budget: int) -> Iterator[Batch]:
     """Every example once, unshuffled and without dropout: for evaluation."""
-    plain = examples.plain()
-    for rows in fill(plain.lengths(0, 0), budget, np.arange(len(plain))):
+    plain = examples.deterministic()
+    for rows in group_by_length(plain.lengths(0, 0), budget, np.arange(len(plain))):
         yield plain.batch(rows, 0, 0)

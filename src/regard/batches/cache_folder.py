@@ -7,14 +7,14 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from regard.errors import Mistake
+from regard.errors import UserError
 
 
 def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "regard", "stores")
 
 
-def open_store(digest: str, build: Callable[[Path], dict[str, int]]) -> Path:
+def cached_folder(digest: str, build: Callable[[Path], dict[str, int]]) -> Path:
     """The folder of this digest. Where there is none, `build` fills one aside, which is then renamed: a half-built one is never
     found. What `build` returns is kept in layout.json."""
     folder = cache_folder() / digest
@@ -31,7 +31,7 @@ def open_store(digest: str, build: Callable[[Path], dict[str, int]]) -> Path:
             if not (folder / "layout.json").exists():
                 raise
     except OSError as error:
-        raise Mistake(
+        raise UserError(
             f"cannot write the cache {folder.parent}: {error.strerror or error}; make room, or set XDG_CACHE_HOME to "
             "another folder"
         ) from None

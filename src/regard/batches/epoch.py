@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 Found = TypeVar("Found")
 
 
-def once_an_epoch(find: Callable[[Any, int, int], Found]) -> Callable[[Any, int, int], Found]:
+def cache_per_epoch(find: Callable[[Any, int, int], Found]) -> Callable[[Any, int, int], Found]:
     """A method of (seed, epoch) that remembers its last answer: every batch of an epoch asks again. Threads may ask at once, the
     answer being the same."""
     place = f"last {find.__name__}"

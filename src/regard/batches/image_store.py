@@ -16,12 +16,12 @@ import PIL
 import torch
 from torch import Tensor
 
-from regard.batches.batch import Batch, Change, send
-from regard.batches.cache_folder import cache_folder, open_store
-from regard.corpus.decode_image import Frame, pixels_of
-from regard.corpus.examples import Pictures
-from regard.corpus.image_bytes import Piece
-from regard.errors import Mistake
+from regard.batches.batch import Batch, Transform, to_device
+from regard.batches.cache_folder import cache_folder, cached_folder
+from regard.corpus.decode_image import ImageTransform, load_pixels
+from regard.corpus.examples import ImageExamples
+from regard.corpus.image_bytes import ImageFile
+from regard.errors import UserError
 
 LAYOUT = 1
 FILE = "pixels.npy"
@@ -34,27 +34,27 @@ Pixels = np.ndarray | Tensor
 """(N, H, W, 3) in uint8: on disk or in memory, or on a device."""
 
 
-def open_pixels(pictures: Pictures, frame: Frame, *, workers: int | None = None) -> np.ndarray:
+def open_pixel_store(pictures: ImageExamples, frame: ImageTransform, *, workers: int | None = None) -> np.ndarray:
     """All pictures brought to the frame (N, H, W, 3), decoded if they are not in the cache yet."""
 
     def build(folder: Path) -> dict[str, int]:
         require_space(folder, len(pictures) * frame.size[0] * frame.size[1] * 3)
         pixels = np.lib.format.open_memmap(folder / FILE, mode="w+", dtype=np.uint8, shape=(len(pictures), *frame.size, 3))
-        decode_into(pixels, pictures.pictures, frame, workers)
+        decode_into(pixels, pictures.images, frame, workers)
         pixels.flush()
         return {"layout": LAYOUT, "rows": len(pictures)}
 
-    return np.load(open_store(digest(pictures, frame), build) / FILE, mmap_mode="r")
+    return np.load(cached_folder(pixel_digest(pictures, frame), build) / FILE, mmap_mode="r")
 
 
-def decoded(pictures: Sequence[Piece | np.ndarray], frame: Frame, *, workers: int | None = None) -> np.ndarray:
+def decode_images(pictures: Sequence[ImageFile | np.ndarray], frame: ImageTransform, *, workers: int | None = None) -> np.ndarray:
     """All pictures brought to the frame (N, H, W, 3), and kept nowhere."""
     pixels = np.empty((len(pictures), *frame.size, 3), np.uint8)
     decode_into(pixels, pictures, frame, workers)
     return pixels
 
 
-def digest(pictures: Pictures, frame: Frame) -> str:
+def pixel_digest(pictures: ImageExamples, frame: ImageTransform) -> str:
     """Of the settings, of Pillow, which may decode otherwise in another version, and of every picture."""
     found = hashlib.sha256(f"pixels {LAYOUT} {frame} {PIL.__version__}\n".encode())
     for one in pictures.digests:
@@ -62,12 +62,14 @@ def digest(pictures: Pictures, frame: Frame) -> str:
     return found.hexdigest()[:32]
 
 
-def decode_into(pixels: np.ndarray, pictures: Sequence[Piece | np.ndarray], frame: Frame, workers: int | None = None) -> None:
+def decode_into(
+    pixels: np.ndarray, pictures: Sequence[ImageFile | np.ndarray], frame: ImageTransform, workers: int | None = None
+) -> None:
     """Fill the array with all pictures; the first one that cannot be decoded is the one that is told of."""
 
     def decode(start: int) -> None:
         for row, picture in enumerate(pictures[start : start + AT_ONCE], start=start):
-            pixels[row] = pixels_of(picture, frame)
+            pixels[row] = load_pixels(picture, frame)
 
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
         waiting = [pool.submit(decode, start) for start in range(0, len(pictures), AT_ONCE)]
@@ -82,13 +84,13 @@ def require_space(folder: Path, needed: int) -> None:
     """A disk that fills up under a memory map ends the process: better to look first."""
     free = shutil.disk_usage(folder).free
     if free < needed:
-        raise Mistake(
+        raise UserError(
             f"the decoded pictures take {needed / 2**30:.1f} GiB in {cache_folder()}, where {free / 2**30:.1f} GiB are "
             "free; make room, set XDG_CACHE_HOME to another disk, or make data.size smaller"
         )
 
 
-def placed(pixels: np.ndarray, device: torch.device) -> Pixels:
+def move_to_device_if_fits(pixels: np.ndarray, device: torch.device) -> Pixels:
     """On a GPU whose memory has room for all of them, there; else where they are."""
     if device.type != "cuda" or pixels.nbytes > MOST_OF_A_DEVICE * torch.cuda.mem_get_info(device)[0]:
         return pixels
@@ -98,20 +100,20 @@ def placed(pixels: np.ndarray, device: torch.device) -> Pixels:
     return there
 
 
-def with_pictures(batch: Batch, pixels: Pixels, rows: np.ndarray, change: Change | None) -> Batch:
+def with_pixels(batch: Batch, pixels: Pixels, rows: np.ndarray, change: Transform | None) -> Batch:
     """A batch that reads these pictures too, changed once they are on their device. From a device they are taken then, by the
     thread that computes with them: what another one launches there is done in an order of its own."""
     if isinstance(pixels, Tensor):
-        return replace(batch, inputs={"pixels": torch.from_numpy(rows), **batch.inputs}, change=Fetch(pixels, change))
-    return replace(batch, inputs={"pixels": take(pixels, rows), **batch.inputs}, change=change)
+        return replace(batch, inputs={"pixels": torch.from_numpy(rows), **batch.inputs}, change=GatherPixels(pixels, change))
+    return replace(batch, inputs={"pixels": take_pixels(pixels, rows), **batch.inputs}, change=change)
 
 
 @dataclass(frozen=True)
-class Fetch:
+class GatherPixels:
     """Pictures from their device in the place of their numbers, and then what is done to them."""
 
     pixels: Tensor
-    change: Change | None
+    change: Transform | None
 
     def __call__(self, batch: Batch) -> Batch:
         pictures = self.pixels[batch.inputs["pixels"]].permute(0, 3, 1, 2)  # (B, 3, H, W)
@@ -119,8 +121,8 @@ class Fetch:
         return fetched if self.change is None else self.change(fetched)
 
 
-def take(pixels: Pixels, rows: np.ndarray) -> Tensor:
+def take_pixels(pixels: Pixels, rows: np.ndarray) -> Tensor:
     """Some pictures as a model reads them: (B, 3, H, W)."""
     if isinstance(pixels, Tensor):
-        return pixels[send(torch.from_numpy(rows), pixels.device)].permute(0, 3, 1, 2)
+        return pixels[to_device(torch.from_numpy(rows), pixels.device)].permute(0, 3, 1, 2)
     return torch.from_numpy(pixels[rows]).permute(0, 3, 1, 2)

@@ -8,31 +8,31 @@ import torch
 
 from regard import rng
 from regard.batches.batch import Batch
-from regard.batches.image_rows import drawn
-from regard.batches.image_store import Pixels, with_pictures
-from regard.batches.rows import read
-from regard.batches.token_store import Side
-from regard.tokens.special import Marks
+from regard.batches.image_rows import augmentation
+from regard.batches.image_store import Pixels, with_pixels
+from regard.batches.rows import encoder_inputs
+from regard.batches.token_store import TokenStore
+from regard.tokens.special_tokens import SpecialTokens
 
 if TYPE_CHECKING:
-    from regard.recipe import Augment
+    from regard.recipe import AugmentSettings
 
 
 @dataclass
-class Matched:
+class ImageTextRows:
     """Read a picture and one of its captions; say which of the batch belong together. Every epoch takes the next caption of a
     picture, the first of them drawn by the seed."""
 
     pixels: Pixels
-    captions: Side
+    captions: TokenStore
     """Those of all pictures, one after another."""
     first: np.ndarray  # (N + 1,)
     """Of picture i: first[i] … first[i + 1]."""
     positions: int
     """That a pair takes; the same for all, so that a batch is drawn from all pairs: were captions of like lengths put together,
     what their length tells would never be learned."""
-    marks: Marks
-    augment: "Augment | None" = None
+    special_tokens: SpecialTokens
+    augment: "AugmentSettings | None" = None
 
     def __len__(self) -> int:
         return len(self.first) - 1
@@ -43,15 +43,15 @@ class Matched:
     def chosen(self, rows: np.ndarray, seed: int, epoch: int) -> np.ndarray:
         """Which caption each picture has in this epoch, among those of all."""
         count = (self.first[rows + 1] - self.first[rows]).astype(np.uint64)
-        return self.first[rows] + ((rng.mix(seed, rows) % count + np.uint64(epoch)) % count).astype(np.int64)
+        return self.first[rows] + ((rng.hash64(seed, rows) % count + np.uint64(epoch)) % count).astype(np.int64)
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
-        text = read(self.captions.take(self.chosen(rows, seed, epoch), seed, epoch), self.marks)
+        text = encoder_inputs(self.captions.take(self.chosen(rows, seed, epoch), seed, epoch), self.special_tokens)
         made = Batch(text, torch.arange(len(rows)), rows)
-        return with_pictures(made, self.pixels, rows, drawn(self.augment, self.pixels, rows, seed, epoch))
+        return with_pixels(made, self.pixels, rows, augmentation(self.augment, self.pixels, rows, seed, epoch))
 
-    def plain(self) -> "Matched":
-        return replace(self, captions=self.captions.plain(), augment=None)
+    def deterministic(self) -> "ImageTextRows":
+        return replace(self, captions=self.captions.deterministic(), augment=None)
 
-    def capped(self, most: int) -> "Matched":
+    def truncate(self, most: int) -> "ImageTextRows":
         return self

@@ -6,9 +6,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from regard.batches.rows import Rows, Single
+from regard.batches.rows import Rows, TextRows
 from regard.corpus.examples import Examples
-from regard.errors import Mistake
+from regard.errors import UserError
 
 Kind = TypeVar("Kind", bound=Examples)
 
@@ -18,26 +18,26 @@ def training_rows(examples: Kind, encode: Callable[[Kind], Rows], *, max_length:
     rows = encode(examples)
     long = overlong(rows, max_length)
     if len(long) and too_long == "error":
-        raise too_long_mistake(examples, rows, int(long[0]), max_length)
-    if too_long == "split" and isinstance(rows, Single):
+        raise too_long_error(examples, rows, int(long[0]), max_length)
+    if too_long == "split" and isinstance(rows, TextRows):
         return rows.split(max_length), len(long)
     if len(long) and too_long == "drop":
         if len(long) == len(rows):
-            raise Mistake(f"{examples.name}: every example is longer than model.max_length = {max_length} tokens; raise it")
+            raise UserError(f"{examples.name}: every example is longer than model.max_length = {max_length} tokens; raise it")
         kept = np.setdiff1d(np.arange(len(examples)), long)
-        rows = encode(examples.choose(kept.tolist()))
-    return rows.capped(max_length), len(long)
+        rows = encode(examples.select(kept.tolist()))
+    return rows.truncate(max_length), len(long)
 
 
 def evaluation_rows(examples: Kind, encode: Callable[[Kind], Rows], *, max_length: int, too_long: str) -> Rows:
     """Examples to be scored: none may be dropped, so what is too long is refused, cut or split."""
     rows = encode(examples)
-    if too_long == "split" and isinstance(rows, Single):
+    if too_long == "split" and isinstance(rows, TextRows):
         return rows.split(max_length)
     long = overlong(rows, max_length)
     if len(long) and too_long == "error":
-        raise too_long_mistake(examples, rows, int(long[0]), max_length)
-    return rows.capped(max_length)
+        raise too_long_error(examples, rows, int(long[0]), max_length)
+    return rows.truncate(max_length)
 
 
 def overlong(rows: Rows, max_length: int) -> np.ndarray:
@@ -46,12 +46,12 @@ def overlong(rows: Rows, max_length: int) -> np.ndarray:
 
 def longest_side(rows: Rows) -> np.ndarray:
     """Positions of the longest side of each row, the end mark included."""
-    return np.max(rows.plain().lengths(0, 0), axis=0)
+    return np.max(rows.deterministic().lengths(0, 0), axis=0)
 
 
-def too_long_mistake(examples: Examples, rows: Rows, index: int, max_length: int) -> Mistake:
+def too_long_error(examples: Examples, rows: Rows, index: int, max_length: int) -> UserError:
     length = longest_side(rows)[index]
-    return Mistake(
+    return UserError(
         f"{examples.where(index)} is {length} tokens long, more than model.max_length = {max_length}; "
         "raise it, or set data.too_long = 'drop' or 'truncate'"
     )

@@ -7,30 +7,30 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from regard.batches.batch import Batch
-from regard.batches.epoch import once_an_epoch
+from regard.batches.epoch import cache_per_epoch
 from regard.batches.rows import Rows
 
 MIX = 13
 
 
 @dataclass
-class Mixed:
+class MixtureRows:
     """The examples of every part that an epoch reads, part after part. A part goes on in the next epoch where it stopped in this
     one, so that all its examples are read before one is read again."""
 
     parts: list[Rows]
-    drawn: list[int]
+    counts: list[int]
     """How many examples of each part an epoch reads."""
 
     def __len__(self) -> int:
-        return sum(self.drawn)
+        return sum(self.counts)
 
-    @once_an_epoch
+    @cache_per_epoch
     def chosen(self, seed: int, epoch: int) -> list[np.ndarray]:
         """The rows of each part."""
         return [
-            passes(len(part), epoch * drawn, drawn, [seed, MIX, number])
-            for number, (part, drawn) in enumerate(zip(self.parts, self.drawn))
+            shuffled_passes(len(part), epoch * drawn, drawn, [seed, MIX, number])
+            for number, (part, drawn) in enumerate(zip(self.parts, self.counts))
         ]
 
     def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
@@ -38,31 +38,33 @@ class Mixed:
         return [np.concatenate(side) for side in zip(*parts)]
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
-        ends = np.cumsum(self.drawn)
+        ends = np.cumsum(self.counts)
         owner = np.searchsorted(ends, rows, side="right")
         found = []
         for number, (part, chosen) in enumerate(zip(self.parts, self.chosen(seed, epoch))):
             mine = rows[owner == number]
             if len(mine):
-                first = ends[number] - self.drawn[number]
+                first = ends[number] - self.counts[number]
                 found.append(replace(part.batch(chosen[mine - first], seed, epoch), rows=mine))
         return Batch.join(found)
 
-    def plain(self) -> "Mixed":
-        return Mixed([part.plain() for part in self.parts], self.drawn)
+    def deterministic(self) -> "MixtureRows":
+        return MixtureRows([part.deterministic() for part in self.parts], self.counts)
 
-    def capped(self, most: int) -> "Mixed":
-        return Mixed([part.capped(most) for part in self.parts], self.drawn)
+    def truncate(self, most: int) -> "MixtureRows":
+        return MixtureRows([part.truncate(most) for part in self.parts], self.counts)
 
 
-def passes(size: int, first: int, number: int, key: Sequence[int]) -> np.ndarray:
+def shuffled_passes(size: int, first: int, number: int, key: Sequence[int]) -> np.ndarray:
     """So many places, from the `first` on, of an endless row of shuffles of 0 … size - 1."""
     shuffles = range(first // size, (first + number - 1) // size + 1)
     row = np.concatenate([np.random.default_rng([*key, shuffle]).permutation(size) for shuffle in shuffles])
     return row[first % size :][:number]
 
 
-def shares(sizes: Sequence[int], weights: Sequence[float], temperature: float = 1.0, limit: int | None = None) -> list[int]:
+def examples_per_epoch(
+    sizes: Sequence[int], weights: Sequence[float], temperature: float = 1.0, limit: int | None = None
+) -> list[int]:
     """How many examples of each task an epoch reads, which has as many as there are in all: in proportion to
     weight · min(size, limit)^(1/T), and at least one."""
     counted = np.minimum(np.array(sizes, np.float64), limit or np.inf)

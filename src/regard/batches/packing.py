@@ -10,29 +10,29 @@ import numpy as np
 import torch
 
 from regard.batches.batch import Batch
-from regard.batches.epoch import once_an_epoch
+from regard.batches.epoch import cache_per_epoch
 from regard.batches.ragged import Ragged
-from regard.batches.rows import Unpadded
+from regard.batches.rows import UnpaddedRows
 
 PACK = 11
 
 
 @dataclass
-class Packed:
+class PackedRows:
     """Rows of at most `room` positions, each filled with whole texts."""
 
-    texts: Unpadded
+    texts: UnpaddedRows
     room: int
 
     def __len__(self) -> int:
         return len(self.plan(0, 0))
 
-    @once_an_epoch
+    @cache_per_epoch
     def plan(self, seed: int, epoch: int) -> Ragged:
         """The texts of each row."""
         lengths = self.texts.lengths(seed, epoch)[0]
         order = np.random.default_rng([seed, PACK, epoch]).permutation(len(lengths))
-        return best_fit(lengths, self.room, order)
+        return best_fit_rows(lengths, self.room, order)
 
     def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
         plan = self.plan(seed, epoch)
@@ -47,14 +47,14 @@ class Packed:
         documents = Ragged(np.repeat(numbers, read.lengths), joined).padded(pad=0)
         return replace(batch, inputs={**batch.inputs, "documents": torch.from_numpy(documents)})
 
-    def plain(self) -> "Packed":
-        return Packed(self.texts.plain(), self.room)
+    def deterministic(self) -> "PackedRows":
+        return PackedRows(self.texts.deterministic(), self.room)
 
-    def capped(self, most: int) -> "Packed":
-        return Packed(self.texts.capped(most), min(self.room, most))
+    def truncate(self, most: int) -> "PackedRows":
+        return PackedRows(self.texts.truncate(most), min(self.room, most))
 
 
-def best_fit(lengths: np.ndarray, room: int, order: np.ndarray) -> Ragged:
+def best_fit_rows(lengths: np.ndarray, room: int, order: np.ndarray) -> Ragged:
     """Texts in rows of `room` positions: each, in this order, goes where it leaves the least, or else into a new row."""
     rows: list[list[int]] = []
     with_left: list[list[int]] = [[] for _ in range(room + 1)]
@@ -74,4 +74,4 @@ def best_fit(lengths: np.ndarray, room: int, order: np.ndarray) -> Ragged:
         left -= length
         with_left[left].append(row)
         some |= 1 << left
-    return Ragged.of(rows, np.int64)
+    return Ragged.from_rows(rows, np.int64)

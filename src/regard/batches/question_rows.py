@@ -9,20 +9,20 @@ import torch
 
 from regard.batches.batch import Batch
 from regard.batches.ragged import Ragged
-from regard.batches.rows import read_two
-from regard.batches.token_store import TEXTS_AT_ONCE
-from regard.corpus.examples import Questions
-from regard.errors import Mistake
-from regard.tokens.special import Marks
+from regard.batches.rows import encoder_pair_inputs
+from regard.batches.token_store import TEXTS_PER_CALL
+from regard.corpus.examples import QuestionExamples
+from regard.errors import UserError
+from regard.tokens.special_tokens import SpecialTokens
 from regard.tokens.tokenizer import Tokenizer
 
-NOWHERE = 0
+NO_ANSWER = 0
 """Where the answer is said to be if it is not in the window: at the first mark."""
 OUTSIDE = -1
 
 
 @dataclass
-class Windows:
+class QuestionRows:
     """Read a question and a window of its context; say the first and the last token of the answer."""
 
     question: Ragged
@@ -37,28 +37,28 @@ class Windows:
     last: np.ndarray  # (N,) … from, to
     answer: np.ndarray  # (N, 2)
     """The first and the last token of its context that answer, OUTSIDE where it has not both."""
-    marks: Marks
+    special_tokens: SpecialTokens
 
     def __len__(self) -> int:
         return len(self.asks)
 
     def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
-        return [self.begins(np.arange(len(self))) + self.last - self.first + len(self.marks.after)]
+        return [self.begins(np.arange(len(self))) + self.last - self.first + len(self.special_tokens.suffix)]
 
     def begins(self, rows: np.ndarray) -> np.ndarray:
         """At which position of its row a window's context begins."""
-        return len(self.marks.before) + self.question.lengths[self.asks[rows]] + len(self.marks.middle)
+        return len(self.special_tokens.prefix) + self.question.lengths[self.asks[rows]] + len(self.special_tokens.separator)
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
         where = self.positions(rows)
         window = Ragged(self.context.flat[where.flat], where.offsets)
-        inputs = read_two(self.question.take(self.asks[rows]), window, self.marks)
+        inputs = encoder_pair_inputs(self.question.take(self.asks[rows]), window, self.special_tokens)
         return Batch(inputs, torch.from_numpy(self.labels(rows)), rows)
 
     def labels(self, rows: np.ndarray) -> np.ndarray:
         """The positions in its row where each window's answer begins and ends (B, 2)."""
         answer, begins = self.answer[rows], (self.begins(rows) - self.first[rows])[:, None]
-        return np.where(answer == OUTSIDE, NOWHERE, begins + answer)
+        return np.where(answer == OUTSIDE, NO_ANSWER, begins + answer)
 
     def positions(self, rows: np.ndarray) -> Ragged:
         """Where the tokens of some windows lie in `context.flat`."""
@@ -67,25 +67,25 @@ class Windows:
         starts = self.context.offsets[self.of[self.asks[rows]]] + self.first[rows]
         return Ragged(np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths), offsets)
 
-    def places(self, question: int) -> np.ndarray:
+    def token_spans(self, question: int) -> np.ndarray:
         """Where the tokens of a question's context stand in its text (T, 2)."""
         context = self.of[question]
         return self.spans[self.context.offsets[context] : self.context.offsets[context + 1]]
 
-    def plain(self) -> "Windows":
+    def deterministic(self) -> "QuestionRows":
         return self
 
-    def capped(self, most: int) -> "Windows":
+    def truncate(self, most: int) -> "QuestionRows":
         return self
 
 
-def windows(examples: Questions, tokenizer: Tokenizer, *, max_length: int, stride: int) -> Windows:
+def build_question_rows(examples: QuestionExamples, tokenizer: Tokenizer, *, max_length: int, stride: int) -> QuestionRows:
     """Every question with its context in windows of at most `max_length` positions, each `stride` tokens after the one before but
     at most half a window, so that an answer of half a window is whole in one of them. A question may take half of the room."""
-    room = max_length - tokenizer.marks.around_two
+    room = max_length - tokenizer.special_tokens.num_added_to_pair
     if room < 2:
-        raise Mistake(f"model.max_length = {max_length} has no room for a question and a context beside the marks")
-    question = Ragged.of(tokenizer.encode(examples.question)).truncated(room // 2)
+        raise UserError(f"model.max_length = {max_length} has no room for a question and a context beside the marks")
+    question = Ragged.from_rows(tokenizer.encode(examples.question)).truncate(room // 2)
     numbers = {text: number for number, text in enumerate(dict.fromkeys(examples.context))}
     context, spans = encoded(list(numbers), tokenizer)
     of = np.array([numbers[text] for text in examples.context], np.int64)
@@ -96,18 +96,18 @@ def windows(examples: Questions, tokenizer: Tokenizer, *, max_length: int, strid
         for first, last in cut(len(texts[of[number]]), room - len(question[number]), stride)
     ]
     asks, first, last, *answer = np.array(rows, np.int64).reshape(-1, 5).T
-    return Windows(question, context, spans, of, asks, first, last, np.stack(answer, axis=1), tokenizer.marks)
+    return QuestionRows(question, context, spans, of, asks, first, last, np.stack(answer, axis=1), tokenizer.special_tokens)
 
 
 def encoded(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[Ragged, np.ndarray]:
     """The ids of texts, and where each token stands in its own (tokens, 2)."""
     rows: list[list[int]] = []
     spans = [np.zeros((0, 2), np.int64)]
-    for start in range(0, len(texts), TEXTS_AT_ONCE):
-        for ids, places in tokenizer.encode_spans(texts[start : start + TEXTS_AT_ONCE]):
+    for start in range(0, len(texts), TEXTS_PER_CALL):
+        for ids, places in tokenizer.encode_spans(texts[start : start + TEXTS_PER_CALL]):
             rows.append(ids)
             spans.append(places)
-    return Ragged.of(rows), np.concatenate(spans)
+    return Ragged.from_rows(rows), np.concatenate(spans)
 
 
 def cut(length: int, width: int, stride: int) -> list[tuple[int, int]]:

@@ -15,7 +15,7 @@ class Ragged:
     offsets: np.ndarray
 
     @staticmethod
-    def of(rows: Sequence[Sequence[int]], dtype: type = np.int32) -> "Ragged":
+    def from_rows(rows: Sequence[Sequence[int]], dtype: type = np.int32) -> "Ragged":
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum([len(row) for row in rows], out=offsets[1:])
         return Ragged(np.fromiter(chain.from_iterable(rows), dtype, count=int(offsets[-1])), offsets)
@@ -46,7 +46,7 @@ class Ragged:
         found = table.take(self.flat)
         return Ragged(found.flat, found.offsets[self.offsets])
 
-    def truncated(self, most: int) -> "Ragged":
+    def truncate(self, most: int) -> "Ragged":
         """The first `most` entries of every row."""
         lengths = self.lengths
         if lengths.max(initial=0) <= most:

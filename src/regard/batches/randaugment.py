@@ -13,13 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.batches.batch import send
+from regard.batches.batch import to_device
 
 Matrix = Sequence[Sequence[np.ndarray | float]]
 GREY = 128.0
 SHEAR, SHIFT, TURN, BLEND, BITS = 0.3, 0.45, math.radians(30), 0.9, 4
 
-WARPS: dict[str, Callable[[np.ndarray, int, int], Matrix]] = {
+GEOMETRIC: dict[str, Callable[[np.ndarray, int, int], Matrix]] = {
     "shear x": lambda far, height, width: [[1.0, SHEAR * far, 0.0], [0.0, 1.0, 0.0]],
     "shear y": lambda far, height, width: [[1.0, 0.0, 0.0], [SHEAR * far, 1.0, 0.0]],
     "shift x": lambda far, height, width: [[1.0, 0.0, SHIFT * width * far], [0.0, 1.0, 0.0]],
@@ -37,12 +37,12 @@ def warp(x: Tensor, which: np.ndarray, far: np.ndarray) -> Tensor:
     height, width = x.shape[2:]
     half = (width / 2, height / 2, 1.0)  # torch counts in halves of the picture
     theta = np.zeros((len(x), 2, 3), np.float32)
-    for number, matrix in enumerate(WARPS.values()):
+    for number, matrix in enumerate(GEOMETRIC.values()):
         rows = which == number
         for i, values in enumerate(matrix(far[rows], height, width)):
             for j, value in enumerate(values):
                 theta[rows, i, j] = value * (half[j] / half[i])
-    grid = F.affine_grid(send(torch.from_numpy(theta), x.device), list(x.shape), align_corners=False)
+    grid = F.affine_grid(to_device(torch.from_numpy(theta), x.device), list(x.shape), align_corners=False)
     return F.grid_sample(x - GREY, grid, align_corners=False) + GREY
 
 
@@ -95,7 +95,7 @@ def equalize(x: Tensor, far: Tensor) -> Tensor:
     return even.view(x.shape).to(x.dtype)
 
 
-SHADES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+PHOTOMETRIC: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "brightness": lambda x, far: blend(x, 0.0, far),
     "contrast": lambda x, far: blend(x, grey(x).mean((2, 3), keepdim=True).round(), far),
     "colour": lambda x, far: blend(x, grey(x), far),
@@ -105,24 +105,24 @@ SHADES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "autocontrast": autocontrast,
     "equalize": equalize,
 }
-CHANGES = ("identity", *WARPS, *SHADES)
+OPERATIONS = ("identity", *GEOMETRIC, *PHOTOMETRIC)
 
 
-def retouch(x: Tensor, which: np.ndarray, far: np.ndarray) -> Tensor:
+def rand_augment(x: Tensor, which: np.ndarray, far: np.ndarray) -> Tensor:
     """Every picture with its own change: which of the CHANGES (B,), and how far (B,)."""
     order = np.argsort(which, kind="stable")
     which, far = which[order], far[order].astype(np.float32)
-    bounds = np.searchsorted(which, np.arange(len(CHANGES) + 1))  # where the pictures of each change begin
-    first, last = bounds[1], bounds[1 + len(WARPS)]
-    x, there = x[at(order, x.device)], at(far, x.device)[:, None, None, None]
+    bounds = np.searchsorted(which, np.arange(len(OPERATIONS) + 1))  # where the pictures of each change begin
+    first, last = bounds[1], bounds[1 + len(GEOMETRIC)]
+    x, there = x[to_tensor(order, x.device)], to_tensor(far, x.device)[:, None, None, None]
     parts = [x[:first]]
     if last > first:
         parts.append(warp(x[first:last], which[first:last] - 1, far[first:last]))
-    for change, begin, end in zip(SHADES.values(), bounds[1 + len(WARPS) :], bounds[2 + len(WARPS) :]):
+    for change, begin, end in zip(PHOTOMETRIC.values(), bounds[1 + len(GEOMETRIC) :], bounds[2 + len(GEOMETRIC) :]):
         if end > begin:
             parts.append(change(x[begin:end], there[begin:end]))
-    return torch.cat(parts)[at(np.argsort(order), x.device)]
+    return torch.cat(parts)[to_tensor(np.argsort(order), x.device)]
 
 
-def at(values: np.ndarray, device: torch.device) -> Tensor:
-    return send(torch.from_numpy(np.ascontiguousarray(values)), device)
+def to_tensor(values: np.ndarray, device: torch.device) -> Tensor:
+    return to_device(torch.from_numpy(np.ascontiguousarray(values)), device)

@@ -6,11 +6,11 @@ from typing import Protocol, Self, cast
 import numpy as np
 import torch
 
-from regard.batches.batch import NOTHING, Batch
-from regard.batches.epoch import once_an_epoch
+from regard.batches.batch import IGNORE_INDEX, Batch
+from regard.batches.epoch import cache_per_epoch
 from regard.batches.ragged import Ragged
-from regard.batches.token_store import Side
-from regard.tokens.special import FILL, OURS, Marks
+from regard.batches.token_store import TokenStore
+from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, PAD, SpecialTokens
 
 
 class Rows(Protocol):
@@ -22,71 +22,74 @@ class Rows(Protocol):
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch: ...
 
-    def plain(self) -> Self:
+    def deterministic(self) -> Self:
         """The same examples, always segmented alike."""
         ...
 
-    def capped(self, most: int) -> Self:
+    def truncate(self, most: int) -> Self:
         """The same examples, cut to so many positions."""
         ...
 
 
 @dataclass
-class Translations:
+class TranslationRows:
     """Read a sentence, then its translation so far; say the next word."""
 
-    source: Side
-    target: Side
-    marks: Marks = OURS
+    source: TokenStore
+    target: TokenStore
+    special_tokens: SpecialTokens = DEFAULT_SPECIAL_TOKENS
 
     def __len__(self) -> int:
         return len(self.source.ids)
 
     def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
-        return [self.source.lengths(seed, epoch) + self.marks.around, self.target.lengths(seed, epoch) + 1]
+        return [self.source.lengths(seed, epoch) + self.special_tokens.num_added, self.target.lengths(seed, epoch) + 1]
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
         target = self.target.take(rows, seed, epoch)
-        inputs = {**read(self.source.take(rows, seed, epoch), self.marks), "target": begun(target, self.marks)}
-        return Batch(inputs, ended(target, self.marks), rows)
+        inputs = {
+            **encoder_inputs(self.source.take(rows, seed, epoch), self.special_tokens),
+            "target": decoder_inputs(target, self.special_tokens),
+        }
+        return Batch(inputs, decoder_labels(target, self.special_tokens), rows)
 
-    def plain(self) -> "Translations":
-        return replace(self, source=self.source.plain(), target=self.target.plain())
+    def deterministic(self) -> "TranslationRows":
+        return replace(self, source=self.source.deterministic(), target=self.target.deterministic())
 
-    def capped(self, most: int) -> "Translations":
-        source = replace(self.source, most=most - self.marks.around)
-        return replace(self, source=source, target=replace(self.target, most=most - 1))
+    def truncate(self, most: int) -> "TranslationRows":
+        source = replace(self.source, max_length=most - self.special_tokens.num_added)
+        return replace(self, source=source, target=replace(self.target, max_length=most - 1))
 
 
 @dataclass
-class Single:
+class TextRows:
     """Rows of one text, read with the marks around it."""
 
-    text: Side
-    marks: Marks = field(default=OURS, kw_only=True)
+    text: TokenStore
+    special_tokens: SpecialTokens = field(default=DEFAULT_SPECIAL_TOKENS, kw_only=True)
 
     def __len__(self) -> int:
         return len(self.text.ids)
 
     @property
     def around(self) -> int:
-        return self.marks.around
+        return self.special_tokens.num_added
 
     def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
         return [self.text.lengths(seed, epoch) + self.around]
 
-    def plain(self) -> Self:
-        return replace(self, text=self.text.plain())
+    def deterministic(self) -> Self:
+        return replace(self, text=self.text.deterministic())
 
-    def capped(self, most: int) -> Self:
-        return replace(self, text=replace(self.text, most=most - self.around))
+    def truncate(self, most: int) -> Self:
+        return replace(self, text=replace(self.text, max_length=most - self.around))
 
     def split(self, most: int) -> Rows:
         """The same texts, the long ones cut into several of at most so many positions."""
         return cast(Rows, replace(self, text=self.text.split(most - self.around)))
 
 
-class Unpadded(Rows, Protocol):
+class UnpaddedRows(Rows, Protocol):
     """Rows that are made before they are padded, so that they may be cut, or several put into one."""
 
     def unpadded(self, rows: np.ndarray, seed: int, epoch: int) -> tuple[Ragged, Ragged]:
@@ -97,7 +100,7 @@ class Unpadded(Rows, Protocol):
 
 
 @dataclass
-class Sentences(Single):
+class LanguageModelRows(TextRows):
     """Read a text so far; say the next word."""
 
     @property
@@ -106,37 +109,37 @@ class Sentences(Single):
 
     def unpadded(self, rows: np.ndarray, seed: int, epoch: int) -> tuple[Ragged, Ragged]:
         text = self.text.take(rows, seed, epoch)
-        return text.between([self.marks.begin], []), text.between([], [self.marks.end])
+        return text.between([self.special_tokens.bos], []), text.between([], [self.special_tokens.eos])
 
     def padded(self, read: Ragged, said: Ragged, rows: np.ndarray) -> Batch:
-        return Batch({"target": torch.from_numpy(read.padded(pad=FILL))}, torch.from_numpy(said.padded(pad=NOTHING)), rows)
+        return Batch({"target": torch.from_numpy(read.padded(pad=PAD))}, torch.from_numpy(said.padded(pad=IGNORE_INDEX)), rows)
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
         return self.padded(*self.unpadded(rows, seed, epoch), rows)
 
-    def split(self, most: int) -> "Pieces":
-        return Pieces(self, most)
+    def split(self, most: int) -> "ChunkedRows":
+        return ChunkedRows(self, most)
 
 
 @dataclass
-class Pieces:
+class ChunkedRows:
     """Texts cut into windows of at most `most` positions: each reads on where the one before it ended, and sees nothing of what
     is before that; every word is said once."""
 
-    texts: Unpadded
-    most: int
+    texts: UnpaddedRows
+    max_length: int
 
     def __len__(self) -> int:
         return len(self.cut(0, 0)[0])
 
-    @once_an_epoch
+    @cache_per_epoch
     def cut(self, seed: int, epoch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The text of each window, its first position there, and how many it has."""
         lengths = self.texts.lengths(seed, epoch)[0]
-        windows = -(-lengths // self.most)
+        windows = -(-lengths // self.max_length)
         text = np.repeat(np.arange(len(lengths)), windows)
-        first = self.most * (np.arange(len(text)) - np.repeat(np.cumsum(windows) - windows, windows))
-        return text, first, np.minimum(lengths[text] - first, self.most)
+        first = self.max_length * (np.arange(len(text)) - np.repeat(np.cumsum(windows) - windows, windows))
+        return text, first, np.minimum(lengths[text] - first, self.max_length)
 
     def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
         return [self.cut(seed, epoch)[2]]
@@ -144,7 +147,7 @@ class Pieces:
     def unpadded(self, rows: np.ndarray, seed: int, epoch: int) -> tuple[Ragged, Ragged]:
         text, first, _ = (part[rows] for part in self.cut(seed, epoch))
         read, said = self.texts.unpadded(text, seed, epoch)
-        return read.behind(first).truncated(self.most), said.behind(first).truncated(self.most)
+        return read.behind(first).truncate(self.max_length), said.behind(first).truncate(self.max_length)
 
     def padded(self, read: Ragged, said: Ragged, rows: np.ndarray) -> Batch:
         return self.texts.padded(read, said, rows)
@@ -152,83 +155,87 @@ class Pieces:
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
         return self.padded(*self.unpadded(rows, seed, epoch), rows)
 
-    def plain(self) -> "Pieces":
-        return replace(self, texts=self.texts.plain())
+    def deterministic(self) -> "ChunkedRows":
+        return replace(self, texts=self.texts.deterministic())
 
-    def capped(self, most: int) -> "Pieces":
-        return replace(self, most=min(self.most, most))
+    def truncate(self, most: int) -> "ChunkedRows":
+        return replace(self, max_length=min(self.max_length, most))
 
 
 @dataclass
-class BothWays(Single):
+class BidirectionalRows(TextRows):
     """Read a text; at every word, say the next one (from what is before) and the one before (from what is after)."""
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
         text = self.text.take(rows, seed, epoch)
-        said = torch.from_numpy(text.padded(pad=NOTHING, before=self.marks.before, after=self.marks.after))  # (B, S)
-        nothing = said.new_full((len(said), 1), NOTHING)
+        said = torch.from_numpy(
+            text.padded(pad=IGNORE_INDEX, before=self.special_tokens.prefix, after=self.special_tokens.suffix)
+        )  # (B, S)
+        nothing = said.new_full((len(said), 1), IGNORE_INDEX)
         after, before = torch.cat([said[:, 1:], nothing], dim=1), torch.cat([nothing, said[:, :-1]], dim=1)
-        labels = torch.stack([after, torch.where(said == NOTHING, NOTHING, before)], dim=-1)  # (B, S, 2)
-        return Batch(read(text, self.marks), labels, rows)
+        labels = torch.stack([after, torch.where(said == IGNORE_INDEX, IGNORE_INDEX, before)], dim=-1)  # (B, S, 2)
+        return Batch(encoder_inputs(text, self.special_tokens), labels, rows)
 
 
 @dataclass
-class Classes(Single):
+class ClassificationRows(TextRows):
     """Read a text; say its class."""
 
     classes: np.ndarray  # (N,)
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
-        return Batch(read(self.text.take(rows, seed, epoch), self.marks), torch.from_numpy(self.classes[rows]), rows)
+        return Batch(
+            encoder_inputs(self.text.take(rows, seed, epoch), self.special_tokens), torch.from_numpy(self.classes[rows]), rows
+        )
 
 
 @dataclass
-class ClassPairs:
+class PairClassificationRows:
     """Read two texts; say their class. Each may take half of the room."""
 
-    first: Side
-    second: Side
+    first: TokenStore
+    second: TokenStore
     classes: np.ndarray  # (N,)
-    marks: Marks
+    special_tokens: SpecialTokens
 
     def __len__(self) -> int:
         return len(self.classes)
 
     @property
     def around(self) -> int:
-        return self.marks.around_two
+        return self.special_tokens.num_added_to_pair
 
     def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
         return [self.first.lengths(seed, epoch) + self.second.lengths(seed, epoch) + self.around]
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
-        both = read_two(self.first.take(rows, seed, epoch), self.second.take(rows, seed, epoch), self.marks)
+        both = encoder_pair_inputs(self.first.take(rows, seed, epoch), self.second.take(rows, seed, epoch), self.special_tokens)
         return Batch(both, torch.from_numpy(self.classes[rows]), rows)
 
-    def plain(self) -> "ClassPairs":
-        return replace(self, first=self.first.plain(), second=self.second.plain())
+    def deterministic(self) -> "PairClassificationRows":
+        return replace(self, first=self.first.deterministic(), second=self.second.deterministic())
 
-    def capped(self, most: int) -> "ClassPairs":
+    def truncate(self, most: int) -> "PairClassificationRows":
         half = (most - self.around) // 2
-        return replace(self, first=replace(self.first, most=half), second=replace(self.second, most=half))
+        return replace(self, first=replace(self.first, max_length=half), second=replace(self.second, max_length=half))
 
 
 @dataclass
-class Tags(Single):
+class TaggingRows(TextRows):
     """Read a text; say the tag of every word, at its first sub-word."""
 
     tags: Ragged
-    """One a token, `NOTHING` where no word begins."""
+    """One a token, `IGNORE_INDEX` where no word begins."""
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
-        tags = self.tags.take(rows).truncated(self.text.most)
-        silent = [[NOTHING] * len(mark) for mark in (self.marks.before, self.marks.after)]
-        labels = torch.from_numpy(tags.padded(pad=NOTHING, before=silent[0], after=silent[1]))
-        return Batch(read(self.text.take(rows, seed, epoch), self.marks), labels, rows)
+        tags = self.tags.take(rows).truncate(self.text.max_length)
+        silent = [[IGNORE_INDEX] * len(mark) for mark in (self.special_tokens.prefix, self.special_tokens.suffix)]
+        labels = torch.from_numpy(tags.padded(pad=IGNORE_INDEX, before=silent[0], after=silent[1]))
+        return Batch(encoder_inputs(self.text.take(rows, seed, epoch), self.special_tokens), labels, rows)
 
 
 @dataclass
-class Stream:
+class StreamRows:
     """One long text, cut into windows of `window` tokens. Read a window so far; say the next token, which for a window's last is
     the first of the next one. Every epoch but the first begins its cuts elsewhere, as if the text were a ring. A window begins
     with the `overlap` last tokens of the one before, for which nothing is asked."""
@@ -257,38 +264,42 @@ class Stream:
         inside = at < lengths[:, None]  # (B, T)
         asked = inside & ((at >= self.overlap) | (rows[:, None] == 0))
         return Batch(
-            {"target": torch.from_numpy(np.where(inside, tokens[:, :-1], FILL))},
-            torch.from_numpy(np.where(asked, tokens[:, 1:], NOTHING)),
+            {"target": torch.from_numpy(np.where(inside, tokens[:, :-1], PAD))},
+            torch.from_numpy(np.where(asked, tokens[:, 1:], IGNORE_INDEX)),
             rows,
         )
 
-    def plain(self) -> "Stream":
+    def deterministic(self) -> "StreamRows":
         return self
 
-    def capped(self, most: int) -> "Stream":
+    def truncate(self, most: int) -> "StreamRows":
         return self
 
 
-def read(text: Ragged, marks: Marks = OURS) -> dict[str, torch.Tensor]:
+def encoder_inputs(text: Ragged, special_tokens: SpecialTokens = DEFAULT_SPECIAL_TOKENS) -> dict[str, torch.Tensor]:
     """Texts as an encoder reads them: their ids with the marks around them, and how many they are."""
     return {
-        "source": torch.from_numpy(text.padded(pad=FILL, before=marks.before, after=marks.after)),
-        "lengths": torch.from_numpy(text.lengths + marks.around),
+        "source": torch.from_numpy(text.padded(pad=PAD, before=special_tokens.prefix, after=special_tokens.suffix)),
+        "lengths": torch.from_numpy(text.lengths + special_tokens.num_added),
     }
 
 
-def read_two(
-    first: Ragged, second: Ragged, marks: Marks, *, mark: int | None = None, fill: int = FILL
+def encoder_pair_inputs(
+    first: Ragged, second: Ragged, special_tokens: SpecialTokens, *, mark: int | None = None, fill: int = PAD
 ) -> dict[str, torch.Tensor]:
     """Two texts in one row with the marks before, between and after them, and the segment of every token; `mark` stands in for
     all marks."""
     before, middle, after = (
-        [mark] * len(given) if mark is not None else list(given) for given in (marks.before, marks.middle, marks.after)
+        [mark] * len(given) if mark is not None else list(given)
+        for given in (special_tokens.prefix, special_tokens.separator, special_tokens.suffix)
     )
     sides = first.between(before, middle), second.between([], after)
     both = Ragged.beside(*sides)
     segments = Ragged.beside(
-        *(Ragged(np.full_like(side.flat, number), side.offsets) for number, side in zip((0, marks.segment), sides))
+        *(
+            Ragged(np.full_like(side.flat, number), side.offsets)
+            for number, side in zip((0, special_tokens.second_segment), sides)
+        )
     )
     return {
         "source": torch.from_numpy(both.padded(pad=fill)),
@@ -297,11 +308,11 @@ def read_two(
     }
 
 
-def begun(text: Ragged, marks: Marks) -> torch.Tensor:
+def decoder_inputs(text: Ragged, special_tokens: SpecialTokens) -> torch.Tensor:
     """What a decoder reads: the begin mark, and the text."""
-    return torch.from_numpy(text.padded(pad=FILL, before=[marks.begin]))
+    return torch.from_numpy(text.padded(pad=PAD, before=[special_tokens.bos]))
 
 
-def ended(text: Ragged, marks: Marks) -> torch.Tensor:
+def decoder_labels(text: Ragged, special_tokens: SpecialTokens) -> torch.Tensor:
     """What it should say: the text, and the end mark."""
-    return torch.from_numpy(text.padded(pad=NOTHING, after=[marks.end]))
+    return torch.from_numpy(text.padded(pad=IGNORE_INDEX, after=[special_tokens.eos]))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from regard import distributed
 from regard.cli.options import app
-from regard.errors import Interrupted, Mistake
+from regard.errors import Interrupted, UserError
 
 # isort: off
 from regard.cli import training, text, vision, show, serve, plan  # the order of --help
@@ -16,7 +16,7 @@ from regard.cli import training, text, vision, show, serve, plan  # the order of
 __all__ = ["app", "main", "plan", "serve", "show", "text", "training", "vision"]
 
 
-SHARED = ("train", "evaluate", "translate")
+MULTI_PROCESS_VERBS = ("train", "evaluate", "translate")
 """Verbs that several processes do together."""
 
 
@@ -24,33 +24,35 @@ def main() -> None:
     """Run a verb; what the user got wrong is one line and status 2."""
     warnings.filterwarnings("ignore", "Image size", module=r"PIL\.")  # a decompression bomb, which is refused in our own words
     try:
-        if distributed.count() > 1:
-            be_one_of_many(sys.argv[1:])
+        if distributed.world_size() > 1:
+            configure_rank(sys.argv[1:])
         app()
-    except Mistake as mistake:
+    except UserError as mistake:
         told = " ".join(str(mistake).splitlines())
-        if distributed.count() == 1:
+        if distributed.world_size() == 1:
             print(f"regard: {told}", file=sys.stderr)
         else:
-            distributed.say(told)
-        distributed.end(2)
+            distributed.report_failure(told)
+        distributed.exit_process(2)
     except Interrupted as interruption:
         told = f"interrupted; {interruption.cure}"
-        if distributed.count() == 1:
+        if distributed.world_size() == 1:
             print(f"regard: {told}", file=sys.stderr)
         else:
-            distributed.say(told)
-        distributed.end(128 + interruption.number)
+            distributed.report_failure(told)
+        distributed.exit_process(128 + interruption.number)
     except SystemExit as done:
         if not done.code:
-            distributed.leave()
-        distributed.end(done.code)
+            distributed.destroy_process_group()
+        distributed.exit_process(done.code)
 
 
-def be_one_of_many(words: list[str]) -> None:
+def configure_rank(words: list[str]) -> None:
     """Only the first process speaks; another one does where it is the cause of a failure."""
-    sys.excepthook = distributed.tell_cause
-    if not distributed.first():
+    sys.excepthook = distributed.report_exception
+    if not distributed.is_main():
         sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
-    if words and words[0] not in (*SHARED, "-h", "--help"):
-        raise Mistake(f"regard {words[0]} is for one process; leave out torchrun, which is for: {', '.join(SHARED)}")
+    if words and words[0] not in (*MULTI_PROCESS_VERBS, "-h", "--help"):
+        raise UserError(
+            f"regard {words[0]} is for one process; leave out torchrun, which is for: {', '.join(MULTI_PROCESS_VERBS)}"
+        )

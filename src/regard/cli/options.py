@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.errors import Mistake
+from regard.errors import UserError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -57,7 +57,7 @@ Gold = Annotated[
 ]
 
 
-def open_for(
+def load_for(
     verb: str, run: Path, device: str, task: str | None = None, *, precision: str | None = None, engine: str = "regard"
 ) -> Any:
     """A run that has the verb, and the task; in a precision, by an engine."""
@@ -65,27 +65,27 @@ def open_for(
 
     opened = load(run, device=device)
     if not hasattr(opened, verb):
-        raise Mistake(f"{run} {opened.does} (task = {opened.recipe.task!r}); it cannot {verb}")
+        raise UserError(f"{run} {opened.does} (task = {opened.recipe.task!r}); it cannot {verb}")
     if task is not None and not hasattr(opened, "prefixed"):
-        raise Mistake(f"--task {task}: {run} {opened.does}, and has no other task; leave it out")
+        raise UserError(f"--task {task}: {run} {opened.does}, and has no other task; leave it out")
     if precision is not None or engine != "regard":
-        from regard.run.engines import use
+        from regard.run.engines import use_engine
 
-        use(opened, engine, precision)
+        use_engine(opened, engine, precision)
     return opened
 
 
-def as_asked(opened: Any, texts: list[str], task: str | None) -> list[str]:
+def with_task_prefix(opened: Any, texts: list[str], task: str | None) -> list[str]:
     """Texts as a task wants them."""
     return texts if task is None else opened.prefixed(texts, task)
 
 
-def portions(texts: list[str] | None, size: int = 2000) -> Iterator[list[str]]:
+def read_batches(texts: list[str] | None, size: int = 2000) -> Iterator[list[str]]:
     """The given texts, or standard input in portions, so that a long file streams through."""
     if texts:
         for number, text in enumerate(texts, start=1):
             if text.encode("utf-8", "ignore").decode("utf-8") != text:  # a byte that is none, as Python keeps it
-                raise Mistake(f"text {number} of the command line is not UTF-8; convert it first")
+                raise UserError(f"text {number} of the command line is not UTF-8; convert it first")
         yield texts
         return
     portion: list[str] = []
@@ -93,7 +93,7 @@ def portions(texts: list[str] | None, size: int = 2000) -> Iterator[list[str]]:
         try:
             portion.append(raw.decode("utf-8").rstrip("\r\n"))
         except UnicodeDecodeError:
-            raise Mistake(f"standard input, line {number} is not UTF-8; convert it first") from None
+            raise UserError(f"standard input, line {number} is not UTF-8; convert it first") from None
         if len(portion) == size:
             yield portion
             portion = []

@@ -10,7 +10,7 @@ def print_json(**values: Any) -> None:
     print(json.dumps(values, ensure_ascii=False))
 
 
-def print_written(texts: list[Any], as_json: bool) -> None:
+def print_texts(texts: list[Any], as_json: bool) -> None:
     for found in texts:
         if as_json:
             print_json(text=found.text, score=round(found.score, 6))
@@ -25,7 +25,7 @@ def print_stream(writing: Any, as_json: bool) -> None:
         for piece in writing:
             print_json(piece=piece)
             sys.stdout.flush()
-        print_written([writing.result], as_json)
+        print_texts([writing.result], as_json)
         return
     print(writing.prompt, end="", flush=True)
     try:
@@ -61,7 +61,7 @@ def print_table(title: str, header: list[str], rows: list[list[str]]) -> None:
         print("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
 
 
-def end_with_the_reader() -> None:
+def exit_on_closed_pipe() -> None:
     """Let `regard translate … | head` end quietly, as other filters do."""
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)

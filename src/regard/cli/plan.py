@@ -8,7 +8,7 @@ import typer
 
 from regard.cli.options import AsJson, Device, Set, app
 from regard.cli.output import print_json
-from regard.errors import Mistake
+from regard.errors import UserError
 
 
 @app.command()
@@ -43,28 +43,30 @@ def plan(
     from regard import plan as planning
 
     if what is None and not costs and not layers:
-        raise Mistake("say what to plan: a recipe, a preset (tiny, small, base, big), `block`, --layers, or --costs")
+        raise UserError("say what to plan: a recipe, a preset (tiny, small, base, big), `block`, --layers, or --costs")
     if layers and what is not None:
-        raise Mistake(f"--layers is about types of layers, not about {what!r}: give one or the other")
+        raise UserError(f"--layers is about types of layers, not about {what!r}: give one or the other")
     if gpus is not None and (layers or costs):
-        raise Mistake(f"--gpus {gpus} is about a recipe or a preset: leave out --layers and --costs")
+        raise UserError(f"--gpus {gpus} is about a recipe or a preset: leave out --layers and --costs")
     if out is not None and not layers:
-        raise Mistake(f"--out {out}: only --layers draws a picture")
+        raise UserError(f"--out {out}: only --layers draws a picture")
     found: Any
     if layers:
-        from regard.studies.layer_timing import measure_layers
+        from regard.studies.layer_timing import time_layer_types
 
-        found = measure_layers(device, out)
+        found = time_layer_types(device, out)
     elif costs:
-        found = planning.costs(planning.own_costs(run or sorted(path.parent for path in Path("runs").glob("*/recipe.toml"))))
+        found = planning.compare_costs(
+            planning.run_costs(run or sorted(path.parent for path in Path("runs").glob("*/recipe.toml")))
+        )
     else:
         found = planning.plan(str(what), set_ or [], gpus=gpus)
         if measure:
-            from regard.plan.step_time import rehearsed
+            from regard.plan.step_time import measure_step
 
             if not isinstance(found, planning.Plan):
-                raise Mistake("--measure rehearses a recipe or a preset; one block alone is not trained")
-            found = rehearsed(found, device)
+                raise UserError("--measure rehearses a recipe or a preset; one block alone is not trained")
+            found = measure_step(found, device)
     if as_json:
         print_json(**found.to_json())
     else:
@@ -112,7 +114,7 @@ def convert(
         return
     for line in [] if as_json else [f"compared with {proof.against}", *proof.lines()]:
         print(line)
-    if not proof.holds:
+    if not proof.passed:
         print(f"regard: {out} does not say the same as {source}; please report this", file=sys.stderr)
         raise typer.Exit(1)
 

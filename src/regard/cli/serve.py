@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from regard.cli.options import Device, app
-from regard.errors import Mistake
+from regard.errors import UserError
 
 
 @app.command()
@@ -29,30 +29,30 @@ def serve(
     allow_host: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A name it is called by besides its address; may be repeated.")
     ] = None,
-    at_once: Annotated[int, typer.Option(help="Texts that a model writes at the same time.")] = 64,
+    max_batch_size: Annotated[int, typer.Option(help="Texts that a model writes at the same time.")] = 64,
     queue: Annotated[int, typer.Option(help="Texts that may wait; more are refused at once.")] = 256,
     deadline: Annotated[float, typer.Option(help="Seconds for a request.")] = 60.0,
     device: Device = "auto",
 ) -> None:
     """Serve runs over HTTP: an API that other tools speak, and a page to see through them."""
     try:
-        from regard.server.connections import address, listen
+        from regard.server.connections import bind_socket, socket_url
         from regard.server.connections import serve as listen_and_serve
-        from regard.server.models import open_runs
-        from regard.server.settings import Settings
+        from regard.server.models import load_runs
+        from regard.server.settings import ServerSettings
     except ModuleNotFoundError as missing:
-        raise Mistake(f"serving needs {missing.name}; install it with: pip install 'regard[serve]'") from None
+        raise UserError(f"serving needs {missing.name}; install it with: pip install 'regard[serve]'") from None
 
-    settings = Settings(
+    settings = ServerSettings(
         host=host,
         port=port,
         token=os.environ.get("REGARD_TOKEN") or None,
-        hosts=tuple(allow_host or ()),
-        at_once=at_once,
+        allowed_hosts=tuple(allow_host or ()),
+        max_batch_size=max_batch_size,
         queue=queue,
         deadline=deadline,
     )
-    taken = listen(settings)
-    opened = open_runs(runs, device)
-    print(f"{', '.join(opened)} at {address(taken)}", file=sys.stderr, flush=True)
+    taken = bind_socket(settings)
+    opened = load_runs(runs, device)
+    print(f"{', '.join(opened)} at {socket_url(taken)}", file=sys.stderr, flush=True)
     listen_and_serve(opened, settings, taken)

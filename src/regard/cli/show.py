@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.cli.options import AsJson, Device, Gold, RunFolder, Task, app, as_asked, open_for
+from regard.cli.options import AsJson, Device, Gold, RunFolder, Task, app, load_for, with_task_prefix
 from regard.cli.output import print_json, print_table
-from regard.errors import Mistake
+from regard.errors import UserError
 
 
 @app.command()
@@ -53,61 +53,61 @@ def show(
     """Draw what a model attended to: a translation word by word, where in a picture it looked, with --view any run, or a record;
     how a beam searched; how long each token was thought about."""
     from regard.show.attention import (
-        LIVE,
-        Choice,
-        check_place,
+        VIEWS_THAT_RUN,
+        ViewSelection,
+        check_output_path,
         read_record,
-        reads_picture,
+        reads_image,
         show_alignment,
-        show_picture,
+        show_image_attention,
         show_positions,
     )
-    from regard.show.attention import show as draw
-    from regard.show.beam import show_beam
+    from regard.show.attention import show_attention as draw
+    from regard.show.beam import show_beam_tree
     from regard.show.generation import show_generation
-    from regard.show.halting import show_steps
+    from regard.show.halting import show_halting_steps
     from regard.show.neurons import show_neurons
 
     plain = view is None and kind is None and token is None and save is None  # word by word, where that is possible
     recorded = run is not None and run.suffix == ".attn"
-    check_place(out, terminal or save is not None, pages=not plain or positions or recorded)
+    check_output_path(out, terminal or save is not None, pages=not plain or positions or recorded)
     if positions:
         if out is None:
-            raise Mistake("--positions is a picture: add --out a.svg")
+            raise UserError("--positions is a picture: add --out a.svg")
         from regard.run.load import load
 
         print(show_positions(None if run is None else load(run, device=device), out))
         return
     if run is None:
-        raise Mistake("say what to show: a run folder and a text, or a record (FILE.attn)")
-    choice = Choice(view or ("heads" if heads else "matrix"), kind, layer, head, token)
+        raise UserError("say what to show: a run folder and a text, or a record (FILE.attn)")
+    choice = ViewSelection(view or ("heads" if heads else "matrix"), kind, layer, head, token)
     if recorded:
         if text is not None or steps or task:
-            raise Mistake(f"{run} is a record of what was read already: leave out the text, --steps and --task")
-        if choice.view in LIVE:
-            raise Mistake(f"{run} is a record of weights; --view {choice.view} takes more: give the run and the text")
+            raise UserError(f"{run} is a record of what was read already: leave out the text, --steps and --task")
+        if choice.view in VIEWS_THAT_RUN:
+            raise UserError(f"{run} is a record of weights; --view {choice.view} takes more: give the run and the text")
         print(draw(read_record(run), None, choice, out=out, terminal=terminal, keep=save))
         return
     if text is None:
-        raise Mistake("say what to read: regard show RUN TEXT")
-    if save is not None and choice.view in LIVE:
-        raise Mistake(f"--save keeps the weights of other views; leave it out with --view {choice.view}")
-    opened = open_for("align" if steps or choice.view == "beam" else "reading", run, device, task)
-    (text,) = as_asked(opened, [text], task)
+        raise UserError("say what to read: regard show RUN TEXT")
+    if save is not None and choice.view in VIEWS_THAT_RUN:
+        raise UserError(f"--save keeps the weights of other views; leave it out with --view {choice.view}")
+    opened = load_for("align" if steps or choice.view == "beam" else "reading", run, device, task)
+    (text,) = with_task_prefix(opened, [text], task)
     if steps:
         if heads or layer or head:
-            raise Mistake("--steps counts the steps of tokens, not of heads: leave out --layer, --head and --heads")
-        print(show_steps(opened, text, out=out, terminal=terminal))
+            raise UserError("--steps counts the steps of tokens, not of heads: leave out --layer, --head and --heads")
+        print(show_halting_steps(opened, text, out=out, terminal=terminal))
     elif choice.view == "neurons":
         print(show_neurons(opened, text, choice, out=out, terminal=terminal))
     elif choice.view == "steps":
         print(show_generation(opened, text, choice, max_tokens=max_tokens, out=out, terminal=terminal))
     elif choice.view == "beam":
-        print(show_beam(opened, text, out=out, terminal=terminal))
+        print(show_beam_tree(opened, text, out=out, terminal=terminal))
     elif plain and hasattr(opened, "align"):
         print(show_alignment(opened, text, out=out, terminal=terminal, layer=layer, head=head, all_heads=heads))
-    elif plain and not terminal and out is not None and reads_picture(opened, text):
-        print(show_picture(opened, text, choice, out))
+    elif plain and not terminal and out is not None and reads_image(opened, text):
+        print(show_image_attention(opened, text, choice, out))
     else:
         print(draw(opened, text, choice, out=out, terminal=terminal, keep=save))
 
@@ -165,22 +165,22 @@ def explain(
 ) -> None:
     """Say what each token or patch had to do with an answer, by several methods, and whether they can be believed."""
     from regard.explain.head_report import explain_heads
-    from regard.explain.query import Question
     from regard.explain.report import explain_one, explain_set
-    from regard.show.attention import check_place
-    from regard.show.explanation import write_out
+    from regard.explain.selection import OutputSelection
+    from regard.show.attention import check_output_path
+    from regard.show.explanation import write_explanation
 
     if heads and (text is not None or out is not None or against is not None):
-        raise Mistake("--heads looks at many sentences: leave out the text, --against and --out, and give --data or nothing")
+        raise UserError("--heads looks at many sentences: leave out the text, --against and --out, and give --data or nothing")
     if not heads and (text is None) == (data is None):
-        raise Mistake("give a text or a picture to explain, or --data to measure explanations over many")
+        raise UserError("give a text or a picture to explain, or --data to measure explanations over many")
     if data is None and (reference is not None or gold is not None):
-        raise Mistake("--reference and --gold go with --data FILE")
+        raise UserError("--reference and --gold go with --data FILE")
     if data is not None and (label is not None or word is not None or fits is not None):
-        raise Mistake("--class, --word and --text are for one text or picture; over --data the run's own answers are explained")
-    check_place(out, True, pages=True)
-    opened = open_for("explain", run, device, task)
-    question = Question(label, word, fits, against)
+        raise UserError("--class, --word and --text are for one text or picture; over --data the run's own answers are explained")
+    check_output_path(out, True, pages=True)
+    opened = load_for("explain", run, device, task)
+    question = OutputSelection(label, word, fits, against)
     found: Any
     if heads:
         found = explain_heads(opened, data or "valid", number=number, reference=reference, gold=gold)
@@ -189,9 +189,9 @@ def explain(
             opened, data, method, number=number, question=question, reference=reference, gold=gold, progress=sys.stderr.isatty()
         )
     else:
-        found = explain_one(opened, as_asked(opened, [str(text)], task)[0], method, question)
+        found = explain_one(opened, with_task_prefix(opened, [str(text)], task)[0], method, question)
     if out is not None:
-        write_out(opened, found, out)
+        write_explanation(opened, found, out)
     if as_json:
         print_json(**found.to_json())
         return

@@ -8,9 +8,22 @@ from typing import Annotated, Any
 import typer
 
 from regard import distributed
-from regard.cli.options import AsJson, Beam, Device, Engine, Precision, RunFolder, Task, Texts, app, as_asked, open_for, portions
-from regard.cli.output import end_with_the_reader, print_json, print_stream, print_written
-from regard.errors import Mistake
+from regard.cli.options import (
+    AsJson,
+    Beam,
+    Device,
+    Engine,
+    Precision,
+    RunFolder,
+    Task,
+    Texts,
+    app,
+    load_for,
+    read_batches,
+    with_task_prefix,
+)
+from regard.cli.output import exit_on_closed_pipe, print_json, print_stream, print_texts
+from regard.errors import UserError
 
 
 @app.command()
@@ -33,10 +46,10 @@ def translate(
     as_json: AsJson = False,
 ) -> None:
     """Translate texts, or standard input line by line; what a run of several tasks does with them, they say, or --task."""
-    end_with_the_reader()
-    opened = open_for("translate", run, device, task, precision=precision, engine=engine)
-    for lines in distributed.told_each(portions(texts)):
-        asked = as_asked(opened, lines, task)
+    exit_on_closed_pipe()
+    opened = load_for("translate", run, device, task, precision=precision, engine=engine)
+    for lines in distributed.broadcast_each(read_batches(texts)):
+        asked = with_task_prefix(opened, lines, task)
         found = opened.translate(
             asked,
             beam=1 if greedy else beam,
@@ -91,9 +104,9 @@ def generate(
     as_json: AsJson = False,
 ) -> None:
     """Write on from prompts, or from standard input line by line."""
-    from regard.tasks.language import WRITE_AT_ONCE, Manner
+    from regard.tasks.language import WRITE_AT_ONCE, SamplingParams
 
-    end_with_the_reader()
+    exit_on_closed_pipe()
     settings: dict[str, Any] = dict(
         max_tokens=max_tokens,
         temperature=temperature,
@@ -103,14 +116,14 @@ def generate(
         stop=stop or (),
         seed=seed,
     )
-    Manner(number=number, **settings)  # refused before a model is read
-    opened, place = open_for("generate", run, device, precision=precision), 0
-    for lines in portions(prompts, size=1 if stream else WRITE_AT_ONCE):
+    SamplingParams(number=number, **settings)  # refused before a model is read
+    opened, place = load_for("generate", run, device, precision=precision), 0
+    for lines in read_batches(prompts, size=1 if stream else WRITE_AT_ONCE):
         if stream or (stream is None and number == len(lines) == 1 and sys.stdout.isatty() and not as_json):
             for line, sample in product(range(len(lines)), range(number)):
                 print_stream(opened.stream(lines[line], place=place + line, sample=sample, **settings), as_json)
         else:
-            print_written(opened.generate(lines, number=number, place=place, **settings), as_json)
+            print_texts(opened.generate(lines, number=number, place=place, **settings), as_json)
         place += len(lines)
 
 
@@ -123,9 +136,9 @@ def fill(
     as_json: AsJson = False,
 ) -> None:
     """Fill in the masked words of texts, or of standard input line by line: "a [MASK] ran"."""
-    end_with_the_reader()
-    opened = open_for("fill", run, device)
-    for lines in portions(texts):
+    exit_on_closed_pipe()
+    opened = load_for("fill", run, device)
+    for lines in read_batches(texts):
         for found in opened.fill(lines, number=number):
             if as_json:
                 print_json(
@@ -152,9 +165,9 @@ def classify(
 ) -> None:
     """Say the likeliest label, or the number, of texts, or the label of pictures by their paths; from the arguments or standard
     input line by line. A tab is between the two texts of a pair."""
-    end_with_the_reader()
-    opened = open_for("classify", run, device, task, precision=precision)
-    for lines in portions(texts):
+    exit_on_closed_pipe()
+    opened = load_for("classify", run, device, task, precision=precision)
+    for lines in read_batches(texts):
         for found in opened.classify(lines, task) if task else opened.classify(lines):
             if isinstance(found, float):
                 print_json(score=round(found, 6)) if as_json else print(f"{found:.4f}")
@@ -167,9 +180,9 @@ def classify(
 @app.command()
 def tag(run: RunFolder, texts: Texts = None, device: Device = "auto", as_json: AsJson = False) -> None:
     """Say a label of every word of texts, or of standard input line by line."""
-    end_with_the_reader()
-    opened = open_for("tag", run, device)
-    for lines in portions(texts):
+    exit_on_closed_pipe()
+    opened = load_for("tag", run, device)
+    for lines in read_batches(texts):
         for found in opened.tag(lines):
             if as_json:
                 print_json(tokens=found.words, labels=found.labels)
@@ -200,17 +213,17 @@ def answer(
     as_json: AsJson = False,
 ) -> None:
     """Answer questions with words of their contexts."""
-    end_with_the_reader()
+    exit_on_closed_pipe()
     if (question is None) != (context is None):
-        raise Mistake("--question and --context go together")
+        raise UserError("--question and --context go together")
     if question is not None and pairs:
-        raise Mistake("give --question and --context, or questions with a tab before their contexts, not both")
-    opened = open_for("answer", run, device)
-    lines = ([line.split("\t", 1) for line in lines] for lines in portions(pairs))
+        raise UserError("give --question and --context, or questions with a tab before their contexts, not both")
+    opened = load_for("answer", run, device)
+    lines = ([line.split("\t", 1) for line in lines] for lines in read_batches(pairs))
     for parts in [[[question, context]]] if question is not None and context is not None else lines:
         for number, part in enumerate(parts, start=1):
             if len(part) != 2:
-                raise Mistake(f"line {number} has no tab; write a question, a tab and its context")
+                raise UserError(f"line {number} has no tab; write a question, a tab and its context")
         for found in opened.answers(*zip(*parts), top=top, unanswerable=unanswerable):
             for best in found:
                 if as_json:
@@ -242,17 +255,17 @@ def embed(
 ) -> None:
     """The vectors of texts, or of each word in its sentence, or of pictures by their paths; from standard input line by line, as
     JSON or numbers."""
-    end_with_the_reader()
-    opened = open_for("embed", run, device, precision=precision)
+    exit_on_closed_pipe()
+    opened = load_for("embed", run, device, precision=precision)
     options = {} if read_as is None else {"read_as": read_as}
     if options and not hasattr(opened, "match"):
-        raise Mistake(f"--as {read_as}: {run} {opened.does}, and nothing else; leave it out")
+        raise UserError(f"--as {read_as}: {run} {opened.does}, and nothing else; leave it out")
     if out is not None:
-        from regard.show.homonyms import draw_words
+        from regard.show.word_similarity import draw_word_similarity
 
-        print(draw_words(opened, [line for lines in portions(texts) for line in lines], words, out, layer=layer))
+        print(draw_word_similarity(opened, [line for lines in read_batches(texts) for line in lines], words, out, layer=layer))
         return
-    for lines in portions(texts):
+    for lines in read_batches(texts):
         for text, found in zip(lines, opened.embed(lines, layer=layer, pool=pool, **options)):
             vectors = [[round(float(x), 6) for x in vector] for vector in found.vectors]
             if as_json and pool != "words":

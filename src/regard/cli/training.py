@@ -8,7 +8,7 @@ import typer
 
 from regard.cli.options import AsJson, Device, Engine, Gold, Precision, Reference, RunFolder, Set, Source, Task, app
 from regard.cli.output import print_json, print_results, print_table
-from regard.errors import Mistake
+from regard.errors import UserError
 
 
 @app.command()
@@ -18,9 +18,9 @@ def demo(
     set_: Set = None,
 ) -> None:
     """Train the 2017 Transformer on the embedded world, score it, translate, and draw what it attends to."""
-    from regard.studies.demo import demonstrate
+    from regard.studies.demo import run_demo
 
-    demonstrate(out, device=device, overrides=set_ or [])
+    run_demo(out, device=device, overrides=set_ or [])
 
 
 @app.command()
@@ -29,7 +29,7 @@ def new(
         str,
         typer.Argument(
             help="What to train for: translate, text-to-text, language, masked, classify, tag, "
-            "answer, caption, contrast, codes or draw."
+            "answer, caption, contrastive, image-codes or text-to-image."
         ),
     ],
     source: Source = None,
@@ -52,10 +52,10 @@ def new(
 ) -> None:
     """Write a starter recipe for one's own data to standard output."""
     from regard.tasks.starters.starter import starter_recipe
-    from regard.tasks.starters.starter_pictures import picture_recipe
+    from regard.tasks.starters.starter_pictures import image_classification_recipe
 
     if pictures is not None:
-        print(picture_recipe(task, pictures), end="")
+        print(image_classification_recipe(task, pictures), end="")
         return
     print(starter_recipe(task, [path for path in (source, target, pairs, *(data or [])) if path is not None]), end="")
 
@@ -71,18 +71,18 @@ def world(
 ) -> None:
     """Write an embedded world as plain files: text, gold word alignments, antecedents; or pictures, captions, boxes, labels."""
     if kind not in ("bilingual", "shapes"):
-        raise Mistake(f"no world {kind!r}; there are: bilingual, shapes")
+        raise UserError(f"no world {kind!r}; there are: bilingual, shapes")
     if kind == "bilingual":
         from regard.worlds import bilingual
 
         if size is not None:
-            raise Mistake(f"--size {size}: the bilingual world has no pictures; leave it out")
+            raise UserError(f"--size {size}: the bilingual world has no pictures; leave it out")
         bilingual.write(out, number, seed, 3 if level is None else level)
     else:
         from regard.worlds import shapes
 
         if level is not None:
-            raise Mistake(f"--level {level}: the world of shapes has no levels; leave it out")
+            raise UserError(f"--level {level}: the world of shapes has no levels; leave it out")
         shapes.write(out, number, seed, 32 if size is None else size)
     print(f"wrote {out}: {', '.join(sorted(path.name for path in out.iterdir()))}", file=sys.stderr)
 
@@ -140,13 +140,13 @@ def evaluate(
     from regard.run.load import load
 
     if as_json and engine != "regard":
-        raise Mistake(f"--engine {engine}: scores as --json are always our own engine's; leave one of them out")
+        raise UserError(f"--engine {engine}: scores as --json are always our own engine's; leave one of them out")
     opened = load(run, device=device)
     if precision is not None or engine != "regard":
-        from regard.run.engines import use
+        from regard.run.engines import use_engine
 
-        use(opened, engine, precision)
-    results = score(opened, source=source, reference=reference, task=task, gold=gold, save=opened.foreign is None)
+        use_engine(opened, engine, precision)
+    results = score(opened, source=source, reference=reference, task=task, gold=gold, save=opened.huggingface is None)
     write_card(opened)
     if as_json:
         for result in results:
@@ -170,7 +170,7 @@ def compare(
     from regard.run.load import load
 
     if len(runs) < 2:
-        raise Mistake("compare needs at least two run folders, the baseline first")
+        raise UserError("compare needs at least two run folders, the baseline first")
     opened = [load(run, device=device) for run in runs]
     for name, rows in compare_runs(opened, source=source, reference=reference, task=task).items():
         if as_json:
@@ -210,12 +210,12 @@ def ladder(
     device: Device = "auto",
 ) -> None:
     """Train the history of attention on one recipe's data, from the RNN to the Universal Transformer; report every step."""
-    from regard.studies.ladder import climb
-    from regard.studies.lengths import climb_lengths
+    from regard.studies.ladder import run_ladder
+    from regard.studies.lengths import run_length_study
 
     if lengths and ablate:
-        raise Mistake("--lengths and --ablate are two ladders: give one of them")
+        raise UserError("--lengths and --ablate are two ladders: give one of them")
     if lengths:
-        print(climb_lengths(recipe, out, overrides=set_ or [], device=device))
+        print(run_length_study(recipe, out, overrides=set_ or [], device=device))
         return
-    print(climb(recipe, out, ablate=ablate, overrides=set_ or [], device=device))
+    print(run_ladder(recipe, out, ablate=ablate, overrides=set_ or [], device=device))

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.cli.options import AsJson, Beam, Device, RunFolder, app, open_for, portions
-from regard.cli.output import end_with_the_reader, print_json, print_written
-from regard.errors import Mistake
+from regard.cli.options import AsJson, Beam, Device, RunFolder, app, load_for, read_batches
+from regard.cli.output import exit_on_closed_pipe, print_json, print_texts
+from regard.errors import UserError
 
 
 @app.command()
@@ -37,40 +37,40 @@ def draw(
     top_p: Annotated[float, typer.Option(help="Draw from the likeliest codes that together reach p; 1 is all.")] = 1.0,
     greedy: Annotated[bool, typer.Option("--greedy", help="Take the likeliest code each time.")] = False,
     seed: Annotated[int, typer.Option(help="Another seed draws other pictures.")] = 0,
-    rank: Annotated[
+    reranker: Annotated[
         Path | None,
         typer.Option(metavar="RUN", help="Keep the pictures that this run (CLIP) finds to fit the text best, best first."),
     ] = None,
-    of: Annotated[int | None, typer.Option(help="Draw so many to choose from; 32 when not given.")] = None,
+    candidates: Annotated[int | None, typer.Option(help="Draw so many to choose from; 32 when not given.")] = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Draw pictures from a text."""
     from regard.run.load import load
-    from regard.show.contact_sheet import check_out, write_pictures
-    from regard.show.samples import gallery as draw_gallery
+    from regard.show.contact_sheet import check_png_path, write_images
+    from regard.show.samples import sample_gallery as draw_gallery
 
     if gallery is not None and (text or out):
-        raise Mistake("--gallery takes its texts from the run's test set: leave out the text and --out")
+        raise UserError("--gallery takes its texts from the run's test set: leave out the text and --out")
     if gallery is None and (text is None or out is None):
-        raise Mistake("give a text and --out a.png; or --gallery a.png, which takes its texts from the run's test set")
+        raise UserError("give a text and --out a.png; or --gallery a.png, which takes its texts from the run's test set")
     if out is not None:
-        check_out(out)
-    opened = open_for("draw", run, device)
+        check_png_path(out)
+    opened = load_for("draw", run, device)
     manner: dict[str, Any] = dict(
         temperature=None if greedy else temperature,
         top_k=top_k,
         top_p=top_p,
         seed=seed,
-        of=of,
-        rank=None if rank is None else load(rank, device=device),
+        candidates=candidates,
+        reranker=None if reranker is None else load(reranker, device=device),
     )
     if gallery is not None:
         print(draw_gallery(opened, gallery, samples=4 if number is None else number, truth=truth, **manner))
         return
     assert out is not None
     (found,) = opened.draw([text], number=1 if number is None else number, **manner)
-    for path, one in zip(write_pictures([one.picture for one in found], out), found):
+    for path, one in zip(write_images([one.picture for one in found], out), found):
         print_json(file=str(path), score=round(one.score, 6)) if as_json else print(f"{path}\t{one.score:.4f}")
 
 
@@ -96,27 +96,27 @@ def caption(
     as_json: AsJson = False,
 ) -> None:
     """Say in words what pictures show, and where each word looked."""
-    from regard.show.caption_errors import draw_looks, format_of
-    from regard.show.caption_errors import gallery as draw_gallery
+    from regard.show.caption_errors import caption_error_gallery as draw_gallery
+    from regard.show.caption_errors import draw_caption_attention, figure_format
 
-    end_with_the_reader()
+    exit_on_closed_pipe()
     if gallery is not None and (pictures or out):
-        raise Mistake("--gallery takes its pictures from the run's test set: leave out pictures and --out")
+        raise UserError("--gallery takes its pictures from the run's test set: leave out pictures and --out")
     if out is not None:
-        format_of(out)  # refused before a model is read
-    opened = open_for("caption", run, device)
+        figure_format(out)  # refused before a model is read
+    opened = load_for("caption", run, device)
     if gallery is not None:
         print(draw_gallery(opened, gallery, number or 12, beam=1 if greedy else beam))
         return
     seen: list[str] = []
     told: list[Any] = []
-    for paths in portions(pictures, size=256):
+    for paths in read_batches(pictures, size=256):
         found = opened.caption(paths, beam=1 if greedy else beam, max_tokens=max_tokens, number=number or 1)
         for best in found:
-            print_written(best, as_json)
+            print_texts(best, as_json)
         seen, told = seen + paths, told + [best[0] for best in found]
     if out is not None:
-        draw_looks(opened, seen, told, out)
+        draw_caption_attention(opened, seen, told, out)
 
 
 @app.command()
@@ -134,10 +134,10 @@ def match(
     as_json: AsJson = False,
 ) -> None:
     """Which of some labels fits pictures best: every label with its probability, the best first."""
-    end_with_the_reader()
-    opened = open_for("match", run, device)
+    exit_on_closed_pipe()
+    opened = load_for("match", run, device)
     chosen = opened.labels_from(labels)
-    for lines in portions(images):
+    for lines in read_batches(images):
         for path, found in zip(lines, opened.match(lines, chosen, template or ["{}"])):
             if as_json:
                 print(

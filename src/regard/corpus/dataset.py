@@ -7,24 +7,24 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from regard.corpus import world_examples
-from regard.corpus.examples import Examples, Lines, TaskPairs, Tasks
-from regard.corpus.image_files import read_pictures
-from regard.corpus.labelled import read_labelled, read_tagged, read_text
+from regard.corpus.examples import Examples, TaskMixture, TaskPairs, TextLines
+from regard.corpus.image_files import read_images
 from regard.corpus.pairs import read_pairs
 from regard.corpus.questions import read_questions
-from regard.corpus.task_mixture import as_task, rooted
-from regard.errors import Mistake
+from regard.corpus.task_mixture import as_task_pairs, with_root
+from regard.corpus.text_files import read_labelled, read_tagged, read_text
+from regard.errors import UserError
 from regard.recipe import (
-    Algorithm,
-    CaptionedPictures,
+    AlgorithmWorld,
+    BaseData,
+    BaseImageData,
+    CaptionedImageData,
     Data,
-    DataPart,
     LabelledData,
-    LabelledPictures,
+    LabelledImageData,
     PairData,
-    PictureData,
     QuestionData,
-    Shapes,
+    ShapesWorld,
     TaggedData,
     TasksData,
     TextData,
@@ -41,12 +41,12 @@ class Dataset(Generic[Set]):
     tests: dict[str, Set]
 
 
-def read_dataset(data: DataPart, *, train: bool = True) -> Dataset[Any]:
+def read_dataset(data: BaseData, *, train: bool = True) -> Dataset[Any]:
     """Everything `[data]` names; without `train`, the training set is left empty where it is not needed to find the others."""
     if isinstance(data, TasksData):
         return read_tasks(data, train)
     assert isinstance(data, Data)
-    found = read_forward(data, train)
+    found = read_single_task(data, train)
     if not isinstance(data, PairData) or not data.reverse:
         return found
     tests = {name: pairs.reversed() for name, pairs in found.tests.items()}
@@ -57,26 +57,28 @@ def read_tasks(data: TasksData, train: bool) -> Dataset[Any]:
     """The sets of every task; its test sets, or where it has none its validation set, are named task/set."""
     sets: dict[str, dict[str, TaskPairs]] = {"train": {}, "valid": {}, "tests": {}}
     for name, task in data.tasks.items():
-        found = read_dataset(rooted(task, data.root), train=train)
-        sets["valid"][name] = as_task(name, task, found.valid)
+        found = read_dataset(with_root(task, data.root), train=train)
+        sets["valid"][name] = as_task_pairs(name, task, found.valid)
         if train:
-            sets["train"][name] = as_task(name, task, found.train)
-        sets["tests"] |= {f"{name}/{test}": as_task(name, task, pairs) for test, pairs in found.tests.items()} or {
+            sets["train"][name] = as_task_pairs(name, task, found.train)
+        sets["tests"] |= {f"{name}/{test}": as_task_pairs(name, task, pairs) for test, pairs in found.tests.items()} or {
             f"{name}/valid": sets["valid"][name]
         }
-    return Dataset(Tasks(sets["train"]), Tasks(sets["valid"]), sets["tests"])
+    return Dataset(TaskMixture(sets["train"]), TaskMixture(sets["valid"]), sets["tests"])
 
 
-def read_forward(data: Data, train: bool) -> Dataset[Any]:
-    nothing = Lines([])
-    if isinstance(data.world, Algorithm):
-        return solved(data.world, train)
+def read_single_task(data: Data, train: bool) -> Dataset[Any]:
+    nothing = TextLines([])
+    if isinstance(data.world, AlgorithmWorld):
+        return read_algorithm(data.world, train)
     if data.world is not None:
         sizes = {"train": data.world.number, "valid": data.world.held_out, "test": data.world.held_out}
-        if isinstance(data.world, Shapes):
+        if isinstance(data.world, ShapesWorld):
             sizes["composition"] = data.world.held_out
         sets = {
-            split: world_examples.examples(data, split, number) for split, number in sizes.items() if train or split != "train"
+            split: world_examples.world_examples(data, split, number)
+            for split, number in sizes.items()
+            if train or split != "train"
         }
         return Dataset(sets.pop("train", nothing), sets.pop("valid"), sets)
     tests = {name: read_files(data, files) for name, files in data.test.items()}
@@ -86,12 +88,15 @@ def read_forward(data: Data, train: bool) -> Dataset[Any]:
     return Dataset(read_files(data, data.train) if train else nothing, read_files(data, data.valid), tests)
 
 
-def solved(world: Algorithm, train: bool) -> Dataset[Any]:
+def read_algorithm(world: AlgorithmWorld, train: bool) -> Dataset[Any]:
     """Training and validation pairs of the lengths trained on, and a test set of each length tested on."""
     trained = (world.shortest, world.longest)
-    training = world_examples.solved(world, "train", world.number, *trained) if train else Lines([])
-    tests = {f"length {n}": world_examples.solved(world, "test", world.held_out, n, n) for n in world.tests or [world.longest]}
-    return Dataset(training, world_examples.solved(world, "valid", world.held_out, *trained), tests)
+    training = world_examples.algorithm_examples(world, "train", world.number, *trained) if train else TextLines([])
+    tests = {
+        f"length {n}": world_examples.algorithm_examples(world, "test", world.held_out, n, n)
+        for n in world.tests or [world.longest]
+    }
+    return Dataset(training, world_examples.algorithm_examples(world, "valid", world.held_out, *trained), tests)
 
 
 def read_files(data: Data, files: list[str]) -> Any:
@@ -101,17 +106,17 @@ def read_files(data: Data, files: list[str]) -> Any:
         case PairData():
             read = partial(read_pairs, columns=data.columns, fields=data.fields)
         case LabelledData():
-            read = partial(read_labelled, text=data.text, second=data.second, label=data.label)
+            read = partial(read_labelled, text=data.text, text_pair=data.text_pair, label=data.label)
         case QuestionData():
             read = partial(read_questions, unanswerable=data.unanswerable)
         case TaggedData():
             read = partial(read_tagged, word=data.word, tag=data.tag)
-        case LabelledPictures():
-            read = partial(read_pictures, label=data.label, path=data.path, offset=data.offset)
-        case CaptionedPictures():
-            read = partial(read_pictures, captions=data.captions, path=data.path, offset=data.offset)
-        case PictureData():
-            read = partial(read_pictures, path=data.path, offset=data.offset)
+        case LabelledImageData():
+            read = partial(read_images, label=data.label, path=data.path, offset=data.offset)
+        case CaptionedImageData():
+            read = partial(read_images, captions=data.captions, path=data.path, offset=data.offset)
+        case BaseImageData():
+            read = partial(read_images, path=data.path, offset=data.offset)
         case TextData():
             read = partial(read_text, column=data.column, keep_empty=data.stream)
     return read([Path(data.root, file) for file in files])
@@ -122,7 +127,7 @@ def hold_out(examples: Kind, number: int) -> tuple[Kind, Kind, Kind]:
     keys = examples.keys()
     hashes = {key: hashlib.sha256(key.encode()).digest() for key in keys}
     if len(hashes) < 4 * number:
-        raise Mistake(
+        raise UserError(
             f"{examples.name} has {len(hashes):,} distinct examples; "
             f"data.held_out = {number} takes twice as many: set at most {len(hashes) // 4}"
         )
@@ -131,4 +136,4 @@ def hold_out(examples: Kind, number: int) -> tuple[Kind, Kind, Kind]:
     split: dict[str, list[int]] = {"train": [], "valid": [], "test": []}
     for index, key in enumerate(keys):
         split[aside.get(key, "train")].append(index)
-    return examples.choose(split["train"]), examples.choose(split["valid"]), examples.choose(split["test"])
+    return examples.select(split["train"]), examples.select(split["valid"]), examples.select(split["test"])

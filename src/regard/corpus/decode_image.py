@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image, ImageOps
 
-from regard.corpus.image_bytes import Piece, shown
-from regard.errors import Mistake
+from regard.corpus.image_bytes import ImageFile, printable
+from regard.errors import UserError
 
 if TYPE_CHECKING:
-    from regard.recipe import PictureData
+    from regard.recipe import BaseImageData
 
 FORMATS = ("PNG", "JPEG", "WEBP")
-BROKEN = (
+DECODE_ERRORS = (
     OSError,
     SyntaxError,
     ValueError,
@@ -41,7 +41,7 @@ warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")  # dama
 
 
 @dataclass(frozen=True)
-class Frame:
+class ImageTransform:
     """What every picture is brought to: height and width."""
 
     size: tuple[int, int]
@@ -51,10 +51,10 @@ class Frame:
     resample: str = "bilinear"
 
     @staticmethod
-    def of(data: "PictureData") -> "Frame":
-        return Frame(data.height_width, data.resized, data.fit, data.resample)
+    def from_data(data: "BaseImageData") -> "ImageTransform":
+        return ImageTransform(data.height_width, data.resized, data.resize_mode, data.resample)
 
-    def bring(self, image: Image.Image) -> np.ndarray:
+    def apply(self, image: Image.Image) -> np.ndarray:
         """(H, W, 3). Resized and cut in one go, so that a very long picture never exists in full."""
         (height, width), (tall, wide) = self.size, self.resized
         if self.fit == "crop":
@@ -66,34 +66,36 @@ class Frame:
         return np.asarray(image.resize((width, height), Image.Resampling[self.resample.upper()], box=box))
 
 
-def pixels_of(picture: Piece | np.ndarray, frame: Frame) -> np.ndarray:
+def load_pixels(picture: ImageFile | np.ndarray, frame: ImageTransform) -> np.ndarray:
     """A picture brought to its frame: (H, W, 3)."""
-    return frame.bring(Image.fromarray(picture) if isinstance(picture, np.ndarray) else decode(picture.read(), str(picture)))
+    return frame.apply(
+        Image.fromarray(picture) if isinstance(picture, np.ndarray) else decode_image(picture.read(), str(picture))
+    )
 
 
-def decode(data: bytes, name: str, most: int | None = None) -> Image.Image:
+def decode_image(data: bytes, name: str, most: int | None = None) -> Image.Image:
     """The whole picture in RGB; one of more than `most` pixels is refused before it is read, and so is what Pillow refuses."""
     try:
         opened = Image.open(BytesIO(data), formats=FORMATS)
         pixels, limit = opened.width * opened.height, Image.MAX_IMAGE_PIXELS
         if most is not None and pixels > most:
-            raise Mistake(f"{name} has {pixels:,} pixels, more than {most:,}; make it smaller")
+            raise UserError(f"{name} has {pixels:,} pixels, more than {most:,}; make it smaller")
         if limit is not None and pixels > limit:
             raise Image.DecompressionBombError
-        return plain(ImageOps.exif_transpose(opened))
+        return to_rgb(ImageOps.exif_transpose(opened))
     except Image.UnidentifiedImageError:
-        raise Mistake(f"{name} is not a PNG, JPEG or WebP picture; convert it, or leave it out") from None
+        raise UserError(f"{name} is not a PNG, JPEG or WebP picture; convert it, or leave it out") from None
     except Image.DecompressionBombError:
-        raise Mistake(
+        raise UserError(
             f"{name} has more than {Image.MAX_IMAGE_PIXELS:,} pixels, as a decompression bomb has; "
             "make it smaller, or leave it out"
         ) from None
-    except BROKEN as error:
-        reason = shown(str(error).splitlines()[0]) if str(error) else type(error).__name__
-        raise Mistake(f"{name} is damaged ({reason}); fetch it again, or leave it out") from None
+    except DECODE_ERRORS as error:
+        reason = printable(str(error).splitlines()[0]) if str(error) else type(error).__name__
+        raise UserError(f"{name} is damaged ({reason}); fetch it again, or leave it out") from None
 
 
-def plain(image: Image.Image) -> Image.Image:
+def to_rgb(image: Image.Image) -> Image.Image:
     """In RGB, eight bits each, on white."""
     if image.mode.startswith("I"):  # 16 bits: Pillow would cut off, not scale
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")

@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from regard.corpus.image_bytes import Piece
+from regard.corpus.image_bytes import ImageFile
 from regard.worlds import bilingual
 
 
@@ -22,12 +22,12 @@ class Examples(Protocol):
 
     def __len__(self) -> int: ...
     def where(self, index: int) -> str: ...
-    def choose(self, indices: Sequence[int]) -> Self: ...
+    def select(self, indices: Sequence[int]) -> Self: ...
     def keys(self) -> list[str]: ...
     def texts(self) -> list[list[str]]: ...
 
 
-class Listed:
+class ExampleList:
     """Examples held as lists of equal length, one a field."""
 
     name: str
@@ -36,7 +36,7 @@ class Listed:
     def where(self, index: int) -> str:
         return f"{self.name}:{self.lines[index]}" if self.lines else f"{self.name} example {index + 1}"
 
-    def choose(self, indices: Sequence[int]) -> Self:
+    def select(self, indices: Sequence[int]) -> Self:
         def pick(values: Any) -> Any:
             return [values[i] for i in indices] if isinstance(values, list) and values else values
 
@@ -44,7 +44,7 @@ class Listed:
 
 
 @dataclass
-class Pairs(Listed):
+class SentencePairs(ExampleList):
     """Sentences and their translations."""
 
     source: list[str]
@@ -52,7 +52,7 @@ class Pairs(Listed):
     name: str = ""
     lines: list[int] = field(default_factory=list)
     """The line each pair came from, counted from 1."""
-    gold: list[bilingual.Pair] | None = None
+    gold: list[bilingual.SentencePair] | None = None
     """What a world knows of its pairs, alignments and antecedents; or a file, alignments alone."""
 
     def __len__(self) -> int:
@@ -66,20 +66,20 @@ class Pairs(Listed):
         """The text of each side."""
         return [self.source, self.target]
 
-    def reversed(self) -> "Pairs":
+    def reversed(self) -> "SentencePairs":
         """The other direction; what a world knows of its pairs holds for this one only."""
-        return Pairs(self.target, self.source, self.name, self.lines)
+        return SentencePairs(self.target, self.source, self.name, self.lines)
 
 
 @dataclass
-class TaskPairs(Pairs):
+class TaskPairs(SentencePairs):
     """Pairs of one of several tasks; what says which it is stands before every source."""
 
     task: str = ""
 
 
 @dataclass
-class Tasks:
+class TaskMixture:
     """The examples of several tasks, by name."""
 
     parts: dict[str, TaskPairs]
@@ -93,7 +93,7 @@ class Tasks:
 
 
 @dataclass
-class Lines(Listed):
+class TextLines(ExampleList):
     """Plain text, an example a line."""
 
     text: list[str]
@@ -120,31 +120,31 @@ class Lines(Listed):
 
 
 @dataclass
-class Labelled(Listed):
+class LabelledTexts(ExampleList):
     """Texts, or pairs of them, each with a label."""
 
     text: list[str]
     label: list[str]
     name: str = ""
     lines: list[int] = field(default_factory=list)
-    second: list[str] = field(default_factory=list)
+    text_pair: list[str] = field(default_factory=list)
     """The other text of each pair; none where texts are judged alone."""
 
     def __len__(self) -> int:
         return len(self.text)
 
     def keys(self) -> list[str]:
-        return [f"{one}\t{other}" for one, other in zip(self.text, self.second)] if self.second else self.text
+        return [f"{one}\t{other}" for one, other in zip(self.text, self.text_pair)] if self.text_pair else self.text
 
     def texts(self) -> list[list[str]]:
-        return [self.text + self.second]
+        return [self.text + self.text_pair]
 
     def labels(self) -> list[str]:
         return distinct(self.label)
 
 
 @dataclass
-class Tagged(Listed):
+class TaggedSentences(ExampleList):
     """Sentences of words, each word with a tag."""
 
     words: list[list[str]]
@@ -166,7 +166,7 @@ class Tagged(Listed):
 
 
 @dataclass
-class Questions(Listed):
+class QuestionExamples(ExampleList):
     """Questions, each with the context that answers it, and where in it the answers stand (from, to); none where it does not."""
 
     question: list[str]
@@ -189,16 +189,16 @@ class Questions(Listed):
     def texts(self) -> list[list[str]]:
         return [[*self.question, *dict.fromkeys(self.context)]]
 
-    def golds(self) -> list[list[str]]:
+    def answer_texts(self) -> list[list[str]]:
         """The answers of each question as text."""
         return [[context[start:end] for start, end in spans] for context, spans in zip(self.context, self.answers)]
 
 
 @dataclass
-class Pictures(Listed):
+class ImageExamples(ExampleList):
     """Pictures, each with a label, with captions, or with both."""
 
-    pictures: list[Piece | np.ndarray]
+    images: list[ImageFile | np.ndarray]
     """The places of their bytes, or the pixels themselves (H, W, 3) where a world draws them."""
     name: str = ""
     lines: list[int] = field(default_factory=list)
@@ -209,14 +209,14 @@ class Pictures(Listed):
     """What a world knows of each."""
 
     def __len__(self) -> int:
-        return len(self.pictures)
+        return len(self.images)
 
     def where(self, index: int) -> str:
-        picture = self.pictures[index]
-        return str(picture) if isinstance(picture, Piece) else super().where(index)
+        picture = self.images[index]
+        return str(picture) if isinstance(picture, ImageFile) else super().where(index)
 
-    def choose(self, indices: Sequence[int]) -> "Pictures":
-        chosen = super().choose(indices)
+    def select(self, indices: Sequence[int]) -> "ImageExamples":
+        chosen = super().select(indices)
         if "digests" in self.__dict__:  # known: not read again
             chosen.digests = [self.digests[i] for i in indices]
         return chosen
@@ -225,8 +225,8 @@ class Pictures(Listed):
     def digests(self) -> list[str]:
         """What each picture is, whatever it is called."""
         return [
-            hashlib.sha256(one.read() if isinstance(one, Piece) else f"{one.shape}".encode() + one.tobytes()).hexdigest()
-            for one in self.pictures
+            hashlib.sha256(one.read() if isinstance(one, ImageFile) else f"{one.shape}".encode() + one.tobytes()).hexdigest()
+            for one in self.images
         ]
 
     def keys(self) -> list[str]:

@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from regard.errors import Mistake
+from regard.errors import UserError
 
-LONGEST_NAME = 200
-LARGEST = 2**28
+MAX_NAME_LENGTH = 200
+MAX_IMAGE_BYTES = 2**28
 """Bytes of one picture."""
 
 
 @dataclass(frozen=True)
-class Piece:
+class ImageFile:
     """Where a picture's bytes lie: in a file of its own, or from `offset` on in one with others."""
 
     path: Path
@@ -21,30 +21,30 @@ class Piece:
     length: int | None = None
 
     def __str__(self) -> str:
-        return shown(f"{self.path}: {self.name}" if self.name else str(self.path))
+        return printable(f"{self.path}: {self.name}" if self.name else str(self.path))
 
     def read(self) -> bytes:
         try:
             if self.path.is_dir():
-                raise Mistake(f"{self} is a folder; give a picture")
+                raise UserError(f"{self} is a folder; give a picture")
             if self.path.exists() and not self.path.is_file():
-                raise Mistake(f"{self} is not a regular file; give a picture")
+                raise UserError(f"{self} is not a regular file; give a picture")
             with self.path.open("rb") as file:
                 file.seek(self.offset)
-                found = file.read(LARGEST + 1 if self.length is None else min(self.length, LARGEST + 1))
+                found = file.read(MAX_IMAGE_BYTES + 1 if self.length is None else min(self.length, MAX_IMAGE_BYTES + 1))
         except FileNotFoundError:
-            raise Mistake(f"no picture {self}") from None
+            raise UserError(f"no picture {self}") from None
         except OSError as error:
-            raise Mistake(f"cannot read {self}: {error.strerror or error}") from None
+            raise UserError(f"cannot read {self}: {error.strerror or error}") from None
         except ValueError:
-            raise Mistake(f"{self} is not the name of a file") from None
-        if len(found) > LARGEST:
-            raise Mistake(f"{self} has more than {LARGEST:,} bytes; make it smaller, or leave it out")
+            raise UserError(f"{self} is not the name of a file") from None
+        if len(found) > MAX_IMAGE_BYTES:
+            raise UserError(f"{self} has more than {MAX_IMAGE_BYTES:,} bytes; make it smaller, or leave it out")
         if self.length is not None and len(found) < self.length:
-            raise Mistake(f"{self} should have {self.length:,} bytes and has {len(found):,}; fetch the file again")
+            raise UserError(f"{self} should have {self.length:,} bytes and has {len(found):,}; fetch the file again")
         return found
 
 
-def shown(name: str) -> str:
+def printable(name: str) -> str:
     """A name that came from anywhere, in one line."""
-    return "".join(letter if letter.isprintable() else "?" for letter in name)[:LONGEST_NAME]
+    return "".join(letter if letter.isprintable() else "?" for letter in name)[:MAX_NAME_LENGTH]

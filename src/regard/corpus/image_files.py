@@ -10,22 +10,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from regard.corpus.examples import Pictures
-from regard.corpus.image_bytes import Piece, shown
-from regard.corpus.table import is_number, kind_of, table_rows
-from regard.corpus.text import decode_line
-from regard.errors import Mistake
+from regard.corpus.examples import ImageExamples
+from regard.corpus.image_bytes import ImageFile, printable
+from regard.corpus.lines import decode_line
+from regard.corpus.table import file_kind, is_natural_number, table_rows
+from regard.errors import UserError
 
-ENDINGS = (".png", ".jpg", ".jpeg", ".webp")
-OTHERS = (".gif", ".bmp", ".tif", ".tiff", ".heic", ".avif", ".jp2")
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
+UNSUPPORTED_SUFFIXES = (".gif", ".bmp", ".tif", ".tiff", ".heic", ".avif", ".jp2")
 """Pictures that are not read; whatever else lies in a folder is none."""
-LAID = (".jpgs", ".jpegs", ".pngs", ".webps", ".images")
-SIDECARS = (".cls", ".txt", ".json")
-LARGEST_SIDECAR = 2**20
+CONCATENATED_SUFFIXES = (".jpgs", ".jpegs", ".pngs", ".webps", ".images")
+SIDECAR_SUFFIXES = (".cls", ".txt", ".json")
+MAX_SIDECAR_BYTES = 2**20
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ImageColumns:
     """What is read of each picture besides itself, by the numbers or names of columns."""
 
     label: int | str | None = None
@@ -46,89 +46,89 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundImage:
     """A picture, what belongs to it, and the line that says so where there is one."""
 
-    piece: Piece
+    piece: ImageFile
     label: str = ""
     captions: Sequence[str] = ()
     line: int = 0
 
 
-def read_pictures(
+def read_images(
     files: Sequence[Path],
     *,
     label: int | str | None = None,
     captions: Sequence[int | str] | None = None,
     path: int | str = 0,
     offset: int = 1,
-) -> Pictures:
+) -> ImageExamples:
     """All pictures of some folders, tables, shards or indices, in order; with their labels, their captions, or both."""
-    wanted, found = Wanted(label, captions), Pictures([], ", ".join(map(str, files)))
+    wanted, found = ImageColumns(label, captions), ImageExamples([], ", ".join(map(str, files)))
     for file in files:
         places: dict[Path, int] = {}
-        for one in pictures_in(file, wanted, path, offset):
+        for one in iterate_images(file, wanted, path, offset):
             where = f"{file}:{one.line}" if one.line else str(one.piece)
             said = [caption for caption in one.captions if caption]
             if label is not None and not one.label:
-                raise Mistake(f"{where} has no label; give it one, or leave the picture out")
+                raise UserError(f"{where} has no label; give it one, or leave the picture out")
             if captions is not None and not said:
-                raise Mistake(f"{where} has no caption; give it one, or leave the picture out")
+                raise UserError(f"{where} has no caption; give it one, or leave the picture out")
             if captions is not None and one.piece.length is None and one.piece.path in places:
                 found.captions[places[one.piece.path]] += said  # one caption a line, the picture named again
                 continue
             places[one.piece.path] = len(found)
-            found.pictures.append(one.piece)
+            found.images.append(one.piece)
             found.lines.append(one.line)
             found.label += [one.label] if label is not None else []
             found.captions += [said] if captions is not None else []
-    if not found.pictures:
-        raise Mistake(f"{found.name} has no pictures ({', '.join(ENDINGS)})")
+    if not found.images:
+        raise UserError(f"{found.name} has no pictures ({', '.join(IMAGE_SUFFIXES)})")
     return found
 
 
-def pictures_in(file: Path, wanted: Wanted, path: int | str, offset: int) -> Iterator[Found]:
+def iterate_images(file: Path, wanted: ImageColumns, path: int | str, offset: int) -> Iterator[FoundImage]:
     """By what the file is."""
     if file.is_dir():
-        return of_folder(file, wanted)
+        return images_in_folder(file, wanted)
     if not file.exists():
-        raise Mistake(f"no file or folder {file}; relative paths start at data.root")
+        raise UserError(f"no file or folder {file}; relative paths start at data.root")
     if file.suffix == ".tar":
-        return of_shard(file, wanted)
+        return images_in_shard(file, wanted)
     if file.name.endswith((".tar.gz", ".tar.xz", ".tar.bz2", ".tgz")):
-        raise Mistake(f"{file} is a compressed shard, in which nothing can be found; decompress it, pictures hardly shrink")
+        raise UserError(f"{file} is a compressed shard, in which nothing can be found; decompress it, pictures hardly shrink")
     if file.name.removesuffix(".gz").removesuffix(".xz").endswith(".index.tsv"):
-        return of_index(file, wanted, offset)
-    if kind_of(file) in (".tsv", ".jsonl"):
-        return of_table(file, wanted, path)
-    raise Mistake(f"{file}: give a folder with one folder a label, a .tsv or .jsonl with paths, .tar shards, or an .index.tsv")
+        return images_in_index(file, wanted, offset)
+    if file_kind(file) in (".tsv", ".jsonl"):
+        return images_in_table(file, wanted, path)
+    raise UserError(f"{file}: give a folder with one folder a label, a .tsv or .jsonl with paths, .tar shards, or an .index.tsv")
 
 
-def of_folder(folder: Path, wanted: Wanted) -> Iterator[Found]:
+def images_in_folder(folder: Path, wanted: ImageColumns) -> Iterator[FoundImage]:
     """`cat/1.png`: what lies under `cat` has this label."""
     if wanted.captions is not None:
-        raise Mistake(f"{folder} is a folder, whose pictures have labels and no captions; give a .tsv, a .jsonl or .tar shards")
+        raise UserError(f"{folder} is a folder, whose pictures have labels and no captions; give a .tsv, a .jsonl or .tar shards")
     for inside in sorted(folder.iterdir()):
         for file in sorted(inside.rglob("*")) if inside.is_dir() else [inside]:
             hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
             ending = file.suffix.lower()
-            if hidden or ending not in (*ENDINGS, *OTHERS) or file.is_dir():
+            if hidden or ending not in (*IMAGE_SUFFIXES, *UNSUPPORTED_SUFFIXES) or file.is_dir():
                 continue
-            if ending in OTHERS:
-                raise Mistake(f"{file} is not a PNG, JPEG or WebP picture; convert it, or leave it out")
+            if ending in UNSUPPORTED_SUFFIXES:
+                raise UserError(f"{file} is not a PNG, JPEG or WebP picture; convert it, or leave it out")
             if file == inside and wanted.label is not None:
-                raise Mistake(f"{file} lies beside the labels' folders; put it into one of them, or leave it out")
-            yield Found(Piece(file), inside.name)
+                raise UserError(f"{file} lies beside the labels' folders; put it into one of them, or leave it out")
+            yield FoundImage(ImageFile(file), inside.name)
 
 
-def of_table(file: Path, wanted: Wanted, path: int | str) -> Iterator[Found]:
+def images_in_table(file: Path, wanted: ImageColumns, path: int | str) -> Iterator[FoundImage]:
     """A path, which starts at the table, and what belongs to it."""
     settings = ", ".join(name for name in ("data.path", wanted.settings) if name)
     for line, (name, *cells) in table_rows(file, [path, *wanted.columns], settings, lists=wanted.captions or ()):
         place = file.parent / name.strip()
         if not is_file(place):
-            raise Mistake(f"{file}:{line} names a picture that is not there: {shown(str(place))}")
-        yield Found(Piece(place), *wanted.cells(cells), line)
+            raise UserError(f"{file}:{line} names a picture that is not there: {printable(str(place))}")
+        yield FoundImage(ImageFile(place), *wanted.cells(cells), line)
 
 
 def is_file(path: Path) -> bool:
@@ -138,41 +138,41 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def of_index(file: Path, wanted: Wanted, offset: int) -> Iterator[Found]:
+def images_in_index(file: Path, wanted: ImageColumns, offset: int) -> Iterator[FoundImage]:
     """Where each picture begins in the file that lies beside the index, how many bytes it has, and what belongs to it."""
     stem = file.name[: file.name.rindex(".index.tsv")]
-    laid = [file.with_name(stem + ending) for ending in LAID if file.with_name(stem + ending).is_file()]
+    laid = [file.with_name(stem + ending) for ending in CONCATENATED_SUFFIXES if file.with_name(stem + ending).is_file()]
     if len(laid) != 1:
-        raise Mistake(f"{file} needs its pictures beside it in one file: {stem}{' or '.join(LAID)}")
+        raise UserError(f"{file} needs its pictures beside it in one file: {stem}{' or '.join(CONCATENATED_SUFFIXES)}")
     size = laid[0].stat().st_size
     settings = ", ".join(name for name in ("data.offset", wanted.settings) if name)
     for line, (begin, length, *cells) in table_rows(file, [offset, offset + 1, *wanted.columns], settings):
-        if not (is_number(begin) and is_number(length)) or int(begin) + int(length) > size:
-            raise Mistake(
-                f"{file}:{line} says that a picture begins at {shown(begin)} and has {shown(length)} bytes; "
+        if not (is_natural_number(begin) and is_natural_number(length)) or int(begin) + int(length) > size:
+            raise UserError(
+                f"{file}:{line} says that a picture begins at {printable(begin)} and has {printable(length)} bytes; "
                 f"{laid[0].name} has {size:,} (data.offset = {offset})"
             )
-        yield Found(Piece(laid[0], f"line {line} of {file.name}", int(begin), int(length)), *wanted.cells(cells), line)
+        yield FoundImage(ImageFile(laid[0], f"line {line} of {file.name}", int(begin), int(length)), *wanted.cells(cells), line)
 
 
-def of_shard(file: Path, wanted: Wanted) -> Iterator[Found]:
+def images_in_shard(file: Path, wanted: ImageColumns) -> Iterator[FoundImage]:
     """WebDataset's form: the members whose names are alike up to the first dot belong together."""
-    together: dict[str, dict[str, Piece]] = {}
-    for name, piece in members(file):
+    together: dict[str, dict[str, ImageFile]] = {}
+    for name, piece in shard_members(file):
         folder, _, base = name.rpartition("/")
         stem, _, ending = base.partition(".")
         ending = "." + ending.lower()
-        if stem and ending in (*ENDINGS, *SIDECARS):
+        if stem and ending in (*IMAGE_SUFFIXES, *SIDECAR_SUFFIXES):
             together.setdefault(f"{folder}/{stem}", {})[ending] = piece
     for parts in together.values():
-        pieces = [parts[ending] for ending in ENDINGS if ending in parts]
+        pieces = [parts[ending] for ending in IMAGE_SUFFIXES if ending in parts]
         if len(pieces) > 1:
-            raise Mistake(f"{pieces[0]} and {shown(pieces[1].name)} have the same name; a picture is one of them")
+            raise UserError(f"{pieces[0]} and {printable(pieces[1].name)} have the same name; a picture is one of them")
         if pieces:
-            yield Found(pieces[0], *beside(parts, wanted))
+            yield FoundImage(pieces[0], *sidecar_annotations(parts, wanted))
 
 
-def members(file: Path) -> Iterator[tuple[str, Piece]]:
+def shard_members(file: Path) -> Iterator[tuple[str, ImageFile]]:
     """The plain files of a shard, as the places of their bytes."""
     size = file.stat().st_size
     try:
@@ -181,13 +181,13 @@ def members(file: Path) -> Iterator[tuple[str, Piece]]:
                 if not member.isreg() or member.issparse():  # links and devices are nobody's pictures
                     continue
                 if member.offset_data + member.size > size:
-                    raise Mistake(f"{file} is not whole: {shown(member.name)} goes beyond its end; fetch it again")
-                yield member.name, Piece(file, member.name, member.offset_data, member.size)
+                    raise UserError(f"{file} is not whole: {printable(member.name)} goes beyond its end; fetch it again")
+                yield member.name, ImageFile(file, member.name, member.offset_data, member.size)
     except (tarfile.TarError, OSError, ValueError, OverflowError, EOFError) as error:
-        raise Mistake(f"{file} is not a whole tar shard ({shown(str(error))}); fetch it again") from None
+        raise UserError(f"{file} is not a whole tar shard ({printable(str(error))}); fetch it again") from None
 
 
-def beside(parts: dict[str, Piece], wanted: Wanted) -> tuple[str, list[str]]:
+def sidecar_annotations(parts: dict[str, ImageFile], wanted: ImageColumns) -> tuple[str, list[str]]:
     """The label and the captions that lie beside a picture in a shard: .cls, the lines of .txt, or fields of .json."""
     fields = sidecar_fields(parts[".json"]) if ".json" in parts else {}
     name = wanted.label if isinstance(wanted.label, str) else "label"
@@ -199,18 +199,18 @@ def beside(parts: dict[str, Piece], wanted: Wanted) -> tuple[str, list[str]]:
     return label.strip(), captions
 
 
-def sidecar_lines(piece: Piece) -> list[str]:
-    if piece.length is not None and piece.length > LARGEST_SIDECAR:
-        raise Mistake(f"{piece} has {piece.length:,} bytes; a label or captions have at most {LARGEST_SIDECAR:,}")
+def sidecar_lines(piece: ImageFile) -> list[str]:
+    if piece.length is not None and piece.length > MAX_SIDECAR_BYTES:
+        raise UserError(f"{piece} has {piece.length:,} bytes; a label or captions have at most {MAX_SIDECAR_BYTES:,}")
     name = Path(str(piece))
     return [decode_line(raw, name, number) for number, raw in enumerate(piece.read().splitlines(), start=1)]
 
 
-def sidecar_fields(piece: Piece) -> dict[str, object]:
+def sidecar_fields(piece: ImageFile) -> dict[str, object]:
     try:
         found = json.loads("\n".join(sidecar_lines(piece)))
     except (ValueError, RecursionError) as error:
-        raise Mistake(f"{piece} is not JSON: {shown(str(error))}") from None
+        raise UserError(f"{piece} is not JSON: {printable(str(error))}") from None
     if not isinstance(found, dict):
-        raise Mistake(f"{piece} should hold a JSON object, not a {type(found).__name__}")
+        raise UserError(f"{piece} should hold a JSON object, not a {type(found).__name__}")
     return found

@@ -6,38 +6,38 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.corpus.examples import Questions
-from regard.corpus.table import kind_of, whole
-from regard.corpus.text import LONGEST_JSON, iterate_lines
-from regard.errors import Mistake
+from regard.corpus.examples import QuestionExamples
+from regard.corpus.lines import MAX_JSON_BYTES, iterate_lines
+from regard.corpus.table import file_kind, require_unicode
+from regard.errors import UserError
 
-SHOWN = 40
+MAX_SHOWN = 40
 
 
-def read_questions(files: Sequence[Path], *, unanswerable: bool = True) -> Questions:
+def read_questions(files: Sequence[Path], *, unanswerable: bool = True) -> QuestionExamples:
     """Questions from .json files as SQuAD has them and from .jsonl files; those without an answer only where they are wanted."""
-    found = Questions([], [], [], ", ".join(map(str, files)))
+    found = QuestionExamples([], [], [], ", ".join(map(str, files)))
     known: dict[str, str] = {}  # a context is held once, however many questions it has
     for path in files:
-        kind = kind_of(path)
+        kind = file_kind(path)
         if kind not in (".json", ".jsonl"):
-            raise Mistake(f"{path}: questions come as SQuAD's .json or as .jsonl (.gz and .xz too)")
+            raise UserError(f"{path}: questions come as SQuAD's .json or as .jsonl (.gz and .xz too)")
         for place, context, item in squad_items(path) if kind == ".json" else flat_items(path):
-            question, spans = text_at(item, "question", place).strip(), spans_of(item, context, place)
+            question, spans = text_at(item, "question", place).strip(), answer_spans(item, context, place)
             if not spans and not unanswerable:
-                raise Mistake(f"{place} has no answer; set data.unanswerable = true, or leave out such questions")
+                raise UserError(f"{place} has no answer; set data.unanswerable = true, or leave out such questions")
             found.question.append(question)
             found.context.append(known.setdefault(context, context))
             found.answers.append(spans)
             found.places.append(place)
     if not found.question:
-        raise Mistake(f"{found.name} has no questions")
+        raise UserError(f"{found.name} has no questions")
     return found
 
 
 def squad_items(path: Path) -> Iterator[tuple[str, str, Any]]:
     """Where each question stands, its context, and the rest."""
-    whole = parsed("\n".join(iterate_lines(path, longest=LONGEST_JSON)), str(path), "; an object a line is .jsonl")
+    whole = parse_json("\n".join(iterate_lines(path, longest=MAX_JSON_BYTES)), str(path), "; an object a line is .jsonl")
     for a, article in enumerate(list_at(whole, "data", str(path))):
         for p, paragraph in enumerate(list_at(article, "paragraphs", f"{path} data[{a}]")):
             place = f"{path} data[{a}].paragraphs[{p}]"
@@ -50,62 +50,64 @@ def squad_items(path: Path) -> Iterator[tuple[str, str, Any]]:
 def flat_items(path: Path) -> Iterator[tuple[str, str, Any]]:
     for number, line in enumerate(iterate_lines(path), start=1):
         if line.strip():
-            item = parsed(line, f"{path}:{number}")
+            item = parse_json(line, f"{path}:{number}")
             yield f"{path}:{number}", text_at(item, "context", f"{path}:{number}"), item
 
 
-def parsed(text: str, place: str, cure: str = "") -> Any:
+def parse_json(text: str, place: str, cure: str = "") -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Mistake(f"{place} is not JSON: {error}{cure}") from None
+        raise UserError(f"{place} is not JSON: {error}{cure}") from None
 
 
-def at(item: Any, key: str, kind: type, place: str) -> Any:
+def require_key(item: Any, key: str, kind: type, place: str) -> Any:
     if not isinstance(item, dict) or not isinstance(item.get(key), kind):
-        raise Mistake(f"{place} lacks {key!r}, which should be a {'text' if kind is str else 'list'}")
+        raise UserError(f"{place} lacks {key!r}, which should be a {'text' if kind is str else 'list'}")
     return item[key]
 
 
 def list_at(item: Any, key: str, place: str) -> list[Any]:
-    return at(item, key, list, place)
+    return require_key(item, key, list, place)
 
 
 def text_at(item: Any, key: str, place: str) -> str:
-    text: str = at(item, key, str, place)
+    text: str = require_key(item, key, str, place)
     if not text.strip():
-        raise Mistake(f"{place} has an empty {key!r}; fill it in or leave it out")
-    return whole(text, place, key)
+        raise UserError(f"{place} has an empty {key!r}; fill it in or leave it out")
+    return require_unicode(text, place, key)
 
 
-def spans_of(item: dict[str, Any], context: str, place: str) -> list[tuple[int, int]]:
+def answer_spans(item: dict[str, Any], context: str, place: str) -> list[tuple[int, int]]:
     """Where the answers stand; none where the question is said to be unanswerable."""
     impossible = item.get("is_impossible") is True
     given = item.get("answers", [] if impossible else None)
     if isinstance(given, dict) and all(isinstance(given.get(key), list) for key in ("text", "answer_start")):
         given = [dict(zip(("text", "answer_start"), pair)) for pair in zip(given["text"], given["answer_start"])]  # by columns
     if not isinstance(given, list):
-        raise Mistake(f"{place} lacks 'answers', which should be a list; an empty one means that there is no answer")
+        raise UserError(f"{place} lacks 'answers', which should be a list; an empty one means that there is no answer")
     if impossible and given:
-        raise Mistake(f"{place} is said to be impossible, but has answers; take away the one or the other")
-    return list(dict.fromkeys(span_of(answer, context, place) for answer in given))
+        raise UserError(f"{place} is said to be impossible, but has answers; take away the one or the other")
+    return list(dict.fromkeys(answer_span(answer, context, place) for answer in given))
 
 
-def span_of(answer: Any, context: str, place: str) -> tuple[int, int]:
+def answer_span(answer: Any, context: str, place: str) -> tuple[int, int]:
     text = text_at(answer, "text", f"{place}, an answer,")
     key = "answer_start" if "answer_start" in answer else "start"
     start = answer.get(key)
     if isinstance(start, bool) or not isinstance(start, int):
-        raise Mistake(f"{place}: the answer {shown(text)} lacks 'answer_start' (or 'start'), a whole number")
+        raise UserError(f"{place}: the answer {quoted(text)} lacks 'answer_start' (or 'start'), a whole number")
     if start < 0 or context[start : start + len(text)] != text:
         there = (
-            f"where {shown(context[start : start + len(text)])} stands" if 0 <= start < len(context) else "outside the context"
+            f"where {quoted(context[start : start + len(text)])} stands" if 0 <= start < len(context) else "outside the context"
         )
         where = [i for i in range(len(context)) if context.startswith(text, i)][:3]
         cure = f"it stands at {', '.join(map(str, where))}" if where else "the context does not have it"
-        raise Mistake(f"{place}: the answer {shown(text)} should stand at {key} = {start}, {there}; {cure} (characters, from 0)")
+        raise UserError(
+            f"{place}: the answer {quoted(text)} should stand at {key} = {start}, {there}; {cure} (characters, from 0)"
+        )
     return start, start + len(text)
 
 
-def shown(text: str) -> str:
-    return repr(text if len(text) <= SHOWN else text[:SHOWN] + "…")
+def quoted(text: str) -> str:
+    return repr(text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…")

@@ -4,22 +4,22 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from regard.corpus.image_bytes import shown
-from regard.corpus.text import iterate_lines
-from regard.errors import Mistake
+from regard.corpus.image_bytes import printable
+from regard.corpus.lines import iterate_lines
+from regard.errors import UserError
 
 Row = tuple[int, list[str]]
 """The line, counted from 1, and the chosen cells."""
 
 
-def kind_of(path: Path) -> str:
+def file_kind(path: Path) -> str:
     return Path(path.stem).suffix if path.suffix in (".gz", ".xz") else path.suffix
 
 
 def table_rows(path: Path, columns: Sequence[int | str], setting: str, *, lists: Sequence[int | str] = ()) -> Iterator[Row]:
     """A .jsonl by the names of its fields, anything else as a .tsv by numbers or by the names in its first line. Fields among
     `lists` may be lists of texts, each of which is then a cell."""
-    if kind_of(path) == ".jsonl":
+    if file_kind(path) == ".jsonl":
         return jsonl_rows(path, columns, setting, lists)
     return tsv_rows(path, columns, setting)
 
@@ -29,19 +29,19 @@ def tsv_rows(path: Path, columns: Sequence[int | str], setting: str) -> Iterator
     chosen = [column for column in columns if isinstance(column, int)]
     if len(chosen) < len(columns):
         header = next(rows, (1, ""))[1].split("\t")
-        chosen = [place(column, header, path, setting) for column in columns]
+        chosen = [column_index(column, header, path, setting) for column in columns]
     for number, line in rows:
         cells = line.split("\t")
         if len(cells) <= max(chosen):
-            raise Mistake(f"{path}:{number} has {len(cells)} columns; {setting} = {list(columns)} needs {max(chosen) + 1}")
+            raise UserError(f"{path}:{number} has {len(cells)} columns; {setting} = {list(columns)} needs {max(chosen) + 1}")
         yield number, [cells[column] for column in chosen]
 
 
-def place(column: int | str, header: list[str], path: Path, setting: str) -> int:
+def column_index(column: int | str, header: list[str], path: Path, setting: str) -> int:
     if isinstance(column, int):
         return column
     if column not in header:
-        raise Mistake(f"{path}:1 names no column {column!r} ({setting}); it has {shown(', '.join(header))}")
+        raise UserError(f"{path}:1 names no column {column!r} ({setting}); it has {printable(', '.join(header))}")
     return header.index(column)
 
 
@@ -52,23 +52,23 @@ def jsonl_rows(path: Path, names: Sequence[int | str], setting: str, lists: Sequ
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise Mistake(f"{path}:{number} is not JSON: {error}") from None
+            raise UserError(f"{path}:{number} is not JSON: {error}") from None
         cells: list[str] = []
         for name in names:
             found = row.get(name) if isinstance(row, dict) else None
             for value in found if isinstance(found, list) and name in lists else [found]:
                 if not isinstance(value, str | int) or isinstance(value, bool):
-                    raise Mistake(f"{path}:{number} lacks a text field {name!r}; name yours in {setting}")
-                cells.append(whole(str(value), f"{path}:{number}", name))
+                    raise UserError(f"{path}:{number} lacks a text field {name!r}; name yours in {setting}")
+                cells.append(require_unicode(str(value), f"{path}:{number}", name))
         yield number, cells
 
 
-def is_number(cell: str) -> bool:
+def is_natural_number(cell: str) -> bool:
     """Whether a cell is a whole number that a file may mean."""
     return cell.isascii() and cell.isdecimal() and len(cell) < 19
 
 
-def whole(text: str, place: str, name: int | str) -> str:
+def require_unicode(text: str, place: str, name: int | str) -> str:
     if any("\ud800" <= char <= "\udfff" for char in text):
-        raise Mistake(f"{place} has half a character (a lone surrogate) in {name!r}; write the file again as UTF-8")
+        raise UserError(f"{place} has half a character (a lone surrogate) in {name!r}; write the file again as UTF-8")
     return text

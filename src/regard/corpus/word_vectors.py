@@ -4,18 +4,18 @@ from pathlib import Path
 
 import numpy as np
 
-from regard.corpus.table import is_number
-from regard.corpus.text import iterate_lines
-from regard.errors import Mistake
+from regard.corpus.lines import iterate_lines
+from regard.corpus.table import is_natural_number
+from regard.errors import UserError
 
 
-def read_vectors(path: Path, words: set[str], *, width: int) -> dict[str, np.ndarray]:
+def read_word_vectors(path: Path, words: set[str], *, width: int) -> dict[str, np.ndarray]:
     """The vectors of those of the words that the file has. A line is a word and its numbers; word2vec puts a line with the number
     of words and the width before them."""
     found: dict[str, np.ndarray] = {}
     for number, line in enumerate(iterate_lines(path), start=1):
         cells = line.rstrip().split(" ")
-        if number == 1 and len(cells) == 2 and all(map(is_number, cells)):
+        if number == 1 and len(cells) == 2 and all(map(is_natural_number, cells)):
             require_width(path, number, int(cells[1]), width)
             continue
         if not line.strip():
@@ -25,9 +25,9 @@ def read_vectors(path: Path, words: set[str], *, width: int) -> dict[str, np.nda
             try:
                 found[cells[0]] = np.array(cells[1:], dtype=np.float32)
             except ValueError:
-                raise Mistake(f"{path}:{number} has something else than a word and {width} numbers; remove the line") from None
+                raise UserError(f"{path}:{number} has something else than a word and {width} numbers; remove the line") from None
     if not found:
-        raise Mistake(
+        raise UserError(
             f"{path} has no vector of any token of the vocabulary; vectors need tokens.kind = 'words', "
             "and tokens.lowercase = true if they are of lower-cased words"
         )
@@ -36,4 +36,6 @@ def read_vectors(path: Path, words: set[str], *, width: int) -> dict[str, np.nda
 
 def require_width(path: Path, line: int, found: int, wanted: int) -> None:
     if found != wanted:
-        raise Mistake(f"{path}:{line} has {found} numbers, the model's embeddings {wanted}; set model.embedding_width = {found}")
+        raise UserError(
+            f"{path}:{line} has {found} numbers, the model's embeddings {wanted}; set model.embedding_width = {found}"
+        )

@@ -4,108 +4,108 @@ from dataclasses import replace
 from typing import Any
 
 from regard import rng
-from regard.corpus.examples import Labelled, Lines, Pairs, Pictures, Questions, Tagged
+from regard.corpus.examples import ImageExamples, LabelledTexts, QuestionExamples, SentencePairs, TaggedSentences, TextLines
 from regard.recipe import (
-    Algorithm,
+    AlgorithmWorld,
+    BaseImageData,
+    BilingualWorld,
     Data,
     LabelledData,
-    LabelledPictures,
+    LabelledImageData,
     PairData,
-    PictureData,
     QuestionData,
-    Shapes,
+    ShapesWorld,
     TaggedData,
     TaskData,
     TextData,
-    World,
 )
 from regard.worlds import algorithms, bilingual, shapes
 
-NOWHERE = "–"
+UNALIGNED = "–"
 """The tag of a word that nothing is aligned with."""
 
 
-def examples(data: Data, split: str, number: int) -> Any:
+def world_examples(data: Data, split: str, number: int) -> Any:
     """Translation pairs; sentences; words tagged with what they become in German; sentences with an "it" labelled with its
     German gender, or paired with it; words to be found again in the German sentence; pictures."""
     world = data.world
-    if isinstance(world, Shapes):
-        return drawn(data, world, split, number)
-    assert isinstance(world, World)
+    if isinstance(world, ShapesWorld):
+        return shape_examples(data, world, split, number)
+    assert isinstance(world, BilingualWorld)
     name = f"world {world.kind} {split}"
     labelled = isinstance(data, LabelledData) or (isinstance(data, TaskData) and data.kind == "classify")
-    share = 1.0 if labelled else world.share
-    gold = bilingual.generate(number, world.seed, level=world.level, split=split, share=share)
+    share = 1.0 if labelled else world.pronoun_fraction
+    gold = bilingual.generate(number, world.seed, level=world.level, split=split, pronoun_fraction=share)
     match data:
         case TaskData(kind="classify"):
-            return Pairs([pair.source for pair in gold], genders(gold), name)
+            return SentencePairs([pair.source for pair in gold], genders(gold), name)
         case PairData():
-            return Pairs([pair.source for pair in gold], [pair.target for pair in gold], name, gold=gold)
+            return SentencePairs([pair.source for pair in gold], [pair.target for pair in gold], name, gold=gold)
         case TextData():
-            return lines_of(gold, data.language, name)
+            return text_lines(gold, data.language, name)
         case TaggedData():
-            return Tagged([pair.source.split() for pair in gold], [glosses(pair) for pair in gold], name)
+            return TaggedSentences([pair.source.split() for pair in gold], [glosses(pair) for pair in gold], name)
         case LabelledData():
-            return Labelled([pair.source for pair in gold], genders(gold), name)
+            return LabelledTexts([pair.source for pair in gold], genders(gold), name)
         case QuestionData():
-            return questions_of(gold, data.unanswerable, name)
+            return question_examples(gold, data.unanswerable, name)
 
 
-def drawn(data: Data, world: Shapes, split: str, number: int) -> Pictures:
+def shape_examples(data: Data, world: ShapesWorld, split: str, number: int) -> ImageExamples:
     """Pictures with labels or with captions, and what is known of each."""
-    assert isinstance(data, PictureData)
+    assert isinstance(data, BaseImageData)
     gold = shapes.generate(number, world.seed, split=split, size=data.height_width[0], shapes=world.shapes)
-    found = Pictures([picture.pixels() for picture in gold], f"world {world.kind} {split}", gold=gold)
-    if isinstance(data, LabelledPictures):
-        return replace(found, label=[picture.label(data.of) for picture in gold])
+    found = ImageExamples([picture.pixels() for picture in gold], f"world {world.kind} {split}", gold=gold)
+    if isinstance(data, LabelledImageData):
+        return replace(found, label=[picture.label(data.label_attribute) for picture in gold])
     return replace(found, captions=[[caption.text for caption in picture.captions] for picture in gold])
 
 
-def genders(gold: list[bilingual.Pair]) -> list[str]:
+def genders(gold: list[bilingual.SentencePair]) -> list[str]:
     """Of what each "it" stands for."""
-    return [bilingual.GENDER[pair.pronouns[0].form] for pair in gold]
+    return [bilingual.PRONOUN_GENDER[pair.pronouns[0].form] for pair in gold]
 
 
-def solved(world: Algorithm, split: str, number: int, shortest: int, longest: int) -> Pairs:
+def algorithm_examples(world: AlgorithmWorld, split: str, number: int, shortest: int, longest: int) -> SentencePairs:
     """Sources of these lengths, and what the algorithm makes of them."""
     pairs = algorithms.generate(world.kind, number, world.seed, shortest=shortest, longest=longest, split=split)
-    return Pairs([pair.source for pair in pairs], [pair.target for pair in pairs], f"world {world.kind} {split}")
+    return SentencePairs([pair.source for pair in pairs], [pair.target for pair in pairs], f"world {world.kind} {split}")
 
 
-def lines_of(gold: list[bilingual.Pair], language: str, name: str) -> Lines:
+def text_lines(gold: list[bilingual.SentencePair], language: str, name: str) -> TextLines:
     """Sentences in one language; in both, each is followed by its translation, and the two are a document."""
     if language != "both":
-        return Lines([pair.source if language == "source" else pair.target for pair in gold], name)
+        return TextLines([pair.source if language == "source" else pair.target for pair in gold], name)
     numbers = [3 * i + side for i in range(len(gold)) for side in (1, 2)]
-    return Lines([text for pair in gold for text in (pair.source, pair.target)], name, numbers)
+    return TextLines([text for pair in gold for text in (pair.source, pair.target)], name, numbers)
 
 
-def glosses(pair: bilingual.Pair) -> list[str]:
+def glosses(pair: bilingual.SentencePair) -> list[str]:
     """The German word that each English word is aligned with, the first if there are several: "the" is der, die, das …"""
     target = pair.target.split()
     found = dict(reversed(pair.alignment))
-    return [target[found[i]].strip(".,").lower() if i in found else NOWHERE for i in range(len(pair.source.split()))]
+    return [target[found[i]].strip(".,").lower() if i in found else UNALIGNED for i in range(len(pair.source.split()))]
 
 
-def questions_of(gold: list[bilingual.Pair], unanswerable: bool, name: str) -> Questions:
+def question_examples(gold: list[bilingual.SentencePair], unanswerable: bool, name: str) -> QuestionExamples:
     """What has become of an English word in the German sentence? Where some are to have no answer, a third of the words are those
     of another sentence, and neither they nor what became of them stand here."""
-    found = Questions([], [], [], name)
-    asked = [asks(pair) for pair in gold]
+    found = QuestionExamples([], [], [], name)
+    asked = [unique_aligned_words(pair) for pair in gold]
     for number, (pair, words) in enumerate(zip(gold, asked)):
         if not words:
             continue
-        word, (start, end) = words[int(rng.mix(number)) % len(words)]
+        word, (start, end) = words[int(rng.hash64(number)) % len(words)]
         others = asked[number - 1] if unanswerable and number % 3 == 0 else []
-        spoken = bare(pair.source) | bare(pair.target)
-        strange = [other for other, (a, b) in others if not ({other} | bare(gold[number - 1].target[a:b])) & spoken]
+        spoken = bare_words(pair.source) | bare_words(pair.target)
+        strange = [other for other, (a, b) in others if not ({other} | bare_words(gold[number - 1].target[a:b])) & spoken]
         found.question.append(strange[0] if strange else word)
         found.context.append(pair.target)
         found.answers.append([] if strange else [(start, end)])
     return found
 
 
-def asks(pair: bilingual.Pair) -> list[tuple[str, tuple[int, int]]]:
+def unique_aligned_words(pair: bilingual.SentencePair) -> list[tuple[str, tuple[int, int]]]:
     """The English words that stand once in a sentence and have become words side by side in German; and where these stand."""
     source, target = [word.strip(".,").lower() for word in pair.source.split()], pair.target.split()
     starts = [0]
@@ -119,5 +119,5 @@ def asks(pair: bilingual.Pair) -> list[tuple[str, tuple[int, int]]]:
     return found
 
 
-def bare(text: str) -> set[str]:
+def bare_words(text: str) -> set[str]:
     return {word.strip(".,").lower() for word in text.split()}

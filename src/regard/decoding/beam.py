@@ -16,13 +16,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.decoding.cuda_graphs import Tapes, laid_out, raised, tapes_of
-from regard.decoding.protocol import Decodes, Hypothesis, begin, best_next, end_of, last_logits, length_penalty
-from regard.tokens.special import FILL, OURS, Marks
+from regard.decoding.cuda_graphs import CudaGraphCache, cuda_graph_cache, flatten_inputs, round_up_limit
+from regard.decoding.protocol import (
+    Decodable,
+    Hypothesis,
+    best_next_tokens,
+    end_token,
+    last_logits,
+    length_penalty,
+    start_decoding,
+)
+from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, PAD, SpecialTokens
 
 
 @dataclass
-class Beams:
+class BeamState:
     """The search of B sentences: N alive and N finished hypotheses each."""
 
     rows: Tensor  # (B,) which sentence of the batch
@@ -47,14 +55,14 @@ class Beams:
         alphas: Sequence[float] | Tensor,
         numbers: Sequence[int] | Tensor,
         longest: int | None = None,
-    ) -> "Beams":
+    ) -> "BeamState":
         B, L, device = len(limits), int(limits.max()) if longest is None else longest, limits.device
         nothing = torch.full((B, beam), -torch.inf, device=device)
         alive = nothing.clone()
         alive[:, 0] = 0  # the empty hypothesis
-        blank = torch.full((B, beam, L), FILL, device=device)
+        blank = torch.full((B, beam, L), PAD, device=device)
         penalties = torch.as_tensor(alphas, dtype=torch.float64 if device.type != "mps" else torch.float32, device=device)
-        return Beams(
+        return BeamState(
             torch.arange(B, device=device),
             limits,
             torch.zeros_like(limits),
@@ -70,16 +78,16 @@ class Beams:
             end,
         )
 
-    def keep(self, which: Tensor) -> "Beams":
+    def keep(self, which: Tensor) -> "BeamState":
         return replace(self, **{part.name: getattr(self, part.name)[which] for part in fields(self) if part.name != "end"})
 
-    def join(self, other: "Beams") -> "Beams":
+    def join(self, other: "BeamState") -> "BeamState":
         """Both, one behind the other; `rows` go on from the last."""
         L = max(self.tokens.size(2), other.tokens.size(2))
 
         def both(name: str) -> Tensor:
             parts = [getattr(beams, name) for beams in (self, other)]
-            return torch.cat([F.pad(part, (0, L - part.size(2)), value=FILL) if part.dim() == 3 else part for part in parts])
+            return torch.cat([F.pad(part, (0, L - part.size(2)), value=PAD) if part.dim() == 3 else part for part in parts])
 
         joined: dict[str, Any] = {part.name: both(part.name) for part in fields(self) if part.name != "end"}
         joined["rows"] = torch.cat([self.rows, other.rows + (int(self.rows.max()) + 1 if len(self.rows) else 0)])
@@ -92,7 +100,7 @@ class Beams:
 
 
 @dataclass(frozen=True)
-class Candidates:
+class BeamCandidates:
     """One step of a search: the 2N best continuations of each of B sentences, best first."""
 
     rows: Tensor  # (B,) which sentence of the batch
@@ -102,16 +110,16 @@ class Candidates:
     kept: Tensor  # (B, N) which of them stay alive, in order
 
 
-Report = Callable[[Candidates], None]
+BeamCallback = Callable[[BeamCandidates], None]
 
 
-class Searching:
+class BeamSearch:
     """Beam searches of one width that go on together, a token each in every step; others may join between steps."""
 
     @torch.inference_mode()
     def __init__(
         self,
-        model: Decodes,
+        model: Decodable,
         inputs: Any,
         limits: Tensor,
         *,
@@ -119,26 +127,26 @@ class Searching:
         alphas: Sequence[float] | Tensor,
         numbers: Sequence[int] | Tensor,
         prefix: Tensor | None = None,
-        marks: Marks = OURS,
+        special_tokens: SpecialTokens = DEFAULT_SPECIAL_TOKENS,
         longest: int | None = None,
     ):
-        self.model, self.beam, self.marks = model, beam, marks
-        last, state = begin(model, inputs, limits, prefix, marks, longest)
+        self.model, self.beam, self.special_tokens = model, beam, special_tokens
+        last, state = start_decoding(model, inputs, limits, prefix, special_tokens, longest)
         logits, state = model.step(last, state)
-        self.beams = Beams.begin(limits, beam, end_of(logits, marks), alphas, numbers, longest)
+        self.beams = BeamState.begin(limits, beam, end_token(logits, special_tokens), alphas, numbers, longest)
         self.state = state.reorder(torch.arange(len(limits), device=limits.device).repeat_interleave(beam))
         self.logits = last_logits(logits).repeat_interleave(beam, dim=0)  # (B·N, V)
 
     @torch.inference_mode()
-    def step(self, *, stop_early: bool = True, report: Report | None = None) -> Tensor:
+    def step(self, *, stop_early: bool = True, on_step: BeamCallback | None = None) -> Tensor:
         """Extend every hypothesis by a token; which sentences are done with that (B,)."""
         ends_now = self.beams.limits == self.beams.steps + 1
-        best = best_next(self.logits, ends_now.repeat_interleave(self.beam), 2 * self.beam, self.marks)
-        self.origin = advance(self.beams, *best, report)
+        best = best_next_tokens(self.logits, ends_now.repeat_interleave(self.beam), 2 * self.beam, self.special_tokens)
+        self.origin = advance_beams(self.beams, *best, on_step)
         return is_done(self.beams, stop_early)
 
     @torch.inference_mode()
-    def go_on(self, going: Tensor) -> None:
+    def advance(self, going: Tensor) -> None:
         """With these sentences alone (B,)."""
         if not going.all():
             which = going.nonzero()[:, 0]
@@ -157,7 +165,7 @@ class Searching:
         self.logits = last_logits(logits)
 
     @torch.inference_mode()
-    def join(self, other: "Searching") -> None:
+    def join(self, other: "BeamSearch") -> None:
         """Both are between `go_on` and the next step."""
         self.state = type(self.state).join([self.state, other.state])
         self.logits, self.beams = torch.cat([self.logits, other.logits]), self.beams.join(other.beams)
@@ -165,7 +173,7 @@ class Searching:
 
 @torch.inference_mode()
 def beam_search(
-    model: Decodes,
+    model: Decodable,
     inputs: Any,
     limits: Tensor,
     *,
@@ -174,34 +182,45 @@ def beam_search(
     number: int = 1,
     stop_early: bool = True,
     prefix: Tensor | None = None,
-    marks: Marks = OURS,
-    report: Report | None = None,
+    special_tokens: SpecialTokens = DEFAULT_SPECIAL_TOKENS,
+    on_step: BeamCallback | None = None,
 ) -> list[list[Hypothesis]]:
     """The `number` best hypotheses of each sentence, best first; of what follows its prefix, where there is one. Each step is
     told to `report`."""
     results: list[list[Hypothesis]] = [[] for _ in limits]
-    tapes = None if report is not None or prefix is not None else tapes_of(model, limits.device)
-    again = None if tapes is None else replayed(tapes, model, inputs, limits, (beam, alpha, number, stop_early, marks))
+    tapes = None if on_step is not None or prefix is not None else cuda_graph_cache(model, limits.device)
+    again = (
+        None
+        if tapes is None
+        else replay_beam_search(tapes, model, inputs, limits, (beam, alpha, number, stop_early, special_tokens))
+    )
     if again is not None:
         return again
-    search = Searching(
-        model, inputs, limits, beam=beam, alphas=[alpha] * len(limits), numbers=[number] * len(limits), prefix=prefix, marks=marks
+    search = BeamSearch(
+        model,
+        inputs,
+        limits,
+        beam=beam,
+        alphas=[alpha] * len(limits),
+        numbers=[number] * len(limits),
+        prefix=prefix,
+        special_tokens=special_tokens,
     )
     while len(search.beams.rows):
-        done = search.step(stop_early=stop_early, report=report)
+        done = search.step(stop_early=stop_early, on_step=on_step)
         if done.any():
-            for row, found in collect(search.beams.keep(done)):
+            for row, found in collect_hypotheses(search.beams.keep(done)):
                 results[row] = found
-        search.go_on(~done)
+        search.advance(~done)
     return results
 
 
-class SearchInPlace:
+class CapturableBeamSearch:
     """A search of which every sentence stays in the batch, which is how it can be recorded."""
 
     def __init__(
         self,
-        model: Decodes,
+        model: Decodable,
         inputs: Any,
         limits: Tensor,
         longest: int,
@@ -209,21 +228,21 @@ class SearchInPlace:
         alpha: float,
         number: int,
         stop_early: bool,
-        marks: Marks,
+        special_tokens: SpecialTokens,
     ):
         self.stop_early, each = stop_early, torch.ones_like(limits)
         self.new = partial(
-            Searching,
+            BeamSearch,
             model,
             inputs,
             limits,
             beam=beam,
             alphas=each.double() * alpha,
             numbers=each * number,
-            marks=marks,
+            special_tokens=special_tokens,
             longest=longest,
         )
-        self.after: list[Beams] = []
+        self.after: list[BeamState] = []
 
     def begin(self) -> None:
         self.search = self.new()
@@ -236,26 +255,28 @@ class SearchInPlace:
         return [done.all()]
 
 
-def replayed(tapes: Tapes, model: Decodes, inputs: Any, limits: Tensor, settings: tuple) -> list[list[Hypothesis]] | None:
+def replay_beam_search(
+    tapes: CudaGraphCache, model: Decodable, inputs: Any, limits: Tensor, settings: tuple
+) -> list[list[Hypothesis]] | None:
     """The best of each sentence by a recorded search, where there is one."""
-    (parts, together), longest = laid_out(inputs), raised(limits)
+    (parts, together), longest = flatten_inputs(inputs), round_up_limit(limits)
     tape = tapes.find(
         longest,
         settings,
         [*parts, limits],
-        lambda places: SearchInPlace(proxy(model), together(places[:-1]), places[-1], longest, *settings),
+        lambda places: CapturableBeamSearch(proxy(model), together(places[:-1]), places[-1], longest, *settings),
     )
     if tape is None:
         return None
-    after = iter(cast(SearchInPlace, tape.search).after)
+    after = iter(cast(CapturableBeamSearch, tape.search).after)
     for (all_done,) in tape.play([*parts, limits], longest):
         last = next(after)
         if all_done:
             break
-    return [found for _, found in collect(last)]
+    return [found for _, found in collect_hypotheses(last)]
 
 
-def advance(beams: Beams, log_p: Tensor, tokens: Tensor, report: Report | None = None) -> Tensor:
+def advance_beams(beams: BeamState, log_p: Tensor, tokens: Tensor, on_step: BeamCallback | None = None) -> Tensor:
     """Extend every alive hypothesis by one of its 2N best tokens (B·N, 2N); returns which hypothesis each new one goes on from
     (B, N)."""
     B, N = beams.alive.shape
@@ -266,33 +287,33 @@ def advance(beams: Beams, log_p: Tensor, tokens: Tensor, report: Report | None =
     ends = token == beams.end
     sentence, place = torch.arange(B, device=flat.device)[:, None], torch.arange(N, device=flat.device)
     begun = beams.steps[:, None] > 0
-    put(beams.ways, beams.steps, torch.where(begun, sentence * N + place, sentence))  # the first reads each sentence once
+    scatter_at(beams.ways, beams.steps, torch.where(begun, sentence * N + place, sentence))  # the first reads each sentence once
 
     ending = torch.where(ends, best, -torch.inf)[:, :N]
-    finish(beams, ending, origin[:, :N])
+    update_finished(beams, ending, origin[:, :N])
 
     beams.alive, chosen = torch.where(ends, -torch.inf, best).topk(N, dim=1)
-    if report is not None:
-        report(Candidates(beams.rows, origin, token, best, chosen))
+    if on_step is not None:
+        on_step(BeamCandidates(beams.rows, origin, token, best, chosen))
     origin, token = origin.gather(1, chosen), token.gather(1, chosen)
-    beams.tokens, beams.ways = take(beams.tokens, origin), take(beams.ways, origin)
-    put(beams.tokens, beams.steps, torch.where(beams.alive > -torch.inf, token, FILL))
+    beams.tokens, beams.ways = gather_hypothesis_rows(beams.tokens, origin), gather_hypothesis_rows(beams.ways, origin)
+    scatter_at(beams.tokens, beams.steps, torch.where(beams.alive > -torch.inf, token, PAD))
     beams.steps = beams.steps + 1
     return origin
 
 
-def finish(beams: Beams, ending: Tensor, origin: Tensor) -> None:
+def update_finished(beams: BeamState, ending: Tensor, origin: Tensor) -> None:
     """Let newly ended hypotheses (B, N), with what they go on from, compete with the finished ones."""
-    tokens, ways = take(beams.tokens, origin), take(beams.ways, origin)
-    put(tokens, beams.steps, torch.full_like(origin, beams.end))
+    tokens, ways = gather_hypothesis_rows(beams.tokens, origin), gather_hypothesis_rows(beams.ways, origin)
+    scatter_at(tokens, beams.steps, torch.full_like(origin, beams.end))
     scores = torch.cat([beams.finished, beams.penalized(ending, beams.steps + 1)], dim=1)
     beams.finished, chosen = scores.topk(beams.finished.size(1), dim=1)
     beams.finished_log_p = torch.cat([beams.finished_log_p, ending], dim=1).gather(1, chosen)
-    beams.finished_tokens = take(torch.cat([beams.finished_tokens, tokens], dim=1), chosen)
-    beams.finished_ways = take(torch.cat([beams.finished_ways, ways], dim=1), chosen)
+    beams.finished_tokens = gather_hypothesis_rows(torch.cat([beams.finished_tokens, tokens], dim=1), chosen)
+    beams.finished_ways = gather_hypothesis_rows(torch.cat([beams.finished_ways, ways], dim=1), chosen)
 
 
-def is_done(beams: Beams, stop_early: bool = True) -> Tensor:
+def is_done(beams: BeamState, stop_early: bool = True) -> Tensor:
     """(B,) whether the best of each sentence are settled."""
     at_limit = beams.limits <= beams.steps
     if not stop_early:
@@ -302,7 +323,7 @@ def is_done(beams: Beams, stop_early: bool = True) -> Tensor:
     return at_limit | (beams.finished.gather(1, beams.numbers[:, None] - 1)[:, 0] >= most)
 
 
-def collect(beams: Beams) -> list[tuple[int, list[Hypothesis]]]:
+def collect_hypotheses(beams: BeamState) -> list[tuple[int, list[Hypothesis]]]:
     """The row of each sentence, and its best."""
     finished = zip(
         beams.rows.tolist(),
@@ -325,10 +346,10 @@ def collect(beams: Beams) -> list[tuple[int, list[Hypothesis]]]:
     ]
 
 
-def put(rows: Tensor, at: Tensor, values: Tensor) -> None:
+def scatter_at(rows: Tensor, at: Tensor, values: Tensor) -> None:
     """Write values (B, N) at a place of each sentence (B,) of rows (B, N, L)."""
     rows.scatter_(2, at[:, None, None].expand(*values.shape, 1), values[..., None])
 
 
-def take(tokens: Tensor, which: Tensor) -> Tensor:
+def gather_hypothesis_rows(tokens: Tensor, which: Tensor) -> Tensor:
     return tokens.gather(1, which[..., None].expand(-1, -1, tokens.size(-1)))  # (B, N, L), (B, M) -> (B, M, L)

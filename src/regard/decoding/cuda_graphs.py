@@ -16,19 +16,19 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-FIRST = 2
+WARMUP_RUNS = 2
 """Times that a shape runs as ever."""
-MOST = 32
+MAX_SHAPES = 32
 """Shapes of a model that are recorded; each keeps its caches."""
-MOST_STEPS = 512
+MAX_STEPS = 512
 """Of a search that is recorded: every step is a graph of its own, and longer ones run as ever."""
-LONGER = 16
+LIMIT_MULTIPLE = 16
 """The longest limit is raised to a multiple of this, so that shapes come again; sentences keep to their own."""
-BEHIND = 3
+HOST_LAG = 3
 """Steps that the device is ahead of what the host has read."""
 
 
-class InPlace(Protocol):
+class CapturableSearch(Protocol):
     """A search whose tensors keep their shapes, and which never waits for the device."""
 
     def begin(self) -> None: ...
@@ -36,10 +36,10 @@ class InPlace(Protocol):
         """What the host is told."""
 
 
-class Tape:
+class CudaGraphSearch:
     """One search, from its beginning to the last step that was ever needed."""
 
-    def __init__(self, search: InPlace, places: Sequence[Tensor]):
+    def __init__(self, search: CapturableSearch, places: Sequence[Tensor]):
         self.search, self.places = search, places
         self.pool = torch.cuda.graph_pool_handle()
         self.begun = self.record(search.begin)
@@ -82,9 +82,9 @@ class Tape:
                 here.copy_(part, non_blocking=True)
             done.append(torch.cuda.Event())
             done[-1].record()
-            if number >= BEHIND:
-                yield self.heard(number - BEHIND, done)
-        for number in range(max(0, most - BEHIND), most):
+            if number >= HOST_LAG:
+                yield self.heard(number - HOST_LAG, done)
+        for number in range(max(0, most - HOST_LAG), most):
             yield self.heard(number, done)
 
     def heard(self, number: int, done: Sequence[torch.cuda.Event]) -> list[Tensor]:
@@ -92,28 +92,30 @@ class Tape:
         return [here for _, here in self.told[number]]
 
 
-class Tapes:
+class CudaGraphCache:
     """Those of one model, whose weights lie where they lay."""
 
     def __init__(self, weights: tuple[int, ...] = ()):
         self.weights = weights
         self.met: Counter[Any] = Counter()
-        self.tapes: dict[Any, Tape] = {}
+        self.tapes: dict[Any, CudaGraphSearch] = {}
 
-    def find(self, longest: int, kind: Any, given: Sequence[Tensor], build: Callable[[Sequence[Tensor]], InPlace]) -> Tape | None:
+    def find(
+        self, longest: int, kind: Any, given: Sequence[Tensor], build: Callable[[Sequence[Tensor]], CapturableSearch]
+    ) -> CudaGraphSearch | None:
         """The tape of a kind of search over tensors of these shapes, of at most so many steps; none where it is not recorded, or
         not yet, or where one is still being read. What is built must not keep the model: it would be kept for ever."""
         key = (longest, kind, tuple((tuple(part.shape), part.dtype) for part in given))
         if key not in self.tapes:
             self.met[key] += 1
-            if self.met[key] <= FIRST or len(self.tapes) >= MOST or longest > MOST_STEPS:
+            if self.met[key] <= WARMUP_RUNS or len(self.tapes) >= MAX_SHAPES or longest > MAX_STEPS:
                 return None
             places = [part.clone() for part in given]
-            self.tapes[key] = Tape(build(places), places)
+            self.tapes[key] = CudaGraphSearch(build(places), places)
         return None if self.tapes[key].playing else self.tapes[key]
 
 
-def laid_out(inputs: Any) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], Any]]:
+def flatten_inputs(inputs: Any) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], Any]]:
     """The tensors of what a model reads, and how others are put together likewise."""
     if inputs is None:
         return [], lambda parts: None
@@ -121,20 +123,20 @@ def laid_out(inputs: Any) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], An
     return parts, lambda parts: tree_unflatten(parts, form)
 
 
-def raised(limits: Tensor) -> int:
-    return -(-int(limits.max()) // LONGER) * LONGER
+def round_up_limit(limits: Tensor) -> int:
+    return -(-int(limits.max()) // LIMIT_MULTIPLE) * LIMIT_MULTIPLE
 
 
-TAPES: WeakKeyDictionary[nn.Module, Tapes] = WeakKeyDictionary()
+CUDA_GRAPH_CACHES: WeakKeyDictionary[nn.Module, CudaGraphCache] = WeakKeyDictionary()
 
 
-def tapes_of(model: Any, device: torch.device) -> Tapes | None:
+def cuda_graph_cache(model: Any, device: torch.device) -> CudaGraphCache | None:
     """Where a model's searches can be recorded: on a GPU, if it says that it can be and nobody watches."""
-    if device.type != "cuda" or not getattr(model, "recordable", False) or model.training:
+    if device.type != "cuda" or not getattr(model, "supports_cuda_graphs", False) or model.training:
         return None
     if any(part._forward_hooks or part._forward_pre_hooks for part in model.modules()) or torch.is_autocast_enabled("cuda"):
         return None
     weights = tuple(weight.data_ptr() for weight in chain(model.parameters(), model.buffers()))
-    if model not in TAPES or TAPES[model].weights != weights:
-        TAPES[model] = Tapes(weights)
-    return TAPES[model]
+    if model not in CUDA_GRAPH_CACHES or CUDA_GRAPH_CACHES[model].weights != weights:
+        CUDA_GRAPH_CACHES[model] = CudaGraphCache(weights)
+    return CUDA_GRAPH_CACHES[model]

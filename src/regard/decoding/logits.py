@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 
-def penalize_repeats(logits: Tensor, written: Tensor, penalty: float) -> Tensor:
+def apply_repetition_penalty(logits: Tensor, written: Tensor, penalty: float) -> Tensor:
     """Make tokens (rows, V) that are already written (rows, L; -1 is none) less likely, each once: a positive logit is divided by
     the penalty (Keskar et al. 2019, sec. 4.1). A negative one, where that would help it, is multiplied, as transformers does."""
     V = logits.size(-1)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from regard import rng
-from regard.decoding.protocol import largest
+from regard.decoding.protocol import fast_topk
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,19 +23,19 @@ class Sampler:
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
-    numbers: np.ndarray | None = None
+    sequence_ids: np.ndarray | None = None
 
     def __call__(self, log_p: Tensor, rows: Tensor, step: int) -> Tensor:
         return self.pick(log_p, torch.from_numpy(self.keys(rows.cpu().numpy(), step)).to(log_p.device))
 
     def keys(self, rows: np.ndarray, step: int | np.ndarray) -> np.ndarray:
         """What a row draws by in a step: any 64 bits."""
-        return rng.mix(self.seed, rows if self.numbers is None else self.numbers[rows], step).view(np.int64)
+        return rng.hash64(self.seed, rows if self.sequence_ids is None else self.sequence_ids[rows], step).view(np.int64)
 
     def pick(self, log_p: Tensor, keys: Tensor) -> Tensor:
         """Of log p (rows, V) and the key of each row (rows,): tokens (rows,)."""
         log_p, tokens = self.candidates(log_p / self.temperature)
-        first = (log_p - times(keys, tokens, log_p.dtype).log()).argmax(-1, keepdim=True)
+        first = (log_p - exponential_times(keys, tokens, log_p.dtype).log()).argmax(-1, keepdim=True)
         return tokens.expand(log_p.shape).gather(-1, first)[:, 0]
 
     def candidates(self, log_p: Tensor) -> tuple[Tensor, Tensor]:
@@ -43,7 +43,7 @@ class Sampler:
         V = log_p.shape[-1]
         if not 0 < self.top_k < V and self.top_p == 1:
             return log_p, torch.arange(V, device=log_p.device)[None]
-        log_p, tokens = largest(log_p, min(self.top_k or V, V))
+        log_p, tokens = fast_topk(log_p, min(self.top_k or V, V))
         if self.top_p < 1:
             p = log_p.softmax(-1)
             beyond = p.cumsum(-1) - p >= self.top_p  # the smallest set that reaches top_p,
@@ -52,19 +52,19 @@ class Sampler:
         return log_p, tokens
 
 
-def times(keys: Tensor, tokens: Tensor, dtype: torch.dtype) -> Tensor:
+def exponential_times(keys: Tensor, tokens: Tensor, dtype: torch.dtype) -> Tensor:
     """Exponential times (rows, C) of keys (rows,) and tokens (rows or 1, C): one round of splitmix64, as in `rng.mix`."""
-    state = (keys[:, None] ^ tokens) + signed(0x9E3779B97F4A7C15)
-    state = (state ^ shifted(state, 30)) * signed(0xBF58476D1CE4E5B9)
-    state = (state ^ shifted(state, 27)) * signed(0x94D049BB133111EB)
-    uniform = shifted(state ^ shifted(state, 31), 11).to(dtype).clamp(min=0.5) * 2.0**-53
+    state = (keys[:, None] ^ tokens) + to_signed64(0x9E3779B97F4A7C15)
+    state = (state ^ logical_shift_right(state, 30)) * to_signed64(0xBF58476D1CE4E5B9)
+    state = (state ^ logical_shift_right(state, 27)) * to_signed64(0x94D049BB133111EB)
+    uniform = logical_shift_right(state ^ logical_shift_right(state, 31), 11).to(dtype).clamp(min=0.5) * 2.0**-53
     return -torch.log1p(-uniform.clamp(max=1 - torch.finfo(dtype).eps / 2))
 
 
-def signed(number: int) -> int:
+def to_signed64(number: int) -> int:
     return number - (1 << 64)
 
 
-def shifted(state: Tensor, by: int) -> Tensor:
+def logical_shift_right(state: Tensor, by: int) -> Tensor:
     """To the right, zeros following."""
     return (state >> by) & ((1 << (64 - by)) - 1)

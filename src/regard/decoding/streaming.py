@@ -8,21 +8,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.decoding.greedy import Choose, Process, Step, greedy
-from regard.decoding.logits import penalize_repeats
+from regard.decoding.greedy import ChooseToken, DecodingStep, LogitsProcessor, greedy
+from regard.decoding.logits import apply_repetition_penalty
 from regard.decoding.sampling import Sampler
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.tokens.detokenizer import Detokenizer
 from regard.tokens.tokenizer import Tokenizer
 
-COLDEST = 1e-6
-STRONGEST = 1000
-LONGEST = 10**9
-UNDRAWN = "says what to draw from, and nothing is drawn without a temperature; add one, such as 1"
+MIN_TEMPERATURE = 1e-6
+MAX_REPETITION_PENALTY = 1000
+MAX_MAX_TOKENS = 10**9
+NEEDS_TEMPERATURE = "says what to draw from, and nothing is drawn without a temperature; add one, such as 1"
 
 
 @dataclass(frozen=True)
-class Manner:
+class SamplingParams:
     """The settings of writing, checked."""
 
     max_tokens: int = 100
@@ -37,20 +37,20 @@ class Manner:
 
     def __post_init__(self) -> None:
         for name, holds, should in [
-            ("max_tokens", 1 <= self.max_tokens <= LONGEST, f"should be at least 1 and at most {LONGEST}"),
+            ("max_tokens", 1 <= self.max_tokens <= MAX_MAX_TOKENS, f"should be at least 1 and at most {MAX_MAX_TOKENS}"),
             (
                 "temperature",
-                self.temperature is None or COLDEST <= self.temperature < math.inf,
-                f"should be finite and at least {COLDEST:f}; without one, the likeliest token is taken each time",
+                self.temperature is None or MIN_TEMPERATURE <= self.temperature < math.inf,
+                f"should be finite and at least {MIN_TEMPERATURE:f}; without one, the likeliest token is taken each time",
             ),
             ("top_k", self.top_k >= 0, "should be at least 0, which is all tokens"),
             ("top_p", 0 < self.top_p <= 1, "should be more than 0 and at most 1, which is all tokens"),
-            ("top_k", self.temperature is not None or self.top_k == 0, UNDRAWN),
-            ("top_p", self.temperature is not None or self.top_p == 1, UNDRAWN),
+            ("top_k", self.temperature is not None or self.top_k == 0, NEEDS_TEMPERATURE),
+            ("top_p", self.temperature is not None or self.top_p == 1, NEEDS_TEMPERATURE),
             (
                 "repetition_penalty",
-                1 / STRONGEST <= self.repetition_penalty <= STRONGEST,
-                f"should be from {1 / STRONGEST} to {STRONGEST}; 1 is none",
+                1 / MAX_REPETITION_PENALTY <= self.repetition_penalty <= MAX_REPETITION_PENALTY,
+                f"should be from {1 / MAX_REPETITION_PENALTY} to {MAX_REPETITION_PENALTY}; 1 is none",
             ),
             ("number", self.number >= 1, "should be at least 1"),
             (
@@ -61,27 +61,27 @@ class Manner:
             ("seed", -(2**63) <= self.seed < 2**63, "should have at most 18 digits"),
         ]:
             if not holds:
-                raise Mistake(f"{name} = {getattr(self, name)}: {should}")
+                raise UserError(f"{name} = {getattr(self, name)}: {should}")
         if not all(self.stops):
-            raise Mistake("stop = '': an empty text is everywhere; leave it out, or say what should end the text")
+            raise UserError("stop = '': an empty text is everywhere; leave it out, or say what should end the text")
 
     @property
     def stops(self) -> tuple[str, ...]:
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
-    def choose(self, numbers: np.ndarray) -> Choose:
+    def choose(self, numbers: np.ndarray) -> ChooseToken:
         if self.temperature is None:
             return greedy
-        return Sampler(seed=self.seed, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, numbers=numbers)
+        return Sampler(seed=self.seed, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, sequence_ids=numbers)
 
-    def process(self) -> Process | None:
+    def process(self) -> LogitsProcessor | None:
         return None if self.repetition_penalty == 1 else self.penalize
 
     def penalize(self, logits: Tensor, written: Tensor) -> Tensor:
-        return penalize_repeats(logits, written, self.repetition_penalty)
+        return apply_repetition_penalty(logits, written, self.repetition_penalty)
 
 
-class Writer:
+class TextStreamer:
     """One text while its tokens come. White space at its end is kept back, as decoding leaves it out, and so is whatever may be
     the beginning of a stop string."""
 
@@ -91,7 +91,7 @@ class Writer:
         self.prompt = self.detokenizer.prompt.lstrip()
         self.tokens: list[int] = []
         self.log_probability = 0.0
-        self.written, self.held = "", ""
+        self.written, self.pending = "", ""
         self.ended = False
 
     def add(self, token: int) -> str:
@@ -104,27 +104,31 @@ class Writer:
         return self.say(self.detokenizer.rest(), more=False)
 
     def say(self, text: str, more: bool) -> str:
-        self.held += text
+        self.pending += text
         if not self.prompt + self.written:
-            self.held = self.held.lstrip()
-        found = min((place for stop in self.stops if (place := self.held.find(stop)) >= 0), default=None)
-        begun = min((beginning(self.held, stop) for stop in self.stops), default=len(self.held)) if more else len(self.held)
+            self.pending = self.pending.lstrip()
+        found = min((place for stop in self.stops if (place := self.pending.find(stop)) >= 0), default=None)
+        begun = (
+            min((partial_stop_start(self.pending, stop) for stop in self.stops), default=len(self.pending))
+            if more
+            else len(self.pending)
+        )
         if found is not None and found <= begun:  # else one that began earlier may still turn out to be the first
             self.ended, size = True, found
         else:
-            self.ended, size = not more, len(self.held[:begun].rstrip())
-        piece, self.held = self.held[:size], self.held[size:]
+            self.ended, size = not more, len(self.pending[:begun].rstrip())
+        piece, self.pending = self.pending[:size], self.pending[size:]
         self.written += piece
         return piece
 
 
-def beginning(text: str, stop: str) -> int:
+def partial_stop_start(text: str, stop: str) -> int:
     """Where the end of a text may be the beginning of a stop string; its length where nowhere."""
     sizes = range(min(len(text), len(stop) - 1), 0, -1)
     return len(text) - next((size for size in sizes if text.endswith(stop[:size])), 0)
 
 
-def write(steps: Iterator[Step], writers: Sequence[Writer]) -> Generator[str]:
+def stream_texts(steps: Iterator[DecodingStep], writers: Sequence[TextStreamer]) -> Generator[str]:
     """Write all texts at once, each piece as it comes; a text that has found its end is not computed any further."""
     for step in steps:
         for place, (row, token, log_p, going) in enumerate(step.each()):
@@ -132,12 +136,12 @@ def write(steps: Iterator[Step], writers: Sequence[Writer]) -> Generator[str]:
             writer.log_probability += log_p
             piece = writer.add(token) if going else writer.end()
             if going and writer.ended:
-                step.going[place] = False
+                step.active[place] = False
             if piece:
                 yield piece
 
 
-def prefix_of(writers: Sequence[Writer], device: torch.device) -> Tensor:
+def pad_prompts(writers: Sequence[TextStreamer], device: torch.device) -> Tensor:
     """What the texts begin with (B, P), short ones filled with -1 on the left."""
     prefix = torch.full((len(writers), max(len(writer.ids) for writer in writers)), -1, device=device)
     for row, writer in zip(prefix, writers):

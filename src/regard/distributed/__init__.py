@@ -4,32 +4,43 @@ Everything may import this; it imports nothing of ours but errors. With one proc
 even imported.
 """
 
-from regard.distributed.collectives import filled, gathered, highest, one_by_one, share, told, told_each, total, turn, wait
-from regard.distributed.failure import end, say, tell_cause
-from regard.distributed.interrupts import breakable
-from regard.distributed.process_group import join, leave
-from regard.distributed.rank import count, first, local_rank, rank, restarted
+from regard.distributed.collectives import (
+    all_gather,
+    all_reduce_max,
+    all_reduce_sum,
+    barrier,
+    broadcast,
+    broadcast_each,
+    local_first,
+    merge_shards,
+    one_local_rank_at_a_time,
+    shard,
+)
+from regard.distributed.failure import exit_process, report_exception, report_failure
+from regard.distributed.interrupts import interruptible
+from regard.distributed.process_group import destroy_process_group, init_process_group
+from regard.distributed.rank import is_main, is_restarted, local_rank, rank, world_size
 
 __all__ = [
-    "breakable",
-    "count",
-    "end",
-    "filled",
-    "first",
-    "gathered",
-    "highest",
-    "join",
-    "leave",
+    "all_gather",
+    "all_reduce_max",
+    "all_reduce_sum",
+    "barrier",
+    "broadcast",
+    "broadcast_each",
+    "destroy_process_group",
+    "exit_process",
+    "init_process_group",
+    "interruptible",
+    "is_main",
+    "is_restarted",
+    "local_first",
     "local_rank",
-    "one_by_one",
+    "merge_shards",
+    "one_local_rank_at_a_time",
     "rank",
-    "restarted",
-    "say",
-    "share",
-    "tell_cause",
-    "told",
-    "told_each",
-    "total",
-    "turn",
-    "wait",
+    "report_exception",
+    "report_failure",
+    "shard",
+    "world_size",
 ]

@@ -8,10 +8,10 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, NoReturn
 
-from regard.distributed.rank import count, rank
+from regard.distributed.rank import rank, world_size
 
 
-def open_store(patience: timedelta = timedelta(seconds=5)) -> Any:
+def connect_store(patience: timedelta = timedelta(seconds=5)) -> Any:
     """torchrun's store, of this attempt; None while there is none."""
     import torch.distributed as dist
 
@@ -24,10 +24,10 @@ def open_store(patience: timedelta = timedelta(seconds=5)) -> Any:
         return None
 
 
-def say(cause: str, store: Any = None) -> bool:
+def report_failure(cause: str, store: Any = None) -> bool:
     """Print why the job failed, unless another process has. One that knows the cause says so before its connections close, and
     only then can others notice that it is gone."""
-    store = store or open_store()
+    store = store or connect_store()
     try:
         if store is not None and store.add("cause", 1) > 1:
             return False
@@ -37,23 +37,23 @@ def say(cause: str, store: Any = None) -> bool:
     return True
 
 
-def tell_cause(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def report_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """What an exception that nobody caught says, in the place of Python's traceback on every process."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's, which has seen the first one go
     lines = str(error).strip().splitlines() or [""]
     if issubclass(kind, KeyboardInterrupt):
-        end(130)
-    elif is_aftershock(error):
-        say(
+        exit_process(130)
+    elif is_secondary_failure(error):
+        report_failure(
             f"rank {rank()} lost another one in the middle of its work, which was killed, or its machine is gone; "
             "torchrun names it below"
         )
-    elif say(f"rank {rank()} failed: {kind.__name__}: {lines[0]}"):
+    elif report_failure(f"rank {rank()} failed: {kind.__name__}: {lines[0]}"):
         traceback.print_exception(kind, error, trace, file=sys.__stderr__)
-    end(1)
+    exit_process(1)
 
 
-def is_aftershock(error: BaseException) -> bool:
+def is_secondary_failure(error: BaseException) -> bool:
     """Whether a process fails because another one did."""
     import torch.distributed as dist
 
@@ -62,10 +62,10 @@ def is_aftershock(error: BaseException) -> bool:
     )
 
 
-def end(status: str | int | None) -> NoReturn:
+def exit_process(status: str | int | None) -> NoReturn:
     """Leave. One of several at once: where the job failed the others may never answer, and where it did not, torch's threads may
     still abort the process while Python takes it apart."""
-    if count() > 1 and not isinstance(status, str):
+    if world_size() > 1 and not isinstance(status, str):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status or 0)

@@ -6,35 +6,35 @@ import os
 import threading
 import time
 
-from regard.distributed.failure import open_store, say
-from regard.distributed.rank import count, rank
+from regard.distributed.failure import connect_store, report_failure
+from regard.distributed.rank import rank, world_size
 
-BEAT = 2.0
+HEARTBEAT_SECONDS = 2.0
 """Seconds between two signs of life."""
-SILENCE = 20.0
+HEARTBEAT_TIMEOUT = 20.0
 """Seconds without one after which a process counts as frozen; REGARD_RANK_TIMEOUT says otherwise. torchrun takes 30 more to end
 a frozen one."""
 
 
-class Watch(threading.Thread):
+class HeartbeatMonitor(threading.Thread):
     """Signs of life; ends the process when the next one gives none."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True, name="regard-watch")
         self.begun, self.over = threading.Event(), threading.Event()
-        self.silence = float(os.environ.get("REGARD_RANK_TIMEOUT") or SILENCE)
+        self.silence = float(os.environ.get("REGARD_RANK_TIMEOUT") or HEARTBEAT_TIMEOUT)
 
     def end(self) -> None:
         self.over.set()
-        self.join(2 * BEAT)
+        self.join(2 * HEARTBEAT_SECONDS)
 
     def run(self) -> None:
-        store = open_store()
-        while store is None and not self.over.wait(BEAT / 4):
-            store = open_store()
-        mine, next_one = rank(), (rank() + 1) % count()
+        store = connect_store()
+        while store is None and not self.over.wait(HEARTBEAT_SECONDS / 4):
+            store = connect_store()
+        mine, next_one = rank(), (rank() + 1) % world_size()
         last, since = 0, 0.0
-        while store is not None and not (self.begun.is_set() and self.over.wait(BEAT)):
+        while store is not None and not (self.begun.is_set() and self.over.wait(HEARTBEAT_SECONDS)):
             try:
                 store.add(f"alive {mine}", 1)
                 self.begun.set()
@@ -45,7 +45,7 @@ class Watch(threading.Thread):
             if heard != last or not heard or gone:
                 last, since = heard, time.monotonic()
             elif time.monotonic() - since > self.silence:
-                say(
+                report_failure(
                     f"rank {next_one} has given no sign of life for {self.silence:.0f} s: it is frozen, or its machine is gone; "
                     "all stop",
                     store,

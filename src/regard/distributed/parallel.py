@@ -15,21 +15,21 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from regard import distributed
-from regard.errors import Mistake
+from regard.errors import UserError
 
 if TYPE_CHECKING:
     from regard.recipe import Training
 
 
-class Spread:
+class Parallelism:
     """A model over all ranks; with one there is nothing to spread. `run` is what is called in the model's place."""
 
     def __init__(self, model: nn.Module, settings: "Training"):
-        self.model, self.kind = model, kind_of(settings)
+        self.model, self.kind = model, resolve_parallel(settings)
         self.alone: list[nn.Parameter] = []  # what FSDP cannot shard: single numbers
         if self.kind == "fsdp":
-            self.empty = without_memory(model)
-            self.alone = shard(model)
+            self.empty = to_meta_parameters(model)
+            self.alone = apply_fsdp(model)
         self.run: Any = model
         self.begun = self.kind != "ddp"
 
@@ -43,7 +43,7 @@ class Spread:
         trial(self.run)
         idle = any(p.requires_grad and p.grad is None for p in self.model.parameters())
         self.model.zero_grad()
-        self.run = Parallel(self.run, broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=idle)
+        self.run = TransparentDDP(self.run, broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=idle)
         trial(self.run)
         self.model.zero_grad()
         self.begun = True
@@ -59,7 +59,7 @@ class Spread:
             for p in self.alone:
                 if p.grad is not None:
                     dist.all_reduce(p.grad)
-                    p.grad /= distributed.count()
+                    p.grad /= distributed.world_size()
 
     def level(self, statistics: Iterable[Tensor]) -> None:
         """What is counted while training, as a batch norm does, is that of the first rank's share."""
@@ -79,7 +79,7 @@ class Spread:
         return copied.requires_grad_(False)
 
 
-class Parallel(nn.parallel.DistributedDataParallel):
+class TransparentDDP(nn.parallel.DistributedDataParallel):
     """DDP, through which the model's own methods are still found."""
 
     def __getattr__(self, name: str) -> Any:
@@ -91,24 +91,24 @@ class Parallel(nn.parallel.DistributedDataParallel):
             return getattr(self.module, name)
 
 
-def kind_of(settings: "Training") -> str:
+def resolve_parallel(settings: "Training") -> str:
     """How a recipe is trained by as many processes as there are."""
-    if distributed.count() == 1:
+    if distributed.world_size() == 1:
         return "none"
     if settings.parallel == "none":
-        raise Mistake(
-            f"train.parallel = 'none', but torchrun started {distributed.count()} processes; "
+        raise UserError(
+            f"train.parallel = 'none', but torchrun started {distributed.world_size()} processes; "
             "set train.parallel = 'ddp' or 'fsdp', or leave out torchrun"
         )
     if settings.parallel == "fsdp" and settings.optimizer.kind == "muon":
-        raise Mistake(
+        raise UserError(
             "train.optimizer.kind = 'muon' works on whole matrices, which train.parallel = 'fsdp' has nowhere; "
             "use adamw, or train.parallel = 'ddp'"
         )
     return "ddp" if settings.parallel == "auto" else settings.parallel
 
 
-def shard(model: nn.Module) -> list[nn.Parameter]:
+def apply_fsdp(model: nn.Module) -> list[nn.Parameter]:
     """Every block of a stack by itself, and what is left together; the parameters that stay whole. Blocks that share their
     weights (Universal Transformer) are left together too."""
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
@@ -122,13 +122,13 @@ def shard(model: nn.Module) -> list[nn.Parameter]:
             if sum(map(len, own)) == len(set().union(*own)):
                 for block in blocks:
                     fully_shard(block, ignored_params=set(alone) & set(block.parameters()) or None)
-                    if hasattr(block, "look_at"):  # keys and values of a source are made before the block is called
-                        register_fsdp_forward_method(block, "look_at")
+                    if hasattr(block, "project_source"):  # keys and values of a source are made before the block is called
+                        register_fsdp_forward_method(block, "project_source")
     fully_shard(model, ignored_params=set(alone) or None)
     return alone
 
 
-def without_memory(model: nn.Module) -> nn.Module:
+def to_meta_parameters(model: nn.Module) -> nn.Module:
     """A copy whose parameters have only shapes; its buffers are the same."""
     kept = {id(buffer): buffer for buffer in model.buffers()}
     return copy.deepcopy(
@@ -141,12 +141,12 @@ def is_sharded(x: Tensor) -> bool:
     return hasattr(x, "to_local")
 
 
-def local(x: Tensor) -> Tensor:
+def to_local(x: Tensor) -> Tensor:
     """This rank's rows, in the same memory."""
     return x.to_local() if is_sharded(x) else x  # type: ignore[attr-defined]
 
 
-def laid_out(whole: Tensor, like: Tensor) -> Tensor:
+def shard_like(whole: Tensor, like: Tensor) -> Tensor:
     """A whole tensor sharded as another is; nothing is sent, each rank has it and takes its rows."""
     if not is_sharded(like) or not whole.dim():
         return whole.to(like.device)
@@ -154,13 +154,13 @@ def laid_out(whole: Tensor, like: Tensor) -> Tensor:
 
     return distribute_tensor(
         whole.to(like.device),
-        like.device_mesh,
+        like.device_mesh,  # type: ignore[attr-defined]
         like.placements,  # type: ignore[attr-defined]
         src_data_rank=None,
     )
 
 
-def clip_norm(parameters: Iterable[nn.Parameter], most: float) -> Tensor:
+def clip_grad_norm(parameters: Iterable[nn.Parameter], most: float) -> Tensor:
     """The norm of the whole gradient; where it is above `most`, the gradient is made as long."""
     learned = [p for p in parameters if p.grad is not None]
     sharded = [p for p in learned if is_sharded(p)]

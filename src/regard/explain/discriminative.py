@@ -16,22 +16,22 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from regard.explain.faithfulness import LOT, SHARES, by_lot, first, spearman
-from regard.explain.methods import explain
-from regard.explain.target import Target
+from regard.explain.faithfulness import RANDOM_BASELINE, TOP_PERCENTS, random_rankings, spearman, top_features
+from regard.explain.methods import attribute
+from regard.explain.target import AttributionTarget
 from regard.scoring.score import SEED
 
 
-def lead_lost(target: Target, other: Target, values: list[Tensor]) -> list[float]:
+def margin_lost(target: AttributionTarget, other: AttributionTarget, values: list[Tensor]) -> list[float]:
     """How much of the one answer's lead over the other is lost without the first of each ranking, the mean over k%."""
-    hidden = torch.stack([first(ranking, share) for ranking in values for share in SHARES])  # (M · K, N)
+    hidden = torch.stack([top_features(ranking, share) for ranking in values for share in TOP_PERCENTS])  # (M · K, N)
     hidden = torch.cat([torch.zeros_like(hidden[:1]), hidden])
     lead = target.without(hidden) - other.without(hidden)
-    return (lead[0] - lead[1:]).view(len(values), len(SHARES)).mean(1).tolist()
+    return (lead[0] - lead[1:]).view(len(values), len(TOP_PERCENTS)).mean(1).tolist()
 
 
-def tell_apart(
-    target: Target,
+def class_discrimination(
+    target: AttributionTarget,
     answer: int,
     values: Mapping[str, Tensor],
     others: Mapping[str, Tensor],
@@ -42,9 +42,9 @@ def tell_apart(
     """Every figure of every method that explains both an answer (`values`) and another one (`others`)."""
     other = replace(target, answer=answer)
     names = [name for name in values if name in others]
-    lots = by_lot(len(target.places), seed)
-    lost = lead_lost(target, other, [*(values[name] for name in names), *(others[name] for name in names), *lots])
-    untaught = [] if fresh is None else [explain(replace(one, model=fresh), names)[0] for one in (target, other)]
+    lots = random_rankings(len(target.places), seed)
+    lost = margin_lost(target, other, [*(values[name] for name in names), *(others[name] for name in names), *lots])
+    untaught = [] if fresh is None else [attribute(replace(one, model=fresh), names)[0] for one in (target, other)]
     found = {}
     for number, name in enumerate(names):
         own, less = lost[number], lost[len(names) + number]
@@ -56,4 +56,4 @@ def tell_apart(
         }
         if untaught and name in untaught[0] and name in untaught[1]:
             found[name]["apart fresh"] = 1 - spearman(untaught[0][name], untaught[1][name])
-    return {**found, LOT: {"lead own": sum(lost[2 * len(names) :]) / len(lots)}}
+    return {**found, RANDOM_BASELINE: {"lead own": sum(lost[2 * len(names) :]) / len(lots)}}

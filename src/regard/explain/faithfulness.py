@@ -23,18 +23,18 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.edit import edit
-from regard.explain.methods import explain
-from regard.explain.paths import look
-from regard.explain.target import Target
-from regard.rng import uniform
-from regard.scoring.correlation import pearson, ranks
-from regard.scoring.score import SAMPLES, SEED, Score, bootstrapped, sign
+from regard.explain.attention_graph import attention_graph
+from regard.explain.methods import attribute
+from regard.explain.target import AttributionTarget
+from regard.rng import hash_uniform
+from regard.scoring.correlation import average_ranks, pearson
+from regard.scoring.score import SAMPLES, SEED, Score, bootstrap_score, make_signature
 
-SHARES = (1, 5, 10, 20, 50)
+TOP_PERCENTS = (1, 5, 10, 20, 50)
 """Percent of the pieces."""
-ORDERS = 5
+RANDOM_ORDERS = 5
 """Orders drawn by lot, and permutations."""
-LOT = "by lot"
+RANDOM_BASELINE = "by lot"
 """The explanation that every other has to beat: an order drawn by lot."""
 MEASURES = (
     "comprehensiveness",
@@ -52,7 +52,7 @@ MEASURES = (
 
 
 @dataclass(frozen=True)
-class Gold:
+class GroundTruth:
     """The pieces that are known to matter, among some."""
 
     right: frozenset[int]
@@ -66,16 +66,16 @@ class Gold:
         return len(self.right) / len(self.among)
 
 
-def erasure(target: Target, values: Sequence[Tensor]) -> tuple[np.ndarray, np.ndarray]:
+def erasure(target: AttributionTarget, values: Sequence[Tensor]) -> tuple[np.ndarray, np.ndarray]:
     """How much of what it counts by the answer loses without the first k% of each ranking (M, K), and with them alone (M, K)."""
-    chosen = torch.stack([first(ranking, share) for ranking in values for share in SHARES])  # (M · K, N)
+    chosen = torch.stack([top_features(ranking, share) for ranking in values for share in TOP_PERCENTS])  # (M · K, N)
     nothing = torch.zeros(1, chosen.size(1), dtype=torch.bool)
     p = target.amounts(target.without(torch.cat([nothing, chosen, ~chosen]))).numpy()
-    without, alone = (p[0] - p[1:]).reshape(2, len(values), len(SHARES))
+    without, alone = (p[0] - p[1:]).reshape(2, len(values), len(TOP_PERCENTS))
     return without, alone
 
 
-def first(values: Tensor, percent: int) -> Tensor:
+def top_features(values: Tensor, percent: int) -> Tensor:
     """Which pieces are the first k% by their numbers, one at least; of equals the earlier."""
     number = max(1, -(-len(values) * percent // 100))
     chosen = torch.zeros(len(values), dtype=torch.bool)
@@ -83,13 +83,13 @@ def first(values: Tensor, percent: int) -> Tensor:
     return chosen
 
 
-def by_lot(pieces: int, seed: int) -> list[Tensor]:
-    return [torch.from_numpy(uniform(seed, order, np.arange(pieces))) for order in range(ORDERS)]
+def random_rankings(pieces: int, seed: int) -> list[Tensor]:
+    return [torch.from_numpy(hash_uniform(seed, order, np.arange(pieces))) for order in range(RANDOM_ORDERS)]
 
 
 def spearman(one: Tensor, other: Tensor) -> float:
     """-1 to 1; not a number where there are too few pieces to have an order."""
-    return pearson(ranks(one.numpy()), ranks(other.numpy())) / 100 if len(one) > 2 else float("nan")
+    return pearson(average_ranks(one.numpy()), average_ranks(other.numpy())) / 100 if len(one) > 2 else float("nan")
 
 
 def kendall(one: Tensor, other: Tensor) -> float:
@@ -101,7 +101,7 @@ def kendall(one: Tensor, other: Tensor) -> float:
     return float((a * b).sum()) / scale if scale else 0.0
 
 
-def permute(weights: Tensor, generator: torch.Generator) -> Tensor:
+def permute_weights(weights: Tensor, generator: torch.Generator) -> Tensor:
     """The weights of each row at other keys, drawn by lot; a key that may not be looked at keeps its nothing."""
     unseen = weights <= 0
     lot = torch.rand(weights.shape, generator=generator).to(weights.device)
@@ -110,36 +110,40 @@ def permute(weights: Tensor, generator: torch.Generator) -> Tensor:
 
 
 @torch.no_grad()
-def permuted(target: Target, seed: int = SEED) -> float:
+def permuted(target: AttributionTarget, seed: int = SEED) -> float:
     """How far what is said moves, on the average, when the weights that are shown are permuted."""
     generator = torch.Generator().manual_seed(seed)
     before = target.scores(target.read)
-    with edit(target.model, lambda name, weights: permute(weights, generator), kinds=rf"^{re.escape(look(target).last.name)}$"):
-        after = target.scores(target.hide(torch.zeros(ORDERS, len(target.places), dtype=torch.bool)))
+    with edit(
+        target.model,
+        lambda name, weights: permute_weights(weights, generator),
+        kinds=rf"^{re.escape(attention_graph(target).last.name)}$",
+    ):
+        after = target.scores(target.hide(torch.zeros(RANDOM_ORDERS, len(target.places), dtype=torch.bool)))
     return target.moved(before, after)
 
 
-def measure(
-    target: Target,
+def measure_faithfulness(
+    target: AttributionTarget,
     values: Mapping[str, Tensor],
     *,
     fresh: nn.Module | None = None,
-    gold: Mapping[str, Gold] | None = None,
+    gold: Mapping[str, GroundTruth] | None = None,
     seed: int = SEED,
 ) -> dict[str, dict[str, float]]:
     """Every measure of every explanation of one answer, those by lot among them; `fresh` has random weights, `gold` are
     the pieces that are known to matter, by measure."""
-    lots = by_lot(len(target.places), seed)
-    occluded = explain(target, ["occlusion"])[0]["occlusion"] if "occlusion" not in values else values["occlusion"]
-    others = {} if fresh is None else explain(replace(target, model=fresh), tuple(values))[0]
+    lots = random_rankings(len(target.places), seed)
+    occluded = attribute(target, ["occlusion"])[0]["occlusion"] if "occlusion" not in values else values["occlusion"]
+    others = {} if fresh is None else attribute(replace(target, model=fresh), tuple(values))[0]
     without, alone = erasure(target, [*values.values(), *lots])
     found = {}
     for (name, numbers), lost, kept in zip(values.items(), without, alone):
         found[name] = {
             "comprehensiveness": lost.mean(),
             "sufficiency": kept.mean(),
-            **{f"without {share}%": float(x) for share, x in zip(SHARES, lost)},
-            **{f"only {share}%": float(x) for share, x in zip(SHARES, kept)},
+            **{f"without {share}%": float(x) for share, x in zip(TOP_PERCENTS, lost)},
+            **{f"only {share}%": float(x) for share, x in zip(TOP_PERCENTS, kept)},
             "above lot": lost.mean() - without[len(values) :].mean(),
         }
         if name != "occlusion":
@@ -148,13 +152,13 @@ def measure(
             found[name]["fresh"] = spearman(numbers, others[name])
         found[name] |= {measure: truth.agrees(numbers) for measure, truth in (gold or {}).items()}
     lost, kept = without[len(values) :].mean(0), alone[len(values) :].mean(0)
-    found[LOT] = {
+    found[RANDOM_BASELINE] = {
         "comprehensiveness": lost.mean(),
         "sufficiency": kept.mean(),
-        **{f"without {share}%": float(x) for share, x in zip(SHARES, lost)},
-        **{f"only {share}%": float(x) for share, x in zip(SHARES, kept)},
+        **{f"without {share}%": float(x) for share, x in zip(TOP_PERCENTS, lost)},
+        **{f"only {share}%": float(x) for share, x in zip(TOP_PERCENTS, kept)},
     }
-    found[LOT] |= {measure: truth.by_lot for measure, truth in (gold or {}).items()}
+    found[RANDOM_BASELINE] |= {measure: truth.by_lot for measure, truth in (gold or {}).items()}
     return found
 
 
@@ -165,20 +169,20 @@ def summarise(measured: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str
     for method in methods:
         rows = [sentence[method] for sentence in measured if method in sentence]
         names = dict.fromkeys(name for row in rows for name in row)
-        scores = {name: mean(name, [row.get(name, float("nan")) for row in rows]) for name in names}
+        scores = {name: mean_score(name, [row.get(name, float("nan")) for row in rows]) for name in names}
         found[method] = {name: score for name, score in scores.items() if score is not None}
     return found
 
 
-def mean(name: str, values: Sequence[float], samples: int = SAMPLES) -> Score | None:
+def mean_score(name: str, values: Sequence[float], samples: int = SAMPLES) -> Score | None:
     """The mean over those sentences in which there is something to measure."""
     known = np.array([value for value in values if np.isfinite(value)])
     if not len(known):
         return None
-    return bootstrapped(
+    return bootstrap_score(
         name,
         np.stack([known, np.ones_like(known)], axis=1),
         lambda total: float(total[0] / total[1]),
-        sign(name.replace(" ", "-"), bs=samples, seed=SEED, n=len(known)),
+        make_signature(name.replace(" ", "-"), bs=samples, seed=SEED, n=len(known)),
         samples=samples,
     )

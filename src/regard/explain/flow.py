@@ -2,10 +2,10 @@
 
 from collections import deque
 
-LEAST = 1e-12
+MIN_CAPACITY = 1e-12
 
 
-class Network:
+class FlowNetwork:
     """Edges with capacities between numbered nodes."""
 
     def __init__(self, nodes: int):
@@ -15,7 +15,7 @@ class Network:
 
     def add(self, a: int, b: int, capacity: float) -> None:
         """An edge, and behind it (at the odd number) the way back, for what is taken back."""
-        if capacity > LEAST:
+        if capacity > MIN_CAPACITY:
             self.out[a].append(len(self.to))
             self.out[b].append(len(self.to) + 1)
             self.to += [b, a]
@@ -26,7 +26,7 @@ class Network:
         left, total = list(self.capacity), 0.0
         while (levels := self.levels(source, sink, left)) is not None:
             following = [0] * len(self.out)
-            while (sent := self.send(source, sink, left, levels, following)) > LEAST:
+            while (sent := self.send(source, sink, left, levels, following)) > MIN_CAPACITY:
                 total += sent
         return total
 
@@ -38,7 +38,7 @@ class Network:
         while waiting:
             node = waiting.popleft()
             for edge in self.out[node]:
-                if left[edge] > LEAST and found[self.to[edge]] < 0:
+                if left[edge] > MIN_CAPACITY and found[self.to[edge]] < 0:
                     found[self.to[edge]] = found[node] + 1
                     waiting.append(self.to[edge])
         return found if found[sink] >= 0 else None
@@ -51,7 +51,7 @@ class Network:
             edges = self.out[node]
             while following[node] < len(edges):
                 edge = edges[following[node]]
-                if left[edge] > LEAST and levels[self.to[edge]] == levels[node] + 1:
+                if left[edge] > MIN_CAPACITY and levels[self.to[edge]] == levels[node] + 1:
                     break
                 following[node] += 1
             else:

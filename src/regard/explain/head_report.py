@@ -9,39 +9,48 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.attention.modules import places
-from regard.batches.batches import in_order
-from regard.corpus.examples import Labelled, Lines, Pairs, Pictures
-from regard.errors import Mistake
-from regard.explain.antecedents import Resolver, find_resolver, words_of
-from regard.explain.heads import MIXED, Head, Place, ablate, name_heads, prune, relations_of_patches, relations_within
-from regard.explain.image_queries import in_boxes, named_boxes
-from regard.explain.report import Table
-from regard.explain.text_queries import ask_pair, ask_set, read_set
+from regard.attention.modules import attention_modules
+from regard.batches.batches import sequential_batches
+from regard.corpus.examples import ImageExamples, LabelledTexts, SentencePairs, TextLines
+from regard.errors import UserError
+from regard.explain.antecedents import AntecedentHead, find_antecedent_head, word_indices
+from regard.explain.heads import (
+    MIXED,
+    HeadId,
+    HeadRole,
+    assign_roles,
+    head_importance,
+    patch_relations,
+    prune_heads,
+    token_relations,
+)
+from regard.explain.image_outputs import boxes_with_label, patches_in_boxes
+from regard.explain.report import ReportTable
+from regard.explain.text_outputs import aligned_word_outputs, load_examples, select_outputs
 from regard.tasks.base import EVALUATE_TOKENS, Run
-from regard.tasks.classify import Classifier
-from regard.tasks.images import PictureClassifier, PictureRun
+from regard.tasks.classify import ClassifyRun
+from regard.tasks.images import ClassifyImagesRun, ImageRun
 from regard.tasks.language import LanguageRun
-from regard.tasks.translate import Translator
-from regard.training.losses import log_probabilities
+from regard.tasks.translate import TranslateRun
+from regard.training.losses import sequence_log_probs
 from regard.worlds import bilingual
 
-PRUNED = (0.0, 0.25, 0.5, 0.75, 1.0)
+PRUNED_FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 @dataclass(frozen=True)
-class Heads:
+class HeadReport:
     """Every head: what it does, and what is lost without it."""
 
-    heads: list[Head]
-    lost: dict[Place, float]
+    heads: list[HeadRole]
+    lost: dict[HeadId, float]
     """In loss a label."""
-    pronouns: dict[Place, float]
+    pronouns: dict[HeadId, float]
     """In the log-probability of the right pronoun for "it", where a world knows it."""
     pruned: dict[float, float]
     number: int
     refused: dict[str, str]
-    resolver: Resolver | None = None
+    resolver: AntecedentHead | None = None
 
     def words(self) -> list[str]:
         said = [
@@ -54,7 +63,7 @@ class Heads:
         pruned = ", ".join(f"{share:.0%}: {loss:.3f}" for share, loss in self.pruned.items())
         return [*said, f"The loss without so many of the heads, the least important first: {pruned}."]
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[ReportTable]:
         names = list(dict.fromkeys(name for head in self.heads for name in head.shares))
         right = {} if self.resolver is None else {head: f"{score.score:.0f}%" for head, score in self.resolver.chosen.items()}
         header = [
@@ -77,7 +86,7 @@ class Heads:
             for head in self.heads
         ]
         return [
-            Table(f"heads over {self.number} examples: share of weight (by lot)", header, rows),
+            ReportTable(f"heads over {self.number} examples: share of weight (by lot)", header, rows),
             *([] if self.resolver is None else [self.resolver.table()]),
         ]
 
@@ -104,120 +113,122 @@ class Heads:
 
 def explain_heads(
     run: Run, data: str = "valid", *, number: int = 200, reference: Path | None = None, gold: Path | None = None
-) -> Heads:
+) -> HeadReport:
     """Name the heads of a run over a set, and take each away."""
-    if not places(run.model):
-        raise Mistake(f"{run.folder}: a model without attention has no heads")
-    whole = complete(run, read_set(run, data, reference, gold))
-    examples = whole.choose(range(0, len(whole), max(1, -(-len(whole) // number))))
-    rows = run.encode(examples) if isinstance(run, PictureClassifier) else run.evaluation_rows(examples)
-    batches = [batch.to(run.device) for batch in in_order(rows, EVALUATE_TOKENS)]
+    if not attention_modules(run.model):
+        raise UserError(f"{run.folder}: a model without attention has no heads")
+    whole = fill_references(run, load_examples(run, data, reference, gold))
+    examples = whole.select(range(0, len(whole), max(1, -(-len(whole) // number))))
+    rows = run.encode(examples) if isinstance(run, ClassifyImagesRun) else run.evaluation_rows(examples)
+    batches = [batch.to(run.device) for batch in sequential_batches(rows, EVALUATE_TOKENS)]
     labels = sum(batch.label_count() for batch in batches)
 
     def loss() -> float:
         with torch.no_grad():
-            return -sum(float(log_probabilities(run.model, batch).sum()) for batch in batches) / labels
+            return -sum(float(sequence_log_probs(run.model, batch).sum()) for batch in batches) / labels
 
-    heads = name_heads(
-        run.model, pictures(run, rows, examples) if isinstance(run, PictureClassifier) else sentences(run, rows, examples)
+    heads = assign_roles(
+        run.model,
+        image_relations(run, rows, examples) if isinstance(run, ClassifyImagesRun) else sentence_relations(run, rows, examples),
     )
     where = [(head.place, head.number) for head in heads]
-    known = examples.gold if isinstance(examples, Pairs) and examples.gold is not None else []
+    known = examples.gold if isinstance(examples, SentencePairs) and examples.gold is not None else []
     asked = [
         one.target
         for index, pair in enumerate(known)
-        if pair.pronouns and isinstance(run, Translator)
-        for one in ask_pair(run, pair, index)
+        if pair.pronouns and isinstance(run, TranslateRun)
+        for one in aligned_word_outputs(run, pair, index)
     ]
 
     def pronouns() -> float:
         return -float(torch.cat([target.whole() for target in asked]).mean())
 
-    lost = ablate(run.model, where, loss)
-    return Heads(
+    lost = head_importance(run.model, where, loss)
+    return HeadReport(
         heads,
         lost,
-        ablate(run.model, where, pronouns) if asked else {},
-        prune(run.model, lost, PRUNED, loss),
+        head_importance(run.model, where, pronouns) if asked else {},
+        prune_heads(run.model, lost, PRUNED_FRACTIONS, loss),
         len(examples),
         {},
-        resolver_of(run, data, whole, number),
+        antecedent_head(run, data, whole, number),
     )
 
 
-def resolver_of(run: Run, data: str, examples: Any, number: int) -> Resolver | None:
+def antecedent_head(run: Run, data: str, examples: Any, number: int) -> AntecedentHead | None:
     """The head that resolves "it", chosen on one set of a world and reported on the first other one; of a translator alone."""
 
     def riddles(found: Any) -> bool:
-        return isinstance(found, Pairs) and any(pair.pronouns for pair in found.gold or [])
+        return isinstance(found, SentencePairs) and any(pair.pronouns for pair in found.gold or [])
 
-    if not isinstance(run, Translator) or not riddles(examples):
+    if not isinstance(run, TranslateRun) or not riddles(examples):
         return None
     others = {name: found for name, found in {"valid": run.data.valid, **run.data.tests}.items() if name != data}
     return next(
-        (find_resolver(run, examples, found, (data, name), number) for name, found in others.items() if riddles(found)), None
+        (find_antecedent_head(run, examples, found, (data, name), number) for name, found in others.items() if riddles(found)),
+        None,
     )
 
 
-def complete(run: Run, examples: Any) -> Any:
+def fill_references(run: Run, examples: Any) -> Any:
     """Examples with what should be said of them; where nobody has said it, what the run says itself."""
-    if isinstance(run, PictureRun):
-        if not isinstance(run, PictureClassifier):
-            raise Mistake(f"{run.folder} {run.does}; of runs that read pictures, heads are named of those that classify them")
-        said = [found[0].label for found in run.classify(examples.pictures)] if not examples.label else examples.label
+    if isinstance(run, ImageRun):
+        if not isinstance(run, ClassifyImagesRun):
+            raise UserError(f"{run.folder} {run.does}; of runs that read pictures, heads are named of those that classify them")
+        said = [found[0].label for found in run.classify(examples.images)] if not examples.label else examples.label
         return replace(examples, label=said)
-    if isinstance(run, LanguageRun) or not isinstance(examples, Lines):
-        next(ask_set(run, examples, 1), None)  # refuses what is no text
+    if isinstance(run, LanguageRun) or not isinstance(examples, TextLines):
+        next(select_outputs(run, examples, 1), None)  # refuses what is no text
         return examples
-    if isinstance(run, Translator):
-        return Pairs(examples.text, [found.text for found in run.best(examples.text)], examples.name, examples.lines)
-    if isinstance(run, Classifier):
-        return Labelled(
+    if isinstance(run, TranslateRun):
+        return SentencePairs(examples.text, [found.text for found in run.best(examples.text)], examples.name, examples.lines)
+    if isinstance(run, ClassifyRun):
+        return LabelledTexts(
             examples.text, [found[0].label for found in run.classify(examples.text)], examples.name, lines=examples.lines
         )
-    raise Mistake(f"{run.folder} {run.does}; heads are named of runs that classify texts, translate or write on")
+    raise UserError(f"{run.folder} {run.does}; heads are named of runs that classify texts, translate or write on")
 
 
-def sentences(run: Run, rows: Any, examples: Any) -> Iterator[tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]]:
+def sentence_relations(run: Run, rows: Any, examples: Any) -> Iterator[tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]]:
     """Each example as the model reads it, with what is next to what, and what a world knows."""
-    known = {*run.marks.before, *run.marks.after, run.marks.begin, run.marks.end}
+    known = {*run.special_tokens.prefix, *run.special_tokens.suffix, run.special_tokens.bos, run.special_tokens.eos}
     for index in range(len(rows)):
         inputs = rows.batch(np.array([index]), 0, 0).to(run.device).inputs
         relations = {
-            side: relations_within(inputs[side][0].cpu(), sorted(known), vectors(run, side, inputs[side]))
+            side: token_relations(inputs[side][0].cpu(), sorted(known), token_embeddings(run, side, inputs[side]))
             for side in ("source", "target")
             if side in inputs
         }
-        if isinstance(run, Translator):
-            across(run, inputs, examples.gold[index] if examples.gold else None, relations)
+        if isinstance(run, TranslateRun):
+            add_cross_relations(run, inputs, examples.gold[index] if examples.gold else None, relations)
         yield inputs, relations
 
 
-def pictures(
-    run: PictureClassifier, rows: Any, examples: Pictures
+def image_relations(
+    run: ClassifyImagesRun, rows: Any, examples: ImageExamples
 ) -> Iterator[tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]]:
     """Each picture as the model reads it, with what is beside what, and where what its label names is."""
     for index in range(len(rows)):
         named: list[int] = []
-        if examples.gold and (boxes := named_boxes(examples.gold[index].scene, examples.label[index])):
-            named = sorted(in_boxes(boxes, examples.gold[index], run.grid)["box"].right)
+        if examples.gold and (boxes := boxes_with_label(examples.gold[index].scene, examples.label[index])):
+            named = sorted(patches_in_boxes(boxes, examples.gold[index], run.grid)["box"].right)
         yield (
             rows.batch(np.array([index]), 0, 0).to(run.device).inputs,
-            {"target": relations_of_patches(run.grid, run.recipe.model.marks, named)},
+            {"target": patch_relations(run.grid, run.recipe.model.marks, named)},
         )
 
 
-def vectors(run: Run, side: str, ids: Tensor) -> Tensor | None:
+def token_embeddings(run: Run, side: str, ids: Tensor) -> Tensor | None:
     """The word vectors of one side, where the model has its own."""
-    table = getattr(run.model, f"{side}_embedding", None) or getattr(run.model, "words", None)
+    table = getattr(run.model, f"{side}_embedding", None) or getattr(run.model, "token_embedding", None)
     if table is None:
         return None
     with torch.no_grad():
         return table(ids)[0].cpu()
 
 
-def across(
-    run: Translator, inputs: dict[str, Tensor], pair: bilingual.Pair | None, relations: dict[str, dict[str, Tensor]]
+def add_cross_relations(
+    run: TranslateRun, inputs: dict[str, Tensor], pair: bilingual.SentencePair | None, relations: dict[str, dict[str, Tensor]]
 ) -> None:
     """Add what each word that is about to be said has to do with the source; and where a world knows it, what an "it" stands for,
     in all three ways of looking."""
@@ -225,7 +236,7 @@ def across(
     relations["cross"] = {"separator": relations["source"]["separator"][0].expand(T, S)}
     if pair is None:
         return
-    read, heard, said = (torch.tensor(words) for words in words_of(run, inputs, pair))
+    read, heard, said = (torch.tensor(words) for words in word_indices(run, inputs, pair))
     aligned = torch.zeros(T, S, dtype=torch.bool)
     for s, t in pair.alignment:
         aligned |= (said[:, None] == t) & (read == s)

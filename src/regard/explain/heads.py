@@ -19,17 +19,17 @@ from regard.attention.watch import watch
 
 Relations = Mapping[str, Mapping[str, Tensor]]
 """By what looks at what ("source" or "target" at itself, "cross"), the relations (T, S) by name."""
-Place = tuple[str, int]
+HeadId = tuple[str, int]
 
-SIMILAR = 0.5
+MIN_COSINE = 0.5
 """The cosine of word vectors from which words count as similar."""
-CLEAR = 0.15
+MIN_EXCESS = 0.15
 """How much more than by lot a share must be to name a head."""
 MIXED = "mixed"
 
 
 @dataclass(frozen=True)
-class Head:
+class HeadRole:
     place: str
     number: int
     """Counted from 0."""
@@ -40,7 +40,7 @@ class Head:
     def does(self) -> str:
         """The relation that it follows most beyond what lot would have it."""
         best = max(self.shares, key=lambda name: self.excess(name), default=MIXED)
-        return best if best in self.shares and self.excess(best) >= CLEAR else MIXED
+        return best if best in self.shares and self.excess(best) >= MIN_EXCESS else MIXED
 
     def excess(self, relation: str) -> float:
         share, lot = self.shares[relation]
@@ -48,7 +48,7 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Choice:
+class KeyChoice:
     """Which of some groups of keys a query should look at most."""
 
     query: int
@@ -63,7 +63,7 @@ class Choice:
         return (found[:, self.right, None] > others).all(-1)
 
 
-def relations_within(ids: Tensor, marks: Sequence[int], vectors: Tensor | None = None) -> dict[str, Tensor]:
+def token_relations(ids: Tensor, marks: Sequence[int], vectors: Tensor | None = None) -> dict[str, Tensor]:
     """Of the tokens of one text (T,) to one another."""
     at = torch.arange(len(ids))
     same = ids[:, None] == ids
@@ -76,11 +76,11 @@ def relations_within(ids: Tensor, marks: Sequence[int], vectors: Tensor | None =
     }
     if vectors is not None:
         unit = nn.functional.normalize(vectors.float(), dim=-1)
-        found["similar word"] = (unit @ unit.T > SIMILAR) & ~same
+        found["similar word"] = (unit @ unit.T > MIN_COSINE) & ~same
     return found
 
 
-def relations_of_patches(grid: tuple[int, int], marks: int, named: Sequence[int] = ()) -> dict[str, Tensor]:
+def patch_relations(grid: tuple[int, int], marks: int, named: Sequence[int] = ()) -> dict[str, Tensor]:
     """Of the marks and patches of one picture to one another; `named` are patches that show what the answer names."""
     number = marks + grid[0] * grid[1]
     down, across = (axis.flatten() for axis in torch.meshgrid(torch.arange(grid[0]), torch.arange(grid[1]), indexing="ij"))
@@ -94,7 +94,7 @@ def relations_of_patches(grid: tuple[int, int], marks: int, named: Sequence[int]
     return found
 
 
-def side_of(place: str, inputs: Mapping[str, Tensor]) -> str:
+def attention_side(place: str, inputs: Mapping[str, Tensor]) -> str:
     """What looks at what in a place."""
     if "cross" in place:
         return "cross"
@@ -102,7 +102,7 @@ def side_of(place: str, inputs: Mapping[str, Tensor]) -> str:
 
 
 @torch.no_grad()
-def name_heads(model: nn.Module, sentences: Iterable[tuple[Mapping[str, Tensor], Relations]]) -> list[Head]:
+def assign_roles(model: nn.Module, sentences: Iterable[tuple[Mapping[str, Tensor], Relations]]) -> list[HeadRole]:
     """Every head of a model by where it looks in some sentences, each given as what the model reads (1, …) and its relations."""
     weight: dict[tuple[str, str], Tensor] = {}
     lot: dict[tuple[str, str], float] = defaultdict(float)
@@ -111,10 +111,10 @@ def name_heads(model: nn.Module, sentences: Iterable[tuple[Mapping[str, Tensor],
     for inputs, relations in sentences:
         with watch(model) as seen:
             model(**inputs)
-        for place in seen.places():
+        for place in seen.names():
             weights = seen[place][0].double().cpu()  # (H, T, S)
             heads[place], visible = len(weights), (weights > 0).any(0)
-            for name, holds in relations.get(side_of(place, inputs), {}).items():
+            for name, holds in relations.get(attention_side(place, inputs), {}).items():
                 if holds.shape != visible.shape:  # one query over recurrent states
                     continue
                 keys = holds & visible
@@ -124,7 +124,7 @@ def name_heads(model: nn.Module, sentences: Iterable[tuple[Mapping[str, Tensor],
                 lot[place, name] += float((keys.sum(-1)[rows] / visible.sum(-1)[rows]).sum())
                 queries[place, name] += int(rows.sum())
     return [
-        Head(
+        HeadRole(
             place,
             number,
             {
@@ -139,14 +139,16 @@ def name_heads(model: nn.Module, sentences: Iterable[tuple[Mapping[str, Tensor],
 
 
 @torch.no_grad()
-def answers(model: nn.Module, sentences: Iterable[tuple[Mapping[str, Tensor], Mapping[str, Choice]]]) -> dict[Place, list[bool]]:
+def head_choices(
+    model: nn.Module, sentences: Iterable[tuple[Mapping[str, Tensor], Mapping[str, KeyChoice]]]
+) -> dict[HeadId, list[bool]]:
     """Every head's answer to the question that each sentence asks where it looks: right or wrong."""
-    found: dict[Place, list[bool]] = defaultdict(list)
+    found: dict[HeadId, list[bool]] = defaultdict(list)
     for inputs, questions in sentences:
         with watch(model) as seen:
             model(**inputs)
-        for place in seen.places():
-            question = questions.get(side_of(place, inputs))
+        for place in seen.names():
+            question = questions.get(attention_side(place, inputs))
             weights = seen[place][0].double().cpu()  # (H, T, S)
             if question is not None and question.query < weights.size(1):  # not one query over recurrent states
                 for head, right in enumerate(question.answered(weights).tolist()):
@@ -154,7 +156,7 @@ def answers(model: nn.Module, sentences: Iterable[tuple[Mapping[str, Tensor], Ma
     return dict(found)
 
 
-def without(model: nn.Module, heads: Iterable[Place]) -> ExitStack:
+def without(model: nn.Module, heads: Iterable[HeadId]) -> ExitStack:
     """Inside the block, these heads see nothing."""
     chosen: dict[str, list[int]] = defaultdict(list)
     for place, head in heads:
@@ -167,7 +169,7 @@ def without(model: nn.Module, heads: Iterable[Place]) -> ExitStack:
     return stack
 
 
-def ablate(model: nn.Module, heads: Iterable[Place], loss: Callable[[], float]) -> dict[Place, float]:
+def head_importance(model: nn.Module, heads: Iterable[HeadId], loss: Callable[[], float]) -> dict[HeadId, float]:
     """How much worse the model is without each head."""
     whole, found = loss(), {}
     for head in heads:
@@ -176,8 +178,8 @@ def ablate(model: nn.Module, heads: Iterable[Place], loss: Callable[[], float]) 
     return found
 
 
-def prune(
-    model: nn.Module, importance: Mapping[Place, float], shares: Sequence[float], loss: Callable[[], float]
+def prune_heads(
+    model: nn.Module, importance: Mapping[HeadId, float], shares: Sequence[float], loss: Callable[[], float]
 ) -> dict[float, float]:
     """The loss without the least important of all heads, so much of them at once."""
     order = sorted(importance, key=lambda head: importance[head])

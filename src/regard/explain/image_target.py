@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.explain.target import Target, at, recurrent_backward
+from regard.explain.target import AttributionTarget, one_hot, without_cudnn
 
-Size = tuple[int, int]
+GridSize = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class PictureTarget(Target):
+class ImageTarget(AttributionTarget):
     cells: Tensor = field(kw_only=True)
     """(H, W) the number of the patch that each pixel is in, -1 where it is in none."""
     pooled: tuple[int, ...] | None = field(default=None, kw_only=True)
@@ -36,7 +36,7 @@ class PictureTarget(Target):
         found = []
         for part in vectors.split(self.at_once):
             leaf = part.detach().requires_grad_()
-            with torch.enable_grad(), recurrent_backward():
+            with torch.enable_grad(), without_cudnn():
                 found += torch.autograd.grad(self.said(leaf).sum(), leaf)
         return torch.cat(found)
 
@@ -47,12 +47,12 @@ class PictureTarget(Target):
 
     def asking(self, length: int) -> Tensor:
         if self.step is not None:
-            return at(self.step, length)
+            return one_hot(self.step, length)
         positions = range(length) if self.pooled is None else self.pooled
-        return torch.stack([at(position, length) for position in positions]).mean(0)
+        return torch.stack([one_hot(position, length) for position in positions]).mean(0)
 
 
-class MatchTarget(PictureTarget):
+class ImageTextTarget(ImageTarget):
     """How like a picture is to each of some texts (C, …), which CLIP reads beside it: the cosine of their vectors."""
 
     counts = "likeness"
@@ -71,7 +71,7 @@ class MatchTarget(PictureTarget):
         return float((after - before)[:, self.answer].abs().mean())
 
 
-def cells(size: Size, grid: Size, patch: Size | None = None) -> Tensor:
+def cells(size: GridSize, grid: GridSize, patch: GridSize | None = None) -> Tensor:
     """Which patch of a grid, counted row by row, each pixel of a picture is in: (H, W). Without the size of a patch, the grid
     covers the picture in equal parts."""
 

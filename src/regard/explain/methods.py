@@ -19,69 +19,69 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.attention.core import share
-from regard.attention.modules import layer_of
-from regard.attention.multihead import MultiHead
+from regard.attention.core import repeat_kv
+from regard.attention.modules import layer_index
+from regard.attention.multihead import MultiHeadAttention
 from regard.attention.watch import watch
-from regard.errors import Mistake
-from regard.explain.flow import Network
-from regard.explain.paths import Paths, look, look_with_gradients
-from regard.explain.target import Target
+from regard.errors import UserError
+from regard.explain.attention_graph import AttentionGraph, attention_graph, gradient_attention_graph
+from regard.explain.flow import FlowNetwork
+from regard.explain.target import AttributionTarget
 
-POINTS = 64
+QUADRATURE_POINTS = 64
 """Points on the way from the stand-in to the pieces."""
-MOST_PIECES = 64
+MAX_FLOW_FEATURES = 64
 """A flow is computed for each piece through all layers: more take too long."""
 
 
-def attention(target: Target) -> Tensor:
-    paths = look(target)
-    return of_pieces(paths.last.weights.mean(0), paths, target)
+def attention(target: AttributionTarget) -> Tensor:
+    paths = attention_graph(target)
+    return weights_of_features(paths.last.weights.mean(0), paths, target)
 
 
-def rollout(target: Target) -> Tensor:
-    paths = look(target, deep="rollout")
+def rollout(target: AttributionTarget) -> Tensor:
+    paths = attention_graph(target, deep="rollout")
     return paths.answer(paths.climb(lambda weights, seen, own: (weights @ seen + own) / 2))
 
 
-def flow(target: Target) -> Tensor:
-    if len(target.places) > MOST_PIECES:
-        raise Mistake(f"flow is for at most {MOST_PIECES} {target.pieces}, here are {len(target.places)}; use: rollout")
-    paths = look(target, deep="flow")
-    network, inputs = build_network(paths)
+def flow(target: AttributionTarget) -> Tensor:
+    if len(target.places) > MAX_FLOW_FEATURES:
+        raise UserError(f"flow is for at most {MAX_FLOW_FEATURES} {target.pieces}, here are {len(target.places)}; use: rollout")
+    paths = attention_graph(target, deep="flow")
+    network, inputs = flow_network(paths)
     return torch.tensor([network.flow(0, inputs[column]) for column in paths.columns.tolist()], dtype=torch.float64)
 
 
-def gradient_attention(target: Target) -> Tensor:
-    paths = look_with_gradients(target)
-    if layer_of(paths.last.name) is None:
-        return of_pieces(paths.last.weights.mean(0), paths, target)  # one attention over recurrent states
+def gradient_attention(target: AttributionTarget) -> Tensor:
+    paths = gradient_attention_graph(target)
+    if layer_index(paths.last.name) is None:
+        return weights_of_features(paths.last.weights.mean(0), paths, target)  # one attention over recurrent states
     return paths.answer(paths.climb(lambda weights, seen, own: own + weights @ seen))
 
 
-def norms(target: Target) -> Tensor:
-    name = look(target).last.name
+def norms(target: AttributionTarget) -> Tensor:
+    name = attention_graph(target).last.name
     with torch.no_grad(), watch(target.model, values=True, kinds=rf"^{re.escape(name)}$") as seen:
         target.said(target.read)
     weights = seen[name][0].double().cpu()  # (H, T, S)
-    values = share(seen.values[name][-1], len(weights))[0].double().cpu()  # (H, S, J)
+    values = repeat_kv(seen.values[name][-1], len(weights))[0].double().cpu()  # (H, S, J)
     place = target.model.get_submodule(name)
-    if isinstance(place, MultiHead):
-        out = place.to_out.weight.detach().double().cpu().unflatten(1, (len(weights), -1))  # (D, H, J)
+    if isinstance(place, MultiHeadAttention):
+        out = place.out_proj.weight.detach().double().cpu().unflatten(1, (len(weights), -1))  # (D, H, J)
         values = torch.einsum("hsj,dhj->hsd", values, out)
     lengths = torch.stack([torch.einsum("hs,hsd->sd", row, values).norm(dim=-1) for row in weights.unbind(1)])  # (T, S)
-    return of_pieces(lengths, look(target), target)
+    return weights_of_features(lengths, attention_graph(target), target)
 
 
-def input_gradient(target: Target) -> Tensor:
+def input_gradient(target: AttributionTarget) -> Tensor:
     vectors = target.vectors(target.read)
     return target.summed(vectors * target.gradients(vectors))
 
 
-def integrated_gradients(target: Target, points: int = POINTS) -> Tensor:
+def integrated_gradients(target: AttributionTarget, points: int = QUADRATURE_POINTS) -> Tensor:
     """∫ ∇f(x₀ + a (x − x₀)) da · (x − x₀), by Gauss and Legendre; their sum is f(x) − f(x₀). With a = t³ points are closer near
     the stand-in, where norms are steep: of what is all alike, they make much of the first difference."""
-    begin, end = target.vectors(everything_hidden(target)), target.vectors(target.read)
+    begin, end = target.vectors(fully_masked_input(target)), target.vectors(target.read)
     shape = [-1] + [1] * (end.dim() - 1)
     at, weight = (torch.from_numpy(part).to(end).view(shape) for part in np.polynomial.legendre.leggauss(points))
     total = torch.zeros_like(end)
@@ -90,13 +90,13 @@ def integrated_gradients(target: Target, points: int = POINTS) -> Tensor:
     return target.summed(total * (end - begin))
 
 
-def occlusion(target: Target) -> Tensor:
+def occlusion(target: AttributionTarget) -> Tensor:
     hidden = torch.cat([torch.zeros(1, len(target.places), dtype=torch.bool), torch.eye(len(target.places), dtype=torch.bool)])
     said = target.without(hidden)
     return said[0] - said[1:]
 
 
-METHODS: dict[str, Callable[[Target], Tensor]] = {
+METHODS: dict[str, Callable[[AttributionTarget], Tensor]] = {
     "attention": attention,
     "rollout": rollout,
     "flow": flow,
@@ -108,29 +108,29 @@ METHODS: dict[str, Callable[[Target], Tensor]] = {
 }
 
 
-def explain(target: Target, methods: Sequence[str] = tuple(METHODS)) -> tuple[dict[str, Tensor], dict[str, str]]:
+def attribute(target: AttributionTarget, methods: Sequence[str] = tuple(METHODS)) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The numbers (N,) by method, and why some methods do not apply; what is asked for alone has to."""
     found, refused = {}, {}
     for name in methods:
         try:
             found[name] = METHODS[name](target)
-        except Mistake as mistake:
+        except UserError as mistake:
             if len(methods) == 1:
                 raise
             refused[name] = str(mistake)
     return found, refused
 
 
-def everything_hidden(target: Target) -> Tensor:
+def fully_masked_input(target: AttributionTarget) -> Tensor:
     return target.hide(torch.ones(1, len(target.places), dtype=torch.bool))
 
 
-def of_pieces(rows: Tensor, paths: Paths, target: Target) -> Tensor:
+def weights_of_features(rows: Tensor, paths: AttentionGraph, target: AttributionTarget) -> Tensor:
     """The answer's share of what one place says of its keys: (T, S) -> (N,)."""
     return (paths.asks @ rows)[target.places.cpu()]
 
 
-def build_network(paths: Paths) -> tuple[Network, list[int]]:
+def flow_network(paths: AttentionGraph) -> tuple[FlowNetwork, list[int]]:
     """The stages as a network, from node 0 (the answer) to the node of each input; capacities as in rollout."""
     T, S = paths.stages[0].weights.size(-2), paths.source_size + paths.unseen
     below, above = list(range(1 + T, 1 + T + S)), list(range(1, 1 + T))
@@ -149,7 +149,7 @@ def build_network(paths: Paths) -> tuple[Network, list[int]]:
         below = raise_by(stage.weights.mean(0), below, below)
     for stage in paths.stages:
         above = raise_by(stage.weights.mean(0), below[paths.unseen :] if stage.across else above, above)
-    network = Network(nodes)
+    network = FlowNetwork(nodes)
     for a, b, capacity in [*((0, node, part) for node, part in zip(above, paths.asks.tolist())), *edges]:
         network.add(a, b, capacity)
     return network, inputs

@@ -9,27 +9,35 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.attention.modules import places
-from regard.errors import Mistake
-from regard.explain.discriminative import tell_apart
-from regard.explain.faithfulness import LOT, MEASURES, SHARES, mean, measure, permuted, summarise
-from regard.explain.methods import METHODS, explain
-from regard.explain.query import ITS_OWN, Asked, Question, Seen
-from regard.explain.target import Target
-from regard.explain.text_queries import ask, ask_set, read_set
-from regard.explain.verdict import TEXTS, Words, on_one, on_permuted, verdict
+from regard.attention.modules import attention_modules
+from regard.errors import UserError
+from regard.explain.discriminative import class_discrimination
+from regard.explain.faithfulness import (
+    MEASURES,
+    RANDOM_BASELINE,
+    TOP_PERCENTS,
+    mean_score,
+    measure_faithfulness,
+    permuted,
+    summarise,
+)
+from regard.explain.methods import METHODS, attribute
+from regard.explain.selection import PREDICTED, ExplainedImage, ExplainedOutput, OutputSelection
+from regard.explain.target import AttributionTarget
+from regard.explain.text_outputs import load_examples, select_output, select_outputs
+from regard.explain.verdict import TEXT_WORDING, Wording, permutation_verdict, set_verdict, single_verdict
 from regard.scoring import Score
 from regard.tasks.base import Run
 
-FRESH_SEED = 1
-FIRST = 5
+RANDOMIZED_SEED = 1
+MAX_PRINTED_PATCHES = 5
 """Patches that are printed."""
 Curves = dict[str, dict[str, list[dict[str, float]]]]
 """By what is done with the tokens or patches, and by who says that they matter: points over the share of them."""
 
 
 @dataclass(frozen=True)
-class Explained:
+class Explanation:
     """One answer, and another beside it where one was asked for: a number for each token or patch by each method, and what was
     measured of each."""
 
@@ -39,14 +47,14 @@ class Explained:
     refused: dict[str, str]
     measured: dict[str, dict[str, float]]
     permuted: float | None
-    called: Words
+    called: Wording
     amount: float
     """Of the answer: its probability or likeness."""
-    picture: Seen | None = None
-    against: "Against | None" = None
+    picture: ExplainedImage | None = None
+    against: "AlternativeOutput | None" = None
 
     def words(self) -> list[str]:
-        said = [on_one(name, self.measured, self.called) for name in self.values]
+        said = [single_verdict(name, self.measured, self.called) for name in self.values]
         if self.permuted is not None:
             said.append(
                 f"Permuting the weights that are shown moves the answers by {self.permuted:.2f} of their {self.called.counts}."
@@ -62,7 +70,7 @@ class Explained:
             else {
                 "against": self.against.answer,
                 "against_amount": self.against.amount,
-                "against_values": rounded(self.against.values),
+                "against_values": round_values(self.against.values),
             }
         )
         grid = {} if self.picture is None else {"grid": list(self.picture.grid)}
@@ -71,10 +79,10 @@ class Explained:
             self.called.pieces: self.pieces,
             **grid,
             "amount": round(self.amount, 6),
-            "values": rounded(self.values),
+            "values": round_values(self.values),
             **other,
             "refused": self.refused,
-            "faithfulness": rounded(self.measured),
+            "faithfulness": round_values(self.measured),
             "permuted": self.permuted,
         }
 
@@ -83,33 +91,33 @@ class Explained:
         return f"Why {self.answer}", f"explained for {name} by {len(self.values)} methods"
 
     def curves(self) -> Curves:
-        return curves(self.measured, self.called.pieces)
+        return curve_points(self.measured, self.called.pieces)
 
-    def tables(self) -> "list[Table]":
+    def tables(self) -> "list[ReportTable]":
         explained = [(f"{self.answer} ({self.called.counts} {self.amount:.3f})", self.values)]
         if self.against is not None:
             explained.append((f"{self.against.answer} ({self.called.counts} {self.against.amount:.3f})", self.against.values))
         present = [m for m in MEASURES if any(m in row for row in self.measured.values())]
         figures = [[name, *(f"{row[m]:z.3f}" if m in row else "" for m in present)] for name, row in self.measured.items()]
         made = self.all_pieces if self.picture is None else self.first_patches
-        return [*(made(title, values) for title, values in explained), Table("faithfulness", ["", *present], figures)]
+        return [*(made(title, values) for title, values in explained), ReportTable("faithfulness", ["", *present], figures)]
 
-    def all_pieces(self, title: str, values: dict[str, list[float]]) -> "Table":
-        return Table(
+    def all_pieces(self, title: str, values: dict[str, list[float]]) -> "ReportTable":
+        return ReportTable(
             f"why {title}",
             ["token", *values],
             [[token, *(f"{numbers[i]:z.3f}" for numbers in values.values())] for i, token in enumerate(self.pieces)],
         )
 
-    def first_patches(self, title: str, values: dict[str, list[float]]) -> "Table":
+    def first_patches(self, title: str, values: dict[str, list[float]]) -> "ReportTable":
         """Where the most is; a picture, or JSON, has all of them."""
-        best = [sorted(zip(numbers, self.pieces), key=lambda pair: -pair[0])[:FIRST] for numbers in values.values()]
+        best = [sorted(zip(numbers, self.pieces), key=lambda pair: -pair[0])[:MAX_PRINTED_PATCHES] for numbers in values.values()]
         rows = [[str(rank + 1), *(f"{piece}: {number:z.3f}" for number, piece in row)] for rank, row in enumerate(zip(*best))]
-        return Table(f"why {title}: the first patches, as row,column: number", ["", *values], rows)
+        return ReportTable(f"why {title}: the first patches, as row,column: number", ["", *values], rows)
 
 
 @dataclass(frozen=True)
-class Against:
+class AlternativeOutput:
     """Another answer that might have been given."""
 
     answer: str
@@ -118,14 +126,14 @@ class Against:
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     title: str
     header: list[str]
     rows: list[list[str]]
 
 
 @dataclass(frozen=True)
-class Measured:
+class FaithfulnessReport:
     """A set of answers: what was measured of each method, with intervals."""
 
     name: str
@@ -133,11 +141,11 @@ class Measured:
     scores: dict[str, dict[str, Score]]
     permuted: Score | None
     refused: dict[str, str]
-    called: Words = TEXTS
+    called: Wording = TEXT_WORDING
 
     def words(self) -> list[str]:
-        said = [verdict(name, scores, self.called) for name, scores in self.scores.items() if name != LOT]
-        return [*said, *([] if self.permuted is None else [on_permuted(self.permuted, self.called)])]
+        said = [set_verdict(name, scores, self.called) for name, scores in self.scores.items() if name != RANDOM_BASELINE]
+        return [*said, *([] if self.permuted is None else [permutation_verdict(self.permuted, self.called)])]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -158,19 +166,22 @@ class Measured:
         )
 
     def curves(self) -> Curves:
-        return curves(self.scores, self.called.pieces)
+        return curve_points(self.scores, self.called.pieces)
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[ReportTable]:
         present = [m for m in MEASURES if any(m in scores for scores in self.scores.values())]
 
         def cells(names: Sequence[str], scores: dict[str, Score]) -> list[str]:
-            return [interval(scores[name]) if name in scores else "" for name in names]
+            return [format_interval(scores[name]) if name in scores else "" for name in names]
 
         curves = [
-            Table(
+            ReportTable(
                 title,
-                ["", *(f"{share}%" for share in SHARES)],
-                [[method, *cells([f"{key} {share}%" for share in SHARES], scores)] for method, scores in self.scores.items()],
+                ["", *(f"{share}%" for share in TOP_PERCENTS)],
+                [
+                    [method, *cells([f"{key} {share}%" for share in TOP_PERCENTS], scores)]
+                    for method, scores in self.scores.items()
+                ],
             )
             for title, key in (
                 (f"{self.called.counts} lost without the first {self.called.pieces}", "without"),
@@ -178,7 +189,7 @@ class Measured:
             )
         ]
         return [
-            Table(
+            ReportTable(
                 f"{self.name}: {self.number} answers",
                 ["", *present],
                 [[method, *cells(present, scores)] for method, scores in self.scores.items()],
@@ -187,51 +198,51 @@ class Measured:
         ]
 
 
-def plain(number: float) -> str:
+def format_number(number: float) -> str:
     """Without a sign before nothing."""
     return f"{number:z.2f}"
 
 
-def interval(score: Score) -> str:
-    return f"{plain(score.score)} [{plain(score.low)}, {plain(score.high)}]"
+def format_interval(score: Score) -> str:
+    return f"{format_number(score.score)} [{format_number(score.low)}, {format_number(score.high)}]"
 
 
-def explain_one(run: Run, given: Any, method: str = "all", question: Question = ITS_OWN) -> Explained:
+def explain_one(run: Run, given: Any, method: str = "all", question: OutputSelection = PREDICTED) -> Explanation:
     """Why a run says of a text or a picture what it says, or why it might say something else."""
-    methods, other = methods_of(method), fresh(run)
-    asked = ask(run, given, question)
-    values, refused = explain(asked.target, methods)
-    measured = measure(asked.target, values, fresh=other, gold=asked.gold)
+    methods, other = parse_methods(method), randomized_model(run)
+    asked = select_output(run, given, question)
+    values, refused = attribute(asked.target, methods)
+    measured = measure_faithfulness(asked.target, values, fresh=other, gold=asked.gold)
     against = None
     if asked.against is not None:
         rival = replace(asked.target, answer=asked.against[0])
-        theirs = explain(rival, methods)[0]
-        join(measured, tell_apart(asked.target, rival.answer, values, theirs, fresh=other))
-        against = Against(asked.against[1], listed(theirs), amount_of(rival))
-    shown = permuted(asked.target) if attends(asked) else None
-    return Explained(
+        theirs = attribute(rival, methods)[0]
+        merge_measures(measured, class_discrimination(asked.target, rival.answer, values, theirs, fresh=other))
+        against = AlternativeOutput(asked.against[1], to_lists(theirs), output_score(rival))
+    shown = permuted(asked.target) if has_attention(asked) else None
+    return Explanation(
         asked.answer,
         asked.pieces,
-        listed(values),
+        to_lists(values),
         refused,
         measured,
         shown,
-        Words.of(asked.target),
-        amount_of(asked.target),
+        Wording.of(asked.target),
+        output_score(asked.target),
         asked.picture,
         against,
     )
 
 
-def listed(values: dict[str, Tensor]) -> dict[str, list[float]]:
+def to_lists(values: dict[str, Tensor]) -> dict[str, list[float]]:
     return {name: numbers.tolist() for name, numbers in values.items()}
 
 
-def amount_of(target: Target) -> float:
+def output_score(target: AttributionTarget) -> float:
     return float(target.amounts(target.whole()))
 
 
-def join(measured: dict[str, dict[str, float]], more: dict[str, dict[str, float]]) -> None:
+def merge_measures(measured: dict[str, dict[str, float]], more: dict[str, dict[str, float]]) -> None:
     for name, row in more.items():
         measured[name] |= row
 
@@ -242,63 +253,65 @@ def explain_set(
     method: str = "all",
     *,
     number: int = 200,
-    question: Question = ITS_OWN,
+    question: OutputSelection = PREDICTED,
     reference: Path | None = None,
     gold: Path | None = None,
     progress: bool = False,
-) -> Measured:
+) -> FaithfulnessReport:
     """How faithful explanations are over a set; of a file, which may have its translation and a gold alignment beside it."""
-    methods, other = methods_of(method), fresh(run)
+    methods, other = parse_methods(method), randomized_model(run)
     rows, shown = [], []
     refused: dict[str, str] = {}
-    called = TEXTS
-    for index, asked in enumerate(ask_set(run, read_set(run, data, reference, gold), number, question)):
-        values, why = explain(asked.target, methods)
-        refused, called = refused | why, Words.of(asked.target)
-        rows.append(measure(asked.target, values, fresh=other, gold=asked.gold, seed=index))
+    called = TEXT_WORDING
+    for index, asked in enumerate(select_outputs(run, load_examples(run, data, reference, gold), number, question)):
+        values, why = attribute(asked.target, methods)
+        refused, called = refused | why, Wording.of(asked.target)
+        rows.append(measure_faithfulness(asked.target, values, fresh=other, gold=asked.gold, seed=index))
         if asked.against is not None:
-            theirs = explain(replace(asked.target, answer=asked.against[0]), methods)[0]
-            join(rows[-1], tell_apart(asked.target, asked.against[0], values, theirs, fresh=other, seed=index))
-        if attends(asked):
+            theirs = attribute(replace(asked.target, answer=asked.against[0]), methods)[0]
+            merge_measures(
+                rows[-1], class_discrimination(asked.target, asked.against[0], values, theirs, fresh=other, seed=index)
+            )
+        if has_attention(asked):
             shown.append(permuted(asked.target, seed=index))
         if progress:
             print(f"\r{index + 1} answers", end="", file=sys.stderr, flush=True)
     if progress:
         print(file=sys.stderr)
     if not rows:
-        raise Mistake(f"--data {data}: there is nothing to explain in it")
-    return Measured(Path(data).name, len(rows), summarise(rows), mean("permuted", shown), refused, called)
+        raise UserError(f"--data {data}: there is nothing to explain in it")
+    return FaithfulnessReport(Path(data).name, len(rows), summarise(rows), mean_score("permuted", shown), refused, called)
 
 
-def attends(asked: Asked) -> bool:
-    return bool(places(asked.target.model, kinds=asked.target.kinds))
+def has_attention(asked: ExplainedOutput) -> bool:
+    return bool(attention_modules(asked.target.model, kinds=asked.target.kinds))
 
 
-def methods_of(method: str) -> list[str]:
+def parse_methods(method: str) -> list[str]:
     chosen = list(METHODS) if method == "all" else method.split(",")
     for name in chosen:
         if name not in METHODS:
-            raise Mistake(f"--method {name}: should be all, or some of {', '.join(METHODS)}, with commas between them")
+            raise UserError(f"--method {name}: should be all, or some of {', '.join(METHODS)}, with commas between them")
     return chosen
 
 
-def fresh(run: Run) -> nn.Module:
+def randomized_model(run: Run) -> nn.Module:
     """The run's model before it learned anything."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(FRESH_SEED)
+        torch.manual_seed(RANDOMIZED_SEED)
         return run.build_model().to(run.device).eval()
 
 
-def rounded(found: Any) -> Any:
+def round_values(found: Any) -> Any:
     if isinstance(found, dict):
-        return {name: rounded(value) for name, value in found.items()}
+        return {name: round_values(value) for name, value in found.items()}
     if isinstance(found, list):
-        return [rounded(value) for value in found]
+        return [round_values(value) for value in found]
     number = float(found.item() if isinstance(found, Tensor) else found)
     return round(number, 6) if number == number else None
 
 
-def curves(measured: Mapping[str, Mapping[str, Any]], pieces: str) -> Curves:
+def curve_points(measured: Mapping[str, Mapping[str, Any]], pieces: str) -> Curves:
     """Comprehensiveness and sufficiency of every method over the shares, with their intervals where there are such."""
 
     def point(share: int, found: float | Score) -> dict[str, float]:
@@ -307,7 +320,7 @@ def curves(measured: Mapping[str, Mapping[str, Any]], pieces: str) -> Curves:
 
     return {
         title: {
-            method: [point(share, scores[f"{key} {share}%"]) for share in SHARES if f"{key} {share}%" in scores]
+            method: [point(share, scores[f"{key} {share}%"]) for share in TOP_PERCENTS if f"{key} {share}%" in scores]
             for method, scores in measured.items()
         }
         for title, key in (

@@ -12,11 +12,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from regard.errors import Mistake
+from regard.errors import UserError
 
 
 @dataclass(frozen=True)
-class Target:
+class AttributionTarget:
     model: nn.Module
     inputs: dict[str, Tensor]
     """One example as the model reads it, by the names of its `forward`: (1, …) each."""
@@ -97,7 +97,7 @@ class Target:
         raise NotImplementedError
 
 
-class TextTarget(Target):
+class TextTarget(AttributionTarget):
     """What is read are the ids of tokens (R, S), and their numbers are word vectors (R, S, D)."""
 
     pieces = "tokens"
@@ -116,18 +116,18 @@ class TextTarget(Target):
             found.append(x)
             return x
 
-        with embedded(self.model, read, keep):
+        with replace_embeddings(self.model, read, keep):
             self.said(read)
         if not found:
-            raise Mistake("the model reads no word vectors of its own that have gradients; use: occlusion")
+            raise UserError("the model reads no word vectors of its own that have gradients; use: occlusion")
         return found[0]
 
     def gradients(self, vectors: Tensor) -> Tensor:
         ids, leaf = self.read.repeat(len(vectors), 1), vectors.detach().requires_grad_()
-        with torch.enable_grad(), embedded(self.model, ids, lambda _: leaf), recurrent_backward():
+        with torch.enable_grad(), replace_embeddings(self.model, ids, lambda _: leaf), without_cudnn():
             (gradient,) = torch.autograd.grad(self.said(ids).sum(), leaf, allow_unused=True)
         if gradient is None:
-            raise Mistake("the model reads the frozen vectors of another, which gradients do not reach; use: occlusion")
+            raise UserError("the model reads the frozen vectors of another, which gradients do not reach; use: occlusion")
         return gradient
 
     def summed(self, x: Tensor) -> Tensor:
@@ -138,15 +138,15 @@ class TextTarget(Target):
         if self.step is None and not kind.startswith("first"):
             real = torch.arange(length) < int(self.inputs["lengths"][0])
             return real.double() / real.sum()  # all of them (mean, max)
-        return at(0 if self.step is None else self.step, length)
+        return one_hot(0 if self.step is None else self.step, length)
 
 
-def at(position: int, length: int) -> Tensor:
+def one_hot(position: int, length: int) -> Tensor:
     return (torch.arange(length) == position).double()
 
 
 @contextmanager
-def embedded(model: nn.Module, ids: Tensor, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+def replace_embeddings(model: nn.Module, ids: Tensor, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
     """While the block runs, the word vectors of `ids` (that very tensor) are what `change` makes of them."""
 
     def hook(module: nn.Module, args: tuple, output: Tensor) -> Tensor | None:
@@ -160,6 +160,6 @@ def embedded(model: nn.Module, ids: Tensor, change: Callable[[Tensor], Tensor]) 
             handle.remove()
 
 
-def recurrent_backward():
+def without_cudnn():
     """cuDNN's cells go backward in training only; torch's own always do."""
     return torch.backends.cudnn.flags(enabled=False)

@@ -3,27 +3,27 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from regard.explain.faithfulness import LOT
-from regard.explain.target import Target
+from regard.explain.faithfulness import RANDOM_BASELINE
+from regard.explain.target import AttributionTarget
 from regard.scoring.score import Score
 
-ALIKE, UNLIKE = 0.5, 0.2
-MOVES = 0.1
-LITTLE = 0.01
-SAME = 0.1
+SIMILAR_ABOVE, DIFFERENT_BELOW = 0.5, 0.2
+MIN_PERMUTATION_EFFECT = 0.1
+MIN_DIFFERENCE = 0.01
+SAME_MAP_BELOW = 0.1
 """Maps that are no further apart are the same to the eye."""
 
 
 @dataclass(frozen=True)
-class Words:
+class Wording:
     """How the pieces that are explained are called, and what an answer counts by."""
 
     pieces: str = "tokens"
     counts: str = "probability"
 
     @staticmethod
-    def of(target: Target) -> "Words":
-        return Words(target.pieces, target.counts)
+    def of(target: AttributionTarget) -> "Wording":
+        return Wording(target.pieces, target.counts)
 
     @property
     def each(self) -> str:
@@ -31,10 +31,10 @@ class Words:
         return "sentences" if self.pieces == "tokens" else "pictures"
 
 
-TEXTS = Words()
+TEXT_WORDING = Wording()
 
 
-def verdict(method: str, scores: Mapping[str, Score], words: Words = TEXTS) -> str:
+def set_verdict(method: str, scores: Mapping[str, Score], words: Wording = TEXT_WORDING) -> str:
     """One sentence on one explanation, measured over some sentences or pictures."""
     above, pieces = scores.get("above lot"), words.pieces
     said = []
@@ -51,14 +51,14 @@ def verdict(method: str, scores: Mapping[str, Score], words: Words = TEXTS) -> s
             "its order is "
             + (
                 "nearly that of occlusion"
-                if agrees.low > ALIKE
+                if agrees.low > SIMILAR_ABOVE
                 else "not that of occlusion"
-                if agrees.high < UNLIKE
+                if agrees.high < DIFFERENT_BELOW
                 else "a little like that of occlusion"
             )
         )
     fresh = scores.get("fresh")
-    if fresh is not None and fresh.score > ALIKE:
+    if fresh is not None and fresh.score > SIMILAR_ABOVE:
         said.append("a model with random weights gives nearly the same, so that it does not show what this one has learned")
     for measure, what in (
         ("alignment", "the token it puts first is of an aligned word"),
@@ -68,17 +68,21 @@ def verdict(method: str, scores: Mapping[str, Score], words: Words = TEXTS) -> s
         if measure in scores:
             said.append(f"{what} in {scores[measure].score:.0%} of the {words.each}")
     if "apart" in scores:
-        said.append(told_apart(scores["apart"].score, fresh_of(scores), scores["selective"].low, scores["selective"].high))
+        said.append(
+            discrimination_verdict(
+                scores["apart"].score, randomized_distance(scores), scores["selective"].low, scores["selective"].high
+            )
+        )
     return f"{method}: {'; '.join(said)}."
 
 
-def fresh_of(scores: Mapping[str, Score]) -> float | None:
+def randomized_distance(scores: Mapping[str, Score]) -> float | None:
     return scores["apart fresh"].score if "apart fresh" in scores else None
 
 
-def told_apart(apart: float, fresh: float | None, low: float, high: float) -> str:
+def discrimination_verdict(apart: float, fresh: float | None, low: float, high: float) -> str:
     """Half a sentence on two maps, for an answer and for another one; `low` to `high` is how selective they are."""
-    if apart < SAME:
+    if apart < SAME_MAP_BELOW:
         return "it gives both answers nearly the same map, so that it is no reason for the one rather than the other"
     chance = "" if fresh is None or fresh < apart else " (and no more than with random weights)"
     if low > 0:
@@ -90,24 +94,26 @@ def told_apart(apart: float, fresh: float | None, low: float, high: float) -> st
     )
 
 
-def on_permuted(score: Score, words: Words = TEXTS) -> str:
+def permutation_verdict(score: Score, words: Wording = TEXT_WORDING) -> str:
     """One sentence on how much depends on the weights that are shown."""
     moves = f"Permuting the weights that are shown moves the answers by {score.score:.2f} of their {words.counts}: "
-    if score.high < MOVES:
+    if score.high < MIN_PERMUTATION_EFFECT:
         return moves + "the model says nearly the same whatever they are, so that they explain little."
     return moves + "what the model says depends on them."
 
 
-def on_one(method: str, measured: Mapping[str, Mapping[str, float]], words: Words = TEXTS) -> str:
+def single_verdict(method: str, measured: Mapping[str, Mapping[str, float]], words: Wording = TEXT_WORDING) -> str:
     """One sentence on one explanation of one answer."""
-    own, lot = measured[method], measured[LOT]
+    own, lot = measured[method], measured[RANDOM_BASELINE]
     more = own["comprehensiveness"] - lot["comprehensiveness"]
-    compared = "more than" if more > LITTLE else "less than" if more < -LITTLE else "as much as"
+    compared = "more than" if more > MIN_DIFFERENCE else "less than" if more < -MIN_DIFFERENCE else "as much as"
     pieces, loss = words.pieces, own["comprehensiveness"]
     said = (
         f"{method}: without the {pieces} it names the answer loses {loss:z.2f} of its {words.counts}, {compared} without "
         f"{pieces} drawn by lot ({lot['comprehensiveness']:z.2f})"
     )
     if "apart" in own:
-        said += "; " + told_apart(own["apart"], own.get("apart fresh"), own["selective"] - LITTLE, own["selective"] + LITTLE)
+        said += "; " + discrimination_verdict(
+            own["apart"], own.get("apart fresh"), own["selective"] - MIN_DIFFERENCE, own["selective"] + MIN_DIFFERENCE
+        )
     return said + "."

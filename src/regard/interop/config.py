@@ -7,62 +7,62 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.errors import Mistake
+from regard.errors import UserError
 
-LARGEST_JSON = 32 * 2**20
+MAX_JSON_BYTES = 32 * 2**20
 MISSING = object()
 
 
-def read_json(path: Path, largest: int = LARGEST_JSON) -> dict[str, Any]:
+def read_json(path: Path, largest: int = MAX_JSON_BYTES) -> dict[str, Any]:
     """A JSON object from a file that may be anything."""
     try:
         if path.stat().st_size > largest:
-            raise Mistake(f"{path} is larger than {largest // 2**20} MB; that is not a settings file")
+            raise UserError(f"{path} is larger than {largest // 2**20} MB; that is not a settings file")
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise Mistake(f"{path} does not exist") from None
+        raise UserError(f"{path} does not exist") from None
     except RecursionError:
-        raise Mistake(f"{path} is nested too deeply to be read") from None
+        raise UserError(f"{path} is nested too deeply to be read") from None
     except (OSError, ValueError) as error:
-        raise Mistake(f"{path} is not readable JSON: {str(error).splitlines()[0]}") from None
+        raise UserError(f"{path} is not readable JSON: {str(error).splitlines()[0]}") from None
     if not isinstance(found, dict):
-        raise Mistake(f"{path} should hold a JSON object, not a {type(found).__name__}")
+        raise UserError(f"{path} should hold a JSON object, not a {type(found).__name__}")
     return found
 
 
 @dataclass(frozen=True)
-class Config:
+class ConfigFile:
     """Settings with the file they come from; `at` follows dots into parts."""
 
     values: dict[str, Any]
     path: Path
 
-    def at(self, name: str) -> Any:
+    def get(self, name: str) -> Any:
         """The value of a dotted name; MISSING where there is none, or none is given (null)."""
         found: Any = self.values
         for key in name.split("."):
             found = found.get(key, MISSING) if isinstance(found, dict) else MISSING
         return MISSING if found is None else found
 
-    def part(self, name: str) -> "Config":
+    def section(self, name: str) -> "ConfigFile":
         """The settings of a part as such, empty where there is none."""
-        found = self.at(name) if name else self.values
-        return Config(found if isinstance(found, dict) else {}, self.path)
+        found = self.get(name) if name else self.values
+        return ConfigFile(found if isinstance(found, dict) else {}, self.path)
 
-    def wrong(self, name: str, value: Any, should: str) -> Mistake:
+    def error(self, name: str, value: Any, should: str) -> UserError:
         shown = repr(value) if len(repr(value)) <= 60 else repr(value)[:60] + " …"
-        return Mistake(f"{self.path}: {name} = {shown}: {should}")
+        return UserError(f"{self.path}: {name} = {shown}: {should}")
 
 
 @dataclass(frozen=True)
-class Kind:
+class ValueType:
     """How a value of theirs becomes one of ours, and back. `read` raises a ValueError that says what it should be."""
 
     read: Callable[[Any], Any]
     write: Callable[[Any], Any] = lambda value: value
 
 
-def count(most: int = 2**20, least: int = 1, plus: int = 0) -> Kind:
+def integer(most: int = 2**20, least: int = 1, plus: int = 0) -> ValueType:
     """A whole number; theirs counts `plus` more than ours."""
 
     def read(value: Any) -> int:
@@ -70,12 +70,12 @@ def count(most: int = 2**20, least: int = 1, plus: int = 0) -> Kind:
             raise ValueError(f"should be a whole number from {least + plus} to {most + plus}")
         return value - plus
 
-    return Kind(read, lambda value: value + plus)
+    return ValueType(read, lambda value: value + plus)
 
 
-def pair(most: int = 8192) -> Kind:
+def int_or_pair(most: int = 8192) -> ValueType:
     """One whole number, or two: height and width."""
-    one = count(most)
+    one = integer(most)
 
     def read(value: Any) -> int | tuple[int, int]:
         if not isinstance(value, list | tuple):
@@ -85,10 +85,10 @@ def pair(most: int = 8192) -> Kind:
         height, width = (one.read(side) for side in value)
         return height if height == width else (height, width)
 
-    return Kind(read, lambda value: list(value) if isinstance(value, list | tuple) else value)
+    return ValueType(read, lambda value: list(value) if isinstance(value, list | tuple) else value)
 
 
-def number(most: float = 1e9) -> Kind:
+def positive_float(most: float = 1e9) -> ValueType:
     """A positive number."""
 
     def read(value: Any) -> float:
@@ -96,10 +96,10 @@ def number(most: float = 1e9) -> Kind:
             raise ValueError(f"should be a number above 0, at most {most:g}")
         return float(value)
 
-    return Kind(read)
+    return ValueType(read)
 
 
-def flag(*, yes: Any = True, no: Any = False) -> Kind:
+def boolean(*, yes: Any = True, no: Any = False) -> ValueType:
     """True or false, which ours may call otherwise."""
 
     def read(value: Any) -> Any:
@@ -112,10 +112,10 @@ def flag(*, yes: Any = True, no: Any = False) -> Kind:
             raise ValueError
         return value == yes
 
-    return Kind(read, write)
+    return ValueType(read, write)
 
 
-def words(theirs_to_ours: dict[str, str]) -> Kind:
+def choice(theirs_to_ours: dict[str, str]) -> ValueType:
     """One of some words; where two of theirs mean the same, the first is written."""
 
     def read(value: Any) -> str:
@@ -129,4 +129,4 @@ def words(theirs_to_ours: dict[str, str]) -> Kind:
                 return theirs
         raise ValueError
 
-    return Kind(read, write)
+    return ValueType(read, write)

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from regard.errors import Mistake
-from regard.interop.new_folder import new_folder, written_aside
+from regard.errors import UserError
+from regard.interop.new_folder import require_new_folder, write_folder_atomically
 from regard.models.gpt import Gpt
 from regard.models.transformer import Transformer
-from regard.tokens.special import NO_MARK, Marks
+from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
 from regard.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from regard.layers.block import Block
     from regard.layers.stack import Stack
 
-CURE = "pip install 'regard[export]'"
+INSTALL_EXPORT = "pip install 'regard[export]'"
 ACTIVATIONS = {
     "relu": "RELU",
     "gelu": "GELU",
@@ -40,26 +40,26 @@ GATED = ("swiglu", "geglu")
 POSITIONS = ("sinusoidal", "learned", "rotary")
 
 
-def is_installed() -> bool:
+def is_ctranslate2_installed() -> bool:
     return importlib.util.find_spec("ctranslate2") is not None
 
 
-def library() -> ModuleType:
+def import_ctranslate2() -> ModuleType:
     """CTranslate2, told to use the widest registers there are: by itself it takes half of them on some processors."""
-    if not is_installed():
-        raise Mistake(f"CTranslate2 is not installed: {CURE}")
-    if "avx512f" in processor_flags():
+    if not is_ctranslate2_installed():
+        raise UserError(f"CTranslate2 is not installed: {INSTALL_EXPORT}")
+    if "avx512f" in cpu_flags():
         os.environ.setdefault("CT2_FORCE_CPU_ISA", "AVX512")
     import ctranslate2
 
     return ctranslate2
 
 
-def version() -> str:
+def ctranslate2_version() -> str:
     return importlib.metadata.version("ctranslate2")
 
 
-def processor_flags() -> set[str]:
+def cpu_flags() -> set[str]:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -67,7 +67,7 @@ def processor_flags() -> set[str]:
     return set(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), []))
 
 
-def misfits(model: nn.Module) -> list[str]:
+def unsupported_settings(model: nn.Module) -> list[str]:
     """What of a model CTranslate2 has no word for."""
     if type(model) not in (Transformer, Gpt):
         return [f"a {type(model).__name__}"]
@@ -87,25 +87,25 @@ def misfits(model: nn.Module) -> list[str]:
     return [name for name, there in found.items() if there]
 
 
-def require_fit(model: nn.Module, where: str) -> None:
-    if wrong := misfits(model):
-        raise Mistake(f"{where}: CTranslate2 has no counterpart of {', '.join(wrong[:3])}; use --to hf or --to onnx")
+def require_supported(model: nn.Module, where: str) -> None:
+    if wrong := unsupported_settings(model):
+        raise UserError(f"{where}: CTranslate2 has no counterpart of {', '.join(wrong[:3])}; use --to hf or --to onnx")
 
 
 def write_ctranslate2(model: nn.Module, tokenizers: Sequence[Tokenizer], path: str | Path) -> Path:
     """A model as a folder that CTranslate2 opens, in float32; written aside and put in place whole."""
-    path = new_folder(path)
-    library()
-    require_fit(model, str(path))
-    spec = translator_spec(model, tokenizers) if isinstance(model, Transformer) else writer_spec(model, tokenizers[0])
+    path = require_new_folder(path)
+    import_ctranslate2()
+    require_supported(model, str(path))
+    spec = encoder_decoder_spec(model, tokenizers) if isinstance(model, Transformer) else decoder_spec(model, tokenizers[0])
     spec.validate()
     spec.optimize(quantization="float32")
-    with written_aside(path) as aside:
+    with write_folder_atomically(path) as aside:
         spec.save(str(aside))
     return path
 
 
-def translator_spec(model: Transformer, tokenizers: Sequence[Tokenizer]) -> Any:
+def encoder_decoder_spec(model: Transformer, tokenizers: Sequence[Tokenizer]) -> Any:
     from ctranslate2.specs import transformer_spec
 
     settings, options = model.settings, block_options(model)
@@ -115,21 +115,21 @@ def translator_spec(model: Transformer, tokenizers: Sequence[Tokenizer]) -> Any:
     )
     fill_stack(spec.encoder, model.encoder, settings)
     fill_stack(spec.decoder, model.decoder, settings)
-    spec.encoder.embeddings[0].weight = weight(model.source_embedding.table.weight)
-    spec.decoder.embeddings.weight = weight(model.target_embedding.table.weight)
+    spec.encoder.embeddings[0].weight = to_numpy(model.source_embedding.table.weight)
+    spec.decoder.embeddings.weight = to_numpy(model.target_embedding.table.weight)
     spec.encoder.scale_embeddings = spec.decoder.scale_embeddings = settings.scale_embedding
     if settings.scale_output:
-        spec.decoder.scale_outputs = weight(torch.tensor(settings.width**-0.5))
+        spec.decoder.scale_outputs = to_numpy(torch.tensor(settings.width**-0.5))
     fill_linear(spec.decoder.projection, [model.output])
-    source, target = (tokens_of(tokenizer) for tokenizer in (tokenizers[0], tokenizers[-1]))
+    source, target = (vocabulary_tokens(tokenizer) for tokenizer in (tokenizers[0], tokenizers[-1]))
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
-    configure(spec.config, model, target, tokenizers[-1].marks)
-    spec.config.decoder_start_token = target[tokenizers[-1].marks.begin]
+    configure(spec.config, model, target, tokenizers[-1].special_tokens)
+    spec.config.decoder_start_token = target[tokenizers[-1].special_tokens.bos]
     return spec
 
 
-def writer_spec(model: nn.Module, tokenizer: Tokenizer) -> Any:
+def decoder_spec(model: nn.Module, tokenizer: Tokenizer) -> Any:
     from ctranslate2.specs import transformer_spec
 
     assert isinstance(model, Gpt)
@@ -139,12 +139,12 @@ def writer_spec(model: nn.Module, tokenizer: Tokenizer) -> Any:
         )
     )
     fill_stack(spec.decoder, model.decoder, model.settings)
-    spec.decoder.embeddings.weight = weight(model.words.weight)
+    spec.decoder.embeddings.weight = to_numpy(model.token_embedding.weight)
     spec.decoder.scale_embeddings = False
     fill_linear(spec.decoder.projection, [model.output])
-    tokens = tokens_of(tokenizer)
+    tokens = vocabulary_tokens(tokenizer)
     spec.register_vocabulary(tokens)
-    configure(spec.config, model, tokens, tokenizer.marks)
+    configure(spec.config, model, tokens, tokenizer.special_tokens)
     return spec
 
 
@@ -163,16 +163,16 @@ def block_options(model: nn.Module) -> dict[str, Any]:
     return options
 
 
-def configure(config: Any, model: nn.Module, tokens: Sequence[str], marks: Marks) -> None:
+def configure(config: Any, model: nn.Module, tokens: Sequence[str], special_tokens: SpecialTokens) -> None:
     """The marks by their names; a vocabulary without one is given a token that stands for none."""
     settings: Any = model.settings
     config.layer_norm_epsilon = settings.norm_epsilon or (1e-6 if settings.norm == "rms" else 1e-5)
-    config.bos_token = tokens[marks.begin] if marks.begin != NO_MARK else tokens[0]
-    config.eos_token = tokens[marks.end] if marks.end != NO_MARK else tokens[0]
+    config.bos_token = tokens[special_tokens.bos] if special_tokens.bos != NO_TOKEN else tokens[0]
+    config.eos_token = tokens[special_tokens.eos] if special_tokens.eos != NO_TOKEN else tokens[0]
     config.unk_token = "<unk>" if "<unk>" in tokens else config.eos_token
 
 
-def tokens_of(tokenizer: Tokenizer) -> list[str]:
+def vocabulary_tokens(tokenizer: Tokenizer) -> list[str]:
     """The vocabulary by its numbers; rows that no token has are given names."""
     named = (tokenizer.library.id_to_token(number) for number in range(tokenizer.size))
     return [f"<row {number}>" if token is None else token for number, token in enumerate(named)]
@@ -181,7 +181,7 @@ def tokens_of(tokenizer: Tokenizer) -> list[str]:
 def fill_stack(spec: Any, stack: "Stack", settings: Any) -> None:
     if settings.positions.kind != "rotary":
         table: Any = stack.positions.table
-        spec.position_encodings.encodings = weight(table.weight if isinstance(table, nn.Embedding) else table)
+        spec.position_encodings.encodings = to_numpy(table.weight if isinstance(table, nn.Embedding) else table)
     elif hasattr(spec, "position_encodings"):
         del spec.position_encodings  # of an encoder, which asks for them even where it turns its queries
     if settings.norm_first:
@@ -192,21 +192,21 @@ def fill_stack(spec: Any, stack: "Stack", settings: Any) -> None:
 
 def fill_block(spec: Any, block: "Block", scale: float | None) -> None:
     own = block.self_attention
-    fill_linear(spec.self_attention.linear[0], [own.to_q, own.to_k, own.to_v])
-    fill_linear(spec.self_attention.linear[1], [own.to_out])
-    fill_norm(spec.self_attention.layer_norm, block.around_self.norm)
+    fill_linear(spec.self_attention.linear[0], [own.q_proj, own.k_proj, own.v_proj])
+    fill_linear(spec.self_attention.linear[1], [own.out_proj])
+    fill_norm(spec.self_attention.layer_norm, block.self_residual.norm)
     attended = [spec.self_attention]
     if hasattr(spec, "attention"):
         cross = block.cross_attention
-        fill_linear(spec.attention.linear[0], [cross.to_q])
-        fill_linear(spec.attention.linear[1], [cross.to_k, cross.to_v])
-        fill_linear(spec.attention.linear[2], [cross.to_out])
-        fill_norm(spec.attention.layer_norm, block.around_cross.norm)
+        fill_linear(spec.attention.linear[0], [cross.q_proj])
+        fill_linear(spec.attention.linear[1], [cross.k_proj, cross.v_proj])
+        fill_linear(spec.attention.linear[2], [cross.out_proj])
+        fill_norm(spec.attention.layer_norm, block.cross_residual.norm)
         attended.append(spec.attention)
     for place in attended if scale is not None else ():
-        place.queries_scale = weight(torch.tensor(scale))
+        place.queries_scale = to_numpy(torch.tensor(scale))
     feed = block.feed_forward
-    fill_norm(spec.ffn.layer_norm, block.around_feed_forward.norm)
+    fill_norm(spec.ffn.layer_norm, block.feed_forward_residual.norm)
     fill_linear(spec.ffn.linear_0, [feed.inner if feed.gate is None else feed.gate])
     if feed.gate is not None:
         fill_linear(spec.ffn.linear_0_noact, [feed.inner])
@@ -215,16 +215,16 @@ def fill_block(spec: Any, block: "Block", scale: float | None) -> None:
 
 def fill_linear(spec: Any, layers: Sequence[nn.Linear]) -> None:
     """Layers that read the same, as one."""
-    spec.weight = weight(torch.cat([layer.weight for layer in layers]))
+    spec.weight = to_numpy(torch.cat([layer.weight for layer in layers]))
     if layers[0].bias is not None:
-        spec.bias = weight(torch.cat([layer.bias for layer in layers]))
+        spec.bias = to_numpy(torch.cat([layer.bias for layer in layers]))
 
 
 def fill_norm(spec: Any, norm: nn.Module) -> None:
-    spec.gamma = weight(norm.weight)  # type: ignore[arg-type]
+    spec.gamma = to_numpy(norm.weight)  # type: ignore[arg-type]
     if hasattr(spec, "beta"):
-        spec.beta = weight(norm.bias)  # type: ignore[arg-type]
+        spec.beta = to_numpy(norm.bias)  # type: ignore[arg-type]
 
 
-def weight(tensor: Tensor) -> Any:
+def to_numpy(tensor: Tensor) -> Any:
     return tensor.detach().cpu().float().contiguous().numpy()

@@ -5,19 +5,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from regard.errors import Mistake
+from regard.errors import UserError
 
 
-def new_folder(path: str | Path) -> Path:
+def require_new_folder(path: str | Path) -> Path:
     """A place where a folder can be put, and nothing is lost by it."""
     path = Path(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise Mistake(f"{path} is already there; choose another folder")
+        raise UserError(f"{path} is already there; choose another folder")
     return path
 
 
 @contextmanager
-def written_aside(path: Path) -> Iterator[Path]:
+def write_folder_atomically(path: Path) -> Iterator[Path]:
     """The folder to write into, which is at `path` in the end."""
     aside = path.parent / f".{path.name}.writing"
     try:
@@ -28,6 +28,6 @@ def written_aside(path: Path) -> Iterator[Path]:
             path.rmdir()
         aside.rename(path)
     except OSError as error:
-        raise Mistake(f"cannot write {path}: {error.strerror or error}") from None
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from None
     finally:
         shutil.rmtree(aside, ignore_errors=True)

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.errors import Mistake
-from regard.interop.new_folder import new_folder, written_aside
+from regard.errors import UserError
+from regard.interop.new_folder import require_new_folder, write_folder_atomically
 
-CURE = "pip install 'regard[export]'"
-NEEDED = ("onnx", "onnxscript", "onnxruntime")
-FILE = "model.onnx"
-SIZES = {
+INSTALL_EXPORT = "pip install 'regard[export]'"
+REQUIRED_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+ONNX_FILE = "model.onnx"
+DYNAMIC_AXES = {
     "pixels": ("batch",),
     "lengths": ("batch",),
     "source": ("batch", "source_length"),
@@ -28,26 +28,26 @@ SIZES = {
 
 
 def require_installed() -> None:
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    missing = [name for name in REQUIRED_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        raise Mistake(f"--to onnx needs {', '.join(missing)}: {CURE}")
+        raise UserError(f"--to onnx needs {', '.join(missing)}: {INSTALL_EXPORT}")
 
 
 def write_onnx(model: nn.Module, inputs: Mapping[str, Tensor], path: str | Path) -> Path:
     """A model with an example of what it reads, into a folder; written aside and put in place whole."""
-    path = new_folder(path)
+    path = require_new_folder(path)
     require_installed()
-    dimensions = {name: torch.export.Dim.DYNAMIC for sizes in SIZES.values() for name in sizes}
-    shapes = {name: {axis: dimensions[size] for axis, size in enumerate(SIZES[name])} for name in inputs}
+    dimensions = {name: torch.export.Dim.DYNAMIC for sizes in DYNAMIC_AXES.values() for name in sizes}
+    shapes = {name: {axis: dimensions[size] for axis, size in enumerate(DYNAMIC_AXES[name])} for name in inputs}
     try:
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-        with written_aside(path) as aside, warnings.catch_warnings():
+        with write_folder_atomically(path) as aside, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.onnx.export(
                 model,
                 (),
                 kwargs=dict(inputs),
-                f=str(aside / FILE),
+                f=str(aside / ONNX_FILE),
                 input_names=list(inputs),
                 output_names=["said"],
                 dynamic_shapes=shapes,
@@ -56,17 +56,17 @@ def write_onnx(model: nn.Module, inputs: Mapping[str, Tensor], path: str | Path)
                 external_data=False,
             )
     except torch.onnx.OnnxExporterError as error:
-        raise Mistake(f"torch cannot write this model as ONNX ({str(error).splitlines()[0][:160]}); use --to hf") from None
+        raise UserError(f"torch cannot write this model as ONNX ({str(error).splitlines()[0][:160]}); use --to hf") from None
     return path
 
 
-def said_by_onnx(folder: Path, inputs: Mapping[str, Tensor]) -> Tensor:
+def run_onnx(folder: Path, inputs: Mapping[str, Tensor]) -> Tensor:
     """What onnxruntime says, on the CPU."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(str(folder / FILE), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(str(folder / ONNX_FILE), options, providers=["CPUExecutionProvider"])
     known = {one.name for one in session.get_inputs()}
     found = session.run(None, {name: np.asarray(part) for name, part in inputs.items() if name in known})
     return torch.from_numpy(found[0])

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from regard.attention.cache import Cache
-from regard.attention.masks import NO_MASK, Grid, Mask
-from regard.attention.multihead import MultiHead
+from regard.attention.kv_cache import KVCache
+from regard.attention.masks import NO_MASK, GridPattern, Mask
+from regard.attention.multihead import MultiHeadAttention
 from regard.attention.positions import Rotation
-from regard.layers.embedding import Switch
+from regard.layers.embedding import SwitchOut
 from regard.layers.feed_forward import FeedForward
 from regard.layers.norm import Residual
 
 if TYPE_CHECKING:
-    from regard.recipe import Regularize
-    from regard.recipe.model import BlockPart
+    from regard.recipe import Regularization
+    from regard.recipe.model import BlockSettings
 
 
 @dataclass(frozen=True)
-class Shape:
+class BlockConfig:
     """What a block needs to know."""
 
     width: int
@@ -44,13 +44,13 @@ class Shape:
     norm_epsilon: float | None = None
     window: int | None = None
     """How far self-attention sees, where it does not see everything."""
-    grid: Grid | None = None
+    grid: GridPattern | None = None
     """What of a picture it sees, likewise."""
     drop_path: float = 0.0
     layer_scale: float | None = None
 
 
-def block_shape(settings: "BlockPart", regularize: "Regularize | None") -> Shape:
+def block_config(settings: "BlockSettings", regularize: "Regularization | None") -> BlockConfig:
     """The block that a recipe's settings describe; its key width is the same in layers of another width."""
     rates: dict[str, Any] = {}
     if regularize is not None:
@@ -60,7 +60,7 @@ def block_shape(settings: "BlockPart", regularize: "Regularize | None") -> Shape
             activation_dropout=regularize.activation_dropout,
             drop_path=regularize.drop_path,
         )
-    return Shape(
+    return BlockConfig(
         settings.width,
         settings.heads,
         settings.feed_forward,
@@ -79,15 +79,15 @@ def block_shape(settings: "BlockPart", regularize: "Regularize | None") -> Shape
     )
 
 
-def embedding_dropout(regularize: "Regularize | None") -> nn.Module:
+def embedding_dropout(regularize: "Regularization | None") -> nn.Module:
     if regularize is None:
         return nn.Identity()
     dropout = nn.Dropout(regularize.dropout if regularize.embedding_dropout is None else regularize.embedding_dropout)
-    return nn.Sequential(Switch(regularize.word_switch), dropout) if regularize.word_switch else dropout
+    return nn.Sequential(SwitchOut(regularize.switchout), dropout) if regularize.switchout else dropout
 
 
 @dataclass
-class Source:
+class SourceKV:
     """A source sentence as one block's cross-attention sees it, projected once."""
 
     keys: Tensor  # (B, G, S, K)
@@ -98,11 +98,11 @@ class Source:
 class Block(nn.Module):
     """(B, T, width) -> (B, T, out width); `source_width` adds attention over a source of that width."""
 
-    def __init__(self, shape: Shape, *, source_width: int | None = None, out_width: int | None = None):
+    def __init__(self, shape: BlockConfig, *, source_width: int | None = None, out_width: int | None = None):
         super().__init__()
         width, out = shape.width, out_width or shape.width
         heads = partial(
-            MultiHead,
+            MultiHeadAttention,
             heads=shape.heads,
             key_width=shape.key_width,
             value_width=shape.value_width,
@@ -123,16 +123,16 @@ class Block(nn.Module):
         )
         self.sight = None if shape.window is None and shape.grid is None else Mask(window=shape.window, grid=shape.grid)
         self.self_attention = heads(width, out_width=out)
-        self.around_self = residual(width, out)
+        self.self_residual = residual(width, out)
         if source_width is not None:
             self.cross_attention = heads(out, source_width=source_width)
-            self.around_cross = residual(out, out)
+            self.cross_residual = residual(out, out)
         self.feed_forward = FeedForward(out, shape.feed_forward, shape.activation, shape.activation_dropout, bias=shape.bias)
-        self.around_feed_forward = residual(out, out)
+        self.feed_forward_residual = residual(out, out)
 
-    def look_at(self, source: Tensor, mask: Mask | None = None) -> Source:
+    def project_source(self, source: Tensor, mask: Mask | None = None) -> SourceKV:
         """Project a source (B, S, source width) once for this block's cross-attention."""
-        return Source(*self.cross_attention.keys_values(source), mask)
+        return SourceKV(*self.cross_attention.project_kv(source), mask)
 
     def forward(
         self,
@@ -141,13 +141,13 @@ class Block(nn.Module):
         mask: Mask | None = None,
         bias: Tensor | None = None,
         rotation: Rotation | None = None,
-        cache: Cache | None = None,
-        source: Source | None = None,
+        cache: KVCache | None = None,
+        source: SourceKV | None = None,
     ) -> Tensor:
         mask = mask if self.sight is None else self.sight & (mask or NO_MASK)
 
         def look_around(y: Tensor) -> Tensor:
-            q, keys, values = self.self_attention.queries_keys_values(y, rotation)
+            q, keys, values = self.self_attention.project_qkv(y, rotation)
             if cache is not None:
                 keys, values = cache.append(keys, values)
             return self.self_attention.look(q, keys, values, mask=mask, bias=bias)
@@ -157,7 +157,7 @@ class Block(nn.Module):
             shared = y.reshape(source.keys.size(0), -1, y.size(-1))  # hypotheses of one sentence ask the same keys together
             return self.cross_attention(shared, source.keys, source.values, mask=source.mask).reshape(y.shape)
 
-        x = self.around_self(x, look_around)
+        x = self.self_residual(x, look_around)
         if source is not None:
-            x = self.around_cross(x, look_at_source)
-        return self.around_feed_forward(x, self.feed_forward)
+            x = self.cross_residual(x, look_at_source)
+        return self.feed_forward_residual(x, self.feed_forward)

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class Convolution(nn.Module):
+class GatedConvolution(nn.Module):
     """(B, T, D) -> (B, T, D); each output sees the `kernel` inputs around its place."""
 
     def __init__(self, width: int, kernel: int = 3, *, dropout: float = 0.0):

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Embedding(nn.Module):
+class TokenEmbedding(nn.Module):
     """Ids (B, T) -> √D · rows of the table (B, T, D). The same table can serve as the output projection."""
 
     def __init__(self, vocabulary: int, width: int, *, scaled: bool = True):
@@ -17,7 +17,7 @@ class Embedding(nn.Module):
         return self.table(ids) * self.scale
 
 
-class Switch(nn.Module):
+class SwitchOut(nn.Module):
     """While training, some of the words (B, T, D) are switched for others of the batch (after Wang et al. 2018, SwitchOut).
 
     Not left out: a word of zeros stays one through every block where it sees no other, and the gradient of each norm on it is

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Normalise(nn.Module):
+class NormalizePixels(nn.Module):
     """Pixels (B, 3, H, W), 0 to 255 in uint8 -> (x / 255 - mean) / deviation; what is normalised already stays as it is."""
 
     def __init__(self, mean: Sequence[float], deviation: Sequence[float]):

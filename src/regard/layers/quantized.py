@@ -14,14 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention.multihead import MultiHead
-from regard.errors import Mistake
+from regard.attention.multihead import MultiHeadAttention
+from regard.errors import UserError
 from regard.layers.block import Block
 
 PRECISIONS = ("fp32", "bf16", "int8")
 WIDE, MANY, MANY_IF_WIDE = 8192, 128, 16
 """Vectors at once from which on oneDNN multiplies faster than FBGEMM, where there are both; fewer, where the outputs are many."""
-FEW_BY, MANY_BY = (
+SMALL_BATCH_ENGINE, LARGE_BATCH_ENGINE = (
     name if name in torch.backends.quantized.supported_engines else torch.backends.quantized.engine
     for name in ("fbgemm", "onednn")
 )
@@ -29,7 +29,7 @@ MULTIPLY = torch.ops.quantized.linear_dynamic.default._op  # without what torch.
 PACKING = threading.Lock()
 
 
-class Int8(nn.Module):
+class Int8Projection(nn.Module):
     """W x + b, packed when it is first read by so few or so many: (…, D) -> (…, E)."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
@@ -40,7 +40,7 @@ class Int8(nn.Module):
         self.packed: dict[str, Any] = {}
 
     def forward(self, x: Tensor) -> Tensor:
-        kernel = MANY_BY if x.numel() >= self.many * x.size(-1) else FEW_BY
+        kernel = LARGE_BATCH_ENGINE if x.numel() >= self.many * x.size(-1) else SMALL_BATCH_ENGINE
         if kernel not in self.packed:
             self.pack(kernel)
         return MULTIPLY(x, self.packed[kernel], False)
@@ -57,7 +57,7 @@ class Int8(nn.Module):
                 torch.backends.quantized.engine = before
 
 
-class Int8Linear(Int8):
+class Int8Linear(Int8Projection):
     """In place of one layer, whose weights it still knows."""
 
     def __init__(self, linear: nn.Linear):
@@ -65,14 +65,14 @@ class Int8Linear(Int8):
         self.weight, self.bias, self.out_features = linear.weight, linear.bias, linear.out_features
 
 
-def packed(model: Any, precision: str, device: torch.device | None = None) -> Any:
+def convert_precision(model: Any, precision: str, device: torch.device | None = None) -> Any:
     """The model in this precision, beside the one given; that itself where nothing changes."""
     if precision == "fp32":
         return model
     if precision == "bf16":
         return joined(copy.deepcopy(model).to(torch.bfloat16))
     if device is not None and device.type != "cpu":
-        raise Mistake(f"--precision int8 is for the CPU; on {device} use --precision bf16")
+        raise UserError(f"--precision int8 is for the CPU; on {device} use --precision bf16")
     with torch.no_grad():
         return substituted(model, {})
 
@@ -93,15 +93,15 @@ def substituted(module: nn.Module, known: dict[int, nn.Module]) -> nn.Module:
     return twin
 
 
-def together(heads: MultiHead) -> MultiHead:
+def together(heads: MultiHeadAttention) -> MultiHeadAttention:
     """A twin of heads that look at what they ask from: queries, keys and values are one projection."""
     twin = copy.copy(heads)
-    twin._modules = {**heads._modules, "to_out": Int8Linear(heads.to_out)}
-    twin.to_all = Int8(*three(heads))
+    twin._modules = {**heads._modules, "out_proj": Int8Linear(heads.out_proj)}
+    twin.qkv_proj = Int8Projection(*three(heads))
     return twin
 
 
-class Aligned(nn.Module):
+class PaddedLinear(nn.Module):
     """W x + b with a few outputs more, which are left out again: an odd number of them is given to a slow kernel."""
 
     def __init__(self, linear: nn.Linear, multiple: int = 64):
@@ -117,18 +117,18 @@ class Aligned(nn.Module):
 def joined(model: nn.Module) -> nn.Module:
     """The model itself, whose heads that look at what they ask from have one projection, and whose output is of an even size."""
     if type(output := getattr(model, "output", None)) is nn.Linear and output.out_features >= WIDE and output.out_features % 8:
-        model.output = Aligned(output)
+        model.output = PaddedLinear(output)
     for block in model.modules():
         if isinstance(block, Block):
             weight, bias = three(block.self_attention)
             whole = nn.Linear(weight.size(1), weight.size(0), bias=bias is not None, device="meta")
             whole.load_state_dict({"weight": weight} | ({} if bias is None else {"bias": bias}), assign=True)
-            block.self_attention.to_all = whole.requires_grad_(False)
+            block.self_attention.qkv_proj = whole.requires_grad_(False)
     return model
 
 
-def three(heads: MultiHead) -> tuple[Tensor, Tensor | None]:
+def three(heads: MultiHeadAttention) -> tuple[Tensor, Tensor | None]:
     """The weights and biases of queries, keys and values, one below the other."""
-    layers = (heads.to_q, heads.to_k, heads.to_v)
+    layers = (heads.q_proj, heads.k_proj, heads.v_proj)
     biases: list[Tensor] = [layer.bias.detach() for layer in layers if layer.bias is not None]
     return torch.cat([layer.weight.detach() for layer in layers]), torch.cat(biases) if biases else None

@@ -13,7 +13,7 @@ CELLS: dict[str, Any] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 
 
 @dataclass
-class Carry:
+class RecurrentState:
     """The state of stacked cells, rows first: hidden (rows, layers, H), an LSTM's cell (rows, layers, H), and what is
     fed back."""
 
@@ -28,7 +28,7 @@ class Carry:
         """Row i becomes what row rows[i] was."""
         self.hidden, self.cell, self.fed = (None if part is None else part[rows] for part in self.parts())  # type: ignore[assignment]
 
-    def where(self, chosen: Tensor, other: "Carry") -> "Carry":
+    def where(self, chosen: Tensor, other: "RecurrentState") -> "RecurrentState":
         """This state in the chosen rows, the other elsewhere."""
 
         def pick(mine: Tensor | None, theirs: Tensor | None) -> Tensor | None:
@@ -36,19 +36,19 @@ class Carry:
                 return mine
             return torch.where(chosen.view(-1, *[1] * (mine.dim() - 1)), mine, theirs)
 
-        return Carry(*(pick(mine, theirs) for mine, theirs in zip(self.parts(), other.parts())))  # type: ignore[arg-type]
+        return RecurrentState(*(pick(mine, theirs) for mine, theirs in zip(self.parts(), other.parts())))  # type: ignore[arg-type]
 
     @property
     def rows(self) -> int:
         return self.hidden.size(0)
 
     @staticmethod
-    def join(carries: "Sequence[Carry]", spare: int = 0) -> "Carry":
+    def join(carries: "Sequence[RecurrentState]", spare: int = 0) -> "RecurrentState":
         parts = zip(*(carry.parts() for carry in carries))
-        return Carry(*(None if part[0] is None else torch.cat(part) for part in parts))  # type: ignore[arg-type]
+        return RecurrentState(*(None if part[0] is None else torch.cat(part) for part in parts))  # type: ignore[arg-type]
 
 
-class Recurrent(nn.Module):
+class RecurrentLayers(nn.Module):
     """Stacked cells over a sequence, each layer in one fused call: (B, T, D) -> (B, T, H)."""
 
     def __init__(self, cell: str, width: int, hidden: int, layers: int = 1, *, bidirectional: bool = False, dropout: float = 0.0):
@@ -61,7 +61,7 @@ class Recurrent(nn.Module):
         )
         self.dropout = nn.Dropout(dropout)
 
-    def read(self, x: Tensor, lengths: Tensor) -> tuple[list[Tensor], Carry]:
+    def read(self, x: Tensor, lengths: Tensor) -> tuple[list[Tensor], RecurrentState]:
         """A whole batch, each row up to its length: every layer's states (B, S, H), and the last ones of each."""
         packed = pack_padded_sequence(x, lengths.cpu().clamp(min=1), batch_first=True, enforce_sorted=False)
         layers, ends = [], []
@@ -74,7 +74,7 @@ class Recurrent(nn.Module):
     def dropped(self, packed: PackedSequence) -> PackedSequence:
         return packed._replace(data=self.dropout(packed.data))
 
-    def forward(self, x: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
+    def forward(self, x: Tensor, carry: RecurrentState) -> tuple[Tensor, RecurrentState]:
         """Go on from a state, one direction only."""
         ends = []
         for number, cells in enumerate(self.layers):
@@ -84,16 +84,16 @@ class Recurrent(nn.Module):
             ends.append(last)
         return x, self.carried(ends)
 
-    def nothing(self, rows: int, like: Tensor) -> Carry:
+    def nothing(self, rows: int, like: Tensor) -> RecurrentState:
         """The state before anything was read."""
         blank = like.new_zeros(rows, len(self.layers), self.hidden)
-        return Carry(blank, blank if isinstance(self.layers[0], nn.LSTM) else None)
+        return RecurrentState(blank, blank if isinstance(self.layers[0], nn.LSTM) else None)
 
-    def carried(self, ends: Sequence[Any]) -> Carry:
+    def carried(self, ends: Sequence[Any]) -> RecurrentState:
         """The last states of each layer, an LSTM's with its cells; the directions side by side."""
         both = [last if isinstance(last, tuple) else (last, None) for last in ends]
         hidden = torch.stack([beside(hidden) for hidden, _ in both], dim=1)  # (rows, layers, H)
-        return Carry(hidden, None if both[0][1] is None else torch.stack([beside(cell) for _, cell in both], dim=1))
+        return RecurrentState(hidden, None if both[0][1] is None else torch.stack([beside(cell) for _, cell in both], dim=1))
 
 
 def beside(last: Tensor) -> Tensor:

@@ -7,10 +7,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from regard.attention.cache import Cache
-from regard.attention.masks import NO_MASK, Grid, Mask
-from regard.attention.positions import Positions
-from regard.layers.block import Block, Shape, Source
+from regard.attention.kv_cache import KVCache
+from regard.attention.masks import NO_MASK, GridPattern, Mask
+from regard.attention.positions import PositionEncoding
+from regard.layers.block import Block, BlockConfig, SourceKV
 from regard.layers.norm import build_norm
 
 
@@ -19,14 +19,14 @@ class Stack(nn.Module):
 
     def __init__(
         self,
-        shape: Shape,
+        shape: BlockConfig,
         layers: int,
-        positions: Positions,
+        positions: PositionEncoding,
         *,
         source_width: int | None = None,
         widths: Sequence[int] | None = None,
         windows: Sequence[int | None] | None = None,
-        grids: Sequence[Grid | None] | None = None,
+        grids: Sequence[GridPattern | None] | None = None,
         embedding_dropout: nn.Module | None = None,
         embedding_norm: bool = False,
     ):
@@ -52,8 +52,8 @@ class Stack(nn.Module):
         x: Tensor,
         *,
         mask: Mask = NO_MASK,
-        caches: Sequence[Cache] | None = None,
-        sources: Sequence[Source] | None = None,
+        caches: Sequence[KVCache] | None = None,
+        sources: Sequence[SourceKV] | None = None,
         states: list[Tensor] | None = None,
         begins: Tensor | None = None,
     ) -> Tensor:
@@ -62,16 +62,16 @@ class Stack(nn.Module):
         at, options = self.prepare(x, mask, caches, sources, begins)
         x = self.dropout(self.embedding_norm(self.positions.embed(x, at)))
         for block, given in zip(self.layers(), options):
-            collect(states, x)
+            collect_state(states, x)
             x = block(x, mask=mask, **given)
-        return collect(states, self.norm(x))
+        return collect_state(states, self.norm(x))
 
     def prepare(
-        self, x: Tensor, mask: Mask, caches: Sequence[Cache] | None, sources: Sequence[Source] | None, begins: Tensor | None
+        self, x: Tensor, mask: Mask, caches: Sequence[KVCache] | None, sources: Sequence[SourceKV] | None, begins: Tensor | None
     ) -> tuple[Tensor, list[dict[str, Any]]]:
         """The positions of what is read (T,) or (B, T), and what each block is given besides it."""
         past = caches[0].length if caches else 0
-        key_at = positions_of(past + x.size(1), mask, x.device)  # (S,) or (B, S)
+        key_at = token_positions(past + x.size(1), mask, x.device)  # (S,) or (B, S)
         key_at = key_at if begins is None else key_at + begins[:, None]  # (B, S)
         at = key_at[..., past:]
         rotation, bias = self.positions.rotation(at), self.positions.bias(at, key_at)
@@ -82,13 +82,13 @@ class Stack(nn.Module):
         ]
 
 
-def collect(states: list[Tensor] | None, x: Tensor) -> Tensor:
+def collect_state(states: list[Tensor] | None, x: Tensor) -> Tensor:
     if states is not None:
         states.append(x)
     return x
 
 
-def positions_of(length: int, mask: Mask, device: torch.device) -> Tensor:
+def token_positions(length: int, mask: Mask, device: torch.device) -> Tensor:
     """0, 1, 2 …, counted from where each row begins, or in it each document."""
     if mask.documents is not None and mask.packed is not None:
         return mask.packed.place

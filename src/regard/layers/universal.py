@@ -6,12 +6,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from regard.attention.cache import Cache
+from regard.attention.kv_cache import KVCache
 from regard.attention.masks import NO_MASK, Mask
-from regard.attention.multihead import Attend, MultiHead
-from regard.attention.positions import Positions, sinusoids
-from regard.layers.block import Block, Shape, Source
-from regard.layers.stack import Stack, collect
+from regard.attention.multihead import Attention, MultiHeadAttention
+from regard.attention.positions import PositionEncoding, sinusoids
+from regard.layers.block import Block, BlockConfig, SourceKV
+from regard.layers.stack import Stack, collect_state
 
 
 class UniversalStack(Stack):
@@ -24,9 +24,9 @@ class UniversalStack(Stack):
 
     def __init__(
         self,
-        shape: Shape,
+        shape: BlockConfig,
         steps: int,
-        positions: Positions,
+        positions: PositionEncoding,
         *,
         source_width: int | None = None,
         widths: None = None,
@@ -47,8 +47,8 @@ class UniversalStack(Stack):
         x: Tensor,
         *,
         mask: Mask = NO_MASK,
-        caches: Sequence[Cache] | None = None,
-        sources: Sequence[Source] | None = None,
+        caches: Sequence[KVCache] | None = None,
+        sources: Sequence[SourceKV] | None = None,
         states: list[Tensor] | None = None,
         begins: Tensor | None = None,
     ) -> Tensor:
@@ -57,7 +57,7 @@ class UniversalStack(Stack):
         mixed, spent = torch.zeros_like(x), x.new_zeros(x.shape[:2])  # (B, T, D), (B, T) probability used up
         steps, remainder = torch.zeros_like(spent), torch.zeros_like(spent)
         for time, (block, given) in enumerate(zip(self.layers(), options)):
-            collect(states, x)
+            collect_state(states, x)
             signal = sinusoids(torch.tensor(time, device=x.device), x.size(-1)).to(x.dtype)
             after = block(self.positions.embed(x, at) + signal, mask=mask, **given)
             if self.halt is None:
@@ -74,16 +74,16 @@ class UniversalStack(Stack):
             x = torch.where(running[..., None], after, x)
         if self.halt is not None:
             self.steps, self.ponder = steps.detach(), steps.detach() + remainder
-        return collect(states, self.norm(x if self.halt is None else mixed))
+        return collect_state(states, self.norm(x if self.halt is None else mixed))
 
 
 def share_weights(block: Block) -> Block:
     """The same block in another place: every weight is shared, only the places where one looks are its own."""
     twin = twin_of(block)
     for name, child in block.named_children():
-        if isinstance(child, MultiHead):
+        if isinstance(child, MultiHeadAttention):
             own = twin_of(child)
-            own.attend = Attend(child.attend.dropout, child.attend.scale)
+            own.attend = Attention(child.attend.dropout, child.attend.scale)
             setattr(twin, name, own)
     return twin
 

@@ -9,28 +9,28 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention.masks import Mask
-from regard.layers.convolution import Convolution
+from regard.layers.convolution import GatedConvolution
 from regard.layers.norm import build_norm
-from regard.models.gpt import build_stack, initialise
+from regard.models.gpt import build_stack, init_normal
 
 if TYPE_CHECKING:
     from regard.batches.batch import Batch
-    from regard.recipe import Regularize
+    from regard.recipe import Regularization
     from regard.recipe.stacks import EncoderModel
 
 
-HIDDEN = 0.15
+MASK_RATE = 0.15
 
 
-class Encoder(nn.Module):
+class TextEncoder(nn.Module):
     """Ids (B, S) and the segment of each -> contextual vectors (B, S, D). Packed rows say which document each is of, what fills
     them up being one too."""
 
-    def __init__(self, settings: "EncoderModel", vocabulary: int, regularize: "Regularize | None" = None):
+    def __init__(self, settings: "EncoderModel", vocabulary: int, regularize: "Regularization | None" = None):
         super().__init__()
-        self.words = nn.Embedding(vocabulary, settings.width)
+        self.token_embedding = nn.Embedding(vocabulary, settings.width)
         self.segments = nn.Embedding(settings.segments, settings.width) if settings.segments else None
-        self.convolution = Convolution(settings.width, settings.convolution) if settings.convolution else None
+        self.convolution = GatedConvolution(settings.width, settings.convolution) if settings.convolution else None
         self.stack = build_stack(settings, regularize, causal=False, embedding_norm=settings.embedding_norm)
 
     def forward(
@@ -41,7 +41,7 @@ class Encoder(nn.Module):
         states: list[Tensor] | None = None,
         documents: Tensor | None = None,
     ) -> Tensor:
-        x = self.words(source)
+        x = self.token_embedding(source)
         if self.segments is not None:
             last = self.segments.num_embeddings - 1  # RoBERTa has one segment
             x = x + self.segments(torch.zeros_like(source) if segments is None else segments.clamp(max=last))
@@ -51,28 +51,28 @@ class Encoder(nn.Module):
         return self.stack(x, mask=mask, states=states)
 
 
-class Reading(nn.Module):
+class EncoderWithHead(nn.Module):
     """An encoder, to which a head is added."""
 
-    def __init__(self, settings: "EncoderModel", vocabulary: int, regularize: "Regularize | None" = None):
+    def __init__(self, settings: "EncoderModel", vocabulary: int, regularize: "Regularization | None" = None):
         super().__init__()
         self.settings = settings
-        self.encoder = Encoder(settings, vocabulary, regularize)
+        self.encoder = TextEncoder(settings, vocabulary, regularize)
         self.dropout = nn.Dropout(regularize.dropout if regularize else 0.0)
 
     @property
-    def words(self) -> nn.Embedding:
+    def token_embedding(self) -> nn.Embedding:
         """The table of word vectors."""
-        return self.encoder.words
+        return self.encoder.token_embedding
 
-    def layers_of(self, source: Tensor, lengths: Tensor, segments: Tensor | None = None) -> list[Tensor]:
+    def hidden_states(self, source: Tensor, lengths: Tensor, segments: Tensor | None = None) -> list[Tensor]:
         """The embeddings with their positions, then what each layer makes of them: (B, S, D) each."""
         states: list[Tensor] = []
         self.encoder(source, lengths, segments, states)
         return states
 
 
-class Pool(nn.Module):
+class Pooling(nn.Module):
     """What a text is judged by (B, S, D) -> (B, D): tanh(W x_1) of its first token, as BERT has it, relu(W x_1) as DistilBERT,
     its last token as it is, or the mean or the largest numbers of all."""
 
@@ -93,32 +93,32 @@ class Pool(nn.Module):
         return (x * real[..., None]).sum(1) / lengths[:, None].clamp(min=1)
 
 
-class TextVectors(Reading):
+class TextEmbedder(EncoderWithHead):
     """Says nothing: what is wanted of it is the vectors (B, S, D), and what it thinks of the whole where it has learned to."""
 
-    def __init__(self, settings: "EncoderModel", vocabulary: int, regularize: "Regularize | None" = None):
+    def __init__(self, settings: "EncoderModel", vocabulary: int, regularize: "Regularization | None" = None):
         super().__init__(settings, vocabulary, regularize)
-        self.pool = Pool(settings.pool, settings.width)
-        initialise(self)
+        self.pool = Pooling(settings.pool, settings.width)
+        init_normal(self)
 
     def forward(self, source: Tensor, lengths: Tensor, segments: Tensor | None = None) -> Tensor:
         return self.encoder(source, lengths, segments)
 
 
-class MaskedWords(Reading):
+class MaskedLanguageModel(EncoderWithHead):
     """Says the words that were masked: V (norm(gelu(W x))) + b, V the word embeddings (Devlin et al. 2019, sec. 3.1)."""
 
-    once = ("pool.dense", "next_sentence")
+    once_per_example = ("pool.dense", "next_sentence")
 
-    def __init__(self, settings: "EncoderModel", vocabulary: int, regularize: "Regularize | None" = None):
+    def __init__(self, settings: "EncoderModel", vocabulary: int, regularize: "Regularization | None" = None):
         super().__init__(settings, vocabulary, regularize)
         self.transform = nn.Linear(settings.width, settings.width)
         self.norm = build_norm(settings.norm, settings.width, settings.norm_epsilon)
         self.output = nn.Linear(settings.width, vocabulary)
-        self.pool = Pool("first", settings.width)
+        self.pool = Pooling("first", settings.width)
         self.next_sentence = nn.Linear(settings.width, 2)
-        initialise(self)
-        self.output.weight = self.encoder.words.weight
+        init_normal(self)
+        self.output.weight = self.encoder.token_embedding.weight
 
         self.followed: Tensor | None = None
 
@@ -136,44 +136,44 @@ class MaskedWords(Reading):
         self.followed = None if follows is None else self.next_sentence(self.pool(x, lengths))
         return self.output(self.norm(F.gelu(self.transform(x))))
 
-    def penalty(self, batch: "Batch") -> Tensor:
+    def auxiliary_loss(self, batch: "Batch") -> Tensor:
         """The surprise at whether one text follows the other, each row counting as much as the words usually hidden in it."""
         if self.followed is None:
             return torch.zeros((), device=batch.labels.device)
         follows, lengths = batch.inputs["follows"], batch.inputs["lengths"]
         passes = len(self.followed) // len(follows)  # two under R-Drop
         surprise = F.cross_entropy(self.followed.float(), follows.repeat(passes), reduction="none")
-        return (surprise * (HIDDEN * lengths).repeat(passes)).sum() / passes
+        return (surprise * (MASK_RATE * lengths).repeat(passes)).sum() / passes
 
 
-class EncoderClassifier(Reading):
-    once = ("output", "pool.dense")
+class EncoderClassifier(EncoderWithHead):
+    once_per_example = ("output", "pool.dense")
 
     def __init__(
         self,
         settings: "EncoderModel",
         vocabulary: int,
         labels: int,
-        regularize: "Regularize | None" = None,
+        regularize: "Regularization | None" = None,
         features: None = None,
     ):
         super().__init__(settings, vocabulary, regularize)
-        self.pool = Pool(settings.pool, settings.width)
+        self.pool = Pooling(settings.pool, settings.width)
         self.output = nn.Linear(settings.width, labels)
-        initialise(self)
+        init_normal(self)
 
     def forward(self, source: Tensor, lengths: Tensor, segments: Tensor | None = None) -> Tensor:
         """The logits (B, C) of the labels of each text."""
         return self.output(self.dropout(self.pool(self.encoder(source, lengths, segments), lengths)))
 
 
-class EncoderPointer(Reading):
+class SpanPredictor(EncoderWithHead):
     """Says where the answer to a question begins and ends in the text beside it (Devlin et al. 2019, sec. 4.2)."""
 
-    def __init__(self, settings: "EncoderModel", vocabulary: int, regularize: "Regularize | None" = None):
+    def __init__(self, settings: "EncoderModel", vocabulary: int, regularize: "Regularization | None" = None):
         super().__init__(settings, vocabulary, regularize)
         self.output = nn.Linear(settings.width, 2)
-        initialise(self)
+        init_normal(self)
 
     def forward(self, source: Tensor, lengths: Tensor, segments: Tensor | None = None) -> Tensor:
         """The logits (B, 2, S) of each position to be the first and the last of the answer; -inf behind a text's end."""
@@ -182,18 +182,18 @@ class EncoderPointer(Reading):
         return logits.masked_fill(outside[:, None], -torch.inf)
 
 
-class EncoderTagger(Reading):
+class EncoderTagger(EncoderWithHead):
     def __init__(
         self,
         settings: "EncoderModel",
         vocabulary: int,
         labels: int,
-        regularize: "Regularize | None" = None,
+        regularize: "Regularization | None" = None,
         features: None = None,
     ):
         super().__init__(settings, vocabulary, regularize)
         self.output = nn.Linear(settings.width, labels)
-        initialise(self)
+        init_normal(self)
 
     def forward(self, source: Tensor, lengths: Tensor, segments: Tensor | None = None) -> Tensor:
         """The logits (B, S, C) of the labels of each token."""

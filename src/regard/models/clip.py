@@ -13,53 +13,53 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention.masks import Mask
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.layers.stack import Stack
-from regard.models.bert import Pool
-from regard.models.gpt import build_stack, initialise
-from regard.models.image_encoders import build_encoder
-from regard.models.vit import PictureEncoder, Size, fitted
+from regard.models.bert import Pooling
+from regard.models.gpt import build_stack, init_normal
+from regard.models.image_encoders import build_image_encoder
+from regard.models.vit import Size, VitEncoder, resize_position_table
 
 if TYPE_CHECKING:
-    from regard.recipe import Regularize
+    from regard.recipe import Regularization
     from regard.recipe.image_text import ClipModel
-    from regard.recipe.image_text import TextTower as Settings
+    from regard.recipe.image_text import TextTowerModel as Settings
 
-MOST = math.log(100)
+MAX_LOG_SCALE = math.log(100)
 """Of the logarithm of the scale (sec. 2.5)."""
-TABLE = "image.stack.positions.table.weight"
+POSITION_TABLE = "image.stack.positions.table.weight"
 
 
-class TextTower(nn.Module):
+class ClipTextEncoder(nn.Module):
     """Ids (B, S) -> a vector of each text (B, D)."""
 
-    def __init__(self, settings: "Settings", vocabulary: int, regularize: "Regularize | None" = None):
+    def __init__(self, settings: "Settings", vocabulary: int, regularize: "Regularization | None" = None):
         super().__init__()
         self.causal = settings.causal
-        self.words = nn.Embedding(vocabulary, settings.width)
+        self.token_embedding = nn.Embedding(vocabulary, settings.width)
         self.stack = build_stack(settings, regularize, causal=settings.causal)
-        self.pool = Pool(settings.pool, settings.width)
+        self.pool = Pooling(settings.pool, settings.width)
 
     def forward(self, source: Tensor, lengths: Tensor) -> Tensor:
         mask = Mask(causal=True) if self.causal else Mask(lengths=lengths)
-        return self.pool(self.stack(self.words(source), mask=mask), lengths)
+        return self.pool(self.stack(self.token_embedding(source), mask=mask), lengths)
 
 
 class Clip(nn.Module):
-    once = ("image_projection", "text_projection")
+    once_per_example = ("image_projection", "text_projection")
 
-    def __init__(self, settings: "ClipModel", size: Size, vocabulary: int, regularize: "Regularize | None" = None):
+    def __init__(self, settings: "ClipModel", size: Size, vocabulary: int, regularize: "Regularization | None" = None):
         super().__init__()
         self.settings = settings
-        self.image = build_encoder(settings.image, size, regularize)
-        self.text = TextTower(settings.text, vocabulary, regularize)
-        self.image_projection = nn.Linear(settings.image.width, settings.space, bias=False)
-        self.text_projection = nn.Linear(settings.text.width, settings.space, bias=False)
+        self.image = build_image_encoder(settings.image, size, regularize)
+        self.text = ClipTextEncoder(settings.text, vocabulary, regularize)
+        self.image_projection = nn.Linear(settings.image.width, settings.projection_width, bias=False)
+        self.text_projection = nn.Linear(settings.text.width, settings.projection_width, bias=False)
         self.log_scale = nn.Parameter(torch.tensor(-math.log(settings.temperature)))
-        initialise(self.text)
-        initialise_tower(self.text.stack)
-        if isinstance(self.image, PictureEncoder):
-            initialise_tower(self.image.stack)
+        init_normal(self.text)
+        init_clip_tower(self.text.stack)
+        if isinstance(self.image, VitEncoder):
+            init_clip_tower(self.image.stack)
             if self.image.class_token is not None:
                 nn.init.normal_(self.image.class_token, std=settings.image.width**-0.5)
         for projection in (self.image_projection, self.text_projection):
@@ -73,43 +73,43 @@ class Clip(nn.Module):
         """A vector of length 1 of each picture: (B, E)."""
         x = self.image(pixels)  # (B, N, D)
         x = x[:, 0] if self.settings.image.pool == "class" else x.mean(1)
-        return unit(self.image_projection(x))
+        return unit_features(self.image_projection(x))
 
     def text_features(self, source: Tensor, lengths: Tensor) -> Tensor:
         """A vector of length 1 of each text: (B, E)."""
-        return unit(self.text_projection(self.text(source, lengths)))
+        return unit_features(self.text_projection(self.text(source, lengths)))
 
     def resize(self, size: Size) -> None:
-        if not isinstance(self.image, PictureEncoder):
-            raise Mistake("a tower of convolutions reads pictures of the size it was trained on; bring them to it")
+        if not isinstance(self.image, VitEncoder):
+            raise UserError("a tower of convolutions reads pictures of the size it was trained on; bring them to it")
         self.image.resize(size)
 
-    def adapted(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    def adapt_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Another one's weights for this one, which may read pictures of another size."""
-        return fitted(weights, TABLE, self.image) if isinstance(self.image, PictureEncoder) else weights
+        return resize_position_table(weights, POSITION_TABLE, self.image) if isinstance(self.image, VitEncoder) else weights
 
     def scale(self) -> Tensor:
         """One over the temperature, at most 100. While training, the weight itself is brought back, lest it wander off where
         no gradient reaches it."""
         if not self.training:
-            return self.log_scale.clamp(max=MOST).exp()
+            return self.log_scale.clamp(max=MAX_LOG_SCALE).exp()
         with torch.no_grad():
-            self.log_scale.clamp_(max=MOST)
+            self.log_scale.clamp_(max=MAX_LOG_SCALE)
         return self.log_scale.exp()
 
 
-def unit(x: Tensor) -> Tensor:
+def unit_features(x: Tensor) -> Tensor:
     """Vectors of length 1, in float32 at least, whatever they were computed in."""
     return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1)
 
 
-def initialise_tower(stack: Stack) -> None:
+def init_clip_tower(stack: Stack) -> None:
     """Matrices by the width and depth of their tower, as the authors' code has it."""
     for block in stack.layers():
-        width = block.self_attention.to_q.in_features
+        width = block.self_attention.q_proj.in_features
         inside, out = width**-0.5, (2 * width * len(stack.blocks)) ** -0.5
-        for layer in (block.self_attention.to_q, block.self_attention.to_k, block.self_attention.to_v):
+        for layer in (block.self_attention.q_proj, block.self_attention.k_proj, block.self_attention.v_proj):
             nn.init.normal_(layer.weight, std=inside)
-        nn.init.normal_(block.self_attention.to_out.weight, std=out)
+        nn.init.normal_(block.self_attention.out_proj.weight, std=out)
         nn.init.normal_(block.feed_forward.inner.weight, std=(2 * width) ** -0.5)
         nn.init.normal_(block.feed_forward.outer.weight, std=out)

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from regard.attention.positions import Learned, build_grid
-from regard.layers.normalize_pixels import Normalise
+from regard.attention.positions import LearnedPositions, build_grid_positions
+from regard.layers.normalize_pixels import NormalizePixels
 
 if TYPE_CHECKING:
-    from regard.recipe.image_encoders import CnnEncoder, MapPart
+    from regard.recipe.image_encoders import CnnEncoderModel, MapEncoderModel
 
 GROUPS = 8
 
 
-class PictureMap(nn.Module):
+class ImageFeatureMap(nn.Module):
     """Pixels (B, 3, H, W) -> a vector of each place of a grid (B, S, D), row by row."""
 
-    def __init__(self, settings: "MapPart", grid: tuple[int, int]):
+    def __init__(self, settings: "MapEncoderModel", grid: tuple[int, int]):
         super().__init__()
-        self.places = build_grid(settings.positions, width=settings.width, grid=grid, marks=0)
-        if isinstance(self.places, Learned):
+        self.places = build_grid_positions(settings.positions, width=settings.width, grid=grid, marks=0)
+        if isinstance(self.places, LearnedPositions):
             nn.init.normal_(self.places.table.weight, std=0.02)  # what a place shows counts more at first
 
     def channels(self, pixels: Tensor) -> Tensor:
@@ -38,13 +38,13 @@ class PictureMap(nn.Module):
         return self.places.embed(x, torch.arange(x.size(1), device=x.device))
 
 
-class Cnn(PictureMap):
-    def __init__(self, settings: "CnnEncoder", size: tuple[int, int]):
+class Cnn(ImageFeatureMap):
+    def __init__(self, settings: "CnnEncoderModel", size: tuple[int, int]):
         super().__init__(settings, settings.grid(size))
-        self.normalise = Normalise(settings.mean, settings.deviation)
+        self.normalise = NormalizePixels(settings.mean, settings.std)
         self.blocks = nn.Sequential(
             *(
-                ConvolutionBlock(before, width, stride)
+                ResidualConvBlock(before, width, stride)
                 for before, width, stride in zip([3, *settings.widths], settings.widths, settings.strides)
             )
         )
@@ -53,7 +53,7 @@ class Cnn(PictureMap):
         return self.blocks(self.normalise(pixels).to(next(self.parameters()).dtype))
 
 
-class ConvolutionBlock(nn.Module):
+class ResidualConvBlock(nn.Module):
     """relu(Wx + f(x)), f being convolution, norm, ReLU, convolution, norm."""
 
     def __init__(self, width: int, out: int, stride: int):

@@ -12,44 +12,44 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from regard.attention.masks import Grid, Mask
-from regard.attention.positions import TextThenGrid
-from regard.layers.block import block_shape, embedding_dropout
+from regard.attention.masks import GridPattern, Mask
+from regard.attention.positions import TextGridPositions
+from regard.layers.block import block_config, embedding_dropout
 from regard.layers.stack import Stack
-from regard.layers.state import State, begin
-from regard.models.gpt import initialise
+from regard.layers.state import DecoderState, prefill
+from regard.models.gpt import init_normal
 
 if TYPE_CHECKING:
-    from regard.recipe import DalleModel, Regularize
+    from regard.recipe import DalleModel, Regularization
 
 
 class Dalle(nn.Module):
-    recordable = True
+    supports_cuda_graphs = True
     """Its steps never ask the device anything."""
 
     def __init__(
-        self, settings: "DalleModel", words: int, codes: int, grid: tuple[int, int], regularize: "Regularize | None" = None
+        self, settings: "DalleModel", words: int, codes: int, grid: tuple[int, int], regularize: "Regularization | None" = None
     ):
         super().__init__()
         self.settings, self.grid = settings, grid
         text = 1 + settings.text_length  # positions before the picture
         self.text, self.first_code = text, words + settings.text_length
         self.vocabulary = self.first_code + codes
-        grids = [None if see == "full" else Grid(text, grid[1], see, settings.kernel) for see in settings.patterns()]
-        self.words = nn.Embedding(self.vocabulary, settings.width)
+        grids = [None if see == "full" else GridPattern(text, grid[1], see, settings.kernel_size) for see in settings.patterns()]
+        self.token_embedding = nn.Embedding(self.vocabulary, settings.width)
         self.decoder = Stack(
-            block_shape(settings, regularize),
+            block_config(settings, regularize),
             settings.layers,
-            TextThenGrid(settings.width, text, grid),
+            TextGridPositions(settings.width, text, grid),
             grids=grids,
             embedding_dropout=embedding_dropout(regularize),
         )
         self.output = nn.Linear(settings.width, self.vocabulary, bias=False)
-        initialise(self)
+        init_normal(self)
 
     def forward(self, target: Tensor) -> Tensor:
         """The logits (B, T, V) of what comes after each position, given all before it."""
-        return self.said(self.decoder(self.words(target), mask=Mask(causal=True)), 0)
+        return self.said(self.decoder(self.token_embedding(target), mask=Mask(causal=True)), 0)
 
     def said(self, x: Tensor, past: int) -> Tensor:
         at = torch.arange(past, past + x.size(1), device=x.device)
@@ -60,21 +60,21 @@ class Dalle(nn.Module):
         codes = torch.arange(self.vocabulary, device=at.device) >= self.first_code
         return codes == (at >= self.text - 1)[:, None]
 
-    def layers_of(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
+    def hidden_states(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
         """The embeddings with their positions, then what each layer makes of them: (B, S, D) each."""
         states: list[Tensor] = []
-        self.decoder(self.words(source), mask=Mask(causal=True), states=states)
+        self.decoder(self.token_embedding(source), mask=Mask(causal=True), states=states)
         return states
 
-    def start(self, inputs: Any, prefix: Tensor, room: int = 32) -> State:
+    def start(self, inputs: Any, prefix: Tensor, capacity: int = 32) -> DecoderState:
         """Read what is already written (B, P), which begins in all rows at the same place; there is no other input."""
-        return begin(self.hidden, prefix.size(0), [], len(self.decoder.blocks), prefix, room)
+        return prefill(self.hidden, prefix.size(0), [], len(self.decoder.blocks), prefix, capacity)
 
-    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """Read the next tokens (rows, T); the logits (rows, T, V) after each of them."""
-        past = state.memories[0].length
+        past = state.caches[0].length
         return self.said(self.hidden(tokens, state), past), state
 
-    def hidden(self, tokens: Tensor, state: State) -> Tensor:
+    def hidden(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """Read the next tokens; the vectors (rows, T, D) that what comes after them is said from."""
-        return self.decoder(self.words(tokens), mask=Mask(causal=True), caches=state.memories)
+        return self.decoder(self.token_embedding(tokens), mask=Mask(causal=True), caches=state.caches)

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.layers.codebook import build_codebook
-from regard.layers.conv2d import Conv, ResidualConv
-from regard.models.vit import Size, shape_of
+from regard.layers.conv2d import GridConv2d, ResidualConv2d
+from regard.models.vit import Size, format_size
 
 if TYPE_CHECKING:
-    from regard.recipe import DvaeModel, Regularize
+    from regard.recipe import DvaeModel, Regularization
 
 MARGIN = 0.1
 """ε of the logit-Laplace: pixels are brought to (ε, 1 - ε), of which logits are finite."""
@@ -26,10 +26,10 @@ NARROWEST, WIDEST = -5.0, 3.0
 
 
 @dataclass
-class Rebuilt:
+class Reconstruction:
     """What the decoder says of each pixel, the codes it was told, and what their choice cost."""
 
-    said: Tensor  # (B, 3 or 6, H, W)
+    prediction: Tensor  # (B, 3 or 6, H, W)
     codes: Tensor  # (B, h, w)
     penalty: Tensor  # (B,)
 
@@ -37,34 +37,34 @@ class Rebuilt:
 class Dvae(nn.Module):
     """Pixels (B, 3, H, W) in uint8 -> codes (B, h, w) -> pixels."""
 
-    def __init__(self, settings: "DvaeModel", size: Size, regularize: "Regularize | None" = None):
+    def __init__(self, settings: "DvaeModel", size: Size, regularize: "Regularization | None" = None):
         super().__init__()
         self.settings, self.size, self.grid = settings, size, settings.grid(size)
-        width, halvings = settings.width, settings.down.bit_length() - 1
-        said = 6 if settings.reconstruct == "laplace" else 3
+        width, halvings = settings.width, settings.downsampling.bit_length() - 1
+        said = 6 if settings.reconstruction_loss == "laplace" else 3
 
         def halved(times: int) -> Size:
             return size[0] >> times, size[1] >> times
 
         def blocks() -> list[nn.Module]:
-            return [ResidualConv(width, self.grid) for _ in range(settings.layers)]
+            return [ResidualConv2d(width, self.grid) for _ in range(settings.layers)]
 
         def halve(number: int) -> list[nn.Module]:
-            return [Conv(width if number else 3, width, 4, halved(number + 1), stride=2), nn.ReLU()]
+            return [GridConv2d(width if number else 3, width, 4, halved(number + 1), stride=2), nn.ReLU()]
 
         def double(number: int) -> list[nn.Module]:
             out = said if number == halvings - 1 else width
-            return [nn.ReLU(), Conv(width, 4 * out, 3, halved(halvings - number)), nn.PixelShuffle(2)]
+            return [nn.ReLU(), GridConv2d(width, 4 * out, 3, halved(halvings - number)), nn.PixelShuffle(2)]
 
         self.encoder = nn.Sequential(
             *(part for number in range(halvings) for part in halve(number)),
-            Conv(width, width, 3, self.grid),
+            GridConv2d(width, width, 3, self.grid),
             *blocks(),
             nn.ReLU(),
         )
         self.book = build_codebook(settings, size)
         self.decoder = nn.Sequential(
-            Conv(settings.code_width, width, 3, self.grid),
+            GridConv2d(settings.code_width, width, 3, self.grid),
             *blocks(),
             *(part for number in range(halvings) for part in double(number)),
         )
@@ -73,28 +73,28 @@ class Dvae(nn.Module):
         """What changes in the course of training."""
         self.book.begin_step(step)
 
-    def forward(self, pixels: Tensor) -> Rebuilt:
+    def forward(self, pixels: Tensor) -> Reconstruction:
         chosen = self.book(self.encoder(self.scaled(pixels)))
-        return Rebuilt(self.decoder(chosen.vectors).float(), chosen.codes, chosen.penalty)
+        return Reconstruction(self.decoder(chosen.vectors).float(), chosen.codes, chosen.penalty)
 
-    def codes(self, pixels: Tensor) -> Tensor:
+    def encode(self, pixels: Tensor) -> Tensor:
         """The codes (B, h, w) of pictures."""
         return self.book(self.encoder(self.scaled(pixels))).codes
 
-    def pictures(self, codes: Tensor) -> Tensor:
+    def decode(self, codes: Tensor) -> Tensor:
         """Pictures (B, 3, H, W) in uint8 from codes (B, h, w)."""
-        return self.shown(self.decoder(self.book.look_up(codes)).float())
+        return self.to_pixels(self.decoder(self.book.look_up(codes)).float())
 
     def scaled(self, pixels: Tensor) -> Tensor:
         """From -1 to 1."""
         if tuple(pixels.shape[2:]) != self.size:
-            raise Mistake(f"pictures of {shape_of(pixels.shape[2:])} pixels, the model reads {shape_of(self.size)}")
+            raise UserError(f"pictures of {format_size(pixels.shape[2:])} pixels, the model reads {format_size(self.size)}")
         return pixels.to(self.book.table.dtype) / 127.5 - 1
 
-    def distance(self, said: Tensor, pixels: Tensor) -> Tensor:
+    def pixel_loss(self, said: Tensor, pixels: Tensor) -> Tensor:
         """How far what is said is from the pixels, for each of their values on average: (B,)."""
         x = self.scaled(pixels)
-        match self.settings.reconstruct:
+        match self.settings.reconstruction_loss:
             case "l1":
                 found = (said - x).abs()
             case "l2":
@@ -103,8 +103,8 @@ class Dvae(nn.Module):
                 found = logit_laplace(said, (x + 1) / 2)
         return found.mean((1, 2, 3))
 
-    def shown(self, said: Tensor) -> Tensor:
-        if self.settings.reconstruct == "laplace":
+    def to_pixels(self, said: Tensor) -> Tensor:
+        if self.settings.reconstruction_loss == "laplace":
             light = (said[:, :3].sigmoid() - MARGIN) / (1 - 2 * MARGIN)
         else:
             light = (said + 1) / 2

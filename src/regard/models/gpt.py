@@ -10,57 +10,57 @@ from torch import Tensor, nn
 
 from regard.attention.masks import Mask
 from regard.attention.positions import build_positions
-from regard.layers.block import block_shape, embedding_dropout
+from regard.layers.block import block_config, embedding_dropout
 from regard.layers.stack import Stack
-from regard.layers.state import State, begin
+from regard.layers.state import DecoderState, prefill
 
 if TYPE_CHECKING:
-    from regard.recipe import Regularize
-    from regard.recipe.stacks import DecoderModel, StackPart
+    from regard.recipe import Regularization
+    from regard.recipe.stacks import DecoderModel, StackSettings
 
 
 class Gpt(nn.Module):
-    recordable = True
+    supports_cuda_graphs = True
     """Its steps never ask the device anything."""
 
-    def __init__(self, settings: "DecoderModel", vocabulary: int, regularize: "Regularize | None" = None):
+    def __init__(self, settings: "DecoderModel", vocabulary: int, regularize: "Regularization | None" = None):
         super().__init__()
         self.settings = settings
         windows = [settings.window if number % 2 else None for number in range(settings.layers)]
-        self.words = nn.Embedding(vocabulary, settings.width)
+        self.token_embedding = nn.Embedding(vocabulary, settings.width)
         self.decoder = build_stack(settings, regularize, causal=True, windows=windows)
         self.output = nn.Linear(settings.width, vocabulary, bias=False)
-        initialise(self)
+        init_normal(self)
         if settings.tie:
-            self.output.weight = self.words.weight
+            self.output.weight = self.token_embedding.weight
 
     def forward(self, target: Tensor, documents: Tensor | None = None) -> Tensor:
         """The logits (B, T, V) of the word after each position, given all before it; in packed rows (`documents`, (B, T)) all
         before it in its document."""
-        return self.output(self.decoder(self.words(target), mask=Mask(causal=True, documents=documents)))
+        return self.output(self.decoder(self.token_embedding(target), mask=Mask(causal=True, documents=documents)))
 
-    def layers_of(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
+    def hidden_states(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
         """The embeddings with their positions, then what each layer makes of them: (B, S, D) each."""
         states: list[Tensor] = []
-        self.decoder(self.words(source), mask=Mask(causal=True), states=states)
+        self.decoder(self.token_embedding(source), mask=Mask(causal=True), states=states)
         return states
 
-    def start(self, inputs: Any, prefix: Tensor, room: int = 32) -> State:
+    def start(self, inputs: Any, prefix: Tensor, capacity: int = 32) -> DecoderState:
         """Read what is already written (B, P), short rows filled with -1 on the left; there is no other input."""
-        return begin(self.hidden, prefix.size(0), [], len(self.decoder.blocks), prefix, room)
+        return prefill(self.hidden, prefix.size(0), [], len(self.decoder.blocks), prefix, capacity)
 
-    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """Read the next tokens (rows, T); the logits (rows, T, V) after each of them."""
         return self.output(self.hidden(tokens, state)), state
 
-    def hidden(self, tokens: Tensor, state: State) -> Tensor:
+    def hidden(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """Read the next tokens; the vectors (rows, T, D) that what comes after them is said from."""
-        return self.decoder(self.words(tokens), mask=Mask(causal=True, starts=state.starts), caches=state.memories)
+        return self.decoder(self.token_embedding(tokens), mask=Mask(causal=True, starts=state.starts), caches=state.caches)
 
 
-def build_stack(settings: "StackPart", regularize: "Regularize | None", *, causal: bool, **options: Any) -> Stack:
+def build_stack(settings: "StackSettings", regularize: "Regularization | None", *, causal: bool, **options: Any) -> Stack:
     """The stack that settings of an encoder or a decoder describe."""
-    shape = block_shape(settings, regularize)
+    shape = block_config(settings, regularize)
     assert shape.key_width is not None
     positions = build_positions(
         settings.positions,
@@ -73,7 +73,7 @@ def build_stack(settings: "StackPart", regularize: "Regularize | None", *, causa
     return Stack(shape, settings.layers, positions, embedding_dropout=embedding_dropout(regularize), **options)
 
 
-def initialise(model: nn.Module) -> None:
+def init_normal(model: nn.Module) -> None:
     """Matrices and embeddings from a normal distribution of 0.02, as GPT-2 and BERT; biases zero."""
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding):

@@ -2,22 +2,22 @@
 
 from typing import TYPE_CHECKING
 
-from regard.models.cnn import Cnn, PictureMap
-from regard.models.efficientnet import EfficientNetMap
-from regard.models.gpt import initialise
-from regard.models.vit import PictureEncoder, Size
+from regard.models.cnn import Cnn, ImageFeatureMap
+from regard.models.efficientnet import EfficientNetFeatureMap
+from regard.models.gpt import init_normal
+from regard.models.vit import Size, VitEncoder
 
 if TYPE_CHECKING:
-    from regard.recipe import CnnEncoder, EfficientNetEncoder, Regularize, VitModel
+    from regard.recipe import CnnEncoderModel, EfficientNetEncoderModel, Regularization, VitModel
 
 
-def build_encoder(
-    settings: "VitModel | CnnEncoder | EfficientNetEncoder", size: Size, regularize: "Regularize | None" = None
-) -> PictureEncoder | PictureMap:
+def build_image_encoder(
+    settings: "VitModel | CnnEncoderModel | EfficientNetEncoderModel", size: Size, regularize: "Regularization | None" = None
+) -> VitEncoder | ImageFeatureMap:
     if settings.kind == "cnn":
         return Cnn(settings, size)
     if settings.kind == "efficientnet-lite0":
-        return EfficientNetMap(settings, size)
-    made = PictureEncoder(settings, size, regularize)
-    initialise(made)
+        return EfficientNetFeatureMap(settings, size)
+    made = VitEncoder(settings, size, regularize)
+    init_normal(made)
     return made

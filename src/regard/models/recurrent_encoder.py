@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.masks import Mask
-from regard.attention.scores import Scored
-from regard.layers.recurrent import Recurrent
+from regard.attention.scores import SingleHeadAttention
+from regard.layers.recurrent import RecurrentLayers
 
 if TYPE_CHECKING:
-    from regard.recipe import RecurrentReader, Regularize
+    from regard.recipe import RecurrentEncoderModel, Regularization
 
 
-class Contextual(nn.Module):
+class ContextualEmbedding(nn.Module):
     """The frozen vectors of another model for each token in its sentence: one layer, or γ Σ_j s_j h_j over all, the s_j a softmax
     of learned scalars and γ learned (Peters et al. 2018, eq. 1). Narrower layers are filled up with zeros."""
 
@@ -30,7 +30,7 @@ class Contextual(nn.Module):
     def forward(self, source: Tensor, lengths: Tensor) -> Tensor:
         self.model.eval()  # frozen: its dropout too
         with torch.no_grad():
-            layers = self.model.layers_of(source, lengths)
+            layers = self.model.hidden_states(source, lengths)
         if self.layer != "mix":
             return layers[int(self.layer)]
         wide = torch.stack([nn.functional.pad(x, (0, self.width - x.size(-1))) for x in layers], dim=-1)  # (B, S, D, L)
@@ -38,16 +38,18 @@ class Contextual(nn.Module):
         return self.gamma * (wide @ share)
 
 
-class Reader(nn.Module):
+class RecurrentTextEncoder(nn.Module):
     """Ids (B, S) -> states (B, S, H) and the last one of each direction (B, H)."""
 
-    def __init__(self, settings: "RecurrentReader", vocabulary: int, dropout: float, features: Contextual | None = None):
+    def __init__(
+        self, settings: "RecurrentEncoderModel", vocabulary: int, dropout: float, features: ContextualEmbedding | None = None
+    ):
         super().__init__()
         width = settings.embedding_width or settings.width
         self.features = features
         self.embedding = nn.Embedding(vocabulary, width) if features is None else None
         self.dropout = nn.Dropout(dropout)
-        self.cells = Recurrent(
+        self.cells = RecurrentLayers(
             settings.cell,
             width if features is None else features.width,
             settings.width,
@@ -62,7 +64,7 @@ class Reader(nn.Module):
         assert self.embedding is not None
         return self.embedding(source)
 
-    def layers_of(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
+    def hidden_states(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
         """The word vectors, then the states of each layer: (B, S, ·) each."""
         x = self.embed(source, lengths)
         return [x, *self.cells.read(x, lengths)[0]]
@@ -72,44 +74,46 @@ class Reader(nn.Module):
         return states, last.hidden[:, -1]
 
 
-class RecurrentReading(nn.Module):
+class RecurrentTextModel(nn.Module):
     """A reader, what it sees of its own states, and a label to say."""
 
     def __init__(
         self,
-        settings: "RecurrentReader",
+        settings: "RecurrentEncoderModel",
         vocabulary: int,
         labels: int,
-        regularize: "Regularize | None" = None,
-        features: Contextual | None = None,
+        regularize: "Regularization | None" = None,
+        features: ContextualEmbedding | None = None,
     ):
         super().__init__()
         dropout = regularize.dropout if regularize else 0.0
-        self.reader = Reader(settings, vocabulary, dropout, features)
+        self.reader = RecurrentTextEncoder(settings, vocabulary, dropout, features)
         self.self_attention = None
         if settings.attention != "none":
-            self.self_attention = Scored(settings.attention, settings.width, settings.width, settings.attention_width)
+            self.self_attention = SingleHeadAttention(
+                settings.attention, settings.width, settings.width, settings.attention_width
+            )
         self.dropout = nn.Dropout(dropout)
         self.output = nn.Linear(settings.width * (1 if self.self_attention is None else 2), labels)
 
     @property
-    def words(self) -> nn.Embedding | None:
+    def token_embedding(self) -> nn.Embedding | None:
         """The table of word vectors."""
         return self.reader.embedding
 
-    def layers_of(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
-        return self.reader.layers_of(source, lengths)
+    def hidden_states(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
+        return self.reader.hidden_states(source, lengths)
 
     def with_seen(self, asking: Tensor, states: Tensor, lengths: Tensor) -> Tensor:
         """What asks (B, T, H), and beside it what it sees of the states (B, S, H)."""
         if self.self_attention is None:
             return asking
-        seen = self.self_attention(asking, *self.self_attention.keys_values(states), mask=Mask(lengths=lengths))
+        seen = self.self_attention(asking, *self.self_attention.project_kv(states), mask=Mask(lengths=lengths))
         return torch.cat([asking, seen], dim=-1)
 
 
-class RecurrentClassifier(RecurrentReading):
-    once = ("output", "self_attention", "self_attention.to_q")
+class RecurrentClassifier(RecurrentTextModel):
+    once_per_example = ("output", "self_attention", "self_attention.q_proj")
 
     def forward(self, source: Tensor, lengths: Tensor) -> Tensor:
         """The logits (B, C) of the labels of each text."""
@@ -117,7 +121,7 @@ class RecurrentClassifier(RecurrentReading):
         return self.output(self.dropout(self.with_seen(last[:, None], states, lengths)[:, 0]))
 
 
-class RecurrentTagger(RecurrentReading):
+class RecurrentTagger(RecurrentTextModel):
     def forward(self, source: Tensor, lengths: Tensor) -> Tensor:
         """The logits (B, S, C) of the labels of each token."""
         states, _ = self.reader(source, lengths)

@@ -11,111 +11,113 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from regard.attention.cache import Cache
+from regard.attention.kv_cache import KVCache
 from regard.attention.masks import Mask
-from regard.attention.scores import Scored
-from regard.layers.recurrent import Recurrent
-from regard.layers.state import State, leading
+from regard.attention.scores import SingleHeadAttention
+from regard.layers.recurrent import RecurrentLayers
+from regard.layers.state import DecoderState, leading_padding
 
 if TYPE_CHECKING:
-    from regard.recipe import ElmoModel, RecurrentLanguage, Regularize
+    from regard.recipe import ElmoModel, RecurrentDecoderModel, Regularization
 
 
 class RecurrentLanguageModel(nn.Module):
     """s_i = f(s_{i-1}, y_{i-1});  with attention, c_i = look(s_i) over s_1 … s_i and the output reads tanh(W [c_i; s_i])."""
 
-    def __init__(self, settings: "RecurrentLanguage", vocabulary: int, regularize: "Regularize | None" = None):
+    def __init__(self, settings: "RecurrentDecoderModel", vocabulary: int, regularize: "Regularization | None" = None):
         super().__init__()
         width, embedding = settings.width, settings.embedding_width or settings.width
         dropout = regularize.dropout if regularize else 0.0
-        self.words = nn.Embedding(vocabulary, embedding)
+        self.token_embedding = nn.Embedding(vocabulary, embedding)
         self.dropout = nn.Dropout(dropout)
-        self.cells = Recurrent(settings.cell, embedding, width, settings.layers, dropout=dropout)
+        self.cells = RecurrentLayers(settings.cell, embedding, width, settings.layers, dropout=dropout)
         self.self_attention = None
         if settings.attention != "none":
-            self.self_attention = Scored(settings.attention, width, width, settings.attention_width)
+            self.self_attention = SingleHeadAttention(settings.attention, width, width, settings.attention_width)
             self.combine = nn.Linear(2 * width, width, bias=False)
         self.output = nn.Linear(width, vocabulary, bias=not settings.tie)
         if settings.tie:
-            nn.init.normal_(self.words.weight, std=embedding**-0.5)
-            self.output.weight = self.words.weight
+            nn.init.normal_(self.token_embedding.weight, std=embedding**-0.5)
+            self.output.weight = self.token_embedding.weight
 
     def forward(self, target: Tensor) -> Tensor:
         """The logits (B, T, V) of the word after each position, given all before it."""
         nothing = self.cells.nothing(target.size(0), self.output.weight)
-        states, _ = self.cells(self.dropout(self.words(target)), nothing)
+        states, _ = self.cells(self.dropout(self.token_embedding(target)), nothing)
         return self.output(self.dropout(self.seen(states, None, Mask(causal=True))))
 
-    def seen(self, states: Tensor, cache: Cache | None, mask: Mask) -> Tensor:
+    def seen(self, states: Tensor, cache: KVCache | None, mask: Mask) -> Tensor:
         if self.self_attention is None:
             return states
-        keys, values = self.self_attention.keys_values(states)
+        keys, values = self.self_attention.project_kv(states)
         if cache is not None:
             keys, values = cache.append(keys, values)
         return self.combine(torch.cat([self.self_attention(states, keys, values, mask=mask), states], dim=-1)).tanh()
 
-    def layers_of(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
+    def hidden_states(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
         """The word embeddings, then the states of each layer, which know only what is before them: (B, S, D) each."""
-        x = self.words(source)
+        x = self.token_embedding(source)
         return [x, *self.cells.read(x, lengths)[0]]
 
-    def start(self, inputs: Any, prefix: Tensor, room: int = 32) -> State:
+    def start(self, inputs: Any, prefix: Tensor, capacity: int = 32) -> DecoderState:
         """Read what is already written (B, P), short rows filled with -1 on the left; there is no other input."""
         carry = self.cells.nothing(prefix.size(0), self.output.weight)
-        state = State(prefix.size(0), [], [carry] if self.self_attention is None else [carry, Cache(room)], leading(prefix))
+        state = DecoderState(
+            prefix.size(0), [], [carry] if self.self_attention is None else [carry, KVCache(capacity)], leading_padding(prefix)
+        )
         for token in prefix.unbind(1):
-            before = state.memories[0]
+            before = state.caches[0]
             _, state = self.hidden(token.clamp(min=0)[:, None], state)
-            state = replace(state, memories=[state.memories[0].where(token >= 0, before), *state.memories[1:]])
+            state = replace(state, caches=[state.caches[0].where(token >= 0, before), *state.caches[1:]])
         return state
 
-    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """Read the next tokens (rows, T); the logits (rows, T, V) after each of them."""
         seen, state = self.hidden(tokens, state)
         return self.output(seen), state
 
-    def hidden(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+    def hidden(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """Read the next tokens; the vectors (rows, T, D) that what comes after them is said from."""
-        carry, *caches = state.memories
-        states, carry = self.cells(self.words(tokens), carry)
+        carry, *caches = state.caches
+        states, carry = self.cells(self.token_embedding(tokens), carry)
         seen = self.seen(states, caches[0] if caches else None, Mask(causal=True, starts=state.starts))
-        return seen, replace(state, memories=[carry, *caches])
+        return seen, replace(state, caches=[carry, *caches])
 
 
 class Elmo(nn.Module):
     """Says at every word the next one, from what is before it, and the one before, from what is after it."""
 
-    says = 2
+    outputs_per_token = 2
 
-    def __init__(self, settings: "ElmoModel", vocabulary: int, regularize: "Regularize | None" = None):
+    def __init__(self, settings: "ElmoModel", vocabulary: int, regularize: "Regularization | None" = None):
         super().__init__()
         half, embedding = settings.width // 2, settings.embedding_width or settings.width // 2
         dropout = regularize.dropout if regularize else 0.0
-        self.words = nn.Embedding(vocabulary, embedding)
+        self.token_embedding = nn.Embedding(vocabulary, embedding)
         self.dropout = nn.Dropout(dropout)
-        self.ahead = Recurrent(settings.cell, embedding, half, settings.layers, dropout=dropout)
-        self.back = Recurrent(settings.cell, embedding, half, settings.layers, dropout=dropout)
+        self.ahead = RecurrentLayers(settings.cell, embedding, half, settings.layers, dropout=dropout)
+        self.back = RecurrentLayers(settings.cell, embedding, half, settings.layers, dropout=dropout)
         self.output = nn.Linear(half, vocabulary)
 
     def both_ways(self, x: Tensor, lengths: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """Every layer's states (B, S, D/2) of the two directions, each in reading order."""
         ahead, _ = self.ahead.read(x, lengths)
-        back, _ = self.back.read(turned(x, lengths), lengths)
-        return ahead, [turned(states, lengths) for states in back]
+        back, _ = self.back.read(reverse_sequences(x, lengths), lengths)
+        return ahead, [reverse_sequences(states, lengths) for states in back]
 
-    def layers_of(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
+    def hidden_states(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
         """The word embeddings twice, then both directions of each layer side by side: (B, S, ·) each."""
-        x = self.words(source)
+        x = self.token_embedding(source)
         ahead, back = self.both_ways(x, lengths)
         return [torch.cat(pair, dim=-1) for pair in [(x, x), *zip(ahead, back)]]
 
     def forward(self, source: Tensor, lengths: Tensor) -> Tensor:
         """The logits (B, S, 2, V) of the word after and of the word before each."""
-        ahead, back = self.both_ways(self.dropout(self.words(source)), lengths)
+        ahead, back = self.both_ways(self.dropout(self.token_embedding(source)), lengths)
         return self.output(self.dropout(torch.stack([ahead[-1], back[-1]], dim=2)))
 
 
-def turned(x: Tensor, lengths: Tensor) -> Tensor:
+def reverse_sequences(x: Tensor, lengths: Tensor) -> Tensor:
     """Each row's first `length` positions the other way round: (B, S, D) -> (B, S, D)."""
     at = torch.arange(x.size(1), device=x.device)
     back = torch.where(at < lengths[:, None], lengths[:, None] - 1 - at, at)  # (B, S)

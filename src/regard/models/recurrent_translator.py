@@ -13,18 +13,22 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.masks import Mask
-from regard.attention.scores import Scored
-from regard.layers.block import Source
-from regard.layers.recurrent import Carry, Recurrent
-from regard.layers.state import State
+from regard.attention.scores import SingleHeadAttention
+from regard.layers.block import SourceKV
+from regard.layers.recurrent import RecurrentLayers, RecurrentState
+from regard.layers.state import DecoderState
 
 if TYPE_CHECKING:
-    from regard.recipe import RecurrentModel, Regularize
+    from regard.recipe import RecurrentModel, Regularization
 
 
 class RecurrentTranslator(nn.Module):
     def __init__(
-        self, settings: "RecurrentModel", source_vocabulary: int, target_vocabulary: int, regularize: "Regularize | None" = None
+        self,
+        settings: "RecurrentModel",
+        source_vocabulary: int,
+        target_vocabulary: int,
+        regularize: "Regularization | None" = None,
     ):
         super().__init__()
         self.settings = settings
@@ -33,7 +37,7 @@ class RecurrentTranslator(nn.Module):
         self.source_embedding = nn.Embedding(source_vocabulary, embedding)
         self.target_embedding = self.source_embedding if settings.tie == "all" else nn.Embedding(target_vocabulary, embedding)
         self.dropout = nn.Dropout(dropout)
-        self.encoder = Recurrent(
+        self.encoder = RecurrentLayers(
             settings.cell, embedding, width, settings.encoder_layers, bidirectional=settings.bidirectional, dropout=dropout
         )
         self.decoder = build_decoder(settings, embedding, dropout)
@@ -45,12 +49,12 @@ class RecurrentTranslator(nn.Module):
             nn.init.normal_(self.target_embedding.weight, std=embedding**-0.5)
             self.output.weight = self.target_embedding.weight
 
-    def layers_of(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
+    def hidden_states(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
         """The source's word embeddings, then the states of each encoder layer (CoVe, McCann et al. 2017): (B, S, D) each."""
         x = self.source_embedding(source)
         return [x, *self.encoder.read(x, lengths)[0]]
 
-    def read(self, source: Tensor, lengths: Tensor) -> tuple[list[Source], Carry]:
+    def read(self, source: Tensor, lengths: Tensor) -> tuple[list[SourceKV], RecurrentState]:
         """Source ids (B, S): what the decoder may look at, projected once, and the state it begins from."""
         (*_, annotations), last = self.encoder.read(self.dropout(self.source_embedding(source)), lengths)
         hidden = (
@@ -59,8 +63,8 @@ class RecurrentTranslator(nn.Module):
         cell = None
         if self.bridge_cell is not None and last.cell is not None:
             cell = self.bridge_cell(last.cell[:, -1, -self.bridge.in_features :]).unflatten(1, (self.settings.decoder_layers, -1))
-        sources = self.decoder.look_at(annotations, Mask(lengths=lengths))
-        return sources, Carry(hidden, cell, self.decoder.nothing_fed(hidden))
+        sources = self.decoder.project_source(annotations, Mask(lengths=lengths))
+        return sources, RecurrentState(hidden, cell, self.decoder.nothing_fed(hidden))
 
     def forward(self, source: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
         """The logits (B, T, V) of the word after each target position, given all before it."""
@@ -68,65 +72,67 @@ class RecurrentTranslator(nn.Module):
         features, _ = self.decoder(self.dropout(self.target_embedding(target)), carry, sources)
         return self.output(self.dropout(features))
 
-    def start(self, inputs: tuple[Tensor, Tensor], prefix: Tensor | None = None, room: int = 32) -> State:
+    def start(self, inputs: tuple[Tensor, Tensor], prefix: Tensor | None = None, capacity: int = 32) -> DecoderState:
         """Read the sources (ids, lengths), and target tokens (B, P) already written, short ones filled with -1 on the left."""
         sources, carry = self.read(*inputs)
         for token in () if prefix is None else prefix.unbind(1):
             _, after = self.decoder(self.target_embedding(token.clamp(min=0))[:, None], carry, sources)
             carry = after.where(token >= 0, carry)
-        return State(len(inputs[0]), sources, [carry])
+        return DecoderState(len(inputs[0]), sources, [carry])
 
-    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """Read the next target tokens (hypotheses, T); the logits (hypotheses, T, V) after each of them."""
-        features, carry = self.decoder(self.target_embedding(tokens), state.memories[0], state.sources)
-        return self.output(features), replace(state, memories=[carry])
+        features, carry = self.decoder(self.target_embedding(tokens), state.caches[0], state.sources)
+        return self.output(features), replace(state, caches=[carry])
 
 
-def build_decoder(settings: "RecurrentModel", embedding: int, dropout: float) -> "PlainDecoder":
+def build_decoder(settings: "RecurrentModel", embedding: int, dropout: float) -> "RecurrentDecoder":
     if settings.attention == "none":
-        return PlainDecoder(settings, embedding, dropout)
+        return RecurrentDecoder(settings, embedding, dropout)
     if settings.decoder == "bahdanau":
         return BahdanauDecoder(settings, embedding, dropout)
     return LuongDecoder(settings, embedding, dropout)
 
 
-class PlainDecoder(nn.Module):
+class RecurrentDecoder(nn.Module):
     """No attention: all it knows of the source is the state it begins from."""
 
     def __init__(self, settings: "RecurrentModel", embedding: int, dropout: float, read_width: int | None = None):
         super().__init__()
-        self.cells = Recurrent(settings.cell, read_width or embedding, settings.width, settings.decoder_layers, dropout=dropout)
+        self.cells = RecurrentLayers(
+            settings.cell, read_width or embedding, settings.width, settings.decoder_layers, dropout=dropout
+        )
         self.out_width = settings.width
 
-    def look_at(self, annotations: Tensor, mask: Mask) -> list[Source]:
+    def project_source(self, annotations: Tensor, mask: Mask) -> list[SourceKV]:
         return []
 
     def nothing_fed(self, hidden: Tensor) -> Tensor | None:
         return None
 
-    def forward(self, x: Tensor, carry: Carry, sources: list[Source]) -> tuple[Tensor, Carry]:
+    def forward(self, x: Tensor, carry: RecurrentState, sources: list[SourceKV]) -> tuple[Tensor, RecurrentState]:
         """Embeddings (rows, T, E) of the words read -> features (rows, T, out width) for the words to say."""
         return self.cells(x, carry)
 
 
-class AttentiveDecoder(PlainDecoder):
+class RecurrentAttentionDecoder(RecurrentDecoder):
     """A decoder that looks at the source's annotations."""
 
     def __init__(self, settings: "RecurrentModel", embedding: int, dropout: float, read_width: int):
         super().__init__(settings, embedding, dropout, read_width)
-        self.cross_attention = Scored(settings.attention, settings.width, settings.width, settings.attention_width)
+        self.cross_attention = SingleHeadAttention(settings.attention, settings.width, settings.width, settings.attention_width)
 
-    def look_at(self, annotations: Tensor, mask: Mask) -> list[Source]:
-        return [Source(*self.cross_attention.keys_values(annotations), mask)]
+    def project_source(self, annotations: Tensor, mask: Mask) -> list[SourceKV]:
+        return [SourceKV(*self.cross_attention.project_kv(annotations), mask)]
 
-    def look(self, x: Tensor, sources: list[Source]) -> Tensor:
+    def look(self, x: Tensor, sources: list[SourceKV]) -> Tensor:
         """What states (rows, T, H) see; the hypotheses of one sentence ask the same keys together."""
         (source,) = sources
         shared = x.reshape(source.keys.size(0), -1, x.size(-1))
         return self.cross_attention(shared, source.keys, source.values, mask=source.mask).reshape(*x.shape[:-1], -1)
 
 
-class BahdanauDecoder(AttentiveDecoder):
+class BahdanauDecoder(RecurrentAttentionDecoder):
     """c_i = look(s_{i-1});  s_i = f(s_{i-1}, y_{i-1}, c_i);  t_i = maxout(U s_i + V y_{i-1} + C c_i)."""
 
     def __init__(self, settings: "RecurrentModel", embedding: int, dropout: float):
@@ -144,7 +150,7 @@ class BahdanauDecoder(AttentiveDecoder):
         return torch.cat(features, dim=1), carry
 
 
-class LuongDecoder(AttentiveDecoder):
+class LuongDecoder(RecurrentAttentionDecoder):
     """s_i = f(s_{i-1}, y_{i-1}, h̃_{i-1});  c_i = look(s_i);  h̃_i = tanh(W [c_i; s_i]).
 
     Without input feeding, all words at once.
@@ -170,5 +176,5 @@ class LuongDecoder(AttentiveDecoder):
             carry = replace(after, fed=features[-1][:, 0])
         return torch.cat(features, dim=1), carry
 
-    def seen(self, states: Tensor, sources: list[Source]) -> Tensor:
+    def seen(self, states: Tensor, sources: list[SourceKV]) -> Tensor:
         return self.combine(torch.cat([self.look(states, sources), states], dim=-1)).tanh()

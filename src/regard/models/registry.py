@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from regard.models.bert import EncoderClassifier, EncoderPointer, EncoderTagger, MaskedWords, TextVectors
+from regard.models.bert import EncoderClassifier, EncoderTagger, MaskedLanguageModel, SpanPredictor, TextEmbedder
 from regard.models.captioner import LstmCaptioner, TransformerCaptioner
 from regard.models.clip import Clip
 from regard.models.dalle import Dalle
@@ -13,7 +13,7 @@ from regard.models.recurrent_language import Elmo, RecurrentLanguageModel
 from regard.models.recurrent_translator import RecurrentTranslator
 from regard.models.transformer import Transformer
 from regard.models.universal import UniversalTransformer
-from regard.models.vit import PictureVectors, Vit
+from regard.models.vit import ImageEmbedder, VitClassifier
 
 MODELS: dict[str, dict[str, Any]] = {
     "translate": {
@@ -27,13 +27,13 @@ MODELS: dict[str, dict[str, Any]] = {
         "elmo": Elmo,
     },
     "masked": {
-        "transformer": MaskedWords,
+        "transformer": MaskedLanguageModel,
     },
-    "read": {
-        "transformer": TextVectors,
-        "vit": PictureVectors,
+    "encode": {
+        "transformer": TextEmbedder,
+        "vit": ImageEmbedder,
     },
-    "corrupted": {
+    "span-corruption": {
         "transformer": Transformer,
         "recurrent": RecurrentTranslator,
         "universal": UniversalTransformer,
@@ -46,7 +46,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "classify": {
         "transformer": EncoderClassifier,
         "recurrent": RecurrentClassifier,
-        "vit": Vit,
+        "vit": VitClassifier,
     },
     "regress": {
         "transformer": EncoderClassifier,
@@ -57,19 +57,19 @@ MODELS: dict[str, dict[str, Any]] = {
         "recurrent": RecurrentTagger,
     },
     "answer": {
-        "transformer": EncoderPointer,
+        "transformer": SpanPredictor,
     },
     "caption": {
         "lstm": LstmCaptioner,
         "transformer": TransformerCaptioner,
     },
-    "contrast": {
+    "contrastive": {
         "clip": Clip,
     },
-    "codes": {
+    "image-codes": {
         "dvae": Dvae,
     },
-    "draw": {
+    "text-to-image": {
         "dalle": Dalle,
     },
 }

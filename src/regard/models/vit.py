@@ -11,21 +11,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention.positions import Learned, build_grid
-from regard.errors import Mistake
-from regard.layers.block import block_shape, embedding_dropout
-from regard.layers.normalize_pixels import Normalise
+from regard.attention.positions import LearnedPositions, build_grid_positions
+from regard.errors import UserError
+from regard.layers.block import block_config, embedding_dropout
+from regard.layers.normalize_pixels import NormalizePixels
 from regard.layers.stack import Stack
-from regard.models.gpt import initialise
+from regard.models.gpt import init_normal
 
 if TYPE_CHECKING:
-    from regard.recipe import Regularize, VitModel
+    from regard.recipe import Regularization, VitModel
 
 Size = tuple[int, int]
-TABLE = "encoder.stack.positions.table.weight"
+POSITION_TABLE = "encoder.stack.positions.table.weight"
 
 
-class Patches(nn.Conv2d):
+class PatchEmbedding(nn.Conv2d):
     """Pixels (B, 3, H, W) -> a vector for each patch (B, N, D), row by row: one linear map, as a strided convolution (eq. 1)."""
 
     def __init__(self, width: int, patch: Size, grid: Size, bias: bool = True):
@@ -40,30 +40,30 @@ class Patches(nn.Conv2d):
         return super().forward(pixels).flatten(2).transpose(1, 2).to(self.weight.dtype)
 
 
-class PictureEncoder(nn.Module):
+class VitEncoder(nn.Module):
     """Pixels (B, 3, H, W), 0 to 255 in uint8 or already normalised, -> vectors of the marks and the patches (B, S, D)."""
 
-    def __init__(self, settings: "VitModel", size: Size, regularize: "Regularize | None" = None):
+    def __init__(self, settings: "VitModel", size: Size, regularize: "Regularization | None" = None):
         super().__init__()
         self.settings, self.size = settings, size
         width, grid = settings.width, settings.grid(size)
-        patch = (settings.patch, settings.patch) if isinstance(settings.patch, int) else settings.patch
-        self.patches = Patches(width, patch, grid, settings.patch_bias)
+        patch = (settings.patch_size, settings.patch_size) if isinstance(settings.patch_size, int) else settings.patch_size
+        self.patches = PatchEmbedding(width, patch, grid, settings.patch_bias)
         self.class_token = nn.Parameter(torch.zeros(width)) if settings.pool == "class" else None
         self.distillation_token = nn.Parameter(torch.zeros(width)) if settings.distilled != "none" else None
         self.stack = Stack(
-            block_shape(settings, regularize),
+            block_config(settings, regularize),
             settings.layers,
-            build_grid(settings.positions, width=width, grid=grid, marks=settings.marks),
+            build_grid_positions(settings.positions, width=width, grid=grid, marks=settings.marks),
             embedding_dropout=embedding_dropout(regularize),
             embedding_norm=settings.embedding_norm,
         )
-        self.normalise = Normalise(settings.mean, settings.deviation)
+        self.normalise = NormalizePixels(settings.mean, settings.std)
 
     def forward(self, pixels: Tensor, states: list[Tensor] | None = None) -> Tensor:
         if tuple(pixels.shape[2:]) != self.size:
-            raise Mistake(
-                f"pictures of {shape_of(pixels.shape[2:])} pixels, the model reads {shape_of(self.size)}: bring them "
+            raise UserError(
+                f"pictures of {format_size(pixels.shape[2:])} pixels, the model reads {format_size(self.size)}: bring them "
                 "to that size, or fit the model to theirs with resize(size)"
             )
         x = self.patches(self.normalised(pixels))  # (B, N, D)
@@ -78,25 +78,25 @@ class PictureEncoder(nn.Module):
         settings, old = self.settings, self.patches.grid
         grid = settings.grid(size)
         if min(grid) < 1:
-            raise Mistake(f"pictures of {shape_of(size)} pixels are smaller than a patch, {settings.patch} pixels")
-        positions = build_grid(settings.positions, width=settings.width, grid=grid, marks=settings.marks)
-        if isinstance(positions, Learned) and isinstance(self.stack.positions, Learned):
-            table = interpolated(self.stack.positions.table.weight.detach(), settings.marks, old, grid)
+            raise UserError(f"pictures of {format_size(size)} pixels are smaller than a patch, {settings.patch_size} pixels")
+        positions = build_grid_positions(settings.positions, width=settings.width, grid=grid, marks=settings.marks)
+        if isinstance(positions, LearnedPositions) and isinstance(self.stack.positions, LearnedPositions):
+            table = interpolate_positions(self.stack.positions.table.weight.detach(), settings.marks, old, grid)
             positions.table = nn.Embedding.from_pretrained(table, freeze=False)
         self.stack.positions = positions.to(self.patches.weight.device)
         self.size = size
         self.patches.grid = grid
 
 
-class PictureReading(nn.Module):
+class VitWithHead(nn.Module):
     """An encoder of pictures, to which a head is added."""
 
-    def __init__(self, settings: "VitModel", size: Size, regularize: "Regularize | None" = None):
+    def __init__(self, settings: "VitModel", size: Size, regularize: "Regularization | None" = None):
         super().__init__()
         self.settings = settings
-        self.encoder = PictureEncoder(settings, size, regularize)
+        self.encoder = VitEncoder(settings, size, regularize)
 
-    def layers_of(self, pixels: Tensor) -> list[Tensor]:
+    def hidden_states(self, pixels: Tensor) -> list[Tensor]:
         """Marks and patches with their positions, then what each layer makes of them: (B, S, D) each."""
         states: list[Tensor] = []
         self.encoder(pixels, states)
@@ -105,33 +105,33 @@ class PictureReading(nn.Module):
     def resize(self, size: Size) -> None:
         self.encoder.resize(size)
 
-    def adapted(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    def adapt_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Another one's weights for this one, which may read pictures of another size; a square grid is interpolated."""
-        return fitted(weights, TABLE, self.encoder)
+        return resize_position_table(weights, POSITION_TABLE, self.encoder)
 
 
-class PictureVectors(PictureReading):
+class ImageEmbedder(VitWithHead):
     """Says nothing: what is wanted of it is the vectors (B, S, D)."""
 
-    def __init__(self, settings: "VitModel", size: Size, regularize: "Regularize | None" = None):
+    def __init__(self, settings: "VitModel", size: Size, regularize: "Regularization | None" = None):
         super().__init__(settings, size, regularize)
-        initialise(self)
+        init_normal(self)
 
     def forward(self, pixels: Tensor) -> Tensor:
         return self.encoder(pixels)
 
 
-class Vit(PictureReading):
+class VitClassifier(VitWithHead):
     """Says a label of the whole picture, from the class token or from the mean of the patches; distilled, the mean of what is
     said from both marks."""
 
-    once = ("output", "distilled_output")
+    once_per_example = ("output", "distilled_output")
 
-    def __init__(self, settings: "VitModel", size: Size, labels: int, regularize: "Regularize | None" = None):
+    def __init__(self, settings: "VitModel", size: Size, labels: int, regularize: "Regularization | None" = None):
         super().__init__(settings, size, regularize)
         self.output = nn.Linear(settings.width, labels)
         self.distilled_output = nn.Linear(settings.width, labels) if settings.distilled == "head" else None
-        initialise(self)
+        init_normal(self)
 
     def forward(self, pixels: Tensor) -> Tensor:
         """The logits (B, C) of the labels of each picture."""
@@ -140,7 +140,7 @@ class Vit(PictureReading):
         return said if self.distilled_output is None else (said + self.distilled_output(x[:, 1])) / 2
 
 
-def fitted(weights: dict[str, Tensor], name: str, encoder: PictureEncoder) -> dict[str, Tensor]:
+def resize_position_table(weights: dict[str, Tensor], name: str, encoder: VitEncoder) -> dict[str, Tensor]:
     """Weights whose positions, of this name, are those of the encoder's grid; those of another square grid are interpolated."""
     marks, (rows, columns) = encoder.settings.marks, encoder.patches.grid
     table = weights.get(name)
@@ -149,15 +149,15 @@ def fitted(weights: dict[str, Tensor], name: str, encoder: PictureEncoder) -> di
     side = round((len(table) - marks) ** 0.5)
     if side * side != len(table) - marks or encoder.settings.positions.kind != "learned":
         return weights
-    return {**weights, name: interpolated(table, marks, (side, side), (rows, columns))}
+    return {**weights, name: interpolate_positions(table, marks, (side, side), (rows, columns))}
 
 
-def interpolated(table: Tensor, marks: int, old: Size, new: Size) -> Tensor:
+def interpolate_positions(table: Tensor, marks: int, old: Size, new: Size) -> Tensor:
     """Positions (marks + old, D) for another grid (marks + new, D); those of the marks stay."""
     grid = table[marks:].float().unflatten(0, old).permute(2, 0, 1)[None]  # (1, D, rows, columns)
     grid = F.interpolate(grid, size=new, mode="bicubic", align_corners=False)
     return torch.cat([table[:marks], grid[0].flatten(1).T.to(table.dtype)])
 
 
-def shape_of(size: Size | torch.Size) -> str:
+def format_size(size: Size | torch.Size) -> str:
     return f"{size[0]} × {size[1]}"

@@ -2,34 +2,34 @@
 and what the types of layers cost."""
 
 from regard.plan.block import BlockPlan, plan_block
-from regard.plan.layer_types import LayersPlan, Sizes, plan_layers
-from regard.plan.parallelism import Machine, Way, spread
+from regard.plan.layer_types import LayerComparison, LayerSizes, compare_layer_types
+from regard.plan.parallelism import GpuCluster, ParallelStrategy, plan_parallelism
 from regard.plan.planner import Plan, plan
-from regard.plan.tables import render, text
-from regard.plan.throughput import DEVICES, Device, measure_device, training_flops
-from regard.plan.training_costs import PUBLISHED, Costs, OwnRun, System, costs, own_costs
+from regard.plan.tables import render, render_text
+from regard.plan.throughput import DEVICES, DeviceSpeed, flops_from_time, measure_device
+from regard.plan.training_costs import PUBLISHED_COSTS, CostTable, PublishedSystem, RunCost, compare_costs, run_costs
 
 __all__ = [
     "DEVICES",
-    "PUBLISHED",
+    "PUBLISHED_COSTS",
     "BlockPlan",
-    "Costs",
-    "Device",
-    "LayersPlan",
-    "Machine",
-    "OwnRun",
+    "CostTable",
+    "DeviceSpeed",
+    "GpuCluster",
+    "LayerComparison",
+    "LayerSizes",
+    "ParallelStrategy",
     "Plan",
-    "Sizes",
-    "System",
-    "Way",
-    "costs",
+    "PublishedSystem",
+    "RunCost",
+    "compare_costs",
+    "compare_layer_types",
+    "flops_from_time",
     "measure_device",
-    "own_costs",
     "plan",
     "plan_block",
-    "plan_layers",
+    "plan_parallelism",
     "render",
-    "spread",
-    "text",
-    "training_flops",
+    "render_text",
+    "run_costs",
 ]

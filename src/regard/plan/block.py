@@ -5,22 +5,22 @@ from typing import Any
 
 import torch
 
-from regard.errors import Mistake
-from regard.layers.block import Block, Shape
-from regard.plan.modules import Part, Total, parts, total
+from regard.errors import UserError
+from regard.layers.block import Block, BlockConfig
+from regard.plan.flops import Component, ComponentTotal, count_components, total_cost
 
 
 @dataclass(frozen=True)
 class BlockPlan:
     """A block of this shape reading one sequence of this many tokens."""
 
-    shape: Shape
+    shape: BlockConfig
     tokens: int
-    parts: list[Part]
+    components: list[Component]
 
     @property
-    def total(self) -> Total:
-        return total(self.parts)
+    def total(self) -> ComponentTotal:
+        return total_cost(self.components)
 
     @property
     def parameters(self) -> int:
@@ -38,7 +38,7 @@ class BlockPlan:
 
     def count(self, *steps: str) -> int:
         """The multiplications a position of these steps of the block."""
-        return sum(part.multiplications for part in self.parts if part.place.step in steps) // self.tokens
+        return sum(part.multiplications for part in self.components if part.place.step in steps) // self.tokens
 
     def left_out(self) -> list[str]:
         """How the deck's count relates to the block's real work, and what it leaves out."""
@@ -66,7 +66,7 @@ class BlockPlan:
             "parameters": self.parameters,
             "parts": [
                 {**asdict(part.place), "parameters": part.parameters, "multiplications": part.multiplications}
-                for part in self.parts
+                for part in self.components
             ],
             "multiplications": self.total.multiplications,
             "multiplications_a_position": self.total.multiplications // self.tokens,
@@ -97,10 +97,10 @@ def plan_block(
         ("tokens", tokens),
     ):
         if value is not None and value < 1:
-            raise Mistake(f"{name} = {value}: a block needs at least 1")
+            raise UserError(f"{name} = {value}: a block needs at least 1")
     if key_width is None and width % heads:
-        raise Mistake(f"width {width} is not divisible by heads {heads}: give key_width")
-    shape = Shape(width, heads, feed_forward, key_width, activation=activation, norm=norm)
+        raise UserError(f"width {width} is not divisible by heads {heads}: give key_width")
+    shape = BlockConfig(width, heads, feed_forward, key_width, activation=activation, norm=norm)
     with torch.device("meta"):
         block = Block(shape)
-    return BlockPlan(shape, tokens, parts(block, tokens, tokens, prefix="encoder.blocks.0."))
+    return BlockPlan(shape, tokens, count_components(block, tokens, tokens, prefix="encoder.blocks.0."))

@@ -18,28 +18,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.attention.local_attention import block_length, scored_pairs
+from regard.attention.local_attention import local_attention_pairs, local_block_size
 from regard.attention.masks import Mask
-from regard.attention.multihead import MultiHead
-from regard.errors import Mistake
-from regard.layers.convolution import Convolution
-from regard.layers.recurrent import CELLS, Carry, Recurrent
-from regard.plan.throughput import helpful_threads, take_turns
+from regard.attention.multihead import MultiHeadAttention
+from regard.errors import UserError
+from regard.layers.convolution import GatedConvolution
+from regard.layers.recurrent import CELLS, RecurrentLayers, RecurrentState
+from regard.plan.throughput import fastest_thread_count, time_interleaved
 
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}
-GRID = {
+TIMING_GRID = {
     "cpu": ([32, 64, 128, 256, 512, 1024, 2048, 4096], [64, 128, 256, 512, 1024]),
     "cuda": ([128, 256, 512, 1024, 2048, 4096, 8192, 16384], [256, 512, 1024, 2048, 4096]),
 }
 """Values of n and of d to time; a GPU needs larger ones before anything but starting its kernels shows."""
-LARGEST = 3
+FITTED_SIZES = 3
 """Sizes that a slope is fitted to."""
-APART = 0.25
+EXPONENT_TOLERANCE = 0.25
 """A measured slope further than this from that of the count is remarked upon."""
 
 
 @dataclass(frozen=True)
-class Sizes:
+class LayerSizes:
     """What a layer works on and what it is made with, in the paper's letters."""
 
     n: int = 128
@@ -57,11 +57,11 @@ class Sizes:
     def check(self) -> None:
         for name in ("k", "r"):
             if getattr(self, name) < 3 or getattr(self, name) % 2 == 0:
-                raise Mistake(f"{name} = {getattr(self, name)}: a neighbourhood has a centre and two sides; use 3, 5, 7 …")
+                raise UserError(f"{name} = {getattr(self, name)}: a neighbourhood has a centre and two sides; use 3, 5, 7 …")
         if self.n < 1 or self.heads < 1 or self.d < 1 or self.d % self.heads:
-            raise Mistake(f"n = {self.n}, d = {self.d}, heads = {self.heads}: each is at least 1, and heads divide d")
+            raise UserError(f"n = {self.n}, d = {self.d}, heads = {self.heads}: each is at least 1, and heads divide d")
         if self.cell not in CELLS:
-            raise Mistake(f"no cell {self.cell!r}; there are: {', '.join(CELLS)}")
+            raise UserError(f"no cell {self.cell!r}; there are: {', '.join(CELLS)}")
 
 
 class LayerType(NamedTuple):
@@ -69,38 +69,38 @@ class LayerType(NamedTuple):
 
     name: str
     order: str
-    core: Callable[[Sizes], int]
-    formula: Callable[[Sizes], str]
-    exact: Callable[[Sizes], int]
+    core: Callable[[LayerSizes], int]
+    formula: Callable[[LayerSizes], str]
+    exact: Callable[[LayerSizes], int]
     steps_order: str
-    steps: Callable[[Sizes], int]
+    steps: Callable[[LayerSizes], int]
     path_order: str
-    path: Callable[[Sizes], int]
-    build: Callable[[Sizes], Callable[[Tensor], Tensor]]
+    path: Callable[[LayerSizes], int]
+    build: Callable[[LayerSizes], Callable[[Tensor], Tensor]]
 
 
-def self_attention(s: Sizes) -> Callable[[Tensor], Tensor]:
-    heads = MultiHead(s.d, s.heads)
-    return lambda x: heads(x, *heads.keys_values(x))
+def self_attention(s: LayerSizes) -> Callable[[Tensor], Tensor]:
+    heads = MultiHeadAttention(s.d, s.heads)
+    return lambda x: heads(x, *heads.project_kv(x))
 
 
-def restricted_self_attention(s: Sizes) -> Callable[[Tensor], Tensor]:
-    heads, mask = MultiHead(s.d, s.heads), Mask(window=s.window)
-    return lambda x: heads(x, *heads.keys_values(x), mask=mask)
+def restricted_self_attention(s: LayerSizes) -> Callable[[Tensor], Tensor]:
+    heads, mask = MultiHeadAttention(s.d, s.heads), Mask(window=s.window)
+    return lambda x: heads(x, *heads.project_kv(x), mask=mask)
 
 
-def recurrence(s: Sizes) -> Callable[[Tensor], Tensor]:
-    cells = Recurrent(s.cell, s.d, s.d)
+def recurrence(s: LayerSizes) -> Callable[[Tensor], Tensor]:
+    cells = RecurrentLayers(s.cell, s.d, s.d)
 
     def read(x: Tensor) -> Tensor:
         blank = x.new_zeros(x.size(0), 1, s.d)  # (B, layers, D)
-        return cells(x, Carry(blank, blank if s.cell == "lstm" else None))[0]
+        return cells(x, RecurrentState(blank, blank if s.cell == "lstm" else None))[0]
 
     return read
 
 
-def convolution(s: Sizes) -> Callable[[Tensor], Tensor]:
-    return Convolution(s.d, s.k)
+def convolution(s: LayerSizes) -> Callable[[Tensor], Tensor]:
+    return GatedConvolution(s.d, s.k)
 
 
 def reach(n: int, width: int) -> int:
@@ -108,7 +108,7 @@ def reach(n: int, width: int) -> int:
     return max(1, math.ceil(2 * (n - 1) / (width - 1)))
 
 
-LAYERS = [
+LAYER_TYPES = [
     LayerType(
         "self-attention",
         "n²d",
@@ -150,7 +150,7 @@ LAYERS = [
         "rnd",
         lambda s: s.r * s.n * s.d,
         lambda s: "4nd² + 2pd",
-        lambda s: 4 * s.n * s.d**2 + 2 * scored_pairs(s.n, s.window) * s.d,
+        lambda s: 4 * s.n * s.d**2 + 2 * local_attention_pairs(s.n, s.window) * s.d,
         "1",
         lambda s: 1,
         "n/r",
@@ -161,7 +161,7 @@ LAYERS = [
 
 
 @dataclass(frozen=True)
-class Timing:
+class LayerTiming:
     """The forward pass of one sequence through one layer, again and again."""
 
     layer: str
@@ -175,7 +175,7 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Slope:
+class ScalingExponent:
     """How the work grows with a size: the exponent in table 1, that of our count over these sizes, and the measured one."""
 
     layer: str
@@ -188,18 +188,18 @@ class Slope:
 
 
 @dataclass(frozen=True)
-class LayersPlan:
-    sizes: Sizes
-    over: dict[str, list[Timing]]
+class LayerComparison:
+    sizes: LayerSizes
+    over: dict[str, list[LayerTiming]]
     """The timings over n at the plan's d, and over d at the plan's n."""
     device: str = ""
 
     @property
-    def slopes(self) -> list[Slope]:
+    def slopes(self) -> list[ScalingExponent]:
         return [
-            slope(kind, self.sizes, over, [t for t in timings if t.layer == kind.name])
+            fit_exponent(kind, self.sizes, over, [t for t in timings if t.layer == kind.name])
             for over, timings in self.over.items()
-            for kind in LAYERS
+            for kind in LAYER_TYPES
         ]
 
     @property
@@ -211,7 +211,7 @@ class LayersPlan:
             f"recurrent layer ({s.cell}) two products a gate, the convolution a gate beside its values.",
             "Steps in a row must wait for one another; the path is the steps or stacked layers from the first position to the "
             f"last. Table 1 has log_k n for convolutions, which holds for dilated ones ({dilated} layers here); ours is not.",
-            f"p, the pairs scored with r = {s.r}: queries go in blocks of {block_length(s.window)} against the keys within "
+            f"p, the pairs scored with r = {s.r}: queries go in blocks of {local_block_size(s.window)} against the keys within "
             "reach, or all n² pairs are scored where that would not halve them.",
         ]
         if not self.over:
@@ -237,7 +237,7 @@ class LayersPlan:
                     "sequential_steps": kind.steps(s),
                     "path_length": kind.path(s),
                 }
-                for kind in LAYERS
+                for kind in LAYER_TYPES
             ],
             "device": self.device,
             "times": [
@@ -250,61 +250,61 @@ class LayersPlan:
         }
 
 
-def plan_layers(
-    sizes: Sizes | None = None,
+def compare_layer_types(
+    sizes: LayerSizes | None = None,
     *,
     measure: bool = True,
     device: torch.device | str = "cpu",
     n: Sequence[int] | None = None,
     d: Sequence[int] | None = None,
     repeats: int = 9,
-) -> LayersPlan:
+) -> LayerComparison:
     """Table 1 at these sizes; with `measure`, each layer timed over values of n at the given d, and of d at the given n."""
-    sizes, device = sizes or Sizes(), torch.device(device)
+    sizes, device = sizes or LayerSizes(), torch.device(device)
     sizes.check()
     if not measure:
-        return LayersPlan(sizes, {})
-    usual = GRID["cuda" if device.type == "cuda" else "cpu"]
+        return LayerComparison(sizes, {})
+    usual = TIMING_GRID["cuda" if device.type == "cuda" else "cpu"]
     over = {"n": [replace(sizes, n=value) for value in n or usual[0]], "d": [replace(sizes, d=value) for value in d or usual[1]]}
     for axis, points in over.items():
         if len({getattr(point, axis) for point in points}) < 2:
-            raise Mistake(f"{axis} = {getattr(points[0], axis)} alone: growth shows over at least two sizes")
+            raise UserError(f"{axis} = {getattr(points[0], axis)} alone: growth shows over at least two sizes")
         for point in points:
             point.check()
     if device.type != "cpu":
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-        return LayersPlan(sizes, time_layers(over, device, repeats), name)
+        return LayerComparison(sizes, time_layers(over, device, repeats), name)
     all_threads = torch.get_num_threads()
-    with helpful_threads(on(convolution(Sizes()), torch.randn(1, 512, Sizes.d))) as threads:
+    with fastest_thread_count(bind_input(convolution(LayerSizes()), torch.randn(1, 512, LayerSizes.d))) as threads:
         name = f"cpu, {threads} of {all_threads} threads{' (more were slower)' if threads < all_threads else ''}"
-        return LayersPlan(sizes, time_layers(over, device, repeats), name)
+        return LayerComparison(sizes, time_layers(over, device, repeats), name)
 
 
 @torch.inference_mode()
-def time_layers(over: dict[str, list[Sizes]], device: torch.device, repeats: int) -> dict[str, list[Timing]]:
+def time_layers(over: dict[str, list[LayerSizes]], device: torch.device, repeats: int) -> dict[str, list[LayerTiming]]:
     """All in one go, so that every layer and size takes its turn in every repeat."""
-    cases = [(axis, kind, point) for axis, points in over.items() for point in points for kind in LAYERS]
+    cases = [(axis, kind, point) for axis, points in over.items() for point in points for kind in LAYER_TYPES]
     with device:
-        calls = [on(kind.build(point), torch.randn(1, point.n, point.d)) for _, kind, point in cases]
-    found: dict[str, list[Timing]] = {axis: [] for axis in over}
+        calls = [bind_input(kind.build(point), torch.randn(1, point.n, point.d)) for _, kind, point in cases]
+    found: dict[str, list[LayerTiming]] = {axis: [] for axis in over}
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # else convolutions and cells, alone, have less than fp32
-        times = take_turns(calls, device, repeats=repeats)
+        times = time_interleaved(calls, device, repeats=repeats)
     for (axis, kind, point), seconds in zip(cases, times):
-        found[axis].append(Timing(kind.name, point.n, point.d, seconds))
+        found[axis].append(LayerTiming(kind.name, point.n, point.d, seconds))
     return found
 
 
-def on(layer: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[], Tensor]:
+def bind_input(layer: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[], Tensor]:
     return lambda: layer(x)
 
 
-def slope(kind: LayerType, sizes: Sizes, over: str, timings: list[Timing]) -> Slope:
+def fit_exponent(kind: LayerType, sizes: LayerSizes, over: str, timings: list[LayerTiming]) -> ScalingExponent:
     """Straight lines through the largest sizes, both scales logarithmic; every repeat gives a line of its own."""
-    last = sorted(timings, key=lambda t: getattr(t, over))[-LARGEST:]
+    last = sorted(timings, key=lambda t: getattr(t, over))[-FITTED_SIZES:]
     values = [getattr(t, over) for t in last]
     points = [replace(sizes, **{over: value}) for value in values]
     lines = [exponent(values, seconds) for seconds in zip(*(t.seconds for t in last))]
-    return Slope(
+    return ScalingExponent(
         kind.name,
         over,
         values,
@@ -324,17 +324,18 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
     return float(low), float(median), float(high)
 
 
-def about_slopes(slopes: list[Slope]) -> list[str]:
+def about_slopes(slopes: list[ScalingExponent]) -> list[str]:
     """Where the clock disagrees with the count, and what that is likely to be."""
     apart = [
         f"{s.layer} over {s.over} ({s.measured[1]:.2f}, counted {s.exact:.2f})"
         for s in slopes
-        if abs(s.measured[1] - s.exact) > APART
+        if abs(s.measured[1] - s.exact) > EXPONENT_TOLERANCE
     ]
     if not apart:
         return []
     return [
-        f"Measured exponents more than {APART} from the counted ones: {'; '.join(apart)}. Small sizes are dominated by what "
+        f"Measured exponents more than {EXPONENT_TOLERANCE} from the counted ones: {'; '.join(apart)}. Small sizes "
+        f"are dominated by what "
         "does not grow with them (starting kernels, the steps of a loop), which flattens the growth; work beside the matrix "
         "products, and data that outgrow a cache, steepen it."
     ]

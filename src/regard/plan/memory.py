@@ -22,13 +22,13 @@ workspace and the batch itself come on top.
 
 from torch import nn
 
-from regard.attention.multihead import MultiHead
-from regard.attention.positions import Alibi, Relative
+from regard.attention.multihead import MultiHeadAttention
+from regard.attention.positions import AlibiPositions, RelativePositions
 from regard.layers.feed_forward import FeedForward
 from regard.layers.norm import Residual
 from regard.layers.stack import Stack
 from regard.models.dvae import Dvae
-from regard.plan.modules import GATES, rows_of
+from regard.plan.flops import GATES, sequence_length
 from regard.recipe import Training
 
 
@@ -45,22 +45,22 @@ def training_memory(model: nn.Module, train: Training, precision: str, source: i
         "parameters": 4 * count,
         "gradients": 4 * count,
         "optimiser": 4 * (2 * (count - muon) + muon),  # Adam two moments, Muon one
-        "moving average": 4 * count if train.ema else 0,
+        "moving average": 4 * count if train.ema_decay else 0,
         "bf16 weights": 2 * sum(m.weight.numel() for m in model.modules() if isinstance(m, nn.Linear)) if bf16 else 0,
-        "activations": round(sentences * activations(model, source, target, bf16)),
-        "logits": round(sentences * spoken(model, target, round(sentences), bf16, r_drop=passes == 2)),
+        "activations": round(sentences * activation_bytes(model, source, target, bf16)),
+        "logits": round(sentences * output_bytes(model, target, round(sentences), bf16, r_drop=passes == 2)),
     }
     return {name: size for name, size in kept.items() if size}
 
 
-def activations(model: nn.Module, source: int, target: int, bf16: bool) -> int:
+def activation_bytes(model: nn.Module, source: int, target: int, bf16: bool) -> int:
     """Bytes kept for the backward pass of one sentence pair, logits apart."""
     b = 2 if bf16 else 4
-    return sum(kept_by(module, name, source, target, b) for name, module in model.named_modules())
+    return sum(saved_bytes(module, name, source, target, b) for name, module in model.named_modules())
 
 
-def kept_by(module: nn.Module, name: str, source: int, target: int, b: int) -> int:
-    rows = rows_of(name, source, target)
+def saved_bytes(module: nn.Module, name: str, source: int, target: int, b: int) -> int:
+    rows = sequence_length(name, source, target)
     if isinstance(module, Residual):
         assert isinstance(module.norm, nn.LayerNorm | nn.RMSNorm | nn.BatchNorm1d)
         width = module.norm.weight.numel()
@@ -70,18 +70,18 @@ def kept_by(module: nn.Module, name: str, source: int, target: int, b: int) -> i
         gated, dropped = module.gate is not None, module.dropout.p > 0
         copies = 4 if gated else {"gelu": 2, "quick_gelu": 3}.get(module.activation, 1)
         return rows * (b * width * (2 if gated and b == 2 else 1) + b * inner * copies + (b + 1) * inner * dropped)
-    if isinstance(module, MultiHead):
+    if isinstance(module, MultiHeadAttention):
         cross = name.endswith("cross_attention")
         keys = source if cross else rows
-        queried, looked_at = module.to_q.in_features, module.to_k.in_features
+        queried, looked_at = module.q_proj.in_features, module.k_proj.in_features
         inputs = b * rows * queried + (2 * b * keys * looked_at if b == 2 else 0)
-        asked = module.to_q.out_features + module.to_out.in_features  # H·K + H·J
-        answering = module.to_k.out_features + module.to_v.out_features  # G·K + G·J
+        asked = module.q_proj.out_features + module.out_proj.in_features  # H·K + H·J
+        answering = module.k_proj.out_features + module.v_proj.out_features  # G·K + G·J
         mask = rows * keys * module.heads if module.attend.dropout > 0 else 0
         return inputs + b * (rows * asked + keys * answering) + 4 * rows * module.heads + mask
     if isinstance(module, Stack):
         heads = sum(block.self_attention.heads for block in module.blocks)  # type: ignore[union-attr, misc]
-        bias = b * rows * rows * heads if isinstance(module.positions, Alibi | Relative) else 0
+        bias = b * rows * rows * heads if isinstance(module.positions, AlibiPositions | RelativePositions) else 0
         normed = not isinstance(module.norm, nn.Identity)
         ends = 4 * module.width * (normed + (b == 4 and name == "encoder"))
         dropped = any(isinstance(part, nn.Dropout) and part.p > 0 for part in module.dropout.modules())
@@ -99,17 +99,17 @@ def kept_by(module: nn.Module, name: str, source: int, target: int, b: int) -> i
     return b * rows * module.in_features if isinstance(module, nn.Linear) and name == "output" else 0
 
 
-def spoken(model: nn.Module, target: int, batch: int, bf16: bool, r_drop: bool) -> int:
+def output_bytes(model: nn.Module, target: int, batch: int, bf16: bool, r_drop: bool) -> int:
     """Bytes of what is said of one example: of every position, of the whole, or, of a pair, of all in the batch, both ways."""
     if isinstance(model, Dvae):
-        return target * 16 * model.settings.codes
+        return target * 16 * model.settings.codebook_size
     output = getattr(model, "output", None)
     if output is None:
-        return 2 * logits(batch, bf16=False)
-    said = 1 if "output" in getattr(model, "once", ()) else target * getattr(model, "says", 1)
-    return said * logits(output.out_features, bf16, r_drop)
+        return 2 * logits_bytes(batch, bf16=False)
+    said = 1 if "output" in getattr(model, "once_per_example", ()) else target * getattr(model, "outputs_per_token", 1)
+    return said * logits_bytes(output.out_features, bf16, r_drop)
 
 
-def logits(vocabulary: int, bf16: bool, r_drop: bool = False) -> int:
+def logits_bytes(vocabulary: int, bf16: bool, r_drop: bool = False) -> int:
     """Bytes a target position."""
     return vocabulary * ((2 + 4 if bf16 else 4) + 4 + 4 + (12 if r_drop else 0))

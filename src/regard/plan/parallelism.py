@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from regard.plan.planner import Plan
 
 GIB = 2**30
-KEPT = ("parameters", "gradients", "optimiser", "moving average", "bf16 weights")
+MODEL_STATES = ("parameters", "gradients", "optimiser", "moving average", "bf16 weights")
 
 
 @dataclass(frozen=True)
-class Machine:
+class GpuCluster:
     """GPUs that are near one another, and those like it around."""
 
     name: str = "H200"
@@ -43,7 +43,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Way:
+class ParallelStrategy:
     """One way of spreading, for each GPU."""
 
     name: str
@@ -83,43 +83,43 @@ class Way:
         }
 
 
-def spread(plan: "Plan", gpus: int, machine: Machine | None = None) -> list[Way]:
+def plan_parallelism(plan: "Plan", gpus: int, machine: GpuCluster | None = None) -> list[ParallelStrategy]:
     """Every way over so many GPUs."""
-    machine = machine or Machine()
+    machine = machine or GpuCluster()
     ways = [ddp(plan, gpus, machine), fsdp(plan, gpus, machine)]
-    if not any(way.fits for way in ways) and len(depths(plan)) == 1 and gpus > 1:
-        ways += [three_d(plan, gpus, machine)]
+    if not any(way.fits for way in ways) and len(stack_depths(plan)) == 1 and gpus > 1:
+        ways += [tensor_pipeline_data(plan, gpus, machine)]
     return ways
 
 
-def share_of_batch(plan: "Plan", gpus: int) -> float:
+def batch_fraction_per_gpu(plan: "Plan", gpus: int) -> float:
     """Of the activations of a batch; a GPU reads whole examples."""
     examples = max(1, round(plan.recipe.train.budget(max(plan.lengths)) / max(plan.lengths)))
     return math.ceil(examples / gpus) / examples
 
 
-def computing(plan: "Plan", gpus: int, machine: Machine) -> float:
+def computing(plan: "Plan", gpus: int, machine: GpuCluster) -> float:
     """The GPU with most examples is waited for."""
-    return plan.flops_a_step * share_of_batch(plan, gpus) / (machine.speed * machine.utilisation)
+    return plan.flops_a_step * batch_fraction_per_gpu(plan, gpus) / (machine.speed * machine.utilisation)
 
 
-def held(plan: "Plan") -> dict[str, int]:
+def memory_by_purpose(plan: "Plan") -> dict[str, int]:
     return next(iter(plan.memory.values()))
 
 
-def read_by_one(plan: "Plan", gpus: int) -> dict[str, float]:
-    share = share_of_batch(plan, gpus)
-    return {name: size * share for name, size in held(plan).items() if name not in KEPT}
+def activation_memory_per_gpu(plan: "Plan", gpus: int) -> dict[str, float]:
+    share = batch_fraction_per_gpu(plan, gpus)
+    return {name: size * share for name, size in memory_by_purpose(plan).items() if name not in MODEL_STATES}
 
 
-def ddp(plan: "Plan", gpus: int, machine: Machine) -> Way:
+def ddp(plan: "Plan", gpus: int, machine: GpuCluster) -> ParallelStrategy:
     """Gradients are exchanged behind the backward pass, which is two thirds of the work."""
-    memory = {name: float(held(plan).get(name, 0)) for name in KEPT} | read_by_one(plan, gpus)
+    memory = {name: float(memory_by_purpose(plan).get(name, 0)) for name in MODEL_STATES} | activation_memory_per_gpu(plan, gpus)
     sent = 2 * (gpus - 1) / gpus * 4 * plan.parameters
     work = computing(plan, gpus, machine)
-    return Way(
+    return ParallelStrategy(
         "ddp",
-        tidy(memory),
+        drop_zeros(memory),
         sent,
         work,
         max(0.0, sent / machine.rate(gpus) - work * 2 / 3),
@@ -128,19 +128,19 @@ def ddp(plan: "Plan", gpus: int, machine: Machine) -> Way:
     )
 
 
-def fsdp(plan: "Plan", gpus: int, machine: Machine) -> Way:
+def fsdp(plan: "Plan", gpus: int, machine: GpuCluster) -> ParallelStrategy:
     """Weights are gathered a block ahead, behind forward and backward pass; those of a block that looks at a source once more,
     for the source's keys and values."""
     blocks = block_sizes(plan)
-    crossing = [part for part in plan.parts if part.place.kind == "cross-attention"]
+    crossing = [part for part in plan.components if part.place.kind == "cross-attention"]
     looking = sum(blocks[place] for place in {(part.place.stack, part.place.layer) for part in crossing})
     made = sum(part.parameters for part in crossing if part.place.step in ("keys", "values"))
     outside, largest = plan.parameters - sum(blocks.values()), max(blocks.values(), default=0)
-    cast = held(plan).get("bf16 weights", 0) * (largest + outside) / plan.parameters
+    cast = memory_by_purpose(plan).get("bf16 weights", 0) * (largest + outside) / plan.parameters
     memory = (
-        {name: held(plan).get(name, 0) / gpus for name in KEPT if name != "bf16 weights"}
+        {name: memory_by_purpose(plan).get(name, 0) / gpus for name in MODEL_STATES if name != "bf16 weights"}
         | {"gathered": 4.0 * (2 * largest + outside) + 4.0 * (largest + outside), "bf16 weights": cast}
-        | read_by_one(plan, gpus)
+        | activation_memory_per_gpu(plan, gpus)
     )
     micro = plan.recipe.train.gradient_accumulation_steps
     if micro > 1:  # they are reduced after the last micro-batch, and whole until then
@@ -148,9 +148,9 @@ def fsdp(plan: "Plan", gpus: int, machine: Machine) -> Way:
     gathered = 2 * micro * (plan.parameters - outside + looking) + micro * outside
     sent = (gpus - 1) / gpus * 4 * (gathered + plan.parameters + made)
     work = computing(plan, gpus, machine)
-    return Way(
+    return ParallelStrategy(
         "fsdp",
-        tidy(memory),
+        drop_zeros(memory),
         sent,
         work,
         max(0.0, sent / machine.rate(gpus) - work),
@@ -159,26 +159,28 @@ def fsdp(plan: "Plan", gpus: int, machine: Machine) -> Way:
     )
 
 
-def three_d(plan: "Plan", gpus: int, machine: Machine) -> Way:
+def tensor_pipeline_data(plan: "Plan", gpus: int, machine: GpuCluster) -> ParallelStrategy:
     """Tensors cut inside a machine (Shoeybi et al. 2019), layers in as few stages as fit, the rest copies of that."""
-    layers, width = depths(plan)[0], plan.recipe.model.width
+    layers, width = stack_depths(plan)[0], plan.recipe.model.width
     tensor = math.gcd(machine.gpus, gpus)
     stages = [p for p in range(1, layers + 1) if layers % p == 0 and (gpus // tensor) % p == 0]
-    found = [cut(plan, gpus, machine, tensor, pipeline, layers, width) for pipeline in stages]
+    found = [strategy_3d(plan, gpus, machine, tensor, pipeline, layers, width) for pipeline in stages]
     return next((way for way in found if way.fits), found[-1])
 
 
-def cut(plan: "Plan", gpus: int, machine: Machine, tensor: int, pipeline: int, layers: int, width: int) -> Way:
+def strategy_3d(
+    plan: "Plan", gpus: int, machine: GpuCluster, tensor: int, pipeline: int, layers: int, width: int
+) -> ParallelStrategy:
     """One example at a time goes through the stages, at most as many at once as there are stages."""
     copies = gpus // (tensor * pipeline)
     examples = max(1, round(plan.tokens_a_step / max(plan.lengths)))
     micro = math.ceil(examples / copies)
     one = {
         name: size / max(1, round(plan.recipe.train.budget(max(plan.lengths)) / max(plan.lengths)))
-        for name, size in held(plan).items()
-        if name not in KEPT
+        for name, size in memory_by_purpose(plan).items()
+        if name not in MODEL_STATES
     }
-    memory = {name: held(plan).get(name, 0) / (tensor * pipeline) for name in KEPT} | {
+    memory = {name: memory_by_purpose(plan).get(name, 0) / (tensor * pipeline) for name in MODEL_STATES} | {
         name: size / (tensor * pipeline) * min(pipeline, micro) for name, size in one.items()
     }
     inside = 4 * 2 * (tensor - 1) / tensor * 2 * max(plan.lengths) * width * layers / pipeline * micro
@@ -187,9 +189,9 @@ def cut(plan: "Plan", gpus: int, machine: Machine, tensor: int, pipeline: int, l
     work = plan.flops_a_step * micro * copies / examples / (gpus * machine.speed * machine.utilisation)
     bubble = work * (pipeline - 1) / micro
     waiting = bubble + inside / machine.near + (between + gradients) / machine.rate(gpus)
-    return Way(
+    return ParallelStrategy(
         f"tensor {tensor} · pipeline {pipeline} · data {copies}",
-        tidy(memory),
+        drop_zeros(memory),
         inside + between + gradients,
         work,
         waiting,
@@ -201,16 +203,16 @@ def cut(plan: "Plan", gpus: int, machine: Machine, tensor: int, pipeline: int, l
 def block_sizes(plan: "Plan") -> Counter[tuple[str, int | None]]:
     """Parameters of every block."""
     found: Counter[tuple[str, int | None]] = Counter()
-    for part in plan.parts:
+    for part in plan.components:
         if part.place.layer is not None:
             found[part.place.stack, part.place.layer] += part.parameters
     return found
 
 
-def depths(plan: "Plan") -> list[int]:
+def stack_depths(plan: "Plan") -> list[int]:
     """Layers of every stack."""
     return list(Counter(stack for stack, _ in block_sizes(plan)).values())
 
 
-def tidy(memory: dict[str, float]) -> dict[str, float]:
+def drop_zeros(memory: dict[str, float]) -> dict[str, float]:
     return {name: size for name, size in memory.items() if size}

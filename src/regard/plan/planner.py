@@ -2,7 +2,7 @@
 
 forward         the matrix products of one sentence pair (parts.py)
 training        3 × forward: the backward pass makes two products for each one
-a step          tokens_per_batch / longer side sentence pairs, or pictures_per_batch; × gradient_accumulation_steps;
+a step          tokens_per_batch / longer side sentence pairs, or images_per_batch; × gradient_accumulation_steps;
                 × 2 with R-Drop
 rule of thumb   6 · N · tokens (Kaplan et al. 2020): N parameters, each used once a token; tokens of one side,
                 since every parameter sees either the source or the target
@@ -19,24 +19,45 @@ import torch
 from torch import nn
 
 from regard import recipe as recipes
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.models.registry import MODELS
 from regard.plan.block import BlockPlan, plan_block
+from regard.plan.flops import Component, ComponentTotal, count_components, record_conv_grids, total_cost
 from regard.plan.memory import training_memory
-from regard.plan.modules import Part, Total, lay_out, parts, total
-from regard.plan.parallelism import Way, spread
-from regard.plan.throughput import DEVICES, Device, training_flops
-from regard.recipe import CLIPS, DECODERS, ENCODERS, PRESETS, VITS, Caption, ClassifyPictures, Codes, Contrast, Draw, Recipe
+from regard.plan.parallelism import ParallelStrategy, plan_parallelism
+from regard.plan.throughput import DEVICES, DeviceSpeed, flops_from_time
+from regard.recipe import (
+    CLIPS,
+    DECODERS,
+    ENCODERS,
+    PRESETS,
+    VITS,
+    CaptionRecipe,
+    ClassifyImagesRecipe,
+    ContrastiveRecipe,
+    ImageCodesRecipe,
+    Recipe,
+    TextToImageRecipe,
+)
 
 TYPICAL_LENGTH = 30
 """Tokens of a sentence where no data say better; WMT sentences have about as many. A single text is as long as it may be."""
-TYPICAL = (TYPICAL_LENGTH, TYPICAL_LENGTH)
-PAIRS = ("translate", "text-to-text")
+TYPICAL_LENGTHS = (TYPICAL_LENGTH, TYPICAL_LENGTH)
+PAIR_TASKS = ("translate", "text-to-text")
 
-BATCHES = {"125m": 0.5e6, "350m": 0.5e6, "760m": 0.5e6, "1.3b": 1e6, "2.7b": 1e6, "6.7b": 2e6, "13b": 2e6, "175b": 3.2e6}
-LABELS = 1_000
+GPT3_BATCH_TOKENS = {
+    "125m": 0.5e6,
+    "350m": 0.5e6,
+    "760m": 0.5e6,
+    "1.3b": 1e6,
+    "2.7b": 1e6,
+    "6.7b": 2e6,
+    "13b": 2e6,
+    "175b": 3.2e6,
+}
+IMAGENET_LABELS = 1_000
 """Of a picture, where no data say better: ImageNet's."""
-GPT: dict[str, Any] = {"task": "language", "tokens": {"size": 50_257}, "model": {"kind": "transformer"}}
+GPT_SETTINGS: dict[str, Any] = {"task": "language", "tokens": {"size": 50_257}, "model": {"kind": "transformer"}}
 PRESET_SETTINGS: dict[str, dict[str, Any]] = {
     "tiny": {"tokens": {"size": 8_000}},
     "small": {"tokens": {"size": 8_000}},
@@ -47,11 +68,11 @@ PRESET_SETTINGS: dict[str, dict[str, Any]] = {
         for name in ENCODERS
         if name.startswith("bert")
     },
-    "gpt": {**GPT, "tokens": {"size": 40_478}},
-    **{name: GPT for name in DECODERS if name.startswith("gpt2")},
+    "gpt": {**GPT_SETTINGS, "tokens": {"size": 40_478}},
+    **{name: GPT_SETTINGS for name in DECODERS if name.startswith("gpt2")},
     **{
-        f"gpt3-{name}": {**GPT, "train": {"steps": round(300e9 / batch), "tokens_per_batch": round(batch)}}
-        for name, batch in BATCHES.items()
+        f"gpt3-{name}": {**GPT_SETTINGS, "train": {"steps": round(300e9 / batch), "tokens_per_batch": round(batch)}}
+        for name, batch in GPT3_BATCH_TOKENS.items()
     },
     **{
         name: {
@@ -63,10 +84,10 @@ PRESET_SETTINGS: dict[str, dict[str, Any]] = {
     },
     **{
         name: {
-            "task": "contrast",
+            "task": "contrastive",
             "tokens": {"size": 49_408},
             "data": {"train": ["train"], "valid": ["valid"], "size": 224},
-            "train": {"pictures_per_batch": 32_768, "steps": round(32 * 400e6 / 32_768)},
+            "train": {"images_per_batch": 32_768, "steps": round(32 * 400e6 / 32_768)},
         }
         for name in CLIPS
     },
@@ -85,18 +106,18 @@ class Plan:
     recipe: Recipe
     vocabulary: tuple[int, int]
     lengths: tuple[int, int]
-    parts: list[Part]
+    components: list[Component]
     memory: dict[str, dict[str, int]]
     """Bytes by purpose, for each precision the recipe may run in."""
-    devices: list[Device]
+    devices: list[DeviceSpeed]
     notes: list[str]
     gpus: int = 0
-    ways: list[Way] = field(default_factory=list)
+    strategies: list[ParallelStrategy] = field(default_factory=list)
     """Of spreading over so many GPUs, where that was asked for."""
 
     @property
-    def total(self) -> Total:
-        return total(self.parts)
+    def total(self) -> ComponentTotal:
+        return total_cost(self.components)
 
     @property
     def parameters(self) -> int:
@@ -139,7 +160,7 @@ class Plan:
     @property
     def published_flops(self) -> float | None:
         """The paper's figure for that training."""
-        return None if self.published_hours is None else training_flops(hours=self.published_hours)
+        return None if self.published_hours is None else flops_from_time(hours=self.published_hours)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -154,7 +175,7 @@ class Plan:
                     "forward_flops": 2 * part.multiplications,
                     "forward_flops_a_token": 2 * part.multiplications / part.rows,
                 }
-                for part in self.parts
+                for part in self.components
             ],
             "forward_flops_a_token": self.flops_a_token,
             "steps": self.recipe.train.steps,
@@ -172,7 +193,7 @@ class Plan:
             **(
                 {
                     "gpus": self.gpus,
-                    "spread": [{**way.to_json(), "seconds": way.step * self.recipe.train.steps} for way in self.ways],
+                    "spread": [{**way.to_json(), "seconds": way.step * self.recipe.train.steps} for way in self.strategies],
                 }
                 if self.gpus
                 else {}
@@ -195,144 +216,156 @@ def plan(
     spreads over so many.
     """
     if gpus is not None and gpus < 1:
-        raise Mistake(f"--gpus {gpus}: there is at least 1")
+        raise UserError(f"--gpus {gpus}: there is at least 1")
     if what == "block":
         if gpus is not None:
-            raise Mistake(f"--gpus {gpus}: one block does not spread; plan a recipe or a preset")
+            raise UserError(f"--gpus {gpus}: one block does not spread; plan a recipe or a preset")
         return plan_block()
-    name, recipe, found, notes = open_recipe(what, overrides)
+    name, recipe, found, notes = resolve_recipe(what, overrides)
     if min(source_length, target_length) < 1:
-        raise Mistake(f"lengths {source_length} and {target_length}: a sentence has at least 1 token")
+        raise UserError(f"lengths {source_length} and {target_length}: a sentence has at least 1 token")
     if vocabulary is not None:
         found = (vocabulary, vocabulary) if isinstance(vocabulary, int) else vocabulary
-        notes = [f"vocabulary {both(found)}, as asked for", *(note for note in notes if not note.startswith("vocabulary"))]
+        notes = [
+            f"vocabulary {format_sizes(found)}, as asked for",
+            *(note for note in notes if not note.startswith("vocabulary")),
+        ]
     planned = plan_recipe(name, recipe, found, (source_length, target_length), notes=notes)
-    return planned if gpus is None else replace(planned, gpus=gpus, ways=spread(planned, gpus))
+    return planned if gpus is None else replace(planned, gpus=gpus, strategies=plan_parallelism(planned, gpus))
 
 
 def plan_recipe(
     name: str,
     recipe: Recipe,
     vocabulary: tuple[int, int],
-    lengths: tuple[int, int] = TYPICAL,
-    devices: Sequence[Device] = DEVICES,
+    lengths: tuple[int, int] = TYPICAL_LENGTHS,
+    devices: Sequence[DeviceSpeed] = DEVICES,
     notes: Sequence[str] = (),
 ) -> Plan:
-    translates = recipe.task in PAIRS
+    translates = recipe.task in PAIR_TASKS
     if translates and recipe.model.tie in ("all", "embeddings") and vocabulary[0] != vocabulary[1]:
-        raise Mistake(
-            f"vocabularies {both(vocabulary)} differ, but model.tie = {recipe.model.tie!r} shares one: set model.tie = 'target'"
+        raise UserError(
+            f"vocabularies {format_sizes(vocabulary)} differ, but model.tie = {recipe.model.tie!r} shares one: "
+            "set model.tie = 'target'"
         )
-    model = build_on_paper(recipe, vocabulary)
-    if isinstance(recipe, Contrast):
+    model = build_on_meta(recipe, vocabulary)
+    if isinstance(recipe, ContrastiveRecipe):
         lengths = recipe.model.image.length(recipe.data.height_width), recipe.model.max_length
-    elif isinstance(recipe, Caption):
+    elif isinstance(recipe, CaptionRecipe):
         lengths = recipe.model.encoder.length(recipe.data.height_width), lengths[1]
-    elif isinstance(recipe, ClassifyPictures | Codes):
+    elif isinstance(recipe, ClassifyImagesRecipe | ImageCodesRecipe):
         lengths = (recipe.model.length(recipe.data.height_width),) * 2
-    elif isinstance(recipe, Draw):
-        lengths = (recipe.model.text_length + codes_of(recipe).model.length(recipe.data.height_width),) * 2
+    elif isinstance(recipe, TextToImageRecipe):
+        lengths = (recipe.model.text_length + image_codes_recipe(recipe).model.length(recipe.data.height_width),) * 2
     elif not translates:
-        lengths = (max(lengths), max(lengths)) if lengths != TYPICAL else (recipe.model.max_length, recipe.model.max_length)
+        lengths = (
+            (max(lengths), max(lengths)) if lengths != TYPICAL_LENGTHS else (recipe.model.max_length, recipe.model.max_length)
+        )
     precisions = ["bf16", "fp32"] if recipe.train.precision == "auto" else [recipe.train.precision]
     memory = {precision: training_memory(model, recipe.train, precision, *lengths) for precision in precisions}
     assumed = f"texts of {lengths[0]} tokens"
     if translates:
         assumed = f"sentences of {lengths[0]} source and {lengths[1]} target tokens"
     last = f"{assumed} assumed"
-    if isinstance(recipe, ClassifyPictures | Codes | Draw):
+    if isinstance(recipe, ClassifyImagesRecipe | ImageCodesRecipe | TextToImageRecipe):
         last = "pictures of {} × {} pixels, {} positions".format(*recipe.data.height_width, lengths[0])
-    if isinstance(recipe, Contrast | Caption):
+    if isinstance(recipe, ContrastiveRecipe | CaptionRecipe):
         last = "pictures of {} × {} pixels, {} positions, and texts of {} tokens assumed".format(
             *recipe.data.height_width, *lengths
         )
     frozen = [] if all(p.requires_grad for p in model.parameters()) else ["frozen weights are counted as if they were trained"]
-    return Plan(name, recipe, vocabulary, lengths, parts(model, *lengths), memory, list(devices), [*notes, last, *frozen])
+    return Plan(
+        name, recipe, vocabulary, lengths, count_components(model, *lengths), memory, list(devices), [*notes, last, *frozen]
+    )
 
 
-def build_on_paper(recipe: Recipe, vocabulary: tuple[int, int]) -> nn.Module:
+def build_on_meta(recipe: Recipe, vocabulary: tuple[int, int]) -> nn.Module:
     """The recipe's model with shapes but without memory."""
     if getattr(recipe.model, "features", None) is not None:
-        raise Mistake("model.features: the vectors come from another run; plan that one, and this recipe without them")
+        raise UserError("model.features: the vectors come from another run; plan that one, and this recipe without them")
     with torch.device("meta"):
         model: nn.Module = MODELS[recipe.task][recipe.model.kind](
-            recipe.model, *sizes_of(recipe, vocabulary), recipe.train.regularize
+            recipe.model, *model_sizes(recipe, vocabulary), recipe.train.regularize
         )
-    if isinstance(recipe, Contrast | Caption):
-        lay_out(model, recipe.data.height_width)
+    if isinstance(recipe, ContrastiveRecipe | CaptionRecipe):
+        record_conv_grids(model, recipe.data.height_width)
     return model
 
 
-def sizes_of(recipe: Recipe, vocabulary: tuple[int, int]) -> tuple[Any, ...]:
+def model_sizes(recipe: Recipe, vocabulary: tuple[int, int]) -> tuple[Any, ...]:
     """What a model is built for besides its settings: how much it reads and says."""
     said: dict[str, tuple[int, ...]] = {
-        **dict.fromkeys((*PAIRS, "corrupted"), vocabulary[1:]),
+        **dict.fromkeys((*PAIR_TASKS, "span-corruption"), vocabulary[1:]),
         "classify": (2,),
         "regress": (1,),
         "tag": (2,),
     }
-    if isinstance(recipe, ClassifyPictures | Contrast | Caption):
+    if isinstance(recipe, ClassifyImagesRecipe | ContrastiveRecipe | CaptionRecipe):
         return recipe.data.height_width, vocabulary[0]
-    if isinstance(recipe, Codes):
+    if isinstance(recipe, ImageCodesRecipe):
         return (recipe.data.height_width,)
-    if isinstance(recipe, Draw):
-        codes = codes_of(recipe)
-        return vocabulary[0], codes.model.codes, codes.model.grid(recipe.data.height_width)
+    if isinstance(recipe, TextToImageRecipe):
+        codes = image_codes_recipe(recipe)
+        return vocabulary[0], codes.model.codebook_size, codes.model.grid(recipe.data.height_width)
     return vocabulary[:1] + said.get(recipe.task, ())
 
 
-def codes_of(recipe: Draw) -> Recipe:
+def image_codes_recipe(recipe: TextToImageRecipe) -> Recipe:
     """The recipe of the codes that are drawn."""
-    path = Path(recipe.model.codes.run, "recipe.toml")
+    path = Path(recipe.model.image_codes.run, "recipe.toml")
     if not path.is_file():
-        raise Mistake(
-            f"model.codes.run = '{recipe.model.codes.run}' is not there, and how many codes a picture has follows from "
+        raise UserError(
+            f"model.image_codes.run = '{recipe.model.image_codes.run}' is not there, and "
+            "how many codes a picture has follows from "
             "it; train it first"
         )
-    return recipes.read(path)
+    return recipes.read_recipe(path)
 
 
-def open_recipe(what: str | Path | Recipe, overrides: Sequence[str]) -> tuple[str, Recipe, tuple[int, int], list[str]]:
+def resolve_recipe(what: str | Path | Recipe, overrides: Sequence[str]) -> tuple[str, Recipe, tuple[int, int], list[str]]:
     """Name, settings and vocabulary sizes of anything that can be planned, and what was assumed for it."""
     if isinstance(what, Recipe):
-        recipe = recipes.build(changed(what.model_dump(mode="json", exclude_none=True), overrides))
-        return "recipe", recipe, aimed_at(recipe), aim(recipe)
+        recipe = recipes.build_recipe(apply_overrides(what.model_dump(mode="json", exclude_none=True), overrides))
+        return "recipe", recipe, target_vocabulary(recipe), vocabulary_notes(recipe)
     if str(what) in PRESET_SETTINGS:
         settings = {"data": {"world": {}}, **copy.deepcopy(PRESET_SETTINGS[str(what)])}
         settings["model"] = {**settings.get("model", {}), "preset": str(what)}
-        recipe = recipes.build(changed(settings, overrides), name=f"preset {what}")
-        if isinstance(recipe, ClassifyPictures):
-            return f"{what} (preset)", recipe, aimed_at(recipe), aim(recipe)
+        recipe = recipes.build_recipe(apply_overrides(settings, overrides), name=f"preset {what}")
+        if isinstance(recipe, ClassifyImagesRecipe):
+            return f"{what} (preset)", recipe, target_vocabulary(recipe), vocabulary_notes(recipe)
         why = "as published" if "steps" in settings.get("train", {}) and not overrides else "unless a recipe says otherwise"
         joint = " joint" if recipe.task == "translate" else ""
         return (
             f"{what} (preset)",
             recipe,
-            aimed_at(recipe),
-            [f"vocabulary {both(aimed_at(recipe))}{joint}, {why}", f"{recipe.train.steps:,} steps of {per_batch(recipe)}, {why}"],
+            target_vocabulary(recipe),
+            [
+                f"vocabulary {format_sizes(target_vocabulary(recipe))}{joint}, {why}",
+                f"{recipe.train.steps:,} steps of {per_batch(recipe)}, {why}",
+            ],
         )
     path = Path(what)
     if (path / "recipe.toml").is_file():
-        inside = [f"model.codes.run={path / 'codes'}"] if (path / "codes" / "recipe.toml").is_file() else []
-        return str(path), recipes.read(path / "recipe.toml", [*inside, *overrides]), *run_vocabulary(path)
+        inside = [f"model.image_codes.run={path / 'codes'}"] if (path / "codes" / "recipe.toml").is_file() else []
+        return str(path), recipes.read_recipe(path / "recipe.toml", [*inside, *overrides]), *run_vocabulary(path)
     if not path.exists() and not path.suffix:
-        raise Mistake(
+        raise UserError(
             f"{str(what)!r} is no recipe, run folder or preset; presets: {', '.join(PRESET_SETTINGS)}, "
             "and block for one encoder block"
         )
-    recipe = recipes.read(path, list(overrides))
-    return path.name, recipe, aimed_at(recipe), aim(recipe)
+    recipe = recipes.read_recipe(path, list(overrides))
+    return path.name, recipe, target_vocabulary(recipe), vocabulary_notes(recipe)
 
 
 def per_batch(recipe: Recipe) -> str:
     return (
-        f"{recipe.train.pictures_per_batch:,} pairs"
-        if isinstance(recipe, Contrast)
+        f"{recipe.train.images_per_batch:,} pairs"
+        if isinstance(recipe, ContrastiveRecipe)
         else f"{recipe.train.tokens_per_batch:,} tokens"
     )
 
 
-def changed(settings: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def apply_overrides(settings: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     for override in overrides:
         recipes.apply_override(settings, override)
     return settings
@@ -346,28 +379,32 @@ def run_vocabulary(folder: Path) -> tuple[tuple[int, int], list[str]]:
             return (int(config["labels"]),) * 2, [f"{int(config['labels']):,} labels, as in the run"]
         found = int(config["vocabularies"][0]), int(config["vocabularies"][-1])
     except FileNotFoundError:
-        recipe = recipes.read(folder / "recipe.toml")
-        return aimed_at(recipe), aim(recipe)
+        recipe = recipes.read_recipe(folder / "recipe.toml")
+        return target_vocabulary(recipe), vocabulary_notes(recipe)
     except (ValueError, LookupError, TypeError) as error:
-        raise Mistake(f"{folder / 'config.json'} is damaged ({type(error).__name__}: {error}); train the run again") from None
-    return found, [f"vocabulary {both(found)}, as in the run"]
+        raise UserError(f"{folder / 'config.json'} is damaged ({type(error).__name__}: {error}); train the run again") from None
+    return found, [f"vocabulary {format_sizes(found)}, as in the run"]
 
 
-def aimed_at(recipe: Recipe) -> tuple[int, int]:
-    if isinstance(recipe, Codes):
-        return recipe.model.codes, recipe.model.codes
-    return (LABELS, LABELS) if isinstance(recipe, ClassifyPictures) else (recipe.tokens.size, recipe.tokens.size)
+def target_vocabulary(recipe: Recipe) -> tuple[int, int]:
+    if isinstance(recipe, ImageCodesRecipe):
+        return recipe.model.codebook_size, recipe.model.codebook_size
+    return (
+        (IMAGENET_LABELS, IMAGENET_LABELS)
+        if isinstance(recipe, ClassifyImagesRecipe)
+        else (recipe.tokens.size, recipe.tokens.size)
+    )
 
 
-def aim(recipe: Recipe) -> list[str]:
-    if isinstance(recipe, ClassifyPictures):
-        return [f"{LABELS:,} labels assumed"]
-    if isinstance(recipe, Codes):
-        return [f"a book of {recipe.model.codes:,} codes"]
+def vocabulary_notes(recipe: Recipe) -> list[str]:
+    if isinstance(recipe, ClassifyImagesRecipe):
+        return [f"{IMAGENET_LABELS:,} labels assumed"]
+    if isinstance(recipe, ImageCodesRecipe):
+        return [f"a book of {recipe.model.codebook_size:,} codes"]
     kind = "joint" if getattr(recipe.tokens, "joint", True) else "for each language"
     kind = f" {kind}" if recipe.task == "translate" else ""
     return [f"vocabulary {recipe.tokens.size:,}{kind}: the size aimed at (tokens.size); small data may give fewer"]
 
 
-def both(sizes: tuple[int, int]) -> str:
+def format_sizes(sizes: tuple[int, int]) -> str:
     return f"{sizes[0]:,}" if sizes[0] == sizes[1] else f"{sizes[0]:,} and {sizes[1]:,}"

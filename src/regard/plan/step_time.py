@@ -16,35 +16,35 @@ from torch import Tensor, nn
 from regard.batches.batch import Batch
 from regard.models.registry import MODELS
 from regard.plan.memory import training_memory
-from regard.plan.planner import Plan, build_on_paper, sizes_of
-from regard.plan.throughput import Device, measure_device, take_turns
+from regard.plan.planner import Plan, build_on_meta, model_sizes
+from regard.plan.throughput import DeviceSpeed, measure_device, time_interleaved
 from regard.recipe import Recipe
 from regard.run.environment import choose_device
-from regard.run.load import kind_of
+from regard.run.load import run_class
 from regard.tasks.base import Run
-from regard.training.loop import Trainer, beside
-from regard.training.losses import Say
+from regard.training.loop import Trainer, side_stream
+from regard.training.losses import CrossEntropy
 from regard.training.precision import choose_precision
 
 DEPTHS = ("layers", "encoder_layers", "decoder_layers")
-SHALLOW, LESS_SHALLOW = 1, 3
-WARM, REPEATS = 4, 5
+SHALLOW, DEEPER = 1, 3
+WARMUP_STEPS, TIMED_STEPS = 4, 5
 """Steps for a GPU to compile, try and record; steps that are timed."""
-LONGEST = 20.0
+MAX_STEP_SECONDS = 20.0
 """Seconds of one step of the whole model, at half of what large products reach; of a longer one fewer rows are rehearsed."""
-ROOM = 0.8
+MEMORY_FRACTION = 0.8
 """Of the memory that is free."""
 
 
-def rehearsed(plan: Plan, device: str = "auto") -> Plan:
+def measure_step(plan: Plan, device: str = "auto") -> Plan:
     """The plan with this machine before all others: its step rehearsed, or where that cannot be, its products timed."""
     chosen = choose_device(device)
     print(f"timing this machine ({chosen}) …", file=sys.stderr)
-    precision = choose_precision(plan.recipe.train.precision, build_on_paper(plan.recipe, plan.vocabulary), chosen)
+    precision = choose_precision(plan.recipe.train.precision, build_on_meta(plan.recipe, plan.vocabulary), chosen)
     mine = measure_device(chosen, precision)
-    rows = rows_that_fit(plan, mine, precision, free(chosen))
+    rows = rows_that_fit(plan, mine, precision, free_memory(chosen))
     if rows:
-        seconds = foretold(plan, chosen, rows) * examples(plan) / rows
+        seconds = extrapolate_step_seconds(plan, chosen, rows) * examples_per_batch(plan) / rows
         flops = plan.flops_a_step / plan.recipe.train.gradient_accumulation_steps
         mine = replace(
             mine,
@@ -54,77 +54,79 @@ def rehearsed(plan: Plan, device: str = "auto") -> Plan:
     return replace(plan, devices=[mine, *plan.devices])
 
 
-def examples(plan: Plan) -> int:
+def examples_per_batch(plan: Plan) -> int:
     """Of a batch."""
     return max(1, plan.recipe.train.budget(max(plan.lengths)) // max(plan.lengths))
 
 
-def rows_that_fit(plan: Plan, machine: Device, precision: str, room: float) -> int:
+def rows_that_fit(plan: Plan, machine: DeviceSpeed, precision: str, room: float) -> int:
     """Examples to rehearse with: those of a batch, if time and memory are enough; 0 where a step cannot be rehearsed."""
-    recipe, whole = plan.recipe, examples(plan)
-    if kind_of(recipe).objective is not Run.objective:  # labels that random numbers cannot stand for
+    recipe, whole = plan.recipe, examples_per_batch(plan)
+    if run_class(recipe).objective is not Run.objective:  # labels that random numbers cannot stand for
         return 0
     flops = plan.flops_a_step / recipe.train.gradient_accumulation_steps
-    rows = min(whole, max(1, round(whole * LONGEST / machine.seconds(flops))))
-    model = build_on_paper(shallow(recipe, dict.fromkeys(depths(recipe), LESS_SHALLOW)), plan.vocabulary)
+    rows = min(whole, max(1, round(whole * MAX_STEP_SECONDS / machine.seconds(flops))))
+    model = build_on_meta(with_layers(recipe, dict.fromkeys(layer_counts(recipe), DEEPER)), plan.vocabulary)
     needed = training_memory(model, recipe.train, precision, *plan.lengths)
     by_rows = needed.pop("activations", 0) + needed.pop("logits", 0)
-    left = ROOM * room - sum(needed.values()) * (1 + len(depths(recipe)))  # all copies take turns
+    left = MEMORY_FRACTION * room - sum(needed.values()) * (1 + len(layer_counts(recipe)))  # all copies take turns
     return max(0, min(rows, int(left / max(1, by_rows) * whole)))
 
 
-def foretold(plan: Plan, device: torch.device, rows: int) -> float:
+def extrapolate_step_seconds(plan: Plan, device: torch.device, rows: int) -> float:
     """Seconds of a step with so many examples."""
-    deep = depths(plan.recipe)
+    deep = layer_counts(plan.recipe)
     least = dict.fromkeys(deep, SHALLOW)
-    first, *deeper = step_seconds(
-        plan, device, rows, [shallow(plan.recipe, {**least, **more}) for more in ({}, *({name: LESS_SHALLOW} for name in deep))]
+    first, *deeper = time_steps(
+        plan, device, rows, [with_layers(plan.recipe, {**least, **more}) for more in ({}, *({name: DEEPER} for name in deep))]
     )
-    layer = [max(0.0, seconds - first) / (LESS_SHALLOW - SHALLOW) for seconds in deeper]
+    layer = [max(0.0, seconds - first) / (DEEPER - SHALLOW) for seconds in deeper]
     return first + sum(seconds * (depth - SHALLOW) for seconds, depth in zip(layer, deep.values()))
 
 
-def depths(recipe: Recipe) -> dict[str, int]:
+def layer_counts(recipe: Recipe) -> dict[str, int]:
     """The numbers of layers that are worth leaving some out of; not of layers that are each of another width."""
     found = {name: getattr(recipe.model, name, 0) for name in DEPTHS}
     if getattr(recipe.model, "encoder_widths", None):
         del found["encoder_layers"]
-    return {name: depth for name, depth in found.items() if depth > LESS_SHALLOW}
+    return {name: depth for name, depth in found.items() if depth > DEEPER}
 
 
-def shallow(recipe: Recipe, layers: dict[str, int]) -> Recipe:
+def with_layers(recipe: Recipe, layers: dict[str, int]) -> Recipe:
     return recipe.model_copy(update={"model": recipe.model.model_copy(update=layers)})
 
 
-def step_seconds(plan: Plan, device: torch.device, rows: int, recipes: Sequence[Recipe]) -> list[float]:
+def time_steps(plan: Plan, device: torch.device, rows: int, recipes: Sequence[Recipe]) -> list[float]:
     """The shortest of a few steps of training each, in turns, with random examples of the plan's lengths."""
-    steps = [prepared(plan, device, rows, recipe) for recipe in recipes]
-    with beside(device):
+    steps = [build_step(plan, device, rows, recipe) for recipe in recipes]
+    with side_stream(device):
         for step in steps:
-            for _ in range(WARM if device.type == "cuda" else 0):
+            for _ in range(WARMUP_STEPS if device.type == "cuda" else 0):
                 step()
-        return [min(times) for times in take_turns(steps, device, repeats=REPEATS, shortest=0.0)]
+        return [min(times) for times in time_interleaved(steps, device, repeats=TIMED_STEPS, shortest=0.0)]
 
 
-def prepared(plan: Plan, device: torch.device, rows: int, recipe: Recipe) -> Callable[[], Any]:
+def build_step(plan: Plan, device: torch.device, rows: int, recipe: Recipe) -> Callable[[], Any]:
     torch.manual_seed(0)
     with torch.device(device):
-        model = MODELS[recipe.task][recipe.model.kind](recipe.model, *sizes_of(recipe, plan.vocabulary), recipe.train.regularize)
-        batch = any_batch(model, recipe, rows, plan)
+        model = MODELS[recipe.task][recipe.model.kind](
+            recipe.model, *model_sizes(recipe, plan.vocabulary), recipe.train.regularize
+        )
+        batch = random_batch(model, recipe, rows, plan)
     trainer = Trainer(
         model,
-        Say(recipe.train.regularize),
-        Alike(),
+        CrossEntropy(recipe.train.regularize),
+        ConstantShapeBatches(),  # type: ignore[arg-type]
         recipe.train,
         seed=0,
-        folder=Path(),  # type: ignore[arg-type]
-        log=Silent(),
+        folder=Path(),
+        log=NullLog(),  # type: ignore[arg-type]
         evaluate=lambda _: {},
-    )  # type: ignore[arg-type]
+    )
     return lambda: trainer.step([(0, 0, batch)])
 
 
-def any_batch(model: nn.Module, recipe: Recipe, rows: int, plan: Plan) -> Batch:
+def random_batch(model: nn.Module, recipe: Recipe, rows: int, plan: Plan) -> Batch:
     """Random examples of what the model reads, with labels of the shape of what it says."""
     source, target = plan.lengths
     make: dict[str, Callable[[], Tensor]] = {
@@ -140,20 +142,20 @@ def any_batch(model: nn.Module, recipe: Recipe, rows: int, plan: Plan) -> Batch:
     return Batch(inputs, torch.randint(said.shape[-1], (rows, *said.shape[1:-1])), np.arange(rows))
 
 
-def free(device: torch.device) -> float:
+def free_memory(device: torch.device) -> float:
     """Bytes."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-class Alike:
+class ConstantShapeBatches:
     """In the place of batches that are all of one shape."""
 
     def alike(self) -> bool:
         return True
 
 
-class Silent:
+class NullLog:
     def note(self, text: str) -> None:
         pass

@@ -14,7 +14,7 @@ import torch
 
 
 @dataclass(frozen=True)
-class Device:
+class DeviceSpeed:
     name: str
     speed: float
     """FLOP/s of one device in large matrix products."""
@@ -28,20 +28,20 @@ class Device:
 
 
 DEVICES = [
-    Device("8 × P100, fp32", 9.5e12, 0.30, "9.5 as published; 30% from base's 12 h", count=8),
-    Device("1 × H200, bf16", 790e12, 0.31, "790 seen in large products; 31% with base, compiled"),
-    Device("2 CPU cores, fp32", 0.1e12, 0.50, "both assumed"),
+    DeviceSpeed("8 × P100, fp32", 9.5e12, 0.30, "9.5 as published; 30% from base's 12 h", count=8),
+    DeviceSpeed("1 × H200, bf16", 790e12, 0.31, "790 seen in large products; 31% with base, compiled"),
+    DeviceSpeed("2 CPU cores, fp32", 0.1e12, 0.50, "both assumed"),
 ]
 
 
-def training_flops(devices: int = 8, sustained: float = 9.5e12, hours: float = 12.0) -> float:
+def flops_from_time(devices: int = 8, sustained: float = 9.5e12, hours: float = 12.0) -> float:
     """The 2017 paper's reckoning of a training's cost: time × devices × sustained FLOP/s (sec. 6.1, footnote 5)."""
     return devices * sustained * hours * 3600
 
 
 def measure_device(
     device: torch.device, precision: str, *, seconds: float = 1.0, size: int | None = None, utilisation: float = 0.5
-) -> Device:
+) -> DeviceSpeed:
     """This machine, timed for about a second in square matrix products; the utilisation stays assumed."""
     dtype, size = torch.bfloat16 if precision == "bf16" else torch.float32, size or (1024 if device.type == "cpu" else 8192)
     a, b = torch.randn(2, size, size, device=device, dtype=dtype)
@@ -52,12 +52,12 @@ def measure_device(
         c[0, 0].item()  # waits for the device
         fastest = min(fastest, time.perf_counter() - begin)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"this machine, {torch.get_num_threads()} threads"
-    return Device(
+    return DeviceSpeed(
         f"{name}, {precision}", 2 * size**3 / fastest, utilisation, f"measured in {size}-wide products; {utilisation:.0%} assumed"
     )
 
 
-def take_turns(
+def time_interleaved(
     calls: Sequence[Callable[[], object]],
     device: torch.device,
     *,
@@ -72,11 +72,11 @@ def take_turns(
     """
 
     def turn(call: Callable[[], object], number: int) -> float:
-        wait_for(device)
+        synchronize(device)
         begin = time.perf_counter()
         for _ in range(number):
             call()
-        wait_for(device)
+        synchronize(device)
         return (time.perf_counter() - begin) / number
 
     for call in calls:
@@ -93,14 +93,14 @@ def take_turns(
 
 
 @contextmanager
-def helpful_threads(call: Callable[[], object]) -> Iterator[int]:
+def fastest_thread_count(call: Callable[[], object]) -> Iterator[int]:
     """All of torch's threads, or one where `call` is faster with it: on a busy machine threads wait for one another."""
     usual, cpu = torch.get_num_threads(), torch.device("cpu")
     seconds = {}
     try:
         for number in dict.fromkeys((usual, 1)):
             torch.set_num_threads(number)
-            seconds[number] = statistics.median(take_turns([call], cpu, repeats=5, shortest=0.0)[0])
+            seconds[number] = statistics.median(time_interleaved([call], cpu, repeats=5, shortest=0.0)[0])
         best = min(seconds, key=lambda number: seconds[number])
         torch.set_num_threads(best)
         yield best
@@ -108,7 +108,7 @@ def helpful_threads(call: Callable[[], object]) -> Iterator[int]:
         torch.set_num_threads(usual)
 
 
-def wait_for(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
     """Until the device has done all it was given."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)

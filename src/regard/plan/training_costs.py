@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from regard import recipe as recipes
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.plan.planner import TYPICAL_LENGTH, plan_recipe, run_vocabulary
 
 
-class System(NamedTuple):
+class PublishedSystem(NamedTuple):
     """BLEU on newstest2014, as printed, and the FLOPs of the training; English to German and to French."""
 
     name: str
@@ -21,17 +21,17 @@ class System(NamedTuple):
     flops_fr: float | None
 
 
-PUBLISHED = [
-    System("ByteNet", "23.75", None, None, None),
-    System("Deep-Att + PosUnk", None, "39.2", None, 1.0e20),
-    System("GNMT + RL", "24.6", "39.92", 2.3e19, 1.4e20),
-    System("ConvS2S", "25.16", "40.46", 9.6e18, 1.5e20),
-    System("MoE", "26.03", "40.56", 2.0e19, 1.2e20),
-    System("Deep-Att + PosUnk ensemble", None, "40.4", None, 8.0e20),
-    System("GNMT + RL ensemble", "26.30", "41.16", 1.8e20, 1.1e21),
-    System("ConvS2S ensemble", "26.36", "41.29", 7.7e19, 1.2e21),
-    System("Transformer base", "27.3", "38.1", 3.3e18, 3.3e18),  # one figure for both languages in the table
-    System("Transformer big", "28.4", "41.8", 2.3e19, 2.3e19),
+PUBLISHED_COSTS = [
+    PublishedSystem("ByteNet", "23.75", None, None, None),
+    PublishedSystem("Deep-Att + PosUnk", None, "39.2", None, 1.0e20),
+    PublishedSystem("GNMT + RL", "24.6", "39.92", 2.3e19, 1.4e20),
+    PublishedSystem("ConvS2S", "25.16", "40.46", 9.6e18, 1.5e20),
+    PublishedSystem("MoE", "26.03", "40.56", 2.0e19, 1.2e20),
+    PublishedSystem("Deep-Att + PosUnk ensemble", None, "40.4", None, 8.0e20),
+    PublishedSystem("GNMT + RL ensemble", "26.30", "41.16", 1.8e20, 1.1e21),
+    PublishedSystem("ConvS2S ensemble", "26.36", "41.29", 7.7e19, 1.2e21),
+    PublishedSystem("Transformer base", "27.3", "38.1", 3.3e18, 3.3e18),  # one figure for both languages in the table
+    PublishedSystem("Transformer big", "28.4", "41.8", 2.3e19, 2.3e19),
 ]
 
 NOTES = [
@@ -44,7 +44,7 @@ NOTES = [
 ]
 
 
-class OwnRun(NamedTuple):
+class RunCost(NamedTuple):
     """A run's BLEU on one test set, with its interval and signature, and the FLOPs of its training so far."""
 
     name: str
@@ -58,36 +58,36 @@ class OwnRun(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Costs:
-    published: list[System]
-    own: list[OwnRun]
+class CostTable:
+    published: list[PublishedSystem]
+    own: list[RunCost]
     notes: list[str]
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "published": [plain(row) for row in self.published], "own": [row._asdict() for row in self.own]}
 
 
-def plain(row: System) -> dict[str, Any]:
+def plain(row: PublishedSystem) -> dict[str, Any]:
     scores = {
         name: None if score is None else float(score) for name, score in (("bleu_de", row.bleu_de), ("bleu_fr", row.bleu_fr))
     }
     return {**row._asdict(), **scores}
 
 
-def costs(own: Sequence[OwnRun] = ()) -> Costs:
+def compare_costs(own: Sequence[RunCost] = ()) -> CostTable:
     """The published table and one's own runs (`own_costs`)."""
-    return Costs(PUBLISHED, list(own), NOTES)
+    return CostTable(PUBLISHED_COSTS, list(own), NOTES)
 
 
-def own_costs(folders: Sequence[str | Path]) -> list[OwnRun]:
+def run_costs(folders: Sequence[str | Path]) -> list[RunCost]:
     """Each run's row for each of its test sets; a run that was not evaluated yet has one without BLEU."""
-    return [row for folder in folders for row in own_run(Path(folder))]
+    return [row for folder in folders for row in run_cost_rows(Path(folder))]
 
 
-def own_run(folder: Path) -> list[OwnRun]:
+def run_cost_rows(folder: Path) -> list[RunCost]:
     if not (folder / "recipe.toml").is_file():
-        raise Mistake(f"{folder} is not a run folder (it has no recipe.toml); give folders that regard train made")
-    recipe = recipes.read(folder / "recipe.toml")
+        raise UserError(f"{folder} is not a run folder (it has no recipe.toml); give folders that regard train made")
+    recipe = recipes.read_recipe(folder / "recipe.toml")
     vocabulary, _ = run_vocabulary(folder)
     steps = steps_done(folder / "log.jsonl")
     flops = None
@@ -95,12 +95,12 @@ def own_run(folder: Path) -> list[OwnRun]:
         flops = plan_recipe(str(folder), recipe, vocabulary).flops_a_step * steps
     path = folder / "scores.json"
     if not path.is_file():
-        return [OwnRun(folder.name, "", None, None, None, "", steps, flops)]
+        return [RunCost(folder.name, "", None, None, None, "", steps, flops)]
     try:
         scores = json.loads(path.read_text(encoding="utf-8"))
         found = {test: metrics["bleu"] for test, metrics in scores.items() if "bleu" in metrics}
         rows = [
-            OwnRun(
+            RunCost(
                 folder.name,
                 test,
                 float(bleu["score"]),
@@ -113,10 +113,10 @@ def own_run(folder: Path) -> list[OwnRun]:
             for test, bleu in found.items()
         ]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Mistake(
+        raise UserError(
             f"{path} is damaged ({type(error).__name__}: {error}); write it again with: regard evaluate {folder}"
         ) from None
-    return rows or [OwnRun(folder.name, "", None, None, None, "", steps, flops)]
+    return rows or [RunCost(folder.name, "", None, None, None, "", steps, flops)]
 
 
 def steps_done(log: Path) -> int:
@@ -129,7 +129,7 @@ def steps_done(log: Path) -> int:
             record = json.loads(line)
             done = max(done, int(record["step"]) if "loss" in record else 0)
         except (ValueError, KeyError, TypeError) as error:
-            raise Mistake(
+            raise UserError(
                 f"{log}:{number} is not a record of training ({type(error).__name__}: {error}); remove the line"
             ) from None
     return done

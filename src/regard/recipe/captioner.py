@@ -4,19 +4,21 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from regard.recipe.image_encoders import CnnEncoder, EfficientNetEncoder, PatchesEncoder
-from regard.recipe.model import PlacedPart
-from regard.recipe.settings import Count, Part, Share, kind_or
+from regard.recipe.image_encoders import CnnEncoderModel, EfficientNetEncoderModel, PatchesEncoderModel
+from regard.recipe.model import PositionedBlockSettings
+from regard.recipe.settings import Count, Fraction, Settings, kind_discriminator
 
-Encoder = Annotated[
-    Annotated[CnnEncoder, Tag("cnn")]
-    | Annotated[PatchesEncoder, Tag("patches")]
-    | Annotated[EfficientNetEncoder, Tag("efficientnet-lite0")],
-    Discriminator(kind_or("cnn"), custom_error_type="kind", custom_error_message="should be cnn, patches or efficientnet-lite0"),
+ImageEncoderModel = Annotated[
+    Annotated[CnnEncoderModel, Tag("cnn")]
+    | Annotated[PatchesEncoderModel, Tag("patches")]
+    | Annotated[EfficientNetEncoderModel, Tag("efficientnet-lite0")],
+    Discriminator(
+        kind_discriminator("cnn"), custom_error_type="kind", custom_error_message="should be cnn, patches or efficientnet-lite0"
+    ),
 ]
 
 
-class LstmDecoder(Part):
+class LstmDecoderModel(Settings):
     """The LSTM that looks at the map before each word (Xu et al. 2015)."""
 
     kind: Literal["lstm"] = "lstm"
@@ -30,21 +32,21 @@ class LstmDecoder(Part):
     attention: Literal["soft", "hard"] = "soft"
     """`soft` sees the mean of all places under the weights (sec. 4.2), `hard` one place that is drawn from them (sec. 4.1), and
     once it is trained the likeliest one."""
-    ask_with_word: bool = False
+    query_with_word: bool = False
     """Look from the state and the word before, not from the state alone, which has not read that word yet (as published)."""
     gate: bool = True
     """A learned number before each word says how much of what is seen counts (sec. 4.2.1)."""
-    doubly_stochastic: float = Field(1.0, ge=0)
+    doubly_stochastic_weight: float = Field(1.0, ge=0)
     """λ of eq. 14: soft attention should have looked at every place in the end."""
-    reinforce: float = Field(1.0, ge=0)
+    reinforce_weight: float = Field(1.0, ge=0)
     """λ_r of eq. 12: how much hard attention learns from which places led to good words."""
-    entropy: float = Field(0.01, ge=0)
+    entropy_weight: float = Field(0.01, ge=0)
     """λ_e of eq. 12: what keeps hard attention from settling too soon."""
-    expected: Share = 0.5
+    soft_probability: Fraction = 0.5
     """Chance that hard attention is given the mean for a picture while training, as soft attention is."""
 
 
-class TransformerDecoder(PlacedPart):
+class TransformerDecoderModel(PositionedBlockSettings):
     """The decoder of the Transformer (Vaswani et al. 2017), whose cross-attention looks at the map."""
 
     kind: Literal["transformer"]
@@ -59,22 +61,22 @@ class TransformerDecoder(PlacedPart):
 
     @model_validator(mode="after")
     def begins_at_its_beginning(self) -> Self:
-        if self.positions.offset:
-            raise ValueError("model.decoder.positions.offset: captions begin at their beginning; set it to 0")
+        if self.positions.random_offset:
+            raise ValueError("model.decoder.positions.random_offset: captions begin at their beginning; set it to 0")
         return self
 
 
-Decoder = Annotated[
-    Annotated[LstmDecoder, Tag("lstm")] | Annotated[TransformerDecoder, Tag("transformer")],
-    Discriminator(kind_or("lstm"), custom_error_type="kind", custom_error_message="should be lstm or transformer"),
+CaptionDecoderModel = Annotated[
+    Annotated[LstmDecoderModel, Tag("lstm")] | Annotated[TransformerDecoderModel, Tag("transformer")],
+    Discriminator(kind_discriminator("lstm"), custom_error_type="kind", custom_error_message="should be lstm or transformer"),
 ]
 
 
-class CaptionModel(Part):
+class CaptionModel(Settings):
     """Show, attend and tell (Xu et al. 2015)."""
 
-    encoder: Encoder = CnnEncoder()
-    decoder: Decoder = LstmDecoder()
+    encoder: ImageEncoderModel = CnnEncoderModel()
+    decoder: CaptionDecoderModel = LstmDecoderModel()
     max_length: int = Field(64, ge=2)
     """Longest caption in tokens."""
 

@@ -4,10 +4,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from regard.recipe.settings import Count, Files, Part, kind_or
+from regard.recipe.settings import Count, Files, Settings, kind_discriminator
 
 
-class World(Part):
+class BilingualWorld(Settings):
     """Generated data instead of files: `worlds/`, whose truth (alignments, antecedents) is known."""
 
     kind: Literal["bilingual"] = "bilingual"
@@ -17,12 +17,12 @@ class World(Part):
     """Training examples."""
     held_out: Count = 1_000
     """Examples in each of the validation and test sets."""
-    share: float = Field(0.32, ge=0, le=1)
+    pronoun_fraction: float = Field(0.32, ge=0, le=1)
     """The part of the sentences that have an "it"."""
     seed: int = 1
 
 
-class Algorithm(Part):
+class AlgorithmWorld(Settings):
     """Pairs that an algorithm makes, to be tested on longer ones than were trained on (Dehghani et al. 2019, sec. 3.4); for the
     tasks translate and text-to-text. `copy`: some digits, to be said again. `addition`: "123+45", to be answered with "168"; its
     length is the digits of the longer operand."""
@@ -41,13 +41,13 @@ class Algorithm(Part):
     """Lengths tested on, each a test set of its own; `longest` when none is given."""
 
     @model_validator(mode="after")
-    def lengths_fit(self) -> "Algorithm":
+    def lengths_fit(self) -> "AlgorithmWorld":
         if self.shortest > self.longest:
             raise ValueError(f"data.world.shortest = {self.shortest} is more than longest = {self.longest}")
         return self
 
 
-class Shapes(Part):
+class ShapesWorld(Settings):
     """Pictures of coloured shapes, their captions, and where everything is (`worlds/shapes`); the test set `composition` has
     colours and kinds together that are nowhere else."""
 
@@ -62,20 +62,22 @@ class Shapes(Part):
 
 
 AnyWorld = Annotated[
-    Annotated[World, Tag("bilingual")]
-    | Annotated[Algorithm, Tag("copy")]
-    | Annotated[Algorithm, Tag("addition")]
-    | Annotated[Shapes, Tag("shapes")],
+    Annotated[BilingualWorld, Tag("bilingual")]
+    | Annotated[AlgorithmWorld, Tag("copy")]
+    | Annotated[AlgorithmWorld, Tag("addition")]
+    | Annotated[ShapesWorld, Tag("shapes")],
     Discriminator(
-        kind_or("bilingual"), custom_error_type="kind", custom_error_message="should be bilingual, copy, addition or shapes"
+        kind_discriminator("bilingual"),
+        custom_error_type="kind",
+        custom_error_message="should be bilingual, copy, addition or shapes",
     ),
 ]
 
 
-class DataPart(Part):
+class BaseData(Settings):
     """What the data of every task have."""
 
-    sees: ClassVar[bool] = False
+    has_images: ClassVar[bool] = False
     """Whether they are pictures."""
 
     root: str = "."
@@ -84,7 +86,7 @@ class DataPart(Part):
     """Where the data come from and under which licence; printed on the model's card."""
 
 
-class Data(DataPart):
+class Data(BaseData):
     """Where the examples come from: files, or a world."""
 
     train: Files = []
@@ -115,13 +117,13 @@ class Data(DataPart):
 
     @model_validator(mode="after")
     def pairs_are_for_translators(self) -> "Data":
-        if isinstance(self.world, Algorithm) and not isinstance(self, PairData):
+        if isinstance(self.world, AlgorithmWorld) and not isinstance(self, PairData):
             raise ValueError(f"data.world.kind = {self.world.kind!r} has pairs: it is for the tasks translate and text-to-text")
         return self
 
     @model_validator(mode="after")
     def texts_have_no_shapes(self) -> "Data":
-        if isinstance(self.world, Shapes) and not self.sees:
+        if isinstance(self.world, ShapesWorld) and not self.has_images:
             raise ValueError("data.world.kind = 'shapes' has pictures, and this task reads texts")
         return self
 
@@ -139,7 +141,7 @@ class PairData(Data):
 
     @model_validator(mode="after")
     def algorithms_go_one_way(self) -> "PairData":
-        if self.reverse and isinstance(self.world, Algorithm):
+        if self.reverse and isinstance(self.world, AlgorithmWorld):
             raise ValueError(f"data.reverse: an algorithm goes one way; leave it out for data.world.kind = {self.world.kind!r}")
         return self
 
@@ -178,11 +180,11 @@ class LabelledData(Data):
 
     text: int | str = 0
     """The column of the text: its number, counted from 0, or its name in the first line of a .tsv or in a .jsonl."""
-    second: int | str | None = None
+    text_pair: int | str | None = None
     """The column of a second text, likewise, where two are judged together."""
     label: int | str = 1
     """The column of the label, likewise."""
-    positive: int | str | None = None
+    positive_label: int | str | None = None
     """The label whose F1 is reported; when not given, of two labels the second in alphabetical order, of more the mean of all."""
     too_long: Literal["error", "drop", "truncate"] = "truncate"
     """What to do with a text of more than `model.max_length` tokens."""
@@ -211,7 +213,7 @@ class TaggedData(Data):
     """The column of the tag; -1 is the last one."""
 
 
-class Tokens(Part):
+class TokenSettings(Settings):
     """How text becomes ids, over the `tokenizers` library."""
 
     kind: Literal["bpe", "bytes", "wordpiece", "unigram", "words", "characters"] = "bpe"
@@ -222,10 +224,10 @@ class Tokens(Part):
     """Load this tokenizer.json (relative to data.root), one's own or somebody's, such as GPT-2's, instead of training one; both
     languages share it."""
     lowercase: bool = False
-    punctuation: bool = True
+    split_punctuation: bool = True
     """Punctuation stands apart from the words; false splits at white space only, for text that is tokenised already."""
 
 
-class PairTokens(Tokens):
+class PairTokenSettings(TokenSettings):
     joint: bool = True
     """One vocabulary for both languages (needed to tie all embeddings), or one each."""

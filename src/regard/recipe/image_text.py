@@ -4,12 +4,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from regard.recipe.image_encoders import CnnEncoder, EfficientNetEncoder
-from regard.recipe.images import CaptionedPictures, TrainPictures, VitModel
-from regard.recipe.model import Positions
-from regard.recipe.settings import Count, Part, Share, kind_or
-from regard.recipe.stacks import StackPart
-from regard.recipe.training import Regularize
+from regard.recipe.image_encoders import CnnEncoderModel, EfficientNetEncoderModel
+from regard.recipe.images import CaptionedImageData, ImageTraining, VitModel
+from regard.recipe.model import PositionSettings
+from regard.recipe.settings import Count, Fraction, Settings, kind_discriminator
+from regard.recipe.stacks import StackSettings
+from regard.recipe.training import Regularization
 
 TOWER: dict[str, Any] = dict(activation="quick_gelu", norm_epsilon=1e-5)
 IMAGE: dict[str, Any] = dict(
@@ -17,12 +17,12 @@ IMAGE: dict[str, Any] = dict(
     embedding_norm=True,
     patch_bias=False,
     mean=(0.48145466, 0.4578275, 0.40821073),
-    deviation=(0.26862954, 0.26130258, 0.27577711),
+    std=(0.26862954, 0.26130258, 0.27577711),
 )
 CLIPS: dict[str, dict[str, Any]] = {
     name: dict(
-        space=space,
-        image=dict(layers=layers, width=width, heads=width // 64, feed_forward=4 * width, patch=patch, **IMAGE),
+        projection_width=space,
+        image=dict(layers=layers, width=width, heads=width // 64, feed_forward=4 * width, patch_size=patch, **IMAGE),
         text=dict(layers=12, width=words, heads=words // 64, feed_forward=4 * words, max_length=77, **TOWER),
     )
     for name, layers, width, patch, words, space in [
@@ -34,7 +34,7 @@ CLIPS: dict[str, dict[str, Any]] = {
 """Radford et al. 2021, table 20."""
 
 
-class PairedPictures(CaptionedPictures):
+class ImageTextData(CaptionedImageData):
     """Pictures with captions, one or several, in the forms of captioned pictures; each epoch takes another caption of a
     picture."""
 
@@ -42,23 +42,25 @@ class PairedPictures(CaptionedPictures):
     """A caption is cut at `model.text.max_length` tokens."""
 
 
-class ImageTower(VitModel):
+class ImageTowerModel(VitModel):
     """A Vision Transformer, from whose class token, or mean of patches, a picture's vector is made. Any field of a preset may be
     overridden."""
 
     kind: Literal["vit"] = "vit"
 
 
-Tower = Annotated[
-    Annotated[ImageTower, Tag("vit")]
-    | Annotated[CnnEncoder, Tag("cnn")]
-    | Annotated[EfficientNetEncoder, Tag("efficientnet-lite0")],
-    Discriminator(kind_or("vit"), custom_error_type="kind", custom_error_message="should be vit, cnn or efficientnet-lite0"),
+TowerModel = Annotated[
+    Annotated[ImageTowerModel, Tag("vit")]
+    | Annotated[CnnEncoderModel, Tag("cnn")]
+    | Annotated[EfficientNetEncoderModel, Tag("efficientnet-lite0")],
+    Discriminator(
+        kind_discriminator("vit"), custom_error_type="kind", custom_error_message="should be vit, cnn or efficientnet-lite0"
+    ),
 ]
 """From a map that convolutions make, a picture's vector is the mean of its places."""
 
 
-class TextTower(StackPart):
+class TextTowerModel(StackSettings):
     """A Transformer, from whose last token, or mean of tokens, a text's vector is made."""
 
     layers: Count = 4
@@ -70,25 +72,25 @@ class TextTower(StackPart):
     """Normalise before each sub-layer (pre-norm) instead of after it."""
     max_length: int = Field(77, ge=3)
     """Longest text in tokens, the marks around it included."""
-    positions: Positions = Positions(kind="learned")
+    positions: PositionSettings = PositionSettings(kind="learned")
     causal: bool = True
     """No token sees a later one, as published; false reads in both directions."""
     pool: Literal["end", "mean"] = "end"
     """What a text's vector is made from: the mark at its end, as published, or the mean of all tokens."""
 
 
-class ClipModel(Part):
+class ClipModel(Settings):
     """CLIP (Radford et al. 2021): two towers, and a space in which a picture lies near a text that fits it."""
 
     kind: Literal["clip"] = "clip"
     preset: Literal["clip-vit-b-32", "clip-vit-b-16", "clip-vit-l-14"] | None = None
     """Any field of a preset, and of its towers, may be overridden."""
-    space: Count = 128
+    projection_width: Count = 128
     """Width of the shared space."""
     temperature: float = Field(0.07, ge=0.01)
     """By which similarities are divided at the beginning; it is learned, and never less than 0.01."""
-    image: Tower = ImageTower()
-    text: TextTower = TextTower()
+    image: TowerModel = ImageTowerModel()
+    text: TextTowerModel = TextTowerModel()
 
     @property
     def max_length(self) -> int:
@@ -122,31 +124,31 @@ class ClipModel(Part):
 
     @model_validator(mode="after")
     def one_mark(self) -> Self:
-        if isinstance(self.image, ImageTower) and self.image.distilled != "none":
+        if isinstance(self.image, ImageTowerModel) and self.image.distilled != "none":
             raise ValueError(f"model.image.distilled = {self.image.distilled!r}: the second mark is for labels; leave it out")
         return self
 
 
-class ContrastRegularize(Regularize):
-    dropout: Share = 0.0
+class ContrastiveRegularization(Regularization):
+    dropout: Fraction = 0.0
     """After each sub-layer, before it is added."""
-    label_smoothing: Share = 0.0
+    label_smoothing: Fraction = 0.0
     """Of the probabilities over the batch."""
 
 
-class TrainContrast(TrainPictures):
+class ContrastiveTraining(ImageTraining):
     """The training loop for pairs of a picture and a text."""
 
-    pictures_per_batch: int = Field(256, ge=2)
+    images_per_batch: int = Field(256, ge=2)
     """Pairs that are told apart; on several devices, those of all of them together."""
-    regularize: ContrastRegularize = ContrastRegularize()
+    regularize: ContrastiveRegularization = ContrastiveRegularization()
 
     @model_validator(mode="after")
     def pairs_stay_whole(self) -> Self:
         if self.gradient_accumulation_steps > 1:
             raise ValueError(
                 "train.gradient_accumulation_steps: pairs are told apart within one batch, and its parts would know "
-                "nothing of each other; set it to 1 and choose train.pictures_per_batch"
+                "nothing of each other; set it to 1 and choose train.images_per_batch"
             )
         if self.regularize.r_drop:
             raise ValueError("train.regularize.r_drop compares two passes over labels, and pairs have none: set it to 0")

@@ -4,36 +4,36 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from regard.recipe.data import Data, Shapes
-from regard.recipe.model import BlockPart, filled
-from regard.recipe.settings import Count, Part, Share
+from regard.recipe.data import Data, ShapesWorld
+from regard.recipe.model import BlockSettings, with_preset
+from regard.recipe.settings import Count, Fraction, Settings
 from regard.recipe.training import Training
 
 Side = Annotated[int, Field(ge=1, le=8192)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Deviation = Annotated[float, Field(gt=0)]
+UnitInterval = Annotated[float, Field(ge=0, le=1)]
+PositiveFloat = Annotated[float, Field(gt=0)]
 
 VIT: dict[str, Any] = dict(norm_epsilon=1e-6)
 VITS: dict[str, dict[str, Any]] = {
-    "vit-tiny": dict(layers=12, width=192, heads=3, feed_forward=768, patch=16, **VIT),
-    "vit-small": dict(layers=12, width=384, heads=6, feed_forward=1536, patch=16, **VIT),
-    "vit-base": dict(layers=12, width=768, heads=12, feed_forward=3072, patch=16, **VIT),
-    "vit-large": dict(layers=24, width=1024, heads=16, feed_forward=4096, patch=16, **VIT),
-    "vit-cifar-tiny": dict(layers=6, width=192, heads=3, feed_forward=768, patch=4, **VIT),
-    "vit-cifar": dict(layers=9, width=384, heads=6, feed_forward=1536, patch=4, **VIT),
+    "vit-tiny": dict(layers=12, width=192, heads=3, feed_forward=768, patch_size=16, **VIT),
+    "vit-small": dict(layers=12, width=384, heads=6, feed_forward=1536, patch_size=16, **VIT),
+    "vit-base": dict(layers=12, width=768, heads=12, feed_forward=3072, patch_size=16, **VIT),
+    "vit-large": dict(layers=24, width=1024, heads=16, feed_forward=4096, patch_size=16, **VIT),
+    "vit-cifar-tiny": dict(layers=6, width=192, heads=3, feed_forward=768, patch_size=4, **VIT),
+    "vit-cifar": dict(layers=9, width=384, heads=6, feed_forward=1536, patch_size=4, **VIT),
 }
 """Dosovitskiy et al. 2021, table 1, and Touvron et al. 2021, table 1; and two for pictures of 32 pixels."""
 
 
-def two(given: int | tuple[int, int]) -> tuple[int, int]:
+def height_and_width(given: int | tuple[int, int]) -> tuple[int, int]:
     """Height and width."""
     return (given, given) if isinstance(given, int) else given
 
 
-class PictureData(Data):
+class BaseImageData(Data):
     """Pictures, and how all are brought to one size."""
 
-    sees: ClassVar[bool] = True
+    has_images: ClassVar[bool] = True
 
     path: int | str = 0
     """The column of the path: its number, counted from 0, or its name in the first line of a .tsv or in a .jsonl."""
@@ -41,7 +41,7 @@ class PictureData(Data):
     """The column of an index that says where a picture begins; the next one says how many bytes it has."""
     size: Side | tuple[Side, Side] = 224
     """Every picture is brought to this height and width; one number is both."""
-    fit: Literal["crop", "stretch"] = "crop"
+    resize_mode: Literal["crop", "stretch"] = "crop"
     """`crop` resizes the shorter side and takes the middle of the longer one, `stretch` resizes both."""
     resize: Side | tuple[Side, Side] | None = None
     """Resize to this, and take the middle of it; as `size` when not given."""
@@ -50,12 +50,12 @@ class PictureData(Data):
 
     @property
     def height_width(self) -> tuple[int, int]:
-        return two(self.size)
+        return height_and_width(self.size)
 
     @property
     def resized(self) -> tuple[int, int]:
         """Height and width before the middle is taken."""
-        return self.height_width if self.resize is None else two(self.resize)
+        return self.height_width if self.resize is None else height_and_width(self.resize)
 
     @model_validator(mode="after")
     def the_middle_is_inside(self) -> Self:
@@ -67,27 +67,27 @@ class PictureData(Data):
     def worlds_have_pictures(self) -> Self:
         if self.world is None:
             return self
-        if not isinstance(self.world, Shapes):
+        if not isinstance(self.world, ShapesWorld):
             raise ValueError(f"data.world.kind = {self.world.kind!r} has no pictures; give data.train")
         if self.height_width[0] != self.height_width[1] or self.height_width[0] not in range(24, 129, 8):
             raise ValueError(f"data.size = {self.size}: shapes are drawn in squares of 24 to 128 pixels, a multiple of 8")
         return self
 
 
-class LabelledPictures(PictureData):
+class LabelledImageData(BaseImageData):
     """Pictures (PNG, JPEG, WebP) with labels: a folder with a folder for each label (`train/cat/1.png`); .tsv or .jsonl files
     with a column of paths, which start at the file; tar shards (`0001.jpg` beside `0001.cls` or `0001.json`); or pictures laid
     end to end in one file (`a.jpgs`) with an index (`a.index.tsv`, plain, .gz or .xz)."""
 
     label: int | str = 1
     """The column of the label, or the field of a shard's .json; folders and .cls files say it without one."""
-    of: Literal["kind", "colour", "both"] = "both"
+    label_attribute: Literal["kind", "colour", "both"] = "both"
     """Of the world of shapes: what of a picture's main shape its label says."""
-    positive: int | str | None = None
+    positive_label: int | str | None = None
     """The label whose F1 is reported; when not given, of two labels the second in alphabetical order, of more the mean of all."""
 
 
-class CaptionedPictures(PictureData):
+class CaptionedImageData(BaseImageData):
     """Pictures (PNG, JPEG, WebP) with captions, one or several: .tsv or .jsonl files with a column of paths, which start at the
     file; tar shards (`0001.jpg` beside `0001.txt` or `0001.json`); or pictures laid end to end in one file (`a.jpgs`) with an
     index (`a.index.tsv`, plain, .gz or .xz)."""
@@ -97,7 +97,7 @@ class CaptionedPictures(PictureData):
     is named again in another line has that line's captions too."""
 
 
-class GridPositions(Part):
+class GridPositionSettings(Settings):
     """How the model knows where in the picture a patch is."""
 
     kind: Literal["learned", "sinusoidal", "none"] = "learned"
@@ -106,7 +106,7 @@ class GridPositions(Part):
     """The constant of the sinusoids."""
 
 
-class VitModel(BlockPart):
+class VitModel(BlockSettings):
     """The Vision Transformer (Dosovitskiy et al. 2021): patches of a picture read like words. Any field of a preset may be
     overridden."""
 
@@ -119,17 +119,17 @@ class VitModel(BlockPart):
     activation: Literal["relu", "gelu", "quick_gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = "gelu"
     norm_first: bool = True
     """Normalise before each sub-layer (pre-norm) instead of after it."""
-    patch: Side | tuple[Side, Side] = 16
+    patch_size: Side | tuple[Side, Side] = 16
     """Height and width of a patch in pixels; one number is both."""
     pool: Literal["class", "mean"] = "class"
     """What a picture is judged by: a mark that is read before the patches, or the mean of all patches."""
     distilled: Literal["none", "token", "head"] = "none"
     """DeiT's second mark (Touvron et al. 2021): it is read (`token`), or a label is said from it too, and the mean of both counts
     (`head`)."""
-    positions: GridPositions = GridPositions()
-    mean: tuple[Fraction, Fraction, Fraction] = (0.5, 0.5, 0.5)
+    positions: GridPositionSettings = GridPositionSettings()
+    mean: tuple[UnitInterval, UnitInterval, UnitInterval] = (0.5, 0.5, 0.5)
     """Taken from red, green and blue, of which 1 is the most."""
-    deviation: tuple[Deviation, Deviation, Deviation] = (0.5, 0.5, 0.5)
+    std: tuple[PositiveFloat, PositiveFloat, PositiveFloat] = (0.5, 0.5, 0.5)
     """What is left is divided by this."""
     embedding_norm: bool = False
     """Normalise patches and marks with their positions before the first layer, as CLIP does."""
@@ -143,7 +143,7 @@ class VitModel(BlockPart):
 
     def grid(self, size: tuple[int, int]) -> tuple[int, int]:
         """Rows and columns of patches in a picture."""
-        return size[0] // two(self.patch)[0], size[1] // two(self.patch)[1]
+        return size[0] // height_and_width(self.patch_size)[0], size[1] // height_and_width(self.patch_size)[1]
 
     def length(self, size: tuple[int, int]) -> int:
         """Positions that a picture takes."""
@@ -153,7 +153,7 @@ class VitModel(BlockPart):
     @model_validator(mode="before")
     @classmethod
     def fill_from_preset(cls, given: Any) -> Any:
-        return filled(given, VITS)
+        return with_preset(given, VITS)
 
     @model_validator(mode="after")
     def fits(self) -> Self:
@@ -164,25 +164,25 @@ class VitModel(BlockPart):
         return self
 
 
-class RandAugment(Part):
+class RandAugment(Settings):
     """Changes drawn anew for each picture (Cubuk et al. 2020): shear, shift, turn, brightness, contrast, colour, sharpness, fewer
     shades, inverted lights, stretched and evened histograms, or none."""
 
-    number: Count = 2
+    operations: Count = 2
     """Changes one after another."""
     magnitude: float = Field(9.0, ge=0, le=10)
     """How far they go."""
 
 
-class Augment(Part):
+class AugmentSettings(Settings):
     """What is done to the pictures of a batch while training; validation and tests see them as they are."""
 
-    crop: int = Field(0, ge=0)
+    crop_padding: int = Field(0, ge=0)
     """Move each picture by up to so many pixels in both directions; what comes in is black."""
     flip: bool = False
     """Turn left and right around in half of the cases."""
     rand_augment: RandAugment | None = None
-    erase: Share = 0.0
+    random_erasing: Fraction = 0.0
     """Chance of covering a rectangle with one colour (random erasing, Zhong et al. 2020)."""
     mixup: float = Field(0.0, ge=0)
     """α of the share by which pictures and labels are blended with those of another one (Zhang et al. 2018); 0 is none."""
@@ -191,16 +191,16 @@ class Augment(Part):
     each has half of the pictures."""
 
     @property
-    def anything(self) -> bool:
-        return self != Augment()
+    def enabled(self) -> bool:
+        return self != AugmentSettings()
 
 
-class TrainPictures(Training):
+class ImageTraining(Training):
     """The training loop for pictures."""
 
-    pictures_per_batch: Count = 256
+    images_per_batch: Count = 256
     """A step sees this times gradient_accumulation_steps."""
-    augment: Augment = Augment()
+    augment: AugmentSettings = AugmentSettings()
 
     def budget(self, positions: int) -> int:
-        return self.pictures_per_batch * positions
+        return self.images_per_batch * positions

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from regard.recipe.settings import Count, Part, kind_or
+from regard.recipe.settings import Count, Settings, kind_discriminator
 
 T5: dict[str, Any] = dict(
     norm="rms",
@@ -27,24 +27,24 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-class Positions(Part):
+class PositionSettings(Settings):
     """How the model knows the order of the words."""
 
     kind: Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"] = "sinusoidal"
     base: float = Field(10_000.0, gt=1)
     """The constant of the sinusoids (Vaswani et al. 2017, sec. 3.5) and of the rotation angles."""
-    halves: bool = False
+    sines_first: bool = False
     """All sines before all cosines (Marian), instead of in turns as published."""
     buckets: int = Field(32, ge=2)
     """Buckets of the relative bias (T5)."""
     max_distance: int = Field(128, ge=2)
     """Distance from which on all relative positions share a bucket (T5)."""
-    offset: int = Field(0, ge=0)
+    random_offset: int = Field(0, ge=0)
     """While training, positions begin at a random place up to this, the same in a source and its target; 0 is always at the
     beginning (Dehghani et al. 2019, sec. 3.4)."""
 
 
-class BlockPart(Part):
+class BlockSettings(Settings):
     """What every Transformer's block is made of."""
 
     width: Count = 512
@@ -85,10 +85,10 @@ class BlockPart(Part):
         return self
 
 
-class PlacedPart(BlockPart):
+class PositionedBlockSettings(BlockSettings):
     """What Transformers that know the order of words have besides."""
 
-    positions: Positions = Positions()
+    positions: PositionSettings = PositionSettings()
 
     @model_validator(mode="after")
     def positions_fit(self) -> Self:
@@ -97,19 +97,19 @@ class PlacedPart(BlockPart):
         return self
 
 
-class TextPart(PlacedPart):
+class TextBlockSettings(PositionedBlockSettings):
     """What Transformers that read text have besides."""
 
     max_length: int = Field(256, ge=2)
     """Longest text in tokens."""
 
 
-def filled(given: Any, presets: dict[str, dict[str, Any]]) -> Any:
+def with_preset(given: Any, presets: dict[str, dict[str, Any]]) -> Any:
     """Settings with what their preset says of the rest."""
     return {**presets[given["preset"]], **given} if isinstance(given, dict) and given.get("preset") in presets else given
 
 
-class TransformerModel(TextPart):
+class TransformerModel(TextBlockSettings):
     """The Transformer (Vaswani et al. 2017). Any field of a preset may be overridden."""
 
     kind: Literal["transformer"] = "transformer"
@@ -132,7 +132,7 @@ class TransformerModel(TextPart):
     @model_validator(mode="before")
     @classmethod
     def fill_from_preset(cls, given: Any) -> Any:
-        return filled(given, PRESETS)
+        return with_preset(given, PRESETS)
 
     @model_validator(mode="after")
     def fits(self) -> Self:
@@ -141,7 +141,7 @@ class TransformerModel(TextPart):
         return self
 
 
-class RecurrentModel(Part):
+class RecurrentModel(Settings):
     """Sequence to sequence with recurrent cells, with attention or without (Sutskever et al. 2014; Bahdanau et al. 2015;
     Luong et al. 2015)."""
 
@@ -186,7 +186,7 @@ class UniversalModel(TransformerModel):
     kind: Literal["universal"]  # type: ignore[assignment]
     halting: Literal["none", "act"] = "act"
     """Take all steps, or let each token decide when it has thought enough (Graves 2016)."""
-    ponder: float = Field(0.01, ge=0)
+    ponder_cost: float = Field(0.01, ge=0)
     """What a step costs in the loss, in nats a token."""
     threshold: float = Field(0.99, gt=0, lt=1)
     """A token halts when its halting probabilities add up to this."""
@@ -203,7 +203,9 @@ Model = Annotated[
     | Annotated[RecurrentModel, Tag("recurrent")]
     | Annotated[UniversalModel, Tag("universal")],
     Discriminator(
-        kind_or("transformer"), custom_error_type="kind", custom_error_message="should be transformer, recurrent or universal"
+        kind_discriminator("transformer"),
+        custom_error_type="kind",
+        custom_error_message="should be transformer, recurrent or universal",
     ),
 ]
 

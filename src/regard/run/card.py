@@ -4,20 +4,20 @@ from pathlib import Path
 from typing import Any
 
 from regard import distributed
-from regard.files import replace_file
-from regard.recipe import Algorithm, Data, DataPart, Shapes, TasksData
+from regard.files import atomic_write
+from regard.recipe import AlgorithmWorld, BaseData, Data, ShapesWorld, TasksData
 from regard.tasks.base import Run
-from regard.tasks.images import PictureRun
+from regard.tasks.images import ImageRun
 
-WRITTEN_AS = {"hf": "as a Hugging Face folder", "ctranslate2": "for CTranslate2", "onnx": "as ONNX"}
-READER = "Text that matters to somebody's health, rights or safety without a person who checks"
+FORMAT_NAMES = {"hf": "as a Hugging Face folder", "ctranslate2": "for CTranslate2", "onnx": "as ONNX"}
+HUMAN_CHECK = "Text that matters to somebody's health, rights or safety without a person who checks"
 LIMITS = """It knows only what its training text says, and repeats its biases and mistakes. Text unlike its training data, texts
 longer than `model.max_length` tokens and unknown characters come out badly."""
 
-WORDS: dict[str, dict[str, Any]] = {
+TASK_TEXTS: dict[str, dict[str, Any]] = {
     "translate": {
         "uses": "Translation of short texts like those it was trained on. Research and teaching.",
-        "misuses": f"{READER} and reads both languages; passing its output off as a person's words.",
+        "misuses": f"{HUMAN_CHECK} and reads both languages; passing its output off as a person's words.",
         "limits": f"{LIMITS} It can translate fluently and wrongly.",
         "verbs": ['translate {} "…"', 'show {} "…" --out attention.svg'],
     },
@@ -33,7 +33,7 @@ WORDS: dict[str, dict[str, Any]] = {
         "limits": LIMITS,
         "verbs": ['fill {} "a <mask> ran"', 'embed {} "…" --pool words'],
     },
-    "corrupted": {
+    "span-corruption": {
         "uses": "Filling in missing passages of texts like those it was trained on, fine-tuning. Research and teaching.",
         "misuses": "Misleading news, impersonation, spam, and any text passed off as a person's.",
         "limits": f"{LIMITS} What it fills in is likely, not true.",
@@ -41,46 +41,46 @@ WORDS: dict[str, dict[str, Any]] = {
     },
     "text-to-text": {
         "uses": "Its tasks, on texts like those it was trained on. Research and teaching.",
-        "misuses": f"{READER} every answer; passing its output off as a person's words.",
+        "misuses": f"{HUMAN_CHECK} every answer; passing its output off as a person's words.",
         "limits": f"{LIMITS} It can answer fluently and wrongly.",
         "verbs": ['translate {} "…" --task NAME', 'classify {} "…" --task NAME'],
     },
-    "read": {
+    "encode": {
         "uses": "Vectors of texts and of words in their sentences, to compare and to search by. Research and teaching.",
-        "misuses": f"{READER} what is found; judging people by what is near to what.",
+        "misuses": f"{HUMAN_CHECK} what is found; judging people by what is near to what.",
         "limits": LIMITS,
         "verbs": ['embed {} "…"', 'embed {} "…" --pool words'],
     },
     "classify": {
         "uses": "Labels of texts like those it was trained on. Research and teaching.",
-        "misuses": f"{READER} every decision; judging people by what they write.",
+        "misuses": f"{HUMAN_CHECK} every decision; judging people by what they write.",
         "limits": f"{LIMITS} Its probabilities are not calibrated.",
         "verbs": ['classify {} "…"', 'embed {} "…"'],
     },
     "regress": {
         "uses": "Numbers of texts like those it was trained on. Research and teaching.",
-        "misuses": f"{READER} every decision; judging people by what they write.",
+        "misuses": f"{HUMAN_CHECK} every decision; judging people by what they write.",
         "limits": LIMITS,
         "verbs": ['classify {} "…"', 'embed {} "…"'],
     },
     "tag": {
         "uses": "Labels of the words of texts like those it was trained on. Research and teaching.",
-        "misuses": f"{READER} every decision.",
+        "misuses": f"{HUMAN_CHECK} every decision.",
         "limits": LIMITS,
         "verbs": ['tag {} "…"', 'embed {} "…" --pool words'],
     },
     "answer": {
         "uses": "Answers that stand word for word in a text given with the question, like those it was trained on. Research and "
         "teaching.",
-        "misuses": f"{READER} the answer against its text; passing its answers off as what a text means.",
+        "misuses": f"{HUMAN_CHECK} the answer against its text; passing its answers off as what a text means.",
         "limits": f"{LIMITS} It knows nothing but the text it is given, points at something in texts that do not answer, and "
-        "never at more than `answering.max_answer` tokens. Its probabilities are not calibrated.",
+        "never at more than `answering.max_answer_tokens` tokens. Its probabilities are not calibrated.",
         "verbs": ['answer {} --question "…" --context "…"', 'embed {} "…" --pool words'],
     },
 }
 
 
-PICTURES = {
+IMAGE_TASK_TEXTS = {
     "classify": {
         "uses": "Labels of pictures like those it was trained on. Research and teaching.",
         "misuses": "Recognising or judging people; anything that matters to somebody's health, rights or safety without a person "
@@ -99,7 +99,7 @@ PICTURES = {
         "looked is not why it said a word.",
         "verbs": ["caption {} a.jpg", "caption {} a.jpg --out look.png", "caption {} --gallery wrong.html"],
     },
-    "contrast": {
+    "contrastive": {
         "uses": "Which of some texts fits a picture, and which picture a text; search among pictures like those it was trained "
         "on. Research and teaching.",
         "misuses": "Recognising, sorting or judging people; watching over them; any label that was not tried on pictures like "
@@ -109,20 +109,20 @@ PICTURES = {
         "is where. Its probabilities are over the labels given, and not calibrated.",
         "verbs": ['match {} a.jpg --labels "a cat,a dog"', 'embed {} a.jpg "a cat"'],
     },
-    "read": {
+    "encode": {
         "uses": "Vectors of pictures, to compare and to search by. Research and teaching.",
         "misuses": "Recognising or judging people by what is near to what.",
         "limits": "It repeats the biases of its training pictures; pictures unlike them come out badly.",
         "verbs": ["embed {} a.jpg"],
     },
-    "codes": {
+    "image-codes": {
         "uses": "Pictures like those it was trained on in few numbers, for models that draw. Research and teaching.",
         "misuses": "Keeping pictures whose details matter; showing what it makes of a person's picture as that person.",
         "limits": "What it gives back is like the picture and not the same; pictures unlike those it was trained on come out "
         "badly.",
         "verbs": ["evaluate {}"],
     },
-    "draw": {
+    "text-to-image": {
         "uses": "Pictures like those it was trained on, from captions like theirs. Research and teaching.",
         "misuses": "Misleading pictures: of people, of events, of anything passed off as seen or as made by a person; imitating "
         "somebody's work without leave.",
@@ -135,9 +135,9 @@ PICTURES = {
 
 def write_card(run: Run) -> None:
     """Into the run's folder; somebody else's folder keeps the card it has."""
-    if run.foreign is not None or not distributed.first():
+    if run.huggingface is not None or not distributed.is_main():
         return
-    replace_file(run.folder / "README.md", card(run))
+    atomic_write(run.folder / "README.md", card(run))
 
 
 def card(run: Run, folder: Path | None = None, conversion: dict[str, Any] | None = None) -> str:
@@ -146,13 +146,15 @@ def card(run: Run, folder: Path | None = None, conversion: dict[str, Any] | None
     facts = run.read_json("environment.json")
     parameters = sum(p.numel() for p in run.model.parameters())
     version = facts.get("packages", {}).get("regard", "")
-    words, model = (PICTURES if isinstance(run, PictureRun) else WORDS)[recipe.task], recipe.model
+    words, model = (IMAGE_TASK_TEXTS if isinstance(run, ImageRun) else TASK_TEXTS)[recipe.task], recipe.model
     layers = f"{model.encoder_layers}+{model.decoder_layers}" if hasattr(model, "encoder_layers") else str(model.layers)
     verbs = "\n".join(f"regard {verb.format(folder)}" for verb in words["verbs"])
-    made = f"trained by regard {version}" if run.foreign is None else f"from a {run.foreign.family.model_type} folder"
-    known = [("data", origin(recipe.data)), ("recipe", f"`recipe.toml`, {recipe.digest()}")] if run.foreign is None else []
+    made = f"trained by regard {version}" if run.huggingface is None else f"from a {run.huggingface.family.model_type} folder"
+    known = (
+        [("data", data_origin(recipe.data)), ("recipe", f"`recipe.toml`, {recipe.digest()}")] if run.huggingface is None else []
+    )
     known += [("model", f"{model.kind}, {layers} layers of {model.width}")]
-    known += [("trained on", facts.get("hardware", "unknown"))] if run.foreign is None else []
+    known += [("trained on", facts.get("hardware", "unknown"))] if run.huggingface is None else []
     if isinstance(recipe.data, TasksData):
         known += [(f"task {name}", f"{task.kind}: `{' … '.join(task.prefixes)}…`") for name, task in recipe.data.tasks.items()]
     table = "\n".join(f"| {name} | {value} |" for name, value in known)
@@ -167,7 +169,7 @@ A {type(run.model).__name__} of {parameters:,} parameters for the task *{recipe.
 ## Scores
 
 {score_table(run.read_json("scores.json"))}
-{converted(conversion or run.read_json("conversion.json"))}
+{conversion_section(conversion or run.read_json("conversion.json"))}
 ## Intended use
 
 {words["uses"]}
@@ -188,11 +190,11 @@ A {type(run.model).__name__} of {parameters:,} parameters for the task *{recipe.
 """
 
 
-def converted(note: dict[str, Any]) -> str:
+def conversion_section(note: dict[str, Any]) -> str:
     """What a conversion was compared with, and how far apart the two are."""
     if not note:
         return ""
-    title = f"\n## Conversion\n\nWritten from `{note['from']}` {WRITTEN_AS[note['to']]}. "
+    title = f"\n## Conversion\n\nWritten from `{note['from']}` {FORMAT_NAMES[note['to']]}. "
     if "against" not in note:
         return f"{title}Not compared yet: `regard convert … --verify` does it.\n"
     named = {"logits": note.get("measured", "logits"), "states": "states", "attention": "attention"}
@@ -205,18 +207,18 @@ def converted(note: dict[str, Any]) -> str:
     return f"{title}Largest differences to {note['against']}, float32:\n\n| | |\n|---|---|\n{rows}\n{texts}"
 
 
-def origin(data: DataPart) -> str:
+def data_origin(data: BaseData) -> str:
     """Where the data come from."""
     if isinstance(data, TasksData):
-        return data.origin or "; ".join(f"{name}: {origin(task)}" for name, task in data.tasks.items())
+        return data.origin or "; ".join(f"{name}: {data_origin(task)}" for name, task in data.tasks.items())
     assert isinstance(data, Data)
     world = data.world
     if data.origin or world is None:
         return data.origin or f"{', '.join(data.train)}; origin and licence not stated in the recipe (data.origin)"
     match world:
-        case Algorithm():
+        case AlgorithmWorld():
             which = f"lengths {world.shortest} to {world.longest}"
-        case Shapes():
+        case ShapesWorld():
             which = f"{world.shapes[0]} to {world.shapes[1]} shapes a picture"
         case _:
             which = f"level {world.level}"

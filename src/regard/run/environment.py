@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from regard import distributed
-from regard.errors import Mistake
+from regard.errors import UserError
 
 PACKAGES = [
     "regard",
@@ -48,8 +48,8 @@ def choose_device(name: str = "auto") -> torch.device:
     cuDNN's attention plans every new shape for about 140 ms (H200), and sentences come in many shapes: it stays off.
     """
     torch.backends.cuda.enable_cudnn_sdp(False)
-    distributed.join()
-    if name == "cuda" and distributed.count() > 1:
+    distributed.init_process_group()
+    if name == "cuda" and distributed.world_size() > 1:
         name = f"cuda:{distributed.local_rank()}"
     if name != "auto":
         try:
@@ -57,9 +57,9 @@ def choose_device(name: str = "auto") -> torch.device:
             torch.empty(0, device=device)
             return device
         except (RuntimeError, AssertionError) as error:
-            raise Mistake(f"--device {name}: {str(error).splitlines()[0]}; use auto or cpu") from None
+            raise UserError(f"--device {name}: {str(error).splitlines()[0]}; use auto or cpu") from None
     if torch.cuda.is_available():
-        return torch.device("cuda", distributed.local_rank()) if distributed.count() > 1 else torch.device("cuda")
+        return torch.device("cuda", distributed.local_rank()) if distributed.world_size() > 1 else torch.device("cuda")
     return torch.device("cpu")
 
 
@@ -86,7 +86,7 @@ def describe(device: torch.device) -> dict[str, Any]:
         "device": str(device),
         "hardware": hardware(device),
         "threads": torch.get_num_threads(),
-        "ranks": distributed.count(),
+        "ranks": distributed.world_size(),
         "git": git_state(),
     }
 
@@ -101,7 +101,7 @@ def changes(folder: Path, device: torch.device) -> list[str]:
     now = {
         **{name: version(name) for name in ("torch", "tokenizers", "numpy")},
         "hardware": hardware(device),
-        "ranks": distributed.count(),
+        "ranks": distributed.world_size(),
     }
     return [f"{name} was {known[name]} and is {value}" for name, value in now.items() if name in known and known[name] != value]
 

@@ -6,48 +6,57 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.interop import ctranslate2 as ct2
-from regard.interop.onnx import said_by_onnx, write_onnx
-from regard.interop.verify import Asked, Proof, Said
+from regard.interop.onnx import run_onnx, write_onnx
+from regard.interop.verify import ConversionProof, ParityInputs, ParityOutputs
 from regard.models.gpt import Gpt
 from regard.models.transformer import Transformer
 from regard.tasks.base import Run
-from regard.tokens.special import NO_MARK
+from regard.tokens.special_tokens import NO_TOKEN
 
 
 def export(
-    run: Run, out: str | Path, to: str, asked: Asked, inputs: dict[str, Tensor], mine: Said | None, *, verify: bool
-) -> tuple[Path, Proof | None]:
+    run: Run,
+    out: str | Path,
+    to: str,
+    asked: ParityInputs,
+    inputs: dict[str, Tensor],
+    mine: ParityOutputs | None,
+    *,
+    verify: bool,
+) -> tuple[Path, ConversionProof | None]:
     """The folder, and how far the engine is from what our model says of what was asked; `mine` has the texts it writes."""
     run.model.to("cpu").float()
     if to == "onnx":
         if asked.positions:
-            raise Mistake(f"{run.folder} reads pictures and texts at once, which is not written as ONNX; use --to hf")
+            raise UserError(f"{run.folder} reads pictures and texts at once, which is not written as ONNX; use --to hf")
         folder = write_onnx(run.model, inputs, out)
-        return folder, by_onnx(run, folder, asked, inputs) if verify else None
+        return folder, verify_onnx(run, folder, asked, inputs) if verify else None
     folder = ct2.write_ctranslate2(run.model, run.tokenizers, out)
     for name, tokenizer in zip(("tokenizer.json", "tokenizer.target.json"), dict.fromkeys(run.tokenizers)):
         (folder / name).write_text(tokenizer.to_json(), encoding="utf-8")
-    return folder, None if mine is None else by_ctranslate2(run, folder, asked, inputs, mine)
+    return folder, None if mine is None else verify_ctranslate2(run, folder, asked, inputs, mine)
 
 
 @torch.no_grad()
-def by_onnx(run: Run, folder: Path, asked: Asked, inputs: dict[str, Tensor]) -> Proof:
-    ours, theirs = run.model(**inputs), said_by_onnx(folder, inputs)
-    if ours.dim() == 3 and asked.target is None and asked.pixels is None and ours.shape[:2] == asked.real.shape:
-        ours, theirs = ours[asked.real], theirs[asked.real]
+def verify_onnx(run: Run, folder: Path, asked: ParityInputs, inputs: dict[str, Tensor]) -> ConversionProof:
+    ours, theirs = run.model(**inputs), run_onnx(folder, inputs)
+    if ours.dim() == 3 and asked.target is None and asked.pixels is None and ours.shape[:2] == asked.attention_mask.shape:
+        ours, theirs = ours[asked.attention_mask], theirs[asked.attention_mask]
     apart = (ours - theirs)[ours.isfinite()].abs().max()
-    return Proof(f"onnxruntime {importlib.metadata.version('onnxruntime')}", float(apart), None, None)
+    return ConversionProof(f"onnxruntime {importlib.metadata.version('onnxruntime')}", float(apart), None, None)
 
 
 @torch.no_grad()
-def by_ctranslate2(run: Run, folder: Path, asked: Asked, inputs: dict[str, Tensor], mine: Said) -> Proof:
+def verify_ctranslate2(
+    run: Run, folder: Path, asked: ParityInputs, inputs: dict[str, Tensor], mine: ParityOutputs
+) -> ConversionProof:
     """Log-probabilities of given texts, and the texts that both write, greedily: its beam search ends otherwise than ours."""
-    library, name = ct2.library(), f"CTranslate2 {ct2.version()}"
-    source, target = (ct2.tokens_of(tokenizer) for tokenizer in (run.tokenizers[0], run.tokenizers[-1]))
+    library, name = ct2.import_ctranslate2(), f"CTranslate2 {ct2.ctranslate2_version()}"
+    source, target = (ct2.vocabulary_tokens(tokenizer) for tokenizer in (run.tokenizers[0], run.tokenizers[-1]))
     log_p = run.model(**inputs).log_softmax(-1)
-    never = [[target[token]] for token in asked.marks.never] or None
+    never = [[target[token]] for token in asked.special_tokens.suppressed] or None
     if isinstance(run.model, Transformer):
         assert asked.target is not None
         engine = library.Translator(str(folder), device="cpu", compute_type="float32", intra_threads=1)
@@ -70,7 +79,7 @@ def by_ctranslate2(run: Run, folder: Path, asked: Asked, inputs: dict[str, Tenso
             (log_p[number, : len(row) - 1].gather(-1, row[1:, None])[:, 0], torch.tensor(one.log_probs[-(len(row) - 1) :]))
             for number, (row, one) in enumerate(zip(rows, found))
         ]
-        end = [] if asked.marks.end == NO_MARK else target[asked.marks.end]
+        end = [] if asked.special_tokens.eos == NO_TOKEN else target[asked.special_tokens.eos]
         texts = [
             one.sequences[0]
             for one in engine.generate_batch(
@@ -87,4 +96,4 @@ def by_ctranslate2(run: Run, folder: Path, asked: Asked, inputs: dict[str, Tenso
     apart = max((float((one - other).abs().max()) for one, other in pairs if len(one)), default=0.0)
     said = [[target.index(token) for token in text] for text in texts]
     same = sum(a == b for a, b in zip(mine.greedy, said, strict=True))
-    return Proof(name, apart, None, None, len(said), same, None, measured="log-probabilities")
+    return ConversionProof(name, apart, None, None, len(said), same, None, measured="log-probabilities")

@@ -11,44 +11,44 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from regard.errors import Mistake
-from regard.interop.convert import Foreign, open_folder
+from regard.errors import UserError
+from regard.interop.convert import HuggingFaceFolder, open_huggingface_folder
 from regard.models.registry import MODELS
 from regard.recipe import (
     Answering,
+    BaseImageData,
     ClipModel,
     Data,
-    Decode,
     DecoderModel,
+    DecodeSettings,
     EncoderModel,
+    ImageTextData,
     LabelledData,
-    LabelledPictures,
+    LabelledImageData,
     PairData,
-    PairedPictures,
-    PairTokens,
-    Part,
-    PictureData,
+    PairTokenSettings,
     QuestionData,
+    Settings,
     TaggedData,
     TextData,
-    Train,
+    TextTraining,
     TransformerModel,
     VitModel,
 )
-from regard.recipe.images import two
+from regard.recipe.images import height_and_width
 from regard.run import environment
 from regard.tasks.answer import AnswerRun
 from regard.tasks.base import Run
-from regard.tasks.classify import Classifier
-from regard.tasks.contrastive import ContrastRun
-from regard.tasks.encode import Reader
-from regard.tasks.images import PictureClassifier, PictureRun
+from regard.tasks.classify import ClassifyRun
+from regard.tasks.contrastive import ContrastiveRun
+from regard.tasks.encode import EncodeRun
+from regard.tasks.images import ClassifyImagesRun, ImageRun
 from regard.tasks.language import LanguageRun
 from regard.tasks.masked import MaskedRun
 from regard.tasks.regress import Regressor
 from regard.tasks.tag import Tagger
-from regard.tasks.translate import Translator
-from regard.training.checkpoint import load_weights, weights_of
+from regard.tasks.translate import TranslateRun
+from regard.training.checkpoint import load_weights, named_weights
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 """owner/model"""
@@ -65,33 +65,33 @@ FETCHED = [
 PICKLES = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
 
 
-class Filler(MaskedRun):
+class PretrainedMaskedRun(MaskedRun):
     """One whose mask has a number of its own."""
 
     @property
     def mask(self) -> int:
-        assert self.foreign is not None and self.foreign.mask is not None
-        return self.foreign.mask
+        assert self.huggingface is not None and self.huggingface.mask is not None
+        return self.huggingface.mask
 
 
-OPENED: dict[tuple[str, str], tuple[type[Part], type[Data], type[Run]]] = {
-    ("translate", "transformer"): (TransformerModel, PairData, Translator),
+OPENED: dict[tuple[str, str], tuple[type[Settings], type[Data], type[Run]]] = {
+    ("translate", "transformer"): (TransformerModel, PairData, TranslateRun),
     ("language", "transformer"): (DecoderModel, TextData, LanguageRun),
-    ("masked", "transformer"): (EncoderModel, TextData, Filler),
-    ("read", "transformer"): (EncoderModel, TextData, Reader),
-    ("classify", "transformer"): (EncoderModel, LabelledData, Classifier),
+    ("masked", "transformer"): (EncoderModel, TextData, PretrainedMaskedRun),
+    ("encode", "transformer"): (EncoderModel, TextData, EncodeRun),
+    ("classify", "transformer"): (EncoderModel, LabelledData, ClassifyRun),
     ("regress", "transformer"): (EncoderModel, LabelledData, Regressor),
     ("tag", "transformer"): (EncoderModel, TaggedData, Tagger),
     ("answer", "transformer"): (EncoderModel, QuestionData, AnswerRun),
-    ("read", "vit"): (VitModel, PictureData, PictureRun),
-    ("classify", "vit"): (VitModel, LabelledPictures, PictureClassifier),
-    ("contrast", "clip"): (ClipModel, PairedPictures, ContrastRun),
+    ("encode", "vit"): (VitModel, BaseImageData, ImageRun),
+    ("classify", "vit"): (VitModel, LabelledImageData, ClassifyImagesRun),
+    ("contrastive", "clip"): (ClipModel, ImageTextData, ContrastiveRun),
 }
 """By task and kind of model: its settings, what its data would be, and the run."""
 
 
 @dataclass(frozen=True)
-class Brought:
+class PretrainedRecipe:
     """What a run asks of its recipe, for a model that came without one."""
 
     task: str
@@ -99,9 +99,9 @@ class Brought:
     data: Data
     """With its defaults, and nothing in it."""
     seed: int = 1
-    tokens: PairTokens = field(default_factory=PairTokens)
-    train: Train = field(default_factory=Train)
-    decode: Decode = field(default_factory=Decode)
+    tokens: PairTokenSettings = field(default_factory=PairTokenSettings)
+    train: TextTraining = field(default_factory=TextTraining)
+    decode: DecodeSettings = field(default_factory=DecodeSettings)
     answering: Answering = field(default_factory=Answering)
 
     def digest(self) -> str:
@@ -109,59 +109,59 @@ class Brought:
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def load_foreign(folder: Path, *, device: str = "auto", allow_pickle: bool = False) -> Run:
+def load_huggingface(folder: Path, *, device: str = "auto", allow_pickle: bool = False) -> Run:
     """A run of the folder's task. Its model is first built without memory, and again when every tensor was found to fit."""
     where = environment.choose_device(device)
-    foreign = open_folder(folder, allow_pickle=allow_pickle)
-    recipe = brought(foreign)
-    wanted = shapes(foreign, recipe.model)
+    foreign = open_huggingface_folder(folder, allow_pickle=allow_pickle)
+    recipe = pretrained_recipe(foreign)
+    wanted = tensor_shapes(foreign, recipe.model)
     weights = foreign.weights(wanted)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)  # for what the folder has no weights of
         run = OPENED[foreign.task, recipe.model.kind][2](folder, recipe, where, foreign)
     with torch.no_grad():
-        load_weights(run.model, {**weights_of(run.model), **weights}, str(folder))
+        load_weights(run.model, {**named_weights(run.model), **weights}, str(folder))
     return run
 
 
-def brought(foreign: Foreign) -> Brought:
-    part, data, _ = OPENED[foreign.task, foreign.settings["kind"]]
+def pretrained_recipe(huggingface: HuggingFaceFolder) -> PretrainedRecipe:
+    part, data, _ = OPENED[huggingface.task, huggingface.settings["kind"]]
     try:
-        model = part.model_validate(foreign.model)
+        model = part.model_validate(huggingface.model)
     except ValidationError as error:
         problem = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise Mistake(f"{foreign.config.path}: {problem}") from None
-    return Brought(foreign.task, model, data.model_construct(**foreign.data))
+        raise UserError(f"{huggingface.config.path}: {problem}") from None
+    return PretrainedRecipe(huggingface.task, model, data.model_construct(**huggingface.data))
 
 
-def shapes(foreign: Foreign, settings: Any) -> dict[str, torch.Size]:
+def tensor_shapes(huggingface: HuggingFaceFolder, settings: Any) -> dict[str, torch.Size]:
     """Of every tensor of a model of these settings, without making one."""
-    sizes: list[Any] = [two(foreign.data["size"])] if foreign.data else []
-    if foreign.tokenizer is not None:
-        sizes += [foreign.tokenizer.size] * (2 if foreign.task == "translate" else 1)
-    labels = [len(foreign.labels)] if foreign.labels else []
+    sizes: list[Any] = [height_and_width(huggingface.data["size"])] if huggingface.data else []
+    if huggingface.tokenizer is not None:
+        sizes += [huggingface.tokenizer.size] * (2 if huggingface.task == "translate" else 1)
+    labels = [len(huggingface.labels)] if huggingface.labels else []
     with torch.device("meta"):
-        model = MODELS[foreign.task][settings.kind](settings, *sizes, *labels)
-    return {name: tensor.shape for name, tensor in weights_of(model).items()}
+        model = MODELS[huggingface.task][settings.kind](settings, *sizes, *labels)
+    return {name: tensor.shape for name, tensor in named_weights(model).items()}
 
 
-def fetch(name: str, *, allow_pickle: bool = False) -> Path:
+def download(name: str, *, allow_pickle: bool = False) -> Path:
     """The folder of a name on the hub, from its cache or the network; HF_HUB_OFFLINE is respected."""
     try:
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
     except ImportError:
-        raise Mistake(f"{name} is no folder here; to look for it on the hub: pip install 'regard[hub]'") from None
+        raise UserError(f"{name} is no folder here; to look for it on the hub: pip install 'regard[hub]'") from None
     try:
         return Path(snapshot_download(name, allow_patterns=FETCHED + (PICKLES if allow_pickle else [])))
     except HFValidationError:
-        raise Mistake(f"{name} does not exist, and is no name on the hub (owner/model)") from None
+        raise UserError(f"{name} does not exist, and is no name on the hub (owner/model)") from None
     except (LocalEntryNotFoundError, OfflineModeIsEnabled):
         why = "HF_HUB_OFFLINE is set" if os.environ.get("HF_HUB_OFFLINE") else "the hub cannot be reached"
-        raise Mistake(
+        raise UserError(
             f"{name} is neither a folder here nor in the hub's cache, and {why}; fetch it where there is a network "
             f"(hf download {name}) and give its folder"
         ) from None
     except (HfHubHTTPError, OSError) as error:
         reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
-        raise Mistake(f"{name} does not exist here, and the hub does not give it: {reason}") from None
+        raise UserError(f"{name} does not exist here, and the hub does not give it: {reason}") from None

@@ -2,51 +2,58 @@
 
 from regard.scoring.alignment import (
     alignment_error,
+    argmax_links,
     best_head,
     format_moses,
-    links,
     merge_words,
     parse_moses,
-    uniform_error,
+    uniform_alignment_error,
 )
 from regard.scoring.answers import answer_scores
-from regard.scoring.captions import by_rank, caption_scores, covered, grounding_scores, inside, sentence_bleu
-from regard.scoring.classification import label_scores
-from regard.scoring.correlation import correlations
-from regard.scoring.likelihood import accuracy, compare_right, item_accuracy, perplexity
+from regard.scoring.captions import (
+    attention_in_boxes,
+    box_coverage,
+    caption_scores,
+    grounding_scores,
+    sentence_bleu,
+    transpose_references,
+)
+from regard.scoring.classification import classification_scores
+from regard.scoring.correlation import correlation_scores
+from regard.scoring.likelihood import accuracy, compare_accuracy, grouped_accuracy, perplexity
 from regard.scoring.retrieval import retrieval_ranks, retrieval_scores
-from regard.scoring.rouge import compare_summaries, summary_scores
-from regard.scoring.score import Score, bootstrap
-from regard.scoring.translation import compare, score_by_length, translation_scores
+from regard.scoring.rouge import compare_rouge, rouge_scores
+from regard.scoring.score import Score, bootstrap_interval
+from regard.scoring.translation import compare_systems, score_by_length, translation_scores
 
 __all__ = [
     "Score",
     "accuracy",
     "alignment_error",
     "answer_scores",
+    "argmax_links",
+    "attention_in_boxes",
     "best_head",
-    "bootstrap",
-    "by_rank",
+    "bootstrap_interval",
+    "box_coverage",
     "caption_scores",
-    "compare",
-    "compare_right",
-    "compare_summaries",
-    "correlations",
-    "covered",
+    "classification_scores",
+    "compare_accuracy",
+    "compare_rouge",
+    "compare_systems",
+    "correlation_scores",
     "format_moses",
     "grounding_scores",
-    "inside",
-    "item_accuracy",
-    "label_scores",
-    "links",
+    "grouped_accuracy",
     "merge_words",
     "parse_moses",
     "perplexity",
     "retrieval_ranks",
     "retrieval_scores",
+    "rouge_scores",
     "score_by_length",
     "sentence_bleu",
-    "summary_scores",
     "translation_scores",
-    "uniform_error",
+    "transpose_references",
+    "uniform_alignment_error",
 ]

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from regard.errors import Mistake
-from regard.scoring.score import SAMPLES, SEED, Score, bootstrapped, sign
+from regard.errors import UserError
+from regard.scoring.score import SAMPLES, SEED, Score, bootstrap_score, make_signature
 
 Link = tuple[int, int]
 NO_MASS = 1e-12  # a row with less than this on real words looked only at special tokens
@@ -26,7 +26,7 @@ def parse_moses(line: str, where: str = "alignment") -> tuple[set[Link], set[Lin
     for text in line.split():
         found = re.fullmatch(r"([0-9]+)([-?p])([0-9]+)", text)
         if found is None:
-            raise Mistake(f"{where}: {text!r} is not a link such as 0-3 (source-target, counted from 0; 0?3 if only possible)")
+            raise UserError(f"{where}: {text!r} is not a link such as 0-3 (source-target, counted from 0; 0?3 if only possible)")
         (sure if found[2] == "-" else possible).add((int(found[1]), int(found[3])))
     return sure, possible - sure
 
@@ -57,7 +57,7 @@ def _membership(words: Sequence[int]) -> np.ndarray:
     return (index[:, None] == np.arange(index.max(initial=-1) + 1)).astype(np.float64)
 
 
-def links(weights: np.ndarray) -> set[Link]:
+def argmax_links(weights: np.ndarray) -> set[Link]:
     """Each target word's most attended source word (the first of equals): (T, S) -> links. A row of zeros gives none."""
     if weights.size == 0:
         return set()
@@ -80,8 +80,10 @@ def alignment_error(
     _same_length(len(predicted), "alignments", len(gold))
     sets = zip(predicted, gold, _also(possible, gold))
     counts = np.array([(len(a & s) + len(a & (s | p)), len(a) + len(s)) for a, s, p in sets], dtype=np.float64)  # (N, 2)
-    signature = sign("aer", bs=samples, seed=seed, units="words", gold="sure+possible" if any(possible or ()) else "sure")
-    return bootstrapped("AER", counts, _aer, signature, samples=samples, seed=seed)
+    signature = make_signature(
+        "aer", bs=samples, seed=seed, units="words", gold="sure+possible" if any(possible or ()) else "sure"
+    )
+    return bootstrap_score("AER", counts, _aer, signature, samples=samples, seed=seed)
 
 
 def _also(possible: Sequence[set[Link]] | None, gold: Sequence[set[Link]]) -> Sequence[set[Link]]:
@@ -108,7 +110,7 @@ def best_head(
     totals = sum(_head_counts(w, s, p) for w, s, p in zip(weights, gold, _also(possible, gold)))  # (layers, heads, 2)
     errors = np.apply_along_axis(_aer, -1, totals)  # (layers, heads)
     layer, head = (int(i) for i in np.unravel_index(errors.argmin(), errors.shape))
-    return (layer, head), alignment_error([links(w[layer, head]) for w in weights], gold, possible, samples=samples)
+    return (layer, head), alignment_error([argmax_links(w[layer, head]) for w in weights], gold, possible, samples=samples)
 
 
 def _head_counts(weights: np.ndarray, gold: set[Link], possible: set[Link]) -> np.ndarray:
@@ -125,7 +127,7 @@ def _head_counts(weights: np.ndarray, gold: set[Link], possible: set[Link]) -> n
     return np.stack([hits.sum(axis=-1), linked.sum(axis=-1) + len(gold)], axis=-1).astype(np.float64)
 
 
-def uniform_error(
+def uniform_alignment_error(
     shapes: Iterable[tuple[int, int]],
     gold: Sequence[set[Link]],
     possible: Sequence[set[Link]] | None = None,
@@ -143,6 +145,6 @@ def uniform_error(
 
 def _same_length(count: int, what: str, gold: int) -> None:
     if count != gold:
-        raise Mistake(f"{count} {what} but {gold} gold alignments: give one of each per sentence")
+        raise UserError(f"{count} {what} but {gold} gold alignments: give one of each per sentence")
     if not count:
-        raise Mistake("no alignments to score: the set is empty")
+        raise UserError("no alignments to score: the set is empty")

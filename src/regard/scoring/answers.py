@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from regard.errors import Mistake
-from regard.scoring.score import SAMPLES, SEED, Score, bootstrapped, sign
+from regard.errors import UserError
+from regard.scoring.score import SAMPLES, SEED, Score, bootstrap_score, make_signature
 
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
-def normalised(text: str) -> str:
+def normalize_answer(text: str) -> str:
     """In lower case, without punctuation and articles, one space between words."""
     return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
 
@@ -24,15 +24,15 @@ def answer_scores(
 ) -> dict[str, Score]:
     """The mean over questions of the best match with one of the golds, in percent; where there is none, nothing is the gold."""
     if len(said) != len(golds) or not len(golds):
-        raise Mistake(f"{len(said)} answers to {len(golds)} questions: as many of both are needed, and at least one")
-    each = np.array([judge(text, gold) for text, gold in zip(said, golds)])  # (N, 2)
+        raise UserError(f"{len(said)} answers to {len(golds)} questions: as many of both are needed, and at least one")
+    each = np.array([score_answer(text, gold) for text, gold in zip(said, golds)])  # (N, 2)
     ones = np.ones(len(each))
     return {
-        name: bootstrapped(
+        name: bootstrap_score(
             name,
             np.stack([column, ones], axis=1),
             lambda total: 100 * total[0] / total[1],
-            sign(name, norm="squad", bs=samples, seed=seed, n=len(each), units="percent"),
+            make_signature(name, norm="squad", bs=samples, seed=seed, n=len(each), units="percent"),
             samples=samples,
             seed=seed,
         )
@@ -40,14 +40,14 @@ def answer_scores(
     }
 
 
-def judge(said: str, golds: Sequence[str]) -> tuple[float, float]:
+def score_answer(said: str, golds: Sequence[str]) -> tuple[float, float]:
     """Whether an answer is one of the golds, and its best F1; golds of which nothing is left do not count if others do."""
-    wanted = [gold for gold in map(normalised, golds) if gold] or [""]
-    found = normalised(said)
-    return float(found in wanted), max(overlap(found, gold) for gold in wanted)
+    wanted = [gold for gold in map(normalize_answer, golds) if gold] or [""]
+    found = normalize_answer(said)
+    return float(found in wanted), max(token_f1(found, gold) for gold in wanted)
 
 
-def overlap(said: str, gold: str) -> float:
+def token_f1(said: str, gold: str) -> float:
     """F1 of the words, each as often as it occurs; where one of the two says nothing, whether both do."""
     one, other = Counter(said.split()), Counter(gold.split())
     if not one or not other:

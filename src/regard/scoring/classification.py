@@ -4,16 +4,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from regard.errors import Mistake
-from regard.scoring.score import SAMPLES, SEED, Score, resampled, sign
+from regard.errors import UserError
+from regard.scoring.score import SAMPLES, SEED, Score, make_signature, resample_score
 
 
-def label_scores(
+def classification_scores(
     said: Sequence[str], meant: Sequence[str], *, positive: str | None = None, samples: int = SAMPLES, seed: int = SEED
 ) -> dict[str, Score]:
     """100 · F1 of the positive label, or without one the mean over the labels that occur; and 100 · R_K."""
     if len(said) != len(meant) or not len(meant):
-        raise Mistake(f"{len(said)} labels to compare with {len(meant)}: as many of both are needed, and at least one")
+        raise UserError(f"{len(said)} labels to compare with {len(meant)}: as many of both are needed, and at least one")
     labels = sorted({*said, *meant} | ({positive} if positive is not None else set()))
     number = {label: i for i, label in enumerate(labels)}
     one, other = (np.array([number[label] for label in column]) for column in (said, meant))
@@ -27,11 +27,11 @@ def label_scores(
     average = {"average": "macro"} if positive is None else {"positive": positive}
     metrics = {"f1": (average, lambda rows: f1(counted(rows), chosen)), "mcc": ({}, lambda rows: mcc(counted(rows)))}
     return {
-        name: resampled(
+        name: resample_score(
             name,
             len(one),
             metric,
-            sign(name, **how, bs=samples, seed=seed, n=len(one), units="percent"),
+            make_signature(name, **how, bs=samples, seed=seed, n=len(one), units="percent"),
             samples=samples,
             seed=seed,
         )

@@ -2,22 +2,22 @@
 
 import numpy as np
 
-from regard.errors import Mistake
-from regard.scoring.score import SAMPLES, SEED, Score, resampled, sign
+from regard.errors import UserError
+from regard.scoring.score import SAMPLES, SEED, Score, make_signature, resample_score
 
 
-def correlations(said: np.ndarray, meant: np.ndarray, *, samples: int = SAMPLES, seed: int = SEED) -> dict[str, Score]:
+def correlation_scores(said: np.ndarray, meant: np.ndarray, *, samples: int = SAMPLES, seed: int = SEED) -> dict[str, Score]:
     """100 · r of the numbers themselves (Pearson) and of their ranks (Spearman 1904)."""
     said, meant = np.asarray(said, np.float64), np.asarray(meant, np.float64)
     if said.shape != meant.shape or len(said) < 3:
-        raise Mistake(f"{len(said)} numbers to correlate with {len(meant)}: at least three of each are needed, as many of both")
-    pairs = {"pearson": np.stack([said, meant]), "spearman": np.stack([ranks(said), ranks(meant)])}
+        raise UserError(f"{len(said)} numbers to correlate with {len(meant)}: at least three of each are needed, as many of both")
+    pairs = {"pearson": np.stack([said, meant]), "spearman": np.stack([average_ranks(said), average_ranks(meant)])}
     return {
-        name: resampled(
+        name: resample_score(
             name,
             len(said),
             lambda rows, both=both: pearson(*both[:, rows]),  # type: ignore[misc]
-            sign(name, bs=samples, seed=seed, n=len(said), units="percent"),
+            make_signature(name, bs=samples, seed=seed, n=len(said), units="percent"),
             samples=samples,
             seed=seed,
         )
@@ -32,7 +32,7 @@ def pearson(one: np.ndarray, other: np.ndarray) -> float:
     return float(100 * (one * other).sum() / scale) if scale > 0 else 0.0
 
 
-def ranks(values: np.ndarray) -> np.ndarray:
+def average_ranks(values: np.ndarray) -> np.ndarray:
     """Ranks from 1 on; equal values share the mean of theirs."""
     _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from regard.errors import Mistake
-from regard.scoring.score import SAMPLES, SEED, Score, bootstrapped, sign
+from regard.errors import UserError
+from regard.scoring.score import SAMPLES, SEED, Score, bootstrap_score, make_signature
 
 Z95 = 1.959963984540054  # the 97.5% quantile of the normal distribution
 
@@ -30,19 +30,19 @@ def perplexity(
     sums = np.asarray(log_probabilities, dtype=np.float64)
     counts = np.asarray(token_counts, dtype=np.float64)
     if sums.shape != counts.shape:
-        raise Mistake(f"{sums.size} log-probabilities but {counts.size} token counts: give one of each per sentence")
+        raise UserError(f"{sums.size} log-probabilities but {counts.size} token counts: give one of each per sentence")
     wrong = np.flatnonzero(~np.isfinite(sums) | (sums > 1e-3) | (counts < 0))
     if wrong.size:
         first = wrong[0]
-        raise Mistake(
+        raise UserError(
             f"sentence {first + 1} has log-probability {sums[first]:g} over {counts[first]:g} tokens: "
             "it must be finite and at most 0 (give the sum of log p, not the loss)"
         )
     kept = counts > 0
     if not kept.any():
-        raise Mistake("no tokens to take the perplexity of: the set is empty")
-    signature = sign("perplexity", base="e", bs=samples, seed=seed, units="tokens")
-    return bootstrapped(
+        raise UserError("no tokens to take the perplexity of: the set is empty")
+    signature = make_signature("perplexity", base="e", bs=samples, seed=seed, units="tokens")
+    return bootstrap_score(
         "perplexity", np.stack([sums[kept], counts[kept]], axis=1), _perplexity, signature, samples=samples, seed=seed
     )
 
@@ -60,26 +60,28 @@ def accuracy(right: Sequence[bool] | np.ndarray, name: str = "accuracy") -> Scor
     """
     hits = np.asarray(right, dtype=bool).ravel()
     if hits.size == 0:
-        raise Mistake(f"no items to take the {name} of: the set is empty")
+        raise UserError(f"no items to take the {name} of: the set is empty")
     n, p = hits.size, float(hits.mean())
     centre = p + Z95**2 / (2 * n)
     spread = Z95 * math.sqrt(p * (1 - p) / n + Z95**2 / (4 * n**2))
     low, high = ((centre + side * spread) / (1 + Z95**2 / n) for side in (-1, 1))
-    signature = sign(name, ci="wilson", n=n, units="percent")
+    signature = make_signature(name, ci="wilson", n=n, units="percent")
     return Score(name, 100 * p, 100 * max(0.0, min(low, p)), 100 * min(1.0, max(high, p)), signature)
 
 
-def item_accuracy(right: Sequence[tuple[int, int]], name: str = "accuracy", *, samples: int = SAMPLES, seed: int = SEED) -> Score:
+def grouped_accuracy(
+    right: Sequence[tuple[int, int]], name: str = "accuracy", *, samples: int = SAMPLES, seed: int = SEED
+) -> Score:
     """The percentage of items that are right where they come in groups (the words of a sentence): a group gives how many are
     right and how many there are, and the bootstrap draws whole groups."""
     counts = np.asarray(right, dtype=np.float64).reshape(-1, 2)
     if counts[:, 1].sum() == 0:
-        raise Mistake(f"no items to take the {name} of: the set is empty")
-    signature = sign(name, bs=samples, seed=seed, n=int(counts[:, 1].sum()), units="percent")
-    return bootstrapped(name, counts, lambda total: 100 * total[0] / max(total[1], 1.0), signature, samples=samples, seed=seed)
+        raise UserError(f"no items to take the {name} of: the set is empty")
+    signature = make_signature(name, bs=samples, seed=seed, n=int(counts[:, 1].sum()), units="percent")
+    return bootstrap_score(name, counts, lambda total: 100 * total[0] / max(total[1], 1.0), signature, samples=samples, seed=seed)
 
 
-def compare_right(right: Mapping[str, Sequence[bool]], name: str = "accuracy") -> list[dict[str, Any]]:
+def compare_accuracy(right: Mapping[str, Sequence[bool]], name: str = "accuracy") -> list[dict[str, Any]]:
     """Is each system different from the first? McNemar's exact test (1947): of the items that only one of the two has right, each
     is as likely to be the one's as the other's. One row a system, as `compare` gives them."""
     rows: list[dict[str, Any]] = []

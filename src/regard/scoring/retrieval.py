@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from regard.errors import Mistake
-from regard.scoring.score import SAMPLES, SEED, Score, bootstrapped, sign
+from regard.errors import UserError
+from regard.scoring.score import SAMPLES, SEED, Score, bootstrap_score, make_signature
 
-AT = (1, 5, 10)
+RECALL_AT = (1, 5, 10)
 ROWS_AT_ONCE = 512
 
 
@@ -17,7 +17,7 @@ def retrieval_ranks(images: np.ndarray, texts: np.ndarray, owners: Sequence[int]
     a model that finds everything alike would find everything."""
     of = np.asarray(owners)
     if len(of) != len(texts) or not len(of) or not set(of.tolist()) == set(range(len(images))):
-        raise Mistake(
+        raise UserError(
             f"{len(images)} pictures, {len(texts)} texts and {len(of)} owners: every text needs a picture, and every "
             "picture a text"
         )
@@ -43,13 +43,15 @@ def retrieval_scores(
     of, count = np.asarray(owners), np.bincount(owners, minlength=len(images))
     scores = {}
     for direction, ranks in (("image_to_text", for_images), ("text_to_image", for_texts)):
-        for k in AT:
+        for k in RECALL_AT:
             hits = (ranks < k).astype(np.float64)
             right = hits if direction == "image_to_text" else np.bincount(of, hits, minlength=len(images))
             each = np.stack([right, np.ones(len(images)) if direction == "image_to_text" else count], axis=1)
             name = f"{direction}_r{k}"
-            signature = sign(name, images=len(images), texts=len(texts), ties="against", bs=samples, seed=seed, units="percent")
-            scores[name] = bootstrapped(
+            signature = make_signature(
+                name, images=len(images), texts=len(texts), ties="against", bs=samples, seed=seed, units="percent"
+            )
+            scores[name] = bootstrap_score(
                 name, each, lambda total: 100 * total[0] / max(total[1], 1.0), signature, samples=samples, seed=seed
             )
     return scores

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
-from regard.errors import Mistake
+from regard.errors import UserError
 
 SAMPLES = 1000
 SEED = 12345  # sacreBLEU's own default
@@ -34,7 +34,7 @@ class Score:
         return f"{self.metric} {self.score:.{decimals}f} [{self.low:.{decimals}f}, {self.high:.{decimals}f}]"
 
 
-def bootstrap(
+def bootstrap_interval(
     statistics: np.ndarray, metric: Callable[[np.ndarray], float], *, samples: int = SAMPLES, seed: int = SEED
 ) -> tuple[float, float]:
     """The 95% percentile interval of a corpus metric whose sentences add up.
@@ -45,7 +45,7 @@ def bootstrap(
     """
     statistics = np.asarray(statistics, dtype=np.float64)
     if samples < 2:
-        raise Mistake(f"samples = {samples}: an interval needs at least 2 resamples (1000 is usual)")
+        raise UserError(f"samples = {samples}: an interval needs at least 2 resamples (1000 is usual)")
     assert len(statistics) > 0, "nothing to resample"
     flat = statistics.reshape(len(statistics), -1)
     generator = np.random.default_rng(seed)
@@ -58,7 +58,7 @@ def bootstrap(
     return float(low), float(high)
 
 
-def bootstrapped(
+def bootstrap_score(
     name: str,
     statistics: np.ndarray,
     metric: Callable[[np.ndarray], float],
@@ -69,11 +69,11 @@ def bootstrapped(
 ) -> Score:
     """The metric of all sentences, with its bootstrap interval (widened, if need be, to hold the score itself)."""
     score = float(metric(np.asarray(statistics, dtype=np.float64).sum(axis=0)))
-    low, high = bootstrap(statistics, metric, samples=samples, seed=seed)
+    low, high = bootstrap_interval(statistics, metric, samples=samples, seed=seed)
     return Score(name, score, min(low, score), max(high, score), signature)
 
 
-def resampled(
+def resample_score(
     name: str,
     number: int,
     metric: Callable[[np.ndarray | slice], float],
@@ -89,7 +89,7 @@ def resampled(
     return Score(name, score, min(float(low), score), max(float(high), score), signature)
 
 
-def sign(metric: str, **fields: object) -> str:
+def make_signature(metric: str, **fields: object) -> str:
     """A signature in sacreBLEU's form (Post 2018), for the metrics that are ours: `metric:aer|bs:1000|…|regard:0.1.0`."""
     try:
         ours = version("regard")

@@ -18,12 +18,12 @@ from typing import Any
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest
 
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.scoring.score import SAMPLES, Score
 
 References = Sequence[str] | Sequence[Sequence[str]] | Sequence[Sequence[str | None]]
 
-DRAWS = 10_000_000  # sentences drawn in all; sacreBLEU holds about 100 bytes for each at once
+MAX_DRAWS = 10_000_000  # sentences drawn in all; sacreBLEU holds about 100 bytes for each at once
 
 
 class PlainCHRF(CHRF):
@@ -64,12 +64,14 @@ def translation_scores(
     BLEU has sacreBLEU's defaults (13a tokens, exponential smoothing, orders 1 to 4 whatever the length), so a set in
     which no sentence has four words scores 0.
     """
-    streams = streams_of(hypotheses, references)
-    samples = _affordable(samples, len(hypotheses))
-    return {name: score_one(_metric(name), hypotheses, streams, samples) for name in metrics}
+    streams = reference_streams(hypotheses, references)
+    samples = _affordable_samples(samples, len(hypotheses))
+    return {name: sacrebleu_score(_metric(name), hypotheses, streams, samples) for name in metrics}
 
 
-def score_one(metric: Any, hypotheses: Sequence[str], streams: list[list[str]], samples: int, told_first: str = "") -> Score:
+def sacrebleu_score(
+    metric: Any, hypotheses: Sequence[str], streams: list[list[str]], samples: int, told_first: str = ""
+) -> Score:
     """One of sacreBLEU's metrics, with what its signature does not say of it told first."""
     result = metric.corpus_score(list(hypotheses), streams, n_bootstrap=samples)
     signature = str(metric.get_signature())
@@ -96,16 +98,16 @@ def score_by_length(
     A bin reaches from `low` to `high` words, both included. Short bins may hold no 4-grams, so the orders counted are those
     that occur (`eff:yes` in the signature).
     """
-    streams = streams_of(hypotheses, references)
+    streams = reference_streams(hypotheses, references)
     if len(sources) != len(hypotheses):
-        raise Mistake(f"{len(sources)} sources but {len(hypotheses)} hypotheses: give one line of each per sentence")
-    samples = _affordable(samples, len(hypotheses))
+        raise UserError(f"{len(sources)} sources but {len(hypotheses)} hypotheses: give one line of each per sentence")
+    samples = _affordable_samples(samples, len(hypotheses))
     lengths = [len(source.split()) for source in sources]
     rows = []
     for low, high in _bins(lengths, bins, least):
         chosen = [i for i, length in enumerate(lengths) if low <= length <= high]
         metric = BLEU(effective_order=True, force=True)
-        score = score_one(metric, [hypotheses[i] for i in chosen], [[s[i] for i in chosen] for s in streams], samples)
+        score = sacrebleu_score(metric, [hypotheses[i] for i in chosen], [[s[i] for i in chosen] for s in streams], samples)
         numbers = {"score": score.score, "ci_low": score.low, "ci_high": score.high, "signature": score.signature}
         rows.append({"low": low, "high": high, "count": len(chosen), **numbers})
     return rows
@@ -114,7 +116,7 @@ def score_by_length(
 def _bins(lengths: list[int], bins: int, least: int) -> list[tuple[int, int]]:
     """Quantile bins over whole lengths: close one when it has its share of the rest and the rest can still fill another."""
     if bins < 1:
-        raise Mistake(f"bins = {bins}: at least 1 is needed")
+        raise UserError(f"bins = {bins}: at least 1 is needed")
     found: list[tuple[int, int]] = []
     ordered = sorted(lengths)
     start = 0
@@ -131,7 +133,7 @@ def _bins(lengths: list[int], bins: int, least: int) -> list[tuple[int, int]]:
     return found
 
 
-def compare(
+def compare_systems(
     hypotheses: Mapping[str, Sequence[str]],
     references: References,
     *,
@@ -147,13 +149,13 @@ def compare(
     2^(1-m), for that share of all swaps reaches the difference by construction.
     """
     if test not in TESTS:
-        raise Mistake(f"no test {test!r}; choose one of {', '.join(TESTS)}")
+        raise UserError(f"no test {test!r}; choose one of {', '.join(TESTS)}")
     if len(hypotheses) < 2:
-        raise Mistake(f"{len(hypotheses)} system to compare: give at least 2")
+        raise UserError(f"{len(hypotheses)} system to compare: give at least 2")
     for system, outputs in hypotheses.items():
-        streams = streams_of(outputs, references, system)
+        streams = reference_streams(outputs, references, system)
     systems: list[tuple[str, Sequence[str]]] = [(name, list(outputs)) for name, outputs in hypotheses.items()]
-    samples = _affordable(samples, len(streams[0]))
+    samples = _affordable_samples(samples, len(streams[0]))
     chosen = {name: _metric(name) for name in metrics}
     confidence = samples if test == "randomization" else -1
     paired = PairedTest(systems, chosen, streams, TESTS[test], samples, n_ar_confidence=confidence)
@@ -185,11 +187,11 @@ def _metric(name: str) -> Any:
     if name not in METRICS:
         close = get_close_matches(name, METRICS, n=1)
         cure = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(METRICS)}"
-        raise Mistake(f"no metric {name!r}; {cure}")
+        raise UserError(f"no metric {name!r}; {cure}")
     return METRICS[name]()
 
 
-def streams_of(hypotheses: Sequence[str], references: References, name: str = "") -> list[list[str]]:
+def reference_streams(hypotheses: Sequence[str], references: References, name: str = "") -> list[list[str]]:
     """The references as sacreBLEU takes them, one list per translator, once their lengths are known to agree."""
     single = not references or isinstance(references[0], str)
     given: Any = [references] if single else references
@@ -198,17 +200,17 @@ def streams_of(hypotheses: Sequence[str], references: References, name: str = ""
     for number, stream in enumerate(streams, start=1):
         if len(stream) != len(hypotheses):
             which = "references" if single else f"references in list {number}"
-            raise Mistake(f"{len(hypotheses)} hypotheses{whose} but {len(stream)} {which}: give one line of each per sentence")
+            raise UserError(f"{len(hypotheses)} hypotheses{whose} but {len(stream)} {which}: give one line of each per sentence")
     if not hypotheses:
-        raise Mistake(f"no hypotheses{whose} to score: the set is empty")
+        raise UserError(f"no hypotheses{whose} to score: the set is empty")
     return streams
 
 
-def _affordable(samples: int, sentences: int) -> int:
+def _affordable_samples(samples: int, sentences: int) -> int:
     """Fewer resamples for a very large set, whose interval is narrow anyway; the signature's `bs` says how many were drawn."""
     if samples < 2:
-        raise Mistake(f"samples = {samples}: an interval needs at least 2 resamples (1000 is usual)")
-    fewer = min(samples, max(100, DRAWS // sentences))
+        raise UserError(f"samples = {samples}: an interval needs at least 2 resamples (1000 is usual)")
+    fewer = min(samples, max(100, MAX_DRAWS // sentences))
     if fewer < samples:
         warnings.warn(f"{sentences} sentences: {fewer} resamples instead of {samples}, to save memory", stacklevel=3)
     return fewer

@@ -13,23 +13,23 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.server.app import create_app
 from regard.server.limits import log, log_to_stderr
-from regard.server.settings import Settings
+from regard.server.settings import ServerSettings
 
-LARGEST_HEAD = 16_384
-IDLE = 5
+MAX_HEAD_BYTES = 16_384
+KEEP_ALIVE_SECONDS = 5
 """Seconds that a connection is kept between two requests."""
-SWITCH = 0.0005
+SWITCH_INTERVAL = 0.0005
 """Seconds after which a model's thread, where it holds Python, lets the connections have it."""
-LAST_WORDS = 2
+CLOSE_SECONDS = 2
 """Seconds for clients to hear that what they asked for was given up."""
-WAITING = 2048
+BACKLOG = 2048
 """Connections that the system holds until they are taken."""
 
 
-def protocol(settings: Settings) -> type[H11Protocol]:
+def limited_protocol(settings: ServerSettings) -> type[H11Protocol]:
     headless: dict[H11Protocol, None] = {}
     """Connections without a whole head, the oldest first."""
 
@@ -72,7 +72,7 @@ def protocol(settings: Settings) -> type[H11Protocol]:
     return Limited
 
 
-def listen(settings: Settings) -> socket.socket:
+def bind_socket(settings: ServerSettings) -> socket.socket:
     """The address taken, before anything is loaded."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     taken = socket.socket(family, socket.SOCK_STREAM)
@@ -82,16 +82,18 @@ def listen(settings: Settings) -> socket.socket:
     except (OSError, UnicodeError) as error:
         taken.close()
         reason = getattr(error, "strerror", None) or "no such address"
-        raise Mistake(f"--host {settings.host} --port {settings.port}: cannot listen there ({reason}); choose another") from None
+        raise UserError(
+            f"--host {settings.host} --port {settings.port}: cannot listen there ({reason}); choose another"
+        ) from None
     return taken
 
 
-def address(taken: socket.socket) -> str:
+def socket_url(taken: socket.socket) -> str:
     host, port = taken.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-class Server(uvicorn.Server):
+class GracefulServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """What is being written may end for a while; then it is told that it will not."""
         giving_up = asyncio.create_task(self.give_up())
@@ -101,38 +103,38 @@ class Server(uvicorn.Server):
     async def give_up(self) -> None:
         state = self.config.app.state  # type: ignore[union-attr]
         await asyncio.sleep(state.settings.grace)
-        for worker in state.shelf.workers:
+        for worker in state.models.workers:
             worker.stop()
 
 
-def server_of(runs: dict[str, Any], settings: Settings) -> Server:
-    return Server(
+def create_server(runs: dict[str, Any], settings: ServerSettings) -> GracefulServer:
+    return GracefulServer(
         uvicorn.Config(
             create_app(runs, settings),
-            http=protocol(settings),
+            http=limited_protocol(settings),
             ws="none",
             lifespan="on",
             loop="asyncio",
             log_config=None,
             access_log=False,
-            h11_max_incomplete_event_size=LARGEST_HEAD,
-            timeout_keep_alive=IDLE,
+            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             server_header=False,
-            backlog=WAITING,
-            timeout_graceful_shutdown=math.ceil(settings.grace) + LAST_WORDS,
+            backlog=BACKLOG,
+            timeout_graceful_shutdown=math.ceil(settings.grace) + CLOSE_SECONDS,
             proxy_headers=False,
         )
     )
 
 
-def serve(runs: dict[str, Any], settings: Settings, taken: socket.socket) -> None:
+def serve(runs: dict[str, Any], settings: ServerSettings, taken: socket.socket) -> None:
     """Until a signal comes: then what is being written may end, for a while, and the rest is given up."""
     log_to_stderr()
-    server = server_of(runs, settings)
-    sys.setswitchinterval(SWITCH)
+    server = create_server(runs, settings)
+    sys.setswitchinterval(SWITCH_INTERVAL)
     for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises them again when it has stopped; by then all is done
         signal.signal(number, lambda *_: None)
-    log.info("serving", extra={"address": address(taken), "models": ", ".join(runs)})
+    log.info("serving", extra={"address": socket_url(taken), "models": ", ".join(runs)})
     server.run(sockets=[taken])
     log.info("stopped")
     sys.stderr.flush()

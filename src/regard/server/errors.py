@@ -6,9 +6,9 @@ from typing import Any
 from fastapi import HTTPException
 from fastapi.responses import JSONResponse
 
-from regard.server.responses import Problem, Wrong
+from regard.server.response_types import ErrorDetail, ErrorResponse
 
-KINDS = {
+ERROR_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
@@ -29,7 +29,7 @@ PATH = re.compile(r"(?:[A-Za-z]:)?(?:/[\w.@+~-]+){2,}/?")
 OPTION = re.compile(r"--([a-z][a-z-]*)")
 
 
-class Refused(HTTPException):
+class ApiError(HTTPException):
     """An answer that is no success. The framework passes on what it knows as such, even from within reading a body."""
 
     def __init__(
@@ -39,16 +39,18 @@ class Refused(HTTPException):
         super().__init__(status, message, more if retry is None else {**more, "Retry-After": str(max(1, round(retry)))})
         self.status, self.message, self.code, self.param = status, message, code, param
 
-    def wrong(self) -> Wrong:
-        return Wrong(
-            error=Problem(message=self.message, type=KINDS.get(self.status, "server_error"), param=self.param, code=self.code)
+    def wrong(self) -> ErrorResponse:
+        return ErrorResponse(
+            error=ErrorDetail(
+                message=self.message, type=ERROR_TYPES.get(self.status, "server_error"), param=self.param, code=self.code
+            )
         )
 
     def response(self) -> JSONResponse:
         return JSONResponse(self.wrong().model_dump(), status_code=self.status, headers=self.headers)
 
 
-def said_plainly(message: str, folder: Any, name: str) -> str:
+def redact_message(message: str, folder: Any, name: str) -> str:
     """A mistake as it may be told to anyone: the run by its name, settings without dashes, no path, one line."""
     text = message.replace(str(folder), name)
     text = OPTION.sub(lambda option: option[1].replace("-", "_"), PATH.sub("a file", text))

@@ -7,45 +7,45 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.run.load import load
-from regard.server.errors import Refused
+from regard.server.errors import ApiError
 from regard.server.metrics import Metrics
-from regard.server.responses import Model
-from regard.server.settings import Settings
+from regard.server.response_types import ModelInfo
+from regard.server.settings import ServerSettings
 from regard.server.worker import Worker
-from regard.show.recording import kinds_of
+from regard.show.recording import attention_kinds
 from regard.tasks.base import Run
 from regard.tasks.chat import chat_template
-from regard.tasks.contrastive import ContrastRun
-from regard.tasks.image_codes import CodesRun
-from regard.tasks.images import PictureRun
-from regard.tasks.text_to_image import DrawRun
+from regard.tasks.contrastive import ContrastiveRun
+from regard.tasks.image_codes import ImageCodesRun
+from regard.tasks.images import ImageRun
+from regard.tasks.text_to_image import TextToImageRun
 
 VERBS = ("translate", "generate", "fill", "classify", "tag", "answer", "embed", "caption", "match", "draw")
 """Those that a run has a method for."""
-WRITES = {"translate", "generate", "caption"}
-EXPLAINED = ("translate", "language", "classify", "caption", "contrast")
-MOST_LABELS = 1000
-Side = Literal["text", "image"]
+DECODING_VERBS = {"translate", "generate", "caption"}
+EXPLAINABLE_TASKS = ("translate", "language", "classify", "caption", "contrastive")
+MAX_LABELS = 1000
+InputKind = Literal["text", "image"]
 
 
-class Served:
+class ServedModel:
     """A model, what it is, and the threads that it works in: where it writes for many at once, a twin of it does everything else,
     so that who looks at one text does not hold up the others, and is not shown their attention."""
 
-    def __init__(self, name: str, run: Any, settings: Settings, metrics: Metrics):
+    def __init__(self, name: str, run: Any, settings: ServerSettings, metrics: Metrics):
         self.name, self.run = name, run
-        self.reads: list[Side] = (
+        self.reads: list[InputKind] = (
             ["text", "image"]
-            if isinstance(run, ContrastRun)
+            if isinstance(run, ContrastiveRun)
             else ["image"]
-            if isinstance(run, PictureRun) and not isinstance(run, DrawRun)
+            if isinstance(run, ImageRun) and not isinstance(run, TextToImageRun)
             else ["text"]
         )
-        self.about = about(name, run, self.reads)
+        self.about = describe_model(name, run, self.reads)
         self.worker = Worker(name, run, settings, metrics)
-        self.looker = Worker(name, run, settings, metrics, "looks") if WRITES & set(self.about.verbs) else self.worker
+        self.looker = Worker(name, run, settings, metrics, "looks") if DECODING_VERBS & set(self.about.verbs) else self.worker
 
     @property
     def workers(self) -> list[Worker]:
@@ -61,37 +61,37 @@ class Served:
         return twin
 
 
-class Shelf:
+class ServedModels:
     """All models; there are no others."""
 
-    def __init__(self, runs: dict[str, Any], settings: Settings, metrics: Metrics):
+    def __init__(self, runs: dict[str, Any], settings: ServerSettings, metrics: Metrics):
         if not runs:
-            raise Mistake("no model to serve; give at least one run folder")
-        self.models = {name: Served(name, run, settings, metrics) for name, run in runs.items()}
+            raise UserError("no model to serve; give at least one run folder")
+        self.models = {name: ServedModel(name, run, settings, metrics) for name, run in runs.items()}
 
     @property
     def workers(self) -> list[Worker]:
         return [worker for served in self.models.values() for worker in served.workers]
 
-    def full(self, client: str) -> Refused | None:
+    def full(self, client: str) -> ApiError | None:
         """What is answered where no model has room, whatever is asked."""
         answers = [served.worker.full(client) for served in self.models.values()]
         return answers[0] if all(answers) else None
 
-    def find(self, name: str | None, verb: str) -> Served:
+    def find(self, name: str | None, verb: str) -> ServedModel:
         """The model of this name, or the first that has the verb."""
         if name is None:
             able = next((served for served in self.models.values() if verb in served.about.verbs), None)
             if able is None:
-                raise Refused(422, f"no model here can do this; there are: {', '.join(self.models)}", code="no_such_verb")
+                raise ApiError(422, f"no model here can do this; there are: {', '.join(self.models)}", code="no_such_verb")
             return able
         if name not in self.models:
-            raise Refused(
+            raise ApiError(
                 404, f"there is no such model; there are: {', '.join(self.models)}", code="model_not_found", param="model"
             )
         served = self.models[name]
         if verb not in served.about.verbs:
-            raise Refused(
+            raise ApiError(
                 422,
                 f"{name} {served.about.does} and cannot {verb}; it can: {', '.join(served.about.verbs)}",
                 code="no_such_verb",
@@ -100,18 +100,18 @@ class Shelf:
         return served
 
 
-def about(name: str, run: Any, reads: list[Side]) -> Model:
-    attends = bool(run.attends) and not isinstance(run, DrawRun | CodesRun)
-    return Model(
+def describe_model(name: str, run: Any, reads: list[InputKind]) -> ModelInfo:
+    attends = bool(run.attends) and not isinstance(run, TextToImageRun | ImageCodesRun)
+    return ModelInfo(
         id=name,
         created=int(time.time()),
         task=run.recipe.task,
         does=run.does,
-        verbs=verbs_of(run, attends),
+        verbs=supported_verbs(run, attends),
         reads=reads,
         attends=attends,
-        kinds=kinds_of(run) if attends else [],
-        labels=list(getattr(run, "labels", []))[:MOST_LABELS],
+        kinds=attention_kinds(run) if attends else [],
+        labels=list(getattr(run, "labels", []))[:MAX_LABELS],
         tasks=list(getattr(run.recipe.data, "tasks", None) or []),
         max_length=run.longest,
         parameters=sum(weights.numel() for weights in run.model.parameters()),
@@ -120,15 +120,15 @@ def about(name: str, run: Any, reads: list[Side]) -> Model:
     )
 
 
-def verbs_of(run: Run, attends: bool) -> list[str]:
+def supported_verbs(run: Run, attends: bool) -> list[str]:
     found = [verb for verb in VERBS if hasattr(run, verb)]
     if "generate" in found and not hasattr(run.model, "step"):
         found.remove("generate")  # reads in both directions
-    if isinstance(run, DrawRun | CodesRun):
+    if isinstance(run, TextToImageRun | ImageCodesRun):
         found.remove("embed")
     if attends:
         found.append("attention")
-    if run.recipe.task in EXPLAINED:
+    if run.recipe.task in EXPLAINABLE_TASKS:
         found.append("explain")
     if "generate" in found:
         found.append("completions")
@@ -136,12 +136,12 @@ def verbs_of(run: Run, attends: bool) -> list[str]:
         found.append("chat/completions")
     return (
         [*found, "embeddings"]
-        if "embed" in found and not (isinstance(run, PictureRun) and not isinstance(run, ContrastRun))
+        if "embed" in found and not (isinstance(run, ImageRun) and not isinstance(run, ContrastiveRun))
         else found
     )
 
 
-def open_runs(given: Sequence[str], device: str) -> dict[str, Any]:
+def load_runs(given: Sequence[str], device: str) -> dict[str, Any]:
     """NAME=RUN, or RUN alone, which is called as its folder is."""
     runs: dict[str, Any] = {}
     for one in given:
@@ -149,8 +149,8 @@ def open_runs(given: Sequence[str], device: str) -> dict[str, Any]:
         if not equals or Path(one).exists():
             name, path = Path(one).resolve().name if Path(one).exists() else one, one
         if not name or len(name) > 200 or not name.isprintable():
-            raise Mistake(f"{one!r}: give a run folder, or NAME=RUN to call it otherwise")
+            raise UserError(f"{one!r}: give a run folder, or NAME=RUN to call it otherwise")
         if name in runs:
-            raise Mistake(f"two models are called {name!r}; call one of them otherwise: NAME={path}")
+            raise UserError(f"two models are called {name!r}; call one of them otherwise: NAME={path}")
         runs[name] = load(path, device=device)
     return runs

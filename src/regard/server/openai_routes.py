@@ -12,28 +12,28 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from regard.server import openai_types as types
-from regard.server import render, requests
-from regard.server.errors import Refused
-from regard.server.verbs import STREAM, Asking, listed, sent
-from regard.server.worker import Tell
-from regard.tasks.chat import conversation
-from regard.tasks.streaming import Manner, Piece, Task, writing
+from regard.server import render, request_types
+from regard.server.errors import ApiError
+from regard.server.verbs import STREAM_RESPONSES, ModelRequest, as_list, json_response
+from regard.server.worker import OnToken
+from regard.tasks.chat import encode_conversation
+from regard.tasks.streaming import DecodingTask, SamplingParams, StreamedToken, generate_task
 
 router = APIRouter(prefix="/v1")
-LONGEST_REPLY = 256
+DEFAULT_CHAT_TOKENS = 256
 """Tokens of a reply where a client does not say."""
 
 
-class Wanted:
+class CompletionParams:
     """How the texts of a request are to be written, and what is told of them."""
 
-    def __init__(self, asked: types.Sampled, max_tokens: int, kind: str):
+    def __init__(self, asked: types.OpenAISamplingRequest, max_tokens: int, kind: str):
         drawn = asked.temperature is None or asked.temperature > 0
         if not drawn and (asked.n or 1) > 1:
-            raise Refused(422, "n: with temperature 0 all texts would be the same", code="invalid", param="n")
+            raise ApiError(422, "n: with temperature 0 all texts would be the same", code="invalid", param="n")
         seed = asked.seed if asked.seed is not None else secrets.randbelow(2**53) if drawn else 0
-        stops = [] if asked.stop is None else listed(asked.stop)
-        self.manner = Manner(
+        stops = [] if asked.stop is None else as_list(asked.stop)
+        self.manner = SamplingParams(
             max_tokens,
             max(asked.temperature or 1.0, 1e-6) if drawn else None,
             top_p=(asked.top_p or 1.0) if drawn else 1.0,
@@ -44,11 +44,11 @@ class Wanted:
         self.id, self.created, self.asked = f"{kind}-{secrets.token_hex(12)}", int(time.time()), asked
         self.usage = bool(asked.stream_options and asked.stream_options.include_usage)
 
-    def tasks(self, run: Any, prompts: Sequence[Any]) -> list[Callable[[Tell], Task]]:
+    def tasks(self, run: Any, prompts: Sequence[Any]) -> list[Callable[[OnToken], DecodingTask]]:
         """One for each text; prompts are texts, or functions that give ids."""
 
-        def begin(place: int, prompt: Any, sample: int) -> Callable[[Tell], Task]:
-            return lambda tell: writing(
+        def begin(place: int, prompt: Any, sample: int) -> Callable[[OnToken], DecodingTask]:
+            return lambda tell: generate_task(
                 run, prompt() if callable(prompt) else prompt, self.manner, place=place, sample=sample, tell=tell
             )
 
@@ -60,49 +60,51 @@ class Wanted:
         return types.Usage(prompt_tokens=read, completion_tokens=wrote, total_tokens=read + wrote)
 
 
-def reason(found: Any) -> str:
+def finish_reason(found: Any) -> str:
     return "length" if found.cut else "stop"
 
 
-def logs(probabilities: Sequence[float]) -> list[float]:
+def log_probabilities(probabilities: Sequence[float]) -> list[float]:
     return [round(math.log(max(p, 1e-38)), 6) for p in probabilities]
 
 
-@router.post("/completions", response_model=types.Completed, responses=STREAM)
-async def completions(asked: types.Completion, request: Request) -> Response:
-    asking = Asking.of(request, asked.model, "completions")
-    prompts = listed(asked.prompt)
-    if len(prompts) * (asked.n or 1) > requests.MOST_TEXTS:
-        raise Refused(422, f"n: more than {requests.MOST_TEXTS} texts in all", code="invalid", param="n")
-    wanted = Wanted(asked, asked.max_tokens or 16, "cmpl")
+@router.post("/completions", response_model=types.CompletionResponse, responses=STREAM_RESPONSES)
+async def completions(asked: types.CompletionRequest, request: Request) -> Response:
+    asking = ModelRequest.of(request, asked.model, "completions")
+    prompts = as_list(asked.prompt)
+    if len(prompts) * (asked.n or 1) > request_types.MAX_TEXTS:
+        raise ApiError(422, f"n: more than {request_types.MAX_TEXTS} texts in all", code="invalid", param="n")
+    wanted = CompletionParams(asked, asked.max_tokens or 16, "cmpl")
     tasks = wanted.tasks(asking.served.run, prompts)
 
-    def chunk(choices: list[types.CompletionChoice], usage: types.Usage | None = None) -> types.Completed:
-        return types.Completed(id=wanted.id, created=wanted.created, model=asking.served.name, choices=choices, usage=usage)
+    def chunk(choices: list[types.CompletionChoice], usage: types.Usage | None = None) -> types.CompletionResponse:
+        return types.CompletionResponse(
+            id=wanted.id, created=wanted.created, model=asking.served.name, choices=choices, usage=usage
+        )
 
     def logprobs(words: Sequence[str], probabilities: Sequence[float], pieces: Sequence[str]) -> types.CompletionLogprobs | None:
         if asked.logprobs is None:
             return None
         offsets = np.cumsum([0, *map(len, pieces)])[:-1].tolist()
-        return types.CompletionLogprobs(tokens=list(words), token_logprobs=logs(probabilities), text_offset=offsets)
+        return types.CompletionLogprobs(tokens=list(words), token_logprobs=log_probabilities(probabilities), text_offset=offsets)
 
-    def piece(index: int, told: Piece) -> types.Completed:
+    def piece(index: int, told: StreamedToken) -> types.CompletionResponse:
         said = logprobs([told.word], [told.probability], [told.text]) if told.word else None
         return chunk([types.CompletionChoice(index=index, text=told.text, finish_reason=None, logprobs=said)])
 
-    def ended(index: int, found: Any) -> types.Completed:
-        return chunk([types.CompletionChoice(index=index, text="", finish_reason=reason(found))])
+    def ended(index: int, found: Any) -> types.CompletionResponse:
+        return chunk([types.CompletionChoice(index=index, text="", finish_reason=finish_reason(found))])
 
     if asked.stream:
         return await asking.events(tasks, piece, lambda found: chunk([], wanted.counted(found)) if wanted.usage else None, ended)
     found = await asking.written(tasks)
-    return sent(
+    return json_response(
         chunk(
             [
                 types.CompletionChoice(
                     index=index,
                     text=(one.text.text if asked.echo else one.text.written),
-                    finish_reason=reason(one),
+                    finish_reason=finish_reason(one),
                     logprobs=logprobs(one.words, one.probabilities, one.words),
                 )
                 for index, one in enumerate(found)
@@ -112,10 +114,10 @@ async def completions(asked: types.Completion, request: Request) -> Response:
     )
 
 
-@router.post("/chat/completions", response_model=types.Chatted, responses=STREAM)
-async def chat(asked: types.Chat, request: Request) -> Response:
+@router.post("/chat/completions", response_model=types.ChatCompletionResponse, responses=STREAM_RESPONSES)
+async def chat(asked: types.ChatCompletionRequest, request: Request) -> Response:
     """A reply to a conversation, by a model whose folder has a chat template."""
-    asking = Asking.of(request, asked.model, "chat/completions")
+    asking = ModelRequest.of(request, asked.model, "chat/completions")
     run = asking.served.run
     said = [
         {
@@ -124,8 +126,8 @@ async def chat(asked: types.Chat, request: Request) -> Response:
         }
         for message in asked.messages
     ]
-    wanted = Wanted(asked, asked.max_completion_tokens or asked.max_tokens or LONGEST_REPLY, "chatcmpl")
-    tasks = wanted.tasks(run, [lambda: conversation(run, said)])
+    wanted = CompletionParams(asked, asked.max_completion_tokens or asked.max_tokens or DEFAULT_CHAT_TOKENS, "chatcmpl")
+    tasks = wanted.tasks(run, [lambda: encode_conversation(run, said)])
 
     def chunk(choices: list[dict[str, Any]], usage: types.Usage | None = None) -> dict[str, Any]:
         return {
@@ -142,7 +144,7 @@ async def chat(asked: types.Chat, request: Request) -> Response:
             types.ChatLogprobs(
                 content=[
                     types.TokenLogprob(token=word, logprob=value, bytes=list(word.encode()))
-                    for word, value in zip(words, logs(probabilities))
+                    for word, value in zip(words, log_probabilities(probabilities))
                 ]
             )
             if asked.logprobs
@@ -151,7 +153,7 @@ async def chat(asked: types.Chat, request: Request) -> Response:
 
     begun: set[int] = set()
 
-    def piece(index: int, told: Piece) -> dict[str, Any]:
+    def piece(index: int, told: StreamedToken) -> dict[str, Any]:
         role = {} if index in begun else {"role": "assistant"}
         begun.add(index)
         known = logprobs([told.word], [told.probability]) if told.word else None
@@ -167,14 +169,14 @@ async def chat(asked: types.Chat, request: Request) -> Response:
         )
 
     def ended(index: int, found: Any) -> dict[str, Any]:
-        return chunk([{"index": index, "delta": {}, "finish_reason": reason(found), "logprobs": None}])
+        return chunk([{"index": index, "delta": {}, "finish_reason": finish_reason(found), "logprobs": None}])
 
     if asked.stream:
         return await asking.events(tasks, piece, lambda found: chunk([], wanted.counted(found)) if wanted.usage else None, ended)
     found = await asking.written(tasks)
     usage = wanted.counted(found)
-    return sent(
-        types.Chatted(
+    return json_response(
+        types.ChatCompletionResponse(
             id=wanted.id,
             created=wanted.created,
             model=asking.served.name,
@@ -182,8 +184,8 @@ async def chat(asked: types.Chat, request: Request) -> Response:
             choices=[
                 types.ChatChoice(
                     index=index,
-                    message=types.Reply(content=one.text.written),
-                    finish_reason=reason(one),
+                    message=types.AssistantMessage(content=one.text.written),
+                    finish_reason=finish_reason(one),
                     logprobs=logprobs(one.words, one.probabilities),
                 )
                 for index, one in enumerate(found)
@@ -192,18 +194,20 @@ async def chat(asked: types.Chat, request: Request) -> Response:
     )
 
 
-@router.post("/embeddings", response_model=types.EmbeddingList)
-async def embeddings(asked: types.Embeddings, request: Request) -> Response:
-    asking = Asking.of(request, asked.model, "embeddings")
+@router.post("/embeddings", response_model=types.EmbeddingsResponse)
+async def embeddings(asked: types.EmbeddingsRequest, request: Request) -> Response:
+    asking = ModelRequest.of(request, asked.model, "embeddings")
     given = await asking.all_given(asked.input, None)
-    found, tokens = await asking.of_model(lambda run: (render.embedded(run, given, -1, "mean"), render.count_tokens(run, given)))
+    found, tokens = await asking.of_model(
+        lambda run: (render.embed_inputs(run, given, -1, "mean"), render.count_tokens(run, given))
+    )
     coded = asked.encoding_format == "base64"
-    return sent(
-        types.EmbeddingList(
+    return json_response(
+        types.EmbeddingsResponse(
             model=asking.served.name,
             usage=types.Usage(prompt_tokens=tokens, total_tokens=tokens),
             data=[
-                types.EmbeddingItem(
+                types.EmbeddingObject(
                     index=index,
                     embedding=base64.b64encode(np.array(one.vectors[0], "<f4").tobytes()).decode() if coded else one.vectors[0],
                 )

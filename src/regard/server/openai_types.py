@@ -5,13 +5,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from regard.server.requests import MOST_TEXTS, MOST_TOKENS, Name, Number, Seed, Text, Texts, TopP, Word, without_surrogates
+from regard.server.request_types import MAX_TEXTS, MAX_TOKENS, Name, Number, Seed, Text, Texts, TopP, Word, reject_surrogates
 
 Stop = Word | Annotated[list[Word], Field(max_length=8)]
 Zero = Annotated[float, Field(ge=0, le=0)]
 
 
-class Sent(BaseModel):
+class OpenAIRequest(BaseModel):
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False, strict=True, frozen=True)
     model: Name
     user: Name | None = None
@@ -22,7 +22,7 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class Sampled(Sent):
+class OpenAISamplingRequest(OpenAIRequest):
     temperature: Annotated[float, Field(ge=0, le=100)] | None = 1.0
     """0 takes the likeliest token each time."""
     top_p: TopP | None = 1.0
@@ -35,67 +35,67 @@ class Sampled(Sent):
     frequency_penalty: Zero | None = 0.0
 
 
-class Completion(Sampled):
+class CompletionRequest(OpenAISamplingRequest):
     prompt: Texts
-    max_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = 16
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = 16
     echo: bool | None = False
     logprobs: Annotated[int, Field(ge=0, le=0, description="0: of the tokens that were chosen.")] | None = None
     best_of: Annotated[int, Field(ge=1, le=1)] | None = None
     suffix: Annotated[str, Field(max_length=0)] | None = None
 
 
-class Part(BaseModel):
+class ContentPart(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
     type: Literal["text"]
     text: Text
 
 
-class Message(BaseModel):
+class ChatMessage(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
     role: Literal["system", "developer", "user", "assistant"]
-    content: Text | Annotated[list[Part], Field(max_length=MOST_TEXTS)]
+    content: Text | Annotated[list[ContentPart], Field(max_length=MAX_TEXTS)]
 
 
-class Chat(Sampled):
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_TEXTS)]
-    max_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
+class ChatCompletionRequest(OpenAISamplingRequest):
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_TEXTS)]
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
     logprobs: bool | None = False
 
 
-class Embeddings(Sent):
+class EmbeddingsRequest(OpenAIRequest):
     input: (
-        Annotated[str, Field(min_length=1, max_length=20_000), AfterValidator(without_surrogates)]
-        | Annotated[list[Text], Field(min_length=1, max_length=MOST_TEXTS)]
+        Annotated[str, Field(min_length=1, max_length=20_000), AfterValidator(reject_surrogates)]
+        | Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
     )
     encoding_format: Literal["float", "base64"] = "float"
 
 
-class Answered(BaseModel):
+class OpenAIResponse(BaseModel):
     model_config = ConfigDict(frozen=True, allow_inf_nan=False)
 
 
-class Usage(Answered):
+class Usage(OpenAIResponse):
     prompt_tokens: int
     completion_tokens: int = 0
     total_tokens: int
 
 
-class CompletionLogprobs(Answered):
+class CompletionLogprobs(OpenAIResponse):
     tokens: list[str]
     token_logprobs: list[float]
     top_logprobs: None = None
     text_offset: list[int]
 
 
-class CompletionChoice(Answered):
+class CompletionChoice(OpenAIResponse):
     index: int
     text: str
     finish_reason: Literal["stop", "length"] | None
     logprobs: CompletionLogprobs | None = None
 
 
-class Completed(Answered):
+class CompletionResponse(OpenAIResponse):
     id: str
     object: Literal["text_completion"] = "text_completion"
     created: int
@@ -104,30 +104,30 @@ class Completed(Answered):
     usage: Usage | None = None
 
 
-class Reply(Answered):
+class AssistantMessage(OpenAIResponse):
     role: Literal["assistant"] = "assistant"
     content: str
 
 
-class TokenLogprob(Answered):
+class TokenLogprob(OpenAIResponse):
     token: str
     logprob: float
     bytes: list[int] | None = None
     top_logprobs: list[Any] = []
 
 
-class ChatLogprobs(Answered):
+class ChatLogprobs(OpenAIResponse):
     content: list[TokenLogprob]
 
 
-class ChatChoice(Answered):
+class ChatChoice(OpenAIResponse):
     index: int
-    message: Reply
+    message: AssistantMessage
     finish_reason: Literal["stop", "length"] | None
     logprobs: ChatLogprobs | None = None
 
 
-class Chatted(Answered):
+class ChatCompletionResponse(OpenAIResponse):
     id: str
     object: Literal["chat.completion"] = "chat.completion"
     created: int
@@ -136,14 +136,14 @@ class Chatted(Answered):
     usage: Usage
 
 
-class EmbeddingItem(Answered):
+class EmbeddingObject(OpenAIResponse):
     object: Literal["embedding"] = "embedding"
     index: int
     embedding: list[float] | str
 
 
-class EmbeddingList(Answered):
+class EmbeddingsResponse(OpenAIResponse):
     object: Literal["list"] = "list"
     model: str
-    data: list[EmbeddingItem]
+    data: list[EmbeddingObject]
     usage: Usage

@@ -4,20 +4,20 @@ import ipaddress
 import math
 from dataclasses import dataclass
 
-from regard.errors import Mistake
+from regard.errors import UserError
 
-LEAST_TOKEN = 16
+MIN_TOKEN_LENGTH = 16
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 8000
     token: str | None = None
     """What clients must send as `Authorization: Bearer TOKEN`; needed wherever others can reach the server."""
-    hosts: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
     """Names it answers to besides its address and localhost."""
-    at_once: int = 64
+    max_batch_size: int = 64
     """Texts that a model writes at the same time."""
     queue: int = 256
     """Texts that wait for a model; more are refused at once."""
@@ -41,25 +41,25 @@ class Settings:
 
     def __post_init__(self) -> None:
         if not self.loopback and self.token is None:
-            raise Mistake(
+            raise UserError(
                 f"--host {self.host} can be reached from elsewhere: set a token, which clients must send "
                 "(REGARD_TOKEN=…), or leave --host out"
             )
         if self.token is not None and (
-            len(self.token) < LEAST_TOKEN or not self.token.isascii() or not self.token.isprintable() or " " in self.token
+            len(self.token) < MIN_TOKEN_LENGTH or not self.token.isascii() or not self.token.isprintable() or " " in self.token
         ):
-            raise Mistake(
-                f"the token should be at least {LEAST_TOKEN} printable ASCII characters without a space; one is made "
+            raise UserError(
+                f"the token should be at least {MIN_TOKEN_LENGTH} printable ASCII characters without a space; one is made "
                 "by: python -c 'import secrets; print(secrets.token_urlsafe())'"
             )
-        for name in ("at_once", "queue", "connections", "deadline"):
+        for name in ("max_batch_size", "queue", "connections", "deadline"):
             if not 0 < getattr(self, name) < math.inf:
-                raise Mistake(f"--{name.replace('_', '-')} {getattr(self, name)}: should be more than 0")
+                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: should be more than 0")
         if not 0 <= self.port < 65536:
-            raise Mistake(f"--port {self.port}: should be from 0 (any that is free) to 65535")
-        for name in self.hosts:
+            raise UserError(f"--port {self.port}: should be from 0 (any that is free) to 65535")
+        for name in self.allowed_hosts:
             if not name or any(letter.isspace() or letter in "/@?#" for letter in name):
-                raise Mistake(f"--allow-host {name!r}: should be a name such as models.example.org, without a scheme or a path")
+                raise UserError(f"--allow-host {name!r}: should be a name such as models.example.org, without a scheme or a path")
 
     @property
     def loopback(self) -> bool:
@@ -72,10 +72,10 @@ class Settings:
             return False
 
     @property
-    def answers_to(self) -> frozenset[str]:
+    def host_names(self) -> frozenset[str]:
         """The names in Host headers that are meant for it."""
         return frozenset(
             name.lower().strip("[]")
-            for name in ("localhost", "127.0.0.1", "::1", self.host, *self.hosts)
+            for name in ("localhost", "127.0.0.1", "::1", self.host, *self.allowed_hosts)
             if name not in ("0.0.0.0", "::")
         )

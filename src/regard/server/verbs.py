@@ -1,22 +1,22 @@
 """The endpoints under /v1 that do what runs do: one for each verb.
 
-    GET  /v1/models                              -> responses.Models
-    POST /v1/translate    requests.Translate     -> responses.Translations   stream: true -> events, see below
-    POST /v1/generate     requests.Generate      -> responses.Generated      stream: true -> events
-    POST /v1/fill         requests.Fill          -> responses.Fills
-    POST /v1/classify     requests.Classify      -> responses.Classes
-    POST /v1/tag          requests.Tag           -> responses.Tags
-    POST /v1/answer       requests.Answer        -> responses.Answers
-    POST /v1/embed        requests.Embed         -> responses.Vectors
-    POST /v1/caption      requests.Caption       -> responses.Captions       stream: true -> events
-    POST /v1/match        requests.Match         -> responses.Matches
-    POST /v1/draw         requests.Draw          -> responses.Drawings
-    POST /v1/attention    requests.Attention     -> responses.Attention, or with form = attn, svg or png the file itself
-    POST /v1/explain      requests.Explain       -> responses.Explained
+    GET  /v1/models                              -> response_types.Models
+    POST /v1/translate    request_types.Translate     -> response_types.Translations   stream: true -> events, see below
+    POST /v1/generate     request_types.Generate      -> response_types.Generated      stream: true -> events
+    POST /v1/fill         request_types.Fill          -> response_types.Fills
+    POST /v1/classify     request_types.Classify      -> response_types.Classes
+    POST /v1/tag          request_types.Tag           -> response_types.Tags
+    POST /v1/answer       request_types.Answer        -> response_types.Answers
+    POST /v1/embed        request_types.Embed         -> response_types.Vectors
+    POST /v1/caption      request_types.Caption       -> response_types.Captions       stream: true -> events
+    POST /v1/match        request_types.Match         -> response_types.Matches
+    POST /v1/draw         request_types.Draw          -> response_types.Drawings
+    POST /v1/attention    request_types.Attention     -> response_types.Attention, or with form = attn, svg or png the file itself
+    POST /v1/explain      request_types.Explain       -> response_types.Explained
 
-Everything that is no success is responses.Wrong: {"error": {"message", "type", "param", "code"}}.
+Everything that is no success is response_types.Wrong: {"error": {"message", "type", "param", "code"}}.
 
-A stream is text/event-stream of lines `data: JSON`: one responses.Piece per token, in order; then responses.Event, whose `done`
+A stream is text/event-stream of lines `data: JSON`: one response_types.Piece per token; then response_types.Event, whose `done`
 is what the endpoint answers without stream (with `looks` in it where they were asked for); then `data: [DONE]`. What goes wrong
 after the first event is an event {"error": {...}}, and then [DONE].
 
@@ -33,18 +33,18 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from PIL import Image
 
-from regard.server import render, requests, responses
-from regard.server.errors import Refused
-from regard.server.limits import client_of
-from regard.server.models import Served
-from regard.server.tickets import Pieces, answered, streamed
-from regard.server.worker import Tell, Ticket
-from regard.tasks.images import picture_of
-from regard.tasks.streaming import Manner, Piece, Task, captioning, translating, writing
+from regard.server import render, request_types, response_types
+from regard.server.errors import ApiError
+from regard.server.jobs import Pieces, stream_events, wait_for_results
+from regard.server.limits import client_address
+from regard.server.models import ServedModel
+from regard.server.worker import Job, OnToken
+from regard.tasks.images import image_from_bytes
+from regard.tasks.streaming import DecodingTask, SamplingParams, StreamedToken, caption_task, generate_task, translate_task
 
 router = APIRouter(prefix="/v1")
-WRONG: dict[int | str, dict[str, Any]] = {
-    status: {"model": responses.Wrong, "description": about}
+ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {"model": response_types.ErrorResponse, "description": about}
     for status, about in (
         (400, "no JSON"),
         (401, "no token"),
@@ -60,32 +60,32 @@ WRONG: dict[int | str, dict[str, Any]] = {
         (503, "too many are waiting, it took too long, or the server is stopping"),
     )
 }
-EVENT = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
-STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"schema": EVENT}}}}
-FORMS = {"attn": "application/octet-stream", "svg": "image/svg+xml", "png": "image/png"}
-FILES: dict[int | str, dict[str, Any]] = {
-    200: {"content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in FORMS.values()}}
+EVENT_SCHEMA = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
+STREAM_RESPONSES: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"schema": EVENT_SCHEMA}}}}
+FILE_TYPES = {"attn": "application/octet-stream", "svg": "image/svg+xml", "png": "image/png"}
+FILE_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {"content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in FILE_TYPES.values()}}
 }
-SEARCH = {"beam", "length_penalty", "max_tokens", "number", "temperature", "top_k", "top_p", "seed"}
+SEARCH_OPTIONS = {"beam", "length_penalty", "max_tokens", "number", "temperature", "top_k", "top_p", "seed"}
 DIGITS = 6
 
 
 @dataclass(frozen=True)
-class Asking:
+class ModelRequest:
     """A request on its way to a model."""
 
     request: Request
-    served: Served
+    served: ServedModel
 
     @staticmethod
-    def of(request: Request, model: str | None, verb: str) -> "Asking":
-        served = request.app.state.shelf.find(model, verb)
+    def of(request: Request, model: str | None, verb: str) -> "ModelRequest":
+        served = request.app.state.models.find(model, verb)
         request.scope["model"] = served.name
-        return Asking(request, served)
+        return ModelRequest(request, served)
 
     @property
     def client(self) -> str:
-        return client_of(self.request.scope)
+        return client_address(self.request.scope)
 
     @property
     def seconds(self) -> float:
@@ -93,143 +93,149 @@ class Asking:
 
     async def of_model(self, work: Callable[[Any], Any]) -> Any:
         """What is made of the run, or its twin."""
-        ticket = Ticket(lambda tell: work(self.served.twin), client=self.client)
-        (found,) = await answered(self.request, self.served.looker, [ticket], self.seconds)
+        ticket = Job(lambda tell: work(self.served.twin), client=self.client)
+        (found,) = await wait_for_results(self.request, self.served.looker, [ticket], self.seconds)
         return found
 
-    async def written(self, begin: Sequence[Callable[[Tell], Task]]) -> list[Any]:
+    async def written(self, begin: Sequence[Callable[[OnToken], DecodingTask]]) -> list[Any]:
         """Texts that the model writes together with others'."""
-        tickets = [Ticket(one, client=self.client, decodes=True, index=index) for index, one in enumerate(begin)]
-        return await answered(self.request, self.served.worker, tickets, self.seconds)
+        tickets = [Job(one, client=self.client, decodes=True, index=index) for index, one in enumerate(begin)]
+        return await wait_for_results(self.request, self.served.worker, tickets, self.seconds)
 
     async def events(
         self,
-        begin: Sequence[Callable[[Tell], Task]],
-        event: Callable[[int, Piece], Any],
+        begin: Sequence[Callable[[OnToken], DecodingTask]],
+        event: Callable[[int, StreamedToken], Any],
         last: Callable[[list[Any]], Any],
         ended: Callable[[int, Any], Any] = lambda index, result: None,
     ) -> Response:
         """The same as a stream."""
         pieces: Pieces = Pieces()
-        tickets = [Ticket(one, client=self.client, decodes=True, index=index, pieces=pieces) for index, one in enumerate(begin)]
-        return await streamed(self.request, self.served.worker, tickets, pieces, self.seconds, event, last, ended)
+        tickets = [Job(one, client=self.client, decodes=True, index=index, pieces=pieces) for index, one in enumerate(begin)]
+        return await stream_events(self.request, self.served.worker, tickets, pieces, self.seconds, event, last, ended)
 
     async def picture(self, given: str) -> Image.Image:
         """In a thread, for it takes a while; and not read before its size is known to be reasonable."""
         data = given.partition(",")[2] if given.startswith("data:") else given
         try:
             return await asyncio.to_thread(
-                lambda: picture_of(base64.b64decode(data, validate=True), "the picture", self.request.app.state.settings.pixels)
+                lambda: image_from_bytes(
+                    base64.b64decode(data, validate=True), "the picture", self.request.app.state.settings.pixels
+                )
             )
         except ValueError:
-            raise Refused(422, "image: should be a picture in base64, or a data: URL", code="invalid", param="image") from None
+            raise ApiError(422, "image: should be a picture in base64, or a data: URL", code="invalid", param="image") from None
 
     async def given(self, text: str | None, image: str | None) -> Any:
         """A text or a picture, whichever the model reads."""
         side = "text" if image is None else "image"
         if side not in self.served.reads:
-            raise Refused(
+            raise ApiError(
                 422,
                 f"{self.served.name} reads {' and '.join(self.served.reads)}: give {self.served.reads[0]}",
                 code="invalid",
                 param=side,
             )
-        return render.as_text(self.served.run, text or "") if image is None else await self.picture(image)
+        return render.mark_as_text(self.served.run, text or "") if image is None else await self.picture(image)
 
     async def all_given(self, texts: str | list[str] | None, image: str | None) -> list[Any]:
-        return [await self.given(None, image)] if texts is None else [await self.given(text, None) for text in listed(texts)]
+        return [await self.given(None, image)] if texts is None else [await self.given(text, None) for text in as_list(texts)]
 
 
-def sent(answer: Any) -> Response:
+def json_response(answer: Any) -> Response:
     return Response(answer.model_dump_json(), media_type="application/json")
 
 
-def listed(text: str | list[str]) -> list[str]:
+def as_list(text: str | list[str]) -> list[str]:
     return [text] if isinstance(text, str) else text
 
 
-def piece_event(index: int, piece: Piece) -> responses.Piece:
-    return responses.Piece(index=index, piece=piece.text, token=piece.word, probability=round(piece.probability, DIGITS))
+def token_event(index: int, piece: StreamedToken) -> response_types.TokenEvent:
+    return response_types.TokenEvent(
+        index=index, piece=piece.text, token=piece.word, probability=round(piece.probability, DIGITS)
+    )
 
 
-def at_end(
+def stream_response(
     asked: Any,
-    begin: Sequence[Callable[[Tell], Task]],
-    asking: Asking,
+    begin: Sequence[Callable[[OnToken], DecodingTask]],
+    asking: ModelRequest,
     last: Callable[[list[Any]], Any],
     text_of: Callable[[Any], str],
 ) -> Any:
     """A stream of pieces; where a search keeps several hypotheses nothing is certain before its end, and a text is one piece."""
     heard: set[int] = set()
 
-    def event(index: int, piece: Piece) -> responses.Piece:
+    def event(index: int, piece: StreamedToken) -> response_types.TokenEvent:
         heard.add(index)
-        return piece_event(index, piece)
+        return token_event(index, piece)
 
-    def ended(index: int, result: Any) -> responses.Piece | None:
-        return None if index in heard else responses.Piece(index=index, piece=text_of(result), token="", probability=1.0)
+    def ended(index: int, result: Any) -> response_types.TokenEvent | None:
+        return (
+            None if index in heard else response_types.TokenEvent(index=index, piece=text_of(result), token="", probability=1.0)
+        )
 
-    async def done(results: list[Any]) -> responses.Event:
-        return responses.Event(done=(await last(results)).model_dump())
+    async def done(results: list[Any]) -> response_types.DoneEvent:
+        return response_types.DoneEvent(done=(await last(results)).model_dump())
 
     return asking.events(begin, event, done, ended)
 
 
-@router.get("/models", response_model=responses.Models)
-async def models(request: Request) -> responses.Models:
+@router.get("/models", response_model=response_types.ModelsResponse)
+async def models(request: Request) -> response_types.ModelsResponse:
     """All models, and what each can do."""
-    return responses.Models(data=[served.about for served in request.app.state.shelf.models.values()])
+    return response_types.ModelsResponse(data=[served.about for served in request.app.state.models.models.values()])
 
 
-@router.get("/models/{name}", response_model=responses.Model)
-async def model(name: str, request: Request) -> responses.Model:
-    found = request.app.state.shelf.models.get(name)
+@router.get("/models/{name}", response_model=response_types.ModelInfo)
+async def model(name: str, request: Request) -> response_types.ModelInfo:
+    found = request.app.state.models.models.get(name)
     if found is None:
-        raise Refused(404, "there is no such model", code="model_not_found", param="model")
+        raise ApiError(404, "there is no such model", code="model_not_found", param="model")
     return found.about
 
 
-@router.post("/translate", response_model=responses.Translations, responses=STREAM)
-async def translate(asked: requests.Translate, request: Request) -> Response:
+@router.post("/translate", response_model=response_types.TranslateResponse, responses=STREAM_RESPONSES)
+async def translate(asked: request_types.TranslateRequest, request: Request) -> Response:
     """Translate texts; a run of several tasks does with them what `task` says."""
-    asking = Asking.of(request, asked.model, "translate")
-    run, texts = asking.served.run, listed(asked.text)
-    texts = render.prefixed(run, texts, asked.task)
-    options = asked.model_dump(include=SEARCH)
-    places = render.places_of_spoken(texts)
+    asking = ModelRequest.of(request, asked.model, "translate")
+    run, texts = asking.served.run, as_list(asked.text)
+    texts = render.add_task_prefix(run, texts, asked.task)
+    options = asked.model_dump(include=SEARCH_OPTIONS)
+    places = render.indices_of_nonempty(texts)
 
-    def begin(index: int, text: str) -> Callable[[Tell], Task]:
-        return lambda tell: translating(run, text, place=places[index], tell=tell if asked.stream else None, **options)
+    def begin(index: int, text: str) -> Callable[[OnToken], DecodingTask]:
+        return lambda tell: translate_task(run, text, place=places[index], tell=tell if asked.stream else None, **options)
 
-    async def whole(found: list[Any]) -> responses.Translations:
+    async def whole(found: list[Any]) -> response_types.TranslateResponse:
         more = (
-            await asking.of_model(lambda run: render.seen_of_translations(run, texts, found, asked))
+            await asking.of_model(lambda run: render.translation_views(run, texts, found, asked))
             if asked.align or asked.tree
             else [{} for _ in texts]
         )
-        return responses.Translations(
-            model=asking.served.name, results=[render.translation(run, best, extra) for best, extra in zip(found, more)]
+        return response_types.TranslateResponse(
+            model=asking.served.name, results=[render.translation_result(run, best, extra) for best, extra in zip(found, more)]
         )
 
     begun = [begin(index, text) for index, text in enumerate(texts)]
     if asked.stream:
-        return await at_end(asked, begun, asking, whole, lambda found: found[0].text)
-    return sent(await whole(await asking.written(begun)))
+        return await stream_response(asked, begun, asking, whole, lambda found: found[0].text)
+    return json_response(await whole(await asking.written(begun)))
 
 
-@router.post("/generate", response_model=responses.Generated, responses=STREAM)
-async def generate(asked: requests.Generate, request: Request) -> Response:
+@router.post("/generate", response_model=response_types.GenerateResponse, responses=STREAM_RESPONSES)
+async def generate(asked: request_types.GenerateRequest, request: Request) -> Response:
     """Write on from prompts."""
-    asking = Asking.of(request, asked.model, "generate")
-    run, prompts = asking.served.run, listed(asked.prompt)
-    if len(prompts) * asked.number > requests.MOST_TEXTS:
-        raise Refused(
+    asking = ModelRequest.of(request, asked.model, "generate")
+    run, prompts = asking.served.run, as_list(asked.prompt)
+    if len(prompts) * asked.number > request_types.MAX_TEXTS:
+        raise ApiError(
             422,
-            f"number: {len(prompts)} prompts times {asked.number} are more than {requests.MOST_TEXTS} texts",
+            f"number: {len(prompts)} prompts times {asked.number} are more than {request_types.MAX_TEXTS} texts",
             code="invalid",
             param="number",
         )
-    manner = Manner(
+    manner = SamplingParams(
         asked.max_tokens,
         asked.temperature,
         asked.top_k,
@@ -241,126 +247,133 @@ async def generate(asked: requests.Generate, request: Request) -> Response:
     )
     rows = [(place, prompt, sample) for place, prompt in enumerate(prompts) for sample in range(asked.number)]
 
-    def begin(place: int, prompt: str, sample: int) -> Callable[[Tell], Task]:
-        return lambda tell: writing(run, prompt, manner, place=place, sample=sample, tell=tell if asked.stream else None)
+    def begin(place: int, prompt: str, sample: int) -> Callable[[OnToken], DecodingTask]:
+        return lambda tell: generate_task(run, prompt, manner, place=place, sample=sample, tell=tell if asked.stream else None)
 
-    async def whole(found: list[Any]) -> responses.Generated:
+    async def whole(found: list[Any]) -> response_types.GenerateResponse:
         looks = (
-            await asking.of_model(lambda run: render.looks_of_texts(run, [prompt for _, prompt, _ in rows], found, asked))
+            await asking.of_model(lambda run: render.generation_attentions(run, [prompt for _, prompt, _ in rows], found, asked))
             if asked.looks
             else [None] * len(found)
         )
-        return responses.Generated(
-            model=asking.served.name, results=[render.written(one, seen) for one, seen in zip(found, looks)]
+        return response_types.GenerateResponse(
+            model=asking.served.name, results=[render.generation_result(one, seen) for one, seen in zip(found, looks)]
         )
 
     begun = [begin(*row) for row in rows]
     if asked.stream:
 
-        async def done(found: list[Any]) -> responses.Event:
-            return responses.Event(done=(await whole(found)).model_dump())
+        async def done(found: list[Any]) -> response_types.DoneEvent:
+            return response_types.DoneEvent(done=(await whole(found)).model_dump())
 
-        return await asking.events(begun, piece_event, done)
-    return sent(await whole(await asking.written(begun)))
+        return await asking.events(begun, token_event, done)
+    return json_response(await whole(await asking.written(begun)))
 
 
-@router.post("/caption", response_model=responses.Captions, responses=STREAM)
-async def caption(asked: requests.Caption, request: Request) -> Response:
+@router.post("/caption", response_model=response_types.CaptionResponse, responses=STREAM_RESPONSES)
+async def caption(asked: request_types.CaptionRequest, request: Request) -> Response:
     """Say in words what a picture shows, and where each word looked."""
-    asking = Asking.of(request, asked.model, "caption")
+    asking = ModelRequest.of(request, asked.model, "caption")
     run, picture = asking.served.run, await asking.picture(asked.image)
-    options = asked.model_dump(include=SEARCH)
+    options = asked.model_dump(include=SEARCH_OPTIONS)
 
-    async def whole(found: list[Any]) -> responses.Captions:
-        looks = await asking.of_model(lambda run: render.looks_of_caption(run, picture, found[0][0])) if asked.looks else None
-        return responses.Captions(model=asking.served.name, results=[render.captioned(run, found[0], looks)])
+    async def whole(found: list[Any]) -> response_types.CaptionResponse:
+        looks = await asking.of_model(lambda run: render.caption_attention(run, picture, found[0][0])) if asked.looks else None
+        return response_types.CaptionResponse(model=asking.served.name, results=[render.caption_result(run, found[0], looks)])
 
-    begun = [lambda tell: captioning(run, picture, tell=tell if asked.stream else None, **options)]
+    begun = [lambda tell: caption_task(run, picture, tell=tell if asked.stream else None, **options)]
     if asked.stream:
-        return await at_end(asked, begun, asking, whole, lambda found: found[0].text)
-    return sent(await whole(await asking.written(begun)))
+        return await stream_response(asked, begun, asking, whole, lambda found: found[0].text)
+    return json_response(await whole(await asking.written(begun)))
 
 
-@router.post("/fill", response_model=responses.Fills)
-async def fill(asked: requests.Fill, request: Request) -> Response:
+@router.post("/fill", response_model=response_types.FillResponse)
+async def fill(asked: request_types.FillRequest, request: Request) -> Response:
     """Fill in masked words, written [MASK]."""
-    asking = Asking.of(request, asked.model, "fill")
-    found = await asking.of_model(lambda run: run.fill(listed(asked.text), number=asked.number))
-    return sent(
-        responses.Fills(
+    asking = ModelRequest.of(request, asked.model, "fill")
+    found = await asking.of_model(lambda run: run.fill(as_list(asked.text), number=asked.number))
+    return json_response(
+        response_types.FillResponse(
             model=asking.served.name,
             results=[
-                responses.Filled(text=one.text, candidates=[render.judgements(place) for place in one.candidates])
+                response_types.FillResult(
+                    text=one.text, candidates=[render.label_probabilities(place) for place in one.candidates]
+                )
                 for one in found
             ],
         )
     )
 
 
-@router.post("/classify", response_model=responses.Classes)
-async def classify(asked: requests.Classify, request: Request) -> Response:
+@router.post("/classify", response_model=response_types.ClassifyResponse)
+async def classify(asked: request_types.ClassifyRequest, request: Request) -> Response:
     """Every label of texts or of a picture, the most probable first; or a number."""
-    asking = Asking.of(request, asked.model, "classify")
+    asking = ModelRequest.of(request, asked.model, "classify")
     given = await asking.all_given(asked.text, asked.image)
-    found = await asking.of_model(lambda run: render.classified(run, given, asked.task))
-    return sent(
-        responses.Classes(
+    found = await asking.of_model(lambda run: render.classify_inputs(run, given, asked.task))
+    return json_response(
+        response_types.ClassifyResponse(
             model=asking.served.name,
             results=[
-                responses.Classified(labels=[], score=one)
+                response_types.ClassificationResult(labels=[], score=one)
                 if isinstance(one, float)
-                else responses.Classified(labels=render.judgements(one))
+                else response_types.ClassificationResult(labels=render.label_probabilities(one))
                 for one in found
             ],
         )
     )
 
 
-@router.post("/tag", response_model=responses.Tags)
-async def tag(asked: requests.Tag, request: Request) -> Response:
+@router.post("/tag", response_model=response_types.TagResponse)
+async def tag(asked: request_types.TagRequest, request: Request) -> Response:
     """A label of every word."""
-    asking = Asking.of(request, asked.model, "tag")
-    found = await asking.of_model(lambda run: run.tag(listed(asked.text)))
-    return sent(
-        responses.Tags(model=asking.served.name, results=[responses.Tagged(words=one.words, labels=one.labels) for one in found])
-    )
-
-
-@router.post("/answer", response_model=responses.Answers)
-async def answer(asked: requests.Answer, request: Request) -> Response:
-    """Answer a question with words of its context."""
-    asking = Asking.of(request, asked.model, "answer")
-    (found,) = await asking.of_model(lambda run: run.answers([asked.question], [asked.context], top=asked.top))
-    return sent(
-        responses.Answers(
-            model=asking.served.name,
-            results=[responses.Span(text=one.text, start=one.start, end=one.end, probability=one.probability) for one in found],
+    asking = ModelRequest.of(request, asked.model, "tag")
+    found = await asking.of_model(lambda run: run.tag(as_list(asked.text)))
+    return json_response(
+        response_types.TagResponse(
+            model=asking.served.name, results=[response_types.TaggingResult(words=one.words, labels=one.labels) for one in found]
         )
     )
 
 
-@router.post("/embed", response_model=responses.Vectors)
-async def embed(asked: requests.Embed, request: Request) -> Response:
+@router.post("/answer", response_model=response_types.AnswerResponse)
+async def answer(asked: request_types.AnswerRequest, request: Request) -> Response:
+    """Answer a question with words of its context."""
+    asking = ModelRequest.of(request, asked.model, "answer")
+    (found,) = await asking.of_model(lambda run: run.answers([asked.question], [asked.context], top=asked.top))
+    return json_response(
+        response_types.AnswerResponse(
+            model=asking.served.name,
+            results=[
+                response_types.AnswerSpanItem(text=one.text, start=one.start, end=one.end, probability=one.probability)
+                for one in found
+            ],
+        )
+    )
+
+
+@router.post("/embed", response_model=response_types.EmbedResponse)
+async def embed(asked: request_types.EmbedRequest, request: Request) -> Response:
     """The vectors of texts, of each word in them, or of a picture."""
-    asking = Asking.of(request, asked.model, "embed")
+    asking = ModelRequest.of(request, asked.model, "embed")
     given = await asking.all_given(asked.text, asked.image)
-    found = await asking.of_model(lambda run: render.embedded(run, given, asked.layer, asked.pool))
-    return sent(responses.Vectors(model=asking.served.name, results=found))
+    found = await asking.of_model(lambda run: render.embed_inputs(run, given, asked.layer, asked.pool))
+    return json_response(response_types.EmbedResponse(model=asking.served.name, results=found))
 
 
-@router.post("/match", response_model=responses.Matches)
-async def match(asked: requests.Match, request: Request) -> Response:
+@router.post("/match", response_model=response_types.MatchResponse)
+async def match(asked: request_types.MatchRequest, request: Request) -> Response:
     """Which of some labels fits a picture best."""
-    asking = Asking.of(request, asked.model, "match")
+    asking = ModelRequest.of(request, asked.model, "match")
     picture = await asking.picture(asked.image)
     (found,) = await asking.of_model(lambda run: run.match([picture], asked.labels, asked.templates))
-    return sent(responses.Matches(model=asking.served.name, results=render.judgements(found)))
+    return json_response(response_types.MatchResponse(model=asking.served.name, results=render.label_probabilities(found)))
 
 
-@router.post("/draw", response_model=responses.Drawings)
-async def draw(asked: requests.Draw, request: Request) -> Response:
+@router.post("/draw", response_model=response_types.DrawResponse)
+async def draw(asked: request_types.DrawRequest, request: Request) -> Response:
     """Draw pictures of a text."""
-    asking = Asking.of(request, asked.model, "draw")
+    asking = ModelRequest.of(request, asked.model, "draw")
     (found,) = await asking.of_model(
         lambda run: run.draw(
             [asked.text],
@@ -371,34 +384,37 @@ async def draw(asked: requests.Draw, request: Request) -> Response:
             seed=asked.seed,
         )
     )
-    return sent(
-        responses.Drawings(
-            model=asking.served.name, results=[responses.Drawn(picture=render.png(one.picture), score=one.score) for one in found]
+    return json_response(
+        response_types.DrawResponse(
+            model=asking.served.name,
+            results=[response_types.ImageResult(picture=render.png_base64(one.picture), score=one.score) for one in found],
         )
     )
 
 
-@router.post("/attention", response_model=responses.Attention, responses=FILES)
-async def attention(asked: requests.Attention, request: Request) -> Response:
+@router.post("/attention", response_model=response_types.AttentionResponse, responses=FILE_RESPONSES)
+async def attention(asked: request_types.AttentionRequest, request: Request) -> Response:
     """What the model looks at when it reads a text or a picture, and with a translator or captioner what it says of it."""
-    asking = Asking.of(request, asked.model, "attention")
+    asking = ModelRequest.of(request, asked.model, "attention")
     given = await asking.given(asked.text, asked.image)
     if asked.form == "json":
         return Response(
-            await asking.of_model(lambda run: render.attention(asking.served.name, run, given, asked)),
+            await asking.of_model(lambda run: render.attention_json(asking.served.name, run, given, asked)),
             media_type="application/json",
         )
     data = await asking.of_model(lambda run: render.attention_file(run, given, asked))
     return Response(
-        data, media_type=FORMS[asked.form], headers={"Content-Disposition": f'attachment; filename="attention.{asked.form}"'}
+        data, media_type=FILE_TYPES[asked.form], headers={"Content-Disposition": f'attachment; filename="attention.{asked.form}"'}
     )
 
 
-@router.post("/explain", response_model=responses.Explained)
-async def explain(asked: requests.Explain, request: Request) -> Response:
+@router.post("/explain", response_model=response_types.ExplainResponse)
+async def explain(asked: request_types.ExplainRequest, request: Request) -> Response:
     """What each token or patch has to do with an answer, by several methods, and how far each can be trusted."""
-    asking = Asking.of(request, asked.model, "explain")
+    asking = ModelRequest.of(request, asked.model, "explain")
     if asked.text is not None and "image" in asking.served.reads:
-        raise Refused(422, f"{asking.served.name}: what is explained here are pictures; give image", code="invalid", param="text")
+        raise ApiError(
+            422, f"{asking.served.name}: what is explained here are pictures; give image", code="invalid", param="text"
+        )
     given = await asking.given(asked.text, asked.image)
-    return sent(await asking.of_model(lambda run: render.explained(asking.served.name, run, given, asked)))
+    return json_response(await asking.of_model(lambda run: render.explain_response(asking.served.name, run, given, asked)))

@@ -9,11 +9,11 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from regard.errors import Mistake
-from regard.server.errors import Refused, said_plainly
+from regard.errors import UserError
+from regard.server.errors import ApiError, redact_message
 from regard.server.metrics import Metrics
-from regard.server.settings import Settings
-from regard.tasks.streaming import Piece, Task, together
+from regard.server.settings import ServerSettings
+from regard.tasks.streaming import DecodingTask, StreamedToken, open_continuous_batch
 
 FAILURES = (
     ArithmeticError,
@@ -28,45 +28,45 @@ FAILURES = (
     ValueError,
 )
 """Whatever may go wrong in a model: the request has failed, the server goes on."""
-GROUPS = 8
+MIN_JOIN_FRACTION = 8
 """Where more wait than there is room for, texts begin in groups of one part in so many of all: whatever is being written is moved
 once for each that joins it."""
-BROKEN = "the server failed at this; its log says why"
+FAILURE_MESSAGE = "the server failed at this; its log says why"
 log = logging.getLogger("regard.server")
-Tell = Callable[[Piece], None]
+OnToken = Callable[[StreamedToken], None]
 
 
-class Ticket:
+class Job:
     """One thing that is asked of a model. `begin` is called in the model's thread: it gives a Task, whose text is written with
     others', or is the whole work."""
 
     def __init__(
         self,
-        begin: Callable[[Tell], Any],
+        begin: Callable[[OnToken], Any],
         *,
         client: str,
         decodes: bool = False,
         index: int = 0,
-        pieces: "asyncio.Queue[tuple[int, Piece | None]] | None" = None,
+        pieces: "asyncio.Queue[tuple[int, StreamedToken | None]] | None" = None,
     ):
         """`pieces` is told what is written while it is, and None at the end; `index` says of which text of a request."""
         self.begin, self.client, self.decodes, self.index, self.pieces = begin, client, decodes, index, pieces
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
-        self.task: Task | None = None
+        self.task: DecodingTask | None = None
         self.unwanted = False
 
-    def tell(self, piece: Piece | None) -> None:
+    def tell(self, piece: StreamedToken | None) -> None:
         if self.pieces is not None:
             self.soon(self.pieces.put_nowait, (self.index, piece))
 
     def succeed(self, result: Any) -> None:
         self.soon(self.settle, result, None)
 
-    def fail(self, error: Refused) -> None:
+    def fail(self, error: ApiError) -> None:
         self.soon(self.settle, None, error)
 
-    def settle(self, result: Any, error: Refused | None) -> None:
+    def settle(self, result: Any, error: ApiError | None) -> None:
         if not self.future.done():
             if error is None:
                 self.future.set_result(result)
@@ -83,17 +83,17 @@ class Ticket:
 
 
 class Worker:
-    def __init__(self, name: str, run: Any, settings: Settings, metrics: Metrics, part: str = "writes"):
+    def __init__(self, name: str, run: Any, settings: ServerSettings, metrics: Metrics, part: str = "writes"):
         self.name, self.run, self.settings, self.metrics = name, run, settings, metrics
         self.ready = threading.Condition()
-        self.waiting: OrderedDict[str, deque[Ticket]] = OrderedDict()
+        self.waiting: OrderedDict[str, deque[Job]] = OrderedDict()
         self.number = 0
         """Tickets that wait."""
-        self.running: dict[Any, Ticket] = {}
+        self.running: dict[Any, Job] = {}
         self.stopping = False
         self.pace = 0.05
         """Seconds that a text takes from one end of the queue to the next, on the average."""
-        self.together = together(run) if hasattr(run.model, "step") else None
+        self.together = open_continuous_batch(run) if hasattr(run.model, "step") else None
         self.thread = threading.Thread(target=self.work, name=f"{name} {part}", daemon=True)
         metrics.watch("regard_waiting", lambda: self.number, model=name, part=part)
         metrics.watch("regard_running", lambda: len(self.running), model=name, part=part)
@@ -107,11 +107,11 @@ class Worker:
     def start(self) -> None:
         self.thread.start()
 
-    def submit(self, tickets: Sequence[Ticket]) -> None:
+    def submit(self, tickets: Sequence[Job]) -> None:
         """All of them, or none where there is no room: one client may fill half of the queue."""
         with self.ready:
             if self.stopping or not self.thread.is_alive():
-                raise Refused(503, "the server is stopping; try another time", code="stopping", retry=5)
+                raise ApiError(503, "the server is stopping; try another time", code="stopping", retry=5)
             more, client = len(tickets), tickets[0].client
             if (refused := self.full(client, more)) is not None:
                 raise refused
@@ -119,13 +119,13 @@ class Worker:
             self.number += more
             self.ready.notify()
 
-    def full(self, client: str, more: int = 1) -> Refused | None:
+    def full(self, client: str, more: int = 1) -> ApiError | None:
         """What is answered to a client whose texts have no room."""
         mine, wait = len(self.waiting.get(client, ())), self.number * self.pace
         if self.number + more > self.settings.queue:
-            refused = Refused(503, f"{self.number} texts are waiting already; try again later", code="queue_full", retry=wait)
+            refused = ApiError(503, f"{self.number} texts are waiting already; try again later", code="queue_full", retry=wait)
         elif mine + more > max(1, self.settings.queue // 2):
-            refused = Refused(
+            refused = ApiError(
                 429, f"{mine} of your texts are waiting already; send fewer at a time", code="too_many_waiting", retry=wait
             )
         else:
@@ -133,7 +133,7 @@ class Worker:
         self.metrics.count("regard_refused_total", more, model=self.name)
         return refused
 
-    def give_up(self, tickets: Sequence[Ticket]) -> None:
+    def give_up(self, tickets: Sequence[Job]) -> None:
         """What waits leaves the queue at once; what is being written stops before the next step."""
         with self.ready:
             for ticket in tickets:
@@ -154,7 +154,7 @@ class Worker:
             self.stopping = True
             for line in self.waiting.values():
                 for ticket in line:
-                    ticket.fail(Refused(503, "the server is stopping", code="stopping", retry=5))
+                    ticket.fail(ApiError(503, "the server is stopping", code="stopping", retry=5))
             self.waiting.clear()
             self.number = 0
             for ticket in self.running.values():
@@ -178,13 +178,13 @@ class Worker:
                 self.stopping = True
                 left = [*self.running.values(), *(ticket for line in self.waiting.values() for ticket in line)]
             for ticket in left:
-                ticket.fail(Refused(503, "the model has stopped", code="stopping"))
+                ticket.fail(ApiError(503, "the model has stopped", code="stopping"))
 
-    def take(self) -> list[Ticket]:
+    def take(self) -> list[Job]:
         """The next ones of each client in turn: as many texts as there is room for, and at most one thing else."""
-        taken: list[Ticket] = []
-        room = self.settings.at_once - len(self.running)
-        if self.number > room and room < self.settings.at_once // GROUPS:
+        taken: list[Job] = []
+        room = self.settings.max_batch_size - len(self.running)
+        if self.number > room and room < self.settings.max_batch_size // MIN_JOIN_FRACTION:
             room = 0  # some have to wait in any case: they come together a little later
         passed = 0
         while self.waiting and passed < len(self.waiting):
@@ -202,10 +202,10 @@ class Worker:
                 del self.waiting[client]
         return taken
 
-    def round(self, taken: Sequence[Ticket]) -> None:
+    def round(self, taken: Sequence[Job]) -> None:
         """Begin what was taken, and go a step on with everything."""
         began, before = time.monotonic(), len(self.running)
-        begun: list[Ticket] = []
+        begun: list[Job] = []
         for ticket in taken:
             if not ticket.unwanted and self.begin(ticket) and ticket.task is not None:
                 begun.append(ticket)
@@ -217,7 +217,7 @@ class Worker:
         if ended > 0:
             self.pace += 0.2 * ((time.monotonic() - began) / ended - self.pace)
 
-    def begin(self, ticket: Ticket) -> bool:
+    def begin(self, ticket: Job) -> bool:
         """Do what can be done at once; whether there is a text to be written."""
         try:
             result = ticket.begin(ticket.tell)
@@ -225,15 +225,15 @@ class Worker:
                 ticket.task = result
                 return True
             ticket.succeed(result.result() if ticket.decodes else result)
-        except Mistake as mistake:
-            ticket.fail(Refused(422, said_plainly(str(mistake), self.run.folder, self.name), code="mistake"))
-        except Refused as refused:
+        except UserError as mistake:
+            ticket.fail(ApiError(422, redact_message(str(mistake), self.run.folder, self.name), code="mistake"))
+        except ApiError as refused:
             ticket.fail(refused)
         except FAILURES:
             self.broke([ticket])
         return False
 
-    def add(self, begun: Sequence[Ticket]) -> None:
+    def add(self, begun: Sequence[Job]) -> None:
         assert self.together is not None
         requests = {
             ticket.task.request: ticket for ticket in begun if ticket.task is not None and ticket.task.request is not None
@@ -249,23 +249,23 @@ class Worker:
         done = self.together.step(unwanted.__contains__)
         for request in unwanted:
             ticket = self.running.pop(request)
-            ticket.fail(Refused(503, "the server is stopping" if self.stopping else "given up", code="cancelled"))
+            ticket.fail(ApiError(503, "the server is stopping" if self.stopping else "given up", code="cancelled"))
         for request in done:
             ended = self.running.pop(request, None)
             if ended is not None and ended.task is not None:
                 ended.succeed(ended.task.result())
 
-    def attempt(self, what: Callable[[], None], tickets: Sequence[Ticket]) -> None:
+    def attempt(self, what: Callable[[], None], tickets: Sequence[Job]) -> None:
         """If it fails, these have; where texts were being written together, all of them."""
         try:
             what()
         except FAILURES:
             self.broke([*tickets, *self.running.values()])
             self.running.clear()
-            self.together = together(self.run)
+            self.together = open_continuous_batch(self.run)
 
-    def broke(self, tickets: Sequence[Ticket]) -> None:
+    def broke(self, tickets: Sequence[Job]) -> None:
         log.exception("failure", extra={"model": self.name})
         self.metrics.count("regard_failures_total", model=self.name)
         for ticket in tickets:
-            ticket.fail(Refused(500, BROKEN, code="failure"))
+            ticket.fail(ApiError(500, FAILURE_MESSAGE, code="failure"))

@@ -5,68 +5,76 @@ from pathlib import Path
 
 import numpy as np
 
-from regard.batches.image_store import decoded, take
-from regard.corpus.examples import Pictures
-from regard.errors import Mistake
+from regard.batches.image_store import decode_images, take_pixels
+from regard.corpus.examples import ImageExamples
+from regard.errors import UserError
 from regard.scoring import sentence_bleu
-from regard.show.figures.html_report import Report, page
-from regard.show.figures.overlay import Shown, looks
-from regard.show.figures.style import format_of, save, svg_text
+from regard.show.figures.html_report import HtmlReport, html_report
+from regard.show.figures.overlay import ImageAttention, image_attention_figure
+from regard.show.figures.style import figure_format, save_figure, to_svg
 from regard.tasks.caption import CaptionRun
-from regard.tasks.grounding import right
-from regard.tasks.images import Picture, as_piece
+from regard.tasks.grounding import caption_is_true
+from regard.tasks.images import ImageInput, as_image_source
 from regard.tasks.translate import Translation
 
-ENDINGS = (".html", ".htm")
+PAGE_ENDINGS = (".html", ".htm")
 
 
-def draw_looks(run: CaptionRun, pictures: Sequence[Picture], captions: Sequence[Translation], out: Path) -> None:
+def draw_caption_attention(run: CaptionRun, pictures: Sequence[ImageInput], captions: Sequence[Translation], out: Path) -> None:
     """The given pictures with their captions, a row or more each."""
-    format_of(out)
-    pixels = decoded([as_piece(one) for one in pictures], run.frame)
-    save(looks(shown(run, pixels, [caption.tokens for caption in captions], [""] * len(captions))), out)
+    figure_format(out)
+    pixels = decode_images([as_image_source(one) for one in pictures], run.frame)
+    save_figure(
+        image_attention_figure(caption_attention(run, pixels, [caption.tokens for caption in captions], [""] * len(captions))),
+        out,
+    )
 
 
-def shown(run: CaptionRun, pixels: np.ndarray, captions: Sequence[list[int]], titles: Sequence[str]) -> list[Shown]:
+def caption_attention(
+    run: CaptionRun, pixels: np.ndarray, captions: Sequence[list[int]], titles: Sequence[str]
+) -> list[ImageAttention]:
     found = zip(pixels, run.looks(pixels, captions), titles)
-    return [Shown(picture, look.words, look.weights, title) for picture, look, title in found]
+    return [ImageAttention(picture, look.words, look.weights, title) for picture, look, title in found]
 
 
-def gallery(run: CaptionRun, out: Path, number: int = 12, beam: int | None = None) -> str:
+def caption_error_gallery(run: CaptionRun, out: Path, number: int = 12, beam: int | None = None) -> str:
     """Wrong captions of a test set, with where the model looked at each word: one page (.html) or one picture. What a world's
     judge says is wrong, else those that are least like their references."""
-    paged = out.suffix.lower() in ENDINGS
+    paged = out.suffix.lower() in PAGE_ENDINGS
     if not paged:
-        format_of(out)
+        figure_format(out)
     name, examples = next(iter((run.data.tests or {"valid": run.data.valid}).items()))
     pixels = run.pixels(examples)
     said = [found[0] for found in run.tell(pixels, beam=beam)]
-    chosen, why = worst(said, examples)
+    chosen, why = worst_captions(said, examples)
     if not chosen:
         return f"nothing is wrong among {len(examples):,} captions of {name}; no gallery written"
     chosen = chosen[:number]
-    kept = take(pixels, np.array(chosen)).permute(0, 2, 3, 1).cpu().numpy()
-    told = shown(run, kept, [said[i].tokens for i in chosen], [said[i].text for i in chosen])
+    kept = take_pixels(pixels, np.array(chosen)).permute(0, 2, 3, 1).cpu().numpy()
+    told = caption_attention(run, kept, [said[i].tokens for i in chosen], [said[i].text for i in chosen])
     notes = [f"{examples.where(i)}: {' / '.join(examples.captions[i])}" for i in chosen]
     if paged:
-        figures = [(note, svg_text(looks([one]), f"picture-{i}")) for i, (one, note) in enumerate(zip(told, notes), start=1)]
+        figures = [
+            (note, to_svg(image_attention_figure([one]), f"picture-{i}"))
+            for i, (one, note) in enumerate(zip(told, notes), start=1)
+        ]
         summary = f"{len(chosen)} captions of {name}: {why}. Bright is where it looked for a word; below stand the references."
-        text = page(Report(f"What {run.folder.name} got wrong", summary, figures=figures))
+        text = html_report(HtmlReport(f"What {run.folder.name} got wrong", summary, figures=figures))
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
             out.write_text(text, encoding="utf-8")
         except OSError as error:
-            raise Mistake(f"{out}: cannot write the page ({error.strerror}); choose another path") from None
+            raise UserError(f"{out}: cannot write the page ({error.strerror}); choose another path") from None
     else:
-        save(looks(told), out)
+        save_figure(image_attention_figure(told), out)
     return f"wrote {out}: {len(chosen)} captions of {name}, {why}"
 
 
-def worst(said: Sequence[Translation], examples: Pictures) -> tuple[list[int], str]:
+def worst_captions(said: Sequence[Translation], examples: ImageExamples) -> tuple[list[int], str]:
     """Which captions are wrong, and by what measure. Captions without words are left out: there is nothing to see of them."""
     spoken = [i for i, caption in enumerate(said) if caption.text.strip()]
     if examples.gold:
-        found = [i for i in spoken if not right(said[i].text, examples.gold[i])]
+        found = [i for i in spoken if not caption_is_true(said[i].text, examples.gold[i])]
         return found, f"{len(found)} of {len(said)} are not wholly true"
     order = sorted(spoken, key=lambda i: (sentence_bleu(said[i].text, examples.captions[i]), i))
     return order, "those with the lowest BLEU"

@@ -5,33 +5,37 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from regard.batches.batches import in_order
+from regard.batches.batches import sequential_batches
 from regard.batches.ragged import Ragged
-from regard.batches.rows import Translations
-from regard.batches.token_store import Side
-from regard.corpus.examples import Pairs
-from regard.errors import Mistake
-from regard.show.figures.halting_steps import Column, thinking, thinking_text
-from regard.show.figures.style import save
-from regard.tasks.translate import Translator
-from regard.tokens.special import EOS
+from regard.batches.rows import TranslationRows
+from regard.batches.token_store import TokenStore
+from regard.corpus.examples import SentencePairs
+from regard.errors import UserError
+from regard.show.figures.halting_steps import HaltingColumn, halting_figure, halting_text
+from regard.show.figures.style import save_figure
+from regard.tasks.translate import TranslateRun
+from regard.tokens.special_tokens import EOS
 
 
-def show_steps(run: Translator, text: str, *, out: Path | None = None, terminal: bool = False) -> str:
+def show_halting_steps(run: TranslateRun, text: str, *, out: Path | None = None, terminal: bool = False) -> str:
     """Translate a text and draw the steps of every token. What was said, and in the terminal the steps too."""
-    said, sides = count_steps(run, text)
+    said, sides = count_halting_steps(run, text)
     if out is not None:
-        save(thinking(sides, title="steps of each token"), out)
-    return f"{said}\n\n{thinking_text(sides)}" if terminal else said
+        save_figure(halting_figure(sides, title="steps of each token"), out)
+    return f"{said}\n\n{halting_text(sides)}" if terminal else said
 
 
-def count_steps(run: Translator, text: str) -> tuple[str, list[Column]]:
+def count_halting_steps(run: TranslateRun, text: str) -> tuple[str, list[HaltingColumn]]:
     """The translation, and the steps of each source token and of each token said, end marks included."""
     require_halting(run)
     found, (source,) = run.best([text])[0], run.ids([text])
     if not source:
-        raise Mistake("there is nothing to show of an empty sentence")
-    batch = Translations(Side(Ragged.of([source])), Side(Ragged.of([found.tokens]))).batch(np.array([0]), 0, 0).to(run.device)
+        raise UserError("there is nothing to show of an empty sentence")
+    batch = (
+        TranslationRows(TokenStore(Ragged.from_rows([source])), TokenStore(Ragged.from_rows([found.tokens])))
+        .batch(np.array([0]), 0, 0)
+        .to(run.device)
+    )
     with torch.no_grad():
         run.model(**batch.inputs)
     sides = []
@@ -39,15 +43,15 @@ def count_steps(run: Translator, text: str) -> tuple[str, list[Column]]:
         ("read", "said"), run.tokenizers, (source, found.tokens), (run.model.encoder, run.model.decoder)
     ):
         pieces = [piece.strip() for piece in tokenizer.pieces([*ids, EOS])]
-        sides.append(Column(name, pieces, stack.steps[0].long().tolist(), len(stack.blocks)))
+        sides.append(HaltingColumn(name, pieces, stack.steps[0].long().tolist(), len(stack.blocks)))
     return found.text, sides
 
 
-def mean_steps(run: Translator, examples: Pairs) -> tuple[float, float]:
+def mean_halting_steps(run: TranslateRun, examples: SentencePairs) -> tuple[float, float]:
     """The mean steps of a token read and of one said, end marks included, while the references themselves are read."""
     require_halting(run)
     steps, tokens = torch.zeros(2), torch.zeros(2)
-    for batch in in_order(run.encode(examples), run.recipe.decode.batch_tokens):
+    for batch in sequential_batches(run.encode(examples), run.recipe.decode.batch_tokens):
         batch = batch.to(run.device)
         with torch.no_grad():
             run.model(**batch.inputs)
@@ -60,15 +64,15 @@ def mean_steps(run: Translator, examples: Pairs) -> tuple[float, float]:
     return read_mean, said_mean
 
 
-def require_halting(run: Translator) -> None:
+def require_halting(run: TranslateRun) -> None:
     model = run.recipe.model
     if model.kind != "universal":
-        raise Mistake(
+        raise UserError(
             f"{run.folder}: model.kind = {model.kind!r} has no steps to count, all tokens go through all its layers; "
             "--steps is for model.kind = 'universal'"
         )
     if model.halting == "none":
-        raise Mistake(
+        raise UserError(
             f"{run.folder}: every token takes all {model.encoder_layers} steps (model.halting = 'none'); "
             "train with model.halting = 'act'"
         )

@@ -16,29 +16,29 @@ from regard.run import environment
 from regard.run.card import write_card
 from regard.run.evaluate import evaluate
 from regard.run.train import train
-from regard.show.figures.curves import score_by_length, training
-from regard.show.figures.html_report import Report, page
-from regard.show.figures.matrix import alignment
-from regard.show.figures.style import save, svg_text
-from regard.tasks.base import Result
-from regard.tasks.gold import align_gold, alignment_head
-from regard.tasks.translate import Translator
+from regard.show.figures.curves import score_by_length, training_curves
+from regard.show.figures.html_report import HtmlReport, html_report
+from regard.show.figures.matrix import attention_matrix
+from regard.show.figures.style import save_figure, to_svg
+from regard.tasks.base import EvaluationResult
+from regard.tasks.gold import align_gold, best_alignment_head
+from regard.tasks.translate import TranslateRun
 
 EXAMPLES = 5
 
 
-def demonstrate(out: Path, *, device: str = "auto", overrides: Sequence[str] = ()) -> Path:
+def run_demo(out: Path, *, device: str = "auto", overrides: Sequence[str] = ()) -> Path:
     """Make the demonstration's run folder anew; returns its report."""
     console, begun = Console(highlight=False), time.perf_counter()
     text = files("regard.studies").joinpath("demo.toml").read_text(encoding="utf-8")
-    recipe = recipes.parse(text, list(overrides), name="the demo's recipe")
-    clear(out, recipe)
+    recipe = recipes.parse_recipe(text, list(overrides), name="the demo's recipe")
+    remove_previous_demo(out, recipe)
     console.print(
         "A Transformer learns to translate English into German, from nothing, on sentences of an embedded world.\n", markup=False
     )
-    run = cast(Translator, train(recipe, out, device=device))
+    run = cast(TranslateRun, train(recipe, out, device=device))
     result = evaluate(run)[0]
-    tell(console, result)
+    print_result(console, result)
     write_card(run)
     report = write_report(run, result, time.perf_counter() - begun)
     console.print(f"\n{time.perf_counter() - begun:.0f} seconds in all. Look at {report} in a browser, then try:", markup=False)
@@ -52,14 +52,14 @@ def demonstrate(out: Path, *, device: str = "auto", overrides: Sequence[str] = (
     return report
 
 
-def clear(out: Path, recipe: Recipe) -> None:
+def remove_previous_demo(out: Path, recipe: Recipe) -> None:
     """Remove an earlier demonstration, and nothing else."""
     recipe_file, report_file = out / "recipe.toml", out / "report.html"
-    if recipe_file.is_file() and report_file.is_file() and recipes.read(recipe_file).data.world is not None:
+    if recipe_file.is_file() and report_file.is_file() and recipes.read_recipe(recipe_file).data.world is not None:
         shutil.rmtree(out)
 
 
-def tell(console: Console, result: Result) -> None:
+def print_result(console: Console, result: EvaluationResult) -> None:
     console.print()
     for metric, score in result.scores.items():
         console.print(f"{metric.replace('_', ' '):<16} {score.score:7.3f}   [{score.low:.3f}, {score.high:.3f}]", markup=False)
@@ -71,7 +71,7 @@ def tell(console: Console, result: Result) -> None:
         console.print(f"  {source}\n  {hypothesis}{wanted}\n", markup=False, soft_wrap=True)
 
 
-def examples(result: Result) -> list[tuple[str, str, str]]:
+def examples(result: EvaluationResult) -> list[tuple[str, str, str]]:
     """Held-out sentences: the first with an "it", and the first without."""
     gold = result.examples.gold or []
     riddles = [i for i, pair in enumerate(gold) if pair.pronouns][: EXAMPLES - 2]
@@ -79,7 +79,7 @@ def examples(result: Result) -> list[tuple[str, str, str]]:
     return [(result.examples.source[i], result.outputs[i], result.examples.target[i]) for i in (*riddles, *plain)]
 
 
-def commands(run: Translator, result: Result) -> list[str]:
+def commands(run: TranslateRun, result: EvaluationResult) -> list[str]:
     sentence = next(pair.source for pair in result.examples.gold or [] if pair.pronouns)
     return [
         f'regard translate {run.folder} "{sentence}"',
@@ -89,12 +89,12 @@ def commands(run: Translator, result: Result) -> list[str]:
     ]
 
 
-def write_report(run: Translator, result: Result, seconds: float) -> Path:
+def write_report(run: TranslateRun, result: EvaluationResult, seconds: float) -> Path:
     """report.html and the pictures it shows."""
-    figures = draw(run, result)
+    figures = draw_figures(run, result)
     for name, (_, figure) in figures.items():
-        save(figure, run.folder / "pictures" / f"{name}.svg")
-    report = Report(
+        save_figure(figure, run.folder / "pictures" / f"{name}.svg")
+    report = HtmlReport(
         title="A Transformer, seen through",
         summary=f"Trained from nothing in {seconds:.0f} seconds on sentences of an embedded English–German world, "
         "then tested on sentences it has never seen.",
@@ -105,15 +105,15 @@ def write_report(run: Translator, result: Result, seconds: float) -> Path:
         ],
         notes=result.notes,
         examples=examples(result),
-        figures=[(caption, svg_text(figure, name)) for name, (caption, figure) in figures.items()],
+        figures=[(caption, to_svg(figure, name)) for name, (caption, figure) in figures.items()],
         commands=commands(run, result),
     )
     path = run.folder / "report.html"
-    path.write_text(page(report), encoding="utf-8")
+    path.write_text(html_report(report), encoding="utf-8")
     return path
 
 
-def facts(run: Translator) -> list[tuple[str, str]]:
+def facts(run: TranslateRun) -> list[tuple[str, str]]:
     model, world = run.recipe.model, run.recipe.data.world
     parameters = sum(p.numel() for p in run.model.parameters())
     layers = f"{model.encoder_layers}+{model.decoder_layers} layers"
@@ -125,10 +125,10 @@ def facts(run: Translator) -> list[tuple[str, str]]:
     ]
 
 
-def draw(run: Translator, result: Result):
+def draw_figures(run: TranslateRun, result: EvaluationResult):
     """The pictures by name: (caption, figure)."""
     gold = next(pair for pair in result.examples.gold or [] if pair.pronouns)
-    layer, head = alignment_head(run)
+    layer, head = best_alignment_head(run)
     weights, name = next(align_gold(run, [gold])).view(layer, head)
     records = [json.loads(line) for line in (run.folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     it = gold.pronouns[0]
@@ -138,7 +138,7 @@ def draw(run: Translator, result: Result):
         f"“it” means “{gold.source.split()[it.antecedent_source].strip('.,')}”, hence “{it.form}”."
     )
     return {
-        "attention": (caption, alignment(weights, gold.source.split(), gold.target.split(), gold=gold.alignment)),
-        "training": ("The loss and the validation score while training.", training(records)),
+        "attention": (caption, attention_matrix(weights, gold.source.split(), gold.target.split(), gold=gold.alignment)),
+        "training": ("The loss and the validation score while training.", training_curves(records)),
         "length": ("BLEU by sentence length, with 95% intervals.", score_by_length({run.folder.name: result.by_length})),
     }

@@ -9,19 +9,19 @@ from typing import Any
 
 from rich.console import Console
 
-from regard.errors import Mistake
-from regard.recipe import Algorithm, Recipe
+from regard.errors import UserError
+from regard.recipe import AlgorithmWorld, Recipe
 from regard.run import environment
 from regard.run.evaluate import evaluate
 from regard.run.load import load
-from regard.run.train import as_recipe, train
+from regard.run.train import to_recipe, train
 from regard.scoring import Score, translation_scores
 from regard.show.figures.curves import score_by_length
-from regard.show.figures.html_report import Report, page
-from regard.show.figures.matrix import alignment
-from regard.show.figures.style import save, svg_text
-from regard.tasks.base import Result
-from regard.tasks.translate import Translator
+from regard.show.figures.html_report import HtmlReport, html_report
+from regard.show.figures.matrix import attention_matrix
+from regard.show.figures.style import save_figure, to_svg
+from regard.tasks.base import EvaluationResult
+from regard.tasks.translate import TranslateRun
 
 RECURRENT: dict[str, Any] = {"kind": "recurrent", "cell": "lstm", "encoder_layers": 2, "decoder_layers": 1, "tie": "target"}
 ATTENTIVE: dict[str, Any] = {**RECURRENT, "attention": "general", "decoder": "luong", "input_feeding": True}
@@ -30,23 +30,23 @@ HEADER = ["", "BLEU", "longest third", "alignment error", "perplexity", "paramet
 
 
 @dataclass(frozen=True)
-class Rung:
+class Variant:
     """One model of a ladder: what it is called, what it changes, and what a lecture says of it."""
 
     name: str
     change: dict[str, Any]
     claim: str = ""
-    before: "Rung | None" = None
+    before: "Variant | None" = None
     """Trained first, for its weights."""
 
 
 @dataclass
-class Step:
+class VariantResult:
     """A rung climbed."""
 
-    rung: Rung
-    run: Translator
-    result: Result
+    rung: Variant
+    run: TranslateRun
+    result: EvaluationResult
     seconds: float
     parameters: int = field(init=False)
 
@@ -81,50 +81,50 @@ class Step:
         }
 
 
-def history(recipe: Recipe) -> list[Rung]:
+def ladder_variants(recipe: Recipe) -> list[Variant]:
     """RNN, RNN with attention, the same from the encoder of the reverse direction, Transformer, Universal Transformer."""
     width = 2 * recipe.model.width
     universal = {**recipe.model.model_dump(mode="json", exclude_none=True), "kind": "universal", "encoder_widths": None}
-    reverse = Rung("reverse direction", {"model": {**ATTENTIVE, "width": width}, "data": {"reverse": True}})
-    begin = {"begin": {"run": "../reverse-direction", "parts": ["encoder."], "tokens": False}}
+    reverse = Variant("reverse direction", {"model": {**ATTENTIVE, "width": width}, "data": {"reverse": True}})
+    begin = {"init_from": {"run": "../reverse-direction", "modules": ["encoder."], "tokenizer": False}}
     return [
-        Rung("RNN", {"model": {**RECURRENT, "attention": "none", "width": width}}, "the whole source through one vector"),
-        Rung("RNN with attention", {"model": {**ATTENTIVE, "width": width}}, "looks back at every word"),
-        Rung(
+        Variant("RNN", {"model": {**RECURRENT, "attention": "none", "width": width}}, "the whole source through one vector"),
+        Variant("RNN with attention", {"model": {**ATTENTIVE, "width": width}}, "looks back at every word"),
+        Variant(
             "RNN with attention, CoVe",
             {"model": {**ATTENTIVE, "width": width}, "train": begin},
             "its encoder has translated before",
             reverse,
         ),
-        Rung("Transformer", {}, "attention is all it has"),
-        Rung("Universal Transformer", {"model": universal}, "one block, as often as a word needs"),
+        Variant("Transformer", {}, "attention is all it has"),
+        Variant("Universal Transformer", {"model": universal}, "one block, as often as a word needs"),
     ]
 
 
-def ablations(recipe: Recipe) -> list[Rung]:
+def ablation_variants(recipe: Recipe) -> list[Variant]:
     """What the lectures say each part of the Transformer is for, by taking it away."""
 
     def without(**change: Any) -> dict[str, Any]:
         return {"model": change}
 
     return [
-        Rung("as it is", {}),
-        Rung("one head", without(heads=1, key_width=recipe.model.width), "several heads look at several things at once"),
-        Rung("no score scaling", without(scale_scores=False), "unscaled scores saturate the softmax"),
-        Rung("no positions", without(positions={"kind": "none"}), "without positions a sentence is a bag of words"),
-        Rung("learned positions", without(positions={"kind": "learned"}), "learned positions do as well as sinusoids"),
-        Rung("no residuals", without(residual=False), "residual connections make depth trainable"),
-        Rung("batch norm", without(norm="batch"), "layer norm suits sequences better than batch norm"),
-        Rung(
+        Variant("as it is", {}),
+        Variant("one head", without(heads=1, key_width=recipe.model.width), "several heads look at several things at once"),
+        Variant("no score scaling", without(scale_scores=False), "unscaled scores saturate the softmax"),
+        Variant("no positions", without(positions={"kind": "none"}), "without positions a sentence is a bag of words"),
+        Variant("learned positions", without(positions={"kind": "learned"}), "learned positions do as well as sinusoids"),
+        Variant("no residuals", without(residual=False), "residual connections make depth trainable"),
+        Variant("batch norm", without(norm="batch"), "layer norm suits sequences better than batch norm"),
+        Variant(
             "no label smoothing",
             {"train": {"regularize": {"label_smoothing": 0.0}}},
             "label smoothing helps BLEU and hurts perplexity",
         ),
-        Rung("greedy", {"decode": {"beam": 1}}, "beam search beats greedy search"),
+        Variant("greedy", {"decode": {"beam": 1}}, "beam search beats greedy search"),
     ]
 
 
-def climb(
+def run_ladder(
     recipe: Recipe | dict[str, Any] | str | Path,
     out: Path,
     *,
@@ -133,40 +133,40 @@ def climb(
     device: str = "auto",
 ) -> Path:
     """Train and score every rung into `out`, and write its report; rungs already there are only scored."""
-    base = transformer_recipe(recipe, overrides)
-    if isinstance(base.data.world, Algorithm):
-        raise Mistake(f"data.world.kind = {base.data.world.kind!r} has no sentences to score with BLEU: add --lengths")
+    base = require_transformer(recipe, overrides)
+    if isinstance(base.data.world, AlgorithmWorld):
+        raise UserError(f"data.world.kind = {base.data.world.kind!r} has no sentences to score with BLEU: add --lengths")
     console = Console(stderr=True, highlight=False)
     steps = []
-    for rung in (ablations if ablate else history)(base):
+    for rung in (ablation_variants if ablate else ladder_variants)(base):
         console.print(f"\n{rung.name}", markup=False)
         if rung.before is not None:
-            train_rung(base, rung.before, out, device)
-        steps.append(train_rung(base, rung, out, device))
-    return write_ladder(base, steps, out, ablate)
+            run_variant(base, rung.before, out, device)
+        steps.append(run_variant(base, rung, out, device))
+    return write_ladder_report(base, steps, out, ablate)
 
 
-def transformer_recipe(recipe: Recipe | dict[str, Any] | str | Path, overrides: Sequence[str]) -> Recipe:
-    base = as_recipe(recipe, overrides)
+def require_transformer(recipe: Recipe | dict[str, Any] | str | Path, overrides: Sequence[str]) -> Recipe:
+    base = to_recipe(recipe, overrides)
     if base.task != "translate":
-        raise Mistake(f"a ladder is for task = 'translate', not {base.task!r}")
+        raise UserError(f"a ladder is for task = 'translate', not {base.task!r}")
     if base.model.kind != "transformer":
-        raise Mistake(f"a ladder starts from a Transformer's recipe, not from model.kind = {base.model.kind!r}")
+        raise UserError(f"a ladder starts from a Transformer's recipe, not from model.kind = {base.model.kind!r}")
     return base
 
 
-def train_rung(base: Recipe, rung: Rung, out: Path, device: str) -> Step:
-    run, seconds = trained(base, rung, out, device)
+def run_variant(base: Recipe, rung: Variant, out: Path, device: str) -> VariantResult:
+    run, seconds = train_or_load(base, rung, out, device)
     result = evaluate(run)[0]
     result.scores["bleu, longest third"] = longest_third(result)
-    return Step(rung, run, result, seconds)
+    return VariantResult(rung, run, result, seconds)
 
 
-def trained(base: Recipe, rung: Rung, out: Path, device: str) -> tuple[Any, float]:
+def train_or_load(base: Recipe, rung: Variant, out: Path, device: str) -> tuple[Any, float]:
     """A rung's run, trained now or found, and the seconds that its training took."""
     folder = out / rung.name.lower().replace(",", "").replace(" ", "-")
-    settings = merge(base.model_dump(mode="json", exclude_none=True), rung.change)
-    if begin := settings["train"].get("begin"):
+    settings = merge_settings(base.model_dump(mode="json", exclude_none=True), rung.change)
+    if begin := settings["train"].get("init_from"):
         begin["run"] = str((folder / begin["run"]).resolve())
     if (folder / "model.safetensors").exists():
         run = load(folder, device=device)
@@ -175,7 +175,7 @@ def trained(base: Recipe, rung: Rung, out: Path, device: str) -> tuple[Any, floa
     return run, training_seconds(folder)
 
 
-def longest_third(result: Result) -> Score:
+def longest_third(result: EvaluationResult) -> Score:
     """BLEU of the third of the sentences that have the most words, where one vector for all of them is too little."""
     lengths = [len(text.split()) for text in result.examples.source]
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])[: max(1, len(lengths) // 3)]
@@ -183,7 +183,7 @@ def longest_third(result: Result) -> Score:
     return translation_scores(said, meant, metrics=("bleu",))["bleu"]
 
 
-def merge(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+def merge_settings(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     """Settings with a change; a model of another kind replaces the whole part."""
     merged = dict(base)
     for key, value in change.items():
@@ -193,7 +193,7 @@ def merge(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
             if isinstance(value, dict) and replaces
             else value
             if replaces
-            else merge(base.get(key) or {}, value)
+            else merge_settings(base.get(key) or {}, value)
         )
     return merged
 
@@ -203,28 +203,28 @@ def training_seconds(folder: Path) -> float:
     return records[-1]["time"] - records[0]["time"]
 
 
-def write_ladder(base: Recipe, steps: list[Step], out: Path, ablate: bool) -> Path:
+def write_ladder_report(base: Recipe, steps: list[VariantResult], out: Path, ablate: bool) -> Path:
     """ladder.json, the pictures, and ladder.html."""
     rows = [step.to_json() for step in steps]
     (out / "ladder.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    figures = draw(steps)
+    figures = draw_ladder_figures(steps)
     for name, (_, figure) in figures.items():
-        save(figure, out / "pictures" / f"{name}.svg")
+        save_figure(figure, out / "pictures" / f"{name}.svg")
     title = "What each part of the Transformer is for" if ablate else "From the RNN to the Transformer"
-    report = Report(
+    report = HtmlReport(
         title=title,
         summary=f"Every model on the same data, tokens and budget of {base.train.steps:,} steps.",
         facts=[("recipe", base.digest()), ("hardware", environment.hardware(steps[0].run.device))],
         tables=[("Every step", HEADER, [step.row() for step in steps])],
         notes=[f"{step.rung.name}: {step.rung.claim}." for step in steps if step.rung.claim],
-        figures=[(caption, svg_text(figure, name)) for name, (caption, figure) in figures.items()],
+        figures=[(caption, to_svg(figure, name)) for name, (caption, figure) in figures.items()],
     )
     path = out / "ladder.html"
-    path.write_text(page(report), encoding="utf-8")
+    path.write_text(html_report(report), encoding="utf-8")
     return path
 
 
-def draw(steps: list[Step]) -> dict[str, tuple[str, Any]]:
+def draw_ladder_figures(steps: list[VariantResult]) -> dict[str, tuple[str, Any]]:
     """BLEU by length of all, and what each that attends looked at in the same sentence."""
     series = {step.rung.name: step.result.by_length for step in steps}
     figures: dict[str, tuple[str, Any]] = {"length": ("BLEU by sentence length, with 95% intervals.", score_by_length(series))}
@@ -234,5 +234,5 @@ def draw(steps: list[Step]) -> dict[str, tuple[str, Any]]:
         if step.run.attends and step.run.best([sentence])[0].tokens:  # one that has learned nothing may say nothing
             found = next(step.run.align([sentence]))
             weights, name = found.view()
-            figures[f"alignment-{number}"] = (f"{step.rung.name}: {name}.", alignment(weights, found.source, found.target))
+            figures[f"alignment-{number}"] = (f"{step.rung.name}: {name}.", attention_matrix(weights, found.source, found.target))
     return figures

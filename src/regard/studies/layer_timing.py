@@ -6,30 +6,30 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from regard.plan.layer_types import LAYERS, LayersPlan, plan_layers
+from regard.plan.layer_types import LAYER_TYPES, LayerComparison, compare_layer_types
 from regard.run.environment import choose_device
-from regard.show.figures.complexity import Curve, Panel, complexity
-from regard.show.figures.style import format_of, save
+from regard.show.figures.complexity import TimingCurve, TimingPanel, layer_timing_figure
+from regard.show.figures.style import figure_format, save_figure
 
 
-def measure_layers(device: str = "auto", out: Path | None = None) -> LayersPlan:
+def time_layer_types(device: str = "auto", out: Path | None = None) -> LayerComparison:
     """The types of layers, timed; a wrong name for the picture is told first."""
     if out is not None:
-        format_of(out)
+        figure_format(out)
     chosen = choose_device(device)
     print(f"timing the layers on {chosen} …", file=sys.stderr)
-    found = plan_layers(device=chosen)
+    found = compare_layer_types(device=chosen)
     if out is not None:
-        save(layers_figure(found), out)
+        save_figure(plot_layer_types(found), out)
     return found
 
 
-def layers_figure(plan: LayersPlan) -> Figure:
-    def curve(over: str, layer: str) -> Curve:
+def plot_layer_types(plan: LayerComparison) -> Figure:
+    def curve(over: str, layer: str) -> TimingCurve:
         timings = sorted((t for t in plan.over[over] if t.layer == layer), key=lambda t: (t.n, t.d))
-        kind = next(kind for kind in LAYERS if kind.name == layer)
+        kind = next(kind for kind in LAYER_TYPES if kind.name == layer)
         low, median, high = zip(*(t.quartiles for t in timings))
-        return Curve(
+        return TimingCurve(
             [getattr(t, over) for t in timings],
             low,
             median,
@@ -39,4 +39,6 @@ def layers_figure(plan: LayersPlan) -> Figure:
 
     s = plan.sizes
     titles = {"n": (f"longer sequences (width d = {s.d})", "tokens n"), "d": (f"wider layers (n = {s.n} tokens)", "width d")}
-    return complexity([Panel(*titles[over], {kind.name: curve(over, kind.name) for kind in LAYERS}) for over in plan.over])
+    return layer_timing_figure(
+        [TimingPanel(*titles[over], {kind.name: curve(over, kind.name) for kind in LAYER_TYPES}) for over in plan.over]
+    )

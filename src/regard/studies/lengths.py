@@ -15,31 +15,31 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.models.universal import UniversalTransformer
-from regard.recipe import Algorithm, Recipe, UniversalModel
+from regard.recipe import AlgorithmWorld, Recipe, UniversalModel
 from regard.run import environment
 from regard.run.evaluate import evaluate
-from regard.scoring import compare_right
+from regard.scoring import compare_accuracy
 from regard.show.figures.curves import score_over_length
-from regard.show.figures.html_report import Report, page
-from regard.show.figures.style import save, svg_text
-from regard.show.halting import mean_steps
-from regard.studies.ladder import Rung, trained, transformer_recipe
-from regard.tasks.algorithm import Solver, exact
-from regard.tasks.base import Result
+from regard.show.figures.html_report import HtmlReport, html_report
+from regard.show.figures.style import save_figure, to_svg
+from regard.show.halting import mean_halting_steps
+from regard.studies.ladder import Variant, require_transformer, train_or_load
+from regard.tasks.algorithm import AlgorithmRun, exact_matches
+from regard.tasks.base import EvaluationResult
 
-ALIKE = 0.05
+SIZE_TOLERANCE = 0.05
 """How much the sizes may differ, as a share."""
 
 
 @dataclass
-class Tried:
+class LengthResult:
     """A model trained, and what it scored on each length."""
 
     name: str
-    run: Solver
-    results: list[Result]
+    run: AlgorithmRun
+    results: list[EvaluationResult]
     seconds: float
     steps: dict[str, tuple[float, float]] = field(default_factory=dict)
     """By test set, the mean steps of a token read and of one said, where tokens differ in them."""
@@ -61,33 +61,35 @@ class Tried:
         }
 
 
-def climb_lengths(
+def run_length_study(
     recipe: Recipe | dict[str, Any] | str | Path, out: Path, *, overrides: Sequence[str] = (), device: str = "auto"
 ) -> Path:
     """Train both into `out`, score them on every test length, and write the report; a model already there is only scored."""
-    base = transformer_recipe(recipe, overrides)
-    if not isinstance(base.data.world, Algorithm):
-        raise Mistake("--lengths needs an algorithm: set data.world.kind = 'copy' or 'addition' (see recipes/copy-lengths.toml)")
-    plain = attempt(base, Rung("Transformer", {}), out, device)
-    universal = attempt(base, Rung("Universal Transformer", {"model": same_size(plain.run)}), out, device)
-    if abs(universal.parameters / plain.parameters - 1) > ALIKE:
-        raise Mistake(
+    base = require_transformer(recipe, overrides)
+    if not isinstance(base.data.world, AlgorithmWorld):
+        raise UserError(
+            "--lengths needs an algorithm: set data.world.kind = 'copy' or 'addition' (see recipes/copy-lengths.toml)"
+        )
+    plain = run_length_variant(base, Variant("Transformer", {}), out, device)
+    universal = run_length_variant(base, Variant("Universal Transformer", {"model": match_parameters(plain.run)}), out, device)
+    if abs(universal.parameters / plain.parameters - 1) > SIZE_TOLERANCE:
+        raise UserError(
             f"{universal.run.folder} has {universal.parameters:,} parameters, {plain.run.folder} {plain.parameters:,}: "
             "they are not of one recipe; choose another --out"
         )
-    return write_lengths(base, plain, universal, out)
+    return write_length_report(base, plain, universal, out)
 
 
-def attempt(base: Recipe, rung: Rung, out: Path, device: str) -> Tried:
+def run_length_variant(base: Recipe, rung: Variant, out: Path, device: str) -> LengthResult:
     Console(stderr=True, highlight=False).print(f"\n{rung.name}", markup=False)
-    run, seconds = trained(base, rung, out, device)
+    run, seconds = train_or_load(base, rung, out, device)
     results = evaluate(run)
     halts = run.recipe.model.kind == "universal" and run.recipe.model.halting == "act"
-    steps = {result.name: mean_steps(run, result.examples) for result in results} if halts else {}
-    return Tried(rung.name, run, results, seconds, steps)
+    steps = {result.name: mean_halting_steps(run, result.examples) for result in results} if halts else {}
+    return LengthResult(rung.name, run, results, seconds, steps)
 
 
-def same_size(run: Solver) -> dict[str, Any]:
+def match_parameters(run: AlgorithmRun) -> dict[str, Any]:
     """The settings of a Universal Transformer with as many parameters as this run's Transformer."""
     settings = {**run.recipe.model.model_dump(mode="json", exclude_none=True), "kind": "universal"}
     settings.pop("encoder_widths", None)
@@ -106,26 +108,26 @@ def count_parameters(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
-def write_lengths(base: Recipe, plain: Tried, universal: Tried, out: Path) -> Path:
+def write_length_report(base: Recipe, plain: LengthResult, universal: LengthResult, out: Path) -> Path:
     """ladder.json, the picture, and ladder.html."""
-    world, p_values = base.data.world, paired(plain, universal)
-    assert isinstance(world, Algorithm)
+    world, p_values = base.data.world, paired_p_values(plain, universal)
+    assert isinstance(world, AlgorithmWorld)
     rows = [plain.to_json(), {**universal.to_json(), "p_values": p_values}]
     (out / "ladder.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     figure = score_over_length({tried.name: curve(tried) for tried in (plain, universal)}, world.longest)
-    save(figure, out / "pictures" / "lengths.svg")
+    save_figure(figure, out / "pictures" / "lengths.svg")
     sizes = [
         [tried.name, f"{tried.parameters:,}", f"{tried.run.recipe.model.feed_forward:,}", f"{tried.seconds:.0f} s"]
         for tried in (plain, universal)
     ]
-    report = Report(
+    report = HtmlReport(
         title=f"Longer than it was trained on: {world.kind}",
         summary=f"A Transformer and a Universal Transformer of the same size, trained for {base.train.steps:,} steps on lengths "
         f"{world.shortest} to {world.longest}, tested on {world.held_out:,} examples of each length.",
         facts=[
             ("recipe", base.digest()),
             ("hardware", environment.hardware(plain.run.device)),
-            ("positions", f"{base.model.positions.kind}, begun at up to {base.model.positions.offset} while training"),
+            ("positions", f"{base.model.positions.kind}, begun at up to {base.model.positions.random_offset} while training"),
         ],
         tables=[
             (
@@ -141,44 +143,45 @@ def write_lengths(base: Recipe, plain: Tried, universal: Tried, out: Path) -> Pa
             f"{base.model.decoder_layers}."
         ],
         figures=[
-            ("Right answers over length, with 95% intervals; dashed, the longest length trained on.", svg_text(figure, "lengths"))
+            ("Right answers over length, with 95% intervals; dashed, the longest length trained on.", to_svg(figure, "lengths"))
         ],
     )
     path = out / "ladder.html"
-    path.write_text(page(report), encoding="utf-8")
+    path.write_text(html_report(report), encoding="utf-8")
     return path
 
 
-def paired(plain: Tried, universal: Tried) -> dict[str, float]:
+def paired_p_values(plain: LengthResult, universal: LengthResult) -> dict[str, float]:
     """How likely so different answers are if both are as often right, by test set."""
     found = {}
     for one, other in zip(plain.results, universal.results):
         right = {
-            tried.name: exact(result.outputs, result.examples.target) for tried, result in ((plain, one), (universal, other))
+            tried.name: exact_matches(result.outputs, result.examples.target)
+            for tried, result in ((plain, one), (universal, other))
         }
-        found[one.name] = compare_right(right)[1]["p_value"]
+        found[one.name] = compare_accuracy(right)[1]["p_value"]
     return found
 
 
-def length_of(result: Result) -> int:
+def input_length(result: EvaluationResult) -> int:
     return int(result.name.removeprefix("length "))
 
 
-def curve(tried: Tried) -> list[dict[str, float]]:
-    scores = [(length_of(result), result.scores["exact"]) for result in tried.results]
+def curve(tried: LengthResult) -> list[dict[str, float]]:
+    scores = [(input_length(result), result.scores["exact"]) for result in tried.results]
     return [{"length": length, "score": score.score, "low": score.low, "high": score.high} for length, score in scores]
 
 
-def table_header(plain: Tried, universal: Tried) -> list[str]:
+def table_header(plain: LengthResult, universal: LengthResult) -> list[str]:
     return ["length", plain.name, "characters", universal.name, "characters", "p", "steps read, said"]
 
 
-def table(plain: Tried, universal: Tried, p_values: dict[str, float], longest: int) -> list[list[str]]:
+def table(plain: LengthResult, universal: LengthResult, p_values: dict[str, float], longest: int) -> list[list[str]]:
     rows = []
     for one, other in zip(plain.results, universal.results):
-        beyond = " (longer than trained)" if length_of(one) > longest else ""
+        beyond = " (longer than trained)" if input_length(one) > longest else ""
         scores = [result.scores[metric] for result in (one, other) for metric in ("exact", "characters")]
         cells = [f"{score.score:.1f} [{score.low:.1f}, {score.high:.1f}]" for score in scores]
         taken = ", ".join(f"{mean:.2f}" for mean in universal.steps[other.name])
-        rows.append([f"{length_of(one)}{beyond}", *cells, f"{p_values[one.name]:.3f}", taken])
+        rows.append([f"{input_length(one)}{beyond}", *cells, f"{p_values[one.name]:.3f}", taken])
     return rows

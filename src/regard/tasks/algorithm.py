@@ -5,40 +5,44 @@ from collections.abc import Sequence
 from typing import Any
 
 from regard.batches.rows import Rows
-from regard.corpus.examples import Pairs
-from regard.scoring import Score, accuracy, compare_right, item_accuracy
-from regard.tasks.base import Result, Run
-from regard.tasks.translate import Translator
+from regard.corpus.examples import SentencePairs
+from regard.scoring import Score, accuracy, compare_accuracy, grouped_accuracy
+from regard.tasks.base import EvaluationResult, Run
+from regard.tasks.translate import TranslateRun
 
 
-class Solver(Translator):
+class AlgorithmRun(TranslateRun):
     does = "solves"
 
-    def validate(self, examples: Pairs, rows: Rows) -> dict[str, float]:
+    def validate(self, examples: SentencePairs, rows: Rows) -> dict[str, float]:
         """The loss, and the share of right answers, decoded greedily, where the recipe asks for it."""
         scores = Run.validate(self, examples, rows)
         if number := self.recipe.train.evaluate_sentences:
             said = self.answers(examples.source[:number], beam=1)
-            scores["valid_accuracy"] = accuracy(exact(said, examples.target[:number])).score
+            scores["valid_accuracy"] = accuracy(exact_matches(said, examples.target[:number])).score
         return scores
 
-    def score(self, name: str, examples: Pairs) -> Result:
+    def score(self, name: str, examples: SentencePairs) -> EvaluationResult:
         said = self.answers(examples.source)
-        return Result(name, examples, said, {**exactness(said, examples.target), "perplexity": self.perplexity(examples)})
+        return EvaluationResult(
+            name, examples, said, {**exact_match_scores(said, examples.target), "perplexity": self.perplexity(examples)}
+        )
 
-    def paired(self, runs: dict[str, Any], examples: Pairs) -> list[dict[str, Any]]:
+    def paired(self, runs: dict[str, Any], examples: SentencePairs) -> list[dict[str, Any]]:
         """Is each run different from the first on these sources?"""
-        return compare_right({name: exact(run.answers(examples.source), examples.target) for name, run in runs.items()})
+        return compare_accuracy(
+            {name: exact_matches(run.answers(examples.source), examples.target) for name, run in runs.items()}
+        )
 
     def answers(self, sources: Sequence[str], **settings: Any) -> list[str]:
         return [found.text for found in self.best(sources, **settings)]
 
 
-def exactness(said: Sequence[str], meant: Sequence[str]) -> dict[str, Score]:
+def exact_match_scores(said: Sequence[str], meant: Sequence[str]) -> dict[str, Score]:
     """The percentage of answers that are right, and of characters; where one is longer, what it has more counts as wrong."""
     places = [(sum(a == b for a, b in zip(one, other)), max(len(one), len(other))) for one, other in zip(said, meant)]
-    return {"exact": accuracy(exact(said, meant), "exact"), "characters": item_accuracy(places, "characters")}
+    return {"exact": accuracy(exact_matches(said, meant), "exact"), "characters": grouped_accuracy(places, "characters")}
 
 
-def exact(said: Sequence[str], meant: Sequence[str]) -> list[bool]:
+def exact_matches(said: Sequence[str], meant: Sequence[str]) -> list[bool]:
     return [one == other for one, other in zip(said, meant, strict=True)]

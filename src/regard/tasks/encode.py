@@ -3,5 +3,5 @@
 from regard.tasks.base import Run
 
 
-class Reader(Run):
+class EncodeRun(Run):
     does = "reads"

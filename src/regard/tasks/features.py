@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
-from regard.errors import Mistake
-from regard.models.recurrent_encoder import Contextual
-from regard.recipe import Features
+from regard.errors import UserError
+from regard.models.recurrent_encoder import ContextualEmbedding
+from regard.recipe import ContextualFeatures
 
 FOLDER = "features"
 NEEDED = ["recipe.toml", "model.safetensors"]
@@ -23,7 +23,7 @@ def copy_features(source: Path, folder: Path) -> None:
 def copy_run(source: Path, into: Path, setting: str) -> None:
     """Put what `load` needs of a run, which a setting names, into a folder."""
     if not all((source / name).is_file() for name in NEEDED):
-        raise Mistake(f"{setting} = '{source}' is not a finished run folder; train it first")
+        raise UserError(f"{setting} = '{source}' is not a finished run folder; train it first")
     aside = into.with_name(f".writing-{into.name}")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
@@ -35,13 +35,13 @@ def copy_run(source: Path, into: Path, setting: str) -> None:
     aside.rename(into)
 
 
-def contextual(folder: Path, settings: Features) -> Contextual:
+def load_contextual_features(folder: Path, settings: ContextualFeatures) -> ContextualEmbedding:
     from regard.run.load import load  # a run may hold a run
 
     model = load(folder / FOLDER, device="cpu").model
     one = torch.ones(1, 1, dtype=torch.long)
     with torch.no_grad():
-        widths = [layer.size(-1) for layer in model.layers_of(one, one[0])]
+        widths = [layer.size(-1) for layer in model.hidden_states(one, one[0])]
     if settings.layer != "mix" and not 0 <= settings.layer < len(widths):
-        raise Mistake(f"model.features.layer = {settings.layer}: {settings.run} has layers 0 to {len(widths) - 1}, or 'mix'")
-    return Contextual(model, settings.layer, widths)
+        raise UserError(f"model.features.layer = {settings.layer}: {settings.run} has layers 0 to {len(widths) - 1}, or 'mix'")
+    return ContextualEmbedding(model, settings.layer, widths)

@@ -8,22 +8,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.batches.rows import BothWays, Rows, Sentences, Stream
-from regard.corpus.examples import Lines
-from regard.decoding.greedy import steps
-from regard.decoding.streaming import Manner, Writer, prefix_of, write
-from regard.errors import Mistake
-from regard.tasks.base import Result, Run
-from regard.tokens.special import NO_MARK, Marks
+from regard.batches.rows import BidirectionalRows, LanguageModelRows, Rows, StreamRows
+from regard.corpus.examples import TextLines
+from regard.decoding.greedy import decode_steps
+from regard.decoding.streaming import SamplingParams, TextStreamer, pad_prompts, stream_texts
+from regard.errors import UserError
+from regard.tasks.base import EvaluationResult, Run
+from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
 
 WRITE_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
-class Text:
+class GeneratedText:
     text: str
     """The prompt and what was written after it."""
-    written: str
+    generated_text: str
     """What was written after it."""
     score: float
     """Log-probability of its tokens, and of the end mark where it ended by itself."""
@@ -31,10 +31,10 @@ class Text:
     """What was written; with a stop string, up to the one that it ended in."""
 
 
-class Writing(Iterator[str]):
+class TextStream(Iterator[str]):
     """A text while it is written: an iterator of its pieces, which may be left at any time."""
 
-    def __init__(self, writer: Writer, pieces: Generator[str]):
+    def __init__(self, writer: TextStreamer, pieces: Generator[str]):
         self.writer, self.pieces = writer, pieces
         self.prompt = writer.prompt
         """What the text begins with: the prompt, as the model reads it."""
@@ -47,30 +47,30 @@ class Writing(Iterator[str]):
         self.pieces.close()
 
     @property
-    def result(self) -> Text:
+    def result(self) -> GeneratedText:
         """As far as it has been written."""
-        return written(self.writer)
+        return generated_text(self.writer)
 
 
 class LanguageRun(Run):
     does = "writes on"
 
-    def encode(self, examples: Lines, *, training: bool = False) -> Rows:
-        side, marks = self.side(examples.text, self.tokenizers[0], training), self.marks
-        if marks.begin == NO_MARK:  # as GPT-2 was trained: the end of one text begins the next
-            marks = replace(marks, begin=marks.end)
-        if marks.end == NO_MARK:
-            raise Mistake(f"{self.folder}: nothing marks where a text ends, so that texts cannot be told apart")
+    def encode(self, examples: TextLines, *, training: bool = False) -> Rows:
+        side, marks = self.side(examples.text, self.tokenizers[0], training), self.special_tokens
+        if marks.bos == NO_TOKEN:  # as GPT-2 was trained: the end of one text begins the next
+            marks = replace(marks, bos=marks.eos)
+        if marks.eos == NO_TOKEN:
+            raise UserError(f"{self.folder}: nothing marks where a text ends, so that texts cannot be told apart")
         if self.recipe.model.kind == "elmo":
-            return BothWays(side, marks=self.marks)
+            return BidirectionalRows(side, special_tokens=self.special_tokens)
         if not self.recipe.data.stream:
-            return Sentences(side, marks=marks)
-        ends = np.full((len(side.ids), 1), self.marks.end, side.ids.flat.dtype)
+            return LanguageModelRows(side, special_tokens=marks)
+        ends = np.full((len(side.ids), 1), self.special_tokens.eos, side.ids.flat.dtype)
         lines = [part for line, end in zip(range(len(side.ids)), ends) for part in (side.ids[line], end)]
-        return Stream(np.concatenate(lines), self.recipe.model.max_length, 0 if training else self.recipe.data.overlap)
+        return StreamRows(np.concatenate(lines), self.recipe.model.max_length, 0 if training else self.recipe.data.overlap)
 
-    def score(self, name: str, examples: Lines) -> Result:
-        return Result(name, examples, [], {"perplexity": self.perplexity(examples)})
+    def score(self, name: str, examples: TextLines) -> EvaluationResult:
+        return EvaluationResult(name, examples, [], {"perplexity": self.perplexity(examples)})
 
     def generate(
         self,
@@ -85,19 +85,19 @@ class LanguageRun(Run):
         seed: int = 0,
         number: int = 1,
         place: int = 0,
-    ) -> list[Text]:
+    ) -> list[GeneratedText]:
         """Write on from each prompt, the likeliest token each time; with a `temperature`, draw instead, `number` texts a prompt,
         one after another. A text ends before the first of its `stop` strings. What is drawn depends on the seed, the place of
         the prompt among all (`place` is that of the first) and which of its texts it is, not on the batch."""
-        manner = Manner(max_tokens, temperature, top_k, top_p, repetition_penalty, stop, seed, number)
+        manner = SamplingParams(max_tokens, temperature, top_k, top_p, repetition_penalty, stop, seed, number)
         begun = list(product(enumerate(self.begun(prompts, place), start=place), range(number)))
-        found: list[Text] = []
+        found: list[GeneratedText] = []
         for start in range(0, len(begun), WRITE_AT_ONCE):
             rows = begun[start : start + WRITE_AT_ONCE]
             writers = [self.writer(ids, manner) for (_, ids), _ in rows]
-            for _ in self.write(writers, manner, [sample_number(prompt, sample) for (prompt, _), sample in rows]):
+            for _ in self.write(writers, manner, [sample_index(prompt, sample) for (prompt, _), sample in rows]):
                 pass
-            found += map(written, writers)
+            found += map(generated_text, writers)
         return found
 
     def stream(
@@ -113,52 +113,52 @@ class LanguageRun(Run):
         seed: int = 0,
         sample: int = 0,
         place: int = 0,
-    ) -> Writing:
+    ) -> TextStream:
         """The text that `generate` writes on from a prompt, piece by piece while it is written; of several the one numbered
         `sample`, counted from 0."""
-        manner = Manner(max_tokens, temperature, top_k, top_p, repetition_penalty, stop, seed)
+        manner = SamplingParams(max_tokens, temperature, top_k, top_p, repetition_penalty, stop, seed)
         writer = self.writer(self.begun([prompt], place)[0], manner)
-        return Writing(writer, self.write([writer], manner, [sample_number(place, sample)]))
+        return TextStream(writer, self.write([writer], manner, [sample_index(place, sample)]))
 
-    def write(self, writers: Sequence[Writer], manner: Manner, numbers: Sequence[int]) -> Generator[str]:
+    def write(self, writers: Sequence[TextStreamer], manner: SamplingParams, numbers: Sequence[int]) -> Generator[str]:
         limits = torch.tensor([self.room(len(writer.ids), manner.max_tokens) for writer in writers], device=self.device)
-        return write(
-            steps(
+        return stream_texts(
+            decode_steps(
                 self.model,
                 None,
                 limits,
                 manner.choose(np.array(numbers)),
                 process=manner.process(),
-                prefix=prefix_of(writers, self.device),
-                marks=self.writing_marks(),
+                prefix=pad_prompts(writers, self.device),
+                special_tokens=self.writing_marks(),
             ),
             writers,
         )
 
-    def writer(self, ids: Sequence[int], manner: Manner) -> Writer:
-        return Writer(self.tokenizers[0], ids, manner.stops, self.marks.end if self.flows else None)
+    def writer(self, ids: Sequence[int], manner: SamplingParams) -> TextStreamer:
+        return TextStreamer(self.tokenizers[0], ids, manner.stops, self.special_tokens.eos if self.flows else None)
 
     @property
     def flows(self) -> bool:
         """Whether it has learned from a stream, in which the end mark ends a line and not the text."""
         return bool(self.recipe.data.stream)
 
-    def writing_marks(self) -> Marks:
-        return replace(self.marks, end=NO_MARK) if self.flows else self.marks
+    def writing_marks(self) -> SpecialTokens:
+        return replace(self.special_tokens, eos=NO_TOKEN) if self.flows else self.special_tokens
 
     def begun(self, prompts: Sequence[str], place: int = 0) -> list[list[int]]:
         """The prompts as ids, each opened by the begin mark where the vocabulary has one."""
         if not hasattr(self.model, "step"):
-            raise Mistake(
+            raise UserError(
                 f"{self.folder} reads in both directions (model.kind = {self.recipe.model.kind!r}) "
                 "and cannot write on; use: regard embed"
             )
         begun = [self.opened(prompt) for prompt in prompts]
         for number, ids in enumerate(begun, start=place + 1):
             if not ids:
-                raise Mistake("an empty prompt: nothing marks the beginning of a text here; give at least one word")
+                raise UserError("an empty prompt: nothing marks the beginning of a text here; give at least one word")
             if self.most is not None and len(ids) >= self.most:
-                raise Mistake(
+                raise UserError(
                     f"prompt {number} is {len(ids)} tokens long, and the model takes {self.most} with what it writes; shorten it"
                 )
         return begun
@@ -169,8 +169,11 @@ class LanguageRun(Run):
     def opened(self, prompt: str) -> list[int]:
         """A prompt as it is read: after the begin mark where there is one, or in a stream after the line before it."""
         if self.flows:
-            return [token for line in self.tokenizers[0].encode(prompt.split("\n")) for token in (self.marks.end, *line)]
-        return [*([] if self.marks.begin == NO_MARK else [self.marks.begin]), *self.tokenizers[0].encode([prompt])[0]]
+            return [token for line in self.tokenizers[0].encode(prompt.split("\n")) for token in (self.special_tokens.eos, *line)]
+        return [
+            *([] if self.special_tokens.bos == NO_TOKEN else [self.special_tokens.bos]),
+            *self.tokenizers[0].encode([prompt])[0],
+        ]
 
     @property
     def most(self) -> int | None:
@@ -182,10 +185,10 @@ class LanguageRun(Run):
         return max_tokens + 1 if self.most is None else min(max_tokens, self.most - length) + 1
 
 
-def sample_number(prompt: int, sample: int) -> int:
+def sample_index(prompt: int, sample: int) -> int:
     """What a text is drawn by: the first of a prompt is the only one where one is asked for."""
     return prompt + (sample << 32)
 
 
-def written(writer: Writer) -> Text:
-    return Text(writer.prompt + writer.written, writer.written, writer.log_probability, writer.tokens)
+def generated_text(writer: TextStreamer) -> GeneratedText:
+    return GeneratedText(writer.prompt + writer.written, writer.written, writer.log_probability, writer.tokens)

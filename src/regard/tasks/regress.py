@@ -11,15 +11,15 @@ from torch import Tensor, nn
 
 from regard.batches.rows import Rows
 from regard.corpus.dataset import Dataset
-from regard.corpus.examples import Labelled
-from regard.errors import Mistake
-from regard.files import replace_file
-from regard.interop.convert import Foreign
+from regard.corpus.examples import LabelledTexts
+from regard.errors import UserError
+from regard.files import atomic_write
+from regard.interop.convert import HuggingFaceFolder
 from regard.models.registry import MODELS
-from regard.scoring import correlations
-from regard.tasks.base import Result, read_json
+from regard.scoring import correlation_scores
+from regard.tasks.base import EvaluationResult, read_json
 from regard.tasks.texts import TextRun
-from regard.training.losses import Near
+from regard.training.losses import MeanSquaredError
 
 FILE = "scale.json"
 
@@ -29,21 +29,21 @@ class Regressor(TextRun):
 
     does = "says numbers"
 
-    def __init__(self, folder: Path, recipe: Any, device: torch.device, foreign: Foreign | None = None):
+    def __init__(self, folder: Path, recipe: Any, device: torch.device, huggingface: HuggingFaceFolder | None = None):
         """A model from elsewhere says its numbers plainly."""
-        scale = read_json(folder / FILE) if foreign is None else {"mean": 0.0, "deviation": 1.0}
-        if not all(isinstance(scale.get(name), float) for name in ("mean", "deviation")):
-            raise Mistake(f"{folder / FILE} is damaged: it should say the mean and the deviation")
-        self.mean, self.deviation = scale["mean"], scale["deviation"]
-        super().__init__(folder, recipe, device, foreign)
+        scale = read_json(folder / FILE) if huggingface is None else {"mean": 0.0, "std": 1.0}
+        if not all(isinstance(scale.get(name), float) for name in ("mean", "std")):
+            raise UserError(f"{folder / FILE} is damaged: it should say the mean and the deviation")
+        self.mean, self.std = scale["mean"], scale["std"]
+        super().__init__(folder, recipe, device, huggingface)
 
     @classmethod
     def prepare(cls, folder: Path, recipe: Any, data: Dataset[Any]) -> None:
         super().prepare(folder, recipe, data)
         known = numbers(data.train)
         if known.std() == 0:
-            raise Mistake(f"{data.train.name}: every example has the number {known[0]:g}; there is nothing to learn")
-        replace_file(folder / FILE, json.dumps({"mean": known.mean(), "deviation": known.std()}) + "\n")
+            raise UserError(f"{data.train.name}: every example has the number {known[0]:g}; there is nothing to learn")
+        atomic_write(folder / FILE, json.dumps({"mean": known.mean(), "std": known.std()}) + "\n")
 
     def build_model(self) -> nn.Module:
         settings = self.recipe.model
@@ -54,42 +54,44 @@ class Regressor(TextRun):
     def spoken_weights(self) -> dict[str, Tensor]:
         """With the scale of the numbers in the last layer."""
         weights = super().spoken_weights()
-        scaled = {name: weights[name].detach() * self.deviation for name in ("output.weight", "output.bias")}
+        scaled = {name: weights[name].detach() * self.std for name in ("output.weight", "output.bias")}
         return weights | scaled | {"output.bias": scaled["output.bias"] + self.mean}
 
     def learned(self, logits: Tensor) -> Tensor:
-        return (logits - self.mean) / self.deviation
+        return (logits - self.mean) / self.std
 
-    def objective(self) -> Near:
-        return Near()
+    def objective(self) -> MeanSquaredError:
+        return MeanSquaredError()
 
-    def encode(self, examples: Labelled, *, training: bool = False) -> Rows:
-        wanted = ((numbers(examples) - self.mean) / self.deviation).astype(np.float32)
+    def encode(self, examples: LabelledTexts, *, training: bool = False) -> Rows:
+        wanted = ((numbers(examples) - self.mean) / self.std).astype(np.float32)
         return self.rows_of(examples, wanted, training)
 
     def classify(self, texts: Sequence[str]) -> list[float]:
         """The number of each text; where pairs are judged, a tab is between the two."""
-        return (self.judged(texts)[:, 0].double().numpy() * self.deviation + self.mean).tolist()
+        return (self.judged(texts)[:, 0].double().numpy() * self.std + self.mean).tolist()
 
-    def validate(self, examples: Labelled, rows: Rows) -> dict[str, float]:
+    def validate(self, examples: LabelledTexts, rows: Rows) -> dict[str, float]:
         said, meant = np.array(self.classify(examples.keys())), numbers(examples)
         return {
-            "valid_loss": float((((said - meant) / self.deviation) ** 2).mean()),
-            "valid_spearman": correlations(said, meant, samples=2)["spearman"].score,
+            "valid_loss": float((((said - meant) / self.std) ** 2).mean()),
+            "valid_spearman": correlation_scores(said, meant, samples=2)["spearman"].score,
         }
 
-    def score(self, name: str, examples: Labelled) -> Result:
+    def score(self, name: str, examples: LabelledTexts) -> EvaluationResult:
         said = self.classify(examples.keys())
-        return Result(name, examples, [f"{number:.4f}" for number in said], correlations(np.array(said), numbers(examples)))
+        return EvaluationResult(
+            name, examples, [f"{number:.4f}" for number in said], correlation_scores(np.array(said), numbers(examples))
+        )
 
 
-def numbers(examples: Labelled) -> np.ndarray:
+def numbers(examples: LabelledTexts) -> np.ndarray:
     found = []
     for index, label in enumerate(examples.label):
         try:
             found.append(float(label))
         except ValueError:
-            raise Mistake(f"{examples.where(index)} has {label!r} where a number should be (data.label)") from None
+            raise UserError(f"{examples.where(index)} has {label!r} where a number should be (data.label)") from None
         if not np.isfinite(found[-1]):
-            raise Mistake(f"{examples.where(index)} has {label!r}, which is not a finite number (data.label)")
+            raise UserError(f"{examples.where(index)} has {label!r}, which is not a finite number (data.label)")
     return np.array(found)

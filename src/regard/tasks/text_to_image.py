@@ -13,41 +13,41 @@ from torch import Tensor, nn
 
 from regard import distributed
 from regard import recipe as recipes
-from regard.batches.batches import in_order
-from regard.batches.image_code_rows import Captioned, captions_begun, open_codes
-from regard.batches.image_rows import PictureClasses
+from regard.batches.batches import sequential_batches
+from regard.batches.image_code_rows import TextToImageRows, caption_prefix, open_image_codes
+from regard.batches.image_rows import ImageClassificationRows
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows
 from regard.corpus.dataset import Dataset
-from regard.corpus.examples import Pictures
-from regard.decoding.greedy import walk
-from regard.decoding.streaming import Manner
-from regard.errors import Mistake
-from regard.interop.convert import Foreign
+from regard.corpus.examples import ImageExamples
+from regard.decoding.greedy import greedy_or_sample
+from regard.decoding.streaming import SamplingParams
+from regard.errors import UserError
+from regard.interop.convert import HuggingFaceFolder
 from regard.models.registry import MODELS
-from regard.models.vit import shape_of
-from regard.recipe import Shapes
+from regard.models.vit import format_size
+from regard.recipe import ShapesWorld
 from regard.scoring import accuracy, perplexity
-from regard.tasks.base import EVALUATE_TOKENS, Embedded, Result
+from regard.tasks.base import EVALUATE_TOKENS, EmbeddedText, EvaluationResult
 from regard.tasks.features import copy_run
-from regard.tasks.image_codes import CodesRun
-from regard.tasks.images import Picture, PictureRun
-from regard.tasks.language import sample_number
-from regard.tokens.special import NO_MARK, Marks
+from regard.tasks.image_codes import ImageCodesRun
+from regard.tasks.images import ImageInput, ImageRun
+from regard.tasks.language import sample_index
+from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
 from regard.training.compile import Objective
-from regard.training.losses import Draw, surprise
-from regard.worlds.shapes import shows
+from regard.training.losses import TextToImageLoss, nll
+from regard.worlds.shapes import image_satisfies
 
-FOLDER, RANK = "codes", "rank"
+FOLDER, RERANKER = "codes", "rank"
 DRAW_AT_ONCE = 64
 CANDIDATES = 32
 """Pictures to choose from where another run ranks them."""
-CODES_ALONE = Marks(end=NO_MARK, never=())
+CODES_ALONE = SpecialTokens(eos=NO_TOKEN, suppressed=())
 """A picture ends with its last place."""
 
 
 @dataclass(frozen=True)
-class Drawn:
+class GeneratedImage:
     """A picture drawn from a caption."""
 
     picture: np.ndarray  # (H, W, 3)
@@ -56,25 +56,27 @@ class Drawn:
     """Log-probability of its codes; where another run ranks pictures, what that thinks of it."""
 
 
-class DrawRun(PictureRun):
+class TextToImageRun(ImageRun):
     does = "draws"
 
-    def __init__(self, folder: Path, recipe: Any, device: torch.device, foreign: Foreign | None = None):
+    def __init__(self, folder: Path, recipe: Any, device: torch.device, huggingface: HuggingFaceFolder | None = None):
         from regard.run.load import load  # a run may hold a run
 
-        self.codes: CodesRun = load(folder / FOLDER, device=str(device))
-        super().__init__(folder, recipe, device, foreign)
+        self.codes: ImageCodesRun = load(folder / FOLDER, device=str(device))
+        super().__init__(folder, recipe, device, huggingface)
 
     @classmethod
     def prepare(cls, folder: Path, recipe: Any, data: Dataset[Any]) -> None:
-        size = held(recipe.model.codes.run, folder / FOLDER, "model.codes.run", "codes").data.height_width
+        size = copy_held_run(
+            recipe.model.image_codes.run, folder / FOLDER, "model.image_codes.run", "image-codes"
+        ).data.height_width
         if size != recipe.data.height_width:
-            raise Mistake(
-                f"data.size = {recipe.data.size}, but model.codes.run = '{recipe.model.codes.run}' reads pictures of "
-                f"{shape_of(size)} pixels; set data.size to that"
+            raise UserError(
+                f"data.size = {recipe.data.size}, but model.image_codes.run = '{recipe.model.image_codes.run}' reads pictures of "
+                f"{format_size(size)} pixels; set data.size to that"
             )
-        if recipe.sample.rank is not None:
-            held(recipe.sample.rank, folder / RANK, "sample.rank", "contrast")
+        if recipe.sample.reranker is not None:
+            copy_held_run(recipe.sample.reranker, folder / RERANKER, "sample.reranker", "contrastive")
         super().prepare(folder, recipe, data)
 
     @classmethod
@@ -85,7 +87,7 @@ class DrawRun(PictureRun):
         return MODELS[self.recipe.task][self.recipe.model.kind](
             self.recipe.model,
             self.tokenizers[0].size,
-            self.codes.recipe.model.codes,
+            self.codes.recipe.model.codebook_size,
             self.codes.model.grid,
             self.recipe.train.regularize,
         )
@@ -104,19 +106,19 @@ class DrawRun(PictureRun):
             "size": list(self.frame.size),
             "vocabularies": [self.tokenizers[0].size],
             "grid": list(self.codes.model.grid),
-            "book": self.codes.recipe.model.codes,
+            "book": self.codes.recipe.model.codebook_size,
         }
 
     # what it learns from
 
-    def encode(self, examples: Pictures, *, training: bool = False) -> Rows:
+    def encode(self, examples: ImageExamples, *, training: bool = False) -> Rows:
         texts = [caption for captions in examples.captions for caption in captions]
         ids = self.side(texts, self.tokenizers[0], training).ids
         picture = np.repeat(np.arange(len(examples)), [len(captions) for captions in examples.captions])
         kept, text = np.arange(len(ids)), self.recipe.model.text_length
         long = np.flatnonzero(ids.lengths > text)
         if len(long) and self.recipe.data.too_long == "error":
-            raise Mistake(
+            raise UserError(
                 f"{examples.where(int(picture[long[0]]))} has a caption of {ids.lengths[long[0]]} tokens, more than "
                 f"model.text_length = {text}; raise it, or set data.too_long = 'drop' or 'truncate'"
             )
@@ -124,26 +126,28 @@ class DrawRun(PictureRun):
             kept = np.setdiff1d(kept, long)
         chosen = np.unique(picture[kept])
         if not len(chosen):
-            raise Mistake(f"{examples.name}: every caption is longer than model.text_length = {text} tokens; raise it")
+            raise UserError(f"{examples.name}: every caption is longer than model.text_length = {text} tokens; raise it")
         of = np.searchsorted(picture[kept], [*chosen, len(examples)])
-        return Captioned(ids.take(kept).truncated(text), of, self.codes_of(examples)[chosen], self.tokenizers[0].size, text)
+        return TextToImageRows(ids.take(kept).truncate(text), of, self.codes_of(examples)[chosen], self.tokenizers[0].size, text)
 
-    def codes_of(self, examples: Pictures) -> np.ndarray:
+    def codes_of(self, examples: ImageExamples) -> np.ndarray:
         """The codes (N, h·w) of a set's pictures, said once."""
         weights = hashlib.sha256((self.folder / FOLDER / "model.safetensors").read_bytes()).hexdigest()
 
         def said() -> np.ndarray:
-            return self.codes.codes_of(PictureClasses(self.pixels(examples), np.zeros(len(examples), np.int64), self.places))
+            return self.codes.codes_of(
+                ImageClassificationRows(self.pixels(examples), np.zeros(len(examples), np.int64), self.places)
+            )
 
-        return open_codes(examples, self.frame, weights, said)
+        return open_image_codes(examples, self.frame, weights, said)
 
     def objective(self) -> Objective:
         """The caption has its weight in the loss and the picture the rest, whatever the number of their positions."""
-        text, places, share = self.recipe.model.text_length, self.places, self.recipe.model.text_weight
+        text, places, share = self.recipe.model.text_length, self.places, self.recipe.model.text_loss_weight
         each = torch.tensor([share / text] * text + [(1 - share) / places] * places, device=self.device)
         first = self.model.first_code
         sayable = torch.tensor([first] * text + [self.model.vocabulary - first] * places, device=self.device)
-        return Draw(self.recipe.train.regularize, self.longest * each, sayable)
+        return TextToImageLoss(self.recipe.train.regularize, self.longest * each, sayable)
 
     # how well it does
 
@@ -151,26 +155,26 @@ class DrawRun(PictureRun):
     def surprises(self, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
         """-log p of the words of each row's caption and of its picture's codes (N, 2), and how many there are of both."""
         found, counts = np.zeros((len(rows), 2)), np.zeros((len(rows), 2))
-        for batch in distributed.share(in_order(rows, EVALUATE_TOKENS)):
+        for batch in distributed.shard(sequential_batches(rows, EVALUATE_TOKENS)):
             there = batch.to(self.device)
-            each = surprise(self.model(**there.inputs).float().log_softmax(-1), there.labels)  # (B, T)
+            each = nll(self.model(**there.inputs).float().log_softmax(-1), there.labels)  # (B, T)
             words, codes = there.labels < self.tokenizers[0].size, there.labels >= self.model.first_code
             for side, asked in enumerate((words, codes)):
                 found[batch.rows, side] = (each * asked).sum(1).cpu()
                 counts[batch.rows, side] = asked.sum(1).cpu()
-        return distributed.total(found), distributed.total(counts)
+        return distributed.all_reduce_sum(found), distributed.all_reduce_sum(counts)
 
-    def validate(self, examples: Pictures, rows: Rows) -> dict[str, float]:
+    def validate(self, examples: ImageExamples, rows: Rows) -> dict[str, float]:
         """The loss a word and a code, weighed as in training."""
         found, counts = self.surprises(rows)
         text, picture = found.sum(0) / np.maximum(counts.sum(0), 1)
-        share = self.recipe.model.text_weight
+        share = self.recipe.model.text_loss_weight
         weighed = share * text + (1 - share) * picture
         return {"valid_loss": float(weighed), "valid_text": float(text), "valid_picture": float(picture)}
 
-    def score(self, name: str, examples: Pictures) -> Result:
+    def score(self, name: str, examples: ImageExamples) -> EvaluationResult:
         found, counts = self.surprises(self.encode(examples))
-        result = Result(
+        result = EvaluationResult(
             name,
             examples,
             [],
@@ -179,22 +183,24 @@ class DrawRun(PictureRun):
                 "picture_perplexity": perplexity(-found[:, 1], counts[:, 1]),
             },
         )
-        if isinstance(self.recipe.data.world, Shapes):
+        if isinstance(self.recipe.data.world, ShapesWorld):
             self.judge(result)
         return result
 
-    def judge(self, result: Result) -> None:
+    def judge(self, result: EvaluationResult) -> None:
         """Where the truth is known: of how many first captions the picture drawn, as `sample` says, is right; and how many of
         the true pictures still are when they are made of their codes again, which is the most that could be."""
         from regard.run.load import load  # a run may hold a run
 
         captions, manner = [captions[0] for captions in result.examples.captions], self.recipe.sample
         options: dict[str, Any] = dict(temperature=manner.temperature, top_k=manner.top_k, top_p=manner.top_p)
-        if manner.rank is not None:
-            options |= dict(rank=load(self.folder / RANK, device=str(self.device)), of=manner.of)
-        drawn = [bool(shows(found[0].picture, caption)) for caption, found in zip(captions, self.draw(captions, **options))]
+        if manner.reranker is not None:
+            options |= dict(reranker=load(self.folder / RERANKER, device=str(self.device)), candidates=manner.candidates)
+        drawn = [
+            bool(image_satisfies(found[0].picture, caption)) for caption, found in zip(captions, self.draw(captions, **options))
+        ]
         rebuilt = self.codes.decode(self.codes_of(result.examples).reshape(-1, *self.codes.model.grid).astype(np.int64))
-        still = [bool(shows(picture, caption)) for caption, picture in zip(captions, rebuilt)]
+        still = [bool(image_satisfies(picture, caption)) for caption, picture in zip(captions, rebuilt)]
         result.scores |= {"right": accuracy(drawn, "right"), "right_rebuilt": accuracy(still, "right_rebuilt")}
         result.outputs = [f"{'right' if right else 'wrong'}\t{caption}" for caption, right in zip(captions, drawn)]
 
@@ -209,66 +215,68 @@ class DrawRun(PictureRun):
         top_k: int = 0,
         top_p: float = 1.0,
         seed: int = 0,
-        rank: Any = None,
-        of: int | None = None,
-    ) -> list[list[Drawn]]:
+        reranker: Any = None,
+        candidates: int | None = None,
+    ) -> list[list[GeneratedImage]]:
         """`number` pictures of each caption; without a temperature, the likeliest code each time. With `rank`, a run that
         compares pictures and texts (CLIP), the best of `of` pictures, best first. What is drawn depends on the seed, the place of
         the caption among all and which of its pictures it is, not on the batch."""
-        if rank is not None and not hasattr(rank, "similarity"):
-            raise Mistake(
-                f"{getattr(rank, 'folder', 'the run to rank by')} {getattr(rank, 'does', 'cannot rank')}: it does not "
-                "compare pictures with texts; rank by a run of task = 'contrast'"
+        if reranker is not None and not hasattr(reranker, "similarity"):
+            raise UserError(
+                f"{getattr(reranker, 'folder', 'the run to rank by')} {getattr(reranker, 'does', 'cannot rank')}: it does not "
+                "compare pictures with texts; rank by a run of task = 'contrastive'"
             )
-        if rank is None and of is not None:
-            raise Mistake(f"of = {of}: who chooses? name a run that ranks pictures")
-        many = number if rank is None else CANDIDATES if of is None else of
+        if reranker is None and candidates is not None:
+            raise UserError(f"candidates = {candidates}: who chooses? name a run that ranks pictures")
+        many = number if reranker is None else CANDIDATES if candidates is None else candidates
         if many < number:
-            raise Mistake(f"of = {many}: the best {number} of them are asked for; draw at least so many")
-        manner = Manner(self.places, temperature, top_k, top_p, seed=seed, number=many)
-        begun = captions_begun(Ragged.of(self.caption_ids(texts)), self.recipe.model.text_length, self.tokenizers[0].size)
+            raise UserError(f"candidates = {many}: the best {number} of them are asked for; draw at least so many")
+        manner = SamplingParams(self.places, temperature, top_k, top_p, seed=seed, number=many)
+        begun = caption_prefix(Ragged.from_rows(self.caption_ids(texts)), self.recipe.model.text_length, self.tokenizers[0].size)
         found = self.drawn(begun, manner)
-        return found if rank is None else [ranked(text, pictures, rank)[:number] for text, pictures in zip(texts, found)]
+        return found if reranker is None else [rerank(text, pictures, reranker)[:number] for text, pictures in zip(texts, found)]
 
     def caption_ids(self, texts: Sequence[str]) -> list[list[int]]:
         found, most = self.tokenizers[0].encode(texts), self.recipe.model.text_length
         for number, ids in enumerate(found, start=1):
             if not ids:
-                raise Mistake(f"caption {number} is empty; say what to draw")
+                raise UserError(f"caption {number} is empty; say what to draw")
             if len(ids) > most and self.recipe.data.too_long != "truncate":
-                raise Mistake(f"caption {number} is {len(ids)} tokens long, the model takes {most}; shorten it")
+                raise UserError(f"caption {number} is {len(ids)} tokens long, the model takes {most}; shorten it")
         return [ids[:most] for ids in found]
 
-    def drawn(self, begun: Tensor, manner: Manner) -> list[list[Drawn]]:
+    def drawn(self, begun: Tensor, manner: SamplingParams) -> list[list[GeneratedImage]]:
         """Pictures of captions as they are read (B, 1 + text)."""
         rows = list(product(range(len(begun)), range(manner.number)))
-        found: list[list[Drawn]] = [[] for _ in begun]
+        found: list[list[GeneratedImage]] = [[] for _ in begun]
         for start in range(0, len(rows), DRAW_AT_ONCE):
             part = rows[start : start + DRAW_AT_ONCE]
-            numbers = np.array([sample_number(caption, sample) for caption, sample in part])
+            numbers = np.array([sample_index(caption, sample) for caption, sample in part])
             limits = torch.full((len(part),), self.places + 1, device=self.device)
             prefix = begun[[caption for caption, _ in part]].to(self.device)
-            said = walk(self.model, None, limits, manner.choose(numbers), prefix=prefix, marks=CODES_ALONE)
+            said = greedy_or_sample(self.model, None, limits, manner.choose(numbers), prefix=prefix, special_tokens=CODES_ALONE)
             codes = np.array([one.tokens for one in said]).reshape(-1, *self.codes.model.grid) - self.model.first_code
             for (caption, _), picture, grid, one in zip(part, self.codes.decode(codes), codes, said):
-                found[caption].append(Drawn(picture, grid, one.log_probability))
+                found[caption].append(GeneratedImage(picture, grid, one.log_probability))
         return found
 
-    def embed(self, texts: Sequence[Picture], *, layer: int = -1, pool: str = "mean") -> list[Embedded]:
-        raise Mistake(f"{self.folder} draws, and has no vectors of texts or pictures")
+    def embed(self, texts: Sequence[ImageInput], *, layer: int = -1, pool: str = "mean") -> list[EmbeddedText]:
+        raise UserError(f"{self.folder} draws, and has no vectors of texts or pictures")
 
 
-def held(run: str, into: Path, setting: str, task: str) -> Any:
+def copy_held_run(run: str, into: Path, setting: str, task: str) -> Any:
     """The recipe of a run of this task, which a setting names and which is copied into another's folder once."""
     if not (into / "model.safetensors").is_file():
         copy_run(Path(run), into, setting)
-    recipe = recipes.read(into / "recipe.toml")
+    recipe = recipes.read_recipe(into / "recipe.toml")
     if recipe.task != task:
-        raise Mistake(f"{setting} = '{run}' is a run of task = {recipe.task!r}; name one of task = {task!r}")
+        raise UserError(f"{setting} = '{run}' is a run of task = {recipe.task!r}; name one of task = {task!r}")
     return recipe
 
 
-def ranked(text: str, pictures: Sequence[Drawn], rank: Any) -> list[Drawn]:
+def rerank(text: str, pictures: Sequence[GeneratedImage], rank: Any) -> list[GeneratedImage]:
     """Pictures by how well another run finds that they fit a caption, best first."""
     likeness = np.asarray(rank.similarity([one.picture for one in pictures], [text]))[:, 0]  # (N,)
-    return [Drawn(pictures[i].picture, pictures[i].codes, float(likeness[i])) for i in np.argsort(-likeness, kind="stable")]
+    return [
+        GeneratedImage(pictures[i].picture, pictures[i].codes, float(likeness[i])) for i in np.argsort(-likeness, kind="stable")
+    ]

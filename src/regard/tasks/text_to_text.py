@@ -8,46 +8,46 @@ from typing import Any
 import numpy as np
 import torch
 
-from regard.batches.batches import in_order
-from regard.batches.mixture import Mixed, shares
+from regard.batches.batches import sequential_batches
+from regard.batches.mixture import MixtureRows, examples_per_epoch
 from regard.batches.ragged import Ragged
-from regard.batches.rows import Rows, Translations
-from regard.batches.token_store import Side
+from regard.batches.rows import Rows, TranslationRows
+from regard.batches.token_store import TokenStore
 from regard.corpus.dataset import Dataset
-from regard.corpus.examples import Pairs, TaskPairs, Tasks
-from regard.corpus.task_mixture import as_task
-from regard.errors import Mistake
-from regard.files import replace_file
-from regard.interop.convert import Foreign
+from regard.corpus.examples import SentencePairs, TaskMixture, TaskPairs
+from regard.corpus.task_mixture import as_task_pairs
+from regard.errors import UserError
+from regard.files import atomic_write
+from regard.interop.convert import HuggingFaceFolder
 from regard.recipe import TaskData
 from regard.scoring import (
     Score,
     accuracy,
-    compare,
-    compare_right,
-    compare_summaries,
-    correlations,
-    label_scores,
-    summary_scores,
+    classification_scores,
+    compare_accuracy,
+    compare_rouge,
+    compare_systems,
+    correlation_scores,
+    rouge_scores,
     translation_scores,
 )
 from regard.scoring.score import SAMPLES
-from regard.tasks.algorithm import exact
-from regard.tasks.base import EVALUATE_TOKENS, Result, Run
-from regard.tasks.classify import Judgement
-from regard.tasks.translate import Translator
-from regard.training.losses import log_probabilities
+from regard.tasks.algorithm import exact_matches
+from regard.tasks.base import EVALUATE_TOKENS, EvaluationResult, Run
+from regard.tasks.classify import Prediction
+from regard.tasks.translate import TranslateRun
+from regard.training.losses import sequence_log_probs
 
 FILE = "labels.json"
-FIRST = {"translate": "bleu", "summarise": "rougel", "classify": "accuracy", "regress": "spearman"}
+MAIN_METRIC = {"translate": "bleu", "summarise": "rougel", "classify": "accuracy", "regress": "spearman"}
 """What each kind of task is judged by while training."""
 
 
-class TasksRun(Translator):
+class TextToTextRun(TranslateRun):
     does = "answers texts with texts"
 
-    def __init__(self, folder: Path, recipe: Any, device: torch.device, foreign: Foreign | None = None):
-        super().__init__(folder, recipe, device, foreign)
+    def __init__(self, folder: Path, recipe: Any, device: torch.device, huggingface: HuggingFaceFolder | None = None):
+        super().__init__(folder, recipe, device, huggingface)
         self.words: dict[str, list[str]] = self.read_json(FILE)
         """What can be said where a task is to classify."""
 
@@ -59,7 +59,7 @@ class TasksRun(Translator):
             for name, pairs in data.train.parts.items()
             if recipe.data.tasks[name].kind == "classify"
         }
-        replace_file(folder / FILE, json.dumps(words, ensure_ascii=False, indent=1) + "\n")
+        atomic_write(folder / FILE, json.dumps(words, ensure_ascii=False, indent=1) + "\n")
 
     @classmethod
     def tokenizer_names(cls, recipe: Any) -> list[str]:
@@ -69,7 +69,7 @@ class TasksRun(Translator):
 
     def task(self, name: str) -> TaskData:
         if name not in self.recipe.data.tasks:
-            raise Mistake(f"--task {name}: {self.folder} knows {', '.join(self.recipe.data.tasks)}")
+            raise UserError(f"--task {name}: {self.folder} knows {', '.join(self.recipe.data.tasks)}")
         return self.recipe.data.tasks[name]
 
     def prefixed(self, texts: Sequence[str], name: str) -> list[str]:
@@ -78,47 +78,49 @@ class TasksRun(Translator):
         for number, text in enumerate(texts, start=1):
             parts = text.count("\t") + 1
             if text.strip() and len(task.prefixes) > 1 and parts != len(task.prefixes):
-                raise Mistake(
+                raise UserError(
                     f"line {number} has {parts} texts; the task {name} reads {len(task.prefixes)}, with a tab between them"
                 )
             found.append(task.prefixed(text) if text.strip() else "")
         return found
 
-    def as_task(self, pairs: Pairs, name: str) -> TaskPairs:
+    def as_task(self, pairs: SentencePairs, name: str) -> TaskPairs:
         """Somebody's pairs as this run reads and says them."""
-        return as_task(name, self.task(name), pairs)
+        return as_task_pairs(name, self.task(name), pairs)
 
     # what it learns from
 
     def too_long(self, examples: TaskPairs) -> str:
         return self.recipe.data.tasks[examples.task].too_long
 
-    def training_rows(self, examples: Tasks) -> tuple[Rows, int]:
+    def training_rows(self, examples: TaskMixture) -> tuple[Rows, int]:
         data = self.recipe.data
         self.check_labels()
-        found = [super(TasksRun, self).training_rows(pairs) for pairs in examples.parts.values()]
-        drawn = shares(
+        found = [super(TextToTextRun, self).training_rows(pairs) for pairs in examples.parts.values()]
+        drawn = examples_per_epoch(
             [len(rows) for rows, _ in found], [data.tasks[name].weight for name in examples.parts], data.temperature, data.limit
         )
-        return Mixed([rows for rows, _ in found], drawn), sum(long for _, long in found)
+        return MixtureRows([rows for rows, _ in found], drawn), sum(long for _, long in found)
 
-    def evaluation_rows(self, examples: Tasks | TaskPairs, *, refuse: bool = False) -> Rows:
-        if isinstance(examples, Tasks):
+    def evaluation_rows(self, examples: TaskMixture | TaskPairs, *, refuse: bool = False) -> Rows:
+        if isinstance(examples, TaskMixture):
             parts = examples.parts.values()
-            return Mixed([self.evaluation_rows(pairs, refuse=refuse) for pairs in parts], [len(pairs) for pairs in parts])
+            return MixtureRows([self.evaluation_rows(pairs, refuse=refuse) for pairs in parts], [len(pairs) for pairs in parts])
         if refuse and len(examples) < 3 and self.task(examples.task).kind == "regress":
-            raise Mistake(f"{examples.name} has {len(examples)} examples; numbers are scored by how they go together: give three")
+            raise UserError(
+                f"{examples.name} has {len(examples)} examples; numbers are scored by how they go together: give three"
+            )
         return super().evaluation_rows(examples, refuse=refuse)
 
     def check_labels(self) -> None:
         """Labels that the vocabulary writes alike would be learned as one."""
         for name, words in self.words.items():
             if len(words) < 2:
-                raise Mistake(f"data.tasks.{name} has only the label {words[0]!r}; at least two are needed")
+                raise UserError(f"data.tasks.{name} has only the label {words[0]!r}; at least two are needed")
             written = self.written(words)
             alike = [word for word, text in zip(words, written) if not text or written.count(text) > 1]
             if alike:
-                raise Mistake(
+                raise UserError(
                     f"data.tasks.{name}: the vocabulary cannot tell the label {alike[0]!r} from another; "
                     "raise tokens.size, or give it another word in labels"
                 )
@@ -132,24 +134,24 @@ class TasksRun(Translator):
     def validate(self, examples: Any, rows: Rows) -> dict[str, float]:
         """Every task's loss, and its first score where the recipe asks for it; the mean of both over tasks, which choose the best
         weights."""
-        assert isinstance(rows, Mixed)
+        assert isinstance(rows, MixtureRows)
         scores: dict[str, float] = {}
         for (name, pairs), part in zip(examples.parts.items(), rows.parts):
             scores[f"{name}/valid_loss"] = Run.validate(self, pairs, part)["valid_loss"]
             if number := self.recipe.train.evaluate_sentences:
                 spread = np.linspace(0, len(pairs) - 1, min(len(pairs), max(3, number))).astype(int)  # a file may be sorted
-                some = pairs.choose(spread.tolist())
-                metric = FIRST[self.task(name).kind]
+                some = pairs.select(spread.tolist())
+                metric = MAIN_METRIC[self.task(name).kind]
                 said = [found.text for found in self.best(some.source, beam=1)]
                 scores[f"{name}/valid_{metric}"] = self.judge(name, said, some.target, samples=2)[0][metric].score
         losses, firsts = ([value for name, value in scores.items() if name.endswith("_loss") == loss] for loss in (True, False))
         scores["valid_loss"] = float(np.mean(losses))
         return {**scores, "valid_mean": float(np.mean(firsts))} if firsts else scores
 
-    def score(self, name: str, examples: Any) -> Result:
+    def score(self, name: str, examples: Any) -> EvaluationResult:
         said = [found.text for found in self.best(examples.source)]
         scores, notes = self.judge(examples.task, said, examples.target)
-        return Result(name, examples, said, {**scores, "perplexity": self.perplexity(examples)}, notes=notes)
+        return EvaluationResult(name, examples, said, {**scores, "perplexity": self.perplexity(examples)}, notes=notes)
 
     def judge(
         self, name: str, said: Sequence[str], meant: Sequence[str], *, samples: int = SAMPLES
@@ -157,17 +159,18 @@ class TasksRun(Translator):
         """The scores of what was said for a task, and notes on them."""
         match self.task(name).kind:
             case "summarise":
-                return summary_scores(said, meant, samples=samples), []
+                return rouge_scores(said, meant, samples=samples), []
             case "classify":
                 commonest = max(meant.count(label) for label in set(meant)) / len(meant)
                 meant = self.written(meant)
-                return {"accuracy": accuracy(exact(said, meant)), **label_scores(said, meant, samples=samples)}, [
-                    f"always saying the commonest label: {commonest:.1%}"
-                ]
+                return {
+                    "accuracy": accuracy(exact_matches(said, meant)),
+                    **classification_scores(said, meant, samples=samples),
+                }, [f"always saying the commonest label: {commonest:.1%}"]
             case "regress":
-                numbers, missing = said_numbers(said)
+                numbers, missing = parse_numbers(said)
                 notes = [f"{missing} of {len(said)} texts said are no numbers"] if missing else []
-                return correlations(numbers, np.array([float(text) for text in meant]), samples=samples), notes
+                return correlation_scores(numbers, np.array([float(text) for text in meant]), samples=samples), notes
         return translation_scores(said, meant, samples=samples), []
 
     def paired(self, runs: dict[str, Any], examples: Any) -> list[dict[str, Any]]:
@@ -175,27 +178,33 @@ class TasksRun(Translator):
         said = {name: [found.text for found in run.best(examples.source)] for name, run in runs.items()}
         match self.task(examples.task).kind:
             case "summarise":
-                return compare_summaries(said, examples.target)
+                return compare_rouge(said, examples.target)
             case "classify" | "regress":
-                return compare_right({name: exact(texts, self.written(examples.target)) for name, texts in said.items()})
-        return compare(said, examples.target)
+                return compare_accuracy(
+                    {name: exact_matches(texts, self.written(examples.target)) for name, texts in said.items()}
+                )
+        return compare_systems(said, examples.target)
 
     # what it can do
 
-    def classify(self, texts: Sequence[str], task: str | None = None) -> list[list[Judgement]]:
+    def classify(self, texts: Sequence[str], task: str | None = None) -> list[list[Prediction]]:
         """Every label of each text, the most probable first: the probability of saying it, among those of all labels."""
         name = self.classifying(task)
         sources, words = self.ids(self.prefixed(texts, name)), self.words[name]
         said = self.tokenizers[1].encode(words)
         both = [(source, word) for source in sources for word in said]
-        rows = Translations(Side(Ragged.of([a for a, _ in both])), Side(Ragged.of([b for _, b in both])), self.marks)
+        rows = TranslationRows(
+            TokenStore(Ragged.from_rows([a for a, _ in both])),
+            TokenStore(Ragged.from_rows([b for _, b in both])),
+            self.special_tokens,
+        )
         log_p = torch.zeros(len(both), dtype=torch.float64)
-        for batch in in_order(rows, EVALUATE_TOKENS):
-            log_p[torch.from_numpy(batch.rows)] = log_probabilities(self.model, batch.to(self.device)).double().cpu()
+        for batch in sequential_batches(rows, EVALUATE_TOKENS):
+            log_p[torch.from_numpy(batch.rows)] = sequence_log_probs(self.model, batch.to(self.device)).double().cpu()
         found = []
         for p in log_p.view(len(texts), len(words)).softmax(-1):
             order = p.argsort(descending=True, stable=True).tolist()
-            found.append([Judgement(words[i], float(p[i])) for i in order])
+            found.append([Prediction(words[i], float(p[i])) for i in order])
         return found
 
     def classifying(self, task: str | None) -> str:
@@ -203,16 +212,16 @@ class TasksRun(Translator):
         if task is None and len(self.words) == 1:
             return next(iter(self.words))
         if task is None:
-            raise Mistake(
+            raise UserError(
                 f"{self.folder}: say for which task the labels are: "
                 + (f"--task {' or '.join(self.words)}" if self.words else "none of its tasks has labels")
             )
         if self.task(task).kind != "classify":
-            raise Mistake(f"--task {task} has no labels (kind = {self.task(task).kind!r}); use: regard translate --task {task}")
+            raise UserError(f"--task {task} has no labels (kind = {self.task(task).kind!r}); use: regard translate --task {task}")
         return task
 
 
-def said_numbers(said: Sequence[str]) -> tuple[np.ndarray, int]:
+def parse_numbers(said: Sequence[str]) -> tuple[np.ndarray, int]:
     """The numbers in what was said; what is none counts as the mean of the others, and is counted."""
     found = np.full(len(said), np.nan)
     for i, text in enumerate(said):

@@ -8,20 +8,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.attention.modules import places
+from regard.attention.modules import attention_modules
 from regard.attention.watch import watch
 from regard.batches.ragged import Ragged
-from regard.batches.rows import Rows, Translations
-from regard.batches.token_store import Side
-from regard.corpus.examples import Pairs
-from regard.decoding.batching import decode_all, searcher, workers_for
+from regard.batches.rows import Rows, TranslationRows
+from regard.batches.token_store import TokenStore
+from regard.corpus.examples import SentencePairs
+from regard.decoding.batching import decode_all, make_search, num_workers
 from regard.decoding.protocol import Hypothesis
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.models.registry import MODELS
-from regard.recipe import Decode
-from regard.scoring import compare, merge_words, score_by_length, translation_scores
-from regard.tasks.base import Result, Run, searching
-from regard.tokens.special import NO_MARK
+from regard.recipe import DecodeSettings
+from regard.scoring import compare_systems, merge_words, score_by_length, translation_scores
+from regard.tasks.base import EvaluationResult, Run, search_settings
+from regard.tokens.special_tokens import NO_TOKEN
 
 ALIGN_AT_ONCE = 64
 
@@ -37,12 +37,14 @@ class Translation:
     """Whose program said it."""
 
 
-class Engine(Protocol):
+class DecodingEngine(Protocol):
     """Somebody else's program that searches with this model."""
 
     name: str
 
-    def decode(self, sources: Sequence[Sequence[int]], settings: Decode, number: int, most: int) -> list[list[Hypothesis]]: ...
+    def decode(
+        self, sources: Sequence[Sequence[int]], settings: DecodeSettings, number: int, most: int
+    ) -> list[list[Hypothesis]]: ...
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,9 @@ class Alignment:
         return self.weights[chosen, head], f"layer {chosen + 1}, head {head + 1}"
 
 
-class Translator(Run):
+class TranslateRun(Run):
     does = "translates"
-    engine: Engine | None = None
+    engine: DecodingEngine | None = None
     """Another program than ours that translates; everything else is ours."""
 
     @classmethod
@@ -79,8 +81,10 @@ class Translator(Run):
     def load_tokenizers(self):
         """Of the source and of the target; they may be the same."""
         found = super().load_tokenizers()
-        if found[-1].marks.begin == NO_MARK:
-            raise Mistake(f"tokens.file = {self.recipe.tokens.file!r} has no token that begins an output; a translator needs one")
+        if found[-1].special_tokens.bos == NO_TOKEN:
+            raise UserError(
+                f"tokens.file = {self.recipe.tokens.file!r} has no token that begins an output; a translator needs one"
+            )
         return [found[0], found[-1]]
 
     def build_model(self) -> nn.Module:
@@ -89,28 +93,30 @@ class Translator(Run):
             settings, *(tokenizer.size for tokenizer in self.tokenizers), self.recipe.train.regularize
         )
 
-    def encode(self, examples: Pairs, *, training: bool = False) -> Rows:
+    def encode(self, examples: SentencePairs, *, training: bool = False) -> Rows:
         source, target = (self.side(texts, tokenizer, training) for texts, tokenizer in zip(examples.texts(), self.tokenizers))
-        return Translations(source, target, self.marks)
+        return TranslationRows(source, target, self.special_tokens)
 
-    def validate(self, examples: Pairs, rows: Rows) -> dict[str, float]:
+    def validate(self, examples: SentencePairs, rows: Rows) -> dict[str, float]:
         """The loss, and greedy BLEU where the recipe asks for it."""
         scores = super().validate(examples, rows)
         if number := self.recipe.train.evaluate_sentences:
-            some = examples.choose(range(0, len(examples), -(-len(examples) // number)))  # a file may be sorted
+            some = examples.select(range(0, len(examples), -(-len(examples) // number)))  # a file may be sorted
             said = [translation.text for translation in self.best(some.source, beam=1)]
             scores["valid_bleu"] = translation_scores(said, some.target, metrics=("bleu",), samples=2)["bleu"].score
         return scores
 
-    def score(self, name: str, examples: Pairs) -> Result:
+    def score(self, name: str, examples: SentencePairs) -> EvaluationResult:
         said = [translation.text for translation in self.best(examples.source)]
         scores = translation_scores(said, examples.target)
         scores["perplexity"] = self.perplexity(examples)
-        return Result(name, examples, said, scores, score_by_length(examples.source, said, examples.target))
+        return EvaluationResult(name, examples, said, scores, score_by_length(examples.source, said, examples.target))
 
-    def paired(self, runs: "dict[str, Translator]", examples: Pairs) -> list[dict[str, Any]]:
+    def paired(self, runs: "dict[str, TranslateRun]", examples: SentencePairs) -> list[dict[str, Any]]:
         """Is each run different from the first on these sentences?"""
-        return compare({name: [found.text for found in run.best(examples.source)] for name, run in runs.items()}, examples.target)
+        return compare_systems(
+            {name: [found.text for found in run.best(examples.source)] for name, run in runs.items()}, examples.target
+        )
 
     def signature(self) -> str:
         decode = self.recipe.decode
@@ -119,7 +125,7 @@ class Translator(Run):
     @property
     def attends(self) -> bool:
         """Whether its decoder looks at the source."""
-        return bool(places(self.model, kinds="cross"))
+        return bool(attention_modules(self.model, kinds="cross"))
 
     def translate(
         self,
@@ -135,7 +141,7 @@ class Translator(Run):
         seed: int = 0,
     ) -> list[list[Translation]]:
         """The `number` best translations of each text, best first. A `temperature` samples one instead."""
-        settings = searching(
+        settings = search_settings(
             self.recipe.decode, number, temperature, "hypotheses", beam=beam, length_penalty=length_penalty, max_tokens=max_tokens
         )
         sources = self.ids(texts)
@@ -154,7 +160,7 @@ class Translator(Run):
     def search(
         self,
         sources: Sequence[Sequence[int]],
-        settings: Decode,
+        settings: DecodeSettings,
         number: int,
         temperature: float | None,
         top_k: int,
@@ -162,7 +168,7 @@ class Translator(Run):
         seed: int,
     ) -> list[list[Hypothesis]]:
         """By our own search."""
-        search = searcher(
+        search = make_search(
             self.model,
             beam=settings.beam,
             alpha=settings.length_penalty,
@@ -171,7 +177,7 @@ class Translator(Run):
             top_k=top_k,
             top_p=top_p,
             seed=seed,
-            marks=self.marks,
+            special_tokens=self.special_tokens,
         )
         return decode_all(
             sources,
@@ -180,8 +186,8 @@ class Translator(Run):
             device=self.device,
             most=self.recipe.model.max_length,
             max_tokens=settings.max_tokens,
-            marks=self.marks,
-            workers=workers_for(self.model, self.device),
+            special_tokens=self.special_tokens,
+            workers=num_workers(self.model, self.device),
         )
 
     @property
@@ -203,17 +209,17 @@ class Translator(Run):
 
     def aligned(self, texts: Sequence[str], found: Sequence[Translation], kind: str = "cross") -> Iterator[Alignment]:
         """The same of translations that were found."""
-        return self.looked(texts, [(one.text, one.tokens, self.tokenizers[1].words(one.tokens)) for one in found], kind)
+        return self.looked(texts, [(one.text, one.tokens, self.tokenizers[1].word_ids(one.tokens)) for one in found], kind)
 
     def looked(self, texts: Sequence[str], told: Sequence[tuple[str, list[int], list[int]]], kind: str) -> Iterator[Alignment]:
         """Of what is told of each text: its words, its tokens, and the number of the word that each is of."""
         sources, read = self.ids(texts), [words for _, words in self.tokenizers[0].encode_words(texts)]
         said = [ids for _, ids, _ in told]
         if not self.attends:
-            raise Mistake(f"{self.folder}: a model without attention has nothing to show (model.attention = 'none')")
+            raise UserError(f"{self.folder}: a model without attention has nothing to show (model.attention = 'none')")
         if not all(sources) or not all(said):
-            raise Mistake("there is nothing to show of an empty sentence")
-        rows_of = Translations(Side(Ragged.of(sources)), Side(Ragged.of(said)), self.marks)
+            raise UserError("there is nothing to show of an empty sentence")
+        rows_of = TranslationRows(TokenStore(Ragged.from_rows(sources)), TokenStore(Ragged.from_rows(said)), self.special_tokens)
         for start in range(0, len(texts), ALIGN_AT_ONCE):
             rows = np.arange(start, min(start + ALIGN_AT_ONCE, len(texts)))
             batch = rows_of.batch(rows, 0, 0).to(self.device)
@@ -223,14 +229,16 @@ class Translator(Run):
             for row, i in enumerate(rows.tolist()):
                 words = read[i][: len(sources[i])]
                 asking, _, asked = told[i] if kind == "cross" else (texts[i], sources[i], words)
-                yield by_words(texts[i], words, asking, asked, weights[:, row, :, : len(asked) + 1, : len(words) + 1])
+                yield alignment_by_words(texts[i], words, asking, asked, weights[:, row, :, : len(asked) + 1, : len(words) + 1])
 
     def reading(self, text: str) -> dict[str, Tensor]:
         """Its source, and its best translation as the decoder reads it."""
         (source,), (said,) = self.ids([text]), self.best([text])
         if not source:
-            raise Mistake("there is nothing to show of an empty sentence")
-        rows = Translations(Side(Ragged.of([source])), Side(Ragged.of([said.tokens])), self.marks)
+            raise UserError("there is nothing to show of an empty sentence")
+        rows = TranslationRows(
+            TokenStore(Ragged.from_rows([source])), TokenStore(Ragged.from_rows([said.tokens])), self.special_tokens
+        )
         return rows.batch(np.array([0]), 0, 0).inputs
 
     def best(self, texts: Sequence[str], **settings: Any) -> list[Translation]:
@@ -238,7 +246,7 @@ class Translator(Run):
         return [found[0] for found in self.translate(texts, **settings)]
 
 
-def by_words(source: str, read: list[int], asking: str, asked: list[int], weights: np.ndarray) -> Alignment:
+def alignment_by_words(source: str, read: list[int], asking: str, asked: list[int], weights: np.ndarray) -> Alignment:
     """Sub-words, of which the numbers of their words are given, merged into words; end marks are left out."""
     merged = np.array([[merge_words(head, [*asked, -1], [*read, -1]) for head in layer] for layer in weights])
     return Alignment(source.split()[: merged.shape[-1]], asking.split()[: merged.shape[-2]], merged)

@@ -10,28 +10,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from regard.errors import Mistake
-from regard.tokens.special import UNK
+from regard.errors import UserError
+from regard.tokens.special_tokens import UNK
 from regard.tokens.tokenizer import Tokenizer
 
-MOST_VARIANTS = 16
+MAX_VARIANTS = 16
 
 
 @dataclass
-class Segmenter:
+class BpeSegmenter:
     """A trained BPE with its merges written out."""
 
     vocabulary: dict[str, int]
     ranks: dict[tuple[str, str], int]
 
     @staticmethod
-    def of(tokenizer: Tokenizer) -> "Segmenter":
+    def from_tokenizer(tokenizer: Tokenizer) -> "BpeSegmenter":
         model = json.loads(tokenizer.to_json())["model"]
         if model["type"] != "BPE" or model.get("byte_fallback") or model.get("continuing_subword_prefix"):
-            raise Mistake(
+            raise UserError(
                 "train.regularize.bpe_dropout needs a plain BPE tokenizer; set it to 0 or train one with tokens.kind = 'bpe'"
             )
-        return Segmenter(model["vocab"], {tuple(pair): rank for rank, pair in enumerate(model["merges"])})
+        return BpeSegmenter(model["vocab"], {tuple(pair): rank for rank, pair in enumerate(model["merges"])})
 
     def segment(self, word: str, chance: random.Random, dropout: float) -> list[int]:
         """Merge the best-ranked neighbours first; each possible merge of a round is skipped with probability `dropout`."""
@@ -51,7 +51,7 @@ class Segmenter:
     def variants(self, word: str, count: int, seed: int, dropout: float) -> list[list[int]]:
         """As many independent draws as the word occurs, within bounds."""
         chance = random.Random(f"{seed} {word}")
-        return [self.segment(word, chance, dropout) for _ in range(max(4, min(count, MOST_VARIANTS)))]
+        return [self.segment(word, chance, dropout) for _ in range(max(4, min(count, MAX_VARIANTS)))]
 
 
 def split_words(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[str]]:

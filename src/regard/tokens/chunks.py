@@ -10,50 +10,53 @@ from typing import Any
 
 from regard.tokens.tokenizer import Tokenizer
 
-LOCAL = {"NFC", "NFD", "Lowercase", "StripAccents", "BertNormalizer"}
+WORDWISE_NORMALIZERS = {"NFC", "NFD", "Lowercase", "StripAccents", "BertNormalizer"}
 """Normalisers that do with a word what they would do with it in a text."""
-SPACES = [
+SPACE_NORMALIZERS = [
     {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "},
     {"type": "Strip", "strip_left": True, "strip_right": True},
 ]
 METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
-BEFORE_A_SPACE = re.compile(r"(?<=\S)(?= \S)")
+SPACE_BOUNDARY = re.compile(r"(?<=\S)(?= \S)")
 
-Cut = Callable[[str], list[str]]
+SplitText = Callable[[str], list[str]]
 
 
-def cutter(tokenizer: Tokenizer) -> Cut:
+def make_splitter(tokenizer: Tokenizer) -> SplitText:
     """How to cut; where nothing is known of a tokenizer, a text is one part."""
     library: dict[str, Any] = json.loads(tokenizer.to_json())
-    normalizers, splits = (listed(library[name]) for name in ("normalizer", "pre_tokenizer"))
-    local = all(step in SPACES or step["type"] in LOCAL for step in normalizers)
+    normalizers, splits = (flatten_steps(library[name]) for name in ("normalizer", "pre_tokenizer"))
+    local = all(step in SPACE_NORMALIZERS or step["type"] in WORDWISE_NORMALIZERS for step in normalizers)
     if any(not token["special"] for token in library["added_tokens"]):
-        return whole
+        return keep_whole
     match [split["type"] for split in splits]:
         case ["Metaspace", *others] if (
-            splits[0] == METASPACE and set(others) <= {"Split"} and local and all(step in normalizers for step in SPACES)
+            splits[0] == METASPACE
+            and set(others) <= {"Split"}
+            and local
+            and all(step in normalizers for step in SPACE_NORMALIZERS)
         ):
-            return at_spaces
+            return split_at_spaces
         case ["BertPreTokenizer"] if local:
-            return at_spaces
+            return split_at_spaces
         case ["ByteLevel"] if not normalizers and splits[0]["use_regex"] and not splits[0]["add_prefix_space"]:
-            return BEFORE_A_SPACE.split
-    return whole
+            return SPACE_BOUNDARY.split
+    return keep_whole
 
 
-def listed(part: dict[str, Any] | None) -> list[dict[str, Any]]:
+def flatten_steps(part: dict[str, Any] | None) -> list[dict[str, Any]]:
     """The steps of a normaliser or pre-tokeniser."""
     match part:
         case None:
             return []
         case {"type": "Sequence", "normalizers": steps} | {"type": "Sequence", "pretokenizers": steps}:
-            return [step for inner in steps for step in listed(inner)]
+            return [step for inner in steps for step in flatten_steps(inner)]
     return [part]
 
 
-def at_spaces(text: str) -> list[str]:
+def split_at_spaces(text: str) -> list[str]:
     return [text] if "▁" in text else text.split(" ")  # "▁" stands for a space, and would count as one
 
 
-def whole(text: str) -> list[str]:
+def keep_whole(text: str) -> list[str]:
     return [text]

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from regard.tokens.tokenizer import Tokenizer
 
-UNREADABLE = "\N{REPLACEMENT CHARACTER}"
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 """What the library says of bytes that are no character, or not yet one."""
-ONE_BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
-ORDINARY = "a"
+BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+PLACEHOLDER = "a"
 
 
 class Detokenizer:
@@ -23,11 +23,11 @@ class Detokenizer:
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int] = (), line_end: int | None = None):
         self.tokenizer, self.line_end = tokenizer, line_end
-        lines = lines_of(prompt, line_end)
+        lines = split_lines(prompt, line_end)
         self.prompt = "\n".join(tokenizer.library.decode(line, skip_special_tokens=True) for line in lines)
         self.waiting: list[str] = []
         spoken = [token for token in map(tokenizer.spoken, lines[-1]) if token is not None]
-        self.before = [ORDINARY if self.is_byte(token) else token for token in spoken[-1:]]
+        self.before = [PLACEHOLDER if self.is_byte(token) else token for token in spoken[-1:]]
 
     def push(self, number: int) -> str:
         """What the next token settles; nothing where it must be waited for more."""
@@ -40,7 +40,7 @@ class Detokenizer:
             return ""
         self.waiting.append(token)
         text = self.text()
-        if text.endswith(UNREADABLE) or self.is_byte(token):
+        if text.endswith(REPLACEMENT) or self.is_byte(token):
             return ""
         self.before, self.waiting = [token], []
         return text
@@ -50,14 +50,14 @@ class Detokenizer:
         return self.text() if self.waiting else ""
 
     def text(self) -> str:
-        return self.tokenizer.spell([*self.before, *self.waiting])[len(self.tokenizer.spell(self.before)) :]
+        return self.tokenizer.join_tokens([*self.before, *self.waiting])[len(self.tokenizer.join_tokens(self.before)) :]
 
     def is_byte(self, token: str) -> bool:
         """The library decodes a run of these at once: with a wrong byte, none of it is readable any more."""
-        return self.tokenizer.byte_fallback and ONE_BYTE.fullmatch(token) is not None
+        return self.tokenizer.byte_fallback and BYTE_TOKEN.fullmatch(token) is not None
 
 
-def lines_of(ids: Sequence[int], line_end: int | None) -> list[list[int]]:
+def split_lines(ids: Sequence[int], line_end: int | None) -> list[list[int]]:
     """Ids cut where a line ends."""
     lines: list[list[int]] = [[]]
     for number in ids:

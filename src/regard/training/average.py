@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from regard.distributed.parallel import laid_out, local
+from regard.distributed.parallel import shard_like, to_local
 
 
 class MovingAverage:
@@ -15,7 +15,7 @@ class MovingAverage:
         self.decay, self.step = decay, 0
         self.names = [name for name, _ in model.named_parameters()]
         self.mean = [p.detach().clone() for p in model.parameters()]
-        self.live, self.own = [local(p.detach()) for p in model.parameters()], [local(mean) for mean in self.mean]
+        self.live, self.own = [to_local(p.detach()) for p in model.parameters()], [to_local(mean) for mean in self.mean]
 
     @torch.no_grad()
     def update(self) -> None:
@@ -36,10 +36,10 @@ class MovingAverage:
     def load(self, tensors: dict[str, Tensor], step: int) -> None:
         self.step = step
         for name, mean, own in zip(self.names, self.mean, self.own):
-            own.copy_(local(laid_out(tensors[name], mean)))
+            own.copy_(to_local(shard_like(tensors[name], mean)))
 
 
-def mean_weights(several: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+def average_weights(several: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {
         name: torch.stack([weights[name].double() for weights in several]).mean(0).to(tensor.dtype)
         for name, tensor in several[0].items()

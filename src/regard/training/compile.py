@@ -10,7 +10,7 @@ from regard.batches.batch import Batch
 Objective = Callable[[nn.Module, Batch], Tensor]
 
 
-class Compiled:
+class CompiledObjective:
     """Compiled for any shape; or, where nearly all batches are `alike`, for the shape of the largest, and the few others run as
     they are: for them it would take longer than it saves."""
 

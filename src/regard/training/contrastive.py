@@ -7,10 +7,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from regard.batches.batch import Batch
-from regard.training.losses import surprise
+from regard.training.losses import nll
 
 
-class Match:
+class ContrastiveLoss:
     """The mean of two surprises: at the text of each picture among all texts of the batch, and at the picture of each text.
 
     Under data parallelism, where each process has its share of the batch, its own pairs are told from those of all processes, and
@@ -25,27 +25,27 @@ class Match:
         if not batch.counts:
             images, texts = images[:0], texts[:0]
         with torch.autocast(images.device.type, enabled=False):  # similarities up to 100 need more than 8 bits
-            every_image, first = gathered(images)  # (all B, E)
-            every_text, _ = gathered(texts)
+            every_image, first = all_gather_rows(images)  # (all B, E)
+            every_text, _ = all_gather_rows(texts)
             mine = first + torch.arange(len(images), device=images.device)
             found = [
-                surprise((scale * one @ every.T).log_softmax(-1), mine, self.smoothing)  # (B,) each
+                nll((scale * one @ every.T).log_softmax(-1), mine, self.smoothing)  # (B,) each
                 for one, every in ((images, every_text), (texts, every_image))
             ]
             return (found[0] + found[1]).sum() / 2
 
 
-def gathered(x: Tensor) -> tuple[Tensor, int]:
+def all_gather_rows(x: Tensor) -> tuple[Tensor, int]:
     """The rows of all processes in their order, and which of them is the first of this one's; gradients find their way back."""
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return x, 0
     sizes = [torch.zeros((), dtype=torch.long) for _ in range(dist.get_world_size())]  # no device is waited for
     dist.all_gather(sizes, torch.tensor(len(x)))
     counts = [int(size) for size in sizes]
-    return Gather.apply(x, counts), sum(counts[: dist.get_rank()])
+    return AllGatherRows.apply(x, counts), sum(counts[: dist.get_rank()])
 
 
-class Gather(torch.autograd.Function):
+class AllGatherRows(torch.autograd.Function):
     """Rows (B, E) of each process -> rows of all of them; shares of a batch may differ by one row."""
 
     @staticmethod

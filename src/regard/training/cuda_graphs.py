@@ -11,19 +11,19 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from regard.batches.batch import Batch, Mixture
+from regard.batches.batch import Batch, MixedLabels
 
-Work = Callable[[Sequence[Batch], Tensor], Tensor]
-FIRST = 2
+StepFunction = Callable[[Sequence[Batch], Tensor], Tensor]
+WARMUP_CALLS = 2
 """Times that a shape runs as ever."""
-MOST = 96
+MAX_GRAPHS = 96
 """Shapes that are recorded; each keeps its batch, and all share their memory."""
 
 
-class Recorded:
+class CudaGraphedStep:
     """The same work, replayed wherever the shapes were met before. Everything it changes is changed in place."""
 
-    def __init__(self, work: Work):
+    def __init__(self, work: StepFunction):
         self.work = work
         self.met: Counter[tuple] = Counter()
         self.graphs: dict[tuple, tuple[torch.cuda.CUDAGraph, list[Tensor], Tensor]] = {}
@@ -33,7 +33,7 @@ class Recorded:
         shape = tuple((tuple(part.shape), part.dtype) for part in parts_of(batches))
         if shape not in self.graphs:
             self.met[shape] += 1
-            if self.met[shape] <= FIRST or len(self.graphs) >= MOST:
+            if self.met[shape] <= WARMUP_CALLS or len(self.graphs) >= MAX_GRAPHS:
                 return self.work(batches, count)
             self.graphs[shape] = self.record(batches, count)
         graph, places, result = self.graphs[shape]
@@ -56,12 +56,12 @@ def parts_of(batches: Sequence[Batch]) -> list[Tensor]:
     return [part for batch in batches for part in (*batch.inputs.values(), batch.labels, *mixed(batch.mixture))]
 
 
-def mixed(mixture: Mixture | None) -> tuple[Tensor, ...]:
+def mixed(mixture: MixedLabels | None) -> tuple[Tensor, ...]:
     return () if mixture is None else (mixture.other, mixture.share)
 
 
 def copied(batch: Batch) -> Batch:
-    mixture = batch.mixture and Mixture(batch.mixture.other.clone(), batch.mixture.share.clone())
+    mixture = batch.mixture and MixedLabels(batch.mixture.other.clone(), batch.mixture.share.clone())
     return replace(
         batch, inputs={name: part.clone() for name, part in batch.inputs.items()}, labels=batch.labels.clone(), mixture=mixture
     )

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.training.log import note
 
 try:
@@ -20,18 +20,18 @@ HELD: set[Path] = set()
 
 
 @contextmanager
-def only_run(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Nobody else trains in this folder meanwhile. Under torchrun the first process has the lock for all of them."""
     if os.environ.get("RANK", "0") != "0":
         yield
         return
     place = folder.resolve()
     if place in HELD:
-        raise Mistake(f"{folder} is being trained in by this process already")
+        raise UserError(f"{folder} is being trained in by this process already")
     try:
         file = (folder / LOCK).open("a+", encoding="utf-8")
     except OSError as error:
-        raise Mistake(f"cannot write the run folder {folder}: {error.strerror}") from None
+        raise UserError(f"cannot write the run folder {folder}: {error.strerror}") from None
     with file:
         acquire(file, folder)
         HELD.add(place)
@@ -50,7 +50,7 @@ def acquire(file: TextIO, folder: Path) -> None:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         file.seek(0)
-        raise Mistake(
+        raise UserError(
             f"{folder} is being trained in by {file.read().strip() or 'another process'}; "
             "wait for it or stop it, or choose another --out"
         ) from None

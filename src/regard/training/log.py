@@ -12,15 +12,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from regard import distributed
-from regard.files import disk_mistake
+from regard.files import disk_error
 
-WAITS_TOO_LONG = 0.01
+SLOW_DATA_FRACTION = 0.01
 """The share of the time from which on the live line says that batches come late."""
 
 
 def note(text: str) -> None:
     """Tell the user something, on standard error."""
-    if distributed.first():
+    if distributed.is_main():
         Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
 
 
@@ -29,18 +29,18 @@ class Log:
 
     def __init__(self, path: Path, *, steps: int, board: Path | None = None):
         self.path, self.steps = path, steps
-        self.console = Console(stderr=True, highlight=False, quiet=not distributed.first())
-        if distributed.first():
-            mend(path)
-        self.file = (path if distributed.first() else Path(os.devnull)).open("a", encoding="utf-8")
-        self.board = open_board(board) if board and distributed.first() else None
+        self.console = Console(stderr=True, highlight=False, quiet=not distributed.is_main())
+        if distributed.is_main():
+            drop_partial_line(path)
+        self.file = (path if distributed.is_main() else Path(os.devnull)).open("a", encoding="utf-8")
+        self.board = open_tensorboard(board) if board and distributed.is_main() else None
         self.progress = Progress(
             TextColumn("{task.fields[text]}"),
             BarColumn(bar_width=20),
             TimeRemainingColumn(),
             console=self.console,
             transient=True,
-            disable=not (sys.stderr.isatty() and distributed.first()),
+            disable=not (sys.stderr.isatty() and distributed.is_main()),
         )
         self.task = self.progress.add_task("", total=steps, text="starting")
 
@@ -55,13 +55,13 @@ class Log:
         if self.board is not None:
             self.board.close()
 
-    def record(self, **values: Any) -> None:
+    def write(self, **values: Any) -> None:
         line = json.dumps({"time": round(time.time(), 3), **values}) + "\n"
         try:
             self.file.write(line)
             self.file.flush()
         except OSError as error:
-            raise disk_mistake(self.path, len(line), error) from None
+            raise disk_error(self.path, len(line), error) from None
         if self.board is not None:
             for name, value in values.items():
                 if isinstance(value, int | float) and name != "step":
@@ -69,7 +69,7 @@ class Log:
 
     def training(self, step: int, loss: float, rate: float, tokens_per_second: float, waiting: float, **more: Any) -> None:
         """`waiting`: the share of the time in which the next batch was not ready."""
-        self.record(
+        self.write(
             step=step,
             loss=round(loss, 5),
             learning_rate=rate,
@@ -77,7 +77,7 @@ class Log:
             waiting=round(waiting, 4),
             **more,
         )
-        slow = f"  waits for data {waiting:.0%} of the time" if waiting > WAITS_TOO_LONG else ""
+        slow = f"  waits for data {waiting:.0%} of the time" if waiting > SLOW_DATA_FRACTION else ""
         self.progress.update(
             self.task,
             completed=step,
@@ -86,7 +86,7 @@ class Log:
         )
 
     def evaluation(self, step: int, scores: dict[str, float], best: bool) -> None:
-        self.record(step=step, **scores, best=best)
+        self.write(step=step, **scores, best=best)
         said = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in scores.items())
         self.note(f"step {step:,}: {said}" + (" *" if best else ""))
 
@@ -94,14 +94,14 @@ class Log:
         self.console.print(text, markup=False, soft_wrap=True)
 
 
-def mend(path: Path) -> None:
+def drop_partial_line(path: Path) -> None:
     """Cut off a line that a killed process had not finished."""
     with suppress(FileNotFoundError), path.open("rb+") as file:
         whole = file.read()
         file.truncate(whole.rfind(b"\n") + 1)
 
 
-def open_board(folder: Path) -> Any:
+def open_tensorboard(folder: Path) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

@@ -10,30 +10,30 @@ import torch
 from torch import Tensor, nn
 
 from regard import distributed
-from regard.batches.batch import Batch, send
+from regard.batches.batch import Batch, to_device
 from regard.batches.batches import Batches
 from regard.distributed import sharded_checkpoint
-from regard.distributed.parallel import Spread, clip_norm
-from regard.errors import Interrupted, Mistake
+from regard.distributed.parallel import Parallelism, clip_grad_norm
+from regard.errors import Interrupted, UserError
 from regard.recipe import Training
 from regard.training import checkpoint
-from regard.training.average import MovingAverage, mean_weights
-from regard.training.compile import Compiled, Objective
-from regard.training.cuda_graphs import Recorded, Work
+from regard.training.average import MovingAverage, average_weights
+from regard.training.compile import CompiledObjective, Objective
+from regard.training.cuda_graphs import CudaGraphedStep, StepFunction
 from regard.training.log import Log
-from regard.training.optimizer import Optimizer
+from regard.training.optimizer import CombinedOptimizer
 from regard.training.precision import choose_precision
-from regard.training.schedule import rate
-from regard.training.signals import Caught, catch_signals
+from regard.training.schedule import learning_rate_factor
+from regard.training.signals import SignalHandler, catch_signals
 
 Evaluate = Callable[[nn.Module], dict[str, float]]
-NOT_FINITE_IN_A_ROW = 25
+MAX_NONFINITE_STEPS = 25
 BETTER = ("valid_bleu", "valid_accuracy", "valid_spearman", "valid_f1", "valid_mean", "valid_recall")
 """What the best weights are chosen by, where it is measured; else by the loss."""
 
 
 @dataclass
-class Progress:
+class TrainState:
     """Where a run stands; with the weights and the optimiser's state, all that resuming needs.
 
     Randomness needs no state: every step seeds the generators from (seed, step, rank).
@@ -72,30 +72,30 @@ class Trainer:
         self.seed, self.folder, self.log, self.evaluate = seed, folder, log, evaluate
         self.device = next(model.parameters()).device
         self.precision = choose_precision(settings.precision, model, self.device)
-        self.spread = Spread(model, settings)
-        self.loss: Objective = Compiled(objective, batches.alike()) if settings.compile else objective
-        self.optimizer = Optimizer(model, settings.optimizer)
-        self.ema = MovingAverage(model, settings.ema) if settings.ema else None
-        self.progress = Progress()
+        self.spread = Parallelism(model, settings)
+        self.loss: Objective = CompiledObjective(objective, batches.alike()) if settings.compile else objective
+        self.optimizer = CombinedOptimizer(model, settings.optimizer)
+        self.ema = MovingAverage(model, settings.ema_decay) if settings.ema_decay else None
+        self.state = TrainState()
         self.saved_at = -1
         self.resumed_from = 0
-        self.caught = Caught()
+        self.caught = SignalHandler()
         self.not_finite = torch.zeros((), device=self.device)  # skipped steps, counted on the device
         self.in_a_row = torch.zeros((), device=self.device)
         parameters = dict(model.named_parameters())
-        self.statistics = [b for name, b in checkpoint.weights_of(model).items() if name not in parameters]  # of a batch norm
-        self.work: Work = Recorded(self.update) if self.is_recorded() else self.update
+        self.statistics = [b for name, b in checkpoint.named_weights(model).items() if name not in parameters]  # of a batch norm
+        self.work: StepFunction = CudaGraphedStep(self.update) if self.is_recorded() else self.update
 
     def train(self) -> dict[str, Tensor]:
         """Go on to the last step; the weights to keep."""
-        with catch_signals() as self.caught, beside(self.device):
+        with catch_signals() as self.caught, side_stream(self.device):
             try:
-                self.go_on()
+                self.advance()
             except Interrupted:
                 self.save()
                 raise
-        torch.manual_seed(hash_step(self.seed, self.progress.step + 1))  # what follows is the same after a resume
-        return self.final_weights() if distributed.first() else {}
+        torch.manual_seed(step_seed(self.seed, self.state.step + 1))  # what follows is the same after a resume
+        return self.final_weights() if distributed.is_main() else {}
 
     def trial(self, run: nn.Module) -> None:
         """A backward pass that leads nowhere, for DDP to see what it has to exchange."""
@@ -103,8 +103,8 @@ class Trainer:
             loss = self.objective(run, self.batches.batch(0, 0).to(self.device))
         (loss * 0).backward()
 
-    def go_on(self) -> None:
-        settings, progress = self.settings, self.progress
+    def advance(self) -> None:
+        settings, progress = self.settings, self.state
         meter = Meter(self.device)
         if progress.step and self.is_due(settings.evaluate_every) and progress.evaluated != progress.step:
             self.judge(meter)
@@ -117,7 +117,7 @@ class Trainer:
             meter.add(*self.step(read))
             if self.is_due(settings.log_every):
                 self.report(meter)
-            if self.is_due(min(NOT_FINITE_IN_A_ROW, settings.log_every)):
+            if self.is_due(min(MAX_NONFINITE_STEPS, settings.log_every)):
                 self.require_finite()
             if self.is_due(settings.evaluate_every):
                 self.judge(meter)
@@ -127,32 +127,34 @@ class Trainer:
         self.leave_if_asked()
 
     def is_due(self, every: int) -> bool:
-        return self.progress.step % every == 0 or self.progress.step == self.settings.steps
+        return self.state.step % every == 0 or self.state.step == self.settings.steps
 
     def leave_if_asked(self) -> None:
-        if number := distributed.highest(self.caught.number or 0):  # on any one rank
+        if number := distributed.all_reduce_max(self.caught.number or 0):  # on any one rank
             raise Interrupted(number)
 
     def step_batches(self) -> Iterator[list[tuple[int, int, Batch]]]:
         """The micro-batches of each step, from where the run stands."""
-        run = self.batches.run(self.progress.epoch, self.progress.index, workers=self.settings.workers)
+        run = self.batches.run(self.state.epoch, self.state.index, workers=self.settings.workers)
         while True:
             yield [next(run) for _ in range(self.settings.gradient_accumulation_steps)]
 
     def step(self, micro_batches: list[tuple[int, int, Batch]]) -> tuple[Tensor, int]:
         """One update; the loss sum and the number of labels. Nothing here waits for the device."""
-        progress, settings = self.progress, self.settings
+        progress, settings = self.state, self.settings
         self.spread.begin(self.trial)
         progress.step += 1
-        torch.manual_seed(hash_step(self.seed, progress.step, distributed.rank()))
-        self.optimizer.set_rate(rate(progress.step, settings.steps, settings.schedule))
+        torch.manual_seed(step_seed(self.seed, progress.step, distributed.rank()))
+        self.optimizer.set_rate(learning_rate_factor(progress.step, settings.steps, settings.schedule))
         self.model.train()
         if hasattr(self.model, "begin_step"):  # a temperature that falls, a weight that rises
             self.model.begin_step(progress.step)  # type: ignore[operator]
         count = max(
-            1, distributed.total(sum(batch.label_count() for _, _, batch in micro_batches))
+            1, distributed.all_reduce_sum(sum(batch.label_count() for _, _, batch in micro_batches))
         )  # no word may have been masked
-        total = self.work([batch.to(self.device) for _, _, batch in micro_batches], send(torch.tensor(float(count)), self.device))
+        total = self.work(
+            [batch.to(self.device) for _, _, batch in micro_batches], to_device(torch.tensor(float(count)), self.device)
+        )
         self.spread.level(self.statistics)
         if self.ema is not None:
             self.ema.update()
@@ -169,10 +171,10 @@ class Trainer:
             with self.spread.micro_step(last=number == len(batches)):
                 with self.autocast():
                     loss = self.loss(self.spread.run, batch) * batch.counts
-                (loss * distributed.count() / count).backward()
+                (loss * distributed.world_size() / count).backward()
             total += loss.detach()
-        total = distributed.total(total)
-        norm = clip_norm(self.model.parameters(), self.settings.clip_norm or float("inf"))
+        total = distributed.all_reduce_sum(total)
+        norm = clip_grad_norm(self.model.parameters(), self.settings.clip_norm or float("inf"))
         bad = (~(norm.isfinite() & total.isfinite())).float()
         self.not_finite += bad
         self.in_a_row.add_(bad).mul_(bad)
@@ -184,7 +186,7 @@ class Trainer:
 
     def is_recorded(self) -> bool:
         """Where steps can be recorded: not where the host takes part in them."""
-        if not self.settings.graphs or self.device.type != "cuda":
+        if not self.settings.cuda_graphs or self.device.type != "cuda":
             return False
         why = (
             "several processes"
@@ -194,7 +196,7 @@ class Trainer:
             else None
         )
         if why:
-            self.log.note(f"train.graphs: the steps of {why} cannot be recorded; it goes on without")
+            self.log.note(f"train.cuda_graphs: the steps of {why} cannot be recorded; it goes on without")
         return why is None
 
     def autocast(self):
@@ -202,23 +204,25 @@ class Trainer:
 
     def report(self, meter: "Meter") -> None:
         loss, speed, seconds, waited = meter.read()
-        self.progress.seconds += seconds
+        self.state.seconds += seconds
         settings, skipped = self.settings, int(self.not_finite.item())
-        learning_rate = settings.optimizer.learning_rate * rate(self.progress.step, settings.steps, settings.schedule)
+        learning_rate = settings.optimizer.learning_rate * learning_rate_factor(
+            self.state.step, settings.steps, settings.schedule
+        )
         self.log.training(
-            self.progress.step,
+            self.state.step,
             loss,
             learning_rate,
             speed,
             waited / max(seconds, 1e-9),
-            epoch=self.progress.epoch,
+            epoch=self.state.epoch,
             **({"not_finite": skipped} if skipped else {}),
         )
 
     def require_finite(self) -> None:
-        progress, bad = self.progress, int(self.in_a_row.item())
-        if bad >= NOT_FINITE_IN_A_ROW:
-            raise Mistake(
+        progress, bad = self.state, int(self.in_a_row.item())
+        if bad >= MAX_NONFINITE_STEPS:
+            raise UserError(
                 f"the loss or gradient was not finite {bad} times in a row, from step {progress.step - bad + 1} "
                 f"to step {progress.step} (epoch {progress.epoch}, batch {progress.index - 1}); none of it was "
                 "applied: lower train.optimizer.learning_rate or use train.precision = 'fp32', then resume"
@@ -231,13 +235,13 @@ class Trainer:
             self.ema.swap()
         try:
             whole = self.spread.whole().eval()
-            with distributed.breakable(self.caught), torch.no_grad(), self.autocast():
-                scores = distributed.told({name: float(score) for name, score in self.evaluate(whole).items()})
+            with distributed.interruptible(self.caught), torch.no_grad(), self.autocast():
+                scores = distributed.broadcast({name: float(score) for name, score in self.evaluate(whole).items()})
         finally:
             if self.ema is not None:
                 self.ema.swap()
         goodness = next((scores[name] for name in BETTER if name in scores), -scores["valid_loss"])
-        progress = self.progress
+        progress = self.state
         progress.evaluated = progress.step
         better = progress.best is None or goodness > progress.best
         progress.not_better = 0 if better else progress.not_better + 1
@@ -248,25 +252,27 @@ class Trainer:
         meter.pause(time.perf_counter() - paused)
 
     def patience_is_over(self) -> bool:
-        return bool(self.settings.patience) and self.progress.not_better >= self.settings.patience
+        return bool(self.settings.patience) and self.state.not_better >= self.settings.patience
 
     def save(self) -> None:
-        progress, settings = self.progress, self.settings
+        progress, settings = self.state, self.settings
         if self.saved_at == progress.step:
             return
         progress.not_finite, progress.in_a_row = int(self.not_finite.item()), int(self.in_a_row.item())
-        sharded_checkpoint.save(self.folder, progress.step, checkpoint.Checkpoint(self.tensors(), asdict(progress)))
-        if distributed.first():
+        sharded_checkpoint.save_sharded(self.folder, progress.step, checkpoint.Checkpoint(self.tensors(), asdict(progress)))
+        if distributed.is_main():
             protected = [progress.best_step, self.resumed_from]
-            checkpoint.retain(self.folder, max(settings.keep, settings.average), protected, self.counts)
+            checkpoint.prune_checkpoints(
+                self.folder, max(settings.keep_checkpoints, settings.average_checkpoints), protected, self.counts
+            )
         self.saved_at = progress.step
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """Everything that the next step begins from, by file and name."""
-        found = {"model": checkpoint.weights_of(self.model), "optimizer": self.optimizer.tensors()}
+        found = {"model": checkpoint.named_weights(self.model), "optimizer": self.optimizer.tensors()}
         if self.ema is not None:
             found["ema"] = self.ema.tensors()
-            self.progress.ema_step = self.ema.step
+            self.state.ema_step = self.ema.step
         return found
 
     def counts(self, step: int) -> bool:
@@ -274,10 +280,10 @@ class Trainer:
         return step % self.settings.save_every == 0 or step == self.settings.steps
 
     def resume(self, path: Path) -> None:
-        found = checkpoint.load(path)
+        found = checkpoint.load_checkpoint(path)
         needed = {"model", "optimizer", *(["ema"] if self.ema is not None else [])}
         if missing := needed - found.tensors.keys():
-            raise Mistake(
+            raise UserError(
                 f"{path} has no {min(missing)}.safetensors, which this recipe needs; set train as it was, or begin anew"
             )
         with torch.no_grad():
@@ -286,18 +292,18 @@ class Trainer:
                 self.ema.load(found.tensors["ema"], found.state["ema_step"])
         self.optimizer.load(found.tensors["optimizer"])
         try:
-            self.progress = Progress(**found.state)
+            self.state = TrainState(**found.state)
         except TypeError:
-            raise Mistake(f"{path} is of another version of regard, or of something else; begin anew") from None
-        self.not_finite.fill_(self.progress.not_finite)
-        self.in_a_row.fill_(self.progress.in_a_row)
-        self.saved_at = self.resumed_from = self.progress.step
+            raise UserError(f"{path} is of another version of regard, or of something else; begin anew") from None
+        self.not_finite.fill_(self.state.not_finite)
+        self.in_a_row.fill_(self.state.in_a_row)
+        self.saved_at = self.resumed_from = self.state.step
 
     def require_best(self) -> None:
         """A best that is lost is no best: the evaluations from here on find another."""
-        progress = self.progress
+        progress = self.state
         best = self.folder / f"step-{progress.best_step:08d}"
-        if progress.best is not None and distributed.told(checkpoint.damage(best) if distributed.first() else None):
+        if progress.best is not None and distributed.broadcast(checkpoint.find_damage(best) if distributed.is_main() else None):
             self.log.note(
                 f"the best so far, step {progress.best_step:,}, is damaged or gone; the best from here on is kept instead"
             )
@@ -305,13 +311,17 @@ class Trainer:
 
     def final_weights(self) -> dict[str, Tensor]:
         """The mean of the last checkpoints if asked for, else the best evaluated weights."""
-        if self.settings.average:
-            steps = [checkpoint.step_of(path) for path in checkpoint.all_steps(self.folder)]
-            chosen = [step for step in steps if step <= self.progress.step and self.counts(step)][-self.settings.average :]
+        if self.settings.average_checkpoints:
+            steps = [checkpoint.checkpoint_step(path) for path in checkpoint.list_checkpoints(self.folder)]
+            chosen = [step for step in steps if step <= self.state.step and self.counts(step)][
+                -self.settings.average_checkpoints :
+            ]
         else:
             chosen = []
-        found = [checkpoint.load(self.folder / f"step-{step:08d}").tensors for step in chosen or [self.progress.best_step]]
-        return mean_weights([{**tensors["model"], **tensors.get("ema", {})} for tensors in found])
+        found = [
+            checkpoint.load_checkpoint(self.folder / f"step-{step:08d}").tensors for step in chosen or [self.state.best_step]
+        ]
+        return average_weights([{**tensors["model"], **tensors.get("ema", {})} for tensors in found])
 
 
 class Meter:
@@ -346,7 +356,7 @@ class Meter:
 
 
 @contextmanager
-def beside(device: torch.device) -> Iterator[None]:
+def side_stream(device: torch.device) -> Iterator[None]:
     """On a GPU, in a stream of our own: the first one cannot be recorded."""
     if device.type != "cuda":
         yield
@@ -358,5 +368,5 @@ def beside(device: torch.device) -> Iterator[None]:
     torch.cuda.current_stream(device).wait_stream(own)
 
 
-def hash_step(seed: int, step: int, rank: int = 0) -> int:
+def step_seed(seed: int, step: int, rank: int = 0) -> int:
     return (seed * 1_000_003 + step + rank * 0x9E37_79B9_7F4A_7C15) & 0x7FFF_FFFF_FFFF_FFFF

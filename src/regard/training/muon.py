@@ -42,17 +42,17 @@ class Muon(torch.optim.Optimizer):
         gradients = found.masked_fill(self.found_inf.bool(), 0.0)
         before = torch.stack(memories)
         memory = before.lerp(gradients, (1 - MOMENTUM) * apply)
-        update = orthogonal(gradients.lerp(memory, MOMENTUM)).to(memory.dtype)
+        update = orthogonalize(gradients.lerp(memory, MOMENTUM)).to(memory.dtype)
         pace = rate * apply
         torch._foreach_copy_(memories, list(memory.unbind()))
         torch._foreach_mul_(weights, as_tensor(1 - pace * decay, memory))
         torch._foreach_add_(weights, list((update * (-math.sqrt(max(1, shape[0] / shape[1])) * pace)).unbind()))
 
 
-def orthogonal(x: Tensor) -> Tensor:
+def orthogonalize(x: Tensor) -> Tensor:
     """Roughly U Vᵀ of each matrix U S Vᵀ, in bf16: (N, rows, columns)."""
     if x.size(-2) > x.size(-1):
-        return orthogonal(x.mT).mT
+        return orthogonalize(x.mT).mT
     x = x.bfloat16()
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=LEAST)
     for _ in range(STEPS):

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from regard.distributed.parallel import is_sharded, laid_out
+from regard.distributed.parallel import is_sharded, shard_like
 from regard.training.muon import Muon
 
 if TYPE_CHECKING:
-    from regard.recipe import Optimizer as Settings
+    from regard.recipe import OptimizerSettings as Settings
 
 
-class Optimizer:
+class CombinedOptimizer:
     def __init__(self, model: nn.Module, settings: "Settings"):
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-        hidden = [(name, p) for name, p in named if settings.kind == "muon" and p.dim() == 2 and is_hidden(name)]
+        hidden = [(name, p) for name, p in named if settings.kind == "muon" and p.dim() == 2 and is_hidden_matrix(name)]
         rest = [(name, p) for name, p in named if not any(p is q for _, q in hidden)]
         self.parts: list[torch.optim.Optimizer] = [build_adam(rest, settings)]
         self.peaks = [settings.learning_rate]
@@ -69,17 +69,17 @@ class Optimizer:
             for group in part.param_groups:
                 for p in group["params"]:
                     if self.names[p] in by_name:
-                        part.state[p] = {slot: laid_out(value, p) for slot, value in by_name[self.names[p]].items()}
+                        part.state[p] = {slot: shard_like(value, p) for slot, value in by_name[self.names[p]].items()}
 
 
-def is_hidden(name: str) -> bool:
+def is_hidden_matrix(name: str) -> bool:
     """Matrices between embeddings and output, which Muon is for."""
     return ".blocks." in name
 
 
 def build_adam(named: list[tuple[str, nn.Parameter]], settings: "Settings") -> torch.optim.Optimizer:
     """Matrices decay, vectors do not; and where layers learn at different rates, each has its groups."""
-    below = layers_below([name for name, _ in named]) if settings.layer_decay < 1 else {}
+    below = layer_depths([name for name, _ in named]) if settings.layer_decay < 1 else {}
     groups: dict[tuple[bool, int, bool], dict[str, Any]] = {}
     for name, p in named:
         decay, depth = settings.weight_decay if p.dim() >= 2 else 0.0, below.get(name, 0)
@@ -98,7 +98,7 @@ def build_adam(named: list[tuple[str, nn.Parameter]], settings: "Settings") -> t
     )
 
 
-def layers_below(names: Sequence[str]) -> dict[str, int]:
+def layer_depths(names: Sequence[str]) -> dict[str, int]:
     """How many layers each weight is below the head: a stack's last layer 1, its embeddings one more than its first."""
     layer = {name: int(found.group(1)) for name in names if (found := re.search(r"\.(?:blocks|layers)\.(\d+)\.", name))}
     depth = max(layer.values(), default=-1) + 1

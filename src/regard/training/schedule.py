@@ -4,10 +4,10 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from regard.recipe import Schedule
+    from regard.recipe import ScheduleSettings
 
 
-def rate(step: int, steps: int, schedule: "Schedule") -> float:
+def learning_rate_factor(step: int, steps: int, schedule: "ScheduleSettings") -> float:
     """The share of the peak at a step counted from 1."""
     warmup = schedule.warmup_steps
     if step < warmup:
@@ -19,7 +19,7 @@ def rate(step: int, steps: int, schedule: "Schedule") -> float:
             return math.sqrt(max(1, warmup) / step)
         case "cosine":
             done = min(1.0, (step - warmup) / max(1, steps - warmup))
-            return schedule.final + (1 - schedule.final) * (1 + math.cos(math.pi * done)) / 2
+            return schedule.final_fraction + (1 - schedule.final_fraction) * (1 + math.cos(math.pi * done)) / 2
         case "trapezoid":
-            falling = min(1.0, (steps - step) / max(1, round(steps * schedule.cooldown)))
-            return schedule.final + (1 - schedule.final) * max(0.0, falling)
+            falling = min(1.0, (steps - step) / max(1, round(steps * schedule.cooldown_fraction)))
+            return schedule.final_fraction + (1 - schedule.final_fraction) * max(0.0, falling)

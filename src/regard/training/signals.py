@@ -8,24 +8,24 @@ from contextlib import contextmanager
 
 from regard.errors import Interrupted
 
-NAMES = ("SIGINT", "SIGTERM", "SIGUSR1")
+SIGNAL_NAMES = ("SIGINT", "SIGTERM", "SIGUSR1")
 
 
-class Caught:
+class SignalHandler:
     """What came. By default it waits until it is asked for; where nothing would be lost, it interrupts at once."""
 
-    def __init__(self, at_once: bool = False):
+    def __init__(self, immediate: bool = False):
         self.number: int | None = None
-        self.at_once = at_once
+        self.immediate = immediate
 
     def __bool__(self) -> bool:
         return self.number is not None
 
     def handle(self, number: int, _frame: object) -> None:
         if self.number is not None:
-            leave(number)
+            exit_now(number)
         self.number = number
-        if self.at_once:
+        if self.immediate:
             raise Interrupted(number)
 
     @contextmanager
@@ -33,29 +33,29 @@ class Caught:
         """What is done here may be broken off anywhere."""
         if self.number is not None:
             raise Interrupted(self.number)
-        self.at_once = True
+        self.immediate = True
         try:
             yield
         finally:
-            self.at_once = False
+            self.immediate = False
 
     @contextmanager
     def holding(self) -> Iterator[None]:
         """Of that, a part that may not: it is broken off when this is done."""
-        self.at_once = False
+        self.immediate = False
         try:
             yield
         finally:
-            self.at_once = True
+            self.immediate = True
         if self.number is not None:
             raise Interrupted(self.number)
 
 
 @contextmanager
-def catch_signals(*, at_once: bool = False) -> Iterator[Caught]:
+def catch_signals(*, immediate: bool = False) -> Iterator[SignalHandler]:
     """Collect signals instead of dying of them; a second one leaves at once."""
-    caught = Caught(at_once)
-    known = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
+    caught = SignalHandler(immediate)
+    known = [getattr(signal, name) for name in SIGNAL_NAMES if hasattr(signal, name)]
     try:
         before = {number: signal.signal(number, caught.handle) for number in known}
     except ValueError:  # not in the main thread: whoever started us handles signals
@@ -68,7 +68,7 @@ def catch_signals(*, at_once: bool = False) -> Iterator[Caught]:
             signal.signal(number, handler)
 
 
-def leave(number: int) -> None:
+def exit_now(number: int) -> None:
     """Without a look back; only the terminal's cursor, which a progress bar hides, is shown again."""
     if sys.stderr.isatty():
         os.write(sys.stderr.fileno(), b"\x1b[?25h\n")

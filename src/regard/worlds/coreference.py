@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-from regard.worlds.german import IT, Verb
-from regard.worlds.grammar import Grammar, Sentence
-from regard.worlds.lexicon import GROUPS, Adjective, Lexicon, Place, lexicon
-from regard.worlds.phrases import Clause, Phrase, Words, comma, english_clause, final_clause, main_clause
+from regard.worlds.german import IT_FORMS, Verb
+from regard.worlds.grammar import Sentence, SentenceGrammar
+from regard.worlds.lexicon import GROUPS, Adjective, Lexicon, Preposition, lexicon
+from regard.worlds.phrases import BilingualPhrase, Clause, Words, add_comma, english_clause, main_clause, verb_final_clause
 
 DEGREES = (("already", "schon"), ("really", "wirklich"))
 CONNECTIVES = (("because", "weil"), ("because", "weil"), ("although", "obwohl"), ("but", "aber"))
@@ -22,24 +22,24 @@ POSITIONS = {2: (0, 1), 3: (0, 0, 0, 1, 1, 1, 1, 2, 2, 2)}
 ORDERS = ("mfn", "mnf", "fmn", "fnm", "nmf", "nfm")
 
 
-class Frame(NamedTuple):
+class ClauseFrame(NamedTuple):
     """A first clause: its verb, its place if it has one, and the classes that each candidate may come from."""
 
     verb: Verb
     agent: bool  # a person is the subject and no candidate
-    place: Place | None  # None: "between X and Y"
+    place: Preposition | None  # None: "between X and Y"
     slots: tuple[tuple[str, ...], ...]
 
 
-class Riddle(NamedTuple):
-    frame: Frame
+class PronounTemplate(NamedTuple):
+    frame: ClauseFrame
     gold: int  # the slot of the antecedent
     predicate: Adjective | Verb
     passive: bool  # "it" is the object of the predicate
     slots: tuple[tuple[str, ...], ...]  # the classes left: fitting ones for the antecedent, unfitting ones for its rivals
 
 
-class Solution(NamedTuple):
+class Coreference(NamedTuple):
     """The meanings of "it" and of the candidates, in their English order; which of these is meant, and the genders."""
 
     pronoun: int
@@ -48,54 +48,54 @@ class Solution(NamedTuple):
     genders: tuple[str, ...]
 
 
-def fits(predicate: Adjective | Verb) -> tuple[str, ...]:
+def fitting_classes(predicate: Adjective | Verb) -> tuple[str, ...]:
     """The classes a predicate fits well: those of an adjective, or of a verb's table."""
     return predicate.kinds if isinstance(predicate, Adjective) else predicate.subjects
 
 
-def frames(words: Lexicon) -> Iterator[Frame]:
+def clause_frames(words: Lexicon) -> Iterator[ClauseFrame]:
     known = tuple(kind for kind in BETWEEN if words.nouns[kind])
     for verb in words.verbs["handling"]:
         for subject in verb.subjects:
             agent = subject == "person"
             first = () if agent else (("animal",),)
-            yield from (Frame(verb, agent, place, (*first, verb.objects, place.kinds)) for place in words.places)
+            yield from (ClauseFrame(verb, agent, place, (*first, verb.objects, place.kinds)) for place in words.places)
             if verb.place == "at" and agent:
-                yield Frame(verb, True, None, (verb.objects, known, known))
+                yield ClauseFrame(verb, True, None, (verb.objects, known, known))
     for verb in words.verbs["resting"]:
         if "animal" in verb.subjects:
-            yield from (Frame(verb, False, place, (("animal",), place.kinds)) for place in words.places)
-            yield Frame(verb, False, None, (("animal",), known, known))
+            yield from (ClauseFrame(verb, False, place, (("animal",), place.kinds)) for place in words.places)
+            yield ClauseFrame(verb, False, None, (("animal",), known, known))
 
 
 @cache
-def riddles(level: int) -> dict[tuple[int, int], tuple[Riddle, ...]]:
+def pronoun_templates(level: int) -> dict[tuple[int, int], tuple[PronounTemplate, ...]]:
     """Every frame, antecedent and predicate that make a sentence with one reading, by number of candidates and antecedent."""
     words = lexicon(level)
     said: list[tuple[Adjective | Verb, bool]] = [(a, False) for a in words.predicates if a.kinds != ("person",)]
     said += [(v, False) for v in words.verbs["it_does"]] + [(v, True) for v in words.verbs["it_undergoes"]]
-    found: dict[tuple[int, int], list[Riddle]] = {}
-    for frame in frames(words):
+    found: dict[tuple[int, int], list[PronounTemplate]] = {}
+    for frame in clause_frames(words):
         for gold in range(len(frame.slots)):
             for predicate, passive in said:
-                good = fits(predicate)
+                good = fitting_classes(predicate)
                 slots = tuple(
                     tuple(kind for kind in slot if (kind in good if at == gold else kind not in good + predicate.pinch))
                     for at, slot in enumerate(frame.slots)
                 )
                 if all(slots):
-                    found.setdefault((len(slots), gold), []).append(Riddle(frame, gold, predicate, passive, slots))
+                    found.setdefault((len(slots), gold), []).append(PronounTemplate(frame, gold, predicate, passive, slots))
     return {key: tuple(made) for key, made in found.items()}
 
 
-class Riddler(Grammar):
+class CoreferenceGrammar(SentenceGrammar):
     """A grammar that also speaks of "it"."""
 
     def __init__(self, level: int, seed: int):
         super().__init__(lexicon(level), seed)
-        self.riddles = riddles(level)
+        self.riddles = pronoun_templates(level)
 
-    def riddle(self) -> tuple[Sentence, Solution]:
+    def pronoun_sentence(self) -> tuple[Sentence, Coreference]:
         number = 3 if self.chance(0.7) else 2
         riddle = self.pick(self.riddles[number, self.pick(POSITIONS[number])])
         tense = self.pick(("present", "past"))
@@ -106,12 +106,12 @@ class Riddler(Grammar):
         name, conjunction = self.pick(CONNECTIVES)
         key = (self.meaning(),)
         ours = english_clause(first)
-        theirs = comma(main_clause(first))
-        ours = [*(ours if name == "because" else comma(ours)), (name, key), *self.english_second(second, riddle)]
-        theirs = [*theirs, (conjunction, key), *(main_clause if name == "but" else final_clause)(second)]
-        return (ours, theirs), Solution(pronoun, candidates, riddle.gold, tuple(genders))
+        theirs = add_comma(main_clause(first))
+        ours = [*(ours if name == "because" else add_comma(ours)), (name, key), *self.english_second(second, riddle)]
+        theirs = [*theirs, (conjunction, key), *(main_clause if name == "but" else verb_final_clause)(second)]
+        return (ours, theirs), Coreference(pronoun, candidates, riddle.gold, tuple(genders))
 
-    def first_clause(self, riddle: Riddle, tense: str, genders: str) -> tuple[Clause, tuple[int, ...]]:
+    def first_clause(self, riddle: PronounTemplate, tense: str, genders: str) -> tuple[Clause, tuple[int, ...]]:
         frame = riddle.frame
         moving = frame.verb.place in {"into", "put"}
         case = "accusative" if moving else "dative"
@@ -122,27 +122,29 @@ class Riddler(Grammar):
         phrases = [self.noun_phrase(noun, spot, plain=True) for noun, spot in zip(nouns, spots)]
         heads = tuple(phrase.head for phrase in phrases)
         subject = self.some("person", "nominative", plain=True) if frame.agent else phrases.pop(0)
-        thing = phrases.pop(0) if frame.verb.objects else Phrase([], [])
+        thing = phrases.pop(0) if frame.verb.objects else BilingualPhrase([], [])
         where = self.between(phrases) if frame.place is None else self.at(frame, phrases[0])
         group = self.verb_group(frame.verb, tense, subject.plural)
         return Clause(subject, group, thing.english + where.english, thing.german + where.german), heads
 
-    def at(self, frame: Frame, phrase: Phrase) -> Phrase:
+    def at(self, frame: ClauseFrame, phrase: BilingualPhrase) -> BilingualPhrase:
         assert frame.place is not None
         names = frame.place.motion if frame.verb.place == "into" else frame.place.rest
         return self.prepositional(names, frame.place.german, phrase)
 
-    def between(self, phrases: list[Phrase]) -> Phrase:
+    def between(self, phrases: list[BilingualPhrase]) -> BilingualPhrase:
         """Between X and Y."""
         key = (self.meaning(),)
         left, right = phrases
-        joined = Phrase([*left.english, ("and", key), *right.english], [*left.german, ("und", key), *right.german])
+        joined = BilingualPhrase([*left.english, ("and", key), *right.english], [*left.german, ("und", key), *right.german])
         return self.prepositional(("between",), "zwischen", joined)
 
-    def second_clause(self, riddle: Riddle, tense: str, gender: str, pronoun: int) -> Clause:
+    def second_clause(self, riddle: PronounTemplate, tense: str, gender: str, pronoun: int) -> Clause:
         """What is said of "it"; its German form agrees with the antecedent in gender and takes its case from the clause."""
         predicate = riddle.predicate
-        it = Phrase([("it", (pronoun,))], [(IT["accusative" if riddle.passive else "nominative", gender], (pronoun,))])
+        it = BilingualPhrase(
+            [("it", (pronoun,))], [(IT_FORMS["accusative" if riddle.passive else "nominative", gender], (pronoun,))]
+        )
         if isinstance(predicate, Adjective):
             group, what = self.copula(predicate, tense, False, DEGREES)
             return Clause(it, group, what.english, what.german)
@@ -153,7 +155,7 @@ class Riddler(Grammar):
         tenses = ("want", "perfect", "must") if tense == "present" else ("wanted", "pluperfect", "past")
         return Clause(subject, self.verb_group(predicate, self.pick(tenses), False), it.english, it.german)
 
-    def english_second(self, clause: Clause, riddle: Riddle) -> Words:
+    def english_second(self, clause: Clause, riddle: PronounTemplate) -> Words:
         """ "Switched it on", where a noun would make "switched on the lamp"."""
         if riddle.passive:
             return clause.subject.english + clause.group.english + clause.after + clause.group.tail

@@ -3,7 +3,7 @@
 VOWELS = "aeiou"
 
 
-def plural(noun: str) -> str:
+def pluralize(noun: str) -> str:
     """The regular plural of a noun."""
     if noun.endswith(("s", "x", "z", "ch", "sh")):
         return noun + "es"
@@ -12,12 +12,12 @@ def plural(noun: str) -> str:
     return noun + "s"
 
 
-def third(verb: str) -> str:
+def third_person(verb: str) -> str:
     """The third person: spelt as a plural is, but for goes and does."""
-    return verb + "es" if verb.endswith("o") else plural(verb)
+    return verb + "es" if verb.endswith("o") else pluralize(verb)
 
 
-def past(verb: str) -> str:
+def past_tense(verb: str) -> str:
     """The regular past of a verb; those that double their consonant stand in the tables with their forms."""
     if verb.endswith("e"):
         return verb + "d"
@@ -26,6 +26,6 @@ def past(verb: str) -> str:
     return verb + "ed"
 
 
-def article(following: str) -> str:
+def indefinite_article(following: str) -> str:
     """a or an, by sound: the u of "uniform" is a consonant."""
     return "an" if following[0] in VOWELS and not following.startswith(("uni", "use", "eu", "one")) else "a"

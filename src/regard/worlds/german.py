@@ -16,29 +16,29 @@ ARTICLE = {"nominative": "der die das die", "accusative": "den die das die", "da
 EIN = {"nominative": "- e - e", "accusative": "en e - e", "dative": "em er em en"}
 PRONOUN = {"nominative": "er sie es", "accusative": "ihn sie es"}
 
-Table = dict[tuple[str, str], str]  # (case, genus) -> ending or word
+InflectionTable = dict[tuple[str, str], str]  # (case, genus) -> ending or word
 
 
-def table(rows: dict[str, str]) -> Table:
+def inflection_table(rows: dict[str, str]) -> InflectionTable:
     return {(case, genus): "" if cell == "-" else cell for case, row in rows.items() for genus, cell in zip(GENERA, row.split())}
 
 
-def determiner(stem: str) -> Table:
+def decline_determiner(stem: str) -> InflectionTable:
     """The forms of a determiner: der has its own table, ein-words drop three endings, the rest end as strong adjectives do."""
     if stem == "der":
-        return table(ARTICLE)
+        return inflection_table(ARTICLE)
     rows = EIN if stem in {"ein", "mein", "unser", "sein", "ihr"} else STRONG
-    return {place: stem + ending for place, ending in table(rows).items()}
+    return {place: stem + ending for place, ending in inflection_table(rows).items()}
 
 
 # What an adjective's ending shows is what the determiner before it has not shown yet.
-ENDINGS = {"weak": table(WEAK), "mixed": table(MIXED), "strong": table(STRONG)}
-IT = table(PRONOUN)
-RELATIVE = table({**ARTICLE, "dative": "dem der dem denen"})
-CONTRACTED = {("in", "dem"): "im", ("in", "das"): "ins"}
+ADJECTIVE_ENDINGS = {"weak": inflection_table(WEAK), "mixed": inflection_table(MIXED), "strong": inflection_table(STRONG)}
+IT_FORMS = inflection_table(PRONOUN)
+RELATIVE_PRONOUNS = inflection_table({**ARTICLE, "dative": "dem der dem denen"})
+CONTRACTIONS = {("in", "dem"): "im", ("in", "das"): "ins"}
 
 
-def cases(singular: str, plural: str, genus: str, weak: bool) -> Table:
+def decline_noun(singular: str, plural: str, genus: str, weak: bool) -> InflectionTable:
     """All forms of a noun but the genitive, which this grammar does without."""
     forms = {}
     for case in CASES:

@@ -1,8 +1,17 @@
 """The sentences without "it": simple ones, relative and subordinate clauses, indirect speech and pairs of clauses."""
 
-from regard.worlds.german import RELATIVE, Verb
-from regard.worlds.lexicon import Adjective, Time
-from regard.worlds.phrases import Clause, Phrase, Speaker, Words, comma, english_clause, final_clause, main_clause
+from regard.worlds.german import RELATIVE_PRONOUNS, Verb
+from regard.worlds.lexicon import Adjective, TimeAdverbial
+from regard.worlds.phrases import (
+    BilingualPhrase,
+    Clause,
+    PhraseGrammar,
+    Words,
+    add_comma,
+    english_clause,
+    main_clause,
+    verb_final_clause,
+)
 
 TENSES = ("present",) * 5 + ("past",) * 5 + ("perfect",) * 2 + ("future", "can", "must", "want", "wanted")
 MODALS = frozenset({"can", "must", "want"})
@@ -14,7 +23,7 @@ INSTEAD = {"present": "perfect", "past": "perfect"}
 Sentence = tuple[Words, Words]
 
 
-class Grammar(Speaker):
+class SentenceGrammar(PhraseGrammar):
     """Draws whole clauses and sentences."""
 
     def sentence(self) -> Sentence:
@@ -56,11 +65,14 @@ class Grammar(Speaker):
         name, conjunction = self.pick(self.words.subordinators[tense])
         key = (self.meaning(),)
         main, side = self.clause(tense), self.clause(tense)
-        dependent = [*((part, key) for part in name.split()), *english_clause(side)], [(conjunction, key), *final_clause(side)]
+        dependent = (
+            [*((part, key) for part in name.split()), *english_clause(side)],
+            [(conjunction, key), *verb_final_clause(side)],
+        )
         if self.chance(0.4):
-            return comma(dependent[0]) + english_clause(main), main_clause(main, comma(dependent[1]))
+            return add_comma(dependent[0]) + english_clause(main), main_clause(main, add_comma(dependent[1]))
         source = english_clause(main)
-        return (comma(source) if name == "although" else source) + dependent[0], comma(main_clause(main)) + dependent[1]
+        return (add_comma(source) if name == "although" else source) + dependent[0], add_comma(main_clause(main)) + dependent[1]
 
     def reported(self) -> Sentence:
         """The queen says that …"""
@@ -71,7 +83,7 @@ class Grammar(Speaker):
         key = (self.meaning(),)
         return (
             [*english_clause(main), ("that", key), *english_clause(side)],
-            [*comma(main_clause(main)), ("dass", key), *final_clause(side)],
+            [*add_comma(main_clause(main)), ("dass", key), *verb_final_clause(side)],
         )
 
     def coordinated(self) -> Sentence:
@@ -81,13 +93,13 @@ class Grammar(Speaker):
         first, second = self.clause(tense), self.clause(tense)
         ours, theirs = english_clause(first), main_clause(first)
         if name == "but":
-            ours, theirs = comma(ours), comma(theirs)
+            ours, theirs = add_comma(ours), add_comma(theirs)
         return [*ours, (name, key), *english_clause(second)], [*theirs, (conjunction, key), *main_clause(second)]
 
-    def subject(self) -> Phrase:
+    def subject(self) -> BilingualPhrase:
         return self.some("person" if self.chance(0.7) else "animal", "nominative")
 
-    def clause(self, tense: str, subject: Phrase | None = None, timed: bool = False) -> Clause:
+    def clause(self, tense: str, subject: BilingualPhrase | None = None, timed: bool = False) -> Clause:
         """Any clause about a person or an animal, or of what a thing is like."""
         share = self.random()
         if subject is None:
@@ -102,25 +114,27 @@ class Grammar(Speaker):
             return self.alone(subject, tense, timed)
         return self.placed(subject, tense, timed)
 
-    def times(self, tense: str) -> tuple[Time, ...]:
+    def times(self, tense: str) -> tuple[TimeAdverbial, ...]:
         return self.words.times.get("modal" if tense in MODALS else "past" if tense == "wanted" else tense, ())
 
     def when_within(self, tense: str, timed: bool) -> tuple[Words, Words]:
         """A time that stands within the clause: last in English, after the finite verb in German."""
         fitting = self.times(tense) if timed else ()
-        phrase = self.when(self.pick(fitting)) if fitting else Phrase([], [])
+        phrase = self.when(self.pick(fitting)) if fitting else BilingualPhrase([], [])
         return phrase.english, phrase.german
 
     def settle(self, verb: Verb, tense: str, plural: bool) -> str:
         """ "They read" would be present or past: say "have read"."""
         return INSTEAD.get(tense, tense) if plural and verb.past == verb.base else tense
 
-    def negation(self, subject: Phrase, tense: str, share: float) -> int:
+    def negation(self, subject: BilingualPhrase, tense: str, share: float) -> int:
         """The meaning of a "not", or 0 for none."""
         vague = tense in MODALS or tense == "wanted" or subject.english[0][0] in VAGUE
         return self.meaning() if not vague and self.chance(share) else 0
 
-    def transitive(self, subject: Phrase, verb: Verb, tense: str, *, timed: bool = False, relative: bool = False) -> Clause:
+    def transitive(
+        self, subject: BilingualPhrase, verb: Verb, tense: str, *, timed: bool = False, relative: bool = False
+    ) -> Clause:
         tense = self.settle(verb, tense, subject.plural)
         thing = self.some(self.pick(verb.objects), verb.governs)
         if relative:
@@ -130,12 +144,12 @@ class Grammar(Speaker):
             denied = self.negation(subject, tense, 0.2)
         last, first = self.when_within(tense, timed)
         group = self.verb_group(verb, tense, subject.plural, denied)
-        rest = Phrase([], [("nicht", (denied,))] if denied else [])
+        rest = BilingualPhrase([], [("nicht", (denied,))] if denied else [])
         if verb.place == "for" and not denied and not relative and self.chance(0.2):
             rest = self.prepositional(("for",), "für", self.some("person", "accusative", plain=True))
         return Clause(subject, group, thing.english + rest.english + last, first + thing.german + rest.german, tense, timed)
 
-    def giving(self, subject: Phrase, tense: str, timed: bool) -> Clause:
+    def giving(self, subject: BilingualPhrase, tense: str, timed: bool) -> Clause:
         verb = self.pick(self.words.verbs["giving"])
         getter = self.some("person", "dative", plain=True)
         thing = self.some(self.pick(verb.objects), "accusative")
@@ -143,22 +157,22 @@ class Grammar(Speaker):
         last, first = self.when_within(tense, timed)
         return Clause(subject, group, getter.english + thing.english + last, first + getter.german + thing.german, tense, timed)
 
-    def alone(self, subject: Phrase, tense: str, timed: bool) -> Clause:
+    def alone(self, subject: BilingualPhrase, tense: str, timed: bool) -> Clause:
         """An intransitive verb, with company, a manner or a "not"."""
         verb = self.pick(self.words.acting["alone", subject.kind])
         denied = 0 if timed else self.negation(subject, tense, 0.2)
         last, first = self.when_within(tense, timed)
-        how = Phrase([], [("nicht", (denied,))] if denied else [])
+        how = BilingualPhrase([], [("nicht", (denied,))] if denied else [])
         if not denied and self.chance(0.35):
             name, manner = self.pick(self.words.manners)
             key = (self.meaning(),)
-            how = Phrase([(name, key)], [(manner, key)])
+            how = BilingualPhrase([(name, key)], [(manner, key)])
         elif not denied and self.chance(0.3):
             how = self.prepositional(("with",), "mit", self.some(self.pick(("person", "animal")), "dative", plain=True))
         group = self.verb_group(verb, tense, subject.plural, denied)
         return Clause(subject, group, how.english + last, first + how.german, tense, timed)
 
-    def placed(self, subject: Phrase, tense: str, timed: bool) -> Clause:
+    def placed(self, subject: BilingualPhrase, tense: str, timed: bool) -> Clause:
         """Where (dative) or where to (accusative)."""
         moving = self.chance(0.45)
         verb = self.pick(self.words.acting["moving" if moving else "resting", subject.kind])
@@ -178,25 +192,25 @@ class Grammar(Speaker):
         """The classes an adjective fits that have nouns on this level."""
         return tuple(kind for kind in adjective.kinds if self.words.nouns[kind])
 
-    def relative(self, phrase: Phrase) -> Phrase:
+    def relative(self, phrase: BilingualPhrase) -> BilingualPhrase:
         """The phrase with a relative clause: "der Hund, der schläft," or "das Buch, das der Mann liest,"."""
         agents = [verb for verb in self.words.verbs["transitive"] if phrase.kind in verb.objects]
         tense = self.pick(("present", "past"))
         key = (self.meaning(),)
         person = phrase.kind == "person"
         if phrase.kind in {"person", "animal"} and self.chance(0.5):
-            pronoun = Phrase(
+            pronoun = BilingualPhrase(
                 [("who" if person else "that", key)],
-                [(RELATIVE["nominative", phrase.genus], key)],
+                [(RELATIVE_PRONOUNS["nominative", phrase.genus], key)],
                 plural=phrase.plural,
                 kind=phrase.kind,
             )
             side = self.clause(tense, subject=pronoun)
-            source, target = english_clause(side), final_clause(side)
+            source, target = english_clause(side), verb_final_clause(side)
         else:
             verb = self.pick(agents)
             subject = self.some(self.pick(verb.subjects), "nominative", plain=True)
             side = Clause(subject, self.verb_group(verb, self.settle(verb, tense, False), subject.plural), [], [])
             source = [("whom" if person else "that", key), *english_clause(side)]
-            target = [(RELATIVE[verb.governs, phrase.genus], key), *final_clause(side)]
-        return phrase._replace(english=phrase.english + source, german=comma(phrase.german) + comma(target))
+            target = [(RELATIVE_PRONOUNS[verb.governs, phrase.genus], key), *verb_final_clause(side)]
+        return phrase._replace(english=phrase.english + source, german=add_comma(phrase.german) + add_comma(target))

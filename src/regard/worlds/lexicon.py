@@ -5,7 +5,7 @@ from functools import cache
 from typing import NamedTuple
 
 from regard.worlds import english, german, nouns, verbs, words
-from regard.worlds.german import Table, Verb
+from regard.worlds.german import InflectionTable, Verb
 
 GENDER = {"der": "m", "die": "f", "das": "n"}
 COLOURED = ("building", "container", "device", "furniture", "garment", "instrument", "part", "vehicle")
@@ -15,7 +15,7 @@ GROUPS = {"coloured": COLOURED, "thing": (*COLOURED, "food", "plant", "room", "t
 class Noun(NamedTuple):
     singular: str
     plural: str  # "" where there is none
-    forms: Table  # German, by case and genus
+    forms: InflectionTable  # German, by case and genus
     gender: str
     kind: str  # its class: animal, food …
 
@@ -30,17 +30,17 @@ class Adjective(NamedTuple):
 
 class Determiner(NamedTuple):
     english: str  # "" for none
-    forms: Table
+    forms: InflectionTable
     pattern: str  # of the adjective after it: weak, mixed, strong
 
 
-class Time(NamedTuple):
+class TimeAdverbial(NamedTuple):
     english: tuple[tuple[str, ...], ...]  # segments, each aligned with the German segment of the same rank
     german: tuple[tuple[str, ...], ...]
     tenses: tuple[str, ...]
 
 
-class Place(NamedTuple):
+class Preposition(NamedTuple):
     rest: tuple[str, ...]
     motion: tuple[str, ...]
     german: str
@@ -57,9 +57,9 @@ class Lexicon(NamedTuple):
     singular: tuple[Determiner, ...]
     plural: tuple[Determiner, ...]
     numbers: tuple[tuple[str, str], ...]
-    times: dict[str, tuple[Time, ...]]  # by tense
+    times: dict[str, tuple[TimeAdverbial, ...]]  # by tense
     manners: tuple[tuple[str, str], ...]
-    places: tuple[Place, ...]
+    places: tuple[Preposition, ...]
     subordinators: dict[str, tuple[tuple[str, str], ...]]  # by tense
 
 
@@ -93,8 +93,8 @@ def noun(line: str, kind: str) -> Noun:
     gender = GENDER[article]
     if plural == "-":
         return Noun(name, "", {(case, gender): singular for case in german.CASES}, gender, kind)
-    forms = german.cases(singular, plural, gender, singular in nouns.WEAK)
-    return Noun(name, names or english.plural(name), forms, gender, kind)
+    forms = german.decline_noun(singular, plural, gender, singular in nouns.WEAK)
+    return Noun(name, names or english.pluralize(name), forms, gender, kind)
 
 
 def verb(line: str) -> Verb:
@@ -102,7 +102,7 @@ def verb(line: str) -> Verb:
     name, _, place = name.partition(" ")
     name, *irregular = name.split("/")
     base, *particle = name.split("_")
-    past, participle = irregular or (english.past(base), english.past(base))
+    past, participle = irregular or (english.past_tense(base), english.past_tense(base))
     infinitive, present, preterite, perfect, partizip = forms.split()
     prefix, _, stem = infinitive.rpartition("|")
     finite = {
@@ -116,7 +116,7 @@ def verb(line: str) -> Verb:
     fitting, _, pinch = subjects.partition("+")
     return Verb(
         base,
-        english.third(base),
+        english.third_person(base),
         past,
         participle,
         tuple(particle),
@@ -159,7 +159,7 @@ def adjective(line: str) -> Adjective:
 def determiners(level: int) -> tuple[tuple[Determiner, ...], tuple[Determiner, ...]]:
     """Those of the singular and those of the plural, the commonest repeated."""
     known = {
-        name: Determiner(name if name != "-" else "", german.determiner(stem), pattern)
+        name: Determiner(name if name != "-" else "", german.decline_determiner(stem), pattern)
         for name, stem, pattern in (line.split() for line in words.DETERMINERS.strip().splitlines())
     }
     one, more = words.SINGULAR[level], words.PLURAL[level]
@@ -174,10 +174,10 @@ def pairs(text: str, level: int) -> tuple[tuple[str, str], ...]:
     return tuple((line.split()[0], line.split()[1]) for line in lines(text, level))
 
 
-def times(level: int) -> dict[str, tuple[Time, ...]]:
+def times(level: int) -> dict[str, tuple[TimeAdverbial, ...]]:
     """The adverbs of time that go with a tense."""
     read = [fields(line) for line in lines(words.TIMES, level)]
-    every = [Time(segments(e), segments(g), tuple(tenses.split())) for e, g, tenses in read]
+    every = [TimeAdverbial(segments(e), segments(g), tuple(tenses.split())) for e, g, tenses in read]
     return {tense: tuple(t for t in every if tense in t.tenses) for tense in ("present", "past", "perfect", "future", "modal")}
 
 
@@ -205,7 +205,7 @@ def lexicon(level: int) -> Lexicon:
         times=times(level),
         manners=pairs(words.MANNERS, level),
         places=tuple(
-            Place(tuple(r.split("_")), tuple(m.split("_")), g, tuple(k for k in kinds.split() if by_class[k]))
+            Preposition(tuple(r.split("_")), tuple(m.split("_")), g, tuple(k for k in kinds.split() if by_class[k]))
             for r, m, g, kinds in places
         ),
         subordinators={

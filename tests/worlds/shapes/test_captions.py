@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.worlds.shapes import KINDS, SPLITS, VOCABULARY, Picture, false_captions, generate, parse, true_of
-from regard.worlds.shapes.caption import say
-from regard.worlds.shapes.false_captions import twist
-from regard.worlds.shapes.observe import observe
-from regard.worlds.shapes.scene import OPPOSITE, compose
+from regard.worlds.shapes import KINDS, SPLITS, VOCABULARY, ShapesImage, false_captions, generate, is_true, parse_caption
+from regard.worlds.shapes.caption import realise
+from regard.worlds.shapes.false_captions import perturb
+from regard.worlds.shapes.observe import sample_statement
+from regard.worlds.shapes.scene import OPPOSITE, sample_scene
 
 NOUNS = {*KINDS, "circles", "squares", "triangles", "crosses", "stars", "rings", "shape", "shapes"}
 NUMBERS = {"a": 1, "an": 1, "the": 1, "one": 1, "two": 2, "three": 3, "four": 4}
@@ -20,7 +20,7 @@ seeds, splits = st.integers(0, 10**6), st.sampled_from(SPLITS)
 
 
 @pytest.fixture(scope="module")
-def pictures() -> list[Picture]:
+def pictures() -> list[ShapesImage]:
     return [picture for split in SPLITS for picture in generate(400, 1, split=split)]
 
 
@@ -32,7 +32,7 @@ def bare(text):
 def test_captions_parse_and_are_true(seed, split, size):
     for picture in generate(12, seed, split=split, size=size):
         for caption in picture.captions:
-            assert true_of(parse(caption.text), picture.scene), caption.text
+            assert is_true(parse_caption(caption.text), picture.scene), caption.text
 
 
 def test_every_noun_phrase_has_the_boxes_of_what_it_names(pictures):
@@ -45,7 +45,7 @@ def test_every_noun_phrase_has_the_boxes_of_what_it_names(pictures):
             for phrase in caption.phrases:
                 said = words[phrase.start : phrase.end]
                 assert len(phrase.boxes) == len(set(phrase.boxes)) == NUMBERS[said[0]], caption.text
-                looks = parse(" ".join(said)).phrases[0].looks
+                looks = parse_caption(" ".join(said)).phrases[0].looks
                 assert all(looks.fits(by_box[box]) for box in phrase.boxes), caption.text
 
 
@@ -54,10 +54,10 @@ def test_a_phrase_means_all_the_shapes_that_it_fits(pictures):
     "is a" of the subject."""
     for picture in pictures:
         for caption in picture.captions:
-            statement = parse(caption.text)
+            statement = parse_caption(caption.text)
             named = caption.phrases[:1] if statement.whole or statement.quality else caption.phrases
             for phrase in named:
-                looks = parse(" ".join(bare(caption.text)[phrase.start : phrase.end])).phrases[0].looks
+                looks = parse_caption(" ".join(bare(caption.text)[phrase.start : phrase.end])).phrases[0].looks
                 assert {*phrase.boxes} == {shape.box for shape in picture.scene.shapes if looks.fits(shape)}, caption.text
             if statement.quality:
                 assert len({phrase.boxes for phrase in caption.phrases}) == 1
@@ -72,7 +72,9 @@ def test_the_vocabulary_is_small_and_all_of_it_is_used(pictures):
 
 
 def test_every_form_of_statement_is_made(pictures):
-    statements = [parse(caption.text) for picture in pictures if len(picture.scene.shapes) > 1 for caption in picture.captions]
+    statements = [
+        parse_caption(caption.text) for picture in pictures if len(picture.scene.shapes) > 1 for caption in picture.captions
+    ]
     kinds = {
         "one phrase": lambda s: len(s.phrases) == 1 and not s.whole and not s.quality,
         "whole": lambda s: s.whole,
@@ -92,10 +94,10 @@ def test_every_form_of_statement_is_made(pictures):
 def test_a_statement_said_in_any_way_is_read_as_it_was_meant(seed):
     draws = Random(seed)
     for _ in range(20):
-        statement = observe(compose(draws, 32, (1, 4)), draws)
-        for meant in filter(None, (statement, twist(statement, draws))):
-            ways = {" ".join(say(meant, draws).words) for _ in range(6)}
-            assert {parse(way) for way in ways} == {meant}, ways
+        statement = sample_statement(sample_scene(draws, 32, (1, 4)), draws)
+        for meant in filter(None, (statement, perturb(statement, draws))):
+            ways = {" ".join(realise(meant, draws).words) for _ in range(6)}
+            assert {parse_caption(way) for way in ways} == {meant}, ways
 
 
 @given(seeds, splits)
@@ -103,8 +105,8 @@ def test_false_captions_parse_and_are_false(seed, split):
     for picture in generate(2, seed, split=split):
         texts = false_captions(picture.scene, 99, Random(seed))
         assert len(set(texts)) == 99 and texts == false_captions(picture.scene, 99, Random(seed))
-        for statement in map(parse, texts):
-            assert statement is not None and not any(true_of(statement, picture.scene, margin) for margin in (None, 0))
+        for statement in map(parse_caption, texts):
+            assert statement is not None and not any(is_true(statement, picture.scene, margin) for margin in (None, 0))
             assert picture.scene.novel or not statement.names_held_out()
 
 
@@ -118,7 +120,7 @@ def test_half_of_the_false_captions_are_hard():
     near = number = 0
     for picture in generate(40, 1, shapes=(2, 4)):
         there = {name for shape in picture.scene.shapes for name in shape.combination}
-        for statement in map(parse, false_captions(picture.scene, 40, Random(1))):
+        for statement in map(parse_caption, false_captions(picture.scene, 40, Random(1))):
             looks = [phrase.looks for phrase in statement.phrases] + [statement.quality] * bool(statement.quality)
             mentioned = [name for look in looks for name in (look.colour, look.kind) if name]
             near += len(mentioned) > 1 >= sum(name not in there for name in mentioned)
@@ -130,7 +132,7 @@ def test_half_of_the_false_captions_are_hard():
 def test_what_is_turned_around_is_false(seed):
     """Each relation that a true caption states excludes its opposite."""
     for picture in generate(20, seed, shapes=(2, 4)):
-        for statement in (parse(caption.text) for caption in picture.captions):
+        for statement in (parse_caption(caption.text) for caption in picture.captions):
             if statement.relations:
                 turned = tuple(OPPOSITE[relation] for relation in statement.relations)
-                assert not true_of(replace(statement, relations=turned), picture.scene)
+                assert not is_true(replace(statement, relations=turned), picture.scene)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.worlds.shapes import COLOURS, KINDS, SIZES, TEXTURES, Scene, Shape, draw, generate
-from regard.worlds.shapes.render import DARK, FULL, GRAIN, RGB, coverage, marks
+from regard.worlds.shapes import COLOURS, KINDS, SIZES, TEXTURES, Scene, Shape, generate, render_scene
+from regard.worlds.shapes.render import DARK_DIVISOR, FULL_COVERAGE, NOISE_AMPLITUDE, RGB, pixel_coverage, texture_mask
 
 WIDTHS = range(24, 129, 8)
 seeds = st.integers(0, 10**6)
@@ -24,12 +24,12 @@ def test_boxes_are_tight_and_there_is_no_colour_outside_of_them(seed, size):
         for shape in scene.shapes:
             x0, y0, x1, y1 = shape.box
             outside[y0:y1, x0:x1] = False
-            without = draw(replace(scene, shapes=tuple(other for other in scene.shapes if other != shape)))
+            without = render_scene(replace(scene, shapes=tuple(other for other in scene.shapes if other != shape)))
             rows, columns = np.nonzero((without != pixels).any(2))
             assert (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1) == shape.box
         assert (np.ptp(pixels[outside], axis=1) == 0).all(), "grey"
-        assert (abs(pixels[outside].astype(int) - scene.shade) <= (GRAIN if scene.noise else 0)).all()
-        assert (np.ptp(pixels[outside]) > GRAIN) == bool(scene.noise)
+        assert (abs(pixels[outside].astype(int) - scene.shade) <= (NOISE_AMPLITUDE if scene.noise else 0)).all()
+        assert (np.ptp(pixels[outside]) > NOISE_AMPLITUDE) == bool(scene.noise)
 
 
 @given(seeds, st.sampled_from(WIDTHS))
@@ -37,30 +37,32 @@ def test_shapes_have_their_colour_and_its_dark_where_they_have_a_texture(seed, s
     for picture in generate(8, seed, size=size):
         for shape in picture.scene.shapes:
             x0, y0, x1, y1 = shape.box
-            inside = picture.pixels()[y0:y1, x0:x1][coverage(shape.kind, x1 - x0) == FULL]
-            bright, dark = ((inside == colour).all(1) for colour in (RGB[shape.colour], np.array(RGB[shape.colour]) // DARK))
+            inside = picture.pixels()[y0:y1, x0:x1][pixel_coverage(shape.kind, x1 - x0) == FULL_COVERAGE]
+            bright, dark = (
+                (inside == colour).all(1) for colour in (RGB[shape.colour], np.array(RGB[shape.colour]) // DARK_DIVISOR)
+            )
             assert (bright | dark).all() and bright.mean() > 0.3 and dark.any() == (shape.texture != "plain")
 
 
 def test_noise_is_another_one_for_another_seed():
-    one, other = (draw(Scene(32, (), shade=200, noise=noise)) for noise in (1, 2))
+    one, other = (render_scene(Scene(32, (), shade=200, noise=noise)) for noise in (1, 2))
     assert (one != other).any(2).mean() > 0.8
 
 
 def test_a_square_is_its_box():
-    pixels = draw(Scene(24, (Shape("square", "blue", "plain", "large", (2, 3, 12, 13)),), shade=200, noise=0))
+    pixels = render_scene(Scene(24, (Shape("square", "blue", "plain", "large", (2, 3, 12, 13)),), shade=200, noise=0))
     assert (pixels[3:13, 2:12] == RGB["blue"]).all() and (pixels == 200).all(2).sum() == 24 * 24 - 100
 
 
 @pytest.mark.parametrize("kind, area", [("circle", np.pi / 4), ("ring", np.pi * 3 / 16), ("triangle", 1 / 2), ("square", 1)])
 def test_areas_are_those_of_geometry(kind, area):
-    assert coverage(kind, 56).sum() / FULL / 56**2 == pytest.approx(area, rel=0.005)
+    assert pixel_coverage(kind, 56).sum() / FULL_COVERAGE / 56**2 == pytest.approx(area, rel=0.005)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_left_and_right_are_mirror_images(kind):
     for width in (9, 14):
-        assert (coverage(kind, width) == coverage(kind, width)[:, ::-1]).all()
+        assert (pixel_coverage(kind, width) == pixel_coverage(kind, width)[:, ::-1]).all()
 
 
 @pytest.mark.parametrize("size", WIDTHS)
@@ -69,9 +71,12 @@ def test_what_has_different_names_looks_different(size):
     assert min(large) >= 1.4 * max(small)
     for width in small + large:
         for one, other in combinations(KINDS, 2):
-            assert abs(coverage(one, width) - coverage(other, width)).sum() > 0.1 * FULL * width**2, (one, other)
+            assert abs(pixel_coverage(one, width) - pixel_coverage(other, width)).sum() > 0.1 * FULL_COVERAGE * width**2, (
+                one,
+                other,
+            )
         for kind in KINDS:
-            covered = coverage(kind, width)
-            dark = {texture: (marks(texture, width, size) * covered).sum() / covered.sum() for texture in TEXTURES}
+            covered = pixel_coverage(kind, width)
+            dark = {texture: (texture_mask(texture, width, size) * covered).sum() / covered.sum() for texture in TEXTURES}
             assert dark["plain"] == 0 and 0.04 < dark["dotted"] < 0.3 < dark["striped"] < 0.6, (kind, width, dark)
     assert min(np.abs(np.subtract(RGB[one], RGB[other])).max() for one, other in combinations(COLOURS, 2)) >= 90

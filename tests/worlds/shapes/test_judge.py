@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.worlds.shapes import VOCABULARY, Scene, Shape, parse, true_of
-from regard.worlds.shapes.caption import say
+from regard.worlds.shapes import VOCABULARY, Scene, Shape, is_true, parse_caption
+from regard.worlds.shapes.caption import realise
 
 SCENE = Scene(
     64,
@@ -147,25 +147,25 @@ is is is
 
 @pytest.mark.parametrize("caption", TRUE.strip().splitlines())
 def test_true(caption):
-    assert true_of(parse(caption), SCENE)
+    assert is_true(parse_caption(caption), SCENE)
 
 
 @pytest.mark.parametrize("caption", FALSE.strip().splitlines())
 def test_false(caption):
-    assert not true_of(parse(caption), SCENE)
+    assert not is_true(parse_caption(caption), SCENE)
 
 
 @pytest.mark.parametrize("caption", ["", " ", ".", ":", *NONSENSE.strip().splitlines()])
 def test_nonsense(caption):
-    assert parse(caption) is None
+    assert parse_caption(caption) is None
 
 
 def test_adjectives_come_in_any_order():
     orders = {
-        parse(f"a {' '.join(words)} circle")
+        parse_caption(f"a {' '.join(words)} circle")
         for words in (("big", "red", "striped"), ("striped", "large", "red"), ("red", "striped", "big"))
     }
-    assert len(orders) == 1 and true_of(orders.pop(), SCENE)
+    assert len(orders) == 1 and is_true(orders.pop(), SCENE)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_adjectives_come_in_any_order():
     ],
 )
 def test_a_held_out_combination_is_recognised_however_it_is_said(caption, novel):
-    assert parse(caption).names_held_out() == novel
+    assert parse_caption(caption).names_held_out() == novel
 
 
 def test_the_margin_is_three_sixteenths_of_the_picture_unless_one_is_given():
@@ -198,17 +198,17 @@ def test_the_margin_is_three_sixteenths_of_the_picture_unless_one_is_given():
             200,
             0,
         )
-        above = parse("a ring above a star")
-        assert true_of(above, scene) == (lower >= 12) and true_of(above, scene, margin=5) == (lower >= 5)
+        above = parse_caption("a ring above a star")
+        assert is_true(above, scene) == (lower >= 12) and is_true(above, scene, margin=5) == (lower >= 5)
 
 
 @given(st.lists(st.sampled_from([*sorted(VOCABULARY), ",", ":"]), max_size=12))
 def test_any_words_are_a_statement_or_nonsense(words):
-    statement = parse(" ".join(words))
+    statement = parse_caption(" ".join(words))
     if statement:
-        assert parse(" ".join(say(statement, Random(1)).words)) == statement
+        assert parse_caption(" ".join(realise(statement, Random(1)).words)) == statement
 
 
 @given(st.text(max_size=40))
 def test_any_text_may_be_judged(text):
-    assert parse(text) is None or text
+    assert parse_caption(text) is None or text

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.worlds.shapes import (
     COLOURS,
     HELD_OUT,
@@ -21,17 +21,17 @@ from regard.worlds.shapes import (
     SIZES,
     SPLITS,
     TEXTURES,
-    Picture,
+    ShapesImage,
+    assign_split,
     generate,
-    parse,
-    scene_of,
-    split_of,
-    true_of,
+    is_true,
+    parse_caption,
+    scene_from_json,
     world,
     write,
 )
-from regard.worlds.shapes.scene import RELATIONS, compose, meet, middle, related
-from regard.worlds.shapes.statement import MARGIN
+from regard.worlds.shapes.scene import RELATIONS, boxes_overlap, doubled_centre, has_relation, sample_scene
+from regard.worlds.shapes.statement import RELATION_MARGIN
 
 FIRST = [
     "we see two small yellow triangles, a pink spotted triangle and one green cross",
@@ -43,7 +43,7 @@ seeds, splits, widths = st.integers(0, 10**6), st.sampled_from(SPLITS), st.sampl
 
 
 @pytest.fixture(scope="module")
-def pictures() -> dict[str, list[Picture]]:
+def pictures() -> dict[str, list[ShapesImage]]:
     return {split: generate(1500 if split == "train" else 300, 1, split=split) for split in SPLITS}
 
 
@@ -83,7 +83,7 @@ def test_splits_are_disjoint_whatever_the_seed():
 
 def test_splits_have_their_shares():
     draws = Random(1)
-    found = Counter(split_of(compose(draws, 32, (1, 4))) for _ in range(8000))
+    found = Counter(assign_split(sample_scene(draws, 32, (1, 4))) for _ in range(8000))
     assert 400 < found["valid"] < 600 and 400 < found["test"] < 600 and not found["composition"]
 
 
@@ -92,11 +92,11 @@ def test_shapes_are_apart_and_inside_and_some_relation_holds_between_any_two(see
     for picture in generate(12, seed, split=split, size=size):
         shapes = picture.scene.shapes
         for one, other in combinations(shapes, 2):
-            assert not meet(one.box, other.box, 1)
-            assert sum(related(one, relation, other, size * MARGIN) for relation in RELATIONS) in (1, 2)
+            assert not boxes_overlap(one.box, other.box, 1)
+            assert sum(has_relation(one, relation, other, size * RELATION_MARGIN) for relation in RELATIONS) in (1, 2)
         for x0, y0, x1, y1 in (shape.box for shape in shapes):
             assert 1 <= x0 < x1 < size and 1 <= y0 < y1 < size and x1 - x0 == y1 - y0
-        assert [*shapes] == sorted(shapes, key=lambda shape: middle(shape)[::-1])
+        assert [*shapes] == sorted(shapes, key=lambda shape: doubled_centre(shape)[::-1])
 
 
 def test_everything_occurs_about_as_often(pictures):
@@ -124,7 +124,7 @@ def test_held_out_combinations_are_in_composition_alone_and_always(pictures):
         for picture in found:
             novel = {shape.combination for shape in picture.scene.shapes} & HELD_OUT
             said = [any(f"{colour} {kind}" in text for colour, kind in HELD_OUT) for text in texts(picture)]
-            named = [parse(text).names_held_out() for text in texts(picture)]
+            named = [parse_caption(text).names_held_out() for text in texts(picture)]
             if split == "composition":
                 assert picture.scene.main.combination in novel and all(named)
             else:
@@ -160,14 +160,14 @@ def test_labels_are_of_the_largest_shape_and_of_the_topmost_of_those(pictures):
     ],
 )
 def test_mistakes_are_one_line(given_, said):
-    with pytest.raises(Mistake, match=said) as caught:
+    with pytest.raises(UserError, match=said) as caught:
         generate(**{"number": 5, "seed": 1, **given_})
     assert "\n" not in str(caught.value)
 
 
 def test_what_runs_dry_says_so(monkeypatch):
-    monkeypatch.setattr(world, "PATIENCE", 1)
-    with pytest.raises(Mistake, match=r"number = 90000: composition pictures with 1 to 1 shapes run dry at \d{2,3}; ask"):
+    monkeypatch.setattr(world, "MAX_DUPLICATES", 1)
+    with pytest.raises(UserError, match=r"number = 90000: composition pictures with 1 to 1 shapes run dry at \d{2,3}; ask"):
         generate(90000, 1, split="composition", shapes=(1, 1), size=24)
 
 
@@ -181,9 +181,9 @@ def test_the_files_have_everything(tmp_path):
         for record, picture in zip(records, pictures):
             with Image.open(tmp_path / "world" / split / record["file"]) as image:
                 assert image.mode == "RGB" and (np.asarray(image) == picture.pixels()).all()
-            assert scene_of(record) == picture.scene and record["captions"] == texts(picture)
+            assert scene_from_json(record) == picture.scene and record["captions"] == texts(picture)
             assert (record["label"], record["colour"], record["kind"]) == tuple(map(picture.label, ("both", "colour", "kind")))
-            assert all(true_of(parse(text), scene_of(record)) for text in record["captions"])
+            assert all(is_true(parse_caption(text), scene_from_json(record)) for text in record["captions"])
             assert [[(named["words"], named["boxes"]) for named in phrases] for phrases in record["boxes"]] == [
                 [([named.start, named.end], [[*box] for box in named.boxes]) for named in caption.phrases]
                 for caption in picture.captions
@@ -195,6 +195,6 @@ def test_nothing_is_overwritten(tmp_path):
     (tmp_path / "valid").mkdir()
     (tmp_path / "file").write_text("mine")
     for folder, said in [(tmp_path, "valid is there already"), (tmp_path / "file", "is a file")]:
-        with pytest.raises(Mistake, match=said):
+        with pytest.raises(UserError, match=said):
             write(folder, 10, 1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "valid"] and (tmp_path / "file").read_text() == "mine"

@@ -7,9 +7,9 @@ from regard.interop.families.llama import LLAMA, MISTRAL
 from regard.interop.families.marian import MARIAN
 from regard.interop.families.t5 import T5
 from regard.interop.families.vit import DEIT, VIT
-from regard.interop.family_rules import Family
+from regard.interop.family_rules import ModelFamily
 
-FAMILIES: dict[str, Family] = {
+FAMILIES: dict[str, ModelFamily] = {
     "bert": BERT,
     "roberta": ROBERTA,
     "distilbert": DISTILBERT,

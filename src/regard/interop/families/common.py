@@ -1,7 +1,7 @@
 """What several families share."""
 
-from regard.interop.config import count, number
-from regard.interop.family_rules import Settings
+from regard.interop.config import integer, positive_float
+from regard.interop.family_rules import FlatSettings
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -13,16 +13,16 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-LAYERS = count(most=512)
-LENGTH = count(most=2**20, least=2)
-SMALL = number(most=1.0)
+LAYERS = integer(most=512)
+LENGTH = integer(most=2**20, least=2)
+EPSILON = positive_float(most=1.0)
 
 
-def head_width(settings: Settings) -> int:
+def head_width(settings: FlatSettings) -> int:
     return settings["width"] // settings["heads"]
 
 
-def heads_divide(settings: Settings) -> str | None:
+def check_heads_divide_width(settings: FlatSettings) -> str | None:
     width, heads = settings["width"], settings["heads"]
     return f"a width of {width} is not divisible by {heads} heads" if width % heads else None
 

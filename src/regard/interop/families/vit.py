@@ -6,50 +6,58 @@ the way back.
 
 from dataclasses import replace
 
-from regard.interop.config import pair, words
-from regard.interop.families.common import ACTIVATIONS, EQUAL_HEADS, LAYERS, SMALL, heads_divide
-from regard.interop.family_rules import Architecture, Family, Field, Rule, Settings, layer, layers
+from regard.interop.config import choice, int_or_pair
+from regard.interop.families.common import ACTIVATIONS, EPSILON, EQUAL_HEADS, LAYERS, check_heads_divide_width
+from regard.interop.family_rules import (
+    Architecture,
+    ConfigField,
+    FlatSettings,
+    ModelFamily,
+    TensorRule,
+    linear_rules,
+    linear_rules_by_prefix,
+)
 
 BLOCK = {
-    "self_attention.to_q": "attention.attention.query",
-    "self_attention.to_k": "attention.attention.key",
-    "self_attention.to_v": "attention.attention.value",
-    "self_attention.to_out": "attention.output.dense",
-    "around_self.norm": "layernorm_before",
+    "self_attention.q_proj": "attention.attention.query",
+    "self_attention.k_proj": "attention.attention.key",
+    "self_attention.v_proj": "attention.attention.value",
+    "self_attention.out_proj": "attention.output.dense",
+    "self_residual.norm": "layernorm_before",
     "feed_forward.inner": "intermediate.dense",
     "feed_forward.outer": "output.dense",
-    "around_feed_forward.norm": "layernorm_after",
+    "feed_forward_residual.norm": "layernorm_after",
 }
 
 
-def patches_fit(settings: Settings) -> str | None:
+def check_patch_size(settings: FlatSettings) -> str | None:
     """At least one patch is in the picture."""
     (height, width), (tall, wide) = (
-        (side, side) if isinstance(side, int) else side for side in (settings["data.size"], settings["patch"])
+        (side, side) if isinstance(side, int) else side for side in (settings["data.size"], settings["patch_size"])
     )
     if tall > height or wide > width:
         return f"a patch of {tall} × {wide} pixels is larger than the picture, {height} × {width}"
-    return heads_divide(settings)
+    return check_heads_divide_width(settings)
 
 
-def on_top(*pairs: tuple[str, str]) -> tuple[Rule, ...]:
-    return tuple(rule for ours, theirs in pairs for rule in layer(ours, theirs, head=True))
+def head_rules(*pairs: tuple[str, str]) -> tuple[TensorRule, ...]:
+    return tuple(rule for ours, theirs in pairs for rule in linear_rules(ours, theirs, head=True))
 
 
-VIT = Family(
+VIT = ModelFamily(
     model_type="vit",
     prefix="vit.",
     fields=(
-        Field("width", "hidden_size", default=768),
-        Field("layers", "num_hidden_layers", LAYERS, 12),
-        Field("heads", "num_attention_heads", default=12),
-        Field("feed_forward", "intermediate_size", default=3072),
-        Field("activation", "hidden_act", words(ACTIVATIONS), "gelu"),
-        Field("norm_epsilon", "layer_norm_eps", SMALL, 1e-12),
-        Field("data.size", "image_size", pair(), 224),
-        Field("patch", "patch_size", pair(), 16),
+        ConfigField("width", "hidden_size", default=768),
+        ConfigField("layers", "num_hidden_layers", LAYERS, 12),
+        ConfigField("heads", "num_attention_heads", default=12),
+        ConfigField("feed_forward", "intermediate_size", default=3072),
+        ConfigField("activation", "hidden_act", choice(ACTIVATIONS), "gelu"),
+        ConfigField("norm_epsilon", "layer_norm_eps", EPSILON, 1e-12),
+        ConfigField("data.size", "image_size", int_or_pair(), 224),
+        ConfigField("patch_size", "patch_size", int_or_pair(), 16),
     ),
-    fixed={
+    constant={
         "kind": "vit",
         "norm": "layer",
         "norm_first": True,
@@ -63,25 +71,25 @@ VIT = Family(
         "patch_bias": True,
     },
     derived=EQUAL_HEADS,
-    check=patches_fit,
-    demands={"qkv_bias": (True,), "num_channels": (3,)},
-    writes={"num_channels": lambda settings: 3, "qkv_bias": lambda settings: True},
+    problem=check_patch_size,
+    required={"qkv_bias": (True,), "num_channels": (3,)},
+    written={"num_channels": lambda settings: 3, "qkv_bias": lambda settings: True},
     rules=(
-        Rule("encoder.class_token", "embeddings.cls_token", flat=2),
-        *layer("encoder.patches", "embeddings.patch_embeddings.projection"),
-        Rule("encoder.stack.positions.table.weight", "embeddings.position_embeddings", flat=1),
-        *layers("encoder.stack.blocks.{i}.", "encoder.layer.{i}.", BLOCK),
-        *layer("encoder.stack.norm", "layernorm"),
+        TensorRule("encoder.class_token", "embeddings.cls_token", leading_ones=2),
+        *linear_rules("encoder.patches", "embeddings.patch_embeddings.projection"),
+        TensorRule("encoder.stack.positions.table.weight", "embeddings.position_embeddings", leading_ones=1),
+        *linear_rules_by_prefix("encoder.stack.blocks.{i}.", "encoder.layer.{i}.", BLOCK),
+        *linear_rules("encoder.stack.norm", "layernorm"),
     ),
     architectures={
-        "ViTForImageClassification": Architecture("classify", on_top(("output", "classifier"))),
-        "ViTModel": Architecture("read", bare=True),
+        "ViTForImageClassification": Architecture("classify", head_rules(("output", "classifier"))),
+        "ViTModel": Architecture("encode", bare=True),
     },
     bare="ViTModel",
-    kept=(r"pooler\..*",),
-    heads=(r"classifier\..*",),
-    processor="ViT",
-    texts=None,
+    kept_tensors=(r"pooler\..*",),
+    head_tensors=(r"classifier\..*",),
+    image_processor="ViT",
+    text_section=None,
 )
 
 TOKEN = {"distilled": "token"}
@@ -89,18 +97,18 @@ DEIT = replace(
     VIT,
     model_type="deit",
     prefix="deit.",
-    fixed={name: value for name, value in VIT.fixed.items() if name != "distilled"},
-    rules=(*VIT.rules, Rule("encoder.distillation_token", "embeddings.distillation_token", flat=2)),
+    constant={name: value for name, value in VIT.constant.items() if name != "distilled"},
+    rules=(*VIT.rules, TensorRule("encoder.distillation_token", "embeddings.distillation_token", leading_ones=2)),
     architectures={
-        "DeiTForImageClassification": Architecture("classify", on_top(("output", "classifier")), TOKEN),
+        "DeiTForImageClassification": Architecture("classify", head_rules(("output", "classifier")), TOKEN),
         "DeiTForImageClassificationWithTeacher": Architecture(
             "classify",
-            on_top(("output", "cls_classifier"), ("distilled_output", "distillation_classifier")),
+            head_rules(("output", "cls_classifier"), ("distilled_output", "distillation_classifier")),
             {"distilled": "head"},
         ),
-        "DeiTModel": Architecture("read", settings=TOKEN, bare=True),
+        "DeiTModel": Architecture("encode", settings=TOKEN, bare=True),
     },
     bare="DeiTModel",
-    heads=(r"(cls_|distillation_)?classifier\..*",),
-    processor="DeiT",
+    head_tensors=(r"(cls_|distillation_)?classifier\..*",),
+    image_processor="DeiT",
 )

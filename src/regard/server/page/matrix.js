@@ -5,7 +5,7 @@ import { painted, rgb, said } from "./ink.js";
 const MOST = 160;
 const FONT = getComputedStyle(document.documentElement).getPropertyValue("--sans");
 
-// Of more rows or columns than can be seen, tiles: the mean over rows of the sum over columns, as in show/figures/tiles.py.
+// Of more rows or columns than can be seen, tiles: the mean over rows of the sum over columns, as in show/figures/attention_maps.py.
 export function tiled({ rows, cols, weights }) {
   const size = Math.ceil(Math.max(rows.length, cols.length) / MOST);
   if (size <= 1) return { rows, cols, weights, size: 1 };

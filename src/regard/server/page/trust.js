@@ -47,7 +47,7 @@ export function trust(parent, { model, closed }) {
     const choose = make("select", { "aria-label": "method", onchange: () => show(choose.value) },
       ...methods.map(name => make("option", { value: name }, name)));
     const image = told.picture ? await loaded(source(told.picture)) : null, canvas = make("canvas", { class: "over", role: "img" });
-    const counts = model.task === "contrast" ? "likeness" : "probability";
+    const counts = model.task === "contrastive" ? "likeness" : "probability";
     const list = image ? null : wordlist(pieces, told.pieces, { label: "what it is explained by", name: "words small",
       tip: i => methods.map(name => `${name} ${told.values[name][i] === null ? "unknown" : figure(told.values[name][i])}`).join("\n") });
     if (image) pieces.append(canvas);

@@ -8,14 +8,14 @@ from matplotlib.figure import Figure
 
 from regard.show.figures import style
 from regard.show.figures.labels import label
-from regard.show.figures.matrix import MARGIN, place
+from regard.show.figures.matrix import MARGIN, axes_at
 
 KEPT, ENDED, PRUNED = "kept", "ended", "pruned"
 ROW = 0.2  # inches
 
 
 @dataclass(frozen=True)
-class Node:
+class BeamNode:
     """One continuation; `parent` is its place in the list, -1 the beginning."""
 
     parent: int
@@ -30,24 +30,24 @@ class Node:
     """On the way of the output."""
 
 
-def tree(nodes: Sequence[Node], *, title: str | None = None, note: str = "") -> Figure:
+def beam_tree_figure(nodes: Sequence[BeamNode], *, title: str | None = None, note: str = "") -> Figure:
     """Steps across, hypotheses down, each below the one it goes on from; the output in bold."""
     steps = max(node.step for node in nodes)
-    rows = layout(nodes)
-    says = [caption(node) for node in nodes]
-    with style.look():
+    rows = tree_rows(nodes)
+    says = [node_label(node) for node in nodes]
+    with style.house_style():
         wide = [0.35] + [0.0] * steps
-        lengths = style.widths(says, style.SMALL)
+        lengths = style.text_widths(says, style.SMALL)
         for node, length in zip(nodes, lengths):
             wide[node.step] = max(wide[node.step], float(length) * (1.1 if node.best else 1.0) + 0.42)
         left = [sum(wide[:step]) for step in range(steps + 1)]
         width = max(2 * MARGIN + sum(wide), 4.0)
-        said = style.wrap(title, style.TITLE, width - 2 * MARGIN) if title else ""
-        below = style.wrap(note, style.SMALL, width - 2 * MARGIN) if note else ""
+        said = style.wrap_text(title, style.TITLE, width - 2 * MARGIN) if title else ""
+        below = style.wrap_text(note, style.SMALL, width - 2 * MARGIN) if note else ""
         top = MARGIN + (0.2 * (said.count("\n") + 1) + 0.14 if said else 0)
         height = top + (max(rows) + 1) * ROW + MARGIN + (0.16 * (below.count("\n") + 1) + 0.06 if below else 0)
         figure = Figure(figsize=(width, height))
-        axes = place(figure, MARGIN, top, width - 2 * MARGIN, (max(rows) + 1) * ROW)
+        axes = axes_at(figure, MARGIN, top, width - 2 * MARGIN, (max(rows) + 1) * ROW)
         axes.set(xlim=(0, width - 2 * MARGIN), ylim=(max(rows) + 0.5, -0.5))
         axes.set_axis_off()
         root = min(rows)
@@ -95,7 +95,7 @@ def tree(nodes: Sequence[Node], *, title: str | None = None, note: str = "") -> 
     return figure
 
 
-def layout(nodes: Sequence[Node]) -> list[int]:
+def tree_rows(nodes: Sequence[BeamNode]) -> list[int]:
     """A row for each node: in every step those that go on from the same one stand together, in the order of what they go on from,
     the output first; and beside it, where there is room."""
     rows = [0] * len(nodes)
@@ -109,12 +109,12 @@ def layout(nodes: Sequence[Node]) -> list[int]:
     return rows
 
 
-def caption(node: Node) -> str:
+def node_label(node: BeamNode) -> str:
     score = "" if node.score is None else f" = {node.score:.2f}"
     return f"{label(node.word, 18)} {node.log_p:.2f}{score}"
 
 
-def tree_text(nodes: Sequence[Node]) -> str:
+def beam_tree_text(nodes: Sequence[BeamNode]) -> str:
     """The same in plain text, a step further in each column; × is what was not kept, ■ what ended."""
     lines, children = list[str](), dict[int, list[int]]()
     for number, node in enumerate(nodes):
@@ -124,6 +124,6 @@ def tree_text(nodes: Sequence[Node]) -> str:
         number = waiting.pop()
         node = nodes[number]
         sign = {KEPT: "·", ENDED: "■", PRUNED: "×"}[node.fate] if not node.best else "►"
-        lines.append("  " * (node.step - 1) + f"{sign} {caption(node)}")
+        lines.append("  " * (node.step - 1) + f"{sign} {node_label(node)}")
         waiting += children.get(number, [])[::-1]
     return "\n".join(lines)

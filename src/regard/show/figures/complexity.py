@@ -9,12 +9,12 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from regard.show.figures.style import BODY, MARKERS, MUTED, SERIES, heading, look
+from regard.show.figures.style import BODY, MARKERS, MUTED, SERIES, house_style, panel_title
 
 DASHED: dict[str, Any] = {"linewidth": 0.9, "dashes": (4, 3)}
 
 
-class Curve(NamedTuple):
+class TimingCurve(NamedTuple):
     """Seconds at each size, with quartiles, and the multiplications counted there."""
 
     sizes: Sequence[int]
@@ -24,19 +24,19 @@ class Curve(NamedTuple):
     counted: Sequence[int]
 
 
-class Panel(NamedTuple):
+class TimingPanel(NamedTuple):
     title: str
     axis: str
-    curves: Mapping[str, Curve]
+    curves: Mapping[str, TimingCurve]
 
 
-def complexity(panels: Sequence[Panel]) -> Figure:
+def layer_timing_figure(panels: Sequence[TimingPanel]) -> Figure:
     """Medians as lines, quartiles as bands; dashed, the count of multiplications, made to meet the last median."""
-    with look():
+    with house_style():
         figure = Figure(figsize=(4.2 * len(panels), 3.9), layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08))
         across = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         for axes, panel in zip(across, panels):
-            draw(axes, panel)
+            draw_timing_panel(axes, panel)
         across[0].set_ylabel("milliseconds a sequence, forward")
         handles = across[0].get_legend_handles_labels()[0]
         dashed = Line2D([], [], color=MUTED, label="multiplications counted,\nscaled to the last point", **DASHED)
@@ -51,8 +51,8 @@ def complexity(panels: Sequence[Panel]) -> Figure:
     return figure
 
 
-def draw(axes: Axes, panel: Panel) -> None:
-    heading(axes, panel.title)
+def draw_timing_panel(axes: Axes, panel: TimingPanel) -> None:
+    panel_title(axes, panel.title)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     for (name, curve), colour, marker in zip(panel.curves.items(), SERIES, MARKERS):

@@ -7,13 +7,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from regard.show.figures import style
-from regard.show.figures.matrix import place
+from regard.show.figures.matrix import axes_at
 
 TILE, GAP, MARGIN, TEXT, HEAD, NOTE = 0.8, 0.08, 0.15, 1.9, 0.25, 0.14  # inches
 
 
 @dataclass(frozen=True)
-class Row:
+class ContactRow:
     """A caption and pictures (H, W, 3), each with a word below it where there is something to say."""
 
     caption: str
@@ -21,9 +21,9 @@ class Row:
     notes: Sequence[str] = ()
 
 
-def contact(rows: Sequence[Row], heads: Sequence[str]) -> Figure:
+def contact_sheet_figure(rows: Sequence[ContactRow], heads: Sequence[str]) -> Figure:
     """A column has a head where one is given."""
-    with style.look():
+    with style.house_style():
         height, width = rows[0].pictures[0].shape[:2]
         tile, note = TILE * height / width, NOTE * any(any(row.notes) for row in rows)
         across = 2 * MARGIN + TEXT + max(len(row.pictures) for row in rows) * (TILE + GAP)
@@ -44,14 +44,14 @@ def contact(rows: Sequence[Row], heads: Sequence[str]) -> Figure:
             figure.text(
                 MARGIN / across,
                 1 - (top + tile / 2) / down,
-                style.wrap(row.caption, style.BODY, TEXT),
+                style.wrap_text(row.caption, style.BODY, TEXT),
                 va="center",
                 fontsize=style.BODY,
                 linespacing=1.2,
                 parse_math=False,
             )
             for column, picture in enumerate(row.pictures):
-                axes = place(figure, MARGIN + TEXT + GAP + column * (TILE + GAP), top, TILE, tile)
+                axes = axes_at(figure, MARGIN + TEXT + GAP + column * (TILE + GAP), top, TILE, tile)
                 axes.imshow(picture, interpolation="none", aspect="auto")
                 axes.set_axis_off()
                 if column < len(row.notes):

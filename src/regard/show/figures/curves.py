@@ -7,16 +7,16 @@ from matplotlib.figure import Figure
 
 from regard.show.figures.head_lines import head_colours
 from regard.show.figures.labels import label
-from regard.show.figures.matrix import MARGIN, place
-from regard.show.figures.style import FAINT, MARKERS, MUTED, SERIES, SMALL, TITLE, heading, look, wrap
+from regard.show.figures.matrix import MARGIN, axes_at
+from regard.show.figures.style import FAINT, MARKERS, MUTED, SERIES, SMALL, TITLE, house_style, panel_title, wrap_text
 
 
-def training(records: Sequence[Mapping[str, Any]]) -> Figure:
+def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
     """Loss and validation score over the steps, from the records of log.jsonl."""
     losses = [(record["step"], record["loss"]) for record in records if "loss" in record]
     checks = [(record["step"], record["valid_loss"]) for record in records if "valid_loss" in record]
     scores = [(record["step"], record["valid_bleu"]) for record in records if "valid_bleu" in record]
-    with look():
+    with house_style():
         figure = Figure(figsize=(5.6, 2.8), layout="constrained")
         axes = figure.add_subplot()
         axes.plot(*zip(*losses), linewidth=1.2, label="training loss (smoothed labels)") if losses else None
@@ -38,7 +38,7 @@ def training(records: Sequence[Mapping[str, Any]]) -> Figure:
 
 def score_by_length(series: Mapping[str, Sequence[Mapping[str, Any]]], metric: str = "BLEU") -> Figure:
     """The score in bins of source length, with intervals side by side; the numbers of sentences stand below."""
-    with look():
+    with house_style():
         figure = Figure(figsize=(7.4 if len(series) > 1 else 5.6, 2.8), layout="constrained")
         axes = figure.add_subplot()
         for number, (name, bins) in enumerate(series.items()):
@@ -73,7 +73,7 @@ def score_over_length(
     series: Mapping[str, Sequence[Mapping[str, float]]], trained: int, metric: str = "right answers, percent"
 ) -> Figure:
     """The score at each length tested, with intervals; dashed, the longest length trained on."""
-    with look():
+    with house_style():
         figure = Figure(figsize=(5.6, 2.8), layout="constrained")
         axes = figure.add_subplot()
         for (name, points), colour, marker in zip(series.items(), SERIES, MARKERS):
@@ -103,7 +103,7 @@ def score_over_length(
     return figure
 
 
-def lost_over_share(
+def erasure_curves(
     panels: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]], *, aside: str = "", title: str | None = None
 ) -> Figure:
     """What is lost over the share of tokens, a panel each for what is done with them and a line for each who chose them;
@@ -111,14 +111,14 @@ def lost_over_share(
     names = list(dict.fromkeys(name for series in panels.values() for name in series if name != aside))
     colours = dict(zip(names, head_colours(len(names)))) | {aside: MUTED}
     shares = sorted({point["share"] for series in panels.values() for points in series.values() for point in points})
-    with look():
+    with house_style():
         width, wide, high, left = 1.05 + len(panels) * 3.95 + 1.5, 3.5, 2.3, 0.72  # inches
-        lines = wrap(title, TITLE, width - 2 * MARGIN) if title else ""
+        lines = wrap_text(title, TITLE, width - 2 * MARGIN) if title else ""
         top = MARGIN + (0.2 * (lines.count("\n") + 1) + 0.12 if lines else 0) + 0.25
         figure = Figure(figsize=(width, top + high + 0.5))
         for number, (name, series) in enumerate(panels.items()):
-            axes = place(figure, left + number * (wide + 0.45), top, wide, high)
-            heading(axes, name)
+            axes = axes_at(figure, left + number * (wide + 0.45), top, wide, high)
+            panel_title(axes, name)
             for who, points in series.items():
                 at, scores = [shares.index(point["share"]) for point in points], [point["score"] for point in points]
                 if any(point["high"] > point["low"] for point in points):

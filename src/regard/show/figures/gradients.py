@@ -12,9 +12,11 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from regard.show.figures import style
 
 
-def gradients(widths: Sequence[int], series: Mapping[str, Sequence[Sequence[float]]], *, title: str | None = None) -> Figure:
+def softmax_gradients(
+    widths: Sequence[int], series: Mapping[str, Sequence[Sequence[float]]], *, title: str | None = None
+) -> Figure:
     """Of each series the gradients drawn at each width (W, N): their median, and where the middle half of them lies."""
-    with style.look():
+    with style.house_style():
         figure = Figure(figsize=(5.6, 3.1), layout="constrained")
         axes = figure.add_subplot(xscale="log", yscale="log")
         axes.set(xlabel="width of queries and keys", ylabel="largest gradient of a weight")
@@ -30,5 +32,5 @@ def gradients(widths: Sequence[int], series: Mapping[str, Sequence[Sequence[floa
         axes.grid(axis="y")
         axes.legend()
         if title:
-            style.heading(axes, title)
+            style.panel_title(axes, title)
     return figure

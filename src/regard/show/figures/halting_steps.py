@@ -11,13 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from regard.show.figures import style
-from regard.show.figures.labels import columns, label
+from regard.show.figures.labels import label, terminal_width
 
 MARGIN, GAP, STEP = 0.18, 0.09, 0.2  # inches: around the figure, beside words, from dot to dot
 TAKEN, LEFT = "●", "·"
 
 
-class Column(NamedTuple):
+class HaltingColumn(NamedTuple):
     """A sentence's tokens, the steps each took, and the most it could have taken."""
 
     name: str
@@ -26,16 +26,16 @@ class Column(NamedTuple):
     most: int
 
 
-def thinking(sides: Sequence[Column], *, title: str | None = None) -> Figure:
+def halting_figure(sides: Sequence[HaltingColumn], *, title: str | None = None) -> Figure:
     """Both sides, a row a token; the count stands behind the dots."""
     rows = max(len(side.tokens) for side in sides)
     row, font = next(size for most, size in ((24, (0.24, 9.5)), (48, (0.2, 8.5)), (10**9, (0.16, 7.5))) if rows <= most)
     words = [[label(token, 24) for token in side.tokens] for side in sides]
-    with style.look():
-        margins = [style.widths(said, font).max() + GAP for said in words]
+    with style.house_style():
+        margins = [style.text_widths(said, font).max() + GAP for said in words]
         wide = [margin + (side.most + 1.6) * STEP for margin, side in zip(margins, sides)]
         width = max(2 * MARGIN + sum(wide) + 0.3 * (len(sides) - 1), 3.4)
-        lines = style.wrap(title, style.TITLE, width - 2 * MARGIN) if title else ""
+        lines = style.wrap_text(title, style.TITLE, width - 2 * MARGIN) if title else ""
         top = MARGIN + (0.2 * (lines.count("\n") + 1) + 0.08 if lines else 0) + 0.45
         height = top + rows * row + MARGIN
         figure = Figure(figsize=(width, height))
@@ -43,7 +43,7 @@ def thinking(sides: Sequence[Column], *, title: str | None = None) -> Figure:
         for side, said, margin, across in zip(sides, words, margins, wide):
             box = (left + margin, top, across - margin, len(said) * row)
             axes = figure.add_axes((box[0] / width, 1 - (box[1] + box[3]) / height, box[2] / width, box[3] / height))
-            column(axes, side, said, font)
+            draw_halting_column(axes, side, said, font)
             figure.text(
                 left / width,
                 1 - (top - 0.33) / height,
@@ -68,7 +68,7 @@ def thinking(sides: Sequence[Column], *, title: str | None = None) -> Figure:
     return figure
 
 
-def column(axes: Axes, side: Column, words: Sequence[str], font: float) -> None:
+def draw_halting_column(axes: Axes, side: HaltingColumn, words: Sequence[str], font: float) -> None:
     assert len(side.steps) == len(words) and all(0 <= steps <= side.most for steps in side.steps), side
     place, step = np.meshgrid(np.arange(len(words)), np.arange(1, side.most + 1), indexing="ij")
     taken = step <= np.asarray(side.steps)[:, None]  # (tokens, steps)
@@ -86,15 +86,15 @@ def column(axes: Axes, side: Column, words: Sequence[str], font: float) -> None:
     axes.spines[:].set_visible(False)
 
 
-def thinking_text(sides: Sequence[Column]) -> str:
+def halting_text(sides: Sequence[HaltingColumn]) -> str:
     """The same in plain text."""
     lines: list[str] = []
     for side in sides:
         words = [label(token) for token in side.tokens]
-        margin = max(map(columns, words), default=0)
+        margin = max(map(terminal_width, words), default=0)
         lines += ["", side.name] if lines else [side.name]
         lines += [
-            " " * (margin - columns(word)) + f"{word}  {TAKEN * steps}{LEFT * (side.most - steps)}  {steps}"
+            " " * (margin - terminal_width(word)) + f"{word}  {TAKEN * steps}{LEFT * (side.most - steps)}  {steps}"
             for word, steps in zip(words, side.steps)
         ]
     return "\n".join(lines)

@@ -9,35 +9,35 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from regard.show.figures import style
-from regard.show.figures.tiles import Maps
+from regard.show.figures.attention_maps import AttentionMaps
 
 TINY = 1e-12
 
 
-def entropies(weights: np.ndarray) -> np.ndarray:
+def head_entropies(weights: np.ndarray) -> np.ndarray:
     """-Σ w ln w of the rows (…, T, S), the mean over those that look anywhere: (…), in nats."""
     looks = weights.sum(-1) > 0.5
     each = -(weights * np.log(np.maximum(weights, TINY))).sum(-1)
     return (each * looks).sum(-1) / np.maximum(looks.sum(-1), 1)
 
 
-def distances(weights: np.ndarray) -> np.ndarray:
+def head_distances(weights: np.ndarray) -> np.ndarray:
     """The Jensen–Shannon divergence of every two heads (N, T, S), the mean over queries: (N, N), in nats, at most ln 2."""
     number = len(weights)
     found = np.zeros((number, number))
-    own = entropies_of_rows(weights)  # (N, T)
+    own = row_entropies(weights)  # (N, T)
     for one in range(number):  # (N - one, T, S) at a time
-        between = entropies_of_rows((weights[one] + weights[one:]) / 2)
+        between = row_entropies((weights[one] + weights[one:]) / 2)
         found[one, one:] = found[one:, one] = (between - (own[one] + own[one:]) / 2).mean(-1)
     np.fill_diagonal(found, 0)
     return found.clip(0)
 
 
-def entropies_of_rows(weights: np.ndarray) -> np.ndarray:
+def row_entropies(weights: np.ndarray) -> np.ndarray:
     return -(weights * np.log(np.maximum(weights, TINY))).sum(-1)
 
 
-def plane(apart: np.ndarray) -> np.ndarray:
+def classical_scaling(apart: np.ndarray) -> np.ndarray:
     """Classical scaling (Torgerson 1952): places (N, 2) whose distances are as near to these as a plane allows."""
     number = len(apart)
     centre = np.eye(number) - 1 / number
@@ -48,13 +48,13 @@ def plane(apart: np.ndarray) -> np.ndarray:
     return np.pad(places, ((0, 0), (0, 2 - places.shape[1])))
 
 
-def spread(found: Maps, *, title: str | None = None) -> Figure:
+def entropy_figure(found: AttentionMaps, *, title: str | None = None) -> Figure:
     """On the left the entropy of each head, layer by layer; on the right all heads, those that look alike side by side."""
     L, H, _, S = found.weights.shape
-    entropy = entropies(found.weights)  # (L, H)
-    places = plane(np.sqrt(distances(found.weights.reshape(L * H, *found.weights.shape[2:]))))
-    shades = shades_of(L)
-    with style.look():
+    entropy = head_entropies(found.weights)  # (L, H)
+    places = classical_scaling(np.sqrt(head_distances(found.weights.reshape(L * H, *found.weights.shape[2:]))))
+    shades = layer_colours(L)
+    with style.house_style():
         figure = Figure(figsize=(8.4, 4.0))
         left, right = figure.add_axes((0.075, 0.13, 0.37, 0.66)), figure.add_axes((0.55, 0.13, 0.36, 0.66))
         at = np.arange(L)
@@ -89,8 +89,8 @@ def spread(found: Maps, *, title: str | None = None) -> Figure:
         left.set(xlim=(-0.5, L - 0.5), ylim=(0, max(np.log(S), 0.1) * 1.1), xlabel="layer", ylabel="entropy, nats")
         left.set_xticks(at, found.layers)
         left.grid(axis="y")
-        style.heading(left, "how widely each head looks")
-        style.heading(right, "which heads look alike")
+        style.panel_title(left, "how widely each head looks")
+        style.panel_title(right, "which heads look alike")
         reach = max(float(np.abs(places).max()) * 1.15, 0.05)
         right.set(xlim=(-reach, reach), ylim=(-reach, reach), xlabel="root of the Jensen–Shannon divergence, scaled to a plane")
         right.tick_params(labelsize=style.SMALL - 1)
@@ -110,6 +110,6 @@ def spread(found: Maps, *, title: str | None = None) -> Figure:
     return figure
 
 
-def shades_of(number: int) -> list[Sequence[float]]:
+def layer_colours(number: int) -> list[Sequence[float]]:
     """A layer's colour: the higher, the darker."""
-    return [style.ink()(x) for x in np.linspace(0.35, 1.0, number)]
+    return [style.sequential_colormap()(x) for x in np.linspace(0.35, 1.0, number)]

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 
 from regard.show.figures import style
 from regard.show.figures.labels import label
-from regard.show.figures.matrix import GAP, MARGIN, place
+from regard.show.figures.matrix import GAP, MARGIN, axes_at
 
-FAINTEST, MOST_LINES = 0.02, 6000
+MIN_WEIGHT, MAX_LINES = 0.02, 6000
 """Lighter lines are not drawn, nor more than so many."""
 BETWEEN = 2.6  # inches
 
@@ -29,7 +29,7 @@ def head_colours(number: int) -> list[str]:
     return ["#" + "".join(f"{round(255 * part):02x}" for part in colour) for colour in colours]
 
 
-def lines(
+def head_view(
     weights: np.ndarray,
     queries: Sequence[str],
     keys: Sequence[str],
@@ -47,19 +47,19 @@ def lines(
     rows = max(len(queries), len(keys))
     row, font = next(size for most, size in ((24, (0.25, 9.5)), (60, (0.19, 8)), (10**9, (0.13, 6.5))) if rows <= most)
     asking, asked = [label(word, 24) for word in queries], [label(word, 24) for word in keys]
-    with style.look():
-        left, right = (float(style.widths(words, font).max()) + GAP for words in (asking, asked))
+    with style.house_style():
+        left, right = (float(style.text_widths(words, font).max()) + GAP for words in (asking, asked))
         width = max(2 * MARGIN + left + BETWEEN + right, 4.2)
-        said = style.wrap(title, style.TITLE, width - 2 * MARGIN) if title else ""
+        said = style.wrap_text(title, style.TITLE, width - 2 * MARGIN) if title else ""
         per_line = max(1, int((width - 2 * MARGIN) / 0.72))
         legend = -(-len(drawn) // per_line) * 0.22
         top = MARGIN + (0.2 * (said.count("\n") + 1) + 0.08 if said else 0) + legend + 0.1
         height = top + rows * row + MARGIN
         figure = Figure(figsize=(width, height))
-        axes = place(figure, MARGIN + left, top, width - 2 * MARGIN - left - right, rows * row)
+        axes = axes_at(figure, MARGIN + left, top, width - 2 * MARGIN - left - right, rows * row)
         axes.set(xlim=(0, 1), ylim=(rows, 0))
         axes.set_axis_off()
-        segments, shades = strokes(weights / darkest, drawn, colours, only)
+        segments, shades = line_segments(weights / darkest, drawn, colours, only)
         axes.add_collection(LineCollection(list(segments), colors=shades, linewidths=1.5 if row > 0.15 else 0.9, capstyle="butt"))
         for side, words, at, align in ((0.0, asking, -GAP, "right"), (1.0, asked, GAP, "left")):
             inside = side + at / (width - 2 * MARGIN - left - right)
@@ -103,13 +103,15 @@ def lines(
     return figure
 
 
-def strokes(weights: np.ndarray, drawn: Sequence[int], colours: Sequence[str], only: int | None) -> tuple[np.ndarray, np.ndarray]:
+def line_segments(
+    weights: np.ndarray, drawn: Sequence[int], colours: Sequence[str], only: int | None
+) -> tuple[np.ndarray, np.ndarray]:
     """The ends (N, 2, 2) and colours (N, 4) of the heaviest lines, the heaviest last, above all others."""
     shown = weights[list(drawn)].copy()  # (H, T, S)
     if only is not None:
         shown[:, np.arange(shown.shape[1]) != only] = 0
-    heaviest = np.argsort(shown, axis=None, kind="stable")[-MOST_LINES:]
-    head, query, key = np.unravel_index(heaviest[shown.flat[heaviest] >= FAINTEST], shown.shape)
+    heaviest = np.argsort(shown, axis=None, kind="stable")[-MAX_LINES:]
+    head, query, key = np.unravel_index(heaviest[shown.flat[heaviest] >= MIN_WEIGHT], shown.shape)
     ends = np.stack([np.stack([np.zeros(len(query)), query + 0.5], -1), np.stack([np.ones(len(key)), key + 0.5], -1)], axis=1)
     inks = np.array([to_rgb(colours[number]) for number in drawn]).reshape(-1, 3)
     return ends, np.concatenate([inks[head], shown[head, query, key].clip(0, 1)[:, None]], axis=1)

@@ -35,7 +35,7 @@ pre { overflow-x: auto; padding: .7rem .9rem; border: 1px solid var(--line); bor
 
 
 @dataclass(frozen=True)
-class Report:
+class HtmlReport:
     title: str
     summary: str
     facts: Sequence[tuple[str, str]] = ()
@@ -51,7 +51,7 @@ class Report:
     commands: Sequence[str] = ()
 
 
-def page(report: Report) -> str:
+def html_report(report: HtmlReport) -> str:
     """The report as HTML; every word is escaped, only the figures are markup."""
     parts = [f"<h1>{escape(report.title)}</h1>", f'<p class="lead">{escape(report.summary)}</p>']
     if report.facts:
@@ -65,7 +65,7 @@ def page(report: Report) -> str:
         parts += [
             "<h2>Translations of sentences it has never seen</h2>",
             "<dl>",
-            *(example(*row) for row in report.examples),
+            *(example_row(*row) for row in report.examples),
             "</dl>",
         ]
     if report.figures:
@@ -93,6 +93,6 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], small: int | Non
     return f'<div class="scroll"><table>{head}{body}</table></div>'
 
 
-def example(source: str, hypothesis: str, reference: str) -> str:
+def example_row(source: str, hypothesis: str, reference: str) -> str:
     differs = "" if hypothesis == reference else f'<dd class="differs">reference: {escape(reference)}</dd>'
     return f"<div><dt>{escape(source)}</dt><dd>{escape(hypothesis)}</dd>{differs}</div>"

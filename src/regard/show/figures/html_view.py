@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from regard.show.figures import html_report, style
+from regard.show.figures.attention_maps import AttentionMaps
 from regard.show.figures.head_lines import head_colours
-from regard.show.figures.tiles import Maps
 
-VIEWS = {"heads": "lines", "model": "all heads", "matrix": "matrix", "token": "one token"}
+PAGE_VIEWS = {"heads": "lines", "model": "all heads", "matrix": "matrix", "token": "one token"}
 STYLE = """
 body { max-width: 76rem; }
 .bar { display: flex; flex-wrap: wrap; gap: .5rem 1.1rem; align-items: center; margin: 0 0 .7rem;
@@ -51,8 +51,8 @@ def script(name: str) -> str:
     return "".join((Path(__file__).parent / part).read_text(encoding="utf-8") for part in ("page.js", name))
 
 
-def views(
-    groups: Sequence[Maps],
+def attention_page(
+    groups: Sequence[AttentionMaps],
     *,
     view: str = "heads",
     layer: int = 0,
@@ -62,10 +62,10 @@ def views(
     title: str = "attention",
 ) -> str:
     """The page; it opens at a view, layer, head and token, counted from 0, of one kind of attention."""
-    assert view in VIEWS, view
+    assert view in PAGE_VIEWS, view
     said = {
-        "views": list(VIEWS.items()),
-        "ramp": encode(np.round(style.ink()(np.arange(256))[:, :3] * 255)),
+        "views": list(PAGE_VIEWS.items()),
+        "ramp": encode_bytes(np.round(style.sequential_colormap()(np.arange(256))[:, :3] * 255)),
         "at": {"view": view, "group": group, "layer": layer, "head": head, "token": token},
         "groups": [
             {
@@ -78,16 +78,16 @@ def views(
                 "colours": head_colours(len(found.heads)),
                 "darkest": found.darkest,
                 "numbered": found.tile == 1,
-                "weights": encode(np.round(found.weights / found.darkest * 255)),
+                "weights": encode_bytes(np.round(found.weights / found.darkest * 255)),
             }
             for found in groups
         ],
     }
     body = '<div class="bar" id="choose"></div>\n<div class="bar" id="heads"></div>\n<div id="stage"></div>\n<p id="said"></p>\n'
-    return standalone(title, body, said, "views.js")
+    return script_page(title, body, said, "views.js")
 
 
-def standalone(title: str, body: str, said: Any, drawing: str, look: str = "") -> str:
+def script_page(title: str, body: str, said: Any, drawing: str, look: str = "") -> str:
     """A page of one file, whose script, named `drawing`, draws what is said."""
     data = json.dumps(said, ensure_ascii=True).replace("<", "\\u003c")  # no word can end the script
     return (
@@ -99,5 +99,5 @@ def standalone(title: str, body: str, said: Any, drawing: str, look: str = "") -
     )
 
 
-def encode(numbers: np.ndarray) -> str:
+def encode_bytes(numbers: np.ndarray) -> str:
     return b64encode(numbers.astype(np.uint8).tobytes()).decode("ascii")

@@ -8,10 +8,10 @@ JOINERS = frozenset("\u200c\u200d\ufe0e\ufe0f")
 
 def clean(text: str, keep: str = "") -> str:
     """Replace what XML forbids or a terminal obeys (control characters, lone surrogates, direction overrides) by U+FFFD."""
-    return "".join("\ufffd" if forbidden(char) and char not in keep else char for char in text)
+    return "".join("\ufffd" if is_forbidden(char) and char not in keep else char for char in text)
 
 
-def forbidden(char: str) -> bool:
+def is_forbidden(char: str) -> bool:
     return unicodedata.category(char) in ("Cc", "Cs") or char in BIDI_CONTROLS or ord(char) & 0xFFFE == 0xFFFE
 
 
@@ -42,6 +42,6 @@ def graphemes(word: str) -> list[str]:
     return pieces
 
 
-def columns(text: str) -> int:
+def terminal_width(text: str) -> int:
     """How many terminal columns the text takes: two for wide characters, none for combining marks."""
     return sum(2 if unicodedata.east_asian_width(piece[0]) in "WF" else 1 for piece in graphemes(text))

@@ -15,12 +15,12 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from regard.show.figures import style
-from regard.show.figures.html_view import encode, standalone
-from regard.show.figures.labels import columns, label
-from regard.show.figures.matrix import MARGIN, place
+from regard.show.figures.html_view import encode_bytes, script_page
+from regard.show.figures.labels import label, terminal_width
+from regard.show.figures.matrix import MARGIN, axes_at
 from regard.show.figures.terminal import SHADES
 
-MOST_KEYS, MOST_QUESTIONS = 40, 160
+MAX_KEYS, MAX_QUERIES = 40, 160
 """That are drawn of one query, and queries of a page."""
 STRIP, ROW, GAP, NUMBER = 2.3, 0.23, 0.2, 0.62  # inches: a vector, a line, between columns, a column of numbers
 HIDDEN = "−∞"
@@ -48,7 +48,7 @@ STYLE = """
 
 
 @dataclass(frozen=True)
-class Question:
+class NeuronQuery:
     """What one query asks, and what comes of it at some of the keys, by their numbers."""
 
     word: str
@@ -80,7 +80,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Neurons:
+class NeuronView:
     """One head: its keys, and some of its questions."""
 
     name: str
@@ -90,7 +90,7 @@ class Neurons:
     """Where positions come in, in words."""
     words: Sequence[str]
     keys: np.ndarray  # (S, K)
-    questions: Sequence[Question]
+    questions: Sequence[NeuronQuery]
     note: str = ""
     """Which questions there are, where not all."""
 
@@ -104,45 +104,45 @@ class Neurons:
         added = ["+ bias", "= score"] if self.biased else []
         return ["k", self.formula.replace("·", "∘", 1), self.formula, *added, "softmax"]
 
-    def named(self, question: Question) -> list[str]:
+    def named(self, question: NeuronQuery) -> list[str]:
         """The keys of a question; where they are chosen out of many, with their numbers, counted from 1."""
         return [
             f"{key + 1} {label(self.words[key], 20)}" if question.others else label(self.words[key], 24)
             for key in question.keys.tolist()
         ]
 
-    def numbers(self, question: Question) -> list[list[str]]:
+    def numbers(self, question: NeuronQuery) -> list[list[str]]:
         """A row of what stands in the columns of numbers for each key."""
         rows = []
         for total, bias, score in zip(question.sums, question.bias, question.scores):
-            end = signed(score) if np.isfinite(score) else HIDDEN
-            rows.append([signed(total), signed(bias), end] if self.biased else [end])
+            end = format_signed(score) if np.isfinite(score) else HIDDEN
+            rows.append([format_signed(total), format_signed(bias), end] if self.biased else [end])
         return rows
 
 
-def signed(number: float) -> str:
+def format_signed(number: float) -> str:
     return f"{number:.2f}".replace("-", "−").replace("−0.00", "0.00")
 
 
-def choose_keys(weights: np.ndarray, scores: np.ndarray, most: int = MOST_KEYS) -> np.ndarray:
+def heaviest_keys(weights: np.ndarray, scores: np.ndarray, most: int = MAX_KEYS) -> np.ndarray:
     """The numbers of the heaviest keys, in order; of equals the one with the greater score, or the earlier."""
     heaviest = np.lexsort((np.arange(len(weights)), -scores, -weights))
     return np.sort(heaviest[:most])
 
 
-def neurons(found: Neurons, number: int = 0, *, title: str | None = None) -> Figure:
+def neuron_figure(found: NeuronView, number: int = 0, *, title: str | None = None) -> Figure:
     """One question as a picture: q over the keys, the products beside them, their sums, and the softmax as bars."""
     asked = found.questions[number]
     names, rows = found.named(asked), len(asked.keys)
     hidden = ~np.isfinite(asked.scores)
     numbers = found.numbers(asked)
-    with style.look():
-        left = MARGIN + float(style.widths([*names, label(asked.word, 24)], style.BODY + 0.5, "bold").max()) + 0.12
+    with style.house_style():
+        left = MARGIN + float(style.text_widths([*names, label(asked.word, 24)], style.BODY + 0.5, "bold").max()) + 0.12
         at_terms, at_numbers = left + STRIP + GAP, left + 2 * (STRIP + GAP)
         at_bars = at_numbers + len(numbers[0]) * NUMBER + GAP
         width = at_bars + 1.5 + MARGIN
-        lines = style.wrap(title or found.name, style.TITLE, width - 2 * MARGIN)
-        notes = [style.wrap(note, style.SMALL, width - 2 * MARGIN) for note in (found.enters, asked.left) if note]
+        lines = style.wrap_text(title or found.name, style.TITLE, width - 2 * MARGIN)
+        notes = [style.wrap_text(note, style.SMALL, width - 2 * MARGIN) for note in (found.enters, asked.left) if note]
         top = MARGIN + 0.2 * (lines.count("\n") + 1) + sum(0.15 * (note.count("\n") + 1) for note in notes) + 0.34
         body = top + 1.75 * ROW
         height = body + rows * ROW + 0.5 + MARGIN
@@ -163,11 +163,11 @@ def neurons(found: Neurons, number: int = 0, *, title: str | None = None) -> Fig
             write(x, body - 0.1, text, fontsize=style.SMALL, color=style.MUTED, ha="right" if x in ends else "left")
         vectors = np.vstack([found.keys[asked.keys], asked.query])
         reach, most = (max(float(np.abs(part).max()), 1e-9) for part in (vectors, asked.terms))
-        strip(place(figure, left, top, STRIP, ROW * 0.86), asked.query[None], reach)
-        strip(place(figure, left, body, STRIP, rows * ROW), found.keys[asked.keys], reach, hidden)
-        strip(place(figure, at_terms, body, STRIP, rows * ROW), asked.terms, most, hidden)
-        bars = place(figure, at_bars, body, 1.05, rows * ROW)
-        bars.barh(np.arange(rows) + 0.5, asked.weights, height=0.62, color=style.ink()(0.82))
+        strip(axes_at(figure, left, top, STRIP, ROW * 0.86), asked.query[None], reach)
+        strip(axes_at(figure, left, body, STRIP, rows * ROW), found.keys[asked.keys], reach, hidden)
+        strip(axes_at(figure, at_terms, body, STRIP, rows * ROW), asked.terms, most, hidden)
+        bars = axes_at(figure, at_bars, body, 1.05, rows * ROW)
+        bars.barh(np.arange(rows) + 0.5, asked.weights, height=0.62, color=style.sequential_colormap()(0.82))
         bars.set(xlim=(0, 1), ylim=(rows, 0), xticks=[], yticks=[])
         bars.spines[:].set_visible(False)
         bars.spines["left"].set_visible(True)
@@ -179,7 +179,7 @@ def neurons(found: Neurons, number: int = 0, *, title: str | None = None) -> Fig
             weight = float(asked.weights[row])
             write(at_bars + 1.05 * weight + 0.06, y, f"{weight:.2f}", fontsize=style.SMALL, color=style.MUTED)
         for x, far in ((left, reach), (at_terms, most)):
-            scale_bar(figure, place(figure, x, body + rows * ROW + 0.16, STRIP / 2, 0.07), far)
+            scale_bar(figure, axes_at(figure, x, body + rows * ROW + 0.16, STRIP / 2, 0.07), far)
     return figure
 
 
@@ -188,7 +188,7 @@ def strip(axes: Axes, vectors: np.ndarray, reach: float, hidden: np.ndarray | No
     rows, across = vectors.shape
     axes.imshow(
         vectors,
-        cmap=style.ink_and_rust(),
+        cmap=style.diverging_colormap(),
         vmin=-reach,
         vmax=reach,
         aspect="auto",
@@ -203,57 +203,59 @@ def strip(axes: Axes, vectors: np.ndarray, reach: float, hidden: np.ndarray | No
 
 
 def scale_bar(figure: Figure, axes: Axes, reach: float) -> None:
-    bar = figure.colorbar(ScalarMappable(Normalize(-reach, reach), style.ink_and_rust()), cax=axes, orientation="horizontal")
+    bar = figure.colorbar(
+        ScalarMappable(Normalize(-reach, reach), style.diverging_colormap()), cax=axes, orientation="horizontal"
+    )
     bar.outline.set(edgecolor=style.FAINT, linewidth=0.6)
     axes.set_xticks([-reach, 0, reach], [f"−{reach:.2g}", "0", f"{reach:.2g}"])
     axes.tick_params(labelsize=style.SMALL - 0.5, length=0, pad=2)
 
 
-def neurons_text(found: Neurons, number: int = 0, width: int = 100) -> str:
+def neuron_text(found: NeuronView, number: int = 0, width: int = 100) -> str:
     """The same in plain text: of the components, the three that count most by their numbers, and what they add."""
     asked = found.questions[number]
     names = found.named(asked)
-    margin = max(map(columns, names))
+    margin = max(map(terminal_width, names))
     lines = [f"{label(asked.word)} asks; {found.name}"]
     lines += [" " * margin + "  " + "".join(f"{title:>14}" for title in found.titles[2:-1]) + "  softmax"]
     for name, cells, weight, terms in zip(names, found.numbers(asked), asked.weights, asked.terms):
         order = np.argsort(-np.abs(terms), kind="stable")[:3]
-        said = " " * (margin - columns(name)) + name + "  " + "".join(f"{cell:>14}" for cell in cells)
+        said = " " * (margin - terminal_width(name)) + name + "  " + "".join(f"{cell:>14}" for cell in cells)
         said += f"  {weight:.2f} {SHADES[-1] * round(20 * float(weight))}".ljust(29)
-        most = "" if cells[-1] == HIDDEN else " ".join(f"{i + 1}:{signed(terms[i])}" for i in order)
-        lines.append((said + most if columns(said + most) <= width else said).rstrip())
+        most = "" if cells[-1] == HIDDEN else " ".join(f"{i + 1}:{format_signed(terms[i])}" for i in order)
+        lines.append((said + most if terminal_width(said + most) <= width else said).rstrip())
     return "\n".join([*lines, "", *(note for note in (found.enters, asked.left) if note)])
 
 
-def neurons_page(found: Neurons, number: int, still: str, *, title: str) -> str:
+def neuron_page(found: NeuronView, number: int, still: str, *, title: str) -> str:
     """A page in which another query can be pointed at; without a script, it shows the picture `still` (SVG)."""
     used = np.unique(np.concatenate([one.keys for one in found.questions]))
     reach = max(float(np.abs(np.vstack([found.keys[used], *(one.query for one in found.questions)])).max()), 1e-9)
     said = {
-        "ramp": encode(np.round(style.ink_and_rust()(np.arange(255))[:, :3] * 255)),
+        "ramp": encode_bytes(np.round(style.diverging_colormap()(np.arange(255))[:, :3] * 255)),
         "titles": found.titles,
         "at": number,
         "reach": reach,
         "width": int(found.keys.shape[1]),
-        "keys": bytes_of(found.keys[used], reach),
-        "questions": [one_of(found, one, used, reach) for one in found.questions],
+        "keys": encode_signed(found.keys[used], reach),
+        "questions": [query_json(found, one, used, reach) for one in found.questions],
     }
     about = "; ".join(note for note in (found.name, found.enters, found.note) if note)
     body = (
         f'<p class="lead">{escape(about)}</p>\n<div class="asked" id="asked"></div>\n<div id="stage"></div>\n'
         f'<p id="said"></p>\n<noscript><figure><div class="card">{still}</div></figure></noscript>\n'
     )
-    return standalone(title, body, said, "neurons.js", STYLE)
+    return script_page(title, body, said, "neurons.js", STYLE)
 
 
-def one_of(found: Neurons, asked: Question, used: np.ndarray, reach: float) -> dict[str, object]:
+def query_json(found: NeuronView, asked: NeuronQuery, used: np.ndarray, reach: float) -> dict[str, object]:
     most = max(float(np.abs(asked.terms).max()), 1e-9)
     return {
         "word": label(asked.word, 24),
-        "query": bytes_of(asked.query, reach),
+        "query": encode_signed(asked.query, reach),
         "reach": most,
         "words": found.named(asked),
-        "terms": bytes_of(asked.terms, most),
+        "terms": encode_signed(asked.terms, most),
         "left": asked.left,
         "keys": np.searchsorted(used, asked.keys).tolist(),
         "numbers": found.numbers(asked),
@@ -262,6 +264,6 @@ def one_of(found: Neurons, asked: Question, used: np.ndarray, reach: float) -> d
     }
 
 
-def bytes_of(numbers: np.ndarray, reach: float) -> str:
+def encode_signed(numbers: np.ndarray, reach: float) -> str:
     """-reach to reach as 0 to 254."""
-    return encode(np.round(numbers / reach * 127) + 127)
+    return encode_bytes(np.round(numbers / reach * 127) + 127)

@@ -9,14 +9,14 @@ from matplotlib.figure import Figure
 
 from regard.show.figures import style
 from regard.show.figures.labels import clean
-from regard.show.figures.matrix import place
-from regard.show.figures.overlay import lit
+from regard.show.figures.matrix import axes_at
+from regard.show.figures.overlay import overlay_weights
 
 TILE, GAP, MARGIN, LINE, NOTE = 1.22, 0.12, 0.18, 0.17, 0.15  # inches
 
 
 @dataclass(frozen=True)
-class Evidence:
+class SaliencyRow:
     """One answer: a map (rows, columns) by each method, and a few words below each; none where a method has no map of it."""
 
     title: str
@@ -24,15 +24,15 @@ class Evidence:
     notes: Sequence[str]
 
 
-def evidence(
-    pixels: np.ndarray, methods: Sequence[str], answers: Sequence[Evidence], *, below: Sequence[str] = (), legend: str = ""
+def saliency_figure(
+    pixels: np.ndarray, methods: Sequence[str], answers: Sequence[SaliencyRow], *, below: Sequence[str] = (), legend: str = ""
 ) -> Figure:
     """A picture (H, W, 3) and what speaks for each answer; `below` the columns stands what is said of both."""
-    with style.look():
+    with style.house_style():
         high = TILE * pixels.shape[0] / pixels.shape[1]
         width = 2 * MARGIN + (1 + len(methods)) * (TILE + GAP) - GAP
-        titles = [style.wrap(one.title, style.BODY, width - 2 * MARGIN) for one in answers]
-        words = style.wrap(legend, style.SMALL, width - 2 * MARGIN)
+        titles = [style.wrap_text(one.title, style.BODY, width - 2 * MARGIN) for one in answers]
+        words = style.wrap_text(legend, style.SMALL, width - 2 * MARGIN)
         heads = [LINE * (title.count("\n") + 1) + LINE * (number == 0) + 0.06 for number, title in enumerate(titles)]
         tall = [high + NOTE * any(one.notes) + GAP for one in answers]
         foot = NOTE * (1 + max((said.count("\n") for said in below), default=-1))
@@ -43,11 +43,11 @@ def evidence(
             write(figure, MARGIN, top, title, fontsize=style.BODY, fontweight="bold", va="top", linespacing=1.25)
             top += head
             for column, tile in enumerate(
-                [pixels, *(None if light is None else lit(pixels, light, smooth=False) for light in one.maps)]
+                [pixels, *(None if light is None else overlay_weights(pixels, light, smooth=False) for light in one.maps)]
             ):
                 left = MARGIN + column * (TILE + GAP)
                 if tile is not None:
-                    axes = place(figure, left, top, TILE, high)
+                    axes = axes_at(figure, left, top, TILE, high)
                     axes.imshow(tile, interpolation="none", aspect="auto")
                     axes.set_axis_off()
                 if column and number == 0:
@@ -58,7 +58,7 @@ def evidence(
                         methods[column - 1],
                         ha="center",
                         va="bottom",
-                        fontsize=fitting(methods[column - 1]),
+                        fontsize=fitting_size(methods[column - 1]),
                     )
                 if column:
                     write(
@@ -88,9 +88,9 @@ def evidence(
     return figure
 
 
-def fitting(name: str) -> float:
+def fitting_size(name: str) -> float:
     """Points at which a name is no wider than a tile."""
-    return style.SMALL * min(1.0, TILE / float(style.widths([name], style.SMALL)[0]))
+    return style.SMALL * min(1.0, TILE / float(style.text_widths([name], style.SMALL)[0]))
 
 
 def write(figure: Figure, left: float, top: float, text: str, **settings) -> None:

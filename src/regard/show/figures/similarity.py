@@ -10,16 +10,16 @@ from regard.show.figures import style
 CELL = 0.52  # inches
 
 
-def similarity(matrix: np.ndarray, names: Sequence[str], *, title: str | None = None) -> Figure:
+def similarity_figure(matrix: np.ndarray, names: Sequence[str], *, title: str | None = None) -> Figure:
     """Cosines (N, N), written out; what is less than 0 is drawn as 0."""
     number = len(names)
-    with style.look():
-        left = float(style.widths(list(names), style.BODY).max()) + 0.3
+    with style.house_style():
+        left = float(style.text_widths(list(names), style.BODY).max()) + 0.3
         top = 0.5 if title else 0.2
         width, height = left + number * CELL + 0.3, top + number * CELL + left * 0.8
         figure = Figure(figsize=(width, height))
         axes = figure.add_axes((left / width, 1 - (top + number * CELL) / height, number * CELL / width, number * CELL / height))
-        axes.imshow(np.clip(matrix, 0, 1), cmap=style.ink(), vmin=0, vmax=1)
+        axes.imshow(np.clip(matrix, 0, 1), cmap=style.sequential_colormap(), vmin=0, vmax=1)
         for i in range(number):
             for j in range(number):
                 axes.text(
@@ -37,5 +37,5 @@ def similarity(matrix: np.ndarray, names: Sequence[str], *, title: str | None = 
         for spine in axes.spines.values():
             spine.set_visible(False)
         if title:
-            style.heading(axes, title)
+            style.panel_title(axes, title)
     return figure

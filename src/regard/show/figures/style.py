@@ -21,11 +21,11 @@ from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.colors import Colormap, ListedColormap
 from matplotlib.figure import Figure
 
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.show.figures.labels import clean
 
 TEXT, MUTED, FAINT, PAPER = "#1d2330", "#646b78", "#d8dade", "#ffffff"
-GOLD = "#d55e00"  # outlines: stands out on paper and on ink, in colour and in grey
+OUTLINE = "#d55e00"  # outlines: stands out on paper and on ink, in colour and in grey
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")  # Okabe & Ito 2008
 MARKERS = "osD^vP*"  # a series is told by its marker too, not by colour alone
 SMALL, BODY, TITLE = 8.0, 9.0, 11.5  # points
@@ -96,7 +96,7 @@ def settings() -> dict[Any, Any]:
 
 
 @contextmanager
-def look() -> Iterator[None]:
+def house_style() -> Iterator[None]:
     """Everything drawn or saved inside has the house look, whatever the user's own matplotlib settings are."""
     with LOCK, matplotlib.rc_context(settings()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # an SVG viewer has other fonts: keep the text
@@ -104,7 +104,7 @@ def look() -> Iterator[None]:
 
 
 @cache
-def ink() -> Colormap:
+def sequential_colormap() -> Colormap:
     """Paper to ink, equal steps of weight being equal steps to the eye: equidistant in OKLab (Ottosson 2020), ever darker."""
     t = np.linspace(0, 1, 4001)
     lightness = 0.982 - 0.722 * t
@@ -117,7 +117,7 @@ def ink() -> Colormap:
 
 
 @cache
-def ink_and_rust() -> Colormap:
+def diverging_colormap() -> Colormap:
     """Two-sided: rust below zero, paper at zero, ink above, both ends equally dark."""
     t = np.linspace(-1, 1, 255)
     side = np.abs(t)
@@ -142,52 +142,52 @@ def from_oklab(lab: np.ndarray) -> np.ndarray:
     return np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
 
 
-def widths(words: Sequence[str], points: float, weight: str = "normal") -> np.ndarray:
+def text_widths(words: Sequence[str], points: float, weight: str = "normal") -> np.ndarray:
     """Inches each word takes at this size in the house font (call inside a look)."""
     renderer, font = RendererAgg(1, 1, 200), font_manager.FontProperties(size=points, weight=weight)
     return np.array([renderer.get_text_width_height_descent(word, font, False)[0] for word in words]) / 200
 
 
-def wrap(text: str, points: float, inches: float) -> str:
+def wrap_text(text: str, points: float, inches: float) -> str:
     """Break a title at its spaces so that no line is wider than `inches`, even in bold."""
     lines: list[str] = []
     for word in clean(text, keep="\n").split():
         longer = f"{lines[-1]} {word}" if lines else word
-        if lines and widths([longer], points, "bold")[0] > inches:
+        if lines and text_widths([longer], points, "bold")[0] > inches:
             lines.append(word)
         else:
             lines[-1:] = [longer]
     return "\n".join(lines)
 
 
-def heading(axes: Axes, text: str) -> None:
+def panel_title(axes: Axes, text: str) -> None:
     """A panel's name: small, bold, at the left edge, over the panel."""
     axes.set_title(clean(text), loc="left", fontsize=BODY, fontweight="bold", color=TEXT, pad=7, parse_math=False)
 
 
-def rendered(figure: Figure, kind: str, ground: str = PAPER) -> bytes:
+def render(figure: Figure, kind: str, ground: str = PAPER) -> bytes:
     """The figure as the bytes of an "svg", "png" or "pdf" file."""
     buffer = io.BytesIO()
-    with look():
+    with house_style():
         figure.savefig(buffer, format=kind, facecolor=ground, **FORMATS[kind])
     return buffer.getvalue()
 
 
-def svg_text(figure: Figure, name: str = "") -> str:
+def to_svg(figure: Figure, name: str = "") -> str:
     """The figure as an <svg> to inline in a page; `name` goes before every id, so that several figures share the page."""
-    root = ElementTree.fromstring(rendered(figure, "svg", ground="none"))  # the page's card shows through
+    root = ElementTree.fromstring(render(figure, "svg", ground="none"))  # the page's card shows through
     for parent in list(root.iter()):
         for child in list(parent):
             if child.tag.endswith(("}style", "}metadata")):  # a style inside would hold for the whole page
                 parent.remove(child)
     for node in root.iter():
         node.tag = node.tag.rpartition("}")[2]  # HTML knows <svg> without its namespace
-        node.attrib = {key.rpartition("}")[2]: own(key, value, name) for key, value in node.attrib.items()}
+        node.attrib = {key.rpartition("}")[2]: prefix_ids(key, value, name) for key, value in node.attrib.items()}
     root.set("style", "stroke-linejoin: round; stroke-linecap: butt")
     return ElementTree.tostring(root, encoding="unicode")
 
 
-def own(key: str, value: str, name: str) -> str:
+def prefix_ids(key: str, value: str, name: str) -> str:
     """An attribute with the figure's name before each id it gives or refers to."""
     prefix = f"{name}-" if name else ""
     if key == "id":
@@ -195,26 +195,26 @@ def own(key: str, value: str, name: str) -> str:
     return f"#{prefix}{value[1:]}" if value.startswith("#") and key.endswith("href") else value.replace("url(#", f"url(#{prefix}")
 
 
-def format_of(path: str | Path, *, pages: bool = False) -> str:
+def figure_format(path: str | Path, *, pages: bool = False) -> str:
     """The format a picture's name ends in, .html among them where there are `pages`; or the user's mistake."""
     path = Path(path)
     kind = path.suffix.lower()[1:]
     if kind not in FORMATS and not (pages and kind == "html"):
         wrong = f"{path.suffix} is not a format" if kind else "the name has no ending to tell the format"
-        raise Mistake(f"picture {path}: {wrong}; use {'.svg, .png, .pdf or .html' if pages else '.svg, .png or .pdf'}")
+        raise UserError(f"picture {path}: {wrong}; use {'.svg, .png, .pdf or .html' if pages else '.svg, .png or .pdf'}")
     return kind
 
 
-def save(figure: Figure, path: str | Path) -> None:
+def save_figure(figure: Figure, path: str | Path) -> None:
     """Write the figure in the format its name ends in; a missing folder is made."""
-    write(path, rendered(figure, format_of(path)))
+    write_file(path, render(figure, figure_format(path)))
 
 
-def write(path: str | Path, drawn: bytes) -> None:
+def write_file(path: str | Path, drawn: bytes) -> None:
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(drawn)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise Mistake(f"{path}: cannot write the picture ({reason}); choose another path") from error
+        raise UserError(f"{path}: cannot write the picture ({reason}); choose another path") from error

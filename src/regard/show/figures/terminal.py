@@ -4,41 +4,41 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from regard.show.figures.head_entropy import entropies
-from regard.show.figures.labels import columns, label
-from regard.show.figures.tiles import Maps
+from regard.show.figures.attention_maps import AttentionMaps
+from regard.show.figures.head_entropy import head_entropies
+from regard.show.figures.labels import label, terminal_width
 
 SHADES = " ·░▒▓█"
 
 
-def alignment_text(weights: np.ndarray, source: Sequence[str], target: Sequence[str], width: int = 100) -> str:
+def matrix_text(weights: np.ndarray, source: Sequence[str], target: Sequence[str], width: int = 100) -> str:
     """Shaded cells under upright source words; where that is too wide, a list of what each word looked at."""
     source, target = [label(word) for word in source], [label(word) for word in target]
-    margin = max(map(columns, target), default=0) + 2
+    margin = max(map(terminal_width, target), default=0) + 2
     if margin + 2 * len(source) > width:
-        return looked_at(weights, source, target)
+        return top_keys_text(weights, source, target)
     tall = max(map(len, source), default=0)
     lines = [" " * margin + " ".join(word.rjust(tall)[row] for word in source) for row in range(tall)]
     darkest = len(SHADES) - 1
     for word, row in zip(target, weights):
         shades = " ".join(SHADES[min(darkest, round(float(x) * darkest))] for x in row)
-        lines.append(" " * (margin - 1 - columns(word)) + word + " " + shades)
+        lines.append(" " * (margin - 1 - terminal_width(word)) + word + " " + shades)
     return "\n".join(line.rstrip() for line in lines)
 
 
-def looked_at(weights: np.ndarray, source: Sequence[str], target: Sequence[str], most: int = 3) -> str:
-    margin = max(map(columns, target), default=0)
+def top_keys_text(weights: np.ndarray, source: Sequence[str], target: Sequence[str], most: int = 3) -> str:
+    margin = max(map(terminal_width, target), default=0)
     lines = []
     for word, row in zip(target, weights):
         best = np.argsort(-row, kind="stable")[:most]
         found = ", ".join(f"{source[i]} {row[i]:.2f}" for i in best if row[i] >= 0.05)
-        lines.append(f"{' ' * (margin - columns(word))}{word} ← {found}")
+        lines.append(f"{' ' * (margin - terminal_width(word))}{word} ← {found}")
     return "\n".join(lines)
 
 
-def entropies_text(found: Maps) -> str:
+def entropy_text(found: AttentionMaps) -> str:
     """How widely every head of every layer looks, in nats, the sharpest shaded darkest."""
-    each, most = entropies(found.weights), max(float(np.log(found.weights.shape[3])), 1e-6)
+    each, most = head_entropies(found.weights), max(float(np.log(found.weights.shape[3])), 1e-6)
     darkest = len(SHADES) - 1
     lines = [" " * 10 + "".join(f"{'head ' + name if i == 0 else name:>8}" for i, name in enumerate(found.heads))]
     for name, row in zip(found.layers, each):

@@ -4,30 +4,30 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from regard.show.figures import style
-from regard.show.figures.matrix import BAR, MARGIN, cells, colour_bar, place
-from regard.show.figures.tiles import Maps
+from regard.show.figures.attention_maps import AttentionMaps
+from regard.show.figures.matrix import BAR, MARGIN, axes_at, draw_cells, draw_colour_bar
 
 GAP = 0.07  # inches between thumbnails
 
 
-def model(found: Maps, *, title: str | None = None) -> Figure:
+def model_view(found: AttentionMaps, *, title: str | None = None) -> Figure:
     """All heads of all layers at once, without words: what repeats, what is a diagonal, what looks at one place."""
     L, H, T, S = found.weights.shape
     side = float(np.clip(9.0 / max(H, 4), 0.5, 1.25))
     wide, high = side * min(1, S / T), side * min(1, T / S)
     wide, high = max(wide, side / 3), max(high, side / 3)
-    with style.look():
-        left = MARGIN + float(style.widths([f"layer {name}" for name in found.layers], style.SMALL).max()) + 0.12
+    with style.house_style():
+        left = MARGIN + float(style.text_widths([f"layer {name}" for name in found.layers], style.SMALL).max()) + 0.12
         width = max(left + H * (wide + GAP) + 0.75 + MARGIN, 3.6)
-        said = style.wrap(title, style.TITLE, width - 2 * MARGIN) if title else ""
+        said = style.wrap_text(title, style.TITLE, width - 2 * MARGIN) if title else ""
         top = MARGIN + (0.2 * (said.count("\n") + 1) + 0.08 if said else 0) + 0.24
         body = max(L * (high + GAP), 1.15)
         height = top + body + MARGIN
         figure = Figure(figsize=(width, height))
         for layer in range(L):
             for head in range(H):
-                axes = place(figure, left + head * (wide + GAP), top + layer * (high + GAP), wide, high)
-                cells(axes, found.weights[layer, head], found.darkest)
+                axes = axes_at(figure, left + head * (wide + GAP), top + layer * (high + GAP), wide, high)
+                draw_cells(axes, found.weights[layer, head], found.darkest)
                 axes.set(xlim=(0, S), ylim=(T, 0), xticks=[], yticks=[])
                 axes.spines[:].set(visible=True, linewidth=0.5)
                 if layer == 0:
@@ -49,8 +49,8 @@ def model(found: Maps, *, title: str | None = None) -> Figure:
                         color=style.MUTED,
                         parse_math=False,
                     )
-        colour_bar(
-            figure, place(figure, left + H * (wide + GAP) + 0.06, top, BAR, float(np.clip(body - GAP, 1.0, 2.4))), found.darkest
+        draw_colour_bar(
+            figure, axes_at(figure, left + H * (wide + GAP) + 0.06, top, BAR, float(np.clip(body - GAP, 1.0, 2.4))), found.darkest
         )
         if said:
             figure.text(

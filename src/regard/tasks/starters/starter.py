@@ -7,16 +7,16 @@ from pathlib import Path
 
 import numpy as np
 
-from regard.corpus.examples import Examples, Pairs
-from regard.corpus.labelled import read_labelled, read_tagged, read_text
+from regard.corpus.examples import Examples, SentencePairs
+from regard.corpus.lines import iterate_lines
 from regard.corpus.pairs import read_pairs
 from regard.corpus.questions import read_questions
-from regard.corpus.text import iterate_lines
-from regard.errors import Mistake
-from regard.tasks.starters.starter_files import placed, set_aside
-from regard.tasks.starters.starter_pairs import caption_recipe, contrast_recipe
-from regard.tasks.starters.starter_pictures import codes_recipe, draw_recipe
-from regard.tasks.starters.starter_tasks import found_tasks
+from regard.corpus.text_files import read_labelled, read_tagged, read_text
+from regard.errors import UserError
+from regard.tasks.starters.starter_files import held_out_size, root_and_names
+from regard.tasks.starters.starter_pairs import caption_recipe, contrastive_recipe
+from regard.tasks.starters.starter_pictures import image_codes_recipe, text_to_image_recipe
+from regard.tasks.starters.starter_tasks import detect_tasks
 
 # (pairs up to, preset, vocabulary, steps, tokens a batch, learning rate, dropout, R-Drop, BPE-dropout)
 SIZES = [
@@ -32,18 +32,18 @@ def starter_recipe(task: str, files: Sequence[Path]) -> str:
     """A commented TOML recipe of a task for `files`."""
     if task in STARTERS:
         return STARTERS[task](files)
-    raise Mistake(f"no task {task!r}; there are: {', '.join(STARTERS)}")
+    raise UserError(f"no task {task!r}; there are: {', '.join(STARTERS)}")
 
 
 def translate_recipe(files: Sequence[Path]) -> str:
     """For two aligned files, or one .tsv or .jsonl."""
     if not files:
-        raise Mistake("name your data: --source F --target F, or --pairs F.tsv")
+        raise UserError("name your data: --source F --target F, or --pairs F.tsv")
     pairs = read_pairs(files)
-    held_out = set_aside(pairs)
+    held_out = held_out_size(pairs)
     longest = longest_words(pairs)
     preset, size, steps, tokens, rate, dropout, r_drop, bpe_dropout = next(row[1:] for row in SIZES if len(pairs) <= row[0])
-    root, names = placed(files)
+    root, names = root_and_names(files)
     return f"""\
 # Translation, from {len(pairs):,} sentence pairs of your own. Train it with:  regard train THIS_FILE --out runs/mine
 # Every setting is explained in docs/settings.md; what is not written here has a default.
@@ -73,7 +73,7 @@ tokens_per_batch = {tokens}
 evaluate_every = {max(100, steps // 20)}
 evaluate_sentences = {min(500, held_out)}        # decoded for BLEU at each evaluation
 save_every = {max(100, steps // 20)}
-ema = 0.999                     # keep a moving average of the weights, and evaluate that
+ema_decay = 0.999                     # keep a moving average of the weights, and evaluate that
 
 [train.optimizer]
 kind = "adamw"
@@ -97,11 +97,11 @@ length_penalty = 0.6
 
 def tasks_recipe(files: Sequence[Path]) -> str:
     """For several tables, and two aligned files: a task each."""
-    tasks = found_tasks(files)
+    tasks = detect_tasks(files)
     number = sum(len(task.pairs) for task in tasks)
     preset, size, steps, tokens, rate, dropout, _, _ = next(row[1:] for row in SIZES if number <= row[0])
     longest = max(longest_words(task.pairs) for task in tasks)
-    root = placed(files)[0]
+    root = root_and_names(files)[0]
     parts = "\n".join(task.part(files) for task in tasks)
     return f"""\
 # Texts answered with texts, from {number:,} examples of your own. Train it with:  regard train THIS_FILE --out runs/mine
@@ -131,8 +131,8 @@ tokens_per_batch = {tokens}
 evaluate_every = {max(100, steps // 20)}
 evaluate_sentences = 100        # of each task, decoded at each evaluation
 save_every = {max(100, steps // 20)}
-ema = 0.999                     # keep a moving average of the weights, and evaluate that
-# begin = {{run = "runs/pretrained"}}      # a run of the task corrupted, or a T5 folder, of the same shape
+ema_decay = 0.999                     # keep a moving average of the weights, and evaluate that
+# init_from = {{run = "runs/pretrained"}}      # a run of the task span-corruption, or a T5 folder, of the same shape
 
 [train.optimizer]
 kind = "adamw"
@@ -158,13 +158,13 @@ TEXT_SIZES = [(2_000, 1_000, 2048, 128, 0.4), (50_000, 4_000, 4096, 256, 0.3), (
 def text_recipe(task: str, files: Sequence[Path]) -> str:
     """For plain text, labelled texts or tagged words."""
     if not files:
-        raise Mistake("name your data: --data F")
+        raise UserError("name your data: --data F")
     words, examples, settings = DESCRIBED[task](files)
     segments = "segments = 2                    # the question, and the text beside it\n" if task == "answer" else ""
-    held_out = set_aside(examples)
+    held_out = held_out_size(examples)
     steps, tokens, width, dropout = next(row[1:] for row in TEXT_SIZES if len(examples) <= row[0])
     longest = max(len(text.split()) for text in examples.texts()[0])
-    root, names = placed(files)
+    root, names = root_and_names(files)
     return f"""\
 # {words}, from {len(examples):,} examples of your own. Train it with:  regard train THIS_FILE --out runs/mine
 # Every setting is explained in docs/settings.md; what is not written here has a default.
@@ -238,11 +238,11 @@ STARTERS: dict[str, Callable[[Sequence[Path]], str]] = {
     "text-to-text": tasks_recipe,
     **{task: partial(text_recipe, task) for task in DESCRIBED},
     "caption": caption_recipe,
-    "contrast": contrast_recipe,
-    "codes": codes_recipe,
-    "draw": draw_recipe,
+    "contrastive": contrastive_recipe,
+    "codes": image_codes_recipe,
+    "draw": text_to_image_recipe,
 }
 
 
-def longest_words(pairs: Pairs) -> int:
+def longest_words(pairs: SentencePairs) -> int:
     return int(np.max([len(text.split()) for text in (*pairs.source, *pairs.target)]))

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from regard.corpus.examples import Pictures
-from regard.corpus.image_files import read_pictures
-from regard.errors import Mistake
-from regard.tasks.starters.starter_files import columns_of, placed, set_aside, sides_of
+from regard.corpus.examples import ImageExamples
+from regard.corpus.image_files import read_images
+from regard.errors import UserError
+from regard.tasks.starters.starter_files import detect_columns, held_out_size, root_and_names, short_sides
 
 # (shorter sides up to, size, patch)
 SIZES = [(40, 32, 4), (96, 64, 8), (160, 128, 16), (float("inf"), 224, 32)]
@@ -17,11 +17,11 @@ SIZES = [(40, 32, 4), (96, 64, 8), (160, 128, 16), (float("inf"), 224, 32)]
 NUMBERS = [(2_000, 60, 4, 128, 64), (50_000, 30, 6, 256, 256), (float("inf"), 32, 12, 512, 1024)]
 
 
-def contrast_recipe(files: Sequence[Path]) -> str:
+def contrastive_recipe(files: Sequence[Path]) -> str:
     """For .tsv, .jsonl, an index of pictures laid end to end, or tar shards."""
-    pictures, path, captions = captioned(files)
-    held_out, (root, names) = set_aside(pictures), placed(files)
-    size, patch = next(row[1:] for row in SIZES if np.median(sides_of(pictures)) <= row[0])
+    pictures, path, captions = read_captioned(files)
+    held_out, (root, names) = held_out_size(pictures), root_and_names(files)
+    size, patch = next(row[1:] for row in SIZES if np.median(short_sides(pictures)) <= row[0])
     epochs, layers, width, batch = next(row[1:] for row in NUMBERS if len(pictures) <= row[0])
     batch = max(2, min(batch, len(pictures) // 4))
     steps = max(200, epochs * -(-len(pictures) // batch))
@@ -31,7 +31,7 @@ def contrast_recipe(files: Sequence[Path]) -> str:
 {len(pictures.texts()[0]):,} captions.
 # Train it with:  regard train THIS_FILE --out runs/mine
 # Every setting is explained in docs/settings.md; what is not written here has a default.
-task = "contrast"
+task = "contrastive"
 seed = 1
 
 [data]
@@ -49,14 +49,14 @@ kind = "bpe"
 size = {min(16_000, max(500, len(pictures) // 2))}
 
 [model]
-space = {width}
+projection_width = {width}
 
 [model.image]
 layers = {layers}
 width = {width}
 heads = {width // 64}
 feed_forward = {4 * width}
-patch = {patch}                      # {size // patch} × {size // patch} patches are read like words
+patch_size = {patch}                      # {size // patch} × {size // patch} patches are read like words
 
 [model.text]
 layers = {max(2, layers // 2)}
@@ -67,7 +67,7 @@ max_length = {max(16, min(256, 3 * longest))}                 # the longest capt
 
 [train]
 steps = {steps}                   # {epochs} times through the pictures
-pictures_per_batch = {batch}         # pairs that are told apart: the more the better, as far as memory goes
+images_per_batch = {batch}         # pairs that are told apart: the more the better, as far as memory goes
 evaluate_every = {max(20, steps // 20)}
 save_every = {max(20, steps // 20)}
 
@@ -79,14 +79,14 @@ weight_decay = 0.1
 warmup_steps = {max(20, steps // 20)}
 
 [train.augment]                 # flip = true only where no caption says left or right
-crop = {max(1, size // 8)}
+crop_padding = {max(1, size // 8)}
 """
 
 
 def caption_recipe(files: Sequence[Path]) -> str:
     """For .tsv, .jsonl, an index of pictures laid end to end, or tar shards."""
-    pictures, path, columns = captioned(files)
-    held_out, (root, names) = set_aside(pictures), placed(files)
+    pictures, path, columns = read_captioned(files)
+    held_out, (root, names) = held_out_size(pictures), root_and_names(files)
     texts = pictures.texts()[0]
     steps, batch = max(500, 40 * len(pictures) // 64), min(64, max(8, len(pictures) // 8))
     longest = max(len(text.split()) for text in texts)
@@ -126,7 +126,7 @@ width = 256
 
 [train]
 steps = {steps}
-pictures_per_batch = {batch}
+images_per_batch = {batch}
 evaluate_every = {max(20, steps // 20)}
 evaluate_sentences = {min(200, held_out)}        # decoded for BLEU at each evaluation
 save_every = {max(20, steps // 20)}
@@ -142,7 +142,7 @@ dropout = 0.3
 label_smoothing = 0.0
 
 [train.augment]
-crop = 8
+crop_padding = 8
 
 [decode]
 beam = 3
@@ -150,9 +150,9 @@ length_penalty = 0.6
 """
 
 
-def captioned(files: Sequence[Path]) -> tuple[Pictures, int | str, list[int | str]]:
+def read_captioned(files: Sequence[Path]) -> tuple[ImageExamples, int | str, list[int | str]]:
     """Pictures with captions, and the columns of their paths and of their captions."""
     if not files:
-        raise Mistake("name your data: --data F, a .tsv or .jsonl with paths of pictures and captions, or .tar shards")
-    path, captions = columns_of(files[0])
-    return read_pictures(files, captions=captions, path=path), path, captions
+        raise UserError("name your data: --data F, a .tsv or .jsonl with paths of pictures and captions, or .tar shards")
+    path, captions = detect_columns(files[0])
+    return read_images(files, captions=captions, path=path), path, captions

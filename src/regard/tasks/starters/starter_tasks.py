@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from regard.corpus.examples import Pairs
+from regard.corpus.examples import SentencePairs
+from regard.corpus.lines import iterate_lines
 from regard.corpus.pairs import read_pairs
-from regard.corpus.table import kind_of
-from regard.corpus.text import iterate_lines
-from regard.errors import Mistake
-from regard.tasks.starters.starter_files import placed, set_aside
+from regard.corpus.table import file_kind
+from regard.errors import UserError
+from regard.tasks.starters.starter_files import held_out_size, root_and_names
 
 MOST_LABELS = 20
 NAMED = [
@@ -27,12 +27,12 @@ NAMED = [
 
 
 @dataclass
-class Found:
+class DetectedTask:
     """What a starter says of one task."""
 
     name: str
     files: Sequence[Path]
-    pairs: Pairs
+    pairs: SentencePairs
     columns: str
 
     @property
@@ -47,9 +47,9 @@ class Found:
 
     def part(self, every: Sequence[Path]) -> str:
         """Its part of the recipe; where every file of all tasks lies together, names are enough."""
-        _, names = placed(self.files, every)
+        _, names = root_and_names(self.files, every)
         long = 'too_long = "drop"               # or "error", or "truncate"\n' if self.kind == "translate" else ""
-        held_out = set_aside(self.pairs)
+        held_out = held_out_size(self.pairs)
         return f"""\
 [data.tasks.{self.name}]          # {len(self.pairs):,} examples
 prefix = "{self.name}: "           # what stands before every text, and tells the task; say it in words
@@ -66,31 +66,33 @@ def is_number(text: str) -> bool:
         return False
 
 
-def found_tasks(files: Sequence[Path]) -> list[Found]:
+def detect_tasks(files: Sequence[Path]) -> list[DetectedTask]:
     """Every table is a task; two other files are one of aligned lines."""
-    tables = [path for path in files if kind_of(path) in (".tsv", ".jsonl")]
+    tables = [path for path in files if file_kind(path) in (".tsv", ".jsonl")]
     aligned = [path for path in files if path not in tables]
     if not files or len(aligned) not in (0, 2):
-        raise Mistake("name your data: --data F.tsv (or .jsonl) for each task, --source F --target F for one of aligned files")
-    found = [Found("translate", aligned, read_pairs(aligned), "")] if aligned else []
+        raise UserError("name your data: --data F.tsv (or .jsonl) for each task, --source F --target F for one of aligned files")
+    found = [DetectedTask("translate", aligned, read_pairs(aligned), "")] if aligned else []
     for path in tables:
         found.append(from_table(path))
     names = [task.name for task in found]
     for name in names:
         if names.count(name) > 1:
-            raise Mistake(f"two of the files would be the task {name!r}; give them different names")
+            raise UserError(f"two of the files would be the task {name!r}; give them different names")
     return found
 
 
-def from_table(path: Path) -> Found:
+def from_table(path: Path) -> DetectedTask:
     """Source and target are the first two columns, unless the first line names them; of a .jsonl, its first two fields."""
     name = "".join(letter if letter.isalnum() else "_" for letter in path.name.split(".")[0])
     first = next(iter(iterate_lines(path)), "")
-    if kind_of(path) == ".jsonl":
+    if file_kind(path) == ".jsonl":
         try:
             fields = list(json.loads(first))[:2]
         except (json.JSONDecodeError, TypeError, RecursionError):
             fields = ["source", "target"]
-        return Found(name, [path], read_pairs([path], fields=fields), f"fields = {json.dumps(fields)}\n")
+        return DetectedTask(name, [path], read_pairs([path], fields=fields), f"fields = {json.dumps(fields)}\n")
     named = next((pair for pair in NAMED if set(pair) <= set(first.split("\t"))), None)
-    return Found(name, [path], read_pairs([path], columns=named or (0, 1)), f"columns = {json.dumps(list(named or (0, 1)))}\n")
+    return DetectedTask(
+        name, [path], read_pairs([path], columns=named or (0, 1)), f"columns = {json.dumps(list(named or (0, 1)))}\n"
+    )

@@ -5,15 +5,15 @@ combinations of colour and kind are in none of these, neither in pictures nor in
 the split "composition".
 """
 
-from regard.worlds.shapes.caption import Caption, Named, captions
+from regard.worlds.shapes.caption import GroundedCaption, GroundedPhrase, captions
 from regard.worlds.shapes.false_captions import false_captions
-from regard.worlds.shapes.parse import parse
-from regard.worlds.shapes.recognise import recognise, shows
-from regard.worlds.shapes.render import draw
+from regard.worlds.shapes.parse import parse_caption
+from regard.worlds.shapes.recognise import image_satisfies, recognise_scene
+from regard.worlds.shapes.render import render_scene
 from regard.worlds.shapes.scene import COLOURS, HELD_OUT, KINDS, SIZES, TEXTURES, Box, Scene, Shape
-from regard.worlds.shapes.statement import Description, Phrase, Statement, true_of
+from regard.worlds.shapes.statement import Description, NounPhrase, Statement, is_true
 from regard.worlds.shapes.words import VOCABULARY
-from regard.worlds.shapes.world import LABELS, SPLITS, Picture, generate, scene_of, split_of, write
+from regard.worlds.shapes.world import LABELS, SPLITS, ShapesImage, assign_split, generate, scene_from_json, write
 
 __all__ = [
     "COLOURS",
@@ -25,23 +25,23 @@ __all__ = [
     "TEXTURES",
     "VOCABULARY",
     "Box",
-    "Caption",
     "Description",
-    "Named",
-    "Phrase",
-    "Picture",
+    "GroundedCaption",
+    "GroundedPhrase",
+    "NounPhrase",
     "Scene",
     "Shape",
+    "ShapesImage",
     "Statement",
+    "assign_split",
     "captions",
-    "draw",
     "false_captions",
     "generate",
-    "parse",
-    "recognise",
-    "scene_of",
-    "shows",
-    "split_of",
-    "true_of",
+    "image_satisfies",
+    "is_true",
+    "parse_caption",
+    "recognise_scene",
+    "render_scene",
+    "scene_from_json",
     "write",
 ]

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from random import Random
 
-from regard.worlds.shapes.observe import observe
-from regard.worlds.shapes.scene import Box, Scene, pick
-from regard.worlds.shapes.statement import Description, Phrase, Statement
-from regard.worlds.shapes.words import NOUN, OPENINGS, SAID, an, be
+from regard.worlds.shapes.observe import sample_statement
+from regard.worlds.shapes.scene import Box, Scene, choose
+from regard.worlds.shapes.statement import Description, NounPhrase, Statement
+from regard.worlds.shapes.words import NOUN, OPENINGS, SYNONYMS, form_of_be, indefinite_article
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class GroundedPhrase:
     """The words start … end - 1 of a caption, and the boxes of the shapes that they mean."""
 
     start: int
@@ -19,40 +19,40 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True)
-class Caption:
+class GroundedCaption:
     """Words are what spaces separate, punctuation riding on them."""
 
     text: str
-    phrases: tuple[Named, ...]
+    phrases: tuple[GroundedPhrase, ...]
 
 
-def captions(scene: Scene, number: int, draws: Random) -> tuple[Caption, ...]:
+def captions(scene: Scene, number: int, draws: Random) -> tuple[GroundedCaption, ...]:
     """Different true captions. Of a scene with held-out combinations of colour and kind, each of them names one."""
-    found: dict[str, Caption] = {}
+    found: dict[str, GroundedCaption] = {}
     while len(found) < number:
-        statement = observe(scene, draws)
+        statement = sample_statement(scene, draws)
         if statement.names_held_out() == scene.novel:
-            caption = grounded(statement, scene, draws)
+            caption = ground(statement, scene, draws)
             found.setdefault(caption.text, caption)
     return tuple(found.values())
 
 
-def grounded(statement: Statement, scene: Scene, draws: Random) -> Caption:
+def ground(statement: Statement, scene: Scene, draws: Random) -> GroundedCaption:
     """A true statement said, and what it is about."""
-    speech = say(statement, draws)
+    speech = realise(statement, draws)
     places = statement.whole.looks.among(scene) if statement.whole else None
-    return Caption(
+    return GroundedCaption(
         " ".join(speech.words),
         tuple(
-            Named(start, end, tuple(scene.shapes[place].box for place in phrase.looks.among(scene, places)))
+            GroundedPhrase(start, end, tuple(scene.shapes[place].box for place in phrase.looks.among(scene, places)))
             for start, end, phrase in speech.named
         ),
     )
 
 
-def say(statement: Statement, draws: Random) -> "Speech":
+def realise(statement: Statement, draws: Random) -> "CaptionBuilder":
     """A statement in one of the ways of saying it."""
-    speech, first = Speech(draws), statement.phrases[0]
+    speech, first = CaptionBuilder(draws), statement.phrases[0]
     if statement.quality:
         speech.name(first).add("is").ascribe(statement.quality, first)
     elif statement.whole:
@@ -61,39 +61,39 @@ def say(statement: Statement, draws: Random) -> "Speech":
         speech.open(first).list(statement.phrases)
     elif len(statement.relations) == 1 and draws.random() < 0.3:
         there = "there " if first.determiner != "the" and draws.random() < 0.4 else ""
-        speech.relate(statement).add(there + be(first.singular)).name(first)
+        speech.relate(statement).add(there + form_of_be(first.singular)).name(first)
     elif first.determiner == "the" or draws.random() < 0.3:
-        speech.name(first).add(be(first.singular)).relate(statement)
+        speech.name(first).add(form_of_be(first.singular)).relate(statement)
     else:
         speech.open(first).name(first).relate(statement)
     return speech
 
 
-class Speech:
+class CaptionBuilder:
     """Words so far, and which of them name what."""
 
     def __init__(self, draws: Random):
         self.draws = draws
         self.words: list[str] = []
-        self.named: list[tuple[int, int, Phrase]] = []
+        self.named: list[tuple[int, int, NounPhrase]] = []
 
-    def add(self, text: str) -> "Speech":
+    def add(self, text: str) -> "CaptionBuilder":
         self.words += text.split()
         return self
 
-    def mark(self, sign: str) -> "Speech":
+    def mark(self, sign: str) -> "CaptionBuilder":
         self.words[-1] += sign
         return self
 
-    def open(self, first: Phrase) -> "Speech":
-        opening = pick(self.draws, OPENINGS)
-        return self.add(f"there {be(first.singular)}" if opening == "there" else opening)
+    def open(self, first: NounPhrase) -> "CaptionBuilder":
+        opening = choose(self.draws, OPENINGS)
+        return self.add(f"there {form_of_be(first.singular)}" if opening == "there" else opening)
 
-    def name(self, phrase: Phrase, meant: Phrase | None = None) -> "Speech":
+    def name(self, phrase: NounPhrase, meant: NounPhrase | None = None) -> "CaptionBuilder":
         """A noun phrase; it may mean what another one named."""
         words = [*self.adjectives(phrase.looks), NOUN[phrase.singular, phrase.looks.kind]]
         start = len(self.words)
-        self.add(an(words[0]) if phrase.determiner == "a" else phrase.determiner)
+        self.add(indefinite_article(words[0]) if phrase.determiner == "a" else phrase.determiner)
         self.words += words
         self.named.append((start, len(self.words), meant or phrase))
         return self
@@ -101,21 +101,21 @@ class Speech:
     def adjectives(self, looks: Description) -> list[str]:
         """Size first; texture and colour in either order."""
         inner = [looks.texture, looks.colour] if self.draws.random() < 0.5 else [looks.colour, looks.texture]
-        return [pick(self.draws, SAID[value]) for value in (looks.size, *inner) if value]
+        return [choose(self.draws, SYNONYMS[value]) for value in (looks.size, *inner) if value]
 
-    def list(self, phrases: tuple[Phrase, ...]) -> "Speech":
+    def list(self, phrases: tuple[NounPhrase, ...]) -> "CaptionBuilder":
         for rank, phrase in enumerate(phrases):
             if rank:
                 self.add("and") if rank == len(phrases) - 1 else self.mark(",")
             self.name(phrase)
         return self
 
-    def relate(self, statement: Statement) -> "Speech":
+    def relate(self, statement: Statement) -> "CaptionBuilder":
         for rank, (relation, phrase) in enumerate(zip(statement.relations, statement.phrases[1:])):
-            self.add("and" if rank else "").add(pick(self.draws, SAID[relation])).name(phrase)
+            self.add("and" if rank else "").add(choose(self.draws, SYNONYMS[relation])).name(phrase)
         return self
 
-    def ascribe(self, quality: Description, subject: Phrase) -> "Speech":
+    def ascribe(self, quality: Description, subject: NounPhrase) -> "CaptionBuilder":
         if quality.kind:
-            return self.name(Phrase("a", quality), subject)
+            return self.name(NounPhrase("a", quality), subject)
         return self.add(" and ".join(self.adjectives(quality)))

@@ -13,30 +13,30 @@ phrase     a|an|the|one noun, two|three|four nouns, with adjectives of size, tex
 import re
 
 from regard.worlds.shapes.scene import COLOURS, RELATIONS, SIZES, TEXTURES
-from regard.worlds.shapes.statement import NUMBERS, SINGULAR, Description, Phrase, Statement
-from regard.worlds.shapes.words import MEANT, OPENINGS, PLURALS, SINGULARS, VOCABULARY, an, be
+from regard.worlds.shapes.statement import NUMBERS, SINGULAR, Description, NounPhrase, Statement
+from regard.worlds.shapes.words import MEANINGS, OPENINGS, PLURALS, SINGULARS, VOCABULARY, form_of_be, indefinite_article
 
 PROPERTY = {value: name for name, values in (("size", SIZES), ("texture", TEXTURES), ("colour", COLOURS)) for value in values}
-WAYS = [(said.split(), meaning) for said, meaning in MEANT.items() if meaning in RELATIONS]
+WAYS = [(said.split(), meaning) for said, meaning in MEANINGS.items() if meaning in RELATIONS]
 
 
-class Nonsense(Exception):
+class NotACaption(Exception):
     """What is read is no caption."""
 
 
-def parse(caption: str) -> Statement | None:
+def parse_caption(caption: str) -> Statement | None:
     """The statement that a caption makes, or None if the grammar has no such caption; capitals and a last full stop
     count for nothing."""
     words = re.findall(r"[^\s,:]+|[,:]", caption.lower().strip().removesuffix("."))
     if not all(word in VOCABULARY or word in ",:" for word in words):
         return None
     try:
-        return Reader(words).caption()
-    except Nonsense:
+        return CaptionParser(words).caption()
+    except NotACaption:
         return None
 
 
-class Reader:
+class CaptionParser:
     """Words, and how far they are read."""
 
     def __init__(self, words: list[str]):
@@ -51,7 +51,7 @@ class Reader:
 
     def word(self) -> str:
         if self.at == len(self.words):
-            raise Nonsense
+            raise NotACaption
         self.at += 1
         return self.words[self.at - 1]
 
@@ -59,17 +59,17 @@ class Reader:
         relation = self.relation()
         statement = self.inverted(relation) if relation else self.straight()
         if self.at < len(self.words):
-            raise Nonsense
+            raise NotACaption
         return statement
 
     def straight(self) -> Statement:
         opened, verb = self.opening()
         first = self.phrase()
-        if verb and verb != be(first.singular):
-            raise Nonsense
+        if verb and verb != form_of_be(first.singular):
+            raise NotACaption
         if first.determiner in NUMBERS and self.take(":"):
             return Statement(self.several(self.phrase()), whole=first)
-        if not opened and self.take(be(first.singular)):
+        if not opened and self.take(form_of_be(first.singular)):
             relation = self.relation()
             return self.related(first, relation) if relation else Statement((first,), quality=self.quality(first))
         relation = self.relation()
@@ -87,36 +87,36 @@ class Reader:
         self.take("there")
         verb = self.word()
         first = self.phrase()
-        if verb != be(first.singular):
-            raise Nonsense
+        if verb != form_of_be(first.singular):
+            raise NotACaption
         return Statement((first, other), (relation,))
 
-    def related(self, first: Phrase, relation: str) -> Statement:
+    def related(self, first: NounPhrase, relation: str) -> Statement:
         second = self.phrase()
         if not self.take("and"):
             return Statement((first, second), (relation,))
         another = self.relation()
         if another is None:
-            raise Nonsense
+            raise NotACaption
         return Statement((first, second, self.phrase()), (relation, another))
 
-    def several(self, first: Phrase) -> tuple[Phrase, ...]:
+    def several(self, first: NounPhrase) -> tuple[NounPhrase, ...]:
         phrases = [first]
         while self.take(","):
             phrases.append(self.phrase())
         if self.take("and"):
             phrases.append(self.phrase())
         elif len(phrases) > 1:
-            raise Nonsense
+            raise NotACaption
         return tuple(phrases)
 
-    def quality(self, first: Phrase) -> Description:
+    def quality(self, first: NounPhrase) -> Description:
         if first.determiner != "the":
-            raise Nonsense
+            raise NotACaption
         if self.words[self.at : self.at + 1] in (["a"], ["an"]):
             said = self.phrase().looks
             if said.kind is None:
-                raise Nonsense
+                raise NotACaption
             return said
         adjectives = [self.word()]
         while self.take("and"):
@@ -129,28 +129,28 @@ class Reader:
                 return meaning
         return None
 
-    def phrase(self) -> Phrase:
+    def phrase(self) -> NounPhrase:
         determiner = self.word()
         start = self.at
         if determiner in ("a", "an"):
-            if self.at == len(self.words) or determiner != an(self.words[self.at]):
-                raise Nonsense
+            if self.at == len(self.words) or determiner != indefinite_article(self.words[self.at]):
+                raise NotACaption
             determiner = "a"
         elif determiner not in ("the", *NUMBERS):
-            raise Nonsense
+            raise NotACaption
         nouns = SINGULARS if determiner in SINGULAR else PLURALS
         while (noun := self.word()) not in nouns:
             pass
-        return Phrase(determiner, Description(**properties(self.words[start : self.at - 1]), kind=nouns[noun]))
+        return NounPhrase(determiner, Description(**properties(self.words[start : self.at - 1]), kind=nouns[noun]))
 
 
 def properties(adjectives: list[str]) -> dict[str, str]:
     """Size, texture and colour, each at most once."""
     found: dict[str, str] = {}
     for adjective in adjectives:
-        meaning = MEANT.get(adjective, "")
+        meaning = MEANINGS.get(adjective, "")
         name = PROPERTY.get(meaning)
         if name is None or name in found:
-            raise Nonsense
+            raise NotACaption
         found[name] = meaning
     return found

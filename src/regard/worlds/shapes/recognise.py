@@ -9,10 +9,10 @@ from functools import cache
 
 import numpy as np
 
-from regard.worlds.shapes.parse import parse
-from regard.worlds.shapes.render import FULL, sprite
-from regard.worlds.shapes.scene import COLOURS, KINDS, SIZES, TEXTURES, Box, Scene, Shape, meet, middle
-from regard.worlds.shapes.statement import true_of
+from regard.worlds.shapes.parse import parse_caption
+from regard.worlds.shapes.render import FULL_COVERAGE, sprite
+from regard.worlds.shapes.scene import COLOURS, KINDS, SIZES, TEXTURES, Box, Scene, Shape, boxes_overlap, doubled_centre
+from regard.worlds.shapes.statement import is_true
 
 FAIR = 0.3  # of a perfect shape's gain
 GREY = 30  # a pixel whose colours are so alike is one of the background
@@ -21,7 +21,7 @@ Looks = tuple[str, str, str, str]
 """Kind, colour, texture, size."""
 
 
-def recognise(pixels: np.ndarray) -> Scene:
+def recognise_scene(pixels: np.ndarray) -> Scene:
     """The scene that a picture (size, size, 3) shows."""
     size, canvas = len(pixels), pixels.astype(np.float32)
     shade = background(canvas)
@@ -30,15 +30,15 @@ def recognise(pixels: np.ndarray) -> Scene:
         found += candidates(canvas - shade, shade, name, width)
     shapes: list[Shape] = []
     for _, (kind, colour, texture, name), box in sorted(found, key=lambda one: -one[0]):
-        if len(shapes) < MOST and not any(meet(box, shape.box, 0) for shape in shapes):
+        if len(shapes) < MOST and not any(boxes_overlap(box, shape.box, 0) for shape in shapes):
             shapes.append(Shape(kind, colour, texture, name, box))
-    return Scene(size, tuple(sorted(shapes, key=lambda shape: middle(shape)[::-1])), round(shade), 0)
+    return Scene(size, tuple(sorted(shapes, key=lambda shape: doubled_centre(shape)[::-1])), round(shade), 0)
 
 
-def shows(pixels: np.ndarray, caption: str) -> bool | None:
+def image_satisfies(pixels: np.ndarray, caption: str) -> bool | None:
     """Whether a caption is true of what a picture shows; None if it is no caption of this world."""
-    statement = parse(caption)
-    return None if statement is None else true_of(statement, recognise(pixels))
+    statement = parse_caption(caption)
+    return None if statement is None else is_true(statement, recognise_scene(pixels))
 
 
 def background(canvas: np.ndarray) -> float:
@@ -74,6 +74,6 @@ def sprites(width: int, size: int) -> tuple[list[tuple[str, str, str]], np.ndarr
     """Every look of this width: what it paints (L, width² · 3), and how much of the background it leaves (the same)."""
     names = [(kind, colour, texture) for kind in KINDS for colour in COLOURS for texture in TEXTURES]
     found = [sprite(*look, width, size) for look in names]
-    paint = np.stack([paint.ravel() for paint, _ in found]).astype(np.float32) / FULL
-    clear = np.stack([np.repeat(clear, 3, axis=2).ravel() for _, clear in found]).astype(np.float32) / FULL
+    paint = np.stack([paint.ravel() for paint, _ in found]).astype(np.float32) / FULL_COVERAGE
+    clear = np.stack([np.repeat(clear, 3, axis=2).ravel() for _, clear in found]).astype(np.float32) / FULL_COVERAGE
     return names, paint, clear

@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 
-from regard.rng import mix
+from regard.rng import hash64
 from regard.worlds.shapes.scene import Scene
 
 RGB = {
@@ -17,10 +17,10 @@ RGB = {
     "purple": (150, 60, 210),
     "pink": (255, 140, 195),
 }
-FINE = 8  # a pixel's coverage is counted on so many points across and down
-FULL = FINE * FINE
-GRAIN = 7  # shades that noise adds or takes at most
-DARK = 5  # stripes and dots have so little of the colour: a fifth
+SUBPIXELS = 8  # a pixel's coverage is counted on so many points across and down
+FULL_COVERAGE = SUBPIXELS * SUBPIXELS
+NOISE_AMPLITUDE = 7  # shades that noise adds or takes at most
+DARK_DIVISOR = 5  # stripes and dots have so little of the colour: a fifth
 # The ten corners of a five-pointed star, from the top clockwise, in thousandths of half its width from the middle of its box.
 STAR = (
     (0, -1000),
@@ -36,34 +36,36 @@ STAR = (
 )
 
 
-def draw(scene: Scene) -> np.ndarray:
+def render_scene(scene: Scene) -> np.ndarray:
     """(size, size, 3), RGB in uint8."""
     canvas = np.full((scene.size, scene.size, 3), scene.shade, np.int16)
     if scene.noise:
-        canvas += grain(scene.size, scene.noise)[:, :, None]
+        canvas += background_noise(scene.size, scene.noise)[:, :, None]
     for shape in scene.shapes:
         x0, y0, x1, y1 = shape.box
         paint, clear = sprite(shape.kind, shape.colour, shape.texture, x1 - x0, scene.size)
         under = canvas[y0:y1, x0:x1]
-        canvas[y0:y1, x0:x1] = (paint + under * clear) // FULL
+        canvas[y0:y1, x0:x1] = (paint + under * clear) // FULL_COVERAGE
     return canvas.astype(np.uint8)
 
 
-def grain(size: int, seed: int) -> np.ndarray:
+def background_noise(size: int, seed: int) -> np.ndarray:
     """Noise in shades of grey."""
-    return (mix(seed, np.arange(size * size)) % np.uint64(2 * GRAIN + 1)).astype(np.int16).reshape(size, size) - GRAIN
+    return (hash64(seed, np.arange(size * size)) % np.uint64(2 * NOISE_AMPLITUDE + 1)).astype(np.int16).reshape(
+        size, size
+    ) - NOISE_AMPLITUDE
 
 
 @cache
 def sprite(kind: str, colour: str, texture: str, width: int, size: int) -> tuple[np.ndarray, np.ndarray]:
     """A shape's colours times its coverage, (width, width, 3), and what it leaves uncovered, (width, width, 1); of FULL."""
     bright = np.array(RGB[colour])
-    colours = np.where(marks(texture, width, size)[:, :, None], bright // DARK, bright)
-    covered = coverage(kind, width)[:, :, None]
-    return (colours * covered + FULL // 2).astype(np.int16), (FULL - covered).astype(np.int16)
+    colours = np.where(texture_mask(texture, width, size)[:, :, None], bright // DARK_DIVISOR, bright)
+    covered = pixel_coverage(kind, width)[:, :, None]
+    return (colours * covered + FULL_COVERAGE // 2).astype(np.int16), (FULL_COVERAGE - covered).astype(np.int16)
 
 
-def marks(texture: str, width: int, size: int) -> np.ndarray:
+def texture_mask(texture: str, width: int, size: int) -> np.ndarray:
     """Where a texture is dark: slanting stripes, or dots in rows."""
     y, x = np.indices((width, width))
     match texture:
@@ -78,15 +80,15 @@ def marks(texture: str, width: int, size: int) -> np.ndarray:
 
 
 @cache
-def coverage(kind: str, width: int) -> np.ndarray:
+def pixel_coverage(kind: str, width: int) -> np.ndarray:
     """How much of each pixel a shape covers, of FULL; it reaches all four sides of its box."""
-    half = FINE * width
+    half = SUBPIXELS * width
     v, u = 2 * np.indices((half, half)) + 1 - half  # from -half to half, none of them 0 or on an edge
-    inside = inside_of(kind, u, v, half, width)
-    return inside.reshape(width, FINE, width, FINE).sum((1, 3))
+    inside = inside_shape(kind, u, v, half, width)
+    return inside.reshape(width, SUBPIXELS, width, SUBPIXELS).sum((1, 3))
 
 
-def inside_of(kind: str, u: np.ndarray, v: np.ndarray, half: int, width: int) -> np.ndarray:
+def inside_shape(kind: str, u: np.ndarray, v: np.ndarray, half: int, width: int) -> np.ndarray:
     match kind:
         case "circle":
             return u**2 + v**2 <= half**2
@@ -95,14 +97,14 @@ def inside_of(kind: str, u: np.ndarray, v: np.ndarray, half: int, width: int) ->
         case "triangle":
             return 2 * abs(u) <= v + half
         case "cross":
-            arm = FINE * (width - 2 * round(width / 3))  # whole pixels
+            arm = SUBPIXELS * (width - 2 * round(width / 3))  # whole pixels
             return (abs(u) <= arm) | (abs(v) <= arm)
         case "star":
-            return star(u, v, half)
+            return inside_star(u, v, half)
     return np.ones(u.shape, bool)
 
 
-def star(u: np.ndarray, v: np.ndarray, half: int) -> np.ndarray:
+def inside_star(u: np.ndarray, v: np.ndarray, half: int) -> np.ndarray:
     """Points from which a line to the right crosses the outline an odd number of times."""
     inside = np.zeros(u.shape, bool)
     for (x, y), (to_x, to_y) in zip(STAR, STAR[1:] + STAR[:1]):

@@ -7,12 +7,12 @@ one statement mean different shapes; after a colon, only those named before it. 
 from dataclasses import dataclass, fields, replace
 from itertools import product
 
-from regard.worlds.shapes.scene import HELD_OUT, Scene, Shape, related
+from regard.worlds.shapes.scene import HELD_OUT, Scene, Shape, has_relation
 
 NUMBERS = ("one", "two", "three", "four")
 SINGULAR = ("a", "the", "one")
-Places = tuple[int, ...]  # of shapes in their scene
-MARGIN = 3 / 16  # of the picture: by so much is one centre above another, or more
+ShapeIndices = tuple[int, ...]  # of shapes in their scene
+RELATION_MARGIN = 3 / 16  # of the picture: by so much is one centre above another, or more
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Description:
         """The properties that are mentioned, by name."""
         return [field.name for field in fields(self) if getattr(self, field.name) is not None]
 
-    def among(self, scene: Scene, places: Places | None = None) -> Places:
+    def among(self, scene: Scene, places: ShapeIndices | None = None) -> ShapeIndices:
         """The shapes that it fits, of all or of those in some places."""
         return tuple(
             place for place, shape in enumerate(scene.shapes) if (places is None or place in places) and self.fits(shape)
@@ -44,7 +44,7 @@ class Description:
 
 
 @dataclass(frozen=True, slots=True)
-class Phrase:
+class NounPhrase:
     """Some shapes: "two small circles"."""
 
     determiner: str  # a, the, or one of NUMBERS
@@ -54,7 +54,7 @@ class Phrase:
     def singular(self) -> bool:
         return self.determiner in SINGULAR
 
-    def meanings(self, scene: Scene, places: Places | None = None) -> list[Places]:
+    def meanings(self, scene: Scene, places: ShapeIndices | None = None) -> list[ShapeIndices]:
         """The groups of shapes that it may mean, among those in some places."""
         found = self.looks.among(scene, places)
         if self.determiner == "a":
@@ -67,47 +67,49 @@ class Phrase:
 class Statement:
     """That there are such shapes; and perhaps more of them."""
 
-    phrases: tuple[Phrase, ...]
+    phrases: tuple[NounPhrase, ...]
     relations: tuple[str, ...] = ()  # of the first phrase to the second, the third …: "a circle above a square"
-    whole: Phrase | None = None  # what the phrases are all of: "two shapes: a circle and a square"
+    whole: NounPhrase | None = None  # what the phrases are all of: "two shapes: a circle and a square"
     quality: Description | None = None  # of the first phrase: "the circle is red"
 
     def names_held_out(self) -> bool:
         """Whether it says of something that it has a held-out combination of colour and kind."""
         looks = [phrase.looks for phrase in self.phrases]
         if self.quality:
-            looks = [merged(looks[0], self.quality)]
+            looks = [merge_descriptions(looks[0], self.quality)]
         if self.whole:
-            looks = [merged(self.whole.looks, look) for look in looks]
+            looks = [merge_descriptions(self.whole.looks, look) for look in looks]
         return any((look.colour, look.kind) in HELD_OUT for look in looks)
 
 
-def merged(one: Description, more: Description) -> Description:
+def merge_descriptions(one: Description, more: Description) -> Description:
     return replace(one, **{name: getattr(more, name) for name in more.said()})
 
 
-def true_of(statement: Statement, scene: Scene, margin: float | None = None) -> bool:
+def is_true(statement: Statement, scene: Scene, margin: float | None = None) -> bool:
     """Whether the phrases can mean different shapes for which all of it holds. Whoever takes the relations more or less narrowly
     gives a margin in pixels."""
-    margin = scene.size * MARGIN if margin is None else margin
+    margin = scene.size * RELATION_MARGIN if margin is None else margin
     wholes = [None] if statement.whole is None else statement.whole.meanings(scene)
     return any(
-        holds(statement, groups, scene, margin) and (whole is None or len(whole) == sum(map(len, groups)))
+        is_true_for(statement, groups, scene, margin) and (whole is None or len(whole) == sum(map(len, groups)))
         for whole in wholes
         for groups in product(*(phrase.meanings(scene, whole) for phrase in statement.phrases))
     )
 
 
-def holds(statement: Statement, groups: tuple[Places, ...], scene: Scene, margin: float) -> bool:
+def is_true_for(statement: Statement, groups: tuple[ShapeIndices, ...], scene: Scene, margin: float) -> bool:
     """Whether it does if its phrases mean these groups of shapes."""
     meant = [place for group in groups for place in group]
     return (
         len(set(meant)) == len(meant)
         and (statement.quality is None or all(statement.quality.fits(scene.shapes[place]) for place in groups[0]))
-        and all(lie(scene, groups[0], relation, group, margin) for relation, group in zip(statement.relations, groups[1:]))
+        and all(
+            all_related(scene, groups[0], relation, group, margin) for relation, group in zip(statement.relations, groups[1:])
+        )
     )
 
 
-def lie(scene: Scene, ones: Places, relation: str, others: Places, margin: float) -> bool:
+def all_related(scene: Scene, ones: ShapeIndices, relation: str, others: ShapeIndices, margin: float) -> bool:
     """Whether each of some shapes lies that way from each of others."""
-    return all(related(scene.shapes[one], relation, scene.shapes[other], margin) for one in ones for other in others)
+    return all(has_relation(scene.shapes[one], relation, scene.shapes[other], margin) for one in ones for other in others)

@@ -3,7 +3,7 @@
 from regard.worlds.shapes.scene import COLOURS, KINDS
 from regard.worlds.shapes.statement import NUMBERS
 
-SAID = {
+SYNONYMS = {
     "small": ("small", "small", "little"),
     "large": ("large", "large", "big"),
     "plain": ("plain",),
@@ -15,7 +15,7 @@ SAID = {
     "right of": ("right of", "to the right of"),
     **{colour: (colour,) for colour in COLOURS},
 }
-MEANT = {said: meaning for meaning, ways in SAID.items() for said in ways}
+MEANINGS = {said: meaning for meaning, ways in SYNONYMS.items() for said in ways}
 SINGULARS = {kind: kind for kind in KINDS} | {"shape": None}
 PLURALS = {(kind + "es" if kind.endswith("ss") else kind + "s"): kind for kind in KINDS} | {"shapes": None}
 NOUN = {(True, kind): noun for noun, kind in SINGULARS.items()} | {(False, kind): noun for noun, kind in PLURALS.items()}
@@ -23,15 +23,15 @@ OPENINGS = ("", "", "there", "there", "this picture shows", "a picture of", "we 
 VOWELS = "aeiou"
 VOCABULARY = frozenset(
     word
-    for ways in (*SAID.values(), SINGULARS, PLURALS, OPENINGS, NUMBERS, ["a an the and is are"])
+    for ways in (*SYNONYMS.values(), SINGULARS, PLURALS, OPENINGS, NUMBERS, ["a an the and is are"])
     for said in ways
     for word in said.split()
 )
 
 
-def an(following: str) -> str:
+def indefinite_article(following: str) -> str:
     return "an" if following[0] in VOWELS else "a"
 
 
-def be(singular: bool) -> str:
+def form_of_be(singular: bool) -> str:
     return "is" if singular else "are"

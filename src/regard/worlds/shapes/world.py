@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from regard.errors import Mistake
-from regard.worlds.shapes.caption import Caption, captions
-from regard.worlds.shapes.render import draw
-from regard.worlds.shapes.scene import COLOURS, HELD_OUT, KINDS, Scene, Shape, compose
+from regard.errors import UserError
+from regard.worlds.shapes.caption import GroundedCaption, captions
+from regard.worlds.shapes.render import render_scene
+from regard.worlds.shapes.scene import COLOURS, HELD_OUT, KINDS, Scene, Shape, sample_scene
 
 SPLITS = ("train", "valid", "test", "composition")
-CAPTIONS = 5  # of every picture
-PATIENCE = 2000  # draws in a row without a new scene before they count as used up
+CAPTIONS_PER_IMAGE = 5  # of every picture
+MAX_DUPLICATES = 2000  # draws in a row without a new scene before they count as used up
 LABELS = {"kind": KINDS, "colour": COLOURS, "both": tuple(f"{colour} {kind}" for colour in COLOURS for kind in KINDS)}
-EXPLAINED = """# A world of shapes
+README = """# A world of shapes
 
 Pictures of {size} by {size} pixels, as `regard world shapes --number {number} --seed {seed} --size {size}` writes them.
 {number} pictures to train on, {held_out} each for valid, test and composition; no scene is in two of them. Every picture of
@@ -40,13 +40,13 @@ Words are what spaces separate. Boxes are x0, y0, x1, y1 in pixels from the top 
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class ShapesImage:
     scene: Scene
-    captions: tuple[Caption, ...]
+    captions: tuple[GroundedCaption, ...]
 
     def pixels(self) -> np.ndarray:
         """(size, size, 3), RGB in uint8; drawn anew each time."""
-        return draw(self.scene)
+        return render_scene(self.scene)
 
     def label(self, of: str = "both") -> str:
         """What it is a picture of: one of LABELS[of]."""
@@ -54,44 +54,48 @@ class Picture:
         return {"kind": main.kind, "colour": main.colour, "both": f"{main.colour} {main.kind}"}[of]
 
 
-def generate(number: int, seed: int, *, split: str = "train", size: int = 32, shapes: tuple[int, int] = (1, 4)) -> list[Picture]:
+def generate(
+    number: int, seed: int, *, split: str = "train", size: int = 32, shapes: tuple[int, int] = (1, 4)
+) -> list[ShapesImage]:
     """The first `number` pictures of a seed, all different; fewer are always the beginning of more. Of the splits, composition
     alone has the held-out combinations of colour and kind, and has one in every picture, as its label, and in every caption."""
     if number <= 0:
-        raise Mistake(f"number = {number}: ask for at least one picture")
+        raise UserError(f"number = {number}: ask for at least one picture")
     if split not in SPLITS:
-        raise Mistake(f"split = {split!r}: the splits are {', '.join(SPLITS)}")
+        raise UserError(f"split = {split!r}: the splits are {', '.join(SPLITS)}")
     if size not in range(24, 129, 8):
-        raise Mistake(f"size = {size}: a multiple of 8 from 24 to 128")
+        raise UserError(f"size = {size}: a multiple of 8 from 24 to 128")
     if not 1 <= shapes[0] <= shapes[1] <= 4:
-        raise Mistake(f"shapes = {shapes[0]} to {shapes[1]}: from 1 to 4, the fewest first")
-    found: dict[tuple[Shape, ...], Picture] = {}
+        raise UserError(f"shapes = {shapes[0]} to {shapes[1]}: from 1 to 4, the fewest first")
+    found: dict[tuple[Shape, ...], ShapesImage] = {}
     idle = 0
-    for scene in scenes(seed, split, size, shapes):
+    for scene in iterate_scenes(seed, split, size, shapes):
         idle += 1
         if scene.shapes not in found:
             idle = 0
-            found[scene.shapes] = Picture(scene, captions(scene, CAPTIONS, Random(f"captions {seed} {split} {len(found)}")))
+            found[scene.shapes] = ShapesImage(
+                scene, captions(scene, CAPTIONS_PER_IMAGE, Random(f"captions {seed} {split} {len(found)}"))
+            )
         if len(found) == number:
             return list(found.values())
-        if idle == PATIENCE:
+        if idle == MAX_DUPLICATES:
             break
-    raise Mistake(
+    raise UserError(
         f"number = {number}: {split} pictures with {shapes[0]} to {shapes[1]} shapes run dry at {len(found)}; ask for fewer"
     )
 
 
-def scenes(seed: int, split: str, size: int, shapes: tuple[int, int]) -> Iterator[Scene]:
+def iterate_scenes(seed: int, split: str, size: int, shapes: tuple[int, int]) -> Iterator[Scene]:
     """Those of a split, without end."""
     held_out = split == "composition"
     draws = Random(f"composition {seed}" if held_out else f"shapes {seed}")
     while True:
-        scene = compose(draws, size, shapes, held_out)
-        if split_of(scene) == split:
+        scene = sample_scene(draws, size, shapes, held_out)
+        if assign_split(scene) == split:
             yield scene
 
 
-def split_of(scene: Scene) -> str:
+def assign_split(scene: Scene) -> str:
     """By the shapes alone, so that no seed and no number puts a test scene into train: one of sixteen each for valid and test."""
     if scene.novel:
         return "composition"
@@ -104,22 +108,24 @@ def write(folder: Path, number: int, seed: int, size: int = 32) -> None:
     held_out = max(200, number // 20)
     for path in (folder / name for name in (*SPLITS, "README.md")):
         if path.exists():
-            raise Mistake(f"{path} is there already: choose another folder, or remove it")
+            raise UserError(f"{path} is there already: choose another folder, or remove it")
     if folder.exists() and not folder.is_dir():
-        raise Mistake(f"{folder} is a file: choose another folder")
+        raise UserError(f"{folder} is a file: choose another folder")
     for split in SPLITS:
         pictures = generate(number if split == "train" else held_out, seed, split=split, size=size)
-        save(folder / split, pictures)
+        write_images(folder / split, pictures)
     combinations = ", ".join(f"{colour} {kind}" for colour, kind in sorted(HELD_OUT))
     (folder / "README.md").write_bytes(
         (
-            EXPLAINED.format(number=number, held_out=held_out, seed=seed, size=size, captions=CAPTIONS, combinations=combinations)
+            README.format(
+                number=number, held_out=held_out, seed=seed, size=size, captions=CAPTIONS_PER_IMAGE, combinations=combinations
+            )
             + "\n"
         ).encode()
     )
 
 
-def save(folder: Path, pictures: list[Picture]) -> None:
+def write_images(folder: Path, pictures: list[ShapesImage]) -> None:
     """Pictures as files, and what is known of them, a line each."""
     from PIL import Image
 
@@ -129,10 +135,10 @@ def save(folder: Path, pictures: list[Picture]) -> None:
         for rank, picture in enumerate(pictures):
             name = f"{rank:0{digits}}.png"
             Image.fromarray(picture.pixels()).save(folder / name)
-            lines.write(json.dumps(record(picture, name)) + "\n")
+            lines.write(json.dumps(image_to_json(picture, name)) + "\n")
 
 
-def record(picture: Picture, name: str) -> dict[str, Any]:
+def image_to_json(picture: ShapesImage, name: str) -> dict[str, Any]:
     boxes = [
         [{"words": [phrase.start, phrase.end], "boxes": phrase.boxes} for phrase in caption.phrases]
         for caption in picture.captions
@@ -147,7 +153,7 @@ def record(picture: Picture, name: str) -> dict[str, Any]:
     }
 
 
-def scene_of(record: dict[str, Any]) -> Scene:
+def scene_from_json(record: dict[str, Any]) -> Scene:
     """The scene in a line of captions.jsonl."""
     scene = record["scene"]
     shapes = tuple(Shape(**{**shape, "box": tuple(shape["box"])}) for shape in scene["shapes"])

@@ -5,14 +5,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-class Cache:
+class KVCache:
     """One layer's keys (B, G, S, K) and values (B, G, S, J), of which the first `length` positions are filled.
 
     All rows are filled to the same position; a row that began later leaves its first positions unused (the state's `starts`).
     """
 
-    def __init__(self, room: int = 32):
-        self.room, self.length = room, 0
+    def __init__(self, capacity: int = 32):
+        self.capacity, self.length = capacity, 0
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
 
@@ -24,19 +24,19 @@ class Cache:
         """Store what is new; return everything so far."""
         end = self.length + keys.size(2)
         if self.keys is None or self.values is None:
-            self.room = max(self.room, end)
+            self.capacity = max(self.capacity, end)
             self.keys, self.values = self.allocate(keys), self.allocate(values)
-        elif end > self.room:
-            more = max(end, 2 * self.room) - self.room
+        elif end > self.capacity:
+            more = max(end, 2 * self.capacity) - self.capacity
             self.keys, self.values = F.pad(self.keys, (0, 0, 0, more)), F.pad(self.values, (0, 0, 0, more))
-            self.room += more
+            self.capacity += more
         self.keys.narrow(2, self.length, keys.size(2)).copy_(keys)
         self.values.narrow(2, self.length, keys.size(2)).copy_(values)
         self.length = end
         return self.keys.narrow(2, 0, end), self.values.narrow(2, 0, end)
 
     def allocate(self, like: Tensor) -> Tensor:
-        return like.new_zeros(like.size(0), like.size(1), self.room, like.size(3))
+        return like.new_zeros(like.size(0), like.size(1), self.capacity, like.size(3))
 
     def reorder(self, rows: Tensor) -> None:
         """Row i becomes what row rows[i] was; rows may be repeated or left out."""
@@ -53,11 +53,11 @@ class Cache:
         return into
 
     @staticmethod
-    def join(caches: "list[Cache]", spare: int = 0) -> "Cache":
+    def join(caches: "list[KVCache]", spare: int = 0) -> "KVCache":
         """One cache of all rows, each moved so that all end at the same position; the first `spare` are left out, as no row has
         anything there."""
         length = max(cache.length for cache in caches) - spare
-        joined = Cache(length + max(cache.room - cache.length for cache in caches))
+        joined = KVCache(length + max(cache.capacity - cache.length for cache in caches))
         joined.length = length
         if joined.length:
             joined.keys = torch.cat([shift(cache.keys, cache.length, joined) for cache in caches])
@@ -65,6 +65,6 @@ class Cache:
         return joined
 
 
-def shift(filled: Tensor | None, length: int, into: Cache) -> Tensor:
+def shift(filled: Tensor | None, length: int, into: KVCache) -> Tensor:
     assert filled is not None, "a cache that was started has keys and values"
-    return F.pad(filled[:, :, :length], (0, 0, into.length - length, into.room - into.length))
+    return F.pad(filled[:, :, :length], (0, 0, into.length - length, into.capacity - into.length))

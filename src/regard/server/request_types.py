@@ -4,28 +4,28 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-LONGEST_TEXT = 20_000
-MOST_TEXTS = 64
-MOST_TOKENS = 2048
-LARGEST_PICTURE = 8_000_000
+MAX_TEXT_LENGTH = 20_000
+MAX_TEXTS = 64
+MAX_TOKENS = 2048
+MAX_IMAGE_LENGTH = 8_000_000
 """Characters of base64: 6 MB."""
 
 
-def without_surrogates(text: str) -> str:
+def reject_surrogates(text: str) -> str:
     """Half a character, which JSON can write and UTF-8 cannot."""
     if any("\ud800" <= letter <= "\udfff" for letter in text):
         raise ValueError("should be text: a lone surrogate is half a character")
     return text
 
 
-Text = Annotated[str, Field(max_length=LONGEST_TEXT), AfterValidator(without_surrogates)]
-Word = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(without_surrogates)]
-Texts = Text | Annotated[list[Text], Field(min_length=1, max_length=MOST_TEXTS)]
-Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(without_surrogates)]
-Picture = Annotated[
-    str, Field(min_length=1, max_length=LARGEST_PICTURE, description="A PNG, JPEG or WebP in base64, or as a data: URL.")
+Text = Annotated[str, Field(max_length=MAX_TEXT_LENGTH), AfterValidator(reject_surrogates)]
+Word = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(reject_surrogates)]
+Texts = Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
+Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(reject_surrogates)]
+ImageData = Annotated[
+    str, Field(min_length=1, max_length=MAX_IMAGE_LENGTH, description="A PNG, JPEG or WebP in base64, or as a data: URL.")
 ]
-Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
+Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 Beam = Annotated[int, Field(ge=1, le=16)]
 Temperature = Annotated[float, Field(ge=1e-6, le=100)]
 TopK = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -33,17 +33,17 @@ TopP = Annotated[float, Field(gt=0, le=1)]
 Seed = Annotated[int, Field(ge=0, le=2**53 - 1)]
 Number = Annotated[int, Field(ge=1, le=8)]
 Stops = Annotated[list[Word], Field(max_length=8)]
-Depth = Annotated[int, Field(ge=1, le=1000)]
+Index = Annotated[int, Field(ge=1, le=1000)]
 
 
-class Asked(BaseModel):
+class ApiRequest(BaseModel):
     """What every request has: which model is meant; the first that can do it, when not said."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True, frozen=True)
     model: Name | None = None
 
 
-class Drawing(Asked):
+class SamplingRequest(ApiRequest):
     """How tokens are drawn; without a temperature none are, and the likeliest is taken each time."""
 
     temperature: Temperature | None = None
@@ -52,7 +52,7 @@ class Drawing(Asked):
     seed: Seed = 0
 
 
-class Translate(Drawing):
+class TranslateRequest(SamplingRequest):
     text: Texts
     beam: Beam | None = None
     length_penalty: Annotated[float, Field(ge=-5, le=5)] | None = None
@@ -68,7 +68,7 @@ class Translate(Drawing):
     """Pieces of one text as server-sent events; with a beam, there is one piece, at the end."""
 
 
-class Generate(Drawing):
+class GenerateRequest(SamplingRequest):
     prompt: Texts
     max_tokens: Tokens = 100
     repetition_penalty: Annotated[float, Field(ge=0.001, le=1000)] = 1.0
@@ -77,66 +77,66 @@ class Generate(Drawing):
     looks: bool = False
     """Where each word looked, what else it might have been, and how likely."""
     kind: Literal["cross", "encoder", "decoder"] | None = None
-    layer: Depth | None = None
-    head: Depth | None = None
+    layer: Index | None = None
+    head: Index | None = None
     stream: bool = False
 
 
-class Fill(Asked):
+class FillRequest(ApiRequest):
     text: Texts
     number: Annotated[int, Field(ge=1, le=100)] = 5
 
 
-class Given(Asked):
+class TextOrImageRequest(ApiRequest):
     """A text or a picture."""
 
     text: Text | None = None
-    image: Picture | None = None
+    image: ImageData | None = None
 
     @model_validator(mode="after")
-    def one_of_both(self) -> "Given":
+    def one_of_both(self) -> "TextOrImageRequest":
         if (self.text is None) == (self.image is None):
             raise ValueError("give either text or image")
         return self
 
 
-class Classify(Asked):
+class ClassifyRequest(ApiRequest):
     text: Texts | None = None
-    image: Picture | None = None
+    image: ImageData | None = None
     task: Name | None = None
 
     @model_validator(mode="after")
-    def one_of_both(self) -> "Classify":
+    def one_of_both(self) -> "ClassifyRequest":
         if (self.text is None) == (self.image is None):
             raise ValueError("give either text or image")
         return self
 
 
-class Tag(Asked):
+class TagRequest(ApiRequest):
     text: Texts
 
 
-class Answer(Asked):
+class AnswerRequest(ApiRequest):
     question: Word
     context: Text
     top: Annotated[int, Field(ge=1, le=20)] = 1
 
 
-class Embed(Asked):
+class EmbedRequest(ApiRequest):
     text: Texts | None = None
-    image: Picture | None = None
+    image: ImageData | None = None
     layer: Annotated[int, Field(ge=-1000, le=1000)] = -1
     pool: Literal["mean", "cls", "words"] = "mean"
 
     @model_validator(mode="after")
-    def one_of_both(self) -> "Embed":
+    def one_of_both(self) -> "EmbedRequest":
         if (self.text is None) == (self.image is None):
             raise ValueError("give either text or image")
         return self
 
 
-class Caption(Drawing):
-    image: Picture
+class CaptionRequest(SamplingRequest):
+    image: ImageData
     beam: Beam | None = None
     length_penalty: Annotated[float, Field(ge=-5, le=5)] | None = None
     max_tokens: Tokens | None = None
@@ -146,13 +146,13 @@ class Caption(Drawing):
     stream: bool = False
 
 
-class Match(Asked):
-    image: Picture
+class MatchRequest(ApiRequest):
+    image: ImageData
     labels: Annotated[list[Word], Field(min_length=1, max_length=200)]
     templates: Annotated[list[Word], Field(min_length=1, max_length=20)] = ["{}"]
 
 
-class Draw(Asked):
+class DrawRequest(ApiRequest):
     text: Text
     number: Number = 1
     temperature: Temperature | None = 1.0
@@ -161,12 +161,12 @@ class Draw(Asked):
     seed: Seed = 0
 
 
-class Attention(Given):
+class AttentionRequest(TextOrImageRequest):
     """All layers and heads of one kind, or those that are named, counted from 1; as JSON, or as a file to keep."""
 
     kind: Literal["cross", "encoder", "decoder"] | None = None
-    layers: Annotated[list[Depth], Field(min_length=1, max_length=200)] | None = None
-    heads: Annotated[list[Depth], Field(min_length=1, max_length=200)] | None = None
+    layers: Annotated[list[Index], Field(min_length=1, max_length=200)] | None = None
+    heads: Annotated[list[Index], Field(min_length=1, max_length=200)] | None = None
     digits: Annotated[int, Field(ge=1, le=6)] = 3
     form: Literal["json", "attn", "svg", "png"] = "json"
     view: Literal["matrix", "heads", "model", "token", "entropy", "beam"] = "matrix"
@@ -174,7 +174,7 @@ class Attention(Given):
     token: Word | None = None
 
 
-class Explain(Given):
+class ExplainRequest(TextOrImageRequest):
     method: Annotated[str, Field(pattern="^[a-z]+(-[a-z]+)*(,[a-z]+(-[a-z]+)*)*$", max_length=200)] = "all"
     label: Word | None = None
     word: Word | None = None

@@ -6,17 +6,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from regard.attention.modules import layer_of
-from regard.attention.recording import Seen
+from regard.attention.modules import layer_index
+from regard.attention.recording import AttentionRecording
 from regard.attention.watch import watch
-from regard.errors import Mistake
-from regard.explain.target import Target, recurrent_backward
+from regard.errors import UserError
+from regard.explain.target import AttributionTarget, without_cudnn
 
 Combine = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Stage:
+class AttentionStage:
     """One attention: the weights (H, T, S) of every head, and of which module."""
 
     name: str
@@ -26,18 +26,18 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Paths:
+class AttentionGraph:
     """From the pieces up: the stages of the encoder where there is a source, and of the stack that says the answer."""
 
-    stages: list[Stage]
-    source: list[Stage]
+    stages: list[AttentionStage]
+    source: list[AttentionStage]
     asks: Tensor
     """(T,) how much each position of the last stage has to do with the answer; they sum to 1."""
     columns: Tensor
     """(N,) those of the inputs that are explained; the source's come after the target's own."""
 
     @property
-    def last(self) -> Stage:
+    def last(self) -> AttentionStage:
         """What one sees first: the last attention from which the answer looks at the pieces."""
         return next(stage for stage in reversed(self.stages) if stage.across or not self.source_size)
 
@@ -67,23 +67,25 @@ class Paths:
         return (self.asks @ above)[self.columns]
 
 
-def stages_of(seen: Seen, target: Target, weights: Callable[[str], Tensor]) -> tuple[list[Stage], list[Stage]]:
-    found = [Stage(name, weights(name)[0].double().cpu(), "cross" in name) for name in seen.places()]
+def split_stages(
+    seen: AttentionRecording, target: AttributionTarget, weights: Callable[[str], Tensor]
+) -> tuple[list[AttentionStage], list[AttentionStage]]:
+    found = [AttentionStage(name, weights(name)[0].double().cpu(), "cross" in name) for name in seen.names()]
     encoder = [stage for stage in found if target.translates and stage.name.startswith("encoder")]
     return [stage for stage in found if stage not in encoder], encoder
 
 
-def look(target: Target, *, deep: str | None = None) -> Paths:
+def attention_graph(target: AttributionTarget, *, deep: str | None = None) -> AttentionGraph:
     """Watch the model while it says the answer. `deep` is a method that needs attention layer upon layer."""
     with torch.no_grad(), watch(target.model, kinds=target.kinds) as seen:
         target.said(target.read)
-    return paths_of(seen, target, lambda name: seen[name], deep)
+    return build_graph(seen, target, lambda name: seen[name], deep)
 
 
-def look_with_gradients(target: Target) -> Paths:
+def gradient_attention_graph(target: AttributionTarget) -> AttentionGraph:
     """Each weight times its gradient, where that speaks for the answer: (∇A ⊙ A)⁺ (Chefer et al. 2021, eq. 5)."""
     parameters = [p for p in target.model.parameters() if p.requires_grad]
-    with torch.enable_grad(), watch(target.model, kinds=target.kinds, gradients=True) as seen, recurrent_backward():
+    with torch.enable_grad(), watch(target.model, kinds=target.kinds, gradients=True) as seen, without_cudnn():
         torch.autograd.grad(target.said(target.read).sum(), parameters, allow_unused=True)
 
     def weighed(name: str) -> Tensor:
@@ -91,18 +93,22 @@ def look_with_gradients(target: Target) -> Paths:
             return torch.zeros_like(seen[name])
         return (seen.gradient(name) * seen[name]).clamp(min=0)
 
-    return paths_of(seen, target, weighed)
+    return build_graph(seen, target, weighed)
 
 
-def paths_of(seen: Seen, target: Target, weights: Callable[[str], Tensor], deep: str | None = None) -> Paths:
-    if not seen.places():
-        raise Mistake("a model without attention has none to explain it by; use: occlusion, input-gradient, integrated-gradients")
-    if deep is not None and any(layer_of(name) is None for name in seen.places()):
-        raise Mistake(
+def build_graph(
+    seen: AttentionRecording, target: AttributionTarget, weights: Callable[[str], Tensor], deep: str | None = None
+) -> AttentionGraph:
+    if not seen.names():
+        raise UserError(
+            "a model without attention has none to explain it by; use: occlusion, input-gradient, integrated-gradients"
+        )
+    if deep is not None and any(layer_index(name) is None for name in seen.names()):
+        raise UserError(
             f"{deep} follows attention through the layers of a Transformer; this model is recurrent, and mixes its "
             "words otherwise too; use: attention, norms or a method of gradients"
         )
-    stages, source = stages_of(seen, target, weights)
-    found = Paths(stages, source, target.asking(stages[-1].weights.size(-2)), target.places.cpu())
+    stages, source = split_stages(seen, target, weights)
+    found = AttentionGraph(stages, source, target.asking(stages[-1].weights.size(-2)), target.places.cpu())
     first = stages[0].weights.size(-2) + found.unseen if target.translates else 0
     return replace(found, columns=found.columns + first)

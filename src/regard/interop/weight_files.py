@@ -10,74 +10,76 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from regard.errors import Interrupted, Mistake
-from regard.interop.config import Config, read_json
+from regard.errors import Interrupted, UserError
+from regard.interop.config import ConfigFile, read_json
 
-WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-NUMBERS = {"F64", "F32", "F16", "BF16", "I64", "U8", "BOOL"}
+SAFETENSORS, SAFETENSORS_INDEX = "model.safetensors", "model.safetensors.index.json"
+PICKLE_FILES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+SUPPORTED_DTYPES = {"F64", "F32", "F16", "BF16", "I64", "U8", "BOOL"}
 """Kinds of numbers that weights and their leftovers come in; quantised ones are not read."""
 
 
 @dataclass
-class Tensors:
+class TensorFiles:
     """The tensors of a folder: their shapes at once, their numbers when asked for."""
 
-    where: str
+    path: str
     shapes: dict[str, tuple[int, ...]]
     read: Callable[[str], Tensor]
 
 
-def open_config(folder: Path) -> Config:
+def open_config(folder: Path) -> ConfigFile:
     """config.json, if it asks for nothing but to be read."""
-    config = Config(read_json(folder / "config.json"), folder / "config.json")
+    config = ConfigFile(read_json(folder / "config.json"), folder / "config.json")
     for path in (config.path, folder / "tokenizer_config.json"):
         values = config.values if path == config.path else read_json(path) if path.exists() else {}
         asks = [name for name in ("auto_map", "trust_remote_code") if values.get(name)]
         if asks:
-            raise Mistake(f"{path} asks for code of its own ({asks[0]}); regard runs none, and reads only the families it knows")
+            raise UserError(
+                f"{path} asks for code of its own ({asks[0]}); regard runs none, and reads only the families it knows"
+            )
     if "quantization_config" in config.values:
-        raise Mistake(f"{config.path}: the weights are quantised (quantization_config); save them in float32 or bfloat16")
+        raise UserError(f"{config.path}: the weights are quantised (quantization_config); save them in float32 or bfloat16")
     return config
 
 
-def open_tensors(folder: Path, *, allow_pickle: bool = False) -> Tensors:
-    if (folder / WHOLE).is_file():
-        return of_files(folder, [WHOLE], None)
-    if (folder / INDEX).is_file():
-        index = read_index(folder / INDEX, ".safetensors")
-        return of_files(folder, list(dict.fromkeys(index.values())), index)
-    pickled = [name for name in PICKLED if (folder / name).is_file()]
+def open_tensors(folder: Path, *, allow_pickle: bool = False) -> TensorFiles:
+    if (folder / SAFETENSORS).is_file():
+        return open_safetensors(folder, [SAFETENSORS], None)
+    if (folder / SAFETENSORS_INDEX).is_file():
+        index = read_weight_map(folder / SAFETENSORS_INDEX, ".safetensors")
+        return open_safetensors(folder, list(dict.fromkeys(index.values())), index)
+    pickled = [name for name in PICKLE_FILES if (folder / name).is_file()]
     if not pickled:
-        raise Mistake(
-            f"{folder} has no weights ({WHOLE}, or {INDEX} and the files it names); "
+        raise UserError(
+            f"{folder} has no weights ({SAFETENSORS}, or {SAFETENSORS_INDEX} and the files it names); "
             "where there is only a .bin: regard convert SRC DST --allow-pickle"
         )
     if not allow_pickle:
-        raise Mistake(
+        raise UserError(
             f"{folder} has its weights in a pickle ({pickled[0]}), which can hold code; to take the tensors alone: "
             f"regard convert {folder} DST --allow-pickle"
         )
-    if pickled[0] == PICKLED[0]:
-        return of_pickles(folder, [PICKLED[0]])
-    return of_pickles(folder, list(dict.fromkeys(read_index(folder / PICKLED[1], ".bin").values())))
+    if pickled[0] == PICKLE_FILES[0]:
+        return open_pickles(folder, [PICKLE_FILES[0]])
+    return open_pickles(folder, list(dict.fromkeys(read_weight_map(folder / PICKLE_FILES[1], ".bin").values())))
 
 
-def read_index(path: Path, ending: str) -> dict[str, str]:
+def read_weight_map(path: Path, ending: str) -> dict[str, str]:
     """Which file holds which tensor. Files are named plainly: an index does not lead out of its folder."""
     index = read_json(path).get("weight_map")
     if not isinstance(index, dict) or not index:
-        raise Mistake(f"{path} names no tensors (weight_map)")
+        raise UserError(f"{path} names no tensors (weight_map)")
     for name in index.values():
         if not isinstance(name, str) or Path(name).name != name or "\\" in name or not name.endswith(ending):
-            raise Mistake(f"{path} names the file {str(name)[:80]!r}; it should be the name of a {ending} file beside it")
+            raise UserError(f"{path} names the file {str(name)[:80]!r}; it should be the name of a {ending} file beside it")
     for name in dict.fromkeys(index.values()):
         if not (path.parent / name).is_file():
-            raise Mistake(f"{path} names {name}, which is not there; the download may be unfinished")
+            raise UserError(f"{path} names {name}, which is not there; the download may be unfinished")
     return index
 
 
-def of_files(folder: Path, names: list[str], index: dict[str, str] | None) -> Tensors:
+def open_safetensors(folder: Path, names: list[str], index: dict[str, str] | None) -> TensorFiles:
     """Safetensors: their headers say every shape, and are checked against the length of the file by the library."""
     shapes: dict[str, tuple[int, ...]] = {}
     files: dict[str, Any] = {}
@@ -86,37 +88,39 @@ def of_files(folder: Path, names: list[str], index: dict[str, str] | None) -> Te
             file = safe_open(folder / name, framework="pt")
             for key in file.keys():  # noqa: SIM118
                 part = file.get_slice(key)
-                if part.get_dtype() not in NUMBERS:
-                    raise Mistake(f"{folder / name}: {key} is of the type {part.get_dtype()}, which is not read")
+                if part.get_dtype() not in SUPPORTED_DTYPES:
+                    raise UserError(f"{folder / name}: {key} is of the type {part.get_dtype()}, which is not read")
                 shapes[key] = tuple(part.get_shape())
                 files[key] = file
         except (SafetensorError, OSError, ValueError) as error:
-            raise Mistake(f"{folder / name} is damaged: {str(error).splitlines()[0]}; fetch it again") from None
+            raise UserError(f"{folder / name} is damaged: {str(error).splitlines()[0]}; fetch it again") from None
     for key, name in (index or {}).items():
         if key not in shapes:
-            raise Mistake(f"{folder / INDEX} says that {name} holds {key}, which it does not")
+            raise UserError(f"{folder / SAFETENSORS_INDEX} says that {name} holds {key}, which it does not")
 
     def read(name: str) -> Tensor:
         return files[name].get_tensor(name)
 
-    return Tensors(str(folder / (names[0] if index is None else INDEX)), shapes, read)
+    return TensorFiles(str(folder / (names[0] if index is None else SAFETENSORS_INDEX)), shapes, read)
 
 
-def of_pickles(folder: Path, names: list[str]) -> Tensors:
+def open_pickles(folder: Path, names: list[str]) -> TensorFiles:
     """Pickles as torch writes them today: archives, of which nothing is compressed."""
     tensors: dict[str, Tensor] = {}
     for name in names:
         try:
             with zipfile.ZipFile(folder / name) as archive:
                 if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
-                    raise Mistake(f"{folder / name} is compressed, as torch never writes it; it is not opened")
+                    raise UserError(f"{folder / name} is compressed, as torch never writes it; it is not opened")
         except (zipfile.BadZipFile, OSError, ValueError, RuntimeError, NotImplementedError) as error:
-            raise Mistake(f"{folder / name} is not a pickle of tensors alone: {str(error)[:120]}") from None
-        tensors |= unpickled(folder / name)
-    return Tensors(str(folder / names[0]), {name: tuple(tensor.shape) for name, tensor in tensors.items()}, tensors.__getitem__)
+            raise UserError(f"{folder / name} is not a pickle of tensors alone: {str(error)[:120]}") from None
+        tensors |= load_pickle(folder / name)
+    return TensorFiles(
+        str(folder / names[0]), {name: tuple(tensor.shape) for name, tensor in tensors.items()}, tensors.__getitem__
+    )
 
 
-def unpickled(path: Path) -> dict[str, Tensor]:
+def load_pickle(path: Path) -> dict[str, Tensor]:
     """The tensors of a pickle, and nothing else of it (`weights_only`). Torch may raise anything on a crafted one, hence the last
     clause."""
     try:
@@ -125,7 +129,7 @@ def unpickled(path: Path) -> dict[str, Tensor]:
         if isinstance(error, Interrupted | KeyboardInterrupt | SystemExit | MemoryError):
             raise
         reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
-        raise Mistake(f"{path} is not a pickle of tensors alone: {reason}") from None
+        raise UserError(f"{path} is not a pickle of tensors alone: {reason}") from None
     if not isinstance(found, dict) or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in found.items()):
-        raise Mistake(f"{path} should hold tensors by name, and holds something else")
+        raise UserError(f"{path} should hold tensors by name, and holds something else")
     return dict(found)

@@ -5,40 +5,42 @@ from pathlib import Path
 
 import numpy as np
 
-from regard.errors import Mistake
-from regard.show.figures.similarity import similarity
-from regard.show.figures.style import save
+from regard.errors import UserError
+from regard.show.figures.similarity import similarity_figure
+from regard.show.figures.style import save_figure
 from regard.tasks.base import Run
 
-AROUND = 2
+CONTEXT_WORDS = 2
 
 
-def draw_words(run: Run, texts: Sequence[str], words: str | None, out: Path, *, layer: int = -1) -> str:
+def draw_word_similarity(run: Run, texts: Sequence[str], words: str | None, out: Path, *, layer: int = -1) -> str:
     """The cosine of every two of the words, wherever they occur in the texts, as a matrix; the pairs, least alike first."""
     wanted = {word.strip().lower() for word in (words or "").split(",") if word.strip()}
     if not wanted:
-        raise Mistake("say which words to draw: --words train,date")
-    names, vectors = occurrences(run, texts, wanted, layer)
+        raise UserError("say which words to draw: --words train,date")
+    names, vectors = word_occurrences(run, texts, wanted, layer)
     if len(names) < 2:
-        raise Mistake(f"{', '.join(sorted(wanted))}: found {len(names)} times in {len(texts)} texts; at least two are needed")
-    matrix = cosines(vectors)
-    save(similarity(matrix, names, title=f"how alike, layer {layer}" if layer >= 0 else "how alike, last layer"), out)
+        raise UserError(f"{', '.join(sorted(wanted))}: found {len(names)} times in {len(texts)} texts; at least two are needed")
+    matrix = cosine_similarity(vectors)
+    save_figure(
+        similarity_figure(matrix, names, title=f"how alike, layer {layer}" if layer >= 0 else "how alike, last layer"), out
+    )
     pairs = sorted((float(matrix[i, j]), names[i], names[j]) for i in range(len(names)) for j in range(i))
     return "\n".join(f"{cosine:.3f}  {one}  |  {other}" for cosine, one, other in pairs)
 
 
-def occurrences(run: Run, texts: Sequence[str], wanted: set[str], layer: int) -> tuple[list[str], np.ndarray]:
+def word_occurrences(run: Run, texts: Sequence[str], wanted: set[str], layer: int) -> tuple[list[str], np.ndarray]:
     """The wanted words in a little of their context, alike ones together, and their vectors (N, D)."""
     listed = []
     for found in run.embed(texts, layer=layer, pool="words"):
         for at, (word, vector) in enumerate(zip(found.tokens, found.vectors)):
             if (plain := word.strip(".,;:!?\"'()").lower()) in wanted:
-                before, after = found.tokens[max(0, at - AROUND) : at], found.tokens[at + 1 : at + 1 + AROUND]
+                before, after = found.tokens[max(0, at - CONTEXT_WORDS) : at], found.tokens[at + 1 : at + 1 + CONTEXT_WORDS]
                 listed.append((plain, " ".join([*before, f"[{word}]", *after]), vector))
     listed.sort(key=lambda one: one[0])
     return [name for _, name, _ in listed], np.array([vector for *_, vector in listed])
 
 
-def cosines(vectors: np.ndarray) -> np.ndarray:
+def cosine_similarity(vectors: np.ndarray) -> np.ndarray:
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     return unit @ unit.T

@@ -12,48 +12,48 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from regard.errors import Mistake
+from regard.errors import UserError
 
 BOM = b"\xef\xbb\xbf"
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
-LONGEST_LINE = 4 * 2**20
-LONGEST_JSON = 2**30
+MAX_LINE_BYTES = 4 * 2**20
+MAX_JSON_BYTES = 2**30
 """A whole .json file may stand on one line."""
-BOMB = 100
+MAX_EXPANSION = 100
 """Text shrinks to a third or a tenth; what expands more than this many times, and beyond the size below, was made to."""
-HARMLESS = 8 * 2**20
+MIN_EXPANSION_BYTES = 8 * 2**20
 
 
 def read_lines(path: Path) -> list[str]:
     """All lines of a file; an empty file is a mistake."""
     lines = list(iterate_lines(path))
     if not lines:
-        raise Mistake(f"{path} is empty")
+        raise UserError(f"{path} is empty")
     return lines
 
 
-def iterate_lines(path: Path, *, longest: int = LONGEST_LINE) -> Iterator[str]:
+def iterate_lines(path: Path, *, longest: int = MAX_LINE_BYTES) -> Iterator[str]:
     with open_binary(path) as file:
         try:
             for number, raw in enumerate(raw_lines(file, path, longest), start=1):
                 yield decode_line(raw, path, number)
         except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
-            raise Mistake(f"{path} is not a whole {path.suffix} file ({error}); fetch or compress it again") from None
+            raise UserError(f"{path} is not a whole {path.suffix} file ({error}); fetch or compress it again") from None
         except OSError as error:
-            raise Mistake(f"cannot read {path}: {error.strerror or error}") from None
+            raise UserError(f"cannot read {path}: {error.strerror or error}") from None
 
 
 def raw_lines(file: BinaryIO, path: Path, longest: int) -> Iterator[bytes]:
     """Lines, with never more than one of them in memory, and that of a bounded length."""
-    most = max(HARMLESS, BOMB * path.stat().st_size)
+    most = max(MIN_EXPANSION_BYTES, MAX_EXPANSION * path.stat().st_size)
     number = read = 0
     while raw := file.readline(longest + 1):
         number, read = number + 1, read + len(raw)
         if len(raw) > longest:
-            raise Mistake(f"{path}:{number} is longer than {longest:,} bytes; break it into lines, if it is text at all")
+            raise UserError(f"{path}:{number} is longer than {longest:,} bytes; break it into lines, if it is text at all")
         if read > most:
-            raise Mistake(
-                f"{path} expands to more than {BOMB} times its size, as a decompression bomb does; "
+            raise UserError(
+                f"{path} expands to more than {MAX_EXPANSION} times its size, as a decompression bomb does; "
                 "decompress it yourself, if you trust it"
             )
         yield raw
@@ -63,9 +63,9 @@ def open_binary(path: Path) -> BinaryIO:
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
-            raise Mistake(f"{path} is a folder; give a text file")
+            raise UserError(f"{path} is a folder; give a text file")
         if not stat.S_ISREG(mode):
-            raise Mistake(f"{path} is not a regular file; give a text file")
+            raise UserError(f"{path} is not a regular file; give a text file")
         match path.suffix:
             case ".gz":
                 return cast(BinaryIO, gzip.open(path, "rb"))
@@ -74,24 +74,24 @@ def open_binary(path: Path) -> BinaryIO:
             case _:
                 return path.open("rb")
     except (FileNotFoundError, NotADirectoryError):
-        raise Mistake(f"no file {path}; relative paths start at data.root") from None
+        raise UserError(f"no file {path}; relative paths start at data.root") from None
     except OSError as error:
-        raise Mistake(f"cannot read {path}: {error.strerror or error}") from None
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
     except ValueError:
-        raise Mistake(f"{str(path)!r} is not the name of a file") from None
+        raise UserError(f"{str(path)!r} is not the name of a file") from None
 
 
 def decode_line(raw: bytes, path: Path, number: int) -> str:
     if number == 1:
         if raw.startswith(UTF16):
-            raise Mistake(f"{path}:1 is UTF-16; save the file as UTF-8")
+            raise UserError(f"{path}:1 is UTF-16; save the file as UTF-8")
         raw = raw.removeprefix(BOM)
     raw = raw.removesuffix(b"\n").removesuffix(b"\r")
     if b"\0" in raw:
-        raise Mistake(f"{path}:{number} has a NUL byte; the file is not text, or is UTF-16: save it as UTF-8")
+        raise UserError(f"{path}:{number} has a NUL byte; the file is not text, or is UTF-16: save it as UTF-8")
     if b"\r" in raw:
-        raise Mistake(f"{path}:{number} has a carriage return inside the line; save the file with line ends LF or CRLF")
+        raise UserError(f"{path}:{number} has a carriage return inside the line; save the file with line ends LF or CRLF")
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise Mistake(f"{path}:{number} is not UTF-8 (byte {error.start + 1}); save the file as UTF-8") from None
+        raise UserError(f"{path}:{number} is not UTF-8 (byte {error.start + 1}); save the file as UTF-8") from None

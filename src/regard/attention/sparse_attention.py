@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Documents:
+class PackedDocuments:
     """D documents in the positions of a batch, read row after row."""
 
     which: Tensor  # (B, T) the document of each position
@@ -28,7 +28,7 @@ class Documents:
         return (len(self.starts) - 1) * self.longest**2
 
 
-def find_documents(numbers: Tensor) -> Documents:
+def locate_documents(numbers: Tensor) -> PackedDocuments:
     """The documents of a batch, given the number of each position's, which means something within its row only: (B, T)."""
     own = numbers - numbers.min()
     rows = torch.arange(len(numbers), device=numbers.device)[:, None]
@@ -37,11 +37,11 @@ def find_documents(numbers: Tensor) -> Documents:
     order = which.flatten().argsort(stable=True)  # (B·T,) document by document
     place = torch.empty_like(order)
     place[order] = torch.arange(len(order), device=order.device) - starts[which.flatten()[order]]
-    return Documents(which, place.view_as(which), starts, int(lengths.max()))
+    return PackedDocuments(which, place.view_as(which), starts, int(lengths.max()))
 
 
-def attend_within(
-    q: Tensor, k: Tensor, v: Tensor, documents: Documents, *, causal: bool, scale: float | None = None, dropout: float = 0.0
+def attend_documents(
+    q: Tensor, k: Tensor, v: Tensor, documents: PackedDocuments, *, causal: bool, scale: float | None = None, dropout: float = 0.0
 ) -> Tensor:
     """attend() with `Mask(documents=…)`, document by document: (B, H, T, K), (B, G, T, K), (B, G, T, J) -> (B, H, T, J)."""
     number = len(documents.starts) - 1

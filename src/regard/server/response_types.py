@@ -8,11 +8,11 @@ Grid = Annotated[list[int], Field(min_length=2, max_length=2)]
 """Rows and columns."""
 
 
-class Said(BaseModel):
+class ApiResponse(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class Problem(Said):
+class ErrorDetail(ApiResponse):
     message: str
     """One line: what is wrong, and the cure."""
     type: str
@@ -20,13 +20,13 @@ class Problem(Said):
     code: str | None = None
 
 
-class Wrong(Said):
+class ErrorResponse(ApiResponse):
     """What every answer that is no success looks like; OpenAI's clients read it so too."""
 
-    error: Problem
+    error: ErrorDetail
 
 
-class Model(Said):
+class ModelInfo(ApiResponse):
     """One model, and what it can do. `created` and `owned_by` are what OpenAI's clients expect."""
 
     id: str
@@ -55,12 +55,12 @@ class Model(Said):
     """The recipe's."""
 
 
-class Models(Said):
+class ModelsResponse(ApiResponse):
     object: Literal["list"] = "list"
-    data: list[Model]
+    data: list[ModelInfo]
 
 
-class Alignment(Said):
+class AlignmentResult(ApiResponse):
     """What each word of a translation looked at: of the layer that looks most sharply, the mean of its heads."""
 
     source: list[str]
@@ -71,7 +71,7 @@ class Alignment(Said):
     """Of which layer and heads."""
 
 
-class Node(Said):
+class BeamTreeNode(ApiResponse):
     """A continuation in a beam search; `parent` is its place in the list, -1 the beginning."""
 
     parent: int
@@ -84,26 +84,26 @@ class Node(Said):
     """On the way of the output."""
 
 
-class Hypothesis(Said):
+class HypothesisResult(ApiResponse):
     text: str
     score: float
     log_probability: float
 
 
-class Translation(Hypothesis):
+class TranslationResult(HypothesisResult):
     tokens: list[str]
-    others: list[Hypothesis]
+    others: list[HypothesisResult]
     """The next best, where more than one was asked for."""
-    alignment: Alignment | None = None
-    tree: list[Node] | None = None
+    alignment: AlignmentResult | None = None
+    tree: list[BeamTreeNode] | None = None
 
 
-class Translations(Said):
+class TranslateResponse(ApiResponse):
     model: str
-    results: list[Translation]
+    results: list[TranslationResult]
 
 
-class Step(Said):
+class GeneratedStep(ApiResponse):
     """A token that was said, and what else it might have been."""
 
     word: str
@@ -112,7 +112,7 @@ class Step(Said):
     """Word and probability of each."""
 
 
-class Looks(Said):
+class GenerationAttention(ApiResponse):
     """Where each token that was written looked."""
 
     name: str
@@ -121,13 +121,13 @@ class Looks(Said):
     """What could be looked at: the prompt, and what was said."""
     own: int | None
     """Of the keys, the number of the first that was said."""
-    steps: list[Step]
+    steps: list[GeneratedStep]
     weights: list[list[float]]
     """A row for each step, a number for each key."""
     note: str
 
 
-class Written(Said):
+class GenerationResult(ApiResponse):
     text: str
     """The prompt, as the model reads it, and what was written."""
     written: str
@@ -135,15 +135,15 @@ class Written(Said):
     tokens: list[str]
     probabilities: list[float]
     finish_reason: Literal["stop", "length"]
-    looks: Looks | None = None
+    looks: GenerationAttention | None = None
 
 
-class Generated(Said):
+class GenerateResponse(ApiResponse):
     model: str
-    results: list[Written]
+    results: list[GenerationResult]
 
 
-class Piece(Said):
+class TokenEvent(ApiResponse):
     """A server-sent event while a text is written: what is certain of it with this token. Of the texts of a request, `index` says
     which."""
 
@@ -153,67 +153,67 @@ class Piece(Said):
     probability: float
 
 
-class Judgement(Said):
+class LabelProbability(ApiResponse):
     label: str
     probability: float
 
 
-class Filled(Said):
+class FillResult(ApiResponse):
     text: str
-    candidates: list[list[Judgement]]
+    candidates: list[list[LabelProbability]]
     """For each mask, best first."""
 
 
-class Fills(Said):
+class FillResponse(ApiResponse):
     model: str
-    results: list[Filled]
+    results: list[FillResult]
 
 
-class Classified(Said):
-    labels: list[Judgement]
+class ClassificationResult(ApiResponse):
+    labels: list[LabelProbability]
     """Every label, the most probable first; none where numbers are said."""
     score: float | None = None
 
 
-class Classes(Said):
+class ClassifyResponse(ApiResponse):
     model: str
-    results: list[Classified]
+    results: list[ClassificationResult]
 
 
-class Tagged(Said):
+class TaggingResult(ApiResponse):
     words: list[str]
     labels: list[str]
 
 
-class Tags(Said):
+class TagResponse(ApiResponse):
     model: str
-    results: list[Tagged]
+    results: list[TaggingResult]
 
 
-class Span(Said):
+class AnswerSpanItem(ApiResponse):
     text: str
     start: int
     end: int
     probability: float
 
 
-class Answers(Said):
+class AnswerResponse(ApiResponse):
     model: str
-    results: list[Span]
+    results: list[AnswerSpanItem]
 
 
-class Embedded(Said):
+class EmbeddingResult(ApiResponse):
     tokens: list[str]
     vectors: list[list[float]]
     """One of the whole, or with pool = words one for each."""
 
 
-class Vectors(Said):
+class EmbedResponse(ApiResponse):
     model: str
-    results: list[Embedded]
+    results: list[EmbeddingResult]
 
 
-class Shown(Said):
+class CaptionAttention(ApiResponse):
     """Where each word of a caption looked, over the picture as the model sees it."""
 
     words: list[str]
@@ -226,35 +226,35 @@ class Shown(Said):
     """A PNG in base64."""
 
 
-class Captioned(Hypothesis):
+class CaptionResult(HypothesisResult):
     tokens: list[str]
-    others: list[Hypothesis]
-    looks: Shown | None = None
+    others: list[HypothesisResult]
+    looks: CaptionAttention | None = None
 
 
-class Captions(Said):
+class CaptionResponse(ApiResponse):
     model: str
-    results: list[Captioned]
+    results: list[CaptionResult]
 
 
-class Matches(Said):
+class MatchResponse(ApiResponse):
     model: str
-    results: list[Judgement]
+    results: list[LabelProbability]
     """Every label, the best first."""
 
 
-class Drawn(Said):
+class ImageResult(ApiResponse):
     picture: str
     """A PNG in base64."""
     score: float
 
 
-class Drawings(Said):
+class DrawResponse(ApiResponse):
     model: str
-    results: list[Drawn]
+    results: list[ImageResult]
 
 
-class Attention(Said):
+class AttentionResponse(ApiResponse):
     """What was looked at: weights of layer, head, query, key. Of thousands of tokens, tiles of them."""
 
     model: str
@@ -278,7 +278,7 @@ class Attention(Said):
     """As the model sees it, a PNG in base64."""
 
 
-class Explained(Said):
+class ExplainResponse(ApiResponse):
     """A number for each piece by each method, and how far each method can be trusted. Measures that cannot be taken are null."""
 
     model: str
@@ -300,11 +300,11 @@ class Explained(Said):
     picture: str | None = None
 
 
-class Health(Said):
+class HealthResponse(ApiResponse):
     status: Literal["ok", "starting", "stopping"]
 
 
-class Event(Said):
+class DoneEvent(ApiResponse):
     """The last server-sent event of a stream, before [DONE]: the whole answer, or what went wrong."""
 
     done: Annotated[dict[str, Any], Field(description="as the endpoint answers without stream")]

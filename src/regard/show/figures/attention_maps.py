@@ -10,14 +10,14 @@ import numpy as np
 
 from regard.show.figures.labels import label
 
-MOST_TILES = 160
+MAX_TILES = 160
 """Down or across a picture."""
-MOST_NUMBERS = 2_000_000
+MAX_WEIGHTS = 2_000_000
 """In all maps of a kind together."""
 
 
 @dataclass(frozen=True)
-class Maps:
+class AttentionMaps:
     """What asked, what was looked at, and how much: weights (L, H, T, S)."""
 
     name: str
@@ -41,7 +41,7 @@ class Maps:
         return 1.0 if self.tile == 1 else float(np.clip(self.weights.max(), 1e-6, 1))
 
 
-def maps(
+def tile_attention(
     name: str,
     layers: Iterable[np.ndarray],
     queries: Sequence[str],
@@ -51,7 +51,7 @@ def maps(
     heads: Sequence[str] | None = None,
     note: str = "",
     tiled: int = 1,
-) -> Maps:
+) -> AttentionMaps:
     """Weights (H, T, S) of each layer, one after another, in tiles where there are too many, or in larger ones where they are
     `tiled` already; what is unknown (NaN) is drawn as nothing."""
     taken: list[np.ndarray] = []
@@ -60,15 +60,15 @@ def maps(
     for weights in layers:
         if not taken:
             size = tile_size(-(-len(queries) // tiled), -(-len(keys) // tiled), (count or 12) * len(weights))
-        taken.append(tiles(np.nan_to_num(weights), size))
+        taken.append(tile_weights(np.nan_to_num(weights), size))
     stacked = np.clip(np.stack(taken), 0, 1)  # (L, H, T, S)
     size *= tiled
     said = [note] if note else []
     said += [f"tiles of {size} × {size} tokens"] if size > 1 else []
-    return Maps(
+    return AttentionMaps(
         name,
-        tile_names(queries, size),
-        tile_names(keys, size),
+        tile_labels(queries, size),
+        tile_labels(keys, size),
         stacked,
         names or [str(number + 1) for number in range(len(stacked))],
         heads or [str(number + 1) for number in range(stacked.shape[1])],
@@ -82,13 +82,13 @@ def tile_size(queries: int, keys: int, number: int) -> int:
 
     def fits(size: int) -> bool:
         down, across = -(-queries // size), -(-keys // size)
-        few = number * down * across <= MOST_NUMBERS or max(down, across) <= 32
-        return max(down, across) <= MOST_TILES and (size == 1 or few)
+        few = number * down * across <= MAX_WEIGHTS or max(down, across) <= 32
+        return max(down, across) <= MAX_TILES and (size == 1 or few)
 
     return next(size for size in range(1, queries + keys + 1) if fits(size))
 
 
-def tiles(weights: np.ndarray, size: int) -> np.ndarray:
+def tile_weights(weights: np.ndarray, size: int) -> np.ndarray:
     """(H, T, S) -> (H, ⌈T/size⌉, ⌈S/size⌉): the mean over queries of the sum over keys."""
     if size == 1:
         return weights.astype(np.float32)
@@ -98,7 +98,7 @@ def tiles(weights: np.ndarray, size: int) -> np.ndarray:
     return summed / np.diff([*rows, T])[:, None]
 
 
-def tile_names(tokens: Sequence[str], size: int) -> list[str]:
+def tile_labels(tokens: Sequence[str], size: int) -> list[str]:
     """A tile is called by its first token and where that stands, counted from 1."""
     if size == 1:
         return [label(token, 24) for token in tokens]

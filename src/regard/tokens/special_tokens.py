@@ -3,53 +3,51 @@
 from dataclasses import dataclass
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
-SPECIALS = ["<pad>", "<s>", "</s>", "<unk>"]
-MASK, MASK_TEXT = 4, "<mask>"
+SPECIAL_TOKEN_NAMES = ["<pad>", "<s>", "</s>", "<unk>"]
+MASK, MASK_NAME = 4, "<mask>"
 """Where words are masked, the next one."""
 
-END, END_TEXT = 4, "<end>"
+END, END_NAME = 4, "<end>"
 """Where what is thought of a text gathers at its end, a mark of its own: `transformers` takes a CLIP whose texts end with token 2
 for one of the first folders, and looks for the highest token instead."""
 
-FILL = 0
-"""The id that rectangles of texts are filled up with; any would do, for what is behind a text's end is never looked at."""
 
-NO_MARK = -1
+NO_TOKEN = -1
 """Where a vocabulary has no such mark."""
 
 
 @dataclass(frozen=True)
-class Marks:
+class SpecialTokens:
     """The marks of one vocabulary."""
 
-    begin: int = BOS
+    bos: int = BOS
     """What an output is begun from; NO_MARK where it goes on from its prompt alone."""
-    end: int = EOS
+    eos: int = EOS
     """What ends it; NO_MARK where only its length does."""
-    before: tuple[int, ...] = ()
+    prefix: tuple[int, ...] = ()
     """What a text begins with when it is read."""
-    after: tuple[int, ...] = (EOS,)
+    suffix: tuple[int, ...] = (EOS,)
     """What it ends with."""
-    never: tuple[int, ...] = (PAD, BOS)
+    suppressed: tuple[int, ...] = (PAD, BOS)
     """What is never said."""
-    between: tuple[int, ...] | None = None
+    pair_separator: tuple[int, ...] | None = None
     """What stands between two texts that are read together; as `after` when not given."""
-    segment: int = 1
+    second_segment: int = 1
     """The segment of the second of them."""
 
     @property
-    def middle(self) -> tuple[int, ...]:
-        return self.after if self.between is None else self.between
+    def separator(self) -> tuple[int, ...]:
+        return self.suffix if self.pair_separator is None else self.pair_separator
 
     @property
-    def around(self) -> int:
-        return len(self.before) + len(self.after)
+    def num_added(self) -> int:
+        return len(self.prefix) + len(self.suffix)
 
     @property
-    def around_two(self) -> int:
-        return self.around + len(self.middle)
+    def num_added_to_pair(self) -> int:
+        return self.num_added + len(self.separator)
 
 
-OURS = Marks()
-BOTH_ENDS = Marks(before=(BOS,), after=(EOS,))
+DEFAULT_SPECIAL_TOKENS = SpecialTokens()
+BOS_AND_EOS = SpecialTokens(prefix=(BOS,), suffix=(EOS,))
 """As BERT reads a text: what is thought of all of it gathers at its first mark."""
