@@ -28,7 +28,13 @@ def tree() -> str:
     lines = []
     for folder in folders:
         start = summary(folder / "__init__.py") if folder != SOURCE else "The package itself"
-        lines += [f"### `{folder.relative_to(ROOT).as_posix()}/`", "", *([f"{start}.", ""] if start else []), "| file | |", "|---|---|"]
+        lines += [
+            f"### `{folder.relative_to(ROOT).as_posix()}/`",
+            "",
+            *([f"{start}.", ""] if start else []),
+            "| file | |",
+            "|---|---|",
+        ]
         for inner in [folder, *sorted(other for other in others if other.is_relative_to(folder) and folder != SOURCE)]:
             for path in sorted(inner.glob("*.py")):
                 if path.name != "__init__.py" or folder == SOURCE or inner != folder:

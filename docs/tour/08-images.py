@@ -10,8 +10,8 @@
 # that were not in the training set:
 
 # %%
-from PIL import Image
 from helpers import FOLDER, captioner, figure, regard
+from PIL import Image
 
 from regard.worlds import shapes
 

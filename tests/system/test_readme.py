@@ -37,7 +37,10 @@ def test_readme_python_example_runs(tmp_path):
     code = re.search(r"```python\n(.*?)```", README, re.S).group(1)
     smaller = "--set train.steps=4 --set data.world.number=2000 --set data.world.held_out=20 --set decode.max_tokens=8"
     done = subprocess.run(
-        [sys.executable, "-m", "regard", "demo", "--out", "runs/demo", *smaller.split()], capture_output=True, text=True, cwd=tmp_path
+        [sys.executable, "-m", "regard", "demo", "--out", "runs/demo", *smaller.split()],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)

@@ -56,7 +56,9 @@ def printed(site, page):
 
 
 def test_tour_pages_print_the_numbers_of_the_lecture(site):
-    assert "weights 0.88, 0.12" in printed(site, "01-scores.html") and "[0.42, 0.58, 0.00, 0.00]" in printed(site, "02-masks.html")
+    assert "weights 0.88, 0.12" in printed(site, "01-scores.html") and "[0.42, 0.58, 0.00, 0.00]" in printed(
+        site, "02-masks.html"
+    )
     assert "aligned word" in printed(site, "03-heads.html")
     assert "128 components of 50 positions" in printed(site, "04-positions.html")
     assert float(re.search(r"alignment error +([\d.]+)", printed(site, "06-alignment.html"))[1]) < 0.25
