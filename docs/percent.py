@@ -1,4 +1,4 @@
-"""Parse and run notebooks in percent format: Python files whose cells start with `# %%`, markdown cells with `# %% [markdown]`."""
+"""Parse and run notebooks in percent format: Python files with cells that start with `# %%` or `# %% [markdown]`."""
 
 import ast
 import io

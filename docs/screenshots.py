@@ -1,4 +1,4 @@
-"""Take the screenshots of the web page in docs/figures, with two runs: `python docs/screenshots.py runs/demo runs/shapes-clip`."""
+"""Take the screenshots of the web page in docs/figures: `python docs/screenshots.py runs/demo runs/shapes-clip`."""
 
 import io
 import shutil

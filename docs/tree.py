@@ -1,4 +1,4 @@
-"""Write the file tree of docs/architecture.md from the modules' docstrings: `python docs/tree.py`. A test checks that it is current."""
+"""Write the file tree of docs/architecture.md from docstrings: `python docs/tree.py`. A test checks that it is current."""
 
 import ast
 import re
@@ -8,10 +8,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "regard"
 PAGE = ROOT / "docs" / "architecture.md"
 START = "<!-- The rest of this page is written by docs/tree.py. -->\n"
-FOLDERS = (
-    "cli recipe worlds corpus tokens batches attention layers models training distributed decoding scoring tasks run explain show "
-    "studies plan interop server"
-).split()
+FOLDERS = ["cli", "recipe", "worlds", "corpus", "tokens", "batches", "attention", "layers", "models", "training", "distributed"]
+FOLDERS += ["decoding", "scoring", "tasks", "run", "explain", "show", "studies", "plan", "interop", "server"]
 
 
 def summary(path: Path) -> str:

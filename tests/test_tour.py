@@ -143,12 +143,12 @@ def test_a_figure_as_the_value_of_a_cell_becomes_an_image(run_page, hooks):
 def test_links_become_links_to_pages_figures_and_source(hooks):
     path, sources = ROOT / "docs" / "transformer.md", {}
     text = (
-        "[s](settings.md#a) [`c`](../src/regard/errors.py) [r](../README.md#b) [t](tour/01-scores.py) ![f](figures/shapes.png)\n"
-        "```\n[c](nowhere.md)\n```\n[e](https://a.org) [d](../src/regard/interop/families)"
+        "[s](settings.md#a) [`c`](../src/regard/errors.py) [r](../README.md#b) [t](tour/01-scores.py)\n"
+        "```\n[c](nowhere.md)\n```\n[e](https://a.org) [d](../src/regard/interop/families) ![f](figures/shapes.png)"
     )
     assert hooks.rewrite_links(text, path, "transformer.md", sources) == (
-        "[s](settings.md#a) [`c`](source/src/regard/errors.py.md) [r](index.md#b) [t](tour/01-scores.md) ![f](figures/shapes.png)\n"
-        "```\n[c](nowhere.md)\n```\n[e](https://a.org) [d](source/src/regard/interop/families.md)"
+        "[s](settings.md#a) [`c`](source/src/regard/errors.py.md) [r](index.md#b) [t](tour/01-scores.md)\n"
+        "```\n[c](nowhere.md)\n```\n[e](https://a.org) [d](source/src/regard/interop/families.md) ![f](figures/shapes.png)"
     )
     assert "```py\n" in sources["source/src/regard/errors.py.md"]
     assert "[bert.py](families/bert.py.md)" in sources["source/src/regard/interop/families.md"]
