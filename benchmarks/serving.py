@@ -115,9 +115,9 @@ def main() -> None:
         "0",
         "--device",
         given.device,
-        "--at-once",
+        "--max-batch-size",
         str(given.clients),
-        "--queue",
+        "--max-queue",
         str(2 * given.clients),
     ]
     server = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)

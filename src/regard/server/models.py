@@ -31,8 +31,8 @@ InputKind = Literal["text", "image"]
 
 
 class ServedModel:
-    """A model and its workers. A model that decodes has two: one decodes texts in batches, the other does everything else on a copy of
-    the weights, so that explaining one text neither delays the others nor records their attention."""
+    """A model and its workers. A model that decodes has two: one decodes texts in batches, the other does everything else, on a
+    copy of the weights: explaining one text then neither delays the others nor records their attention."""
 
     def __init__(self, name: str, run: Run, settings: ServerSettings, metrics: Metrics):
         self.name, self.run = name, run

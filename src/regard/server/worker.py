@@ -38,7 +38,7 @@ TokenQueue = asyncio.Queue[tuple[int, StreamedToken | None]]
 
 
 class Job:
-    """One unit of work for a model. `start` runs in the model's thread and returns a DecodingTask if `decodes`, else the result."""
+    """One unit of work for a model. `start` runs in the model's thread; it returns a DecodingTask if `decodes`, else a result."""
 
     def __init__(
         self,
