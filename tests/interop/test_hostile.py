@@ -160,7 +160,11 @@ HOSTILE = {
     "vocabulary absurd": ("bert", config(vocab_size=10**12), "vocab_size = 1000000000000: should be"),
     "no vocabulary": ("bert", config(vocab_size=None), "has no vocab_size"),
     "activation": ("bert", config(hidden_act="__import__('os')"), "hidden_act = .*is not supported"),
-    "heads differ": ("marian", config(decoder_attention_heads=4), r"decoder_attention_heads = 4: should be 3, as another setting"),
+    "heads differ": (
+        "marian",
+        config(decoder_attention_heads=4),
+        r"decoder_attention_heads = 4: should be 3, as another setting",
+    ),
     "rotation": ("llama", config(rope_parameters={"rope_type": "llama3", "factor": 8.0}), "rope_type = 'llama3'"),
     "end out of range": ("gpt2", config(eos_token_id=10**6), "eos_token_id = 1000000: should be one of the 61 tokens"),
     "end in words": ("gpt2", config(eos_token_id="</s>"), "eos_token_id = '</s>': should be"),
