@@ -11,7 +11,7 @@
 # %%
 import torch
 
-from regard.attention.functional import self_attention
+from regard.attention.core import self_attention
 
 torch.set_printoptions(precision=2, sci_mode=False)
 words = torch.tensor([[[2.0, 0.0], [1.8, 0.6], [0.0, 2.0]]])  # three words, two features

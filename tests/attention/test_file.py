@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from torch import Tensor
 
 from regard.attention.lazy_maps import REDUCTIONS
-from regard.attention.record_file import Record
+from regard.attention.record import Record
 from regard.attention.watch import watch
 from regard.errors import UserError
 from regard.models.transformer import Transformer
@@ -82,7 +82,7 @@ def test_hashes_tell_models_and_inputs_apart(model):
 def test_it_is_read_without_torch(model, tmp_path):
     seen_by(model, budget=3000, keep="top")[0].to_record(TOKENS).write(tmp_path / "a.attn")
     code = (
-        "import sys; sys.modules['torch'] = None; from regard.attention.record_file import Record; "
+        "import sys; sys.modules['torch'] = None; from regard.attention.record import Record; "
         "print(sum(place.weights().shape[0] for place in Record.read(sys.argv[1]).modules.values()))"
     )
     done = subprocess.run([sys.executable, "-c", code, tmp_path / "a.attn"], capture_output=True, text=True, check=False)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from regard.attention import weights_kernel
 from regard.attention.core import attend, attention_weights
 from regard.attention.masks import Mask
-from regard.attention.reductions import part_shapes
+from regard.attention.record import part_shapes
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
 

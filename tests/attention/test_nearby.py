@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.attention.core import attend
-from regard.attention.local_attention import local_attention, local_attention_pairs, local_block_size
 from regard.attention.masks import Mask
+from regard.attention.sparse_attention import local_attention, local_attention_pairs, local_block_size
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine"))]
 

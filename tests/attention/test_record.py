@@ -11,8 +11,15 @@ from torch.profiler import ProfilerActivity, profile
 
 from regard.attention import lazy_maps as recording
 from regard.attention.core import attention_weights
-from regard.attention.lazy_maps import REDUCTIONS, WORKSPACE_DIVISOR, MemoryBudget, iterate_chunks, parse_bytes, record_map
-from regard.attention.maps import weights_map
+from regard.attention.lazy_maps import (
+    REDUCTIONS,
+    WORKSPACE_DIVISOR,
+    MemoryBudget,
+    iterate_chunks,
+    parse_bytes,
+    record_map,
+    weights_map,
+)
 from regard.attention.masks import Mask
 from regard.attention.multihead import Attention
 from regard.attention.scores import AdditiveScore

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from regard.attention.functional import context_attention, key_value_attention, self_attention
+from regard.attention.core import context_attention, key_value_attention, self_attention
 from regard.attention.masks import Mask
 from regard.attention.scores import SingleHeadAttention
 from regard.attention.watch import watch

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from regard.layers.conv2d import GridConv2d
 from typer.testing import CliRunner
 
 import regard
@@ -18,7 +19,6 @@ from regard.batches.image_code_rows import TextToImageRows, caption_prefix
 from regard.batches.ragged import Ragged
 from regard.cli import app
 from regard.errors import UserError
-from regard.layers.conv2d import GridConv2d
 from regard.models.dvae import Dvae
 from regard.plan import plan
 from regard.run.card import card

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from regard.attention.record_file import Record
+from regard.attention.record import Record
 from regard.attention.watch import watch
 from regard.cli import app
 from regard.errors import UserError

@@ -214,7 +214,7 @@ def image_relations(
             named = sorted(patches_in_boxes(boxes, examples.gold[index], run.grid)["box"].right)
         yield (
             rows.batch(np.array([index]), 0, 0).to(run.device).inputs,
-            {"target": patch_relations(run.grid, run.recipe.model.marks, named)},
+            {"target": patch_relations(run.grid, run.recipe.model.prefix_tokens, named)},
         )
 
 

@@ -105,7 +105,7 @@ def image_inputs(run: ImageRun, picture: ImageInput) -> tuple[dict[str, torch.Te
     pixels, grid = encoder.normalise(raw), run.grid
     patch = getattr(settings, "patch", None)
     sides = (patch, patch) if isinstance(patch, int) else patch
-    before = 0 if isinstance(run, CaptionRun) else settings.marks  # a decoder does not look at marks
+    before = 0 if isinstance(run, CaptionRun) else settings.prefix_tokens  # a decoder does not look at marks
     about = dict(
         places=torch.arange(grid[0] * grid[1], device=run.device) + before,
         stand_in=pixels[0].mean((1, 2)),

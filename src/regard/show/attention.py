@@ -10,7 +10,7 @@ import torch
 from matplotlib.figure import Figure
 
 from regard.attention.positions import LearnedPositions, SinusoidalPositions, sinusoids
-from regard.attention.record_file import Record
+from regard.attention.record import Record
 from regard.batches.image_store import decode_images
 from regard.errors import UserError
 from regard.show.figures.attention_maps import AttentionMaps

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from regard.attention.modules import attention_modules
 from regard.attention.positions import PositionEncoding
-from regard.attention.record_file import ModuleRecord
-from regard.attention.recording import AttentionRecording
+from regard.attention.record import ModuleRecord
+from regard.attention.watch import AttentionRecording
 from regard.errors import UserError
 from regard.show.attention import ViewSelection, resolve_indices, select_group, sharpest_layer, token_index
 from regard.show.figures.head_entropy import head_entropies
