@@ -149,7 +149,7 @@ def repeat_kv(x: Tensor, heads: int) -> Tensor:
 def fused_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float | None, dropout: float
 ) -> Tensor:
-    """Return the attention of the dot product from torch's fused kernels, with a dense mask only where its structure needs one."""
+    """Return dot-product attention from torch's fused kernels, with a dense mask only where the structure needs one."""
     T, S = q.size(-2), k.size(-2)
     causal = mask.structure == {"causal"} and bias is None
     if causal and (T == S or T == 1):  # the last query sees everything

@@ -142,7 +142,7 @@ def row_indices(rows: Sequence[int], queries: int, name: str, device: torch.devi
 
 
 def record_map(lazy: LazyMap, kind: str = "weights", size: int = 1, workspace: int | None = None) -> RecordedMap:
-    """Compute a map in chunks and keep what `kind` says of it, in at most `workspace` bytes at a time unless one row needs more."""
+    """Compute a map in chunks of at most `workspace` bytes (or one row) and keep what `kind` says of it."""
     if kind == "rows":
         rows = torch.arange(0, lazy.shape[2], size, device=lazy.device)
         weights = record_map(lazy.select_rows(rows), workspace=workspace).parts["weights"]

@@ -164,7 +164,7 @@ class Mask:
 
     @cached_property
     def _document_bounds(self) -> tuple[Tensor, Tensor] | None:
-        """The first position of each position's document and the end of it, (B, S) each; None where one lies in several pieces."""
+        """The first position of each position's document and its end, (B, S) each; None where one lies in several pieces."""
         if self.documents is None or bool(_changes(self.documents).sum() != _changes(self.documents.sort(1).values).sum()):
             return None
         at = torch.arange(self.documents.size(1), device=self.documents.device).expand_as(self.documents)

@@ -36,7 +36,7 @@ class PositionEncoding(nn.Module):
 
 
 def sinusoids(positions: Tensor, width: int, base: float = 10_000.0, *, sines_first: bool = False) -> Tensor:
-    """Return PE(p, 2i) = sin(p / base^(2i/D)), PE(p, 2i+1) = cos of the same: (…,) -> (…, D). With `sines_first`, all sines first."""
+    """Return PE(p, 2i) = sin(p / base^(2i/D)), PE(p, 2i+1) = cos of the same: (…,) -> (…, D); or all sines, then all cosines."""
     pair = torch.arange(0, width, 2, device=positions.device, dtype=torch.float64)
     angle = positions[..., None] / base ** (pair / width)  # (…, ⌈D/2⌉)
     if sines_first:
@@ -169,7 +169,7 @@ class RelativePositions(PositionEncoding):
 
 
 def relative_position_bucket(distance: Tensor, buckets: int, max_distance: int, causal: bool) -> Tensor:
-    """Return the bucket of each distance: half of them exact, half logarithmic up to `max_distance` (Raffel et al. 2020, sec. 2.1)."""
+    """Return the bucket of each distance: half exact, half logarithmic up to `max_distance` (Raffel et al. 2020, sec. 2.1)."""
     if causal:
         offset, behind = torch.zeros_like(distance), (-distance).clamp(min=0)
     else:

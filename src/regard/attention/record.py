@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from regard.errors import UserError
-from regard.files import replace_file
+from regard.files import atomic_write
 
 VERSION = 1
 RECORD_KINDS = ("weights", "top", "blocks", "rows", "entropy", "nothing")
@@ -194,7 +194,7 @@ class Record:
             for module in self.modules.values()
         ]
         header = {"version": VERSION, "model": self.model, "inputs": self.inputs, "tokens": self.tokens, "modules": modules}
-        replace_file(Path(path), save(arrays, metadata={"attn": json.dumps(header, ensure_ascii=False)}))
+        atomic_write(Path(path), save(arrays, metadata={"attn": json.dumps(header, ensure_ascii=False)}))
 
     @staticmethod
     def read(path: str | Path) -> "Record":

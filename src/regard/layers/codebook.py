@@ -1,7 +1,7 @@
 """Codebooks: quantise a grid of vectors to one code per position, and back.
 
-    GumbelCodebook     a soft choice that grows hard (Gumbel-softmax: Jang et al. 2017; Maddison et al. 2017), as in DALL·E (Ramesh
-                       et al. 2021, sec. 2.1), with the KL divergence of the choices from a uniform distribution
+    GumbelCodebook     a soft choice that grows hard (Gumbel-softmax: Jang et al. 2017; Maddison et al. 2017), as in DALL·E
+                       (Ramesh et al. 2021, sec. 2.1), with the KL divergence of the choices from a uniform distribution
     VectorQuantizer    the nearest vector of the codebook, with a straight-through gradient (VQ-VAE, van den Oord et al. 2017)
 
 Deviations: the divergence is that of the distribution without noise, as published; the codebook of `VectorQuantizer` is updated
@@ -50,7 +50,7 @@ class GumbelCodebook(nn.Module):
         self.begin_step(1)
 
     def begin_step(self, step: int) -> None:
-        """Set τ, which falls along a cosine, and the weight of the divergence, which rises (app. A.2): pure functions of the step."""
+        """Set τ, which falls along a cosine, and the rising weight of the divergence (app. A.2): pure functions of the step."""
         settings = self.settings
         self.temperature.fill_(cosine_anneal(step, settings.anneal_steps, *settings.temperature))
         self.weight.fill_(cosine_anneal(step, settings.kl_warmup_steps, 0.0, settings.kl_weight))

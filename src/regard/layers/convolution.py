@@ -13,9 +13,9 @@ class GatedConvolution(nn.Module):
 
         y_i = (x_i + (A w_i + a) ⊙ σ(B w_i + b)) · √½,    w_i = [x_{i-(k-1)/2}; …; x_{i+(k-1)/2}]
 
-    A gated linear unit (Dauphin et al. 2017) over the k positions around each one, zeros beyond the ends of a sequence. The factor
-    √½ halves the variance of the sum. Weights start at N(0, √(4p/kd)), p the fraction that dropout keeps, since a gate passes a
-    quarter of the variance of small inputs.
+    A gated linear unit (Dauphin et al. 2017) over the k positions around each one, zeros beyond the ends of a sequence. The
+    factor √½ halves the variance of the sum. Weights start at N(0, √(4p/kd)), p the fraction that dropout keeps, since a gate
+    passes a quarter of the variance of small inputs.
 
     Deviations: no weight normalisation (Salimans & Kingma 2016); all layers have the same width, so that nothing is projected on
     the residual path.
@@ -61,14 +61,14 @@ class ResidualConv2d(nn.Module):
 
 
 class NormalizePixels(nn.Module):
-    """uint8 pixels (B, 3, H, W) -> (x / 255 - mean) / deviation; floating-point pixels are normalised already and pass through."""
+    """uint8 pixels (B, 3, H, W) -> (x / 255 - mean) / std; floating-point pixels are normalised already and pass through."""
 
-    def __init__(self, mean: Sequence[float], deviation: Sequence[float]):
+    def __init__(self, mean: Sequence[float], std: Sequence[float]):
         super().__init__()
         self.mean: Tensor
-        self.deviation: Tensor
-        for name, values in (("mean", mean), ("deviation", deviation)):
+        self.std: Tensor
+        for name, values in (("mean", mean), ("std", std)):
             self.register_buffer(name, torch.tensor(values)[:, None, None], persistent=False)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        return pixels if pixels.is_floating_point() else (pixels / 255 - self.mean) / self.deviation
+        return pixels if pixels.is_floating_point() else (pixels / 255 - self.mean) / self.std

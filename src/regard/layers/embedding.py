@@ -20,8 +20,8 @@ class TokenEmbedding(nn.Module):
 class SwitchOut(nn.Module):
     """While training, replace some of the embeddings (B, T, D) by others of the batch (after Wang et al. 2018, SwitchOut).
 
-    Setting them to zero instead fails: a zero vector stays zero through every block where it sees no other token, and the gradient
-    of each norm on it is 1/√ε, which overflows after eight layers.
+    Setting them to zero instead fails: a zero vector stays zero through every block where it sees no other token, and the
+    gradient of each norm on it is 1/√ε, which overflows after eight layers.
     """
 
     def __init__(self, rate: float):

@@ -27,8 +27,8 @@ class Residual(nn.Module):
     """x + sublayer(norm(x)) with the norm first, norm(x + sublayer(x)) as published (Vaswani et al. 2017, sec. 5.4).
 
     Where the sub-layer changes the width, x is projected to it. While training, the sub-layer's output may be dropped for whole
-    examples (stochastic depth, Huang et al. 2016). It may be multiplied by a learned vector that starts small (LayerScale in CaiT,
-    Touvron et al. 2021, eq. 9).
+    examples (stochastic depth, Huang et al. 2016). It may be multiplied by a learned vector that starts small (LayerScale in
+    CaiT, Touvron et al. 2021, eq. 9).
     """
 
     def __init__(

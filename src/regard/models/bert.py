@@ -1,5 +1,5 @@
-"""Transformer encoders of one text or two: BERT (Devlin et al. 2019), with other settings RoBERTa (Liu et al. 2019) and DistilBERT
-(Sanh et al. 2019), and their heads: masked tokens and the next sentence, a label, tags, the span of an answer.
+"""Transformer encoders of one text or two: BERT (Devlin et al. 2019), with other settings RoBERTa (Liu et al. 2019) and
+DistilBERT (Sanh et al. 2019), and their heads: masked tokens and the next sentence, a label, tags, the span of an answer.
 """
 
 from typing import TYPE_CHECKING
@@ -73,8 +73,8 @@ class EncoderWithHead(nn.Module):
 
 
 class Pooling(nn.Module):
-    """The vector of a whole text, (B, S, D) -> (B, D): tanh(W x_1) of its first token as in BERT, relu(W x_1) as in DistilBERT, its
-    last token ("end"), or the mean or maximum of all tokens."""
+    """The vector of a whole text, (B, S, D) -> (B, D): tanh(W x_1) of its first token as in BERT, relu(W x_1) as in DistilBERT,
+    its last token ("end"), or the mean or maximum of all tokens."""
 
     def __init__(self, kind: str, width: int):
         super().__init__()
@@ -94,7 +94,7 @@ class Pooling(nn.Module):
 
 
 class TextEmbedder(EncoderWithHead):
-    """An encoder without a head: its output are the vectors (B, S, D); `pool` has pretrained weights where there are any."""
+    """An encoder without a head: its output are the vectors (B, S, D); `pool` may have pretrained weights."""
 
     def __init__(self, settings: "EncoderModel", vocabulary: int, regularize: "Regularization | None" = None):
         super().__init__(settings, vocabulary, regularize)
@@ -106,8 +106,8 @@ class TextEmbedder(EncoderWithHead):
 
 
 class MaskedLanguageModel(EncoderWithHead):
-    """Predicts masked tokens, V (norm(gelu(W x))) + b with V the token embeddings (Devlin et al. 2019, sec. 3.1), and whether the
-    second text follows the first."""
+    """Predicts masked tokens, V (norm(gelu(W x))) + b with V the token embeddings (Devlin et al. 2019, sec. 3.1), and whether
+    the second text follows the first."""
 
     once_per_example = ("pool.dense", "next_sentence")
 
@@ -130,7 +130,7 @@ class MaskedLanguageModel(EncoderWithHead):
         follows: Tensor | None = None,
         documents: Tensor | None = None,
     ) -> Tensor:
-        """Return the logits (B, S, V) of the token at each position. Where `follows` is given, the next-sentence logits (B, 2) are
+        """Return the logits (B, S, V) of the token at each position. With `follows`, the next-sentence logits (B, 2) are
         kept for `auxiliary_loss`."""
         x = self.encoder(source, lengths, segments, documents=documents)
         self.next_sentence_logits = None if follows is None else self.next_sentence(self.pool(x, lengths))

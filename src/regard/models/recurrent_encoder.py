@@ -1,6 +1,6 @@
 """Recurrent classifier (many to one) and tagger (many to many), with or without self-attention over their states.
 
-Their inputs are token embeddings, or the contextual vectors of another model (CoVe, McCann et al. 2017; ELMo, Peters et al. 2018).
+Their inputs are token embeddings, or contextual vectors of another model (CoVe, McCann et al. 2017; ELMo, Peters et al. 2018).
 """
 
 from typing import TYPE_CHECKING, Any
