@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from regard.layers.conv2d import GridConv2d
+from regard.layers.convolution import GridConv2d
 from typer.testing import CliRunner
 
 import regard

@@ -79,7 +79,7 @@ def test_every_task_is_shown(name, tmp_path):
 
 @pytest.mark.parametrize(
     "kind, where",
-    [("alibi", "bias: a slope"), ("rotary", "turned"), ("relative", "bias: learned"), ("learned", "within q and k")],
+    [("alibi", "bias: a slope"), ("rotary", "rotation"), ("relative", "bias: learned"), ("learned", "part of q and k")],
 )
 def test_neurons_say_where_positions_enter_and_what_is_hidden(kind, where, tmp_path):
     run = train(
