@@ -239,7 +239,7 @@ def test_the_world_judges_captions_and_attention(world, monkeypatch, tmp_path):
 
 
 def said_gallery(run, folder):
-    from regard.show.caption_errors import caption_error_gallery
+    from regard.show.galleries import caption_error_gallery
 
     return caption_error_gallery(run, folder / "gallery.html", 3)
 

@@ -24,7 +24,7 @@ from regard.plan import plan
 from regard.run.card import card
 from regard.run.evaluate import evaluate
 from regard.run.train import train
-from regard.show.contact_sheet import contact_sheet
+from regard.show.galleries import contact_sheet
 from regard.tasks.text_to_image import GeneratedImage, TextToImageRun
 from regard.training.checkpoint import read_weights
 

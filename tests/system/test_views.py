@@ -8,14 +8,14 @@ from regard.show.figures.attention_maps import tile_attention
 from regard.show.figures.beam_tree import ENDED, KEPT, PRUNED, BeamNode, beam_tree_figure
 from regard.show.figures.curves import erasure_curves
 from regard.show.figures.decoding_steps import generation_page
-from regard.show.figures.head_entropy import entropy_figure
-from regard.show.figures.head_lines import head_view
-from regard.show.figures.html_view import PAGE_VIEWS, attention_page
+from regard.show.figures.head_views import entropy_figure
+from regard.show.figures.head_views import head_view
+from regard.show.figures.html_pages import PAGE_VIEWS, attention_page
 from regard.show.figures.matrix import attention_matrix
 from regard.show.figures.neuron_view import MAX_QUERIES, neuron_figure, neuron_page
-from regard.show.figures.position_waves import position_figure
+from regard.show.figures.teaching import position_figure
 from regard.show.figures.style import to_svg
-from regard.show.figures.thumbnails import model_view
+from regard.show.figures.head_views import model_view
 
 pytestmark = pytest.mark.system
 NASTY = "<img src=x onerror=alert(1)>"

@@ -52,21 +52,14 @@ def show(
 ) -> None:
     """Draw what a model attended to: a translation word by word, where in a picture it looked, with --view any run, or a record;
     how a beam searched; how long each token was thought about."""
-    from regard.show.attention import (
-        VIEWS_THAT_RUN,
-        ViewSelection,
-        check_output_path,
-        read_record,
-        reads_image,
-        show_alignment,
-        show_image_attention,
-        show_positions,
-    )
-    from regard.show.attention import show_attention as draw
+    from regard.attention.record_file import Record
+    from regard.show.attention import check_output_path, show_alignment, show_attention, show_positions
     from regard.show.beam import show_beam_tree
     from regard.show.generation import show_generation
     from regard.show.halting import show_halting_steps
+    from regard.show.image_attention import reads_image, show_image_attention
     from regard.show.neurons import show_neurons
+    from regard.show.selection import VIEWS_THAT_RUN, ViewSelection
 
     plain = view is None and kind is None and token is None and save is None  # word by word, where that is possible
     recorded = run is not None and run.suffix == ".attn"
@@ -86,7 +79,7 @@ def show(
             raise UserError(f"{run} is a record of what was read already: leave out the text, --steps and --task")
         if choice.view in VIEWS_THAT_RUN:
             raise UserError(f"{run} is a record of weights; --view {choice.view} takes more: give the run and the text")
-        print(draw(read_record(run), None, choice, out=out, terminal=terminal, keep=save))
+        print(show_attention(Record.read(run), None, choice, out=out, terminal=terminal, keep=save))
         return
     if text is None:
         raise UserError("say what to read: regard show RUN TEXT")
@@ -105,11 +98,11 @@ def show(
     elif choice.view == "beam":
         print(show_beam_tree(opened, text, out=out, terminal=terminal))
     elif plain and hasattr(opened, "align"):
-        print(show_alignment(opened, text, out=out, terminal=terminal, layer=layer, head=head, all_heads=heads))
+        print(show_alignment(opened, text, choice, out=out, terminal=terminal))
     elif plain and not terminal and out is not None and reads_image(opened, text):
         print(show_image_attention(opened, text, choice, out))
     else:
-        print(draw(opened, text, choice, out=out, terminal=terminal, keep=save))
+        print(show_attention(opened, text, choice, out=out, terminal=terminal, keep=save))
 
 
 @app.command()
@@ -180,16 +173,16 @@ def explain(
         raise UserError("--class, --word and --text are for one text or picture; over --data the run's own answers are explained")
     check_output_path(out, True, pages=True)
     opened = load_for("explain", run, device, task)
-    question = OutputSelection(label, word, fits, against)
+    selection = OutputSelection(label, word, fits, against)
     found: Any
     if heads:
         found = explain_heads(opened, data or "valid", number=number, reference=reference, gold=gold)
     elif data is not None:
         found = explain_set(
-            opened, data, method, number=number, question=question, reference=reference, gold=gold, progress=sys.stderr.isatty()
+            opened, data, method, number=number, selection=selection, reference=reference, gold=gold, progress=sys.stderr.isatty()
         )
     else:
-        found = explain_one(opened, with_task_prefix(opened, [str(text)], task)[0], method, question)
+        found = explain_one(opened, with_task_prefix(opened, [str(text)], task)[0], method, selection)
     if out is not None:
         write_explanation(opened, found, out)
     if as_json:
@@ -198,5 +191,5 @@ def explain(
     for table in found.tables():
         print_table(table.title, table.header, table.rows)
     print()
-    for line in [*found.words(), *(f"{name} does not apply: {why}" for name, why in found.refused.items())]:
+    for line in [*found.summary(), *(f"{name} does not apply: {why}" for name, why in found.not_applicable.items())]:
         print(line)

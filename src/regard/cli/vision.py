@@ -47,8 +47,8 @@ def draw(
 ) -> None:
     """Draw pictures from a text."""
     from regard.run.load import load
-    from regard.show.contact_sheet import check_png_path, write_images
-    from regard.show.samples import sample_gallery as draw_gallery
+    from regard.show.galleries import check_png_path, write_images
+    from regard.show.galleries import sample_gallery as draw_gallery
 
     if gallery is not None and (text or out):
         raise UserError("--gallery takes its texts from the run's test set: leave out the text and --out")
@@ -96,8 +96,9 @@ def caption(
     as_json: AsJson = False,
 ) -> None:
     """Say in words what pictures show, and where each word looked."""
-    from regard.show.caption_errors import caption_error_gallery as draw_gallery
-    from regard.show.caption_errors import draw_caption_attention, figure_format
+    from regard.show.galleries import caption_error_gallery as draw_gallery
+    from regard.show.figures.style import figure_format
+    from regard.show.image_attention import draw_caption_attention
 
     exit_on_closed_pipe()
     if gallery is not None and (pictures or out):

@@ -1,34 +1,26 @@
-// Draws the maps that stand in #data.
+// Draws the attention maps of the page: lines, thumbnails, one matrix, one token over all layers.
 for (const group of data.groups) group.weights = bytes(group.weights);
 const at = { ...data.at, off: new Set(), hover: null };
-const said = document.getElementById("said");
+const status = document.getElementById("status");
 
 const group = () => data.groups[at.group];
 const sizes = () => { const g = group(); return [g.layers.length, g.heads.length, g.queries.length, g.keys.length]; };
 const place = (layer, head) => { const [, H, T, S] = sizes(); return (layer * H + head) * T * S; };
 const weight = byte => { const w = byte / 255 * group().darkest; return w >= 0.1 ? w.toFixed(2) : w.toPrecision(2); };
-const on = () => group().heads.map((_, head) => head).filter(head => !at.off.has(head));
+const shownHeads = () => group().heads.map((_, head) => head).filter(head => !at.off.has(head));
 
 // Weights (rows, cols) 0..255 as pixels of a canvas, one each.
-function pixels(canvas, rows, cols, value) {
-  canvas.width = cols; canvas.height = rows;
-  const context = canvas.getContext("2d"), image = context.createImageData(cols, rows);
-  for (let i = 0; i < rows * cols; i++) {
-    const shade = 3 * Math.round(value(i));
-    image.data.set([ramp[shade], ramp[shade + 1], ramp[shade + 2], 255], 4 * i);
-  }
-  context.putImageData(image, 0, 0);
-}
+const pixels = (canvas, rows, cols, value) => paintCells(canvas, rows, cols, i => colours[Math.round(value(i))]);
 
 // The mean of the heads that are on, in one layer.
 function mean(layer) {
-  const [, , T, S] = sizes(), heads = on(), sum = new Float32Array(T * S), w = group().weights;
+  const [, , T, S] = sizes(), heads = shownHeads(), sum = new Float32Array(T * S), w = group().weights;
   for (const head of heads) for (let i = 0, from = place(layer, head); i < T * S; i++) sum[i] += w[from + i] / heads.length;
   return sum;
 }
 
 function drawLines() {
-  const g = group(), [, , T, S] = sizes(), rows = Math.max(T, S), step = rows <= 30 ? 24 : rows <= 80 ? 18 : 14, wide = 320;
+  const g = group(), [, H, T, S] = sizes(), rows = Math.max(T, S), step = rows <= 30 ? 24 : rows <= 80 ? 18 : 14, wide = 320;
   const box = make("div", "lines", undefined, stage);
   const column = words => {
     const side = make("div", "words", undefined, box);
@@ -44,42 +36,23 @@ function drawLines() {
   canvas.width = wide * sharp; canvas.height = rows * step * sharp;
   canvas.style.width = wide + "px"; canvas.style.height = rows * step + "px";
   context.scale(sharp, sharp);
+  const weightOf = (head, t, s) => g.weights[((at.layer * H + head) * T + t) * S + s] / 255;
   const paint = () => {
-    const seen = at.hover, w = g.weights, heads = on(), found = [];
-    const looked = new Float32Array(S), asked = new Float32Array(T);
-    for (const head of heads) {
-      const from = place(at.layer, head);
-      for (let t = 0; t < T; t++) {
-        if (seen && seen.side === 0 && seen.index !== t) continue;
-        for (let s = 0; s < S; s++) {
-          if (seen && seen.side === 1 && seen.index !== s) continue;
-          const weight = w[from + t * S + s];
-          if (weight >= 5) found.push([weight, head, t, s]);
-          looked[s] += weight / heads.length; asked[t] += weight / heads.length;
-        }
-      }
-    }
-    found.sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+    const hover = at.hover, heads = shownHeads();
     context.clearRect(0, 0, wide, rows * step);
-    context.lineWidth = step < 18 ? 1.1 : 1.8;
-    for (const [weight, head, t, s] of found.slice(-30000)) {
-      context.globalAlpha = weight / 255; context.strokeStyle = g.colours[head];
-      context.beginPath(); context.moveTo(0, (t + 0.5) * step); context.lineTo(wide, (s + 0.5) * step); context.stroke();
-    }
-    shade(left, seen && seen.side === 1 ? asked : null); shade(right, seen && seen.side === 0 ? looked : null);
-    left.forEach((node, i) => node.classList.toggle("on", !!seen && seen.side === 0 && seen.index === i));
-    right.forEach((node, i) => node.classList.toggle("on", !!seen && seen.side === 1 && seen.index === i));
-    if (!seen) { said.textContent = "Point at a word to see its lines alone; click to keep it." + noted(); return; }
-    const [words, others, weights] = seen.side === 0 ? [g.queries, g.keys, looked] : [g.keys, g.queries, asked];
-    const best = [...weights.keys()].sort((a, b) => weights[b] - weights[a] || a - b).slice(0, 4).filter(i => weights[i] >= 3);
-    said.textContent = words[seen.index] + (seen.side === 0 ? " looks at " : " is looked at by ")
-      + best.map(i => others[i] + " " + weight(weights[i])).join(", ") + noted();
+    strokeLines(context, heaviestLines(heads, T, S, weightOf, { least: 5 / 255, most: 30_000, only: hover }),
+      { width: wide, step, thickness: step < 18 ? 1.1 : 1.8, colour: head => g.colours[head] });
+    [left, right].forEach((nodes, side) => nodes.forEach((node, i) => {
+      node.classList.toggle("on", hover?.side === side && hover.index === i);
+      shade(node, null);
+    }));
+    if (!hover) { status.textContent = "Point at a word to see its lines alone; click to keep it." + noteText(); return; }
+    const [words, others, nodes] = hover.side === 0 ? [g.queries, g.keys, right] : [g.keys, g.queries, left];
+    const means = meanOfWord(heads, hover.side, hover.index, others.length, weightOf);
+    nodes.forEach((node, i) => shade(node, 255 * means[i]));
+    status.textContent = words[hover.index] + (hover.side === 0 ? " attends to " : " is attended to by ")
+      + topIndices(means, 4, 3 / 255).map(i => others[i] + " " + weight(255 * means[i])).join(", ") + noteText();
   };
-  const shade = (nodes, weights) => nodes.forEach((node, i) => {
-    const at = weights ? 3 * Math.min(255, Math.round(weights[i])) : 0;
-    node.style.background = weights ? `rgb(${ramp[at]} ${ramp[at + 1]} ${ramp[at + 2]})` : "";
-    node.style.color = weights && weights[i] > 115 ? "#fff" : "";
-  });
   let kept = at.hover;
   [left, right].forEach((nodes, side) => nodes.forEach((node, index) => {
     node.addEventListener("mouseenter", () => { if (!kept) { at.hover = { side, index }; paint(); } });
@@ -113,10 +86,10 @@ function drawModel() {
       });
     }
   }
-  said.textContent = "Click a head to enlarge it." + noted();
+  status.textContent = "Click a head to enlarge it." + noteText();
 }
 
-function drawMatrix(rows, cols, value, told, click) {
+function drawMatrix(rows, cols, value, rowName, click) {
   const [R, C] = [rows.length, cols.length], cell = Math.max(5, Math.min(28, Math.floor(820 / Math.max(R, C))));
   const tall = R <= 24 ? Math.max(cell, 18) : cell;
   const width = make("canvas").getContext("2d");
@@ -126,16 +99,7 @@ function drawMatrix(rows, cols, value, told, click) {
   const box = make("div", "matrix", undefined, stage), canvas = make("canvas", "", undefined, box);
   box.style.width = left + C * cell + longest(cols) * 0.6 + 12 + "px"; box.style.height = top + R * tall + "px";
   canvas.width = C * cell; canvas.height = R * tall; canvas.style.left = left + "px"; canvas.style.top = top + "px";
-  const small = document.createElement("canvas"), context = canvas.getContext("2d");
-  pixels(small, R, C, value);
-  context.imageSmoothingEnabled = false;
-  context.drawImage(small, 0, 0, C * cell, R * tall);
-  if (cell >= 12) {
-    context.strokeStyle = "#fff"; context.beginPath();
-    for (let i = 0; i <= R; i++) { context.moveTo(0, i * tall); context.lineTo(C * cell, i * tall); }
-    for (let i = 0; i <= C; i++) { context.moveTo(i * cell, 0); context.lineTo(i * cell, R * tall); }
-    context.stroke();
-  }
+  enlargeCells(canvas.getContext("2d"), pixels(document.createElement("canvas"), R, C, value), { wide: cell, tall, line: "#fff", outer: true });
   const name = (word, kind, x, y, size) => {
     const node = make("span", kind, word, box);
     node.style.left = x + "px"; node.style.top = y + "px"; node.style.fontSize = size + "px";
@@ -146,7 +110,7 @@ function drawMatrix(rows, cols, value, told, click) {
   const index = event => Math.min(R - 1, Math.floor(event.offsetY / tall)) * C + Math.min(C - 1, Math.floor(event.offsetX / cell));
   canvas.addEventListener("mousemove", event => {
     const i = index(event);
-    said.textContent = `${told(Math.floor(i / C))} → ${cols[i % C]}  ${weight(value(i))}` + noted();
+    status.textContent = `${rowName(Math.floor(i / C))} → ${cols[i % C]}  ${weight(value(i))}` + noteText();
   });
   if (click) canvas.addEventListener("click", event => click(Math.floor(index(event) / C)));
 }
@@ -154,17 +118,17 @@ function drawMatrix(rows, cols, value, told, click) {
 function drawOne() {
   const g = group(), w = mean(at.layer);
   drawMatrix(g.queries, g.keys, i => w[i], t => g.queries[t], t => { at.token = t; at.view = "token"; draw(); });
-  said.textContent = "Point at a cell to read its weight; click to follow its row over all layers." + noted();
+  status.textContent = "Point at a cell to read its weight; click to follow its row over all layers." + noteText();
 }
 
 function drawToken() {
   const g = group(), [L, , , S] = sizes(), token = at.token ?? 0, rows = g.layers.map((_, layer) => mean(layer));
   drawMatrix(g.layers.map(name => "layer " + name), g.keys, i => rows[Math.floor(i / S)][token * S + i % S],
     layer => `layer ${g.layers[layer]}: ${g.queries[token]}`, layer => { Object.assign(at, { layer, view: "matrix" }); draw(); });
-  said.textContent = `What ${g.queries[token]} looks at, layer by layer; the mean of the heads that are on.` + noted();
+  status.textContent = `What ${g.queries[token]} attends to, layer by layer; the mean of the heads that are on.` + noteText();
 }
 
-const noted = () => group().note ? `  (${group().note}; the darkest is ${weight(255)})` : "";
+const noteText = () => group().note ? `  (${group().note}; the darkest is ${weight(255)})` : "";
 
 function choice(name, options, value, change, parent) {
   const label = make("label", "", name + " ", parent), select = make("select", "", undefined, label);
@@ -195,7 +159,7 @@ function controls() {
     button.title = "click: this one on or off; double click: this one alone";
     button.setAttribute("aria-pressed", !at.off.has(head));
     button.addEventListener("click", () => {
-      if (at.off.has(head)) at.off.delete(head); else if (on().length > 1) at.off.add(head);
+      if (at.off.has(head)) at.off.delete(head); else if (shownHeads().length > 1) at.off.add(head);
       draw();
     });
     button.addEventListener("dblclick", () => { at.off = new Set(g.heads.map((_, i) => i).filter(i => i !== head)); draw(); });

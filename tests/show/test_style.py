@@ -1,4 +1,4 @@
-"""The look: colours that mean what they show, labels of any string, figures that share a page."""
+"""The house style: a monotone colour scale, labels of any string, several figures in one page."""
 
 import re
 from itertools import pairwise
@@ -14,10 +14,8 @@ from regard.show.figures import labels
 from regard.show.figures.matrix import attention_matrix, matrix_grid
 from regard.show.figures.style import house_style, render, sequential_colormap, to_svg, wrap_text
 
-SVG = "{http://www.w3.org/2000/svg}"
 
-
-def test_more_weight_is_always_darker_in_even_steps():
+def test_colormap_is_monotone_and_perceptually_even():
     red, green, blue = sequential_colormap()(np.arange(256))[:, :3].T
     linear = [np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4) for c in (red, green, blue)]
     lightness = 116 * np.cbrt(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]) - 16  # CIE L*
@@ -33,17 +31,17 @@ def test_gold_links_are_source_then_target():
     assert 2 <= box.x0 < box.x1 <= 3 and 0 <= box.y0 < box.y1 <= 1
 
 
-def test_every_view_of_a_grid_is_drawn_whole_and_named():
+def test_matrix_grid_draws_and_names_every_panel():
     weights = np.random.default_rng(0).dirichlet(np.ones(4), (5, 3))
     figure = matrix_grid(weights, list("abcd"), list("xyz"), [f"view {i}" for i in range(5)])
     drawn = [axes.images[0].get_array() for axes in figure.axes if axes.images]
     assert np.array_equal(np.stack(drawn), weights)
-    said = "".join(ElementTree.fromstring(render(figure, "svg")).itertext())
-    assert all(f"view {i}" in said for i in range(5))
+    text = "".join(ElementTree.fromstring(render(figure, "svg")).itertext())
+    assert all(f"view {i}" in text for i in range(5))
 
 
 @pytest.mark.parametrize("T, S", [(1, 1), (12, 14), (40, 38), (60, 80)])
-def test_no_word_leaves_the_figure_or_meets_its_neighbour(T, S):
+def test_matrix_labels_stay_inside_and_do_not_overlap(T, S):
     figure = attention_matrix(
         np.full((T, S), 1 / S), ["playhouse"] * S, ["Spielhaus"] * T, title="A title of several words", gold=[]
     )
@@ -55,12 +53,12 @@ def test_no_word_leaves_the_figure_or_meets_its_neighbour(T, S):
     assert all(upper.y0 >= lower.y1 - 1 for upper, lower in pairwise(rows))
 
 
-def test_wrong_shapes_are_our_own_fault():
+def test_wrong_shapes_are_assertion_errors():
     with pytest.raises(AssertionError, match=r"expected weights \(2, 3\)"):
         attention_matrix(np.zeros((3, 2)), list("abc"), list("xy"))
 
 
-def test_two_inlined_figures_share_no_id_and_keep_words_that_look_like_ids():
+def test_inlined_figures_share_no_id_and_keep_words_that_look_like_ids():
     word = 'url(#p1) id="p1"'
     figures = [to_svg(attention_matrix(np.ones((1, 1)), [word], ["y"]), name) for name in ("one", "two")]
     ids = [set(re.findall(r'<[^>]* id="([^"]+)"', text)) for text in figures]
@@ -73,7 +71,7 @@ def test_two_inlined_figures_share_no_id_and_keep_words_that_look_like_ids():
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(st.characters(), max_size=60))
-def test_a_label_is_never_blank_never_a_command_and_keeps_its_ends(word):
+def test_label_is_never_blank_has_no_control_characters_and_keeps_its_ends(word):
     label = labels.label(word)
     assert label.strip() and not any(labels.is_forbidden(char) for char in label)
     assert len(labels.graphemes(label)) <= 32
@@ -82,7 +80,7 @@ def test_a_label_is_never_blank_never_a_command_and_keeps_its_ends(word):
         assert labels.clean(word).startswith(label.partition("…")[0])
 
 
-def test_a_title_in_bold_is_no_wider_than_its_room():
+def test_wrapped_bold_title_fits_its_width():
     figure = Figure(figsize=(4, 2))
     with house_style():
         title = figure.text(

@@ -1,4 +1,4 @@
-"""Pictures: the same bytes every time, words as words, nothing from outside."""
+"""Figures and report pages: reproducible bytes, words as text, nothing loaded from outside."""
 
 import re
 from html.parser import HTMLParser
@@ -8,15 +8,12 @@ import numpy as np
 import pytest
 
 from regard.errors import UserError
-from regard.show.figures.complexity import TimingCurve, TimingPanel, layer_timing_figure
 from regard.show.figures.curves import score_by_length, score_over_length, training_curves
-from regard.show.figures.gradients import softmax_gradients
 from regard.show.figures.halting_steps import HaltingColumn, halting_figure
-from regard.show.figures.html_report import HtmlReport, html_report
-from regard.show.figures.matrix import attention_matrix, head_matrices
-from regard.show.figures.norms import norm_figure
+from regard.show.figures.html_pages import HtmlReport, html_report
+from regard.show.figures.matrix import attention_matrix, head_matrices, matrix_text
 from regard.show.figures.style import render, save_figure, to_svg
-from regard.show.figures.terminal import matrix_text
+from regard.show.figures.teaching import TimingCurve, TimingPanel, layer_timing_figure, norm_figure, softmax_gradients
 
 NASTY = ["<img src=x onerror=alert(1)>", "$x^2$", "&amp;", "Straße", "犬", "_under_", "\\frac", "\u202eevil", "", "a" * 80]
 
@@ -25,7 +22,7 @@ def matrix(T, S, seed=0):
     return np.random.default_rng(seed).dirichlet(np.ones(S), T)
 
 
-def words_of(svg):
+def svg_words(svg):
     return ["".join(node.itertext()).strip() for node in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
 
 
@@ -48,7 +45,7 @@ FIGURES = {
         ]
     ),
     "steps": lambda: halting_figure(
-        [HaltingColumn("read", ["a", "$x^2$"], [1, 3], 4), HaltingColumn("said", ["<b>", "", "c"], [0, 2, 3], 3)]
+        [HaltingColumn("source", ["a", "$x^2$"], [1, 3], 4), HaltingColumn("output", ["<b>", "", "c"], [0, 2, 3], 3)]
     ),
     "gradients": lambda: softmax_gradients([4, 16], {"one": [[0.1, 0.2, 0.3], [1e-3, 1e-2, 1e-1]], "two": [[0.1] * 3] * 2}),
     "norms": lambda: norm_figure(
@@ -69,34 +66,33 @@ FIGURES = {
 
 @pytest.mark.parametrize("name", FIGURES)
 @pytest.mark.parametrize("kind", ["svg", "png", "pdf"])
-def test_the_same_picture_is_the_same_bytes(name, kind):
+def test_figures_render_to_the_same_bytes(name, kind):
     assert render(FIGURES[name](), kind) == render(FIGURES[name](), kind)
 
 
-def test_words_are_text_in_the_picture():
-    said = words_of(render(FIGURES["alignment"](), "svg"))
+def test_words_are_text_in_the_svg():
+    words = svg_words(render(FIGURES["alignment"](), "svg"))
     for word in [*"abcde", *"wxyz", "title", "attention weight", "gold alignment"]:
-        assert word in said
+        assert word in words
 
 
-def test_nasty_words_stay_words():
-    """Markup, formulas and other scripts neither break the picture nor turn into something else."""
+def test_markup_and_formulas_stay_text():
+    """Markup, formulas and other scripts neither break the figure nor are interpreted."""
     svg = render(attention_matrix(matrix(len(NASTY), len(NASTY)), NASTY, NASTY), "svg")
-    said = words_of(svg)
-    assert "$x^2$" in said and "Straße" in said and any(word.startswith("<img src=x onerror") for word in said)
+    words = svg_words(svg)
+    assert "$x^2$" in words and "Straße" in words and any(word.startswith("<img src=x onerror") for word in words)
     assert b"<img" not in svg
 
 
-def test_gradients_are_medians_between_quartiles():
-    """On axes whose numbers are written as numbers."""
+def test_softmax_gradients_are_medians_on_plain_number_axes():
     axes = FIGURES["gradients"]().axes[0]
     assert [list(line.get_ydata()) for line in axes.lines] == [[0.2, 1e-2], [0.1, 0.1]]
-    said = words_of(render(FIGURES["gradients"](), "svg"))
-    assert {"4", "16", "one", "two", "0.01", "0.1"} <= set(said) and not any("$" in word for word in said)
+    words = svg_words(render(FIGURES["gradients"](), "svg"))
+    assert {"4", "16", "one", "two", "0.01", "0.1"} <= set(words) and not any("$" in word for word in words)
 
 
 @pytest.mark.parametrize(("along", "box"), [("row", (-0.5, 0.5, 4, 1)), ("column", (0.5, -0.5, 1, 3))])
-def test_norms_share_a_scale_and_outline_what_is_averaged(along, box):
+def test_norm_panels_share_a_scale_and_outline_what_is_averaged(along, box):
     panels = {"before": 3 * matrix(3, 4), "after": matrix(3, 4)}
     left, right = norm_figure(panels, NASTY[:3], outlined={"after": along}).axes
     assert left.images[0].get_clim() == right.images[0].get_clim() == (-panels["before"].max(), panels["before"].max())
@@ -117,18 +113,18 @@ def test_the_darkest_cell_is_the_largest_weight(tmp_path):
 
 
 @pytest.mark.parametrize("T, S", [(1, 1), (1, 60), (70, 90)])
-def test_any_number_of_words_fits(T, S):
+def test_matrix_fits_any_number_of_words(T, S):
     figure = attention_matrix(matrix(T, S), [f"word{i}" for i in range(S)], [f"Wort{i}" for i in range(T)])
     assert max(figure.get_size_inches()) < 20
-    assert f"word{S - 1}" in words_of(render(figure, "svg"))
+    assert f"word{S - 1}" in svg_words(render(figure, "svg"))
 
 
-def test_unknown_endings_and_bad_places_are_mistakes(tmp_path):
+def test_unsupported_formats_and_unwritable_paths_are_user_errors(tmp_path):
     figure = FIGURES["training"]()
-    with pytest.raises(UserError, match=r"\.gif is not a format; use \.svg, \.png or \.pdf"):
+    with pytest.raises(UserError, match=r"\.gif is not a supported format; use \.svg, \.png or \.pdf"):
         save_figure(figure, tmp_path / "a.gif")
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot write the picture"):
+    with pytest.raises(UserError, match="cannot write the figure"):
         save_figure(figure, tmp_path / "file" / "a.svg")
 
 
@@ -143,7 +139,7 @@ class Tags(HTMLParser):
         self.ids += [value for name, value in attributes if name == "id"]
 
 
-def test_the_report_is_one_page_without_anything_from_outside():
+def test_report_page_escapes_all_text_and_loads_nothing():
     nasty = "<script>alert(1)</script>"
     text = html_report(
         HtmlReport(
@@ -167,7 +163,7 @@ def test_the_report_is_one_page_without_anything_from_outside():
         assert (reference[0] or reference[1]) in found.ids
 
 
-def test_the_terminal_has_a_matrix_where_it_fits_and_a_list_where_not():
+def test_matrix_text_falls_back_to_a_list_where_it_is_too_wide():
     weights = np.array([[1.0, 0.0], [0.25, 0.75]])
     drawn = matrix_text(weights, ["ab", "cde"], ["Wort", "x"]).splitlines()
     assert [line.strip() for line in drawn[:3]] == ["c", "a d", "b e"]
