@@ -202,14 +202,14 @@ def explained(asked: request_types.ExplainRequest) -> response_types.ExplainResp
     size = len(pieces)
     values = {"attention": near(size, 1), "rollout": near(size, 2, 3), "occlusion": [one - 0.1 for one in near(size, 1, 1)]}
     faith = {
-        "attention": {"comprehensiveness": 0.62, "sufficiency": 0.08, "spearman": 0.71, "fresh": 0.12},
-        "rollout": {"comprehensiveness": 0.2, "sufficiency": 0.3, "spearman": 0.31, "fresh": 0.86},
-        "occlusion": {"comprehensiveness": 0.7, "sufficiency": 0.02, "spearman": 1.0, "fresh": None},
-        "by lot": {"comprehensiveness": 0.14, "sufficiency": 0.55},
+        "attention": {"comprehensiveness": 0.62, "sufficiency": 0.08, "spearman": 0.71, "randomized": 0.12},
+        "rollout": {"comprehensiveness": 0.2, "sufficiency": 0.3, "spearman": 0.31, "randomized": 0.86},
+        "occlusion": {"comprehensiveness": 0.7, "sufficiency": 0.02, "spearman": 1.0, "randomized": None},
+        "random": {"comprehensiveness": 0.14, "sufficiency": 0.55},
     }
     words = [
         f"{name}: without the tokens it names the answer loses {faith[name]['comprehensiveness']:.2f} of its probability, "
-        "more than without tokens drawn by lot (0.14)."
+        "more than without random tokens (0.14)."
         for name in values
     ]
     words += [

@@ -96,8 +96,8 @@ def caption(
     as_json: AsJson = False,
 ) -> None:
     """Say in words what pictures show, and where each word looked."""
-    from regard.show.galleries import caption_error_gallery as draw_gallery
     from regard.show.figures.style import figure_format
+    from regard.show.galleries import caption_error_gallery as draw_gallery
     from regard.show.image_attention import draw_caption_attention
 
     exit_on_closed_pipe()

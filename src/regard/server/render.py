@@ -14,11 +14,14 @@ from PIL import Image
 
 from regard.errors import UserError
 from regard.explain.report import round_values
+from regard.scoring.alignment import sharpest_layer
 from regard.server import request_types, response_types
-from regard.show.attention import ViewSelection, resolve_indices, select_group, show_attention, show_image_attention
+from regard.show.attention import show_attention
 from regard.show.beam import build_beam_tree, show_beam_tree
 from regard.show.generation import trace_tokens
+from regard.show.image_attention import show_image_attention
 from regard.show.recording import attention_maps, record_attention, token_labels
+from regard.show.selection import ViewSelection, resolve_indices, select_group
 from regard.tasks.contrastive import ContrastiveRun, PlainText
 from regard.tasks.images import ImageRun
 
@@ -209,7 +212,6 @@ def attention_json(name: str, run: Any, given: Any, asked: request_types.Attenti
     if weights.size > MAX_WEIGHTS:
         raise UserError(f"{weights.size:,} numbers are more than {MAX_WEIGHTS:,}; name fewer layers or heads")
     picture = isinstance(run, ImageRun) and not isinstance(given, str)
-    entropy = -(weights.mean(1) * np.log(np.maximum(weights.mean(1), 1e-12))).sum(-1).mean(-1)
     said = response_types.AttentionResponse.model_construct(
         model=name,
         name=picked.name,
@@ -219,7 +221,7 @@ def attention_json(name: str, run: Any, given: Any, asked: request_types.Attenti
         layers=[int(picked.layers[i]) for i in layers],
         heads=[int(picked.heads[i]) for i in heads],
         weights=np.round(weights.astype(float), asked.digits).tolist(),
-        sharpest=int(entropy.argmin()),
+        sharpest=sharpest_layer(weights),
         tile=picked.tile,
         note=picked.note or "",
         grid=list(run.grid) if picture else None,
@@ -230,10 +232,7 @@ def attention_json(name: str, run: Any, given: Any, asked: request_types.Attenti
 
 def index_of(picked: Any, what: str, number: int) -> int:
     """The place of a layer or a head, by what it is called."""
-    layer, head, _ = resolve_indices(
-        picked, ViewSelection("model", layer=number if what == "layer" else None, head=number if what == "head" else None)
-    )
-    found = layer if what == "layer" else head
+    found = getattr(resolve_indices(picked, ViewSelection("model", **{what: number})), what)
     assert found is not None
     return found
 
@@ -271,19 +270,19 @@ def explain_response(name: str, run: Any, given: Any, asked: request_types.Expla
     other = found.against
     return response_types.ExplainResponse(
         model=name,
-        answer=found.answer,
-        amount=round(found.amount, DIGITS),
-        pieces=found.pieces,
-        values=round_values(found.values),
-        against=None if other is None else other.answer,
-        against_amount=None if other is None else round(other.amount, DIGITS),
-        against_values=None if other is None else round_values(other.values),
-        refused=found.refused,
-        faithfulness=round_values(found.measured),
-        permuted=None if found.permuted is None else round_values(found.permuted),
-        words=found.words(),
-        grid=None if found.picture is None else list(found.picture.grid),
-        picture=None if found.picture is None else png_base64(found.picture.pixels),
+        answer=found.output,
+        amount=round(found.score, DIGITS),
+        pieces=found.features,
+        values=round_values(found.attributions),
+        against=None if other is None else other.output,
+        against_amount=None if other is None else round(other.score, DIGITS),
+        against_values=None if other is None else round_values(other.attributions),
+        refused=found.not_applicable,
+        faithfulness=round_values(found.faithfulness),
+        permuted=None if found.permutation_effect is None else round_values(found.permutation_effect),
+        words=found.summary(),
+        grid=None if found.image is None else list(found.image.grid),
+        picture=None if found.image is None else png_base64(found.image.pixels),
     )
 
 

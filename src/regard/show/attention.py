@@ -61,8 +61,8 @@ def show_attention(
 def show_alignment(
     run: TranslateRun, text: str, selection: ViewSelection, *, out: Path | None = None, terminal: bool = False
 ) -> str:
-    """Translate a text and draw its cross-attention word by word; the view "heads" is all heads of a layer as matrices. Return the
-    translation."""
+    """Translate a text and draw its cross-attention word by word; the view "heads" is all heads of a layer as matrices. Return
+    the translation."""
     (alignment,) = run.align([text])
     layers, heads = ([str(i + 1) for i in range(number)] for number in alignment.weights.shape[:2])
     maps = AttentionMaps("cross-attention", alignment.target, alignment.source, alignment.weights, layers, heads)

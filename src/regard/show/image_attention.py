@@ -29,7 +29,7 @@ def reads_image(run: Run, given: str) -> bool:
 
 
 def show_image_attention(run: ImageRun, given: str, selection: ViewSelection, out: Path) -> str:
-    """Draw an image once per layer, bright where the pooled output attends; for a captioner once per word, from the sharpest layer.
+    """Draw an image once per layer, bright where the pooled output attends; for a captioner once per word of the sharpest layer.
 
     With a head, that head alone; with the view "heads", each head of a layer. Return a description."""
     (attention,) = run.look([given]) if isinstance(run, CaptionRun) else [image_attention(run, given)]

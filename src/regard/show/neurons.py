@@ -50,8 +50,8 @@ def show_neurons(run: Run, text: str, selection: ViewSelection, *, out: Path | N
 
 
 def record_neurons(run: Run, text: str, selection: ViewSelection, *, several: bool = False) -> tuple[NeuronView, int]:
-    """Return the selected head, by default the sharpest of the sharpest layer, and the index of the selected query; with `several`,
-    the queries around it too."""
+    """Return the selected head, by default the sharpest of the sharpest layer, and the index of the selected query; with
+    `several`, the queries around it too."""
     inputs = model_inputs(run, text)
     record = inputs.record()
     group, selected = select(

@@ -5,16 +5,16 @@ import { asGrid, loaded, overlay, source } from "./over.js";
 import { wordlist } from "./words.js";
 
 const LONGEST = 400;                                  // characters that are explained without being asked to
-const LOT = "by lot";
+const RANDOM = "random";
 const FIGURES = {
-  comprehensiveness: ["lost without", "What the answer loses without the pieces that a method names. More than by lot: they do matter."],
+  comprehensiveness: ["lost without", "What the answer loses without the pieces that a method names. More than the random baseline: they do matter."],
   sufficiency: ["lost with only", "What it loses when nothing but those pieces is left. Near 0: they are enough."],
   spearman: ["like occlusion", "Whether the method's order is the one found by hiding the pieces one by one: 1 the same, 0 unrelated."],
-  fresh: ["if untrained", "How alike the explanation of the same model with random weights is. Near 1, it does not show what was learned."],
+  randomized: ["if untrained", "How alike the explanation of the same model with random weights is. Near 1, it does not show what was learned."],
 };
 const PERMUTED = "Moved by permuting: how far the answer moves when the weights that are shown are given to other words. Near 0, the model "
   + "says the same whatever they are, and they explain nothing.";
-const BY_LOT = "By lot: pieces in an order that was drawn by lot, the row that every method has to beat.";
+const BASELINE = "Random: pieces in a random order, the baseline that every method has to beat.";
 
 export function trust(parent, { model, closed }) {
   const body = make("div"), able = model.verbs.includes("explain");
@@ -91,7 +91,7 @@ function figures(told, show) {
   const present = Object.keys(FIGURES).filter(name => measures.some(row => known(row[name])));
   const head = ["method", ...present.map(name => FIGURES[name][0])].map(name => make("th", { scope: "col" }, name));
   const named = method => told.values[method] ? make("button", { type: "button", class: "plain", onclick: () => show(method) }, method) : method;
-  const rows = Object.entries(told.faithfulness).map(([method, row]) => make("tr", { class: method === LOT ? "lot" : null },
+  const rows = Object.entries(told.faithfulness).map(([method, row]) => make("tr", { class: method === RANDOM ? "lot" : null },
     make("th", { scope: "row" }, named(method)), ...present.map(name => make("td", {}, known(row[name]) ? figure(row[name]) : ""))));
   return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "the figures" },
     make("table", {}, make("caption", { class: "hidden" }, "how faithful each method is"), make("thead", {}, make("tr", {}, ...head)),
@@ -102,6 +102,6 @@ function meaning(told) {
   const refused = Object.entries(told.refused);
   return make("details", {}, make("summary", {}, "What the figures mean"),
     make("dl", {}, ...Object.values(FIGURES).map(([name, words]) => make("div", {}, make("dt", {}, name), make("dd", {}, words)))),
-    make("p", {}, BY_LOT), make("p", {}, PERMUTED),
+    make("p", {}, BASELINE), make("p", {}, PERMUTED),
     ...refused.map(([name, why]) => make("p", { class: "quiet" }, `${name}: ${why}`)));
 }

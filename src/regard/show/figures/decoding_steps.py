@@ -29,7 +29,8 @@ STYLE = """
 #stage .text span { padding: .1rem .22rem; border-radius: 3px; white-space: pre-wrap; }
 #stage .text .now { font-weight: 700; outline: 1.5px solid #d55e00; }
 #stage .text .later { opacity: .22; }
-#stage .alternatives { display: grid; grid-template-columns: max-content 1fr; gap: 2px 10px; align-items: center; max-width: 34rem;
+#stage .alternatives { display: grid; grid-template-columns: max-content 1fr; gap: 2px 10px; align-items: center;
+               max-width: 34rem;
                font-size: 13px; line-height: 1.4; font-variant-numeric: tabular-nums; min-height: 8.2rem; align-content: start; }
 #stage .alternatives b, #stage .alternatives span { text-align: right; white-space: pre; }
 #stage .alternatives div, td .p { display: flex; align-items: center; gap: 6px; }

@@ -1,4 +1,4 @@
-"""The halting steps of a Universal Transformer: a dot for every step a token took, a faint one for every step it skipped (Graves 2016).
+"""The halting steps of a Universal Transformer: a dot for every step of a token, faint for every skipped one (Graves 2016).
 
 Tokens are listed vertically, so that every word can be read: the source on the left, the output on the right.
 """

@@ -1,6 +1,7 @@
 """Views of many heads: the head view (lines), the model view (thumbnails), and the entropies and distances of heads.
 
-Head view: after Vaswani et al. 2017, figs. 3 to 5, and BertViz (Vig 2019). Entropies and distances: Clark et al. 2019, secs. 3, 6.
+Head view: after Vaswani et al. 2017, figs. 3 to 5, and BertViz (Vig 2019). Entropies and distances: Clark et al. 2019, secs. 3
+and 6.
 """
 
 from collections.abc import Sequence
@@ -43,7 +44,7 @@ def head_view(
     title: str | None = None,
     darkest: float = 1.0,
 ) -> Figure:
-    """Draw the heads (H, T, S) of one layer: queries on the left, keys on the right, a line for each weight, a colour for each head.
+    """Draw the heads (H, T, S) of one layer: queries on the left, keys on the right, a line per weight, a colour per head.
 
     `chosen` restricts the heads, `only` the query."""
     assert weights.shape == (len(names), len(queries), len(keys)), weights.shape

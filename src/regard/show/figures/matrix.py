@@ -1,4 +1,4 @@
-"""The attention matrix: queries (target words) down the side, keys (source words) along the top. After Bahdanau et al. 2015, fig. 3.
+"""The attention matrix: queries (target words) down the side, keys (source words) along the top (Bahdanau et al. 2015, fig. 3).
 
 All figures share one colour scale, 0 to 1, so that they can be compared by eye. Only tiles of many tokens are scaled to the
 largest weight, since all of their weights are small.
@@ -201,7 +201,7 @@ def panel_layout(heads: int, wide: float) -> tuple[int, int]:
 
 
 def matrix_text(weights: np.ndarray, source: Sequence[str], target: Sequence[str], width: int = 100) -> str:
-    """Return the matrix for a terminal: shaded cells under vertical words, or where that is too wide, the top keys of each row."""
+    """Return the matrix for a terminal: shaded cells under vertical words; where that is too wide, the top keys of each row."""
     source, target = [label(word) for word in source], [label(word) for word in target]
     margin = max(map(terminal_width, target), default=0) + 2
     if margin + 2 * len(source) > width:

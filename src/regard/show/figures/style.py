@@ -106,7 +106,7 @@ def house_style() -> Iterator[None]:
 
 @cache
 def sequential_colormap() -> Colormap:
-    """Return the colour map of weights, white to dark blue: monotone and perceptually uniform (equidistant in OKLab, Ottosson 2020)."""
+    """Return the colour map of weights, white to dark blue: monotone, and uniform to the eye (OKLab, Ottosson 2020)."""
     t = np.linspace(0, 1, 4001)
     lightness = 0.982 - 0.722 * t
     chroma = 0.004 + 0.078 * np.sin(np.pi * t**0.9) ** 1.2 + 0.05 * t
