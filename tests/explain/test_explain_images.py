@@ -62,7 +62,7 @@ def test_explain_every_image_task_patch_by_patch(runs, image_path, name, questio
     found = runs[name].explain(image_path, **question)
     assert found.features[0] == "1,1" and found.features[-1] == "4,4" and found.image.grid == (4, 4)
     assert set(found.attributions) == (PARTS if name == "lstm" else set(METHODS))
-    assert set(found.attributions) | set(found.not_applicable) == set(METHODS)
+    assert set(found.attributions) | set(found.unavailable) == set(METHODS)
     assert all(len(values) == 16 for values in found.attributions.values())
     assert found.image.pixels.shape == (32, 32, 3) and set(found.faithfulness) == {*found.attributions, "random"}
     text = " ".join(found.summary())

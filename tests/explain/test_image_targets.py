@@ -60,8 +60,8 @@ def peephole(seen=4, reads=(4,), bright=(4,), output=0):
 
 def test_model_that_attends_to_one_patch_is_attributed_to_it():
     target = peephole()
-    found, not_applicable = attribute(target)
-    assert not not_applicable and found.keys() == METHODS.keys()
+    found, unavailable = attribute(target)
+    assert not unavailable and found.keys() == METHODS.keys()
     for name, values in found.items():
         assert int(values.argmax()) == 4, name
         others = values[torch.arange(9) != 4]

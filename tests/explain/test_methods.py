@@ -23,18 +23,18 @@ def close(one, other, atol=1e-10):
 
 
 def test_every_method_attributes_each_feature_or_gives_a_reason(target):
-    found, not_applicable = attribute(target)
-    assert found.keys() | not_applicable.keys() == METHODS.keys()
+    found, unavailable = attribute(target)
+    assert found.keys() | unavailable.keys() == METHODS.keys()
     assert {"input-gradient", "integrated-gradients", "occlusion"} <= found.keys()
     assert all(values.shape == target.positions.shape and values.isfinite().all() for values in found.values())
-    assert all("\n" not in reason for reason in not_applicable.values())
+    assert all("\n" not in reason for reason in unavailable.values())
 
 
 def test_methods_that_do_not_apply_to_recurrent_models(kinds):
-    _, not_applicable = attribute(kinds["recurrent translator"]())
-    assert set(not_applicable) == set(DEEP)
-    _, not_applicable = attribute(kinds["without attention"]())
-    assert set(not_applicable) == {"attention", "norms", "gradient-attention", *DEEP}
+    _, unavailable = attribute(kinds["recurrent translator"]())
+    assert set(unavailable) == set(DEEP)
+    _, unavailable = attribute(kinds["without attention"]())
+    assert set(unavailable) == {"attention", "norms", "gradient-attention", *DEEP}
     with pytest.raises(UserError, match="recurrent"):
         attribute(kinds["recurrent translator"](), ["rollout"])
 

@@ -11,6 +11,7 @@ from regard.recipe import build_recipe
 from regard.run.evaluate import evaluate
 from regard.run.train import to_recipe, train
 from regard.show.attention import show_alignment
+from regard.show.selection import ViewSelection
 from regard.studies.ladder import ablation_variants, ladder_variants, merge_settings, run_ladder
 
 KINDS = {
@@ -53,10 +54,10 @@ def test_every_verb_works_on_it(name, short, tmp_path):
     if name == "without attention":
         assert "alignment_error" not in result.scores
         with pytest.raises(UserError, match="has nothing to show"):
-            show_alignment(run, text, terminal=True)
+            show_alignment(run, text, ViewSelection(), terminal=True)
     else:
         assert 0 <= result.scores["alignment_error"].score <= 1
-        show_alignment(run, text, out=tmp_path / "a.svg")
+        show_alignment(run, text, ViewSelection(), out=tmp_path / "a.svg")
         assert (tmp_path / "a.svg").exists()
 
 

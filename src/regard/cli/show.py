@@ -191,5 +191,5 @@ def explain(
     for table in found.tables():
         print_table(table.title, table.header, table.rows)
     print()
-    for line in [*found.summary(), *(f"{name} does not apply: {why}" for name, why in found.not_applicable.items())]:
+    for line in [*found.summary(), *(f"{name} does not apply: {why}" for name, why in found.unavailable.items())]:
         print(line)

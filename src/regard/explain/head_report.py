@@ -52,7 +52,7 @@ class HeadReport:
     pruned: dict[float, float]
     """The loss by the fraction of heads ablated, the least important first."""
     number: int
-    not_applicable: dict[str, str]
+    unavailable: dict[str, str]
     antecedent_head: AntecedentHead | None = None
 
     def summary(self) -> list[str]:

@@ -116,15 +116,15 @@ METHODS: dict[str, Callable[[AttributionTarget], Tensor]] = {
 
 def attribute(target: AttributionTarget, methods: Sequence[str] = tuple(METHODS)) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the attributions (N,) by method, and why some methods do not apply; a single method that does not apply raises."""
-    found, not_applicable = {}, {}
+    found, unavailable = {}, {}
     for name in methods:
         try:
             found[name] = METHODS[name](target)
         except UserError as error:
             if len(methods) == 1:
                 raise
-            not_applicable[name] = str(error)
-    return found, not_applicable
+            unavailable[name] = str(error)
+    return found, unavailable
 
 
 def fully_masked_input(target: AttributionTarget) -> Tensor:

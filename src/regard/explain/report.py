@@ -58,7 +58,7 @@ class Explanation:
     output: str
     features: list[str]
     attributions: dict[str, list[float]]
-    not_applicable: dict[str, str]
+    unavailable: dict[str, str]
     """Why methods do not apply."""
     faithfulness: dict[str, dict[str, float]]
     permutation_effect: float | None
@@ -81,7 +81,7 @@ class Explanation:
     def to_json(self) -> dict[str, Any]:
         other = self.against
         return {
-            "output": self.output,
+            "target": self.output,
             self.wording.features: self.features,
             **({} if self.image is None else {"grid": list(self.image.grid)}),
             "score": round(self.score, 6),
@@ -90,12 +90,12 @@ class Explanation:
                 {}
                 if other is None
                 else {
-                    "against": other.output,
-                    "against_score": other.score,
-                    "against_attributions": round_values(other.attributions),
+                    "alternative": other.output,
+                    "alternative_score": other.score,
+                    "alternative_attributions": round_values(other.attributions),
                 }
             ),
-            "not_applicable": self.not_applicable,
+            "unavailable": self.unavailable,
             "faithfulness": round_values(self.faithfulness),
             "permutation_effect": self.permutation_effect,
         }
@@ -138,7 +138,7 @@ class FaithfulnessReport:
     number: int
     scores: dict[str, dict[str, Score]]
     permutation_effect: Score | None
-    not_applicable: dict[str, str]
+    unavailable: dict[str, str]
     wording: Wording = TEXT_WORDING
 
     def summary(self) -> list[str]:
@@ -150,7 +150,7 @@ class FaithfulnessReport:
         return {
             "set": self.name,
             "number": self.number,
-            "not_applicable": self.not_applicable,
+            "unavailable": self.unavailable,
             "scores": {
                 method: {name: score.to_json() for name, score in scores.items()} for method, scores in self.scores.items()
             },
@@ -199,7 +199,7 @@ def explain_one(run: Run, given: Any, method: str = "all", selection: OutputSele
     """Explain the run's output for a text or an image, or another output that is selected."""
     methods, randomized = parse_methods(method), randomized_model(run)
     selected = select_output(run, given, selection)
-    values, not_applicable = attribute(selected.target, methods)
+    values, unavailable = attribute(selected.target, methods)
     measured = measure_faithfulness(selected.target, values, randomized=randomized, truth=selected.truth)
     against = None
     if selected.against is not None:
@@ -211,7 +211,7 @@ def explain_one(run: Run, given: Any, method: str = "all", selection: OutputSele
         selected.description,
         selected.features,
         to_lists(values),
-        not_applicable,
+        unavailable,
         measured,
         permutation_effect(selected.target) if has_attention(selected) else None,
         Wording.for_target(selected.target),
@@ -235,12 +235,12 @@ def explain_set(
     """Measure the methods over a set of the recipe or a file, which may have references and a gold alignment."""
     methods, randomized = parse_methods(method), randomized_model(run)
     rows, effects = [], []
-    not_applicable: dict[str, str] = {}
+    unavailable: dict[str, str] = {}
     wording = TEXT_WORDING
     examples = load_examples(run, data, reference, gold)
     for index, selected in enumerate(select_outputs(run, examples, number, selection)):
         values, reasons = attribute(selected.target, methods)
-        not_applicable, wording = not_applicable | reasons, Wording.for_target(selected.target)
+        unavailable, wording = unavailable | reasons, Wording.for_target(selected.target)
         measured = measure_faithfulness(selected.target, values, randomized=randomized, truth=selected.truth, seed=index)
         if selected.against is not None:
             other = selected.against[0]
@@ -258,7 +258,7 @@ def explain_set(
     if not rows:
         raise UserError(f"--data {data}: it has nothing to explain")
     effect = mean_score("permutation effect", effects)
-    return FaithfulnessReport(Path(data).name, len(rows), summarise(rows), effect, not_applicable, wording)
+    return FaithfulnessReport(Path(data).name, len(rows), summarise(rows), effect, unavailable, wording)
 
 
 def to_lists(values: dict[str, Tensor]) -> dict[str, list[float]]:

@@ -57,7 +57,7 @@ def write_explanation(run: Run, found: Explanation | FaithfulnessReport, path: P
     if figure_format(path, pages=True) != "html":
         save_figure(erasure_curves(found.curves(), baseline=RANDOM_BASELINE, title=title) if maps is None else maps, path)
         return
-    reasons = [f"{name} does not apply: {why}." for name, why in found.not_applicable.items()]
+    reasons = [f"{name} does not apply: {why}." for name, why in found.unavailable.items()]
     features = found.wording.features
     caption = f"Score lost without the top {features}, and with them alone; dashed: the random baseline."
     figures = [] if maps is None else [("The saliency map of each method.", to_svg(maps, "maps"))]
