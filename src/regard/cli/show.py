@@ -52,7 +52,6 @@ def show(
 ) -> None:
     """Draw what a model attended to: a translation word by word, where in a picture it looked, with --view any run, or a record;
     how a beam searched; how long each token was thought about."""
-    from regard.attention.record_file import Record
     from regard.show.attention import check_output_path, show_alignment, show_attention, show_positions
     from regard.show.beam import show_beam_tree
     from regard.show.generation import show_generation
@@ -79,7 +78,7 @@ def show(
             raise UserError(f"{run} is a record of what was read already: leave out the text, --steps and --task")
         if choice.view in VIEWS_THAT_RUN:
             raise UserError(f"{run} is a record of weights; --view {choice.view} takes more: give the run and the text")
-        print(show_attention(Record.read(run), None, choice, out=out, terminal=terminal, keep=save))
+        print(show_attention(run, None, choice, out=out, terminal=terminal, keep=save))
         return
     if text is None:
         raise UserError("say what to read: regard show RUN TEXT")

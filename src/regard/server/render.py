@@ -14,10 +14,10 @@ from PIL import Image
 
 from regard.errors import UserError
 from regard.explain.report import round_values
-from regard.scoring.alignment import sharpest_layer
 from regard.server import request_types, response_types
 from regard.show.attention import show_attention
 from regard.show.beam import build_beam_tree, show_beam_tree
+from regard.show.figures.attention_maps import sharpest_layer
 from regard.show.generation import trace_tokens
 from regard.show.image_attention import show_image_attention
 from regard.show.recording import attention_maps, record_attention, token_labels

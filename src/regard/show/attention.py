@@ -32,7 +32,7 @@ def check_output_path(out: Path | None, elsewhere: bool, *, pages: bool) -> None
 
 
 def show_attention(
-    what: Run | Record,
+    what: Run | Record | Path,
     text: str | None = None,
     selection: ViewSelection | None = None,
     *,
@@ -40,9 +40,11 @@ def show_attention(
     terminal: bool = False,
     keep: Path | None = None,
 ) -> str:
-    """Draw a view of a run that reads a text, or of a record, and keep the record in a file if asked. Return a description."""
+    """Draw a view of a run that reads a text, or of a record (or its file), and keep the record in a file if asked. Return a description."""
     selection = selection or ViewSelection()
-    record = record_attention(what, text or "") if isinstance(what, Run) else what
+    record = Record.read(what) if isinstance(what, Path) else what
+    if isinstance(record, Run):
+        record = record_attention(record, text or "")
     if keep is not None:
         record.write(keep)
     groups = attention_maps(record)
