@@ -104,7 +104,8 @@ def generate(
     as_json: AsJson = False,
 ) -> None:
     """Write on from prompts, or from standard input line by line."""
-    from regard.tasks.language import WRITE_AT_ONCE, SamplingParams
+    from regard.decoding.sampling import SamplingParams
+    from regard.tasks.language import WRITE_AT_ONCE
 
     exit_on_closed_pipe()
     settings: dict[str, Any] = dict(

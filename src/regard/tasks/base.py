@@ -22,7 +22,8 @@ from regard.batches.rows import Rows, UnpaddedRows, encoder_inputs
 from regard.batches.token_store import build_token_store, open_token_store
 from regard.corpus.dataset import Dataset, read_dataset
 from regard.corpus.examples import Examples
-from regard.decoding.batching import batches_by_length
+from regard.decoding.batching import SearchParams, batches_by_length
+from regard.decoding.sampling import SamplingParams
 from regard.errors import UserError
 from regard.files import atomic_write
 from regard.interop.convert import HuggingFaceFolder, is_huggingface_folder, open_huggingface_folder
@@ -390,12 +391,23 @@ def load_pretrained_tokenizer(folder: Path) -> Tokenizer:
     return tokenizer
 
 
-def search_settings(settings: DecodeSettings, number: int, temperature: float | None, what: str, **given: Any) -> DecodeSettings:
-    """How a search goes, with what the caller gave in place of the recipe's."""
+def search_params(
+    settings: DecodeSettings,
+    what: str,
+    *,
+    number: int = 1,
+    temperature: float | None = None,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    **given: Any,
+) -> SearchParams:
+    """Return how to search: the recipe's settings, overridden by what the caller gave; a temperature samples instead."""
     changed = override_settings(settings, **given)
     if number > changed.beam and temperature is None:
         raise UserError(f"{number} {what} asked for, but beam is {changed.beam}; set --beam {number}")
-    return changed
+    sampling = None if temperature is None else SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    return SearchParams(**changed.model_dump(), num_hypotheses=number, sampling=sampling)
 
 
 def override_settings(settings: DecodeSettings, **given: Any) -> DecodeSettings:

@@ -21,7 +21,7 @@ from regard.batches.rows import Rows
 from regard.corpus.dataset import Dataset
 from regard.corpus.examples import ImageExamples
 from regard.decoding.greedy import greedy_or_sample
-from regard.decoding.streaming import SamplingParams
+from regard.decoding.sampling import SamplingParams
 from regard.errors import UserError
 from regard.interop.convert import HuggingFaceFolder
 from regard.models.registry import MODELS
@@ -254,7 +254,7 @@ class TextToImageRun(ImageRun):
             numbers = np.array([sample_index(caption, sample) for caption, sample in part])
             limits = torch.full((len(part),), self.places + 1, device=self.device)
             prefix = begun[[caption for caption, _ in part]].to(self.device)
-            said = greedy_or_sample(self.model, None, limits, manner.choose(numbers), prefix=prefix, special_tokens=CODES_ALONE)
+            said = greedy_or_sample(self.model, None, limits, manner.chooser(numbers), prefix=prefix, special_tokens=CODES_ALONE)
             codes = np.array([one.tokens for one in said]).reshape(-1, *self.codes.model.grid) - self.model.first_code
             for (caption, _), picture, grid, one in zip(part, self.codes.decode(codes), codes, said):
                 found[caption].append(GeneratedImage(picture, grid, one.log_probability))
