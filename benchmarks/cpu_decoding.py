@@ -10,7 +10,7 @@ import torch
 from peers import Numbers, as_ctranslate2, as_transformers, threads
 from turns import Disagreement, asked, report, require_close, take_turns
 
-from regard.decoding.batching import decode_all, make_search
+from regard.decoding.batching import SearchParams, decode_all, text_sources
 from regard.interop.ctranslate2 import import_ctranslate2
 from regard.layers.quantized import convert_precision
 from regard.models.transformer import Transformer
@@ -69,13 +69,12 @@ def main() -> None:
         for beam in (1, 4):
 
             def ours(said: Transformer, beam: int = beam):
+                cpu = torch.device("cpu")
                 return decode_all(
-                    rows,
-                    make_search(said, beam=beam, alpha=0.6, special_tokens=MARKS),
-                    batch_tokens=8192 // beam,
-                    device=torch.device("cpu"),
-                    most=LENGTH,
-                    max_tokens=LENGTH - 1,
+                    said,
+                    text_sources(rows, device=cpu, max_length=LENGTH, max_tokens=LENGTH - 1, special_tokens=MARKS),
+                    SearchParams(beam=beam, length_penalty=0.6, batch_tokens=8192),
+                    device=cpu,
                     special_tokens=MARKS,
                     workers=given.threads,
                 )

@@ -13,8 +13,7 @@ import numpy as np
 from regard import rng
 from regard.batches.cache_folder import cached_folder
 from regard.batches.ragged import Ragged
-from regard.tokens.bpe_dropout import BpeSegmenter, split_words
-from regard.tokens.chunks import make_splitter
+from regard.tokens.segmentation import BpeSegmenter, make_splitter, split_words
 from regard.tokens.tokenizer import Tokenizer
 
 LAYOUT = 2

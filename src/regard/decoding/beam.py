@@ -273,7 +273,9 @@ def advance_beams(beams: BeamState, log_p: Tensor, tokens: Tensor, on_step: Beam
     ends = token == beams.end
     sentence, slot = torch.arange(B, device=flat.device)[:, None], torch.arange(N, device=flat.device)
     after_first = beams.steps[:, None] > 0
-    _scatter_at(beams.history, beams.steps, torch.where(after_first, sentence * N + slot, sentence))  # first step: a row per sentence
+    _scatter_at(
+        beams.history, beams.steps, torch.where(after_first, sentence * N + slot, sentence)
+    )  # first step: a row per sentence
 
     ending = torch.where(ends, best, -torch.inf)[:, :N]
     _update_finished(beams, ending, origin[:, :N])

@@ -1,4 +1,4 @@
-"""Searches captured as CUDA graphs: a decoder step is short, and launching it kernel by kernel takes far longer than computing it.
+"""Searches captured as CUDA graphs: a decoder step is short, and launching its kernels one by one takes longer than the step.
 
 A search is one graph for its start and one for each step, since every step attends to one more token. A shape runs eagerly the
 first times it occurs, is captured then, and replayed from there on; its inputs are copied into the same buffers each time. There

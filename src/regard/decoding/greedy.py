@@ -162,7 +162,7 @@ def decode_steps(
     prefix: Tensor | None = None,
     special_tokens: SpecialTokens = DEFAULT_SPECIAL_TOKENS,
 ) -> Iterator[DecodingStep]:
-    """Yield steps until every sequence has ended; sequence i gets at most limits[i] tokens after its prefix, end token included."""
+    """Yield steps until every sequence has ended; sequence i has at most limits[i] tokens after its prefix, the end included."""
     captured, tensors = None, list[Tensor]()
     if process is None and (choose is greedy or isinstance(choose, Sampler)):
         captured, tensors = _find_captured(model, inputs, limits, choose, prefix, special_tokens)

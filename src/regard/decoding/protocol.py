@@ -78,9 +78,7 @@ def end_token(logits: Tensor, special_tokens: SpecialTokens) -> int:
     return logits.size(-1) if special_tokens.eos == NO_TOKEN else special_tokens.eos
 
 
-def next_log_probabilities(
-    logits: Tensor, ends_now: Tensor, special_tokens: SpecialTokens = DEFAULT_SPECIAL_TOKENS
-) -> Tensor:
+def next_log_probabilities(logits: Tensor, ends_now: Tensor, special_tokens: SpecialTokens = DEFAULT_SPECIAL_TOKENS) -> Tensor:
     """Return log p of each next token (rows, V) from its logits (rows, V); a row at its limit may only end.
 
     A vocabulary without an end token gets one, (rows, V + 1): certain at the limit and impossible before.

@@ -20,7 +20,6 @@ from regard.decoding.protocol import Hypothesis, length_penalty
 from regard.errors import UserError
 from regard.interop import ctranslate2 as written
 from regard.layers.quantized import LARGE_BATCH_ENGINE, PRECISIONS, SMALL_BATCH_ENGINE, convert_precision
-from regard.recipe import DecodeSettings
 from regard.run import environment
 from regard.scoring import translation_scores
 from regard.tasks.base import Run
@@ -71,7 +70,8 @@ class CTranslate2Engine:
             suppress_sequences=[[self.target[token]] for token in marks.suppressed] or None,
         )
         return [
-            self.ranked(one.hypotheses, one.scores, params.length_penalty, limit)[: params.num_hypotheses] for one, limit in zip(found, limits)
+            self.ranked(one.hypotheses, one.scores, params.length_penalty, limit)[: params.num_hypotheses]
+            for one, limit in zip(found, limits)
         ]
 
     def ranked(self, texts: Sequence[Sequence[str]], log_p: Sequence[float], alpha: float, limit: int) -> list[Hypothesis]:

@@ -31,9 +31,8 @@ from regard.models.registry import MODELS
 from regard.recipe import DecodeSettings
 from regard.run import environment
 from regard.scoring import Score, perplexity
-from regard.tokens.detect_special import load_any_tokenizer
 from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, SpecialTokens
-from regard.tokens.tokenizer import Tokenizer, load_tokenizer, parse_tokenizer, train_tokenizer
+from regard.tokens.tokenizer import Tokenizer, load_any_tokenizer, load_tokenizer, parse_tokenizer, train_tokenizer
 from regard.training.compile import Objective
 from regard.training.losses import CrossEntropy, sequence_log_probs
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from regard.batches.rows import BidirectionalRows, LanguageModelRows, Rows, StreamRows
 from regard.corpus.examples import TextLines
-from regard.decoding.greedy import decode_steps
 from regard.decoding.continuous_batching import pad_left
+from regard.decoding.greedy import decode_steps
 from regard.decoding.sampling import SamplingParams
 from regard.decoding.streaming import TextStreamer, stream_texts
 from regard.errors import UserError

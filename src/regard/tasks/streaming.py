@@ -148,4 +148,3 @@ def generate_task(
             len(ids),
         ),
     )
-

@@ -1,4 +1,4 @@
-"""Laws of writing together: whoever joins, and whenever, a text is what it is alone; who leaves takes nothing with them."""
+"""Laws of continuous batching: an output does not depend on what joins or leaves the batch, or when."""
 
 import numpy as np
 import pytest
@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from regard.decoding.beam import beam_search
 from regard.decoding.continuous_batching import ContinuousBatcher, DecodingRequest
-from regard.decoding.greedy import greedy, greedy_or_sample
-from regard.decoding.sampling import Sampler
+from regard.decoding.greedy import greedy_or_sample
+from regard.decoding.sampling import Sampler, greedy
 from regard.models.registry import MODELS
 from regard.recipe import DecoderModel, PositionSettings, RecurrentDecoderModel, RecurrentModel, TransformerModel, UniversalModel
 from regard.tokens.special_tokens import BOS, EOS
@@ -23,7 +23,7 @@ TRANSLATORS = [
     RecurrentModel(kind="recurrent", cell="lstm", width=8, attention="additive", decoder="bahdanau", max_length=60),
     RecurrentModel(kind="recurrent", cell="gru", width=8, attention="none", max_length=60),
 ]
-WRITERS = [
+LANGUAGE_MODELS = [
     DecoderModel(kind="transformer", layers=2, window=4, **SMALL),
     DecoderModel(kind="transformer", layers=2, positions=PositionSettings(kind="rotary"), **SMALL),
     RecurrentDecoderModel(kind="recurrent", cell="gru", width=8, layers=1, attention="dot", max_length=60),
@@ -31,8 +31,8 @@ WRITERS = [
 
 
 @st.composite
-def texts(draw):
-    """Who comes when, with what, and wants what."""
+def arrivals(draw):
+    """When each request arrives, its input, its settings, and when it is cancelled."""
     return [
         {
             "arrives": draw(st.integers(0, 6)),
@@ -42,20 +42,20 @@ def texts(draw):
             "alpha": draw(st.sampled_from([0.0, 0.6])),
             "number": draw(st.integers(1, 2)),
             "seed": draw(st.sampled_from([None, None, None, 1])),
-            "leaves": draw(st.sampled_from([None, None, None, 1, 3])),
+            "cancelled_after": draw(st.sampled_from([None, None, None, 1, 3])),
         }
         for _ in range(draw(st.integers(1, 8)))
     ]
 
 
-def peaked(model):
+def perturb(model):
     with torch.no_grad():
         for p in model.parameters():
             p.add_(0.2 * torch.randn_like(p))
     return model.double().eval()
 
 
-def asked(one, inputs, prefix):
+def make_request(one, inputs, prefix):
     choose = greedy if one["seed"] is None else Sampler(seed=one["seed"], sequence_ids=np.array([7]))
     beam = one["beam"] if one["seed"] is None else 1
     return DecodingRequest(
@@ -63,7 +63,7 @@ def asked(one, inputs, prefix):
     )
 
 
-def alone(model, request):
+def decode_alone(model, request):
     limits = torch.tensor([request.limit])
     prefix = None if request.prefix is None else torch.tensor([request.prefix])
     if request.beam > 1:
@@ -73,87 +73,87 @@ def alone(model, request):
     return greedy_or_sample(model, request.inputs, limits, request.choose, request.alpha, prefix=prefix)
 
 
-def play(model, wanted, requests):
-    """Let everyone come and go in their time; who has been served."""
-    both, done, age = ContinuousBatcher(model, torch.device("cpu")), [], {}
+def simulate(model, plan, requests):
+    """Let every request arrive and leave as planned; return those that are done and those that were cancelled."""
+    batcher, done, age = ContinuousBatcher(model, torch.device("cpu")), [], {}
     for now in range(200):
-        coming = [request for one, request in zip(wanted, requests) if one["arrives"] == now]
-        if coming:
-            both.add(coming)
-        age |= dict.fromkeys(coming, now)
-        leaving = {
+        arriving = [request for one, request in zip(plan, requests) if one["arrives"] == now]
+        if arriving:
+            batcher.add(arriving)
+        age |= dict.fromkeys(arriving, now)
+        cancelled = {
             request
-            for one, request in zip(wanted, requests)
-            if one["leaves"] is not None and request in age and now - age[request] >= one["leaves"]
+            for one, request in zip(plan, requests)
+            if one["cancelled_after"] is not None and request in age and now - age[request] >= one["cancelled_after"]
         }
-        if len(both):
-            done += both.step(leaving.__contains__)
-        if now > 12 and not len(both):
-            return done, leaving
-    raise AssertionError("nobody ends it")
+        if len(batcher):
+            done += batcher.step(cancelled.__contains__)
+        if now > 12 and not len(batcher):
+            return done, cancelled
+    raise AssertionError("the simulation does not end")
 
 
-def check(model, wanted, requests):
-    done, left = play(model, wanted, requests)
-    assert set(requests) == set(done) | left and len(done) == len(set(done))
+def check(model, plan, requests):
+    done, cancelled = simulate(model, plan, requests)
+    assert set(requests) == set(done) | cancelled and len(done) == len(set(done))
     for request in done:
-        expected = alone(model, request)
+        expected = decode_alone(model, request)
         assert [one.tokens for one in request.hypotheses] == [one.tokens for one in expected]
         np.testing.assert_allclose([one.score for one in request.hypotheses], [one.score for one in expected], atol=1e-8)
 
 
-@given(st.sampled_from(range(len(TRANSLATORS))), texts(), st.integers(0, 1000))
-def test_translations_are_what_they_are_alone(which, wanted, seed):
+@given(st.sampled_from(range(len(TRANSLATORS))), arrivals(), st.integers(0, 1000))
+def test_translations_equal_those_decoded_alone(which, plan, seed):
     torch.manual_seed(seed)
     settings = TRANSLATORS[which]
-    model = peaked(MODELS["translate"][settings.kind](settings, V, V))
+    model = perturb(MODELS["translate"][settings.kind](settings, V, V))
     check(
         model,
-        wanted,
-        [asked(one, (torch.randint(4, V, (1, one["length"])), torch.tensor([one["length"]])), None) for one in wanted],
+        plan,
+        [make_request(one, (torch.randint(4, V, (1, one["length"])), torch.tensor([one["length"]])), None) for one in plan],
     )
 
 
-@given(st.sampled_from(range(len(WRITERS))), texts(), st.integers(0, 1000))
-def test_texts_that_go_on_from_prompts_are_what_they_are_alone(which, wanted, seed):
+@given(st.sampled_from(range(len(LANGUAGE_MODELS))), arrivals(), st.integers(0, 1000))
+def test_generated_texts_equal_those_decoded_alone(which, plan, seed):
     torch.manual_seed(seed)
-    settings = WRITERS[which]
-    model = peaked(MODELS["language"][settings.kind](settings, V))
-    check(model, wanted, [asked(one, None, [BOS, *torch.randint(4, V, (one["length"],)).tolist()]) for one in wanted])
+    settings = LANGUAGE_MODELS[which]
+    model = perturb(MODELS["language"][settings.kind](settings, V))
+    check(model, plan, [make_request(one, None, [BOS, *torch.randint(4, V, (one["length"],)).tolist()]) for one in plan])
 
 
 def endless(module, inputs, logits):
-    """Nothing ends by itself."""
+    """Make the end token impossible."""
     return logits.index_fill(-1, torch.tensor([EOS]), -1e9)
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_a_batch_that_never_ends_needs_no_more_memory_than_its_texts(beam):
+def test_cache_of_an_endless_batch_does_not_grow(beam):
     torch.manual_seed(0)
     model = MODELS["translate"]["transformer"](TRANSLATORS[0], V, V).eval()
     model.output.register_forward_hook(endless)
-    both, lengths = ContinuousBatcher(model, torch.device("cpu")), []
+    batcher, lengths = ContinuousBatcher(model, torch.device("cpu")), []
     for now in range(200):
         if now % 3 == 0:
-            both.add([DecodingRequest((torch.randint(4, V, (1, 5)), torch.tensor([5])), 10, beam=beam)])
-        both.step()
-        state = both.walks.state if beam == 1 else both.searches[beam].state
+            batcher.add([DecodingRequest((torch.randint(4, V, (1, 5)), torch.tensor([5])), 10, beam=beam)])
+        batcher.step()
+        state = batcher.batch.state if beam == 1 else batcher.searches[beam].state
         lengths.append(state.caches[0].length)
     assert max(lengths) <= 14 and state.caches[0].capacity <= 60
 
 
-def test_a_text_that_hears_enough_ends():
+def test_on_token_can_end_a_request():
     torch.manual_seed(0)
     model = MODELS["translate"]["transformer"](TRANSLATORS[0], V, V).eval()
     model.output.register_forward_hook(endless)
-    heard = []
+    received = []
     request = DecodingRequest(
         (torch.tensor([[5, 6]]), torch.tensor([2])),
         30,
-        on_token=lambda token, log_p, going: heard.append(token) or len(heard) < 4,
+        on_token=lambda token, log_p, active: received.append(token) or len(received) < 4,
     )
-    both = ContinuousBatcher(model, torch.device("cpu"))
-    both.add([request])
-    while len(both):
-        both.step()
-    assert request.tokens == heard == request.hypotheses[0].tokens and len(heard) == 4
+    batcher = ContinuousBatcher(model, torch.device("cpu"))
+    batcher.add([request])
+    while len(batcher):
+        batcher.step()
+    assert request.tokens == received == request.hypotheses[0].tokens and len(received) == 4

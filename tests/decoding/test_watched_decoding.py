@@ -1,4 +1,4 @@
-"""What was watched during a search is, along the way of each output, what one pass over that output sees."""
+"""Attention recorded during a search equals, along the rows of each output, the attention of one pass over that output."""
 
 from types import SimpleNamespace
 
@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from regard.attention.watch import watch
 from regard.decoding.beam import beam_search
-from regard.decoding.greedy import greedy, greedy_or_sample
-from regard.decoding.sampling import Sampler
+from regard.decoding.greedy import greedy_or_sample
+from regard.decoding.sampling import Sampler, greedy
 from regard.errors import UserError
 from regard.models.registry import MODELS
 from regard.recipe import DecoderModel, PositionSettings, RecurrentDecoderModel, RecurrentModel, TransformerModel, UniversalModel
@@ -25,7 +25,7 @@ TRANSLATORS = [
     RecurrentModel(kind="recurrent", cell="lstm", width=8, attention="additive", decoder="bahdanau", max_length=40),
     RecurrentModel(kind="recurrent", cell="gru", width=8, attention="general", decoder="luong", max_length=40),
 ]
-WRITERS = [
+LANGUAGE_MODELS = [
     DecoderModel(kind="transformer", layers=2, **SMALL),
     DecoderModel(kind="transformer", layers=2, positions=PositionSettings(kind="rotary"), **SMALL),
     RecurrentDecoderModel(kind="recurrent", cell="gru", width=8, layers=1, attention="dot", max_length=40),
@@ -42,7 +42,7 @@ def search(model, inputs, limits, beam, **options):
 
 @pytest.mark.parametrize("settings", TRANSLATORS, ids=lambda settings: settings.kind)
 @pytest.mark.parametrize("beam", [0, 1, 2, 4])
-def test_translators(settings, beam):
+def test_attention_recorded_while_translating_equals_teacher_forcing(settings, beam):
     torch.manual_seed(beam)
     model = MODELS["translate"][settings.kind](settings, V, V).double().eval()
     inputs = torch.randint(4, V, (3, 6)), torch.tensor([6, 3, 1])
@@ -58,22 +58,22 @@ def test_translators(settings, beam):
                 torch.testing.assert_close(seen.for_hypothesis(hypothesis, name), forced[name][0], atol=1e-10, rtol=0)
 
 
-@given(st.sampled_from(range(len(WRITERS))), st.integers(0, 4), st.integers(0, 100))
-def test_writers_that_go_on_from_prefixes_of_different_lengths(which, beam, seed):
+@given(st.sampled_from(range(len(LANGUAGE_MODELS))), st.integers(0, 4), st.integers(0, 100))
+def test_attention_recorded_while_generating_from_prefixes_equals_teacher_forcing(which, beam, seed):
     torch.manual_seed(seed)
-    model = MODELS["language"][WRITERS[which].kind](WRITERS[which], V).double().eval()
+    model = MODELS["language"][LANGUAGE_MODELS[which].kind](LANGUAGE_MODELS[which], V).double().eval()
     prefix = torch.tensor([[BOS, 5, 6, 7], [-1, -1, BOS, 8], [-1, -1, -1, BOS]])
     with watch(model) as seen:
         found = search(model, None, torch.tensor([4, 6, 5]), beam, prefix=prefix)
-    for begun, hypotheses in zip(prefix.tolist(), found):
+    for own_prefix, hypotheses in zip(prefix.tolist(), found):
         for hypothesis in hypotheses:
             with torch.no_grad(), watch(model) as forced:
-                model(torch.tensor([[token for token in begun if token >= 0] + hypothesis.tokens]))
+                model(torch.tensor([[token for token in own_prefix if token >= 0] + hypothesis.tokens]))
             for name in seen.names():
-                torch.testing.assert_close(seen.for_hypothesis(hypothesis, name, begun), forced[name][0], atol=1e-10, rtol=0)
+                torch.testing.assert_close(seen.for_hypothesis(hypothesis, name, own_prefix), forced[name][0], atol=1e-10, rtol=0)
 
 
-def test_two_searches_in_one_record_are_refused_and_a_cleared_one_begins_anew():
+def test_two_searches_in_one_record_are_refused_until_it_is_cleared():
     model = MODELS["translate"]["transformer"](TRANSLATORS[0], V, V).eval()
     inputs, limits, place = (torch.tensor([[5, 6]]), torch.tensor([2])), torch.tensor([5]), "decoder.blocks.0.self_attention"
     with watch(model) as seen:

@@ -1,6 +1,7 @@
-"""Laws of cutting: the ids of the parts are those of the text, whoever made the tokenizer and whatever the text."""
+"""Laws of segmentation: chunks have the ids of their text, for any tokenizer and text; BPE-dropout is BPE with merges skipped."""
 
 import json
+import random
 
 import pytest
 from hypothesis import example, given
@@ -9,7 +10,7 @@ from tokenizers import Tokenizer as Library
 from tokenizers import models, normalizers, pre_tokenizers
 
 from regard.recipe import TokenSettings
-from regard.tokens.chunks import keep_whole, make_splitter
+from regard.tokens.segmentation import BpeSegmenter, keep_whole, make_splitter, split_words
 from regard.tokens.tokenizer import Tokenizer, train_tokenizer
 from regard.worlds import bilingual
 
@@ -73,16 +74,16 @@ def tokenizer(request):
 @given(TEXT)
 @example("a  b\t c ")
 @example("x ▁b")
-def test_parts_have_the_ids_of_the_text(tokenizer, text):
-    parts = make_splitter(tokenizer)(text)
-    assert [i for ids in tokenizer.encode(parts) for i in ids] == tokenizer.encode([text])[0]
+def test_ids_of_chunks_concatenate_to_the_ids_of_the_text(tokenizer, text):
+    chunks = make_splitter(tokenizer)(text)
+    assert [i for ids in tokenizer.encode(chunks) for i in ids] == tokenizer.encode([text])[0]
 
 
-def test_texts_are_cut_into_words(tokenizer):
-    assert [part.strip() for part in make_splitter(tokenizer)("Der Hund")] == ["Der", "Hund"]
+def test_texts_are_split_into_words(tokenizer):
+    assert [chunk.strip() for chunk in make_splitter(tokenizer)("Der Hund")] == ["Der", "Hund"]
 
 
-def test_characters_are_not_cut():
+def test_character_tokenizer_keeps_texts_whole():
     assert make_splitter(train_tokenizer(TokenSettings(kind="characters"), TEXTS)) is keep_whole
 
 
@@ -109,7 +110,37 @@ def test_characters_are_not_cut():
         },
     ],
 )
-def test_what_is_not_known_is_left_whole(change):
+def test_unknown_tokenizer_steps_keep_texts_whole(change):
     known = json.loads(train_tokenizer(KINDS["bpe"], TEXTS).to_json())
     assert make_splitter(Tokenizer(Library.from_str(json.dumps(known)))) is not keep_whole
     assert make_splitter(Tokenizer(Library.from_str(json.dumps({**known, **change})))) is keep_whole
+
+
+BPE_PAIRS = bilingual.generate(600, 5, level=1)
+BPE_TEXTS = [pair.source for pair in BPE_PAIRS] + [pair.target for pair in BPE_PAIRS]
+
+
+@pytest.fixture(scope="module")
+def bpe():
+    return train_tokenizer(TokenSettings(kind="bpe", size=400), BPE_TEXTS)
+
+
+def test_bpe_segmenter_without_dropout_equals_the_library(bpe):
+    segmenter, chance = BpeSegmenter.from_tokenizer(bpe), random.Random(0)
+    for ids, words in zip(bpe.encode(BPE_TEXTS), split_words(bpe, BPE_TEXTS)):
+        assert [i for word in words for i in segmenter.segment(word, chance, 0.0)] == ids
+
+
+@given(st.sampled_from(BPE_TEXTS), st.integers(0, 1000), st.floats(0.05, 0.95))
+def test_bpe_dropout_never_changes_the_text(bpe, text, seed, dropout):
+    segmenter, chance = BpeSegmenter.from_tokenizer(bpe), random.Random(seed)
+    ids = [i for word in split_words(bpe, [text])[0] for i in segmenter.segment(word, chance, dropout)]
+    assert bpe.decode([ids]) == [text]
+    assert len(ids) >= len(bpe.encode([text])[0])
+
+
+def test_bpe_variants_are_a_function_of_seed_and_word(bpe):
+    segmenter = BpeSegmenter.from_tokenizer(bpe)
+    assert segmenter.variants("▁Schmetterling", 20, 1, 0.3) == segmenter.variants("▁Schmetterling", 20, 1, 0.3)
+    assert segmenter.variants("▁Schmetterling", 20, 1, 0.3) != segmenter.variants("▁Schmetterling", 20, 2, 0.3)
+    assert len({tuple(ids) for ids in segmenter.variants("▁Schmetterling", 20, 1, 0.3)}) > 3
