@@ -48,7 +48,7 @@ def main() -> None:
         run = train(RECIPE, Path(folder, "run"), overrides=[*SMALL, *length])
         records = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
     steady = [record for record in records if "loss" in record and record["step"] > given.steps / 2]
-    speeds, waits = ([record[name] for record in steady] for name in ("tokens_per_second", "waiting"))
+    speeds, waits = ([record[name] for record in steady] for name in ("tokens_per_second", "data_wait_fraction"))
     print(
         json.dumps(
             {
@@ -57,7 +57,7 @@ def main() -> None:
                 "idle": given.idle,
                 "target tokens a second": round(median(speeds)),
                 "quartiles": spread(speeds, 0),
-                "waiting": round(sum(waits) / len(waits), 4),
+                "data_wait_fraction": round(sum(waits) / len(waits), 4),
                 "most": max(waits),
                 "load": round(os.getloadavg()[0], 2),
             }

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from regard import rng
 from regard.batches.batch import IGNORE_INDEX
 from regard.batches.batches import Batches, group_by_length, sequential_batches
-from regard.batches.cache_folder import cache_folder
-from regard.batches.lengths import evaluation_rows, training_rows
 from regard.batches.ragged import Ragged
-from regard.batches.rows import TranslationRows
+from regard.batches.rows import TranslationRows, evaluation_rows, training_rows
 from regard.batches.token_store import build_token_store, open_token_store
 from regard.corpus.examples import SentencePairs
 from regard.errors import UserError
+from regard.files import cache_root
 from regard.recipe import TokenSettings
 from regard.tokens.special_tokens import BOS, EOS, PAD
 from regard.tokens.tokenizer import train_tokenizer
@@ -135,7 +134,7 @@ def test_a_store_is_built_once_and_found_by_its_content(tokenizers, monkeypatch)
     open_token_store(PAIRS.source, tokenizers[0])
     with pytest.raises(pytest.fail.Exception):
         open_token_store(PAIRS.source[:10], tokenizers[0])
-    assert not list(cache_folder().glob(".building-*"))
+    assert not list(cache_root().glob(".building-*"))
 
 
 def test_lines_too_long_are_refused_dropped_or_cut(tokenizers):

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from regard.batches.batches import Batches, sequential_batches
-from regard.batches.image_text_rows import ImageTextRows
+from regard.batches.image_rows import ImageTextRows
 from regard.batches.ragged import Ragged
 from regard.batches.token_store import TokenStore
 from regard.recipe import AugmentSettings

@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 
 from regard.batches.batch import IGNORE_INDEX
 from regard.batches.batches import Batches, sequential_batches
+from regard.batches.language_rows import LanguageModelRows, PackedRows, best_fit_rows
 from regard.batches.masked_rows import MaskedRows
-from regard.batches.packing import PackedRows, best_fit_rows
 from regard.batches.ragged import Ragged
-from regard.batches.rows import LanguageModelRows
 from regard.batches.token_store import TokenStore
 from regard.recipe import Masking
 from regard.tokens.special_tokens import BOS, BOS_AND_EOS, EOS

@@ -120,5 +120,5 @@ def test_the_command(make_run, tmp_path):
     assert found.exit_code == 0 and told["passed"] and told["states"] is None and told["measured"] == "log-probabilities"
     with pytest.raises(UserError, match="--to pickle: should be hf, ctranslate2, onnx"):
         convert(run.folder, tmp_path / "other", to="pickle")
-    with pytest.raises(UserError, match="already there"):
+    with pytest.raises(UserError, match="already exists"):
         convert(run.folder, tmp_path / "out", to="ctranslate2")

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import regard
 from regard import recipe as recipes
 from regard.batches.batches import sequential_batches
-from regard.batches.image_code_rows import TextToImageRows, caption_prefix
+from regard.batches.image_rows import TextToImageRows, caption_prefix
 from regard.batches.ragged import Ragged
 from regard.cli import app
 from regard.errors import UserError

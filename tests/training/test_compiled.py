@@ -7,7 +7,7 @@ from torch import nn
 
 from regard.batches.batch import Batch
 from regard.recipe import Regularization
-from regard.training.compile import CompiledObjective
+from regard.training.cuda_graphs import CompiledObjective
 from regard.training.losses import CrossEntropy
 
 

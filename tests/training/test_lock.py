@@ -7,8 +7,8 @@ import time
 import pytest
 
 from regard.errors import UserError
+from regard.files import lock_folder
 from regard.training import lock
-from regard.training.lock import lock_folder
 
 
 def hold(folder, seconds=0.0):

@@ -11,11 +11,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from regard.errors import UserError
+from regard.files import require_new_folder, atomic_folder
 from regard.interop.config import MISSING, ConfigFile, integer
 from regard.interop.families import FAMILIES
 from regard.interop.family_rules import Architecture, FlatSettings, ModelFamily, flatten_settings, nest_settings
 from regard.interop.huggingface_files import huggingface_files, resolve_defaults
-from regard.interop.new_folder import require_new_folder, write_folder_atomically
 from regard.interop.preprocessor import read_preprocessor
 from regard.interop.tensor_names import TensorMapper, UnmappedTensors, canonical_name, has_separate_output, to_huggingface_tensors
 from regard.interop.tokenizer_config import find_mask_token, open_tokenizer, read_labels
@@ -215,7 +215,7 @@ def write_huggingface_folder(run: Any, path: str | Path) -> Path:
             for file, content in huggingface_files(run, family, name, settings).items()
         }
     tensors = to_huggingface_tensors(weights, family, architecture, settings, left)
-    with write_folder_atomically(path) as aside:
+    with atomic_folder(path) as aside:
         for file, content in files.items():
             (aside / file).write_bytes(content)
         save_file(tensors, aside / "model.safetensors", metadata={"format": "pt"})

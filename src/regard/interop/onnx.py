@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.interop.new_folder import require_new_folder, write_folder_atomically
+from regard.files import require_new_folder, atomic_folder
 
 INSTALL_EXPORT = "pip install 'regard[export]'"
 REQUIRED_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -41,7 +41,7 @@ def write_onnx(model: nn.Module, inputs: Mapping[str, Tensor], path: str | Path)
     shapes = {name: {axis: dimensions[size] for axis, size in enumerate(DYNAMIC_AXES[name])} for name in inputs}
     try:
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-        with write_folder_atomically(path) as aside, warnings.catch_warnings():
+        with atomic_folder(path) as aside, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.onnx.export(
                 model,
