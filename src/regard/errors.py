@@ -2,7 +2,8 @@
 
 
 class UserError(Exception):
-    """Something the user can put right. The message names the file:line or setting, the value and the cure; the CLI exits with 2."""
+    """Something the user can put right. The message names the file:line or setting, the value and the cure; the CLI exits with
+    2."""
 
 
 class Interrupted(BaseException):

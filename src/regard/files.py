@@ -1,7 +1,7 @@
 """Atomic files and folders, folder locks and the cache on disk. No other module renames anything.
 
-A file or folder is written under a temporary name, fsynced and renamed: after a crash it is either complete or absent.
-Temporary names: `.NAME.writing` (file), `.writing-NAME` (folder), `.removing-NAME` and `.replaced-NAME` (a folder on its way out).
+A file or folder is written under a temporary name, fsynced and renamed: after a crash it is either complete or absent. Temporary
+names: `.NAME.writing` (file), `.writing-NAME` (folder), `.removing-NAME` and `.replaced-NAME` (a folder on its way out).
 `clean_up_partial_writes` knows them all.
 """
 

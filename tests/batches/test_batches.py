@@ -1,7 +1,6 @@
 """Every pair once an epoch, within budget, little padding, and a pure function of (seed, epoch, step)."""
 
 from functools import partial
-from itertools import islice
 
 import numpy as np
 import pytest
@@ -55,7 +54,7 @@ def test_ragged_rows_are_rows(rows, data):
     most = data.draw(st.integers(0, 6))
     cut = ragged.truncate(most)
     assert [list(cut[i]) for i in range(len(rows))] == [row[:most] for row in rows]
-    rectangle = ragged.padded(pad=0, before=[1], after=[2])
+    rectangle = ragged.to_padded(pad=0, prefix=[1], suffix=[2])
     assert [[x for x in row if x] for row in rectangle.tolist()] == [[1, *row, 2] for row in rows]
 
 
@@ -101,10 +100,10 @@ def test_dropout_segments_anew_each_epoch(tokenizers):
 @pytest.mark.parametrize("workers", [1, 3])
 def test_the_number_of_workers_and_the_place_to_begin_change_nothing(store, workers):
     batches = Batches(store, 2048, seed=1)
-    alone = list(islice(batches.run(0, 0, workers=0), len(batches.plan(0)) + 5))
-    helped = list(islice(Batches(store, 2048, seed=1).run(0, 0, workers=workers), len(alone)))
-    later = list(islice(Batches(store, 2048, seed=1).run(*alone[7][:2], workers=workers), len(alone) - 7))
-    for (e, i, a), (f, j, b) in zip(alone + alone[7:], helped + later):
+    alone = list(batches.iterate(len(batches.plan(0)) + 5, workers=0))
+    helped = list(Batches(store, 2048, seed=1).iterate(len(alone), workers=workers))
+    later = list(Batches(store, 2048, seed=1).iterate(len(alone) - 7, *alone[7][:2], workers=workers))
+    for (e, i, a), (f, j, b) in zip(alone + alone[7:], helped + later, strict=True):
         assert (e, i) == (f, j) and torch.equal(a.inputs["source"], b.inputs["source"]) and torch.equal(a.labels, b.labels)
 
 

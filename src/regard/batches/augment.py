@@ -1,8 +1,8 @@
-"""Augmentation of whole batches of images, on their device: random crops and flips, RandAugment (Cubuk et al. 2020), random erasing
-(Zhong et al. 2020), mixup (Zhang et al. 2018), CutMix (Yun et al. 2019).
+"""Augmentation of whole batches of images, on their device: random crops and flips, RandAugment (Cubuk et al. 2020), random
+erasing (Zhong et al. 2020), mixup (Zhang et al. 2018), CutMix (Yun et al. 2019).
 
-All random choices are drawn beforehand, as a pure function of (seed, epoch, batch); applying them draws nothing.
-Deviations: a rectangle is erased with one colour, not with noise; every image has its own weight in mixup and CutMix.
+All random choices are drawn beforehand, as a pure function of (seed, epoch, batch); applying them draws nothing. Deviations: a
+rectangle is erased with one colour, not with noise; every image has its own weight in mixup and CutMix.
 """
 
 import math
@@ -46,7 +46,7 @@ class Augmentation:
         pixels = batch.inputs["pixels"]  # (B, 3, H, W)
         device = pixels.device
         if self.shifts is not None and self.flips is not None:
-            pixels = _shift_and_flip(pixels, to_tensor(self.shifts, device), to_tensor(self.flips, device))
+            pixels = shift_and_flip(pixels, to_tensor(self.shifts, device), to_tensor(self.flips, device))
         x = pixels.float()
         for operation, magnitude in self.operations:
             x = rand_augment(x, operation, magnitude)
@@ -71,14 +71,14 @@ def sample_augmentation(settings: "AugmentSettings", rows: np.ndarray, size: tup
         sampled.shifts = rng.integers(-settings.crop_padding, settings.crop_padding + 1, (number, 2))
         sampled.flips = (rng.random(number) < 0.5) & settings.flip
     if settings.rand_augment is not None:
-        for _ in range(settings.rand_augment.number):
+        for _ in range(settings.rand_augment.operations):
             sign = rng.choice([-1.0, 1.0], number)
             operation = rng.integers(len(OPERATIONS), size=number)
             sampled.operations.append((operation, sign * settings.rand_augment.magnitude / 10))
     if settings.random_erasing:
         erased = rng.random(number) < settings.random_erasing
         area = erased * rng.uniform(*ERASED_AREA, number)
-        sampled.erased = _random_rectangles(rng, area, size, np.exp(rng.uniform(*ERASED_LOG_ASPECT, number)))
+        sampled.erased = random_rectangles(rng, area, size, np.exp(rng.uniform(*ERASED_LOG_ASPECT, number)))
         sampled.colours = rng.integers(256, size=(number, 3)).astype(np.float32)
     if settings.mixup or settings.cutmix:
         is_cut = rng.random(number) < (1.0 if not settings.mixup else 0.5 if settings.cutmix else 0.0)
@@ -86,11 +86,11 @@ def sample_augmentation(settings: "AugmentSettings", rows: np.ndarray, size: tup
         weight = rng.beta(alpha, alpha)
         sampled.partners = rng.permutation(number)
         sampled.weights = np.where(is_cut, 1.0, weight).astype(np.float32)
-        sampled.cuts = _random_rectangles(rng, np.where(is_cut, 1 - weight, 0.0), size, np.full(number, size[0] / size[1]))
+        sampled.cuts = random_rectangles(rng, np.where(is_cut, 1 - weight, 0.0), size, np.full(number, size[0] / size[1]))
     return sampled
 
 
-def _random_rectangles(rng: np.random.Generator, area: np.ndarray, size: tuple[int, int], aspect: np.ndarray) -> np.ndarray:
+def random_rectangles(rng: np.random.Generator, area: np.ndarray, size: tuple[int, int], aspect: np.ndarray) -> np.ndarray:
     """Return rectangles of these fractions of an image and these ratios of height to width, anywhere in it: (N, 4)."""
     pixels = area * size[0] * size[1]
     bounds = []
@@ -110,7 +110,7 @@ def _rectangle_mask(rectangle: Tensor, x: Tensor) -> Tensor:
     return (row >= top) & (row < bottom) & (column >= left) & (column < right)
 
 
-def _shift_and_flip(pixels: Tensor, shifts: Tensor, flips: Tensor) -> Tensor:
+def shift_and_flip(pixels: Tensor, shifts: Tensor, flips: Tensor) -> Tensor:
     """Flip and then shift images (B, 3, H, W); the border is filled with black."""
     height, width = pixels.shape[2:]
     row = torch.arange(height, device=pixels.device) - shifts[:, :1]  # (B, H) the source of each row

@@ -60,7 +60,8 @@ class Batch:
         )
 
     def pad_to_multiple(self, multiple: int, max_lengths: Sequence[int]) -> "Batch":
-        """Pad texts to a multiple of so many positions, but not beyond the longest row of their side; leave images as they are."""
+        """Pad texts to a multiple of so many positions, but not beyond the longest row of their side; leave images as they
+        are."""
 
         def pad(tensor: Tensor, value: int) -> Tensor:
             if tensor.dim() < 2 or tensor.dtype != torch.int64:

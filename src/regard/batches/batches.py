@@ -105,8 +105,8 @@ class Batches:
 def group_by_length(sides: Sequence[np.ndarray], budget: int, order: np.ndarray) -> list[np.ndarray]:
     """Group rows, given their lengths on each side, into batches of at most `budget` positions on the longest side.
 
-    Rows are sorted by their longest side and, within one length, by the difference of the sides, ascending and descending in turn, so
-    that neighbours have similar lengths on all sides. `order` decides among rows of equal lengths.
+    Rows are sorted by their longest side and, within one length, by the difference of the sides, ascending and descending in
+    turn, so that neighbours have similar lengths on all sides. `order` decides among rows of equal lengths.
     """
     longest, difference = np.max(sides, axis=0), sides[0] - sides[-1]
     order = order[np.lexsort((np.where(longest % 2, difference, -difference)[order], longest[order]))]

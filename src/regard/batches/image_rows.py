@@ -66,8 +66,8 @@ class ImageClassificationRows:
 
 @dataclass
 class CaptionRows:
-    """Images and their captions, of which a decoder predicts the next token. A row has one image and several captions; each epoch uses
-    one of them."""
+    """Images and their captions, of which a decoder predicts the next token. A row has one image and several captions; each epoch
+    uses one of them."""
 
     pixels: Pixels
     captions: TokenStore
@@ -128,8 +128,8 @@ class CaptionRows:
 
 @dataclass
 class ImageTextRows:
-    """Images with one of their captions; the labels say which image and text of the batch belong together. Every epoch uses the next
-    caption of an image, starting at one drawn by the seed."""
+    """Images with one of their captions; the labels say which image and text of the batch belong together. Every epoch uses the
+    next caption of an image, starting at one drawn by the seed."""
 
     pixels: Pixels
     captions: TokenStore
@@ -167,8 +167,8 @@ class ImageTextRows:
 
 @dataclass
 class TextToImageRows:
-    """Captions followed by the codes of their images, of which a decoder predicts the next token. Each epoch uses one caption of an
-    image, chosen by (seed, epoch, image)."""
+    """Captions followed by the codes of their images, of which a decoder predicts the next token. Each epoch uses one caption of
+    an image, chosen by (seed, epoch, image)."""
 
     captions: Ragged
     """The ids of all captions, each at most `text_length` tokens."""

@@ -1,7 +1,7 @@
 """The pixel store: images decoded once to one memory-mapped array on disk, cached by the hash of their content.
 
-Images are decoded in threads, since Pillow releases the interpreter's lock while it decodes; the number of threads changes only the
-speed.
+Images are decoded in threads, since Pillow releases the interpreter's lock while it decodes; the number of threads changes only
+the speed.
 """
 
 import hashlib
@@ -106,8 +106,8 @@ def move_to_device_if_fits(pixels: np.ndarray, device: torch.device) -> Pixels:
 def with_pixels(batch: Batch, pixels: Pixels, rows: np.ndarray, transform: Transform | None) -> Batch:
     """Add images to a batch's inputs, to be transformed on their device.
 
-    Images that are on a device already are gathered later, by the thread that computes with them: what another thread launches there
-    runs in an order of its own.
+    Images that are on a device already are gathered later, by the thread that computes with them: what another thread launches
+    there runs in an order of its own.
     """
     if isinstance(pixels, Tensor):
         return replace(

@@ -1,7 +1,7 @@
 """Rows of language models: next-token prediction over single texts, chunks of long texts, packed rows, and one long stream.
 
-Packing puts several texts into one row; which go together is a pure function of (seed, epoch). No text attends to another one of its
-row (`Mask.documents`), and positions start anew in each, so that a packed text is computed as it would be alone.
+Packing puts several texts into one row; which go together is a pure function of (seed, epoch). No text attends to another one of
+its row (`Mask.documents`), and positions start anew in each, so that a packed text is computed as it would be alone.
 """
 
 from dataclasses import dataclass, replace
@@ -53,8 +53,8 @@ class LanguageModelRows(TextRows):
 
 @dataclass
 class ChunkedRows:
-    """Texts cut into chunks of at most `max_length` positions. A chunk starts where the one before it ended and sees nothing of it;
-    every token is predicted once."""
+    """Texts cut into chunks of at most `max_length` positions. A chunk starts where the one before it ended and sees nothing of
+    it; every token is predicted once."""
 
     texts: UnpaddedRows
     max_length: int
@@ -153,9 +153,9 @@ def best_fit_rows(lengths: np.ndarray, row_length: int, order: np.ndarray) -> Ra
 
 @dataclass
 class StreamRows:
-    """One long text, cut into windows of `window` tokens, of which a decoder predicts the next token; that of a window's last token is
-    the first of the next window. Every epoch but the first starts at another offset, as if the text were a ring. A window starts with
-    the last `overlap` tokens of the one before, as context excluded from the loss."""
+    """One long text, cut into windows of `window` tokens, of which a decoder predicts the next token; that of a window's last
+    token is the first of the next window. Every epoch but the first starts at another offset, as if the text were a ring. A
+    window starts with the last `overlap` tokens of the one before, as context excluded from the loss."""
 
     ids: np.ndarray
     window: int

@@ -1,4 +1,5 @@
-"""Masked language modelling (Devlin et al. 2019, sec. 3.1): which tokens are masked, and how, is a pure function of (seed, epoch)."""
+"""Masked language modelling (Devlin et al. 2019, sec. 3.1): which tokens are masked, and how, is a pure function of (seed,
+epoch)."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -29,8 +30,8 @@ class MaskedRows(TextRows):
     """For whole-word masking: where the word of each token of the text starts."""
 
     def mask(self, rows: np.ndarray, seed: int, epoch: int, max_length: int) -> tuple[Ragged, Ragged]:
-        """Return the corrupted ids and the labels. A token is chosen with probability `fraction`; then it is masked, replaced by a
-        random token, or kept."""
+        """Return the corrupted ids and the labels. A token is chosen with probability `fraction`; then it is masked, replaced by
+        a random token, or kept."""
         positions = self.text.ids.positions(rows).truncate(max_length)
         at, ids = positions.flat, self.text.ids.flat[positions.flat].astype(np.int64)
         word = at if self.word_starts is None else self.word_starts[at]
@@ -61,8 +62,8 @@ class MaskedRows(TextRows):
 
 @dataclass
 class MaskedPairRows(MaskedRows):
-    """Pairs of masked texts for next-sentence prediction: in half of the rows the second text follows the first, in the others it is a
-    random one."""
+    """Pairs of masked texts for next-sentence prediction: in half of the rows the second text follows the first, in the others it
+    is a random one."""
 
     firsts: np.ndarray = None  # type: ignore[assignment]
     """The texts that have a successor."""

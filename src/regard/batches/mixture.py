@@ -13,8 +13,8 @@ MIXTURE_STREAM = 13
 
 @dataclass
 class MixtureRows:
-    """The examples of every task that an epoch reads, task after task. A task continues in the next epoch where it stopped in this one,
-    so that all its examples are read before one is read again."""
+    """The examples of every task that an epoch reads, task after task. A task continues in the next epoch where it stopped in
+    this one, so that all its examples are read before one is read again."""
 
     parts: list[Rows]
     counts: list[int]

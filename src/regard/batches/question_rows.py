@@ -83,8 +83,8 @@ class QuestionRows:
 def build_question_rows(examples: QuestionExamples, tokenizer: Tokenizer, *, max_length: int, stride: int) -> QuestionRows:
     """Cut every question's context into windows, so that a row has at most `max_length` positions.
 
-    Each window starts `stride` tokens after the one before, but at most half a window, so that an answer of half a window is complete in
-    one of them. A question may take half of the positions.
+    Each window starts `stride` tokens after the one before, but at most half a window, so that an answer of half a window is
+    complete in one of them. A question may take half of the positions.
     """
     available = max_length - tokenizer.special_tokens.num_added_to_pair
     if available < 2:

@@ -1,8 +1,8 @@
 """The operations of RandAugment (Cubuk et al. 2020, sec. 3), on images (B, 3, H, W) of 0 to 255.
 
-A magnitude goes from -1 to 1; its sign is a direction where there are two. The ranges are those of the authors' code; the border is
-filled with grey. Images with the same operation are processed together, and all geometric operations in one call. No host–device
-synchronisation.
+A magnitude goes from -1 to 1; its sign is a direction where there are two. The ranges are those of the authors' code; the border
+is filled with grey. Images with the same operation are processed together, and all geometric operations in one call. No
+host–device synchronisation.
 """
 
 import math
@@ -58,8 +58,8 @@ def grey(x: Tensor) -> Tensor:
 
 
 def smooth(x: Tensor) -> Tensor:
-    """Average each pixel (weight 5) with its neighbours (weight 1 each); the border stays. Pooling instead of a convolution, which
-    cuDNN would plan anew for each number of images."""
+    """Average each pixel (weight 5) with its neighbours (weight 1 each); the border stays. Pooling instead of a convolution,
+    which cuDNN would plan anew for each number of images."""
     if min(x.shape[2:]) < 3:
         return x
     smoothed = x.clone()

@@ -193,7 +193,8 @@ def encoder_inputs(text: Ragged, special_tokens: SpecialTokens = DEFAULT_SPECIAL
 def encoder_pair_inputs(
     first: Ragged, second: Ragged, special_tokens: SpecialTokens, *, special_id: int | None = None, pad: int = PAD
 ) -> dict[str, torch.Tensor]:
-    """Return an encoder's inputs of two texts in one row, with special tokens before, between and after them, and the segment ids.
+    """Return an encoder's inputs of two texts in one row, with special tokens before, between and after them, and the segment
+    ids.
 
     `special_id` replaces the id of every special token.
     """

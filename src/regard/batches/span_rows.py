@@ -55,8 +55,8 @@ def span_counts(length: int, corruption: "SpanCorruption", max_spans: int) -> tu
 def corrupt_spans(
     ids: list[int], corruption: "SpanCorruption", sentinels: range, rng: np.random.Generator
 ) -> tuple[list[int], list[int]]:
-    """Return the source and the target of a text. The lengths of the spans, and of the gaps before, between and after them, are drawn
-    uniformly; the first and the last gap may be empty."""
+    """Return the source and the target of a text. The lengths of the spans, and of the gaps before, between and after them, are
+    drawn uniformly; the first and the last gap may be empty."""
     tokens, spans = span_counts(len(ids), corruption, len(sentinels) - 1)
     span_lengths = random_partition(tokens, spans, rng)
     gaps = random_partition(len(ids) - tokens + 2, spans + 1, rng)

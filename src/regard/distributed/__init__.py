@@ -1,7 +1,7 @@
 """The processes of one torchrun job: rank and world size, collectives over small values, failure handling.
 
-Every module may import this package; it imports nothing of regard but `errors`. With one process every function returns at once and
-torch is not imported.
+Every module may import this package; it imports nothing of regard but `errors`. With one process every function returns at once
+and torch is not imported.
 """
 
 from regard.distributed.collectives import (

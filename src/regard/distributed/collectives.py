@@ -1,7 +1,7 @@
 """Collectives over JSON values and numbers, and work that one signal interrupts on all ranks.
 
-Values travel over gloo, so that no GPU has to be synchronised. Inside `interruptible`, every collective first asks whether any rank
-was interrupted, so that all ranks leave at the same collective.
+Values travel over gloo, so that no GPU has to be synchronised. Inside `interruptible`, every collective first asks whether any
+rank was interrupted, so that all ranks leave at the same collective.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Failure handling: one rank prints the cause of a failed job, the others exit silently; heartbeats find frozen ranks.
 
-A process that dies takes its connections with it, and the other ranks fail at once. A frozen process keeps them; therefore every rank
-counts up a heartbeat in torchrun's store every other second, and watches that of the next rank.
+A process that dies takes its connections with it, and the other ranks fail at once. A frozen process keeps them; therefore every
+rank counts up a heartbeat in torchrun's store every other second, and watches that of the next rank.
 """
 
 import os
@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
 HEARTBEAT_SECONDS = 2.0
 HEARTBEAT_TIMEOUT = 20.0
-"""Seconds without a heartbeat after which a rank counts as frozen; REGARD_RANK_TIMEOUT overrides it. torchrun needs 30 more to end
-a frozen process."""
+"""Seconds without a heartbeat after which a rank counts as frozen; REGARD_RANK_TIMEOUT overrides it. torchrun needs 30 more to
+end a frozen process."""
 
 
 def connect_store(timeout: timedelta = timedelta(seconds=5)) -> "Store | None":
@@ -61,7 +62,8 @@ def report_exception(kind: type[BaseException], error: BaseException, trace: Tra
         exit_process(130)
     elif is_secondary_failure(error):
         report_failure(
-            f"rank {rank()} lost the connection to another rank, which was killed or whose machine is gone; see torchrun's report below"
+            f"rank {rank()} lost the connection to another rank, which was killed or whose machine is gone; "
+            "torchrun names it below"
         )
     elif report_failure(f"rank {rank()} failed: {kind.__name__}: {lines[0]}"):
         traceback.print_exception(kind, error, trace, file=sys.__stderr__)
@@ -78,8 +80,8 @@ def is_secondary_failure(error: BaseException) -> bool:
 
 
 def exit_process(status: str | int | None) -> NoReturn:
-    """Exit. One of several processes exits without Python's shutdown: after a failure the other ranks may never answer, and torch's
-    threads may abort the process while the interpreter is torn down."""
+    """Exit. One of several processes exits without Python's shutdown: after a failure the other ranks may never answer, and
+    torch's threads may abort the process while the interpreter is torn down."""
     if world_size() > 1 and not isinstance(status, str):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -122,7 +124,5 @@ class HeartbeatMonitor(threading.Thread):
                     store,
                 )
                 os._exit(1)
-        try:
+        with suppress(RuntimeError):  # the process that held the store may have exited first
             store.add(f"gone {rank()}", 1)
-        except RuntimeError:  # the process that held the store exited first
-            pass

@@ -1,7 +1,8 @@
 """Data parallelism: torch's DDP, or FSDP2 (Rajbhandari et al. 2020; Zhao et al. 2023).
 
-An objective returns the sum of its losses, and the loop divides it by the number of labels of the global batch. DDP and FSDP average
-the gradients, therefore the loss is multiplied by the world size: the result is the gradient of one process with all rows.
+An objective returns the sum of its losses, and the loop divides it by the number of labels of the global batch. DDP and FSDP
+average the gradients, therefore the loss is multiplied by the world size: the result is the gradient of one process with all
+rows.
 """
 
 import copy
@@ -38,9 +39,9 @@ class Parallelism:
     def warm_up_ddp(self, dummy_backward: Callable[[nn.Module], None]) -> None:
         """Wrap the model in DDP before the first step.
 
-        DDP must know whether some weights get no gradient, such as BERT's second head without its second task. It also regroups its
-        gradient buckets after the first backward pass, and sums in another order from then on: if that happened after the first
-        step, a resumed run on three or more ranks would not be bit-exact.
+        DDP must know whether some weights get no gradient, such as BERT's second head without its second task. It also regroups
+        its gradient buckets after the first backward pass, and sums in another order from then on: if that happened after the
+        first step, a resumed run on three or more ranks would not be bit-exact.
         """
         if self._warmed_up:
             return

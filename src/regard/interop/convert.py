@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.files import require_new_folder, atomic_folder
+from regard.files import atomic_folder, require_new_folder
 from regard.interop.config import MISSING, ConfigFile, integer
 from regard.interop.families import FAMILIES
 from regard.interop.family_rules import Architecture, FlatSettings, ModelFamily, flatten_settings, nest_settings

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.files import require_new_folder, atomic_folder
+from regard.files import atomic_folder, require_new_folder
 from regard.models.gpt import Gpt
 from regard.models.transformer import Transformer
 from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.files import require_new_folder, atomic_folder
+from regard.files import atomic_folder, require_new_folder
 
 INSTALL_EXPORT = "pip install 'regard[export]'"
 REQUIRED_PACKAGES = ("onnx", "onnxscript", "onnxruntime")

@@ -73,7 +73,8 @@ def write_weights(path: Path, weights: dict[str, Tensor]) -> None:
 
 
 def save_checkpoint(folder: Path, step: int, checkpoint: Checkpoint, shards: Mapping[Path, str] = MappingProxyType({})) -> Path:
-    """Write `folder/step-…` and verify it; leave nothing behind on failure. `shards`: files of other ranks to move in, with hashes."""
+    """Write `folder/step-…` and verify it; leave nothing behind on failure. `shards`: files of other ranks to move in, with
+    hashes."""
     files = {f"{name}.safetensors": serialize(tensors) for name, tensors in checkpoint.tensors.items()}
     files["state.json"] = json.dumps(checkpoint.state, indent=1).encode()
     hashes = {name: sha256(data) for name, data in files.items()} | {path.name: digest for path, digest in shards.items()}
@@ -177,7 +178,8 @@ def latest_intact(folder: Path, max_step: int | None = None) -> tuple[Path | Non
 
 
 def archive_newer(folder: Path, step: int) -> list[Path]:
-    """Move the checkpoints after a step to `folder/archive`, out of the way of a run that continues there; return their new paths."""
+    """Move the checkpoints after a step to `folder/archive`, out of the way of a run that continues there; return their new
+    paths."""
     return [move(path, folder / "archive" / path.name) for path in list_checkpoints(folder) if checkpoint_step(path) > step]
 
 

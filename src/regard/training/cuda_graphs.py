@@ -1,8 +1,8 @@
 """Faster steps: objectives under torch.compile, and steps captured as CUDA graphs.
 
-A small model computes faster than its kernels can be launched one by one. The first times a batch shape occurs, the step runs eagerly
-(kernels are chosen, the optimizer allocates its state); then it is captured, and replayed from there on. A replay's random numbers
-follow the generator's seed, as those of an eager step do.
+A small model computes faster than its kernels can be launched one by one. The first times a batch shape occurs, the step runs
+eagerly (kernels are chosen, the optimizer allocates its state); then it is captured, and replayed from there on. A replay's
+random numbers follow the generator's seed, as those of an eager step do.
 """
 
 from collections import Counter

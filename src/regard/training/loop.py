@@ -57,8 +57,8 @@ class TrainState:
 class Trainer:
     """Train a model by a recipe's `[train]`; every rank has a trainer, and all run in step. `folder` holds the checkpoints.
 
-    The best weights are those of the highest score of the first metric in `maximize` that `evaluate` returns; if it returns none of
-    them, those of the lowest `valid_loss`.
+    The best weights are those of the highest score of the first metric in `maximize` that `evaluate` returns; if it returns none
+    of them, those of the lowest `valid_loss`.
     """
 
     def __init__(
@@ -166,7 +166,8 @@ class Trainer:
         return loss, count
 
     def _update(self, batches: Sequence[Batch], count: Tensor) -> Tensor:
-        """Apply the gradient of the loss over all labels, if it is finite; return the loss sum. All decisions are made on the device."""
+        """Apply the gradient of the loss over all labels, if it is finite; return the loss sum. All decisions are made on the
+        device."""
         total = torch.zeros((), device=self.device)
         saved_buffers = [buffer.clone() for buffer in self._buffers]
         for number, batch in enumerate(batches, start=1):
@@ -283,7 +284,8 @@ class Trainer:
         needed = {"model", "optimizer", *(["ema"] if self.ema is not None else [])}
         if missing := needed - loaded.tensors.keys():
             raise UserError(
-                f"{path} has no {min(missing)}.safetensors, which this recipe needs; restore the settings in [train], or start anew"
+                f"{path} has no {min(missing)}.safetensors, which this recipe needs; "
+                "restore the settings of [train], or start anew"
             )
         with torch.no_grad():
             checkpoint.load_weights(self.model, loaded.tensors["model"], str(path))

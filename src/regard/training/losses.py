@@ -1,5 +1,5 @@
-"""Loss functions. An objective returns the *sum* of its losses; the loop divides by the number of labels, so that gradient accumulation
-is exact."""
+"""Loss functions. An objective returns the *sum* of its losses; the loop divides by the number of labels, so that gradient
+accumulation is exact."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -19,8 +19,8 @@ Objective = Callable[[nn.Module, Batch], Tensor]
 def nll(log_p: Tensor, labels: Tensor, smoothing: float = 0.0, num_choices: Tensor | None = None) -> Tensor:
     """Return -log p of each label, 0 at IGNORE_INDEX: (…, V), (…,) -> (…,).
 
-    With label smoothing it is (1 - ε) of that and ε of the mean over the vocabulary (Szegedy et al. 2016); where not all V entries
-    are possible, `num_choices` says how many are.
+    With label smoothing it is (1 - ε) of that and ε of the mean over the vocabulary (Szegedy et al. 2016); where not all V
+    entries are possible, `num_choices` says how many are.
     """
     losses = -log_p.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
     if smoothing:
@@ -80,8 +80,8 @@ class SpanLoss(CrossEntropy):
 
 
 class TextToImageLoss(CrossEntropy):
-    """Cross-entropy of a caption and the image codes after it, each position with its weight (T,); `num_possible` (T,) entries of the
-    vocabulary are possible there."""
+    """Cross-entropy of a caption and the image codes after it, each position with its weight (T,); `num_possible` (T,) entries of
+    the vocabulary are possible there."""
 
     def __init__(self, regularize: "Regularization", weights: Tensor, num_possible: Tensor):
         super().__init__(regularize)
@@ -118,11 +118,11 @@ class ReconstructionLoss:
 
 
 class ContrastiveLoss:
-    """CLIP's symmetric loss (Radford et al. 2021, fig. 3): the mean of the NLL of each image's text among all texts of the batch and of
-    each text's image among all images.
+    """CLIP's symmetric loss (Radford et al. 2021, fig. 3): the mean of the NLL of each image's text among all texts of the batch
+    and of each text's image among all images.
 
-    Under data parallelism each rank contrasts its own pairs with those of all ranks and returns the sum over its own. Summed over the
-    ranks, loss and gradients are those of one process with the whole batch.
+    Under data parallelism each rank contrasts its own pairs with those of all ranks and returns the sum over its own. Summed over
+    the ranks, loss and gradients are those of one process with the whole batch.
     """
 
     def __init__(self, smoothing: float = 0.0):

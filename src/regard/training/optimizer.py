@@ -1,7 +1,7 @@
 """Adam (Kingma & Ba 2015) and AdamW (Loshchilov & Hutter 2019), from torch.optim, and Muon (Jordan et al. 2024).
 
-A step whose gradients are not finite is skipped by a flag on the device, without a host–device synchronisation. On a GPU the learning
-rates are device tensors too, so that a step can be captured in a CUDA graph.
+A step whose gradients are not finite is skipped by a flag on the device, without a host–device synchronisation. On a GPU the
+learning rates are device tensors too, so that a step can be captured in a CUDA graph.
 """
 
 import math
@@ -113,7 +113,8 @@ def _build_adam(named: list[tuple[str, nn.Parameter]], settings: "OptimizerSetti
 
 
 def layer_depths(names: Sequence[str]) -> dict[str, int]:
-    """Return the distance of each parameter from the output: 0 for the head, 1 for the last layer, embeddings one below the first."""
+    """Return the distance of each parameter from the output: 0 for the head, 1 for the last layer, embeddings one below the
+    first."""
     layer = {name: int(match.group(1)) for name in names if (match := re.search(r"\.(?:blocks|layers)\.(\d+)\.", name))}
     num_layers = max(layer.values(), default=-1) + 1
 
@@ -128,8 +129,9 @@ def layer_depths(names: Sequence[str]) -> dict[str, int]:
 class Muon(torch.optim.Optimizer):
     """w ← (1 − ηλ) w − η √max(1, rows / columns) · orthogonalize(momentum of the gradient), unless `found_inf` is 1.
 
-    The numbers are those of torch.optim.Muon, which goes matrix by matrix and reads its learning rate on the host. Here matrices of one
-    shape are updated together, the learning rate is on the device, and a step can be skipped there, so that it can be captured.
+    The numbers are those of torch.optim.Muon, which goes matrix by matrix and reads its learning rate on the host. Here matrices
+    of one shape are updated together, the learning rate is on the device, and a step can be skipped there, so that it can be
+    captured.
     """
 
     found_inf: Tensor

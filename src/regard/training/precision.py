@@ -1,4 +1,5 @@
-"""The precision of training. Weights, gradients and the optimizer's state stay in float32; in bf16 the layers compute under autocast."""
+"""The precision of training. Weights, gradients and the optimizer's state stay in float32; in bf16 the layers compute under
+autocast."""
 
 from typing import Any
 

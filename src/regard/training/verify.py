@@ -1,7 +1,7 @@
 """Verify that the last steps of a run, run again, give the same bits (`regard train RUN --resume --verify 20`).
 
-A checkpoint lists the SHA-256 of its weights, its optimizer's state and its averages. The steps from an earlier checkpoint are run
-again, and the results are hashed and compared at every checkpoint on the way.
+A checkpoint lists the SHA-256 of its weights, its optimizer's state and its averages. The steps from an earlier checkpoint are
+run again, and the results are hashed and compared at every checkpoint on the way.
 """
 
 from pathlib import Path
@@ -16,8 +16,8 @@ from regard.training.loop import Trainer
 def verify_steps(trainer: Trainer, path: Path, steps: int) -> list[str]:
     """Run at least `steps` steps up to a checkpoint again; return the checkpoint files that come out differently.
 
-    The trainer, which must not have taken a step yet, starts from the last checkpoint that is at least `steps` steps before; if the
-    whole run has no more steps, from the beginning.
+    The trainer, which must not have taken a step yet, starts from the last checkpoint that is at least `steps` steps before; if
+    the whole run has no more steps, from the beginning.
     """
     last = checkpoint.checkpoint_step(path)
     first, _ = checkpoint.latest_intact(path.parent, last - steps)
