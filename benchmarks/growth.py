@@ -98,7 +98,7 @@ def status(name: str) -> int:
 def trained(work: str, rows: int, length: int, precision: str, width: int | None = None) -> Point:
     plan, before = planned(work, rows, length, width, precision), held()
     seconds = time_steps(plan, DEVICE, rows, [plan.recipe])[0]
-    return Point(seconds, peak() - before, plan.flops_a_step, sum(plan.memory[precision].values()))
+    return Point(seconds, peak() - before, plan.flops_per_step, sum(plan.memory[precision].values()))
 
 
 def decoded(rows: int, length: int, beam: int, precision: str) -> Point:
@@ -122,8 +122,8 @@ def decoded(rows: int, length: int, beam: int, precision: str) -> Point:
             max_tokens=length - 1,
         )
         found.append(time.perf_counter() - begun)
-    encoder = sum(part.multiplications for part in plan.parts if part.place.stack == "encoder")
-    others = plan.total.multiplications - encoder
+    encoder = sum(component.macs for component in plan.components if component.location.stack == "encoder")
+    others = plan.total.macs - encoder
     settings = recipe.model
     cache = 2 * 4 * rows * beam * settings.decoder_layers * 2 * length * settings.width  # of the past and the source; moved
     said = 3 * 4 * rows * beam * vocabulary[1]  # logits, log-probabilities, scores
@@ -143,7 +143,7 @@ def measured(point: dict[str, Any]) -> Point:
 def answer(point: dict[str, Any]) -> Point:
     if point.pop("foretell", False):
         plan = planned(point["work"], point["rows"], point["length"], None, point["precision"])
-        return Point(0.0, 0.0, 0.0, 0.0, measure_step(plan, str(DEVICE)).devices[0].seconds(plan.flops_a_step))
+        return Point(0.0, 0.0, 0.0, 0.0, measure_step(plan, str(DEVICE)).devices[0].seconds(plan.flops_per_step))
     return decoded(**point) if "beam" in point else trained(**point)
 
 

@@ -115,7 +115,7 @@ def main() -> None:
         "0",
         "--device",
         given.device,
-        "--at-once",
+        "--max-batch-size",
         str(given.clients),
         "--queue",
         str(2 * given.clients),

@@ -1,4 +1,4 @@
-"""Runs over HTTP."""
+"""serve: runs over HTTP."""
 
 import os
 import sys
@@ -16,25 +16,29 @@ def serve(
         list[str],
         typer.Argument(
             metavar="RUN...",
-            help="Run folders, Hugging Face folders or names on the hub; NAME=RUN calls a model otherwise than its folder.",
+            help="Run folders, Hugging Face folders or names on the hub; NAME=RUN serves a run under another name.",
         ),
     ],
-    port: Annotated[int, typer.Option(help="0 is any that is free.")] = 8000,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = 8000,
     host: Annotated[
         str,
         typer.Option(
-            help="The address to listen at; one that others can reach needs a token, in the environment variable REGARD_TOKEN."
+            help="Address to bind. One that other machines can reach needs a token in the environment variable REGARD_TOKEN."
         ),
     ] = "127.0.0.1",
     allow_host: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A name it is called by besides its address; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Host name to accept besides the address; may be repeated."),
     ] = None,
-    max_batch_size: Annotated[int, typer.Option(help="Texts that a model writes at the same time.")] = 64,
-    queue: Annotated[int, typer.Option(help="Texts that may wait; more are refused at once.")] = 256,
-    deadline: Annotated[float, typer.Option(help="Seconds for a request.")] = 60.0,
+    max_batch_size: Annotated[int, typer.Option(help="Texts that a model generates at the same time.")] = 64,
+    queue: Annotated[int, typer.Option(help="Texts that may wait; further ones are rejected immediately.")] = 256,
+    deadline: Annotated[float, typer.Option(help="Time limit per request in seconds.")] = 60.0,
     device: Device = "auto",
 ) -> None:
-    """Serve runs over HTTP: an API that other tools speak, and a page to see through them."""
+    """Serve runs over HTTP.
+
+    The server has an OpenAI-compatible API, and a web page that shows attention.
+    """
     try:
         from regard.server.connections import bind_socket, socket_url
         from regard.server.connections import serve as listen_and_serve
@@ -52,7 +56,7 @@ def serve(
         queue=queue,
         deadline=deadline,
     )
-    taken = bind_socket(settings)
-    opened = load_runs(runs, device)
-    print(f"{', '.join(opened)} at {socket_url(taken)}", file=sys.stderr, flush=True)
-    listen_and_serve(opened, settings, taken)
+    socket = bind_socket(settings)
+    models = load_runs(runs, device)
+    print(f"{', '.join(models)} at {socket_url(socket)}", file=sys.stderr, flush=True)
+    listen_and_serve(models, settings, socket)

@@ -1,4 +1,4 @@
-"""The laws of the pixels: each shape fills its box, in its colour, and nothing else has any; names differ where looks do."""
+"""Rendering: shapes fill their boxes in their colours, the background is grey, and different names look different."""
 
 from dataclasses import replace
 from itertools import combinations
@@ -16,9 +16,9 @@ seeds = st.integers(0, 10**6)
 
 
 @given(seeds, st.sampled_from(WIDTHS))
-def test_boxes_are_tight_and_there_is_no_colour_outside_of_them(seed, size):
-    for picture in generate(8, seed, size=size):
-        scene, pixels = picture.scene, picture.pixels()
+def test_boxes_are_tight_and_the_background_is_grey(seed, size):
+    for image in generate(8, seed, size=size):
+        scene, pixels = image.scene, image.pixels()
         assert pixels.shape == (size, size, 3) and pixels.dtype == np.uint8
         outside = np.ones((size, size), bool)
         for shape in scene.shapes:
@@ -33,40 +33,40 @@ def test_boxes_are_tight_and_there_is_no_colour_outside_of_them(seed, size):
 
 
 @given(seeds, st.sampled_from(WIDTHS))
-def test_shapes_have_their_colour_and_its_dark_where_they_have_a_texture(seed, size):
-    for picture in generate(8, seed, size=size):
-        for shape in picture.scene.shapes:
+def test_shapes_have_their_colour_and_textures_a_darker_one(seed, size):
+    for image in generate(8, seed, size=size):
+        for shape in image.scene.shapes:
             x0, y0, x1, y1 = shape.box
-            inside = picture.pixels()[y0:y1, x0:x1][pixel_coverage(shape.kind, x1 - x0) == FULL_COVERAGE]
+            inside = image.pixels()[y0:y1, x0:x1][pixel_coverage(shape.kind, x1 - x0) == FULL_COVERAGE]
             bright, dark = (
                 (inside == colour).all(1) for colour in (RGB[shape.colour], np.array(RGB[shape.colour]) // DARK_DIVISOR)
             )
             assert (bright | dark).all() and bright.mean() > 0.3 and dark.any() == (shape.texture != "plain")
 
 
-def test_noise_is_another_one_for_another_seed():
+def test_noise_depends_on_its_seed():
     one, other = (render_scene(Scene(32, (), shade=200, noise=noise)) for noise in (1, 2))
     assert (one != other).any(2).mean() > 0.8
 
 
-def test_a_square_is_its_box():
+def test_square_fills_its_box():
     pixels = render_scene(Scene(24, (Shape("square", "blue", "plain", "large", (2, 3, 12, 13)),), shade=200, noise=0))
     assert (pixels[3:13, 2:12] == RGB["blue"]).all() and (pixels == 200).all(2).sum() == 24 * 24 - 100
 
 
 @pytest.mark.parametrize("kind, area", [("circle", np.pi / 4), ("ring", np.pi * 3 / 16), ("triangle", 1 / 2), ("square", 1)])
-def test_areas_are_those_of_geometry(kind, area):
+def test_areas_match_geometry(kind, area):
     assert pixel_coverage(kind, 56).sum() / FULL_COVERAGE / 56**2 == pytest.approx(area, rel=0.005)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_left_and_right_are_mirror_images(kind):
+def test_shapes_are_mirror_symmetric(kind):
     for width in (9, 14):
         assert (pixel_coverage(kind, width) == pixel_coverage(kind, width)[:, ::-1]).all()
 
 
 @pytest.mark.parametrize("size", WIDTHS)
-def test_what_has_different_names_looks_different(size):
+def test_different_names_look_different(size):
     small, large = ([(width * size + 16) // 32 for width in SIZES[name]] for name in ("small", "large"))
     assert min(large) >= 1.4 * max(small)
     for width in small + large:

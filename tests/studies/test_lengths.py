@@ -1,4 +1,4 @@
-"""Solvers: what is right, the ladder of lengths, and the steps that a Universal Transformer took."""
+"""Length generalisation: the study and its report, exact matches, and the halting steps of a Universal Transformer."""
 
 import json
 from types import SimpleNamespace
@@ -54,13 +54,13 @@ def ladder(tmp_path_factory):
     return out
 
 
-def test_the_ladder_reports_both_on_every_length(ladder):
+def test_report_has_both_models_on_every_length(ladder):
     rows = json.loads((ladder / "ladder.json").read_text())
     assert [row["name"] for row in rows] == ["Transformer", "Universal Transformer"]
     for row in rows:
         assert list(row["scores"]) == ["length 3", "length 5"]
         for scores in row["scores"].values():
-            assert set(scores) == {"exact", "characters", "perplexity"}, "BLEU says nothing of digits"
+            assert set(scores) == {"exact", "characters", "perplexity"}, "BLEU does not apply to digits"
             assert all(score["low"] <= score["score"] <= score["high"] for score in scores.values())
     assert set(rows[1]["p_values"]) == set(rows[1]["steps"]) == {"length 3", "length 5"} and not rows[0]["steps"]
     assert (
@@ -70,10 +70,10 @@ def test_the_ladder_reports_both_on_every_length(ladder):
     text = (ladder / "ladder.html").read_text()
     assert text.count("<svg") == 1 and all(f"{row['parameters']:,}" in text for row in rows)
     assert "5 (longer than trained)" in text and "3 (longer than trained)" not in text
-    assert "longest trained" in (ladder / "pictures" / "lengths.svg").read_text()
+    assert "longest trained" in (ladder / "figures" / "lengths.svg").read_text()
 
 
-def test_both_are_alike_but_for_the_one_block(ladder):
+def test_models_differ_only_in_kind_and_feed_forward_width(ladder):
     plain, universal = (regard.load(ladder / name, device="cpu") for name in ("transformer", "universal-transformer"))
     mine, theirs = plain.recipe.model.model_dump(), universal.recipe.model.model_dump()
     assert {key for key in mine if mine[key] != theirs[key]} == {"kind", "feed_forward"}
@@ -90,7 +90,7 @@ def test_both_are_alike_but_for_the_one_block(ladder):
     st.sampled_from(["all", "target", "none"]),
     st.sampled_from(["sinusoidal", "learned"]),
 )
-def test_the_same_size_is_the_same_size(encoder, decoder, heads, inner, activation, tie, positions):
+def test_match_parameters_gives_the_same_size(encoder, decoder, heads, inner, activation, tie, positions):
     plain = TransformerModel(
         encoder_layers=encoder,
         decoder_layers=decoder,
@@ -113,10 +113,10 @@ def test_the_same_size_is_the_same_size(encoder, decoder, heads, inner, activati
     assert (found.encoder_layers, found.decoder_layers, found.width, found.heads) == (encoder, decoder, 8 * heads, heads)
 
 
-def test_ladders_refuse_what_they_cannot_climb(ladder, tiny_settings, tmp_path):
+def test_invalid_recipes_raise_an_error(ladder, tiny_settings, tmp_path):
     with pytest.raises(UserError, match="--lengths needs an algorithm"):
         run_length_study(tiny_settings, tmp_path)
-    with pytest.raises(UserError, match=r"starts from a Transformer's recipe, not from model.kind = 'recurrent'"):
+    with pytest.raises(UserError, match=r"model.kind = 'recurrent': a ladder starts from the recipe of a Transformer"):
         run_length_study({**SETTINGS, "model": {"kind": "recurrent"}}, tmp_path)
     for ablate in (False, True):
         with pytest.raises(UserError, match=r"data.world.kind = 'addition' has no sentences .* add --lengths"):
@@ -125,7 +125,7 @@ def test_ladders_refuse_what_they_cannot_climb(ladder, tiny_settings, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "said, meant, exact, characters",
+    "outputs, targets, exact, characters",
     [
         (["12", "345"], ["12", "345"], 100, 100),
         (["12", "345"], ["12", "346"], 50, 80),
@@ -134,12 +134,12 @@ def test_ladders_refuse_what_they_cannot_climb(ladder, tiny_settings, tmp_path):
         (["21"], ["12"], 0, 0),
     ],
 )
-def test_an_answer_is_right_as_a_whole_and_character_by_character(said, meant, exact, characters):
-    scores = exact_match_scores(said, meant)
+def test_exact_match_and_character_accuracy(outputs, targets, exact, characters):
+    scores = exact_match_scores(outputs, targets)
     assert scores["exact"].score == pytest.approx(exact) and scores["characters"].score == pytest.approx(characters)
 
 
-def test_a_solver_is_opened_scored_and_compared_as_one(ladder):
+def test_algorithm_run_is_loaded_scored_and_compared(ladder):
     run = regard.load(ladder / "transformer", device="cpu")
     assert isinstance(run, AlgorithmRun) and "the embedded addition world, lengths 1 to 3, 200 examples" in card(run)
     log = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
@@ -149,22 +149,22 @@ def test_a_solver_is_opened_scored_and_compared_as_one(ladder):
         assert [row["p_value"] for row in rows] == [None, 1.0]
 
 
-# --- the steps that each token took ------------------------------------------------------------------------------------------
+# --- halting steps of each token ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def thinker(ladder):
+def universal_run(ladder):
     return regard.load(ladder / "universal-transformer", device="cpu")
 
 
-def test_the_steps_are_those_that_were_taken_while_it_was_said(thinker):
-    """As the answer is said again token by token, and each time the steps are read off."""
-    text, model = "12+345", thinker.model
-    said, (read, spoken) = count_halting_steps(thinker, text)
-    assert said == thinker.best([text])[0].text
+def test_halting_steps_are_those_of_decoding(universal_run):
+    """The answer is decoded again token by token, reading the steps each time."""
+    text, model = "12+345", universal_run.model
+    said, (read, spoken) = count_halting_steps(universal_run, text)
+    assert said == universal_run.best([text])[0].text
     assert read.tokens == [*text, "</s>"] and spoken.tokens == [*said, "</s>"]
     assert read.most == spoken.most == 3 and {*read.steps, *spoken.steps} <= {1, 2, 3}
-    source, answer = (torch.tensor(thinker.tokenizers[0].encode([words])) for words in (text, said))
+    source, answer = (torch.tensor(universal_run.tokenizers[0].encode([words])) for words in (text, said))
     state, taken = model.start((torch.cat([source, torch.tensor([[EOS]])], 1), torch.tensor([7]))), []
     assert model.encoder.steps[0].tolist() == read.steps
     for token in (BOS, *answer[0].tolist()):
@@ -173,32 +173,32 @@ def test_the_steps_are_those_that_were_taken_while_it_was_said(thinker):
     assert taken == spoken.steps
 
 
-def test_the_mean_of_the_steps_is_that_of_every_token(thinker):
-    """One sentence at a time, without padding."""
-    pairs = thinker.data.valid
+def test_mean_halting_steps_are_over_all_tokens(universal_run):
+    """Computed one sentence at a time, without padding."""
+    pairs = universal_run.data.valid
     steps = ([], [])
-    for source, target in zip(*map(thinker.tokenizers[0].encode, pairs.texts())):
-        thinker.model(torch.tensor([[*source, EOS]]), torch.tensor([len(source) + 1]), torch.tensor([[BOS, *target]]))
-        steps[0].extend(thinker.model.encoder.steps[0].tolist())
-        steps[1].extend(thinker.model.decoder.steps[0].tolist())
+    for source, target in zip(*map(universal_run.tokenizers[0].encode, pairs.texts())):
+        universal_run.model(torch.tensor([[*source, EOS]]), torch.tensor([len(source) + 1]), torch.tensor([[BOS, *target]]))
+        steps[0].extend(universal_run.model.encoder.steps[0].tolist())
+        steps[1].extend(universal_run.model.decoder.steps[0].tolist())
     assert len({len(target) for target in pairs.target}) > 1 and len({len(source) for source in pairs.source}) > 1
-    assert mean_halting_steps(thinker, pairs) == pytest.approx([sum(side) / len(side) for side in steps])
+    assert mean_halting_steps(universal_run, pairs) == pytest.approx([sum(side) / len(side) for side in steps])
 
 
 @pytest.mark.parametrize("bias, steps", [(30.0, 1), (-30.0, 3)])
-def test_who_halts_at_once_took_one_step_and_who_never_would_took_all(thinker, bias, steps):
-    saved = {name: tensor.clone() for name, tensor in thinker.model.state_dict().items()}
-    for stack in (thinker.model.encoder, thinker.model.decoder):
+def test_immediate_halting_takes_one_step_and_no_halting_takes_all(universal_run, bias, steps):
+    saved = {name: tensor.clone() for name, tensor in universal_run.model.state_dict().items()}
+    for stack in (universal_run.model.encoder, universal_run.model.decoder):
         stack.halt.weight.data.zero_()
         stack.halt.bias.data.fill_(bias)
-    _, sides = count_halting_steps(thinker, "1+2")
-    thinker.model.load_state_dict(saved)
+    _, sides = count_halting_steps(universal_run, "1+2")
+    universal_run.model.load_state_dict(saved)
     assert all(set(side.steps) == {steps} for side in sides)
 
 
-def test_they_are_shown_in_the_terminal_and_as_a_picture(thinker, tmp_path):
-    text = show_halting_steps(thinker, "12+345", out=tmp_path / "a.svg", terminal=True)
-    _, sides = count_halting_steps(thinker, "12+345")
+def test_halting_steps_are_shown_in_terminal_and_figure(universal_run, tmp_path):
+    text = show_halting_steps(universal_run, "12+345", out=tmp_path / "a.svg", terminal=True)
+    _, sides = count_halting_steps(universal_run, "12+345")
     rows = [line.split() for line in text.splitlines() if "●" in line]
     assert [(row[0], int(row[-1]), row[1].count("●")) for row in rows] == [
         (token, steps, steps) for side in sides for token, steps in zip(side.tokens, side.steps)
@@ -209,7 +209,7 @@ def test_they_are_shown_in_the_terminal_and_as_a_picture(thinker, tmp_path):
 
 @settings(max_examples=10)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=60), st.text(max_size=12))
-def test_any_token_and_any_number_of_them_can_be_drawn(steps, word):
+def test_halting_figure_accepts_any_tokens(steps, word):
     side = HaltingColumn("read", [word] * len(steps), steps, 9)
     figure = halting_figure([side, side._replace(name="said")], title="steps of each token")
     taken, left = figure.axes[0].collections
@@ -217,8 +217,8 @@ def test_any_token_and_any_number_of_them_can_be_drawn(steps, word):
     assert len(halting_text([side]).split("\n")) == 1 + len(steps)
 
 
-def test_a_model_without_steps_says_what_it_lacks(ladder, tmp_path):
-    with pytest.raises(UserError, match=r"model.kind = 'transformer' has no steps .* --steps is for model.kind = 'universal'"):
+def test_model_without_halting_raises_an_error(ladder, tmp_path):
+    with pytest.raises(UserError, match=r"model.kind = 'transformer' has no steps .* --halting is for model.kind = 'universal'"):
         show_halting_steps(regard.load(ladder / "transformer", device="cpu"), "1+2", terminal=True)
     never = {**SETTINGS, "model": {**SETTINGS["model"], "kind": "universal", "halting": "none"}}
     with pytest.raises(UserError, match=r"every token takes all 3 steps \(model.halting = 'none'\)"):
@@ -226,20 +226,20 @@ def test_a_model_without_steps_says_what_it_lacks(ladder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "words, said",
+    "arguments, message",
     [
-        (["show", "RUN", "1+2", "--steps", "--terminal", "--heads"], "leave out --layer, --head and --heads"),
-        (["show", "RUN", "1+2", "--steps"], "say where the picture goes"),
-        (["show", "RUN", "", "--steps", "--terminal"], "nothing to show of an empty sentence"),
-        (["ladder", "RUN/recipe.toml", "--lengths", "--ablate"], "two ladders"),
+        (["show", "RUN", "1+2", "--halting", "--terminal", "--heads"], "leave out --layer, --head and --heads"),
+        (["show", "RUN", "1+2", "--halting"], "say where the picture goes"),
+        (["show", "RUN", "", "--halting", "--terminal"], "nothing to show of an empty sentence"),
+        (["ladder", "RUN/recipe.toml", "--lengths", "--ablate"], "two different studies"),
     ],
 )
-def test_the_command_line_refuses_in_one_line(ladder, monkeypatch, capsys, words, said):
+def test_invalid_options_print_one_line(ladder, monkeypatch, capsys, arguments, message):
     from regard import cli
 
     folder = str(ladder / "universal-transformer")
-    monkeypatch.setattr("sys.argv", ["regard", *(word.replace("RUN", folder) for word in words)])
+    monkeypatch.setattr("sys.argv", ["regard", *(argument.replace("RUN", folder) for argument in arguments)])
     with pytest.raises(SystemExit) as end:
         cli.main()
     err = capsys.readouterr().err
-    assert end.value.code == 2 and said in err and len(err.splitlines()) == 1
+    assert end.value.code == 2 and message in err and len(err.splitlines()) == 1

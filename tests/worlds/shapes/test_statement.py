@@ -1,4 +1,4 @@
-"""What the judge of captions says: true, false, or nonsense."""
+"""Statements: which captions are true or false of a scene, and which are not captions."""
 
 from random import Random
 
@@ -88,7 +88,7 @@ a circle above a ring and right of a square
 the circle is left of the square
 a circle above a circle
 """
-NONSENSE = """
+NOT_CAPTIONS = """
 circle
 red circle
 a
@@ -146,21 +146,21 @@ is is is
 
 
 @pytest.mark.parametrize("caption", TRUE.strip().splitlines())
-def test_true(caption):
+def test_true_captions(caption):
     assert is_true(parse_caption(caption), SCENE)
 
 
 @pytest.mark.parametrize("caption", FALSE.strip().splitlines())
-def test_false(caption):
+def test_false_captions(caption):
     assert not is_true(parse_caption(caption), SCENE)
 
 
-@pytest.mark.parametrize("caption", ["", " ", ".", ":", *NONSENSE.strip().splitlines()])
-def test_nonsense(caption):
+@pytest.mark.parametrize("caption", ["", " ", ".", ":", *NOT_CAPTIONS.strip().splitlines()])
+def test_texts_outside_the_grammar_are_not_captions(caption):
     assert parse_caption(caption) is None
 
 
-def test_adjectives_come_in_any_order():
+def test_adjectives_may_come_in_any_order():
     orders = {
         parse_caption(f"a {' '.join(words)} circle")
         for words in (("big", "red", "striped"), ("striped", "large", "red"), ("red", "striped", "big"))
@@ -183,11 +183,11 @@ def test_adjectives_come_in_any_order():
         ("the red shape is small", False),
     ],
 )
-def test_a_held_out_combination_is_recognised_however_it_is_said(caption, novel):
+def test_held_out_combinations_are_found_in_every_wording(caption, novel):
     assert parse_caption(caption).names_held_out() == novel
 
 
-def test_the_margin_is_three_sixteenths_of_the_picture_unless_one_is_given():
+def test_relation_margin_is_three_sixteenths_by_default():
     for lower in range(20):
         scene = Scene(
             64,
@@ -203,12 +203,12 @@ def test_the_margin_is_three_sixteenths_of_the_picture_unless_one_is_given():
 
 
 @given(st.lists(st.sampled_from([*sorted(VOCABULARY), ",", ":"]), max_size=12))
-def test_any_words_are_a_statement_or_nonsense(words):
+def test_any_words_parse_to_a_statement_or_none(words):
     statement = parse_caption(" ".join(words))
     if statement:
         assert parse_caption(" ".join(realise(statement, Random(1)).words)) == statement
 
 
 @given(st.text(max_size=40))
-def test_any_text_may_be_judged(text):
+def test_any_text_can_be_parsed(text):
     assert parse_caption(text) is None or text

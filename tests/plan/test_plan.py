@@ -1,4 +1,4 @@
-"""The plan's laws: what is counted on the modules equals closed formulas, torch's own counter, and what was published."""
+"""Plans: counts on the modules equal closed formulas, torch's FLOP counter, and published figures."""
 
 import json
 from contextlib import nullcontext
@@ -28,9 +28,10 @@ from regard.plan import (
     run_costs,
 )
 from regard.plan.memory import activation_bytes
+from regard.plan.planner import build_on_meta
 from regard.recipe import TransformerModel
 
-RECIPES = sorted(Path(__file__).parents[1].joinpath("recipes").glob("wmt14-*.toml"))
+RECIPES = sorted(Path(__file__).parents[2].joinpath("recipes").glob("wmt14-*.toml"))
 WORLD = {"data": {"world": {}}}
 
 
@@ -43,15 +44,15 @@ def planned(what, overrides=(), **arguments) -> Plan:
 # one block
 
 
-def test_the_decks_block_has_10656_parameters():
+def test_lecture_block_has_10656_parameters():
     assert plan_block(width=32, heads=2, key_width=32, feed_forward=32).parameters == 10_656
 
 
-def test_the_decks_multiplications_are_printed_beside_our_own():
+def test_lecture_count_is_printed_beside_the_exact_one():
     block = plan("block")
-    assert (block.deck_a_position, block.deck_a_sequence) == (614_400, 368_640_000)
+    assert (block.lecture_macs_per_position, block.lecture_macs) == (614_400, 368_640_000)
     pairs, projections, feed_forward = 2 * (2 * 32) * 600, 4 * 32 * 64, 2 * 32 * 32
-    assert block.total.multiplications == 600 * (pairs + projections + feed_forward)
+    assert block.total.macs == 600 * (pairs + projections + feed_forward)
     page = render_text(block)
     for figure in ("10,656", "614,400", "368,640,000", "87,040", "52,224,000"):
         assert figure in page
@@ -81,7 +82,7 @@ shapes = st.fixed_dictionaries(
 
 
 def formula(m: TransformerModel, source: int, target: int) -> int:
-    """The number of parameters on paper."""
+    """Return the number of parameters by formula."""
     K = m.key_width or m.width // m.heads
     J, G, D, F = m.value_width or K, m.key_value_heads or m.heads, m.width, m.feed_forward
     attention = (D + 1) * (m.heads * K + G * K + G * J) + (m.heads * J + 1) * D
@@ -108,11 +109,11 @@ def test_presets_have_the_published_size(preset, millions):
     assert planned(preset, vocabulary=37_000).parameters == pytest.approx(millions * 1e6, rel=0.04)
 
 
-def test_every_parameter_is_in_one_part():
+def test_every_parameter_is_in_one_component():
     found = planned("tiny", ["model.encoder_widths=[96, 64]", "model.norm_first=true", "model.positions.kind=relative"])
     model = Transformer(found.recipe.model, *found.vocabulary)
     assert sum(part.parameters for part in found.components) == sum(p.numel() for p in model.parameters())
-    assert {part.place.kind for part in found.components if part.place.stack == "encoder"} == {
+    assert {part.location.kind for part in found.components if part.location.stack == "encoder"} == {
         "self-attention",
         "feed-forward",
         "norms",
@@ -126,30 +127,46 @@ def test_every_parameter_is_in_one_part():
 
 @settings(deadline=None, max_examples=10)
 @given(shape=shapes, source=st.integers(1, 9), target=st.integers(1, 9))
-def test_forward_flops_equal_torchs_counter(shape, source, target):
-    """Exactly: with attention written out, torch counts the same matrix products; grouped keys are repeated before them."""
+def test_forward_flops_equal_torch_flop_counter(shape, source, target):
+    """Exactly: with the math kernel, torch counts the same matrix products; grouped keys are repeated before them."""
     found = planned(recipes.build_recipe({**WORLD, "model": shape}), vocabulary=20, source_length=source, target_length=target)
     model = Transformer(found.recipe.model, 20, 20).eval()
     ids = torch.ones(1, source, dtype=torch.long), torch.tensor([source]), torch.ones(1, target, dtype=torch.long)
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model(*ids)
-    assert 2 * found.total.multiplications == counter.get_total_flops()
+    assert 2 * found.total.macs == counter.get_total_flops()
 
 
-def test_training_costs_three_forward_passes_a_position():
+@pytest.mark.parametrize("preset", ["base", "gpt2", "vit-base"])
+def test_forward_flops_of_presets_equal_torch_flop_counter_on_meta_tensors(preset):
+    found = planned(preset)
+    model = build_on_meta(found.recipe, found.vocabulary).eval()
+    source, target = found.lengths
+    with torch.device("meta"), torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        tokens = torch.zeros(1, target, dtype=torch.long)
+        if preset == "base":
+            model(torch.zeros(1, source, dtype=torch.long), torch.tensor([source]), tokens)
+        else:
+            model(tokens if preset == "gpt2" else torch.zeros(1, 3, *found.recipe.data.height_width))
+    assert 2 * found.total.macs == counter.get_total_flops()
+
+
+def test_training_costs_three_forward_passes_per_position():
     found = planned("tiny", ["train.steps=10", "train.tokens_per_batch=300", "train.gradient_accumulation_steps=2"])
-    assert found.flops == pytest.approx(10 * 600 * 3 * found.flops_a_token)
+    assert found.flops == pytest.approx(10 * 600 * 3 * found.flops_per_token)
     assert planned("tiny", ["train.regularize.r_drop=1.0"]).flops == pytest.approx(2 * planned("tiny").flops)
 
 
 def test_only_attention_grows_with_the_length():
     short, long = (planned("tiny", source_length=n, target_length=n) for n in (10, 20))
     layers, width = 2, 128
-    more = 2 * 2 * width * 10 * (layers + 2 * layers)  # scores and mixing, encoder and twice decoder, ten more keys a query
-    assert long.flops_a_token - short.flops_a_token == pytest.approx(more)
+    more = (
+        2 * 2 * width * 10 * (layers + 2 * layers)
+    )  # scores and mixing, once in the encoder and twice in the decoder, ten more keys per query
+    assert long.flops_per_token - short.flops_per_token == pytest.approx(more)
 
 
-def test_the_rule_of_thumb_is_near_for_short_sentences():
+def test_rule_of_thumb_is_close_for_short_sentences():
     found = planned("base")
     assert found.flops == pytest.approx(found.rule_of_thumb, rel=0.02)
 
@@ -161,24 +178,24 @@ def test_published_costs():
     assert planned("base", ["train.steps=7"]).published_flops is None
 
 
-def test_shares_of_the_published_cost_are_as_the_note_says():
-    for preset, share in (("base", "29%"), ("big", "42%")):
+def test_fractions_of_the_published_cost_match_the_note():
+    for preset, fraction in (("base", "29%"), ("big", "42%")):
         found = planned(preset)
         assert found.published_flops is not None
-        assert f"{found.flops / found.published_flops:.0%}" == share and share in compare_costs().notes[1]
+        assert f"{found.flops / found.published_flops:.0%}" == fraction and fraction in compare_costs().notes[1]
 
 
 # memory and time
 
 
-def test_memory_of_weights_is_exact():
+def test_memory_of_model_states_is_exact():
     found = planned("tiny", ["train.precision=fp32", "train.ema_decay=0.99"])
     memory = found.memory["fp32"]
     names = ("parameters", "gradients", "optimiser", "moving average")
     assert [memory[name] / found.parameters for name in names] == [4, 4, 8, 4]
 
 
-def test_muon_keeps_one_moment_of_the_hidden_matrices():
+def test_muon_has_one_moment_for_hidden_matrices():
     adam, muon = (planned("tiny", [f"train.optimizer.kind={kind}"]) for kind in ("adamw", "muon"))
     model = Transformer(adam.recipe.model, *adam.vocabulary)
     blocks = [*model.encoder.blocks, *model.decoder.blocks]
@@ -186,8 +203,8 @@ def test_muon_keeps_one_moment_of_the_hidden_matrices():
     assert adam.memory["fp32"]["optimiser"] - muon.memory["fp32"]["optimiser"] == 4 * hidden
 
 
-def kept_by_autograd(model: Transformer, source: int, target: int, bf16: bool) -> float:
-    """Bytes a sentence pair that the forward pass saves, weights and their copies apart."""
+def bytes_saved_by_autograd(model: Transformer, source: int, target: int, bf16: bool) -> float:
+    """Return the bytes per sentence pair that the forward pass saves, without weights and their copies."""
     sentences, vocabulary = 8, model.output.out_features
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept = {}
@@ -217,12 +234,12 @@ def kept_by_autograd(model: Transformer, source: int, target: int, bf16: bool) -
         {"encoder_layers": 1, "decoder_layers": 4},
     ],
 )
-def test_activations_are_within_4_percent_of_what_autograd_keeps(shape, bf16):
+def test_activation_bytes_are_within_4_percent_of_autograd(shape, bf16):
     model = Transformer(TransformerModel(preset="tiny", **shape), 50, 50)
-    assert activation_bytes(model, 40, 30, bf16) == pytest.approx(kept_by_autograd(model, 40, 30, bf16), rel=0.04)
+    assert activation_bytes(model, 40, 30, bf16) == pytest.approx(bytes_saved_by_autograd(model, 40, 30, bf16), rel=0.04)
 
 
-def test_time_is_flops_over_speed_and_use():
+def test_time_is_flops_over_speed_and_utilisation():
     assert DeviceSpeed("a", 1e12, 0.5, "", count=4).seconds(1e13) == 5
     mine = measure_device(torch.device("cpu"), "fp32", seconds=0.05, size=128)
     assert 1e8 < mine.speed < 1e16 and "assumed" in mine.basis
@@ -231,7 +248,7 @@ def test_time_is_flops_over_speed_and_use():
 # published table, recipes, runs
 
 
-def test_the_published_table():
+def test_published_table():
     rows = {row.name: row[1:] for row in PUBLISHED_COSTS}
     assert len(PUBLISHED_COSTS) == len(rows) == 10
     assert rows["ByteNet"] == ("23.75", None, None, None)
@@ -244,7 +261,7 @@ def test_the_published_table():
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_wmt14_recipes_are_the_papers(path):
+def test_wmt14_recipes_match_the_paper(path):
     found = planned(path)
     recipe, big = found.recipe, "big" in path.stem
     assert recipe.tokens.size == (37_000 if "de" in path.stem.split("-") else 32_000)
@@ -254,7 +271,7 @@ def test_wmt14_recipes_are_the_papers(path):
     assert "Not run here" in path.read_text(encoding="utf-8")
 
 
-def test_all_four_wmt14_recipes_are_there():
+def test_all_four_wmt14_recipes_exist():
     expected = [f"wmt14-en-{language}-{size}" for language in ("de", "fr") for size in ("base", "big")]
     assert [path.stem for path in RECIPES] == expected
 
@@ -279,15 +296,15 @@ def run(tmp_path):
     return folder
 
 
-def test_own_runs_cost_the_steps_they_did(run):
+def test_run_costs_count_the_completed_steps(run):
     [row] = run_costs([run])
-    assert row == RunCost("toy", "test", 31.25, 30.0, 32.5, "nrefs:1", 40, pytest.approx(40 * planned(run).flops_a_step))
+    assert row == RunCost("toy", "test", 31.25, 30.0, 32.5, "nrefs:1", 40, pytest.approx(40 * planned(run).flops_per_step))
     assert planned(run).vocabulary == (600, 600)
     page = render_text(compare_costs([row]))
     assert "31.25" in page and "toy" in page and "27.3" in page
 
 
-def test_a_run_not_yet_evaluated_has_a_row_without_bleu(run):
+def test_unevaluated_run_has_a_row_without_bleu(run):
     (run / "scores.json").unlink()
     (run / "log.jsonl").unlink()
     [row] = run_costs([run])
@@ -305,13 +322,13 @@ def test_a_run_not_yet_evaluated_has_a_row_without_bleu(run):
         ("recipe.toml", "steps = "),
     ],
 )
-def test_damaged_run_files_are_named(run, file, content):
+def test_damaged_run_files_are_named_in_the_error(run, file, content):
     (run / file).write_text(content)
     with pytest.raises(UserError, match=file.replace(".", r"\.")):
         run_costs([run])
 
 
-def test_mistakes(tmp_path):
+def test_invalid_arguments_raise_an_error(tmp_path):
     with pytest.raises(UserError, match=r"not a run folder"):
         run_costs([tmp_path])
     with pytest.raises(UserError, match=r"presets: tiny, small, base, big"):
@@ -329,7 +346,7 @@ def test_mistakes(tmp_path):
 
 
 @pytest.mark.parametrize("what", ["tiny", "block"])
-def test_plans_are_json_and_text(what):
+def test_plans_render_as_json_and_text(what):
     found = plan(what)
     assert json.loads(json.dumps(found.to_json()))["parameters"] == found.parameters
     page = render_text(found, by_layer=True)
