@@ -3,6 +3,8 @@
 import errno
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from regard.errors import UserError
@@ -89,3 +91,28 @@ def disk_error(path: Path, needed: int, error: OSError) -> UserError:
     return UserError(
         f"cannot write {path}: the disk is full ({needed:,} bytes needed, {free} free); make room and resume, nothing is lost"
     )
+
+
+def require_new_folder(path: str | Path) -> Path:
+    """Return the path, if a folder can be written there without losing anything."""
+    path = Path(path)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UserError(f"{path} already exists; choose another folder")
+    return path
+
+
+@contextmanager
+def write_folder_atomically(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder to write into; it becomes `path` at the end, or is removed after an error."""
+    temporary = path.with_name(f".{path.name}.writing")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        yield temporary
+        if path.exists():
+            path.rmdir()
+        temporary.rename(path)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

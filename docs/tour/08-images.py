@@ -1,17 +1,17 @@
 # %% [markdown]
-# # Looking at a picture
+# # Attention to images
 #
-# Keys and values need not be words. Show, Attend and Tell (Xu et al. 2015) reads a picture as a map of vectors a, here
-# 8 × 8, and before each word of a caption looks at them, with the additive score:
+# Keys and values need not be words. Show, Attend and Tell (Xu et al. 2015) encodes an image as a feature map a, here
+# 8 × 8, and attends to it before each word of a caption, with the additive score:
 #
 # > αₜᵢ = softmaxᵢ(v · tanh(W hₜ₋₁ + U aᵢ)), zₜ = Σᵢ αₜᵢ aᵢ
 #
-# A small one, trained on pictures of one or two coloured shapes ([captioner.toml](captioner.toml)), says what it sees
-# on pictures that it has not seen:
+# A small model, trained on images of one or two coloured shapes ([captioner.toml](captioner.toml)), describes images
+# that were not in the training set:
 
 # %%
+from helpers import FOLDER, captioner, figure, regard
 from PIL import Image
-from shown import FOLDER, captioner, picture, regard
 
 from regard.worlds import shapes
 
@@ -22,8 +22,8 @@ for number, test in enumerate(tests, start=1):
 regard("caption captioner shapes-1.png shapes-2.png shapes-4.png --out looks.png")
 
 # %% [markdown]
-# Bright is where it looked for the word above. It is small and not always right, and says little; to see it look from
-# one shape to another, let it read what the world itself says of two pictures.
+# Bright is where it attended for the word above. The model is small, not always right, and its captions are short; to
+# see its attention move from one shape to another, let it read the world's own captions of two images.
 
 # %%
 from regard.run.load import load
@@ -33,20 +33,20 @@ run = load(folder, device="cpu")
 chosen = [tests[3], tests[4]]
 captions = [test.captions[0].text for test in chosen]
 found = run.look([FOLDER / "shapes-4.png", FOLDER / "shapes-5.png"], captions)
-picture(
+figure(
     image_attention_figure([ImageAttention(test.pixels(), look.words, look.weights) for test, look in zip(chosen, found)]),
     "read.png",
 )
 
 # %% [markdown]
-# With the words it goes from one shape to the other, though not cleanly: a model as small as this often keeps an eye on
-# both.
+# The attention moves with the words from one shape to the other, though not cleanly: a model as small as this often
+# attends to both.
 #
-# ## Measured
+# ## Measurements
 #
-# In the embedded world it is known which shape a phrase means, and which box that fills: how much of the attention
-# falls into the right boxes while true captions are read, how much would if it looked everywhere alike, and how many
-# of its own captions are wholly true (with 95% intervals).
+# In the embedded world it is known which shape a phrase refers to, and its bounding box: how much of the attention
+# falls into the right boxes while true captions are read, how much would with uniform attention, and how many of the
+# model's own captions are entirely true (with 95% intervals).
 
 # %%
 import json
@@ -57,4 +57,4 @@ for name in ("attention_inside", "inside_by_chance", "true"):
     print(f"{name.replace('_', ' '):16} {score:3.0f} %   [{low:.0f}, {high:.0f}]")
 
 # %% [markdown]
-# Nobody told it where anything is: it had pictures and captions alone. `recipes/shapes-caption.toml` is a larger one.
+# The model was trained on images and captions alone, without boxes. `recipes/shapes-caption.toml` trains a larger one.
