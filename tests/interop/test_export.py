@@ -78,7 +78,7 @@ def test_a_proof_fails_where_weights_differ(make_run, tmp_path, monkeypatch):
 )
 def test_what_ctranslate2_has_no_word_for(changed, named, make_run, tmp_path):
     run = make_run(tmp_path / "run", "translate", dict(SMALL, encoder_layers=1, decoder_layers=1, **changed))
-    with pytest.raises(UserError, match=f"CTranslate2 has no counterpart of {named}"):
+    with pytest.raises(UserError, match=f"CTranslate2 does not support {named}"):
         convert(run.folder, tmp_path / "out", to="ctranslate2", device="cpu")
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".*"))
 

@@ -149,7 +149,7 @@ MISFITS = [
     (
         "language",
         dict(SMALL, preset="gpt2", layers=2, width=24, window=8),
-        "model.window = 8 has no counterpart in the nearest, gpt2",
+        "model.window = 8 has no counterpart in the closest, gpt2",
     ),
     ("language", dict(SMALL, preset="gpt2", layers=2, width=24, positions={"kind": "alibi"}), "model.positions.kind = 'alibi'"),
     (

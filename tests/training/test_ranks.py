@@ -365,8 +365,8 @@ def test_fsdp_sends_what_the_plan_says(two):
             "model": {"preset": "tiny", "width": 16, "heads": 2, "feed_forward": 32},
         }
     )
-    _, way = plan_parallelism(plan_recipe("tiny", recipe, (300, 300)), 2)
-    assert way.sent == two[0]["fsdp"]["sent"] * 4 / 2
+    _, strategy = plan_parallelism(plan_recipe("tiny", recipe, (300, 300)), 2)
+    assert strategy.bytes_sent == two[0]["fsdp"]["sent"] * 4 / 2
 
 
 def test_every_rank_drops_something_else(two):
