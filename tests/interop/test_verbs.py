@@ -354,7 +354,7 @@ def test_a_text_is_streamed_as_it_is_generated(opened, lines, name):
     run = opened(name)[2]
     for place, (line, text) in enumerate(zip(lines, run.generate(lines, max_tokens=25, temperature=2.0))):
         writing = run.stream(line, max_tokens=25, temperature=2.0, place=place)
-        assert writing.prompt + "".join(writing) == text.text and writing.result.written == text.written
+        assert writing.prompt + "".join(writing) == text.text and writing.result.generated_text == text.generated_text
         assert text.text == run.tokenizers[0].decode([[*run.begun([line])[0], *text.tokens]])[0]
 
 

@@ -103,7 +103,7 @@ def image_inputs(run: ImageRun, picture: ImageInput) -> tuple[dict[str, torch.Te
     encoder, settings = run.eye
     raw = run.unlabelled([picture]).batch(np.array([0]), 0, 0).inputs["pixels"].to(run.device)  # (1, 3, H, W)
     pixels, grid = encoder.normalise(raw), run.grid
-    patch = getattr(settings, "patch", None)
+    patch = getattr(settings, "patch_size", None)
     sides = (patch, patch) if isinstance(patch, int) else patch
     before = 0 if isinstance(run, CaptionRun) else settings.marks  # a decoder does not look at marks
     about = dict(

@@ -26,7 +26,7 @@ from regard.tasks.base import Run
 from regard.tasks.translate import TranslateRun
 from regard.tokens.special_tokens import SpecialTokens
 from regard.training.log import note
-from regard.training.precision import has_bf16
+from regard.training.precision import cpu_has_bf16
 
 ENGINES = ("auto", "regard", "ctranslate2")
 FOLDER, FILE = "ctranslate2", "engines.json"
@@ -135,7 +135,7 @@ def describe_precision(precision: str, device: torch.device) -> str:
     """What a precision means here, in words."""
     if precision == "int8":
         return f"int8, linear layers packed for {' and '.join(dict.fromkeys((SMALL_BATCH_ENGINE, LARGE_BATCH_ENGINE)))}"
-    slow = "" if device.type != "cpu" or has_bf16() else ", which this processor has to emulate: fp32 may be faster"
+    slow = "" if device.type != "cpu" or cpu_has_bf16() else ", which this processor has to emulate: fp32 may be faster"
     return f"bf16{slow}"
 
 

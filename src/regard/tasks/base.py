@@ -15,10 +15,9 @@ from torch import Tensor, nn
 from regard import __version__, distributed
 from regard.attention.modules import attention_modules
 from regard.batches.batches import sequential_batches
-from regard.batches.lengths import evaluation_rows, training_rows
-from regard.batches.packing import PackedRows
+from regard.batches.language_rows import PackedRows, UnpaddedRows
 from regard.batches.ragged import Ragged
-from regard.batches.rows import Rows, UnpaddedRows, encoder_inputs
+from regard.batches.rows import Rows, encoder_inputs, evaluation_rows, training_rows
 from regard.batches.token_store import build_token_store, open_token_store
 from regard.corpus.dataset import Dataset, read_dataset
 from regard.corpus.examples import Examples
@@ -33,10 +32,11 @@ from regard.run import environment
 from regard.scoring import Score, perplexity
 from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, SpecialTokens
 from regard.tokens.tokenizer import Tokenizer, load_any_tokenizer, load_tokenizer, parse_tokenizer, train_tokenizer
-from regard.training.compile import Objective
-from regard.training.losses import CrossEntropy, sequence_log_probs
+from regard.training.losses import CrossEntropy, Objective, sequence_log_probs
 
 EVALUATE_TOKENS = 8192
+MAXIMIZED_METRICS = ("valid_bleu", "valid_accuracy", "valid_spearman", "valid_f1", "valid_mean", "valid_recall")
+"""Validation metrics that choose the best weights, where they are measured; else the lowest valid_loss does."""
 EMBED_TOKENS, EMBED_TOKENS_CPU = 4096, 1024
 """A CPU is busy with fewer at once, of which less is padding."""
 SPECIAL_TOKENS_FILE = "marks.json"

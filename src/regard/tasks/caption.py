@@ -84,7 +84,7 @@ class CaptionRun(ImageRun):
             positions=self.longest,
             special_tokens=self.special_tokens,
             augment=augment,
-            each=not training,
+            row_per_caption=not training,
         )
 
     # how well it does

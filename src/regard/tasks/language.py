@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.batches.rows import BidirectionalRows, LanguageModelRows, Rows, StreamRows
+from regard.batches.language_rows import LanguageModelRows, StreamRows
+from regard.batches.rows import BidirectionalRows, Rows
 from regard.corpus.examples import TextLines
 from regard.decoding.continuous_batching import pad_left
 from regard.decoding.greedy import decode_steps

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from regard import distributed
 from regard import recipe as recipes
 from regard.batches.batches import sequential_batches
-from regard.batches.image_code_rows import TextToImageRows, caption_prefix, open_image_codes
-from regard.batches.image_rows import ImageClassificationRows
+from regard.batches.image_rows import ImageClassificationRows, TextToImageRows, caption_prefix, open_image_codes
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows
 from regard.corpus.dataset import Dataset
@@ -34,8 +33,7 @@ from regard.tasks.image_codes import ImageCodesRun
 from regard.tasks.images import ImageInput, ImageRun
 from regard.tasks.language import sample_index
 from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
-from regard.training.compile import Objective
-from regard.training.losses import TextToImageLoss, nll
+from regard.training.losses import Objective, TextToImageLoss, nll
 from regard.worlds.shapes import image_satisfies
 
 FOLDER, RERANKER = "codes", "rank"
