@@ -138,7 +138,7 @@ def test_other_files_and_other_versions_are_refused(model, tmp_path):
     save_file({}, path, metadata={"attn": json.dumps({"version": 2})})
     with pytest.raises(UserError, match="version 2; this regard reads version 1"):
         Record.read(path)
-    with pytest.raises(UserError, match="cannot be written"):
+    with pytest.raises(UserError, match="cannot write"):
         seen_by(model)[0].to_record().write(tmp_path / "no" / "a.attn")
 
 

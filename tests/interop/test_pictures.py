@@ -318,5 +318,5 @@ def test_a_run_begins_from_a_folder_and_reads_larger_pictures(theirs, tmp_path, 
     for one, other in zip(run.embed(files), before.embed(files)):
         np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-5)
     del recipe["train"]["init_from"]["modules"]
-    with pytest.raises(UserError, match=r"output.* has shape \[5(, 24)?\], the model wants \[2(, 24)?\]"):
+    with pytest.raises(UserError, match=r"output.* has shape \[5(, 24)?\], the model needs \[2(, 24)?\]"):
         train(recipe, tmp_path / "other", device="cpu")

@@ -4,7 +4,6 @@ Weights from `transformers` come in, and BertViz's tuples go out.
 """
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from safetensors.numpy import save_file
 
 from regard.attention.reductions import RECORD_KINDS, RecordedMap, part_shapes
 from regard.errors import UserError
+from regard.files import atomic_file
 
 VERSION = 1
 SIDES = {
@@ -94,13 +94,11 @@ class Record:
             for place in self.modules.values()
         ]
         about = {"version": VERSION, "model": self.model, "inputs": self.inputs, "tokens": self.tokens, "places": places}
-        aside = Path(f"{path}.{os.getpid()}.tmp")
         try:
-            save_file(arrays, aside, metadata={"attn": json.dumps(about, ensure_ascii=False)})
-            aside.replace(path)
-        except (OSError, SafetensorError) as error:
-            aside.unlink(missing_ok=True)
-            raise UserError(f"{path}: cannot be written ({error})") from None
+            with atomic_file(Path(path)) as temporary:
+                save_file(arrays, temporary, metadata={"attn": json.dumps(about, ensure_ascii=False)})
+        except SafetensorError as error:
+            raise UserError(f"cannot write {path}: {error}") from None
 
     @staticmethod
     def read(path: str | Path) -> "Record":

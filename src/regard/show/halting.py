@@ -69,7 +69,7 @@ def require_halting(run: TranslateRun) -> None:
     if model.kind != "universal":
         raise UserError(
             f"{run.folder}: model.kind = {model.kind!r} has no halting steps: all tokens pass all its layers; "
-            "--steps is for model.kind = 'universal'"
+            "--halting is for model.kind = 'universal'"
         )
     if model.halting == "none":
         raise UserError(
