@@ -40,7 +40,7 @@ def show_attention(
     terminal: bool = False,
     keep: Path | None = None,
 ) -> str:
-    """Draw a view of a run that reads a text, or of a record (or its file), and keep the record in a file if asked. Return a description."""
+    """Draw a view of a run that reads a text, or of a record or its file; write the record to `keep`. Return a description."""
     selection = selection or ViewSelection()
     record = Record.read(what) if isinstance(what, Path) else what
     if isinstance(record, Run):
