@@ -68,7 +68,7 @@ for scores in ((112, 96), (14, 12)):
 # %%
 from helpers import figure
 
-from regard.show.figures.gradients import softmax_gradients
+from regard.show.figures.teaching import softmax_gradients
 
 
 def max_derivative(width, scale):

@@ -141,8 +141,8 @@ def test_a_folder_is_explained_patch_by_patch(pair, files):
         run, str(files[0]), "attention,occlusion,input-gradient", OutputSelection(fits=LINES[0], against=LINES[1])
     )
     patches = (model.config.vision_config.image_size // model.config.vision_config.patch_size) ** 2
-    assert set(found.values) == {"attention", "occlusion", "input-gradient"} and found.against is not None
-    assert all(len(values) == patches and np.ptp(values) > 0 for values in found.values.values())
+    assert set(found.attributions) == {"attention", "occlusion", "input-gradient"} and found.against is not None
+    assert all(len(values) == patches and np.ptp(values) > 0 for values in found.attributions.values())
 
 
 def test_states_and_attention_agree(pair):
@@ -223,7 +223,7 @@ def test_a_run_of_ours_says_the_same_there(tmp_path, files, changes):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"image": {"pool": "mean"}}, "model.image.pool = 'mean' has no counterpart in the nearest, clip"),
+        ({"image": {"pool": "mean"}}, "model.image.pool = 'mean' has no counterpart in the closest, clip"),
         ({"image": {"embedding_norm": False}}, "model.image.embedding_norm = False"),
         ({"text": {"causal": False}}, "model.text.causal = False"),
         ({"text": {"positions": {"kind": "rotary"}}}, "model.text.positions.kind = 'rotary'"),
@@ -256,18 +256,18 @@ def changed(path, **values):
 
 HOSTILE = [
     ("config.json", dict(text_config__eos_token_id=5), "the model looks for text_config.eos_token_id, 5"),
-    ("config.json", dict(text_config__vocab_size=None), "does not say vocab_size"),
+    ("config.json", dict(text_config__vocab_size=None), "has no vocab_size"),
     ("config.json", dict(text_config__vocab_size=40), "the embedding has 40 rows"),
     ("config.json", dict(text_config__hidden_size=17), "17 is not divisible by 2 heads"),
-    ("config.json", dict(text_config="none"), "does not say vocab_size"),
+    ("config.json", dict(text_config="none"), "has no vocab_size"),
     ("config.json", dict(vision_config__image_size=[16, 20]), "image_size = "),
     ("config.json", dict(vision_config__num_channels=1), "num_channels = 1"),
-    ("config.json", dict(vision_config__patch_size=32), "a patch of 32 pixels is larger than the picture, 16"),
-    ("config.json", dict(vision_config__hidden_act="swoosh"), "vision_config.hidden_act = 'swoosh': is not read here"),
+    ("config.json", dict(vision_config__patch_size=32), "a patch of 32 pixels is larger than the image, 16"),
+    ("config.json", dict(vision_config__hidden_act="swoosh"), "vision_config.hidden_act = 'swoosh': is not supported"),
     ("config.json", dict(projection_dim=13), r"visual_projection.weight has shape \[12, 24\], config.json says \[13, 24\]"),
-    ("config.json", dict(architectures=["CLIPVisionModel"]), "CLIPVisionModel.: is not read; CLIPModel are"),
-    ("preprocessor_config.json", dict(crop_size=32), "brings pictures to 32 pixels, the model reads 16"),
-    ("preprocessor_config.json", dict(do_center_crop=False), "leaves pictures of different shapes"),
+    ("config.json", dict(architectures=["CLIPVisionModel"]), "CLIPVisionModel.: is not supported; CLIPModel are"),
+    ("preprocessor_config.json", dict(crop_size=32), "resizes images to 32 pixels, the model reads 16"),
+    ("preprocessor_config.json", dict(do_center_crop=False), "leaves images of different shapes"),
 ]
 
 

@@ -124,16 +124,16 @@ def test_explanations_are_of_what_they_compute(pair, files):
     rolled, eye = torch.eye(len(one)), torch.eye(len(one))
     for weights in (one, two, *others):
         rolled = (weights + eye) / 2 @ rolled
-    np.testing.assert_allclose(found.values["attention"], [one, two, *others][-1][asks].mean(0)[marks:], atol=1e-4)
-    np.testing.assert_allclose(found.values["rollout"], rolled[asks].mean(0)[marks:], atol=1e-4)
+    np.testing.assert_allclose(found.attributions["attention"], [one, two, *others][-1][asks].mean(0)[marks:], atol=1e-4)
+    np.testing.assert_allclose(found.attributions["rollout"], rolled[asks].mean(0)[marks:], atol=1e-4)
     rows, columns = found.picture.grid
     down, across = run.model.encoder.patches.kernel_size
     whole = model(pixel_values=pixels).logits.log_softmax(-1)[0, 1]
-    for number, lost in enumerate(found.values["occlusion"]):
+    for number, lost in enumerate(found.attributions["occlusion"]):
         hidden, y, x = pixels.clone(), down * (number // columns), across * (number % columns)
         hidden[0, :, y : y + down, x : x + across] = pixels[0].mean((1, 2))[:, None, None]
         assert lost == pytest.approx(float(whole - model(pixel_values=hidden).logits.log_softmax(-1)[0, 1]), abs=1e-3)
-    assert rows * columns == len(found.pieces)
+    assert rows * columns == len(found.features)
 
 
 @torch.no_grad()
@@ -207,7 +207,7 @@ def test_a_run_of_ours_says_the_same_there(tmp_path, files, model, data, family)
 @pytest.mark.parametrize(
     "model, data, message",
     [
-        ({"pool": "mean"}, {}, "model.pool = 'mean' has no counterpart in the nearest, vit"),
+        ({"pool": "mean"}, {}, "model.pool = 'mean' has no counterpart in the closest, vit"),
         ({"layer_scale": 0.1}, {}, "model.layer_scale = 0.1"),
         ({"positions": {"kind": "sinusoidal"}}, {}, "model.positions.kind = 'sinusoidal'"),
         ({"norm_first": False}, {}, "model.norm_first = False"),
@@ -234,26 +234,26 @@ def changed(path, **values):
 
 
 HOSTILE = [
-    ("config.json", dict(qkv_bias=False), "qkv_bias = False: is not read here"),
+    ("config.json", dict(qkv_bias=False), "qkv_bias = False: is not supported"),
     ("config.json", dict(num_channels=1), "num_channels = 1"),
-    ("config.json", dict(image_size=[16, 16, 16]), "image_size = .*should be one whole number, or two"),
-    ("config.json", dict(image_size=10**9), "image_size = 1000000000: should be a whole number from 1 to 8192"),
+    ("config.json", dict(image_size=[16, 16, 16]), "image_size = .*should be one integer, or two"),
+    ("config.json", dict(image_size=10**9), "image_size = 1000000000: should be an integer from 1 to 8192"),
     ("config.json", dict(image_size="16"), "image_size = '16'"),
-    ("config.json", dict(patch_size=32), "a patch of 32 × 32 pixels is larger than the picture, 16 × 16"),
+    ("config.json", dict(patch_size=32), "a patch of 32 × 32 pixels is larger than the image, 16 × 16"),
     ("config.json", dict(patch_size=0), "patch_size = 0"),
-    ("config.json", dict(image_size=20), "brings pictures to 16 pixels, the model reads 20"),
+    ("config.json", dict(image_size=20), "resizes images to 16 pixels, the model reads 20"),
     ("config.json", dict(patch_size=8), r"position_embeddings has shape \[1, 17, 24\], config.json says \[1, 5, 24\]"),
-    ("config.json", dict(id2label={"0": "one"}), "with one label is not read; one of at least two is"),
-    ("config.json", dict(architectures=["ViTForMaskedImageModeling"]), "ViTForMaskedImageModeling.: is not read"),
-    ("config.json", dict(architectures=["ViTMAE"], auto_map={"x": "y"}), "asks for code of its own"),
-    ("preprocessor_config.json", dict(size={"height": 32, "width": 32}), "brings pictures to 32 pixels, the model reads 16"),
-    ("preprocessor_config.json", dict(size={"shortest_edge": 16}), "leaves pictures of different shapes"),
+    ("config.json", dict(id2label={"0": "one"}), "with one label is not supported; it needs at least two"),
+    ("config.json", dict(architectures=["ViTForMaskedImageModeling"]), "ViTForMaskedImageModeling.: is not supported"),
+    ("config.json", dict(architectures=["ViTMAE"], auto_map={"x": "y"}), "needs code of its own"),
+    ("preprocessor_config.json", dict(size={"height": 32, "width": 32}), "resizes images to 32 pixels, the model reads 16"),
+    ("preprocessor_config.json", dict(size={"shortest_edge": 16}), "leaves images of different shapes"),
     ("preprocessor_config.json", dict(size={"longest_edge": 16}), "should have height and width, or shortest_edge"),
     ("preprocessor_config.json", dict(size=None), "size = "),
-    ("preprocessor_config.json", dict(image_processor_type="BeitImageProcessor"), "'BeitImageProcessor' is not read"),
+    ("preprocessor_config.json", dict(image_processor_type="BeitImageProcessor"), "'BeitImageProcessor' is not supported"),
     ("preprocessor_config.json", dict(resample=9), "resample = 9: should be one of Pillow's numbers"),
     ("preprocessor_config.json", dict(do_resize=False), "do_resize = False"),
-    ("preprocessor_config.json", dict(rescale_factor=1.0), "rescale_factor = 1.0: is not read here; only 1/255"),
+    ("preprocessor_config.json", dict(rescale_factor=1.0), "rescale_factor = 1.0: is not supported; only 1/255"),
     ("preprocessor_config.json", dict(image_std=[0.5, 0, 0.5]), "image_std = .*three numbers"),
     ("preprocessor_config.json", dict(image_mean=[0.5]), "image_mean = .*three numbers"),
 ]
@@ -318,5 +318,5 @@ def test_a_run_begins_from_a_folder_and_reads_larger_pictures(theirs, tmp_path, 
     for one, other in zip(run.embed(files), before.embed(files)):
         np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-5)
     del recipe["train"]["init_from"]["modules"]
-    with pytest.raises(UserError, match=r"output.* has shape \[5(, 24)?\], the model wants \[2(, 24)?\]"):
+    with pytest.raises(UserError, match=r"output.* has shape \[5(, 24)?\], the model needs \[2(, 24)?\]"):
         train(recipe, tmp_path / "other", device="cpu")

@@ -13,7 +13,8 @@ from regard.attention.hard_attention import HardAttention
 from regard.attention.watch import watch
 from regard.batches.batch import IGNORE_INDEX, Batch
 from regard.decoding.beam import beam_search
-from regard.decoding.greedy import greedy, greedy_or_sample
+from regard.decoding.greedy import greedy_or_sample
+from regard.decoding.sampling import greedy
 from regard.models.efficientnet import EfficientNet, convert_package_weights
 from regard.models.registry import MODELS
 from regard.recipe import CaptionModel, Regularization

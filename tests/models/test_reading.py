@@ -9,7 +9,8 @@ from torch import nn
 from regard.attention.modules import attention_modules
 from regard.attention.watch import watch
 from regard.decoding.beam import beam_search
-from regard.decoding.greedy import greedy, greedy_or_sample
+from regard.decoding.greedy import greedy_or_sample
+from regard.decoding.sampling import greedy
 from regard.layers.recurrent import RecurrentLayers
 from regard.layers.state import DecoderState
 from regard.models.recurrent_encoder import ContextualEmbedding

@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors.numpy import save_file
 
 from regard.errors import UserError
-from regard.files import atomic_write
+from regard.files import atomic_file
 
 VERSION = 1
 RECORD_KINDS = ("weights", "top", "blocks", "rows", "entropy", "nothing")
@@ -194,7 +194,11 @@ class Record:
             for module in self.modules.values()
         ]
         header = {"version": VERSION, "model": self.model, "inputs": self.inputs, "tokens": self.tokens, "modules": modules}
-        atomic_write(Path(path), save(arrays, metadata={"attn": json.dumps(header, ensure_ascii=False)}))
+        try:
+            with atomic_file(Path(path)) as temporary:
+                save_file(arrays, temporary, metadata={"attn": json.dumps(header, ensure_ascii=False)})
+        except SafetensorError as error:
+            raise UserError(f"cannot write {path}: {error}") from None
 
     @staticmethod
     def read(path: str | Path) -> "Record":

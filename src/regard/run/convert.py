@@ -89,7 +89,7 @@ def verify_conversion(run: Run, folder: Path) -> ConversionProof:
     asked = verification_inputs(run)
     mine = model_outputs(run, asked, generates_text(run))
     theirs = (
-        run_transformers(folder, asked, writes=generates_text(run))
+        run_transformers(folder, asked, generates=generates_text(run))
         if is_transformers_installed()
         else model_outputs(load(folder, device="cpu"), asked, generates_text(run))
     )
