@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from regard.layers.convolution import GridConv2d
 from typer.testing import CliRunner
 
 import regard
@@ -19,6 +18,7 @@ from regard.batches.image_rows import TextToImageRows, caption_prefix
 from regard.batches.ragged import Ragged
 from regard.cli import app
 from regard.errors import UserError
+from regard.layers.convolution import GridConv2d
 from regard.models.dvae import Dvae
 from regard.plan import plan
 from regard.run.card import card
