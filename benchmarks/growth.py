@@ -22,7 +22,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from regard import recipe as recipes
-from regard.decoding.batching import decode_all, make_search
+from regard.decoding.batching import SearchParams, decode_all, text_sources
 from regard.models.registry import MODELS
 from regard.plan.planner import PRESET_SETTINGS, Plan, model_sizes, plan_recipe
 from regard.plan.step_time import measure_step, time_steps
@@ -98,7 +98,7 @@ def process_status(name: str) -> int:
 def measure_training(work: str, rows: int, length: int, precision: str, width: int | None = None) -> Point:
     plan, before = make_plan(work, rows, length, width, precision), memory_in_use()
     seconds = time_steps(plan, DEVICE, rows, [plan.recipe])[0]
-    return Point(seconds, peak_memory() - before, plan.flops_a_step, sum(plan.memory[precision].values()))
+    return Point(seconds, peak_memory() - before, plan.flops_per_step, sum(plan.memory[precision].values()))
 
 
 def measure_decoding(rows: int, length: int, beam: int, precision: str) -> Point:
@@ -113,17 +113,11 @@ def measure_decoding(rows: int, length: int, beam: int, precision: str) -> Point
     sentences, found = torch.randint(4, vocabulary[0], (rows, length)).tolist(), []
     for _ in range(4):
         start = time.perf_counter()
-        decode_all(
-            sentences,
-            make_search(model, beam=beam, alpha=0.6),
-            batch_tokens=10**6,
-            device=DEVICE,
-            most=length,
-            max_tokens=length - 1,
-        )
+        sources = text_sources(sentences, device=DEVICE, max_length=length, max_tokens=length - 1)
+        decode_all(model, sources, SearchParams(beam=beam, length_penalty=0.6, batch_tokens=beam * 10**6), device=DEVICE)
         found.append(time.perf_counter() - start)
-    encoder = sum(part.multiplications for part in plan.parts if part.place.stack == "encoder")
-    others = plan.total.multiplications - encoder
+    encoder = sum(component.macs for component in plan.components if component.location.stack == "encoder")
+    others = plan.total.macs - encoder
     settings = recipe.model
     cache = 2 * 4 * rows * beam * settings.decoder_layers * 2 * length * settings.width  # of the past and the source; reordered
     logits = 3 * 4 * rows * beam * vocabulary[1]  # logits, log-probabilities, scores
@@ -146,7 +140,7 @@ def measure(point: dict[str, Any]) -> Point:
 def measure_here(point: dict[str, Any]) -> Point:
     if point.pop("predict", False):
         plan = make_plan(point["work"], point["rows"], point["length"], None, point["precision"])
-        return Point(0.0, 0.0, 0.0, 0.0, measure_step(plan, str(DEVICE)).devices[0].seconds(plan.flops_a_step))
+        return Point(0.0, 0.0, 0.0, 0.0, measure_step(plan, str(DEVICE)).devices[0].seconds(plan.flops_per_step))
     return measure_decoding(**point) if "beam" in point else measure_training(**point)
 
 

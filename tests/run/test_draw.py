@@ -14,17 +14,17 @@ from typer.testing import CliRunner
 import regard
 from regard import recipe as recipes
 from regard.batches.batches import sequential_batches
-from regard.batches.image_code_rows import TextToImageRows, caption_prefix
+from regard.batches.image_rows import TextToImageRows, caption_prefix
 from regard.batches.ragged import Ragged
 from regard.cli import app
 from regard.errors import UserError
-from regard.layers.conv2d import GridConv2d
+from regard.layers.convolution import GridConv2d
 from regard.models.dvae import Dvae
 from regard.plan import plan
 from regard.run.card import card
 from regard.run.evaluate import evaluate
 from regard.run.train import train
-from regard.show.contact_sheet import contact_sheet
+from regard.show.galleries import contact_sheet
 from regard.tasks.text_to_image import GeneratedImage, TextToImageRun
 from regard.training.checkpoint import read_weights
 
@@ -249,7 +249,7 @@ def test_a_gallery_shows_captions_of_the_test_set_beside_the_truth(run, tmp_path
     assert all(caption in page for caption in LOOKS) and page.count("<image") == 2 * (2 + 3) and "wrong" not in page
     CliRunner().invoke(app, ["draw", str(run.folder), "--gallery", str(tmp_path / "b.svg"), "-n", "3", "--device", "cpu"])
     assert page == (tmp_path / "b.svg").read_text()
-    words = ["draw", str(run.folder), "--gallery", str(tmp_path / "c.svg"), "-n", "3", "--no-truth", "--device", "cpu"]
+    words = ["draw", str(run.folder), "--gallery", str(tmp_path / "c.svg"), "-n", "3", "--no-references", "--device", "cpu"]
     assert CliRunner().invoke(app, words).exit_code == 0
     assert (tmp_path / "c.svg").read_text().count("<image") == 2 * 3
 
@@ -355,7 +355,7 @@ def test_the_card_warns_of_misleading_pictures(run, codes):
 def test_starters_are_recipes_that_train(pictures, codes, tmp_path):
     page = "\n".join(said("new", "image-codes", "--data", pictures / "train.tsv"))
     found = recipes.parse_recipe(page)
-    assert found.task == "image-codes" and found.data.size == 32 and "24 of your own" in page
+    assert found.task == "image-codes" and found.data.size == 32 and "24 images of your own" in page
     page = "\n".join(said("new", "text-to-image", "--data", pictures / "train.tsv"))
     found = recipes.parse_recipe(
         page, [f"model.image_codes.run={codes.folder}", "data.size=8", "train.steps=1", "train.evaluate_every=1"]
@@ -376,7 +376,7 @@ def test_a_starter_for_codes_finds_the_paths(pictures, tmp_path):
     assert found.data.path == "path"
     train(found, tmp_path / "run", device="cpu")
     table.write_text('{"id": 1}\n')
-    with pytest.raises(UserError, match=r"has the fields id; name the path file or file_name or image$"):
+    with pytest.raises(UserError, match=r"has the fields id; name the image path file or file_name or image$"):
         said("new", "image-codes", "--data", table)
     assert "path" not in tomllib.loads("\n".join(said("new", "image-codes", "--data", pictures)))["data"]
 
@@ -396,10 +396,10 @@ def test_both_are_planned(run, codes):
     for made in (run, codes):
         found = plan(str(made.folder))
         assert found.parameters == sum(p.numel() for p in made.model.parameters())
-        assert found.total.multiplications > 0 and all(sum(sizes.values()) > 0 for sizes in found.memory.values())
+        assert found.total.macs > 0 and all(sum(sizes.values()) > 0 for sizes in found.memory.values())
     convolutions = [module for module in codes.model.modules() if isinstance(module, GridConv2d)]
     by_hand = sum(module.weight.numel() * module.grid[0] * module.grid[1] for module in convolutions)
-    assert plan(str(codes.folder)).total.multiplications == by_hand
+    assert plan(str(codes.folder)).total.macs == by_hand
     assert "pictures of 8 × 8 pixels, 10 positions" in "\n".join(said("plan", run.folder))
     with pytest.raises(UserError, match="how many codes a picture has follows from it"):
         plan(recipes.build_recipe(settings(DRAW, "nowhere", model={"image_codes": {"run": "nowhere"}})))

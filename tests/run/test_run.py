@@ -16,7 +16,7 @@ from regard.errors import UserError
 from regard.run.card import card, write_card
 from regard.run.evaluate import compare_runs, evaluate
 from regard.run.train import train
-from regard.tasks.starters.starter import starter_recipe
+from regard.tasks.starters import starter_recipe
 from regard.training.losses import sequence_log_probs
 
 

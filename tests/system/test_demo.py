@@ -35,14 +35,14 @@ def test_ablating_the_head_that_resolves_pronouns_hurts_them(demo):
     )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    found, all_heads = report["resolver"], [head["right_noun"]["score"] for head in report["heads"]]
+    found, all_heads = report["antecedent_head"], [head["antecedent_accuracy"]["score"] for head in report["heads"]]
     print(found)
-    assert (found["chosen_on"], found["set"]) == ("valid", "test") and found["chosen"]["score"] == max(all_heads)
-    assert found["number"] > 250 and found["accuracy"]["low"] > max(found["rules"].values()) + 10
-    without, whole = found["pronouns_without"], found["pronouns"]["score"]
-    assert without["it"]["score"] < whole and without["it"]["p_value"] < 0.05 and found["more"]["score"] > 0
-    assert without["both"]["score"] < whole - 15 and without["both"]["high"] < without["others"]["low"]
-    assert found["otherwise"]["score"] > 90
+    assert (found["selected_on"], found["set"]) == ("valid", "test") and found["selection_accuracy"]["score"] == max(all_heads)
+    assert found["number"] > 250 and found["accuracy"]["low"] > max(found["baselines"].values()) + 10
+    without, whole = found["ablations"], found["pronouns"]["score"]
+    assert without["head"]["score"] < whole and without["head"]["p_value"] < 0.05 and found["excess"]["score"] > 0
+    assert without["both"]["score"] < whole - 15 and without["both"]["high"] < without["controls"]["low"]
+    assert found["unchanged"]["score"] > 90
 
 
 def test_demo_takes_minutes(demo):

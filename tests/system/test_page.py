@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.system
-BASELINE = "by lot"
+BASELINE = "random"
 HTML_INJECTION = "<img src=x onerror=alert(1)>"
 LONG_CONTEXT_RECIPE = {
     "task": "language",

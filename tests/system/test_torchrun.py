@@ -134,11 +134,11 @@ def test_job_resumes_on_one_and_four_ranks(job_folder, start, uninterrupted):
 @pytest.mark.parametrize(
     "fault, seconds, message",
     [
-        ("SIGKILL", 10, "lost another one"),
+        ("SIGKILL", 10, "lost the connection to another rank"),
         ("raise", 10, "rank 1 failed: ValueError: injected fault"),
-        ("exit", 10, "lost another one"),
-        ("os-exit", 10, "lost another one"),
-        ("SIGSTOP", 60, "rank 1 has given no sign of life"),
+        ("exit", 10, "lost the connection to another rank"),
+        ("os-exit", 10, "lost the connection to another rank"),
+        ("SIGSTOP", 60, "rank 1 has sent no heartbeat"),
     ],
 )
 def test_failure_of_one_rank_ends_the_job_with_one_message(start, fault, seconds, message, tmp_path):

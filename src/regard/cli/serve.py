@@ -31,10 +31,13 @@ def serve(
     ] = None,
     max_batch_size: Annotated[int, typer.Option(help="Texts that a model decodes together.")] = 64,
     max_queue: Annotated[int, typer.Option(help="Texts that may wait; further ones are rejected at once.")] = 256,
-    timeout: Annotated[float, typer.Option(help="Seconds for a request.")] = 60.0,
+    timeout: Annotated[float, typer.Option(help="Time limit per request in seconds.")] = 60.0,
     device: Device = "auto",
 ) -> None:
-    """Serve runs over HTTP: a JSON API, OpenAI-compatible endpoints, and a web page."""
+    """Serve runs over HTTP.
+
+    The server has a JSON API, OpenAI-compatible endpoints, and a web page that shows attention.
+    """
     try:
         from regard.server.connections import bind_socket, socket_url
         from regard.server.connections import serve as listen_and_serve

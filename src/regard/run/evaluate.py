@@ -83,7 +83,7 @@ def write_scores(run: Run, results: Sequence[EvaluationResult]) -> None:
             name = f"{result.name.replace('/', '-')}.txt"
             (run.folder / "outputs" / name).write_text("\n".join(result.outputs) + "\n", encoding="utf-8")
         if result.by_length:
-            draw_by_length({run.folder.name: result.by_length}, run.folder / "pictures" / f"bleu-by-length-{result.name}.svg")
+            draw_by_length({run.folder.name: result.by_length}, run.folder / "figures" / f"bleu-by-length-{result.name}.svg")
 
 
 def draw_by_length(series: dict[str, list[dict[str, Any]]], path: Path) -> None:
