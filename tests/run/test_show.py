@@ -231,7 +231,7 @@ def test_a_tree_ends_in_what_the_search_says(tiny_run):
         (["--view", "neurons", "--token", "nobody"], "--token nobody: is none of"),
         (["--view", "neurons", "--head", "9", "--layer", "1"], "--head 9: cross-attention has 1, 2"),
         (["--view", "steps", "--max-tokens", "9"], "--max-tokens 9: for language models"),
-        (["--view", "neurons", "--save", "a.attn"], "leave it out with --view neurons"),
+        (["--view", "neurons", "--save", "a.attn"], "--save does not apply to --view neurons"),
         (["--view", "heads", "--layer", "9"], "--layer 9: cross-attention has 1, 2"),
         (["--view", "heads", "--head", "1"], "of which layer"),
         (["--view", "model", "--out", "a.gif"], "use .svg, .png, .pdf or .html"),
@@ -256,7 +256,7 @@ def test_the_command_draws_every_view(tiny_run, tmp_path):
             run(tiny_run.folder, text, "--view", view, "--out", tmp_path / f"{view}.{ending}")
             assert (tmp_path / f"{view}.{ending}").stat().st_size > 1000
     assert "self-attention of the encoder" in run(tiny_run.folder, text, "--kind", "encoder", "--save", tmp_path / "a.attn")
-    with pytest.raises(UserError, match="give the run and the text"):
+    with pytest.raises(UserError, match="needs the run and the text"):
         run(tmp_path / "a.attn", "--view", "neurons", "--terminal")
     assert "looks at" in run(tmp_path / "a.attn", "--view", "token", "--token", 1, "--terminal")
     assert "►" in run(tiny_run.folder, text, "--view", "beam", "--terminal")
