@@ -10,7 +10,7 @@ import torch
 from harness import MismatchError, parse_args, report, require_close, time_alternating
 from peers import NumberedVocabulary, to_ctranslate2, to_transformers
 
-from regard.decoding.batching import decode_all, make_search
+from regard.decoding.batching import SearchParams, decode_all, text_sources
 from regard.interop.ctranslate2 import import_ctranslate2
 from regard.layers.quantized import convert_precision
 from regard.models.transformer import Transformer
@@ -75,13 +75,12 @@ def main() -> None:
         for beam in (1, 4):
 
             def ours(network: Transformer, beam: int = beam):
+                cpu = torch.device("cpu")
                 return decode_all(
-                    rows,
-                    make_search(network, beam=beam, alpha=0.6, special_tokens=SPECIAL_TOKENS),
-                    batch_tokens=8192 // beam,
-                    device=torch.device("cpu"),
-                    most=LENGTH,
-                    max_tokens=LENGTH - 1,
+                    network,
+                    text_sources(rows, device=cpu, max_length=LENGTH, max_tokens=LENGTH - 1, special_tokens=SPECIAL_TOKENS),
+                    SearchParams(beam=beam, length_penalty=0.6, batch_tokens=8192),
+                    device=cpu,
                     special_tokens=SPECIAL_TOKENS,
                     workers=args.threads,
                 )

@@ -26,7 +26,8 @@ from regard.models.transformer import Transformer
 from regard.models.vit import VitClassifier
 from regard.plan.step_time import ConstantShapeBatches, NullLog
 from regard.recipe import DecoderModel, PositionSettings, Regularization, Training, TransformerModel, VitModel
-from regard.training.loop import Trainer, side_stream
+from regard.training.cuda_graphs import side_stream
+from regard.training.loop import Trainer
 from regard.training.losses import CrossEntropy
 
 NO_REGULARIZATION = Regularization(dropout=0.0, label_smoothing=0.0)
@@ -106,7 +107,7 @@ def our_step(work: Work) -> Callable[[], Tensor]:
     )  # type: ignore[arg-type]
     count = torch.tensor(float(work.batch.labels.numel()), device=CUDA)
     work.model.train()
-    return lambda: trainer.work([work.batch], count) / count
+    return lambda: trainer.update([work.batch], count) / count
 
 
 def peer_step(work: Work) -> Callable[[], Tensor]:

@@ -22,7 +22,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from regard import recipe as recipes
-from regard.decoding.batching import decode_all, make_search
+from regard.decoding.batching import SearchParams, decode_all, text_sources
 from regard.models.registry import MODELS
 from regard.plan.planner import PRESET_SETTINGS, Plan, model_sizes, plan_recipe
 from regard.plan.step_time import measure_step, time_steps
@@ -113,14 +113,8 @@ def measure_decoding(rows: int, length: int, beam: int, precision: str) -> Point
     sentences, found = torch.randint(4, vocabulary[0], (rows, length)).tolist(), []
     for _ in range(4):
         start = time.perf_counter()
-        decode_all(
-            sentences,
-            make_search(model, beam=beam, alpha=0.6),
-            batch_tokens=10**6,
-            device=DEVICE,
-            most=length,
-            max_tokens=length - 1,
-        )
+        sources = text_sources(sentences, device=DEVICE, max_length=length, max_tokens=length - 1)
+        decode_all(model, sources, SearchParams(beam=beam, length_penalty=0.6, batch_tokens=beam * 10**6), device=DEVICE)
         found.append(time.perf_counter() - start)
     encoder = sum(component.macs for component in plan.components if component.location.stack == "encoder")
     others = plan.total.macs - encoder

@@ -48,7 +48,7 @@ def main() -> None:
         run = train(RECIPE, Path(folder, "run"), overrides=[*SMALL, *overrides])
         records = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
     steady = [record for record in records if "loss" in record and record["step"] > args.steps / 2]
-    speeds, waits = ([record[name] for record in steady] for name in ("tokens_per_second", "waiting"))
+    speeds, waits = ([record[name] for record in steady] for name in ("tokens_per_second", "data_wait_fraction"))
     print(
         json.dumps(
             {
@@ -57,7 +57,7 @@ def main() -> None:
                 "idle": args.idle,
                 "target tokens per second": round(median(speeds)),
                 "quartiles": quartiles(speeds, 0),
-                "waiting": round(sum(waits) / len(waits), 4),
+                "data_wait_fraction": round(sum(waits) / len(waits), 4),
                 "maximum": max(waits),
                 "load": round(os.getloadavg()[0], 2),
             }

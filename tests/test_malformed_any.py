@@ -20,7 +20,7 @@ from regard.corpus.questions import read_questions
 from regard.corpus.text_files import read_labelled, read_tagged, read_text
 from regard.corpus.word_vectors import read_word_vectors
 from regard.errors import UserError
-from regard.tokens.detect_special import load_any_tokenizer
+from regard.tokens.tokenizer import load_any_tokenizer
 from regard.training import checkpoint
 
 

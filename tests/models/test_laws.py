@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from regard.attention.modules import attention_modules
 from regard.attention.watch import watch
 from regard.decoding.beam import beam_search
-from regard.decoding.greedy import greedy, greedy_or_sample
+from regard.decoding.greedy import greedy_or_sample
+from regard.decoding.sampling import greedy
 from regard.models.registry import MODELS
 from regard.recipe import PositionSettings, RecurrentModel, TransformerModel, UniversalModel
 from regard.tokens.special_tokens import BOS, EOS

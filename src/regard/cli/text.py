@@ -112,7 +112,8 @@ def generate(
     as_json: AsJson = False,
 ) -> None:
     """Continue prompts with a language model."""
-    from regard.tasks.language import WRITE_AT_ONCE, SamplingParams
+    from regard.decoding.sampling import SamplingParams
+    from regard.tasks.language import WRITE_AT_ONCE
 
     exit_on_closed_pipe()
     if greedy and temperature is not None:

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.files import require_new_folder, write_folder_atomically
+from regard.files import atomic_folder, require_new_folder
 from regard.interop.config import MISSING, ConfigFile, integer
 from regard.interop.families import FAMILIES
 from regard.interop.family_rules import Architecture, FlatSettings, ModelFamily, flatten_settings, nest_settings
@@ -210,7 +210,7 @@ def write_huggingface_folder(run: Any, path: str | Path) -> Path:
             for file, content in huggingface_files(run, family, name, settings).items()
         }
     tensors = to_huggingface_tensors(weights, family, architecture, settings, unmapped)
-    with write_folder_atomically(path) as folder:
+    with atomic_folder(path) as folder:
         for file, content in files.items():
             (folder / file).write_bytes(content)
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.files import require_new_folder, write_folder_atomically
+from regard.files import atomic_folder, require_new_folder
 from regard.models.gpt import Gpt
 from regard.models.transformer import Transformer
 from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
@@ -100,7 +100,7 @@ def write_ctranslate2(model: nn.Module, tokenizers: Sequence[Tokenizer], path: s
     spec = encoder_decoder_spec(model, tokenizers) if isinstance(model, Transformer) else decoder_spec(model, tokenizers[0])
     spec.validate()
     spec.optimize(quantization="float32")
-    with write_folder_atomically(path) as folder:
+    with atomic_folder(path) as folder:
         spec.save(str(folder))
     return path
 

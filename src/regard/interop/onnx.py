@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.files import require_new_folder, write_folder_atomically
+from regard.files import atomic_folder, require_new_folder
 
 INSTALL_EXPORT = "pip install 'regard[export]'"
 REQUIRED_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -40,7 +40,7 @@ def write_onnx(model: nn.Module, inputs: Mapping[str, Tensor], path: str | Path)
     shapes = {name: dict.fromkeys(range(len(DYNAMIC_AXES[name])), torch.export.Dim.DYNAMIC) for name in inputs}
     try:
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-        with write_folder_atomically(path) as folder, warnings.catch_warnings():
+        with atomic_folder(path) as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.onnx.export(
                 model,

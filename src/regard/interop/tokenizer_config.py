@@ -7,9 +7,8 @@ from typing import Any
 from regard.errors import UserError
 from regard.interop.config import MISSING, ConfigFile, read_json
 from regard.interop.family_rules import ModelFamily
-from regard.tokens.detect_special import tokens_around_text, tokens_between_texts
 from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
-from regard.tokens.tokenizer import Tokenizer, parse_tokenizer
+from regard.tokens.tokenizer import Tokenizer, parse_tokenizer, tokens_around_text, tokens_between_texts
 
 MAX_TOKENIZER_BYTES = 256 * 2**20
 MASK_TOKENS = ("[MASK]", "<mask>")

@@ -21,7 +21,8 @@ from regard.recipe import Recipe
 from regard.run.environment import choose_device
 from regard.run.load import run_class
 from regard.tasks.base import Run
-from regard.training.loop import Trainer, side_stream
+from regard.training.cuda_graphs import side_stream
+from regard.training.loop import Trainer
 from regard.training.losses import CrossEntropy
 from regard.training.precision import choose_precision
 
@@ -150,7 +151,7 @@ def free_memory(device: torch.device) -> float:
 class ConstantShapeBatches:
     """Stands in for batches that all have one shape."""
 
-    def alike(self) -> bool:
+    def has_uniform_length(self) -> bool:
         return True
 
 

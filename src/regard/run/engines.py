@@ -15,19 +15,18 @@ import torch
 
 from regard import __version__
 from regard.corpus.examples import SentencePairs
-from regard.decoding.batching import output_limit
+from regard.decoding.batching import SearchParams, output_limit
 from regard.decoding.protocol import Hypothesis, length_penalty
 from regard.errors import UserError
 from regard.interop import ctranslate2 as written
 from regard.layers.quantized import LARGE_BATCH_ENGINE, PRECISIONS, SMALL_BATCH_ENGINE, convert_precision
-from regard.recipe import DecodeSettings
 from regard.run import environment
 from regard.scoring import translation_scores
 from regard.tasks.base import Run
 from regard.tasks.translate import TranslateRun
 from regard.tokens.special_tokens import SpecialTokens
 from regard.training.log import note
-from regard.training.precision import has_bf16
+from regard.training.precision import cpu_has_bf16
 
 ENGINES = ("auto", "regard", "ctranslate2")
 FOLDER, FILE = "ctranslate2", "engines.json"
@@ -52,19 +51,17 @@ class CTranslate2Engine:
             str(folder), device="cpu", compute_type=COMPUTE[precision], inter_threads=self.workers, intra_threads=1
         )
 
-    def decode(
-        self, sources: Sequence[Sequence[int]], settings: DecodeSettings, number: int, most: int
-    ) -> list[list[Hypothesis]]:
-        """The `number` best hypotheses of each source, best first; ranked by our length penalty, for theirs is another."""
+    def decode(self, sources: Sequence[Sequence[int]], params: SearchParams, max_length: int) -> list[list[Hypothesis]]:
+        """Return the best hypotheses of each source, best first, ranked by our length penalty: theirs differs."""
         marks = self.special_tokens
         read = [[self.source[i] for i in (*marks.prefix, *ids, *marks.suffix)] for ids in sources]
-        limits = [output_limit(len(tokens), most, settings.max_tokens) for tokens in read]
-        budget = settings.batch_tokens // settings.beam // max(map(len, read), default=1)
+        limits = [output_limit(len(tokens), max_length, params.max_tokens) for tokens in read]
+        budget = params.batch_tokens // params.beam // max(map(len, read), default=1)
         at_once = max(1, min(-(-len(read) // self.workers), budget))
         found = self.translator.translate_batch(
             read,
-            beam_size=settings.beam,
-            num_hypotheses=settings.beam,
+            beam_size=params.beam,
+            num_hypotheses=params.beam,
             length_penalty=0.0,
             return_scores=True,
             max_batch_size=at_once,
@@ -73,7 +70,8 @@ class CTranslate2Engine:
             suppress_sequences=[[self.target[token]] for token in marks.suppressed] or None,
         )
         return [
-            self.ranked(one.hypotheses, one.scores, settings.length_penalty, limit)[:number] for one, limit in zip(found, limits)
+            self.ranked(one.hypotheses, one.scores, params.length_penalty, limit)[: params.num_hypotheses]
+            for one, limit in zip(found, limits)
         ]
 
     def ranked(self, texts: Sequence[Sequence[str]], log_p: Sequence[float], alpha: float, limit: int) -> list[Hypothesis]:
@@ -137,7 +135,7 @@ def describe_precision(precision: str, device: torch.device) -> str:
     """What a precision means here, in words."""
     if precision == "int8":
         return f"int8, linear layers packed for {' and '.join(dict.fromkeys((SMALL_BATCH_ENGINE, LARGE_BATCH_ENGINE)))}"
-    slow = "" if device.type != "cpu" or has_bf16() else ", which this processor has to emulate: fp32 may be faster"
+    slow = "" if device.type != "cpu" or cpu_has_bf16() else ", which this processor has to emulate: fp32 may be faster"
     return f"bf16{slow}"
 
 

@@ -14,22 +14,21 @@ from torch import nn
 from regard import distributed
 from regard import recipe as recipes
 from regard.batches.batches import Batches
+from regard.batches.language_rows import PackedRows
 from regard.batches.mixture import MixtureRows
-from regard.batches.packing import PackedRows
 from regard.batches.rows import Rows
 from regard.corpus.dataset import Dataset, read_dataset
 from regard.corpus.word_vectors import read_word_vectors
 from regard.distributed import parallel
 from regard.errors import Interrupted, UserError
-from regard.files import atomic_write, clean_up_partial_writes
+from regard.files import atomic_write, clean_up_partial_writes, lock_folder
 from regard.interop.convert import is_huggingface_folder
 from regard.recipe import InitFrom, Recipe
 from regard.run import environment
 from regard.run.load import load, run_class
-from regard.tasks.base import Run
+from regard.tasks.base import MAXIMIZED_METRICS, Run
 from regard.training import checkpoint
 from regard.training import verify as verification
-from regard.training.lock import lock_folder
 from regard.training.log import Log, note
 from regard.training.loop import Trainer
 from regard.training.precision import choose_precision
@@ -194,6 +193,7 @@ def train_run(
             folder=folder / "checkpoints",
             log=log,
             evaluate=lambda model: validate(run, model, data.valid, valid),
+            maximize=MAXIMIZED_METRICS,
         )
         changed = environment.changes(folder, device)
         distributed.barrier()

@@ -78,11 +78,13 @@ class AnswerRun(Run):
         for batch in sequential_batches(rows, EVALUATE_TOKENS):
             with torch.no_grad():
                 logits = self.model(**batch.to(self.device).inputs).double().cpu().numpy()  # (B, 2, S)
-            begins = rows.begins(batch.rows)
+            begins = rows.context_starts(batch.rows)
             for (first, last), row, begin in zip(logits, batch.rows, begins):
                 inside = slice(begin, begin + rows.last[row] - rows.first[row])
                 nothing = float(first[NO_ANSWER] + last[NO_ANSWER])
-                pointed[rows.asks[row]].append(SpanLogits(first[inside], last[inside], int(rows.first[row]), nothing))
+                pointed[rows.question_of_window[row]].append(
+                    SpanLogits(first[inside], last[inside], int(rows.first[row]), nothing)
+                )
         settings = self.recipe.answering
         may_be_none = self.recipe.data.unanswerable if unanswerable is None else unanswerable
         return [

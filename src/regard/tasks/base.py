@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from regard import __version__, distributed
 from regard.attention.modules import attention_modules
 from regard.batches.batches import sequential_batches
-from regard.batches.lengths import evaluation_rows, training_rows
-from regard.batches.packing import PackedRows
+from regard.batches.language_rows import PackedRows, UnpaddedRows
 from regard.batches.ragged import Ragged
-from regard.batches.rows import Rows, UnpaddedRows, encoder_inputs
+from regard.batches.rows import Rows, encoder_inputs, evaluation_rows, training_rows
 from regard.batches.token_store import build_token_store, open_token_store
 from regard.corpus.dataset import Dataset, read_dataset
 from regard.corpus.examples import Examples
-from regard.decoding.batching import batches_by_length
+from regard.decoding.batching import SearchParams, batches_by_length
+from regard.decoding.sampling import SamplingParams
 from regard.errors import UserError
 from regard.files import atomic_write
 from regard.interop.convert import HuggingFaceFolder, is_huggingface_folder, open_huggingface_folder
@@ -30,13 +30,13 @@ from regard.models.registry import MODELS
 from regard.recipe import DecodeSettings
 from regard.run import environment
 from regard.scoring import Score, perplexity
-from regard.tokens.detect_special import load_any_tokenizer
 from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, SpecialTokens
-from regard.tokens.tokenizer import Tokenizer, load_tokenizer, parse_tokenizer, train_tokenizer
-from regard.training.compile import Objective
-from regard.training.losses import CrossEntropy, sequence_log_probs
+from regard.tokens.tokenizer import Tokenizer, load_any_tokenizer, load_tokenizer, parse_tokenizer, train_tokenizer
+from regard.training.losses import CrossEntropy, Objective, sequence_log_probs
 
 EVALUATE_TOKENS = 8192
+MAXIMIZED_METRICS = ("valid_bleu", "valid_accuracy", "valid_spearman", "valid_f1", "valid_mean", "valid_recall")
+"""Validation metrics that choose the best weights, where they are measured; else the lowest valid_loss does."""
 EMBED_TOKENS, EMBED_TOKENS_CPU = 4096, 1024
 """A CPU is busy with fewer at once, of which less is padding."""
 SPECIAL_TOKENS_FILE = "marks.json"
@@ -302,13 +302,13 @@ class Run:
         """Of a text's own tokens; in a Hugging Face folder of its marks too, as sentence-transformers has it."""
         return (inside if self.huggingface is None else tokens).mean(0, keepdims=True)
 
-    def explain(self, text: Any, method: str = "all", **question: str) -> Any:
+    def explain(self, text: Any, method: str = "all", **selection: str) -> Any:
         """What each token of a text, or patch of a picture, has to do with what is said of it, and whether to believe it.
         Asked for may be a `label`, a `word`, a text that a picture `fits`, and another one `against` it."""
         from regard.explain.report import explain_one
         from regard.explain.selection import OutputSelection
 
-        return explain_one(self, text, method, OutputSelection(**question))
+        return explain_one(self, text, method, OutputSelection(**selection))
 
     def read_json(self, name: str) -> dict[str, Any]:
         path = self.folder / name
@@ -390,12 +390,23 @@ def load_pretrained_tokenizer(folder: Path) -> Tokenizer:
     return tokenizer
 
 
-def search_settings(settings: DecodeSettings, number: int, temperature: float | None, what: str, **given: Any) -> DecodeSettings:
-    """How a search goes, with what the caller gave in place of the recipe's."""
+def search_params(
+    settings: DecodeSettings,
+    what: str,
+    *,
+    number: int = 1,
+    temperature: float | None = None,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    **given: Any,
+) -> SearchParams:
+    """Return how to search: the recipe's settings, overridden by what the caller gave; a temperature samples instead."""
     changed = override_settings(settings, **given)
     if number > changed.beam and temperature is None:
         raise UserError(f"{number} {what} asked for, but beam is {changed.beam}; set --beam {number}")
-    return changed
+    sampling = None if temperature is None else SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    return SearchParams(**changed.model_dump(), num_hypotheses=number, sampling=sampling)
 
 
 def override_settings(settings: DecodeSettings, **given: Any) -> DecodeSettings:

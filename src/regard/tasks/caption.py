@@ -16,12 +16,12 @@ from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows
 from regard.batches.token_store import TokenStore
 from regard.corpus.examples import ImageExamples
-from regard.decoding.batching import make_search
+from regard.decoding.batching import Sources, decode_all
 from regard.decoding.protocol import Hypothesis
 from regard.errors import UserError
 from regard.models.registry import MODELS
 from regard.scoring import caption_scores, compare_systems, merge_words, transpose_references
-from regard.tasks.base import EmbeddedText, EvaluationResult, Run, search_settings
+from regard.tasks.base import EmbeddedText, EvaluationResult, Run, search_params
 from regard.tasks.grounding import add_scene_scores
 from regard.tasks.images import ImageInput, ImageRun, as_image_source
 from regard.tasks.translate import Alignment, Translation
@@ -84,7 +84,7 @@ class CaptionRun(ImageRun):
             positions=self.longest,
             special_tokens=self.special_tokens,
             augment=augment,
-            each=not training,
+            row_per_caption=not training,
         )
 
     # how well it does
@@ -143,34 +143,31 @@ class CaptionRun(ImageRun):
         seed: int = 0,
     ) -> list[list[Translation]]:
         """The `number` best captions of each picture (N, H, W, 3), best first. A `temperature` samples one instead."""
-        settings = search_settings(
-            self.recipe.decode, number, temperature, "captions", beam=beam, length_penalty=length_penalty, max_tokens=max_tokens
-        )
-        search = make_search(
-            self.model,
-            beam=settings.beam,
-            alpha=settings.length_penalty,
+        params = search_params(
+            self.recipe.decode,
+            "captions",
+            beam=beam,
+            length_penalty=length_penalty,
+            max_tokens=max_tokens,
             number=number,
             temperature=temperature,
             top_k=top_k,
             top_p=top_p,
             seed=seed,
-            special_tokens=self.special_tokens,
         )
-        rows, columns = self.model.grid
-        at_once = max(1, settings.batch_tokens // (settings.beam * rows * columns))
-        limit = self.limit(settings.max_tokens)
-        found: list[list[Translation]] = []
-        for start in range(0, len(pixels), at_once):
-            chosen = np.arange(start, min(start + at_once, len(pixels)))
-            limits = torch.full((len(chosen),), limit, device=self.device)
-            for best in search(take_pixels(pixels, chosen).to(self.device), limits, chosen):
-                found.append(self.captions(best))
-        return found
+        sources = self.sources(pixels, params.max_tokens)
+        found = decode_all(self.model, sources, params, device=self.device, special_tokens=self.special_tokens)
+        return [self.captions(hypotheses) for hypotheses in found]
 
-    def limit(self, max_tokens: int | None) -> int:
-        """Most tokens of a caption, its end included."""
-        return min(self.longest, max_tokens + 1 if max_tokens else self.longest)
+    def sources(self, pixels: Pixels, max_tokens: int | None) -> Sources:
+        """Return images (N, H, W, 3) as inputs to decode from."""
+        rows, columns = self.model.grid
+        limit = min(self.longest, max_tokens + 1 if max_tokens else self.longest)
+        return Sources(
+            [rows * columns] * len(pixels),
+            [limit] * len(pixels),
+            lambda indices: take_pixels(pixels, np.array(indices)).to(self.device),
+        )
 
     def captions(self, hypotheses: Sequence[Hypothesis]) -> list[Translation]:
         texts = self.tokenizers[0].decode([one.tokens for one in hypotheses])

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from regard.errors import UserError
+from regard.files import atomic_folder
 from regard.models.recurrent_encoder import ContextualEmbedding
 from regard.recipe import ContextualFeatures
 
@@ -24,15 +25,11 @@ def copy_run(source: Path, into: Path, setting: str) -> None:
     """Put what `load` needs of a run, which a setting names, into a folder."""
     if not all((source / name).is_file() for name in NEEDED):
         raise UserError(f"{setting} = '{source}' is not a finished run folder; train it first")
-    aside = into.with_name(f".writing-{into.name}")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir()
-    for path in [*(source / name for name in NEEDED), *source.glob("tokenizer*.json"), *source.glob("labels.json")]:
-        shutil.copyfile(path, aside / path.name)
-    if (source / FOLDER).is_dir():
-        shutil.copytree(source / FOLDER, aside / FOLDER)
-    shutil.rmtree(into, ignore_errors=True)
-    aside.rename(into)
+    with atomic_folder(into) as temporary:
+        for path in [*(source / name for name in NEEDED), *source.glob("tokenizer*.json"), *source.glob("labels.json")]:
+            shutil.copyfile(path, temporary / path.name)
+        if (source / FOLDER).is_dir():
+            shutil.copytree(source / FOLDER, temporary / FOLDER)
 
 
 def load_contextual_features(folder: Path, settings: ContextualFeatures) -> ContextualEmbedding:

@@ -16,8 +16,7 @@ from regard.models.dvae import Reconstruction
 from regard.scoring.reconstruction import psnr, reconstruction_scores
 from regard.tasks.base import EVALUATE_TOKENS, EmbeddedText, EvaluationResult
 from regard.tasks.images import ImageInput, ImageRun
-from regard.training.compile import Objective
-from regard.training.losses import ReconstructionLoss
+from regard.training.losses import Objective, ReconstructionLoss
 
 AT_ONCE = 256
 

@@ -8,10 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.batches.rows import BidirectionalRows, LanguageModelRows, Rows, StreamRows
+from regard.batches.language_rows import LanguageModelRows, StreamRows
+from regard.batches.rows import BidirectionalRows, Rows
 from regard.corpus.examples import TextLines
+from regard.decoding.continuous_batching import pad_left
 from regard.decoding.greedy import decode_steps
-from regard.decoding.streaming import SamplingParams, TextStreamer, pad_prompts, stream_texts
+from regard.decoding.sampling import SamplingParams
+from regard.decoding.streaming import TextStreamer, stream_texts
 from regard.errors import UserError
 from regard.tasks.base import EvaluationResult, Run
 from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
@@ -127,9 +130,9 @@ class LanguageRun(Run):
                 self.model,
                 None,
                 limits,
-                manner.choose(np.array(numbers)),
-                process=manner.process(),
-                prefix=pad_prompts(writers, self.device),
+                manner.chooser(np.array(numbers)),
+                process=manner.logits_processor(),
+                prefix=pad_left([writer.ids for writer in writers], self.device),
                 special_tokens=self.writing_marks(),
             ),
             writers,
@@ -191,4 +194,4 @@ def sample_index(prompt: int, sample: int) -> int:
 
 
 def generated_text(writer: TextStreamer) -> GeneratedText:
-    return GeneratedText(writer.prompt + writer.written, writer.written, writer.log_probability, writer.tokens)
+    return GeneratedText(writer.prompt + writer.text, writer.text, writer.log_probability, writer.tokens)

@@ -7,16 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
-from regard.batches.image_store import take_pixels
-from regard.decoding.batching import output_limit
+from regard.decoding.batching import SearchParams, Sources
 from regard.decoding.continuous_batching import ContinuousBatcher, DecodingRequest
-from regard.decoding.greedy import greedy
-from regard.decoding.sampling import Sampler
-from regard.decoding.streaming import SamplingParams, TextStreamer
+from regard.decoding.sampling import SamplingParams
+from regard.decoding.streaming import TextStreamer
 from regard.show.recording import token_labels
-from regard.tasks.base import Run, search_settings
+from regard.tasks.base import Run, search_params
 from regard.tasks.caption import CaptionRun
 from regard.tasks.images import ImageInput
 from regard.tasks.language import GeneratedText, LanguageRun, generated_text, sample_index
@@ -90,82 +87,34 @@ class TokenListener:
             self.probabilities.append(math.exp(log_p))
         if self.tell is not None and (going or piece):
             self.tell(StreamedToken(piece, self.words[-1] if going else "", math.exp(log_p)))
-        return not self.writer.ended
+        return not self.writer.finished
 
 
 def translate_task(
-    run: TranslateRun,
-    text: str,
-    *,
-    place: int = 0,
-    tell: StreamCallback | None = None,
-    number: int = 1,
-    temperature: float | None = None,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    seed: int = 0,
-    **given: Any,
+    run: TranslateRun, text: str, *, place: int = 0, tell: StreamCallback | None = None, **settings: Any
 ) -> DecodingTask:
-    """The `number` best translations of a text; `place` is that of the text among all that are not empty."""
-    settings = search_settings(run.recipe.decode, number, temperature, "hypotheses", **given)
-    (ids,) = run.ids([text])
-    if not ids:
+    """The best translations of a text, with the settings of `translate`; `place` is that of the text among all that are not
+    empty."""
+    params = search_params(run.recipe.decode, "hypotheses", **settings)
+    ids = run.ids([text])
+    if not ids[0]:
         return DecodingTask(None, lambda: [Translation("", 0.0, 0.0, [])])
-    source = [*run.special_tokens.prefix, *ids, *run.special_tokens.suffix]
-    inputs = torch.tensor([source], device=run.device), torch.tensor([len(source)], device=run.device)
-    limit = output_limit(len(source), run.recipe.model.max_length, settings.max_tokens)
-    request = decoding_request(
-        run.tokenizers[1], inputs, limit, settings, tell, number, temperature, place, top_k=top_k, top_p=top_p, seed=seed
-    )
+    request = decoding_request(run.tokenizers[1], run.sources(ids, params.max_tokens), params, place, tell)
     return DecodingTask(request, lambda: run.translations(request.hypotheses))
 
 
-def caption_task(
-    run: CaptionRun,
-    picture: ImageInput,
-    *,
-    tell: StreamCallback | None = None,
-    number: int = 1,
-    temperature: float | None = None,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    seed: int = 0,
-    **given: Any,
-) -> DecodingTask:
-    """The `number` best captions of a picture."""
-    settings = search_settings(run.recipe.decode, number, temperature, "captions", **given)
-    pixels = take_pixels(run.seen([picture]), np.arange(1)).to(run.device)
-    request = decoding_request(
-        run.tokenizers[0],
-        pixels,
-        run.limit(settings.max_tokens),
-        settings,
-        tell,
-        number,
-        temperature,
-        0,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-    )
+def caption_task(run: CaptionRun, picture: ImageInput, *, tell: StreamCallback | None = None, **settings: Any) -> DecodingTask:
+    """The best captions of a picture, with the settings of `caption`."""
+    params = search_params(run.recipe.decode, "captions", **settings)
+    request = decoding_request(run.tokenizers[0], run.sources(run.seen([picture]), params.max_tokens), params, 0, tell)
     return DecodingTask(request, lambda: run.captions(request.hypotheses))
 
 
 def decoding_request(
-    tokenizer: Tokenizer,
-    inputs: Any,
-    limit: int,
-    settings: Any,
-    tell: StreamCallback | None,
-    number: int,
-    temperature: float | None,
-    place: int,
-    **drawing: Any,
+    tokenizer: Tokenizer, sources: Sources, params: SearchParams, place: int, tell: StreamCallback | None
 ) -> DecodingRequest:
-    choose = greedy if temperature is None else Sampler(temperature=temperature, sequence_ids=np.array([place]), **drawing)
-    beam = settings.beam if temperature is None else 1
-    hear = None if tell is None or beam > 1 else TokenListener(tokenizer, TextStreamer(tokenizer, []), tell).on_token
-    return DecodingRequest(inputs, limit, beam=beam, alpha=settings.length_penalty, number=number, choose=choose, on_token=hear)
+    on_token = None if tell is None else TokenListener(tokenizer, TextStreamer(tokenizer, []), tell).on_token
+    return DecodingRequest.from_source(sources, params, sequence_id=place, on_token=on_token)
 
 
 def generate_task(
@@ -185,8 +134,8 @@ def generate_task(
         None,
         room,
         ids,
-        choose=manner.choose(np.array([sample_index(place, sample)])),
-        process=manner.process(),
+        choose=manner.chooser(np.array([sample_index(place, sample)])),
+        process=manner.logits_processor(),
         on_token=listener.on_token,
     )
     return DecodingTask(
@@ -195,12 +144,7 @@ def generate_task(
             generated_text(writer),
             listener.words,
             listener.probabilities,
-            len(writer.tokens) >= room - 1 and not hit_stop_string(writer),
+            len(writer.tokens) >= room - 1 and not writer.hit_stop_string,
             len(ids),
         ),
     )
-
-
-def hit_stop_string(writer: TextStreamer) -> bool:
-    """Whether a stop string was found: it is still held back."""
-    return any(writer.pending.startswith(stop) for stop in writer.stops)

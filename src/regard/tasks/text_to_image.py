@@ -14,14 +14,13 @@ from torch import Tensor, nn
 from regard import distributed
 from regard import recipe as recipes
 from regard.batches.batches import sequential_batches
-from regard.batches.image_code_rows import TextToImageRows, caption_prefix, open_image_codes
-from regard.batches.image_rows import ImageClassificationRows
+from regard.batches.image_rows import ImageClassificationRows, TextToImageRows, caption_prefix, open_image_codes
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows
 from regard.corpus.dataset import Dataset
 from regard.corpus.examples import ImageExamples
 from regard.decoding.greedy import greedy_or_sample
-from regard.decoding.streaming import SamplingParams
+from regard.decoding.sampling import SamplingParams
 from regard.errors import UserError
 from regard.interop.convert import HuggingFaceFolder
 from regard.models.registry import MODELS
@@ -34,8 +33,7 @@ from regard.tasks.image_codes import ImageCodesRun
 from regard.tasks.images import ImageInput, ImageRun
 from regard.tasks.language import sample_index
 from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
-from regard.training.compile import Objective
-from regard.training.losses import TextToImageLoss, nll
+from regard.training.losses import Objective, TextToImageLoss, nll
 from regard.worlds.shapes import image_satisfies
 
 FOLDER, RERANKER = "codes", "rank"
@@ -254,7 +252,7 @@ class TextToImageRun(ImageRun):
             numbers = np.array([sample_index(caption, sample) for caption, sample in part])
             limits = torch.full((len(part),), self.places + 1, device=self.device)
             prefix = begun[[caption for caption, _ in part]].to(self.device)
-            said = greedy_or_sample(self.model, None, limits, manner.choose(numbers), prefix=prefix, special_tokens=CODES_ALONE)
+            said = greedy_or_sample(self.model, None, limits, manner.chooser(numbers), prefix=prefix, special_tokens=CODES_ALONE)
             codes = np.array([one.tokens for one in said]).reshape(-1, *self.codes.model.grid) - self.model.first_code
             for (caption, _), picture, grid, one in zip(part, self.codes.decode(codes), codes, said):
                 found[caption].append(GeneratedImage(picture, grid, one.log_probability))

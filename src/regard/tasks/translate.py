@@ -14,13 +14,13 @@ from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows, TranslationRows
 from regard.batches.token_store import TokenStore
 from regard.corpus.examples import SentencePairs
-from regard.decoding.batching import decode_all, make_search, num_workers
+from regard.decoding.batching import SearchParams, Sources, decode_all, num_workers, text_sources
 from regard.decoding.protocol import Hypothesis
 from regard.errors import UserError
 from regard.models.registry import MODELS
-from regard.recipe import DecodeSettings
 from regard.scoring import compare_systems, merge_words, score_by_length, translation_scores
-from regard.tasks.base import EvaluationResult, Run, search_settings
+from regard.scoring.alignment import sharpest_layer
+from regard.tasks.base import EvaluationResult, Run, search_params
 from regard.tokens.special_tokens import NO_TOKEN
 
 ALIGN_AT_ONCE = 64
@@ -42,9 +42,7 @@ class DecodingEngine(Protocol):
 
     name: str
 
-    def decode(
-        self, sources: Sequence[Sequence[int]], settings: DecodeSettings, number: int, most: int
-    ) -> list[list[Hypothesis]]: ...
+    def decode(self, sources: Sequence[Sequence[int]], params: SearchParams, max_length: int) -> list[list[Hypothesis]]: ...
 
 
 @dataclass(frozen=True)
@@ -55,14 +53,9 @@ class Alignment:
     target: list[str]
     weights: np.ndarray
 
-    def sharpest(self) -> int:
-        """The layer whose heads, taken together, look with the lowest entropy."""
-        mean = self.weights.mean(1)  # (L, T, S)
-        return int((mean * np.log(np.maximum(mean, 1e-12))).sum(-1).mean(-1).argmax())
-
     def view(self, layer: int | None = None, head: int | None = None) -> tuple[np.ndarray, str]:
         """One matrix and its name: a head, the mean of a layer's heads, or of the layer that looks most sharply."""
-        chosen = self.sharpest() if layer is None else layer
+        chosen = sharpest_layer(self.weights) if layer is None else layer
         if head is None:
             heads = self.weights.shape[1]
             return self.weights[chosen].mean(0), f"layer {chosen + 1}" + (f", mean of {heads} heads" if heads > 1 else "")
@@ -141,8 +134,17 @@ class TranslateRun(Run):
         seed: int = 0,
     ) -> list[list[Translation]]:
         """The `number` best translations of each text, best first. A `temperature` samples one instead."""
-        settings = search_settings(
-            self.recipe.decode, number, temperature, "hypotheses", beam=beam, length_penalty=length_penalty, max_tokens=max_tokens
+        params = search_params(
+            self.recipe.decode,
+            "hypotheses",
+            beam=beam,
+            length_penalty=length_penalty,
+            max_tokens=max_tokens,
+            number=number,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
         )
         sources = self.ids(texts)
         spoken = [i for i, ids in enumerate(sources) if ids]
@@ -150,44 +152,32 @@ class TranslateRun(Run):
         name = self.engine_name if engine is self.engine else super().engine_name
         results = [[Translation("", 0.0, 0.0, [], name)] for _ in texts]
         if engine is not None:
-            found = engine.decode([sources[i] for i in spoken], settings, number, self.recipe.model.max_length)
+            found = engine.decode([sources[i] for i in spoken], params, self.recipe.model.max_length)
         else:
-            found = self.search([sources[i] for i in spoken], settings, number, temperature, top_k, top_p, seed)
+            found = self.search([sources[i] for i in spoken], params)
         for i, hypotheses in zip(spoken, found):
             results[i] = self.translations(hypotheses, name)
         return results
 
-    def search(
-        self,
-        sources: Sequence[Sequence[int]],
-        settings: DecodeSettings,
-        number: int,
-        temperature: float | None,
-        top_k: int,
-        top_p: float,
-        seed: int,
-    ) -> list[list[Hypothesis]]:
-        """By our own search."""
-        search = make_search(
-            self.model,
-            beam=settings.beam,
-            alpha=settings.length_penalty,
-            number=number,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            seed=seed,
-            special_tokens=self.special_tokens,
-        )
+    def search(self, ids: Sequence[Sequence[int]], params: SearchParams) -> list[list[Hypothesis]]:
+        """Return the best hypotheses of each source by our own search."""
         return decode_all(
-            sources,
-            search,
-            batch_tokens=max(1, settings.batch_tokens // settings.beam),
+            self.model,
+            self.sources(ids, params.max_tokens),
+            params,
             device=self.device,
-            most=self.recipe.model.max_length,
-            max_tokens=settings.max_tokens,
             special_tokens=self.special_tokens,
             workers=num_workers(self.model, self.device),
+        )
+
+    def sources(self, ids: Sequence[Sequence[int]], max_tokens: int | None) -> Sources:
+        """Return token ids as inputs to decode from."""
+        return text_sources(
+            ids,
+            device=self.device,
+            max_length=self.recipe.model.max_length,
+            max_tokens=max_tokens,
+            special_tokens=self.special_tokens,
         )
 
     @property
