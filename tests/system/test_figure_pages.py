@@ -60,7 +60,9 @@ def check_without_scripts(browser, path, condition):
 @pytest.mark.parametrize("view", PAGE_VIEWS)
 def test_interactive_attention_pages(window, group, tmp_path, view):
     path = tmp_path / "a.html"
-    path.write_text(attention_page(group, view=view, token=0 if view == "token" else None, title=HTML_INJECTION), encoding="utf-8")
+    path.write_text(
+        attention_page(group, view=view, token=0 if view == "token" else None, title=HTML_INJECTION), encoding="utf-8"
+    )
     assert path.stat().st_size < 3_000_000
 
     def interact(page):
