@@ -113,7 +113,7 @@ def test_explanations_equal_transformers(pair, files):
     """Attention, rollout and occlusion of each patch, computed from their weights and logits."""
     model, processor, run = pair
     if not isinstance(run, ClassifyImagesRun):
-        with pytest.raises(UserError, match="what is explained are"):
+        with pytest.raises(UserError, match="explanations are for labels"):
             run.explain(str(files[0]))
         return
     found = run.explain(str(files[0]), "attention,rollout,occlusion", label="LABEL_1")
@@ -126,7 +126,7 @@ def test_explanations_equal_transformers(pair, files):
         rolled = (weights + eye) / 2 @ rolled
     np.testing.assert_allclose(found.attributions["attention"], [one, two, *others][-1][asks].mean(0)[marks:], atol=1e-4)
     np.testing.assert_allclose(found.attributions["rollout"], rolled[asks].mean(0)[marks:], atol=1e-4)
-    rows, columns = found.picture.grid
+    rows, columns = found.image.grid
     down, across = run.model.encoder.patches.kernel_size
     whole = model(pixel_values=pixels).logits.log_softmax(-1)[0, 1]
     for number, lost in enumerate(found.attributions["occlusion"]):
