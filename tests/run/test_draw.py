@@ -18,7 +18,7 @@ from regard.batches.image_rows import TextToImageRows, caption_prefix
 from regard.batches.ragged import Ragged
 from regard.cli import app
 from regard.errors import UserError
-from regard.layers.conv2d import GridConv2d
+from regard.layers.convolution import GridConv2d
 from regard.models.dvae import Dvae
 from regard.plan import plan
 from regard.run.card import card

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from regard.attention.record_file import Record
+from regard.attention.record import Record
 from regard.attention.watch import watch
 from regard.cli import app
 from regard.errors import UserError
@@ -82,7 +82,7 @@ def test_every_view_of_every_task(name, tmp_path):
 
 @pytest.mark.parametrize(
     "kind, where",
-    [("alibi", "bias: a slope"), ("rotary", "turned"), ("relative", "bias: learned"), ("learned", "within q and k")],
+    [("alibi", "bias: a slope"), ("rotary", "rotation"), ("relative", "bias: learned"), ("learned", "part of q and k")],
 )
 def test_neuron_view_describes_positions_and_masks(kind, where, tmp_path):
     run = train(

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.modules import layer_index
-from regard.attention.recording import AttentionRecording
-from regard.attention.watch import watch
+from regard.attention.watch import AttentionRecording, watch
 from regard.errors import UserError
 from regard.explain.target import AttributionTarget, without_cudnn
 

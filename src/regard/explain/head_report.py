@@ -203,7 +203,7 @@ def image_relations(run: ClassifyImagesRun, rows: Any, examples: ImageExamples) 
         if examples.gold and (boxes := boxes_with_label(examples.gold[index].scene, examples.label[index])):
             named = sorted(patches_in_boxes(boxes, examples.gold[index], run.grid)["box"].correct)
         inputs = rows.batch(np.array([index]), 0, 0).to(run.device).inputs
-        yield inputs, {"target": patch_relations(run.grid, run.recipe.model.marks, named)}
+        yield inputs, {"target": patch_relations(run.grid, run.recipe.model.prefix_tokens, named)}
 
 
 def token_embeddings(run: Run, side: str, ids: Tensor) -> Tensor | None:

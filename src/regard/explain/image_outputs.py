@@ -100,10 +100,10 @@ def image_inputs(run: ImageRun, image: ImageInput) -> tuple[dict[str, torch.Tens
     """Return the normalized pixels of an image, the arguments of ImageTarget on its patches, and the image to show."""
     encoder, settings = run.eye
     raw = run.unlabelled([image]).batch(np.array([0]), 0, 0).inputs["pixels"].to(run.device)  # (1, 3, H, W)
-    pixels, grid = encoder.normalise(raw), run.grid
+    pixels, grid = encoder.normalize(raw), run.grid
     patch = getattr(settings, "patch_size", None)
     sides = (patch, patch) if isinstance(patch, int) else patch
-    offset = 0 if isinstance(run, CaptionRun) else settings.marks  # a decoder does not attend to special tokens
+    offset = 0 if isinstance(run, CaptionRun) else settings.prefix_tokens  # a decoder does not attend to prefix tokens
     patches = dict(
         positions=torch.arange(grid[0] * grid[1], device=run.device) + offset,
         replacement=pixels[0].mean((1, 2)),

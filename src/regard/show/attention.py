@@ -8,7 +8,7 @@ import torch
 from matplotlib.figure import Figure
 
 from regard.attention.positions import LearnedPositions, SinusoidalPositions, sinusoids
-from regard.attention.record_file import Record
+from regard.attention.record import Record
 from regard.errors import UserError
 from regard.show.figures.attention_maps import AttentionMaps
 from regard.show.figures.head_views import entropy_figure, entropy_text, head_view, model_view

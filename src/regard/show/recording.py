@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from regard.attention.modules import attention_modules
-from regard.attention.record_file import ModuleRecord, Record
-from regard.attention.recording import AttentionRecording
-from regard.attention.watch import watch
+from regard.attention.record import ModuleRecord, Record
+from regard.attention.watch import AttentionRecording, watch
 from regard.errors import UserError
 from regard.show.figures.attention_maps import AttentionMaps, tile_attention
 from regard.tasks.base import Run
