@@ -25,7 +25,7 @@ from PIL import Image
 
 from regard import cli
 from regard.corpus.decode_image import decode_image
-from regard.corpus.image_bytes import ImageFile
+from regard.corpus.examples import ImageFile
 from regard.errors import UserError
 from regard.training.checkpoint import read_weights
 
@@ -209,7 +209,7 @@ ROWS = {
     "a field that is a list": ("a.jsonl", b'{"source": "one", "target": ["eins"]}\n', r"a\.jsonl:1 lacks a text field 'target'"),
     "a number of 5,000 digits": ("a.jsonl", b'{"source": ' + b"1" * 5000 + b', "target": "x"}\n', r"a\.jsonl:1 is not JSON"),
     "100,000 brackets": ("a.jsonl", b"[" * 100_000 + b"\n", r"a\.jsonl:1 is not JSON"),
-    "half a character": ("a.jsonl", b'{"source": "\\ud83d", "target": "x"}\n', r"a\.jsonl:1 has half a character .* in 'source'"),
+    "half a character": ("a.jsonl", b'{"source": "\\ud83d", "target": "x"}\n', r"a\.jsonl:1 has a lone surrogate .* in 'source'"),
     "neither table nor two files": ("a.csv", b"one,eins\n", r"a\.csv: give two aligned files"),
 }
 
@@ -251,7 +251,7 @@ ONE_TEXT = {
         ANSWER,
         "a.jsonl",
         b'{"question": "who?", "context": "Ann left.", "answers": [{"text": "Ann", "start": 1}]}\n',
-        r":1: the answer 'Ann' should stand at start = 1",
+        r":1: the answer 'Ann' should be at start = 1",
     ),
     "an answer at a place that is no number": (
         ANSWER,
@@ -517,7 +517,7 @@ def test_pictures(name):
 
 @pytest.mark.parametrize(
     "make, said",
-    [(lambda path: path.mkdir(), "is a folder"), (fifo, "is not a regular file"), (lambda path: None, "no picture")],
+    [(lambda path: path.mkdir(), "is a folder"), (fifo, "is not a regular file"), (lambda path: None, "no image")],
     ids=["folder", "FIFO", "missing"],
 )
 def test_pictures_that_are_no_files(tmp_path, make, said):
@@ -539,11 +539,11 @@ GALLERIES = {
     "a shard cut off": ("a.tar", lambda path: shard(path, broken=True), r"a\.tar is not whole|is not a whole tar shard"),
     "a shard that is none": ("a.tar", b"nothing" * 200, r"a\.tar is not a whole tar shard"),
     "no label": ("a.tar", shard, r"a\.png has no label"),
-    "a picture that is not there": ("a.tsv", b"nowhere.png\tcat\n", r"a\.tsv:1 names a picture that is not there"),
+    "a picture that is not there": ("a.tsv", b"nowhere.png\tcat\n", r"a\.tsv:1 names an image that does not exist"),
     "an index that leads too far": ("a.index.tsv", b"x\t0\t99999999\tcat\n", r"a\.index\.tsv:1 says that a picture begins"),
-    "an index without pictures": ("b.index.tsv", b"x\t0\t9\tcat\n", r"needs its pictures beside it"),
+    "an index without pictures": ("b.index.tsv", b"x\t0\t9\tcat\n", r"needs its images beside it"),
     "a compressed shard": ("a.tar.gz", b"", r"is a compressed shard"),
-    "an empty folder": ("pictures", lambda path: path.mkdir(), r"has no pictures"),
+    "an empty folder": ("pictures", lambda path: path.mkdir(), r"has no images"),
     "no gallery": ("a.doc", b"", r"give a folder with one folder a label"),
 }
 
@@ -600,7 +600,7 @@ WORKS = {
 
 @pytest.mark.parametrize("name", WORKS)
 def test_what_must_work(name, good):
-    from regard.corpus.pairs import read_pairs
+    from regard.corpus.text_files import read_pairs
 
     (good / "a.en").write_bytes(WORKS[name])
     found = read_pairs([good / "a.en", good / "a.de"])
