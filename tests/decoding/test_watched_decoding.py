@@ -86,5 +86,5 @@ def test_two_searches_in_one_record_are_refused_until_it_is_cleared():
         seen.clear()
         ((best, *_),) = search(model, inputs, limits, 2)
         assert seen.for_hypothesis(best, place).shape[1] == len(best.tokens) + 1
-    with pytest.raises(UserError, match="does not know its way"):
+    with pytest.raises(UserError, match="has no rows"):
         seen.for_hypothesis(SimpleNamespace(rows=[]), place)

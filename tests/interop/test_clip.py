@@ -127,7 +127,7 @@ def test_from_file_and_text_to_the_probabilities_they_agree(pair, files):
     mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in encoded])
     theirs = model(input_ids=ids, attention_mask=mask, pixel_values=pixels)
     inputs = run.unlabelled(files).batch(np.arange(3), 0, 0).inputs["pixels"]
-    torch.testing.assert_close(run.model.image.normalised(inputs), pixels.float(), atol=1e-4, rtol=0)
+    torch.testing.assert_close(run.model.image.normalize(inputs), pixels.float(), atol=1e-4, rtol=0)
     np.testing.assert_allclose(run.image_vectors(files), theirs.image_embeds, atol=1e-4)
     np.testing.assert_allclose(run.text_vectors(LINES), theirs.text_embeds, atol=1e-4)
     assert theirs.image_embeds.std(0).mean() > 0.01 and theirs.text_embeds.std(0).mean() > 0.01
@@ -141,8 +141,8 @@ def test_a_folder_is_explained_patch_by_patch(pair, files):
         run, str(files[0]), "attention,occlusion,input-gradient", OutputSelection(fits=LINES[0], against=LINES[1])
     )
     patches = (model.config.vision_config.image_size // model.config.vision_config.patch_size) ** 2
-    assert set(found.values) == {"attention", "occlusion", "input-gradient"} and found.against is not None
-    assert all(len(values) == patches and np.ptp(values) > 0 for values in found.values.values())
+    assert set(found.attributions) == {"attention", "occlusion", "input-gradient"} and found.against is not None
+    assert all(len(values) == patches and np.ptp(values) > 0 for values in found.attributions.values())
 
 
 def test_states_and_attention_agree(pair):

@@ -84,7 +84,7 @@ def test_from_the_file_to_the_logits_they_agree(pair, files):
     theirs = model(pixel_values=pixels)
     expected = theirs["logits"] if "logits" in theirs else theirs["last_hidden_state"]
     (batch,) = [run.unlabelled(files).batch(np.arange(len(files)), 0, 0)]
-    torch.testing.assert_close(run.model.encoder.normalised(batch.inputs["pixels"]), pixels.float(), atol=1e-4, rtol=0)
+    torch.testing.assert_close(run.model.encoder.normalize(batch.inputs["pixels"]), pixels.float(), atol=1e-4, rtol=0)
     torch.testing.assert_close(run.model(**batch.inputs), expected, atol=1e-4, rtol=0)
     assert expected.std() > 0.1
     if isinstance(run, ClassifyImagesRun):
@@ -120,20 +120,20 @@ def test_explanations_are_of_what_they_compute(pair, files):
     pixels = processor(Image.open(files[0]), return_tensors="pt")["pixel_values"].float()
     model.set_attn_implementation("eager")
     one, two, *others = (weights[0].mean(0) for weights in model(pixel_values=pixels, output_attentions=True).attentions)
-    marks, asks = run.recipe.model.marks, [0, 1] if run.recipe.model.distilled == "head" else [0]
+    marks, asks = run.recipe.model.prefix_tokens, [0, 1] if run.recipe.model.distilled == "head" else [0]
     rolled, eye = torch.eye(len(one)), torch.eye(len(one))
     for weights in (one, two, *others):
         rolled = (weights + eye) / 2 @ rolled
-    np.testing.assert_allclose(found.values["attention"], [one, two, *others][-1][asks].mean(0)[marks:], atol=1e-4)
-    np.testing.assert_allclose(found.values["rollout"], rolled[asks].mean(0)[marks:], atol=1e-4)
+    np.testing.assert_allclose(found.attributions["attention"], [one, two, *others][-1][asks].mean(0)[marks:], atol=1e-4)
+    np.testing.assert_allclose(found.attributions["rollout"], rolled[asks].mean(0)[marks:], atol=1e-4)
     rows, columns = found.picture.grid
     down, across = run.model.encoder.patches.kernel_size
     whole = model(pixel_values=pixels).logits.log_softmax(-1)[0, 1]
-    for number, lost in enumerate(found.values["occlusion"]):
+    for number, lost in enumerate(found.attributions["occlusion"]):
         hidden, y, x = pixels.clone(), down * (number // columns), across * (number % columns)
         hidden[0, :, y : y + down, x : x + across] = pixels[0].mean((1, 2))[:, None, None]
         assert lost == pytest.approx(float(whole - model(pixel_values=hidden).logits.log_softmax(-1)[0, 1]), abs=1e-3)
-    assert rows * columns == len(found.pieces)
+    assert rows * columns == len(found.features)
 
 
 @torch.no_grad()
@@ -143,7 +143,7 @@ def test_vectors_are_their_last_states(pair, files):
         pixel_values=processor([Image.open(file) for file in files], return_tensors="pt")["pixel_values"],
         output_hidden_states=True,
     ).hidden_states
-    marks = run.recipe.model.marks
+    marks = run.recipe.model.prefix_tokens
     for layer in (0, 1):
         for one, state in zip(run.embed(files, layer=layer), theirs[layer]):
             np.testing.assert_allclose(one.vectors[0], state[marks:].mean(0), atol=1e-4)
@@ -194,7 +194,7 @@ def test_a_run_of_ours_says_the_same_there(tmp_path, files, model, data, family)
     assert teacher or not info["missing_keys"]
     processor = transformers.AutoImageProcessor.from_pretrained(tmp_path / "hf")
     assert type(processor).__name__.startswith({"vit": "ViT", "deit": "DeiT"}[family])
-    ours = run.model.encoder.normalised(run.unlabelled(files).batch(np.arange(4), 0, 0).inputs["pixels"])
+    ours = run.model.encoder.normalize(run.unlabelled(files).batch(np.arange(4), 0, 0).inputs["pixels"])
     theirs = processor([Image.open(file) for file in files], return_tensors="pt")["pixel_values"]
     assert (ours - theirs).abs().max() <= 2.01 / 255 / min(run.recipe.model.std)  # two shades, where it is cut
     again = regard.load(tmp_path / "hf", device="cpu")

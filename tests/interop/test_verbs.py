@@ -11,10 +11,10 @@ import regard
 from regard.batches.ragged import Ragged
 from regard.batches.rows import encoder_pair_inputs
 from regard.run.huggingface import download
-from regard.show.attention import ViewSelection
 from regard.show.generation import generated_inputs, trace_generation
 from regard.show.neurons import record_neurons
 from regard.show.recording import attention_maps, record_attention
+from regard.show.selection import ViewSelection
 from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
 
 V = 61
@@ -459,7 +459,7 @@ def test_what_is_shown_of_a_folder_is_what_they_attend_to(opened, name):
     for kind, layers in wanted.items():
         np.testing.assert_allclose(maps[kind], torch.stack(layers)[:, 0].numpy(), atol=2e-6)
     found, _ = record_neurons(run, text, ViewSelection("neurons", layer=1, head=2), several=True)
-    for row, one in zip(next(iter(wanted.values()))[0][0, 1], found.questions):
+    for row, one in zip(next(iter(wanted.values()))[0][0, 1], found.queries):
         np.testing.assert_allclose(one.weights, row.numpy(), atol=2e-6)
         np.testing.assert_allclose(torch.from_numpy(one.scores).softmax(-1).numpy(), row.numpy(), atol=2e-6)
 

@@ -242,12 +242,12 @@ def test_stacked_cells_are_torchs_stack(cell, theirs, bidirectional):
             getattr(stack, name.replace("_l0", f"_l{number}")).data.copy_(p)
     x = torch.randn(3, 6, 5)
     expected, last = stack(x)
-    layers, carry = ours.read(x, torch.tensor([6, 6, 6]))
+    layers, carry = ours.encode(x, torch.tensor([6, 6, 6]))
     torch.testing.assert_close(layers[-1], expected)
     hidden = last[0] if cell == "lstm" else last
     torch.testing.assert_close(carry.hidden, hidden.unflatten(0, (2, -1)).permute(2, 0, 1, 3).flatten(2))
     if not bidirectional:
-        torch.testing.assert_close(ours(x, ours.nothing(3, x))[0], expected)
+        torch.testing.assert_close(ours(x, ours.zero_state(3, x))[0], expected)
 
 
 def elmo(dropout=None):

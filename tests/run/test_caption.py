@@ -20,9 +20,9 @@ from regard.run.card import card
 from regard.run.convert import convert
 from regard.run.evaluate import compare_runs, evaluate
 from regard.run.train import train
-from regard.show.attention import ViewSelection
 from regard.show.generation import trace_generation
 from regard.show.neurons import show_neurons
+from regard.show.selection import ViewSelection
 from regard.tasks.translate import Translation
 from regard.training.checkpoint import read_weights
 from regard.worlds import shapes
@@ -145,7 +145,7 @@ def test_captions_are_shown_step_by_step(which, pictures, request, tmp_path):
     down, across = told.weights.shape[1:]
     assert len(found.keys) == down * across and found.keys[-1] == f"{down},{across}" and found.steps[-1].word == "</s>"
     assert np.log([step.probability for step in found.steps]).sum() == pytest.approx(best[0].log_probability, abs=1e-3)
-    assert "asks" in show_neurons(opened, path, ViewSelection("neurons"), out=tmp_path / "a.svg")
+    assert "query" in show_neurons(opened, path, ViewSelection("neurons"), out=tmp_path / "a.svg")
 
 
 def test_hard_attention_learns_too(pictures, tmp_path):
@@ -239,7 +239,7 @@ def test_the_world_judges_captions_and_attention(world, monkeypatch, tmp_path):
 
 
 def said_gallery(run, folder):
-    from regard.show.caption_errors import caption_error_gallery
+    from regard.show.galleries import caption_error_gallery
 
     return caption_error_gallery(run, folder / "gallery.html", 3)
 

@@ -18,13 +18,13 @@ from regard.batches.image_rows import TextToImageRows, caption_prefix
 from regard.batches.ragged import Ragged
 from regard.cli import app
 from regard.errors import UserError
-from regard.layers.conv2d import GridConv2d
+from regard.layers.convolution import GridConv2d
 from regard.models.dvae import Dvae
 from regard.plan import plan
 from regard.run.card import card
 from regard.run.evaluate import evaluate
 from regard.run.train import train
-from regard.show.contact_sheet import contact_sheet
+from regard.show.galleries import contact_sheet
 from regard.tasks.text_to_image import GeneratedImage, TextToImageRun
 from regard.training.checkpoint import read_weights
 

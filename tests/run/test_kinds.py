@@ -9,6 +9,7 @@ from regard.errors import UserError
 from regard.run.evaluate import evaluate
 from regard.run.train import train
 from regard.show.attention import show_alignment
+from regard.show.selection import ViewSelection
 
 KINDS = {
     "without attention": {"kind": "recurrent", "cell": "gru", "attention": "none", "width": 16, "max_length": 48},
@@ -50,10 +51,10 @@ def test_every_verb_works_on_it(name, short, tmp_path):
     if name == "without attention":
         assert "alignment_error" not in result.scores
         with pytest.raises(UserError, match="has nothing to show"):
-            show_alignment(run, text, terminal=True)
+            show_alignment(run, text, ViewSelection(), terminal=True)
     else:
         assert 0 <= result.scores["alignment_error"].score <= 1
-        show_alignment(run, text, out=tmp_path / "a.svg")
+        show_alignment(run, text, ViewSelection(), out=tmp_path / "a.svg")
         assert (tmp_path / "a.svg").exists()
 
 

@@ -215,14 +215,14 @@ def explain_response(body: request_types.ExplainRequest) -> response_types.Expla
         "occlusion": [one - 0.1 for one in peaked_weights(size, 1, 1)],
     }
     faithfulness = {
-        "attention": {"comprehensiveness": 0.62, "sufficiency": 0.08, "spearman": 0.71, "fresh": 0.12},
-        "rollout": {"comprehensiveness": 0.2, "sufficiency": 0.3, "spearman": 0.31, "fresh": 0.86},
-        "occlusion": {"comprehensiveness": 0.7, "sufficiency": 0.02, "spearman": 1.0, "fresh": None},
-        "by lot": {"comprehensiveness": 0.14, "sufficiency": 0.55},
+        "attention": {"comprehensiveness": 0.62, "sufficiency": 0.08, "spearman": 0.71, "randomized": 0.12},
+        "rollout": {"comprehensiveness": 0.2, "sufficiency": 0.3, "spearman": 0.31, "randomized": 0.86},
+        "occlusion": {"comprehensiveness": 0.7, "sufficiency": 0.02, "spearman": 1.0, "randomized": None},
+        "random": {"comprehensiveness": 0.14, "sufficiency": 0.55},
     }
     summary = [
         f"{name}: without the tokens it names the answer loses {faithfulness[name]['comprehensiveness']:.2f} of its probability, "
-        "more than without tokens drawn by lot (0.14)."
+        "more than without random tokens (0.14)."
         for name in attributions
     ]
     summary += [

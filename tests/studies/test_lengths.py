@@ -204,14 +204,14 @@ def test_halting_steps_are_shown_in_terminal_and_figure(universal_run, tmp_path)
         (token, steps, steps) for side in sides for token, steps in zip(side.tokens, side.steps)
     ]
     svg = (tmp_path / "a.svg").read_text()
-    assert all(f">{token}<" in svg for token in ("1", "+", "5", "&lt;/s&gt;", "read", "said"))
+    assert all(f">{token}<" in svg for token in ("1", "+", "5", "&lt;/s&gt;", "source", "output"))
 
 
 @settings(max_examples=10)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=60), st.text(max_size=12))
 def test_halting_figure_accepts_any_tokens(steps, word):
     side = HaltingColumn("read", [word] * len(steps), steps, 9)
-    figure = halting_figure([side, side._replace(name="said")], title="steps of each token")
+    figure = halting_figure([side, side._replace(name="output")], title="steps of each token")
     taken, left = figure.axes[0].collections
     assert len(taken.get_offsets()) == sum(steps) and len(left.get_offsets()) == 9 * len(steps) - sum(steps)
     assert len(halting_text([side]).split("\n")) == 1 + len(steps)

@@ -64,21 +64,13 @@ def show(
     Show the alignment of a translation, the attended regions of an image, any attention (--view) or a recorded file; the tree
     of a beam search; or the halting steps of each token.
     """
-    from regard.show.attention import (
-        VIEWS_THAT_RUN,
-        ViewSelection,
-        check_output_path,
-        read_record,
-        reads_image,
-        show_alignment,
-        show_image_attention,
-        show_positions,
-    )
-    from regard.show.attention import show_attention as draw
+    from regard.show.attention import check_output_path, show_alignment, show_attention, show_positions
     from regard.show.beam import show_beam_tree
     from regard.show.generation import show_generation
     from regard.show.halting import show_halting_steps
+    from regard.show.image_attention import reads_image, show_image_attention
     from regard.show.neurons import show_neurons
+    from regard.show.selection import VIEWS_THAT_RUN, ViewSelection
 
     plain = view is None and kind is None and token is None and save is None  # the alignment of a translation, where there is one
     is_record = run is not None and run.suffix == ".attn"
@@ -98,7 +90,7 @@ def show(
             raise UserError(f"{run} is a recorded attention file: leave out the text, --halting and --task")
         if choice.view in VIEWS_THAT_RUN:
             raise UserError(f"{run} holds attention weights only; --view {choice.view} needs the run and the text")
-        print(draw(read_record(run), None, choice, out=out, terminal=terminal, keep=save))
+        print(show_attention(run, None, choice, out=out, terminal=terminal, keep=save))
         return
     if text is None:
         raise UserError("no text to show: regard show RUN TEXT")
@@ -117,11 +109,11 @@ def show(
     elif choice.view == "beam":
         print(show_beam_tree(opened, text, out=out, terminal=terminal))
     elif plain and hasattr(opened, "align"):
-        print(show_alignment(opened, text, out=out, terminal=terminal, layer=layer, head=head, all_heads=heads))
+        print(show_alignment(opened, text, choice, out=out, terminal=terminal))
     elif plain and not terminal and out is not None and reads_image(opened, text):
         print(show_image_attention(opened, text, choice, out))
     else:
-        print(draw(opened, text, choice, out=out, terminal=terminal, keep=save))
+        print(show_attention(opened, text, choice, out=out, terminal=terminal, keep=save))
 
 
 @app.command()
@@ -196,16 +188,16 @@ def explain(
         raise UserError("--class, --word and --text are for one text or image; over --data the run's own outputs are explained")
     check_output_path(out, True, pages=True)
     opened = load_for("explain", run, device, task)
-    question = OutputSelection(label, word, fits, against)
+    selection = OutputSelection(label, word, fits, against)
     found: Any
     if heads:
         found = explain_heads(opened, data or "valid", number=number, reference=reference, gold=gold)
     elif data is not None:
         found = explain_set(
-            opened, data, method, number=number, question=question, reference=reference, gold=gold, progress=sys.stderr.isatty()
+            opened, data, method, number=number, selection=selection, reference=reference, gold=gold, progress=sys.stderr.isatty()
         )
     else:
-        found = explain_one(opened, with_task_prefix(opened, [str(text)], task)[0], method, question)
+        found = explain_one(opened, with_task_prefix(opened, [str(text)], task)[0], method, selection)
     if out is not None:
         write_explanation(opened, found, out)
     if as_json:
@@ -214,5 +206,5 @@ def explain(
     for table in found.tables():
         print_table(table.title, table.header, table.rows)
     print()
-    for line in [*found.words(), *(f"{name} does not apply: {why}" for name, why in found.refused.items())]:
+    for line in [*found.summary(), *(f"{name} does not apply: {why}" for name, why in found.unavailable.items())]:
         print(line)

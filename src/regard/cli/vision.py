@@ -51,8 +51,7 @@ def draw(
 ) -> None:
     """Draw images from a text (DALL·E)."""
     from regard.run.load import load
-    from regard.show.contact_sheet import check_png_path, write_images
-    from regard.show.samples import sample_gallery
+    from regard.show.galleries import check_png_path, sample_gallery, write_images
 
     if gallery is not None and (text or out):
         raise UserError("--gallery takes its texts from the run's test set: leave out the text and --out")
@@ -97,7 +96,9 @@ def caption(
     as_json: AsJson = False,
 ) -> None:
     """Caption images, and show where each word attends."""
-    from regard.show.caption_errors import caption_error_gallery, draw_caption_attention, figure_format
+    from regard.show.figures.style import figure_format
+    from regard.show.galleries import caption_error_gallery
+    from regard.show.image_attention import draw_caption_attention
 
     exit_on_closed_pipe()
     if gallery is not None and (images or out):

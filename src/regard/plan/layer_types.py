@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.attention.local_attention import local_attention_pairs, local_block_size
 from regard.attention.masks import Mask
 from regard.attention.multihead import MultiHeadAttention
+from regard.attention.sparse_attention import local_attention_pairs, local_block_size
 from regard.errors import UserError
 from regard.layers.convolution import GatedConvolution
 from regard.layers.recurrent import CELLS, RecurrentLayers, RecurrentState

@@ -15,10 +15,13 @@ from PIL import Image
 from regard.errors import UserError
 from regard.explain.report import round_values
 from regard.server import request_types, response_types
-from regard.show.attention import ViewSelection, resolve_indices, select_group, show_attention, show_image_attention
+from regard.show.attention import show_attention
 from regard.show.beam import build_beam_tree, show_beam_tree
+from regard.show.figures.attention_maps import sharpest_layer
 from regard.show.generation import trace_tokens
+from regard.show.image_attention import show_image_attention
 from regard.show.recording import attention_maps, record_attention, token_labels
+from regard.show.selection import ViewSelection, resolve_indices, select_group
 from regard.tasks.contrastive import ContrastiveRun, PlainText
 from regard.tasks.images import ImageRun
 
@@ -217,8 +220,6 @@ def attention_json(name: str, run: Any, given: Any, request: request_types.Atten
     if weights.size > MAX_WEIGHTS:
         raise UserError(f"{weights.size:,} weights are more than {MAX_WEIGHTS:,}; ask for fewer layers or heads")
     is_image = isinstance(run, ImageRun) and not isinstance(given, str)
-    mean = weights.mean(1)  # (L, T, S)
-    entropy = -(mean * np.log(np.maximum(mean, 1e-12))).sum(-1).mean(-1)  # (L,)
     response = response_types.AttentionResponse.model_construct(
         model=name,
         name=group.name,
@@ -228,7 +229,7 @@ def attention_json(name: str, run: Any, given: Any, request: request_types.Atten
         layers=[int(group.layers[i]) for i in layers],
         heads=[int(group.heads[i]) for i in heads],
         weights=np.round(weights.astype(float), request.digits).tolist(),
-        sharpest_layer=int(entropy.argmin()),
+        sharpest_layer=sharpest_layer(weights),
         tile_size=group.tile,
         note=group.note or "",
         grid=list(run.grid) if is_image else None,
@@ -239,9 +240,7 @@ def attention_json(name: str, run: Any, given: Any, request: request_types.Atten
 
 def index_of(group: Any, axis: str, number: int) -> int:
     """Return the index of a layer or head by its number."""
-    selection = ViewSelection("model", layer=number if axis == "layer" else None, head=number if axis == "head" else None)
-    layer, head, _ = resolve_indices(group, selection)
-    index = layer if axis == "layer" else head
+    index = getattr(resolve_indices(group, ViewSelection("model", **{axis: number})), axis)
     assert index is not None
     return index
 
@@ -280,19 +279,19 @@ def explain_response(name: str, run: Any, given: Any, request: request_types.Exp
     other = explanation.against
     return response_types.ExplainResponse(
         model=name,
-        target=explanation.answer,
-        score=round(explanation.amount, DIGITS),
-        tokens=explanation.pieces,
-        attributions=round_values(explanation.values),
-        alternative=None if other is None else other.answer,
-        alternative_score=None if other is None else round(other.amount, DIGITS),
-        alternative_attributions=None if other is None else round_values(other.values),
-        unavailable=explanation.refused,
-        faithfulness=round_values(explanation.measured),
-        permutation_effect=None if explanation.permuted is None else round_values(explanation.permuted),
-        summary=explanation.words(),
-        grid=None if explanation.picture is None else list(explanation.picture.grid),
-        image=None if explanation.picture is None else png_base64(explanation.picture.pixels),
+        target=explanation.output,
+        score=round(explanation.score, DIGITS),
+        tokens=explanation.features,
+        attributions=round_values(explanation.attributions),
+        alternative=None if other is None else other.output,
+        alternative_score=None if other is None else round(other.score, DIGITS),
+        alternative_attributions=None if other is None else round_values(other.attributions),
+        unavailable=explanation.unavailable,
+        faithfulness=round_values(explanation.faithfulness),
+        permutation_effect=None if explanation.permutation_effect is None else round_values(explanation.permutation_effect),
+        summary=explanation.summary(),
+        grid=None if explanation.image is None else list(explanation.image.grid),
+        image=None if explanation.image is None else png_base64(explanation.image.pixels),
     )
 
 

@@ -17,7 +17,7 @@ from regard.run.card import write_card
 from regard.run.evaluate import evaluate
 from regard.run.train import train
 from regard.show.figures.curves import score_by_length, training_curves
-from regard.show.figures.html_report import HtmlReport, html_report
+from regard.show.figures.html_pages import HtmlReport, html_report
 from regard.show.figures.matrix import attention_matrix
 from regard.show.figures.style import save_figure, to_svg
 from regard.tasks.base import EvaluationResult

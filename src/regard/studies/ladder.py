@@ -18,7 +18,7 @@ from regard.run.load import load
 from regard.run.train import to_recipe, train
 from regard.scoring import Score, translation_scores
 from regard.show.figures.curves import score_by_length
-from regard.show.figures.html_report import HtmlReport, html_report
+from regard.show.figures.html_pages import HtmlReport, html_report
 from regard.show.figures.matrix import attention_matrix
 from regard.show.figures.style import save_figure, to_svg
 from regard.tasks.base import EvaluationResult

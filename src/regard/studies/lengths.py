@@ -23,7 +23,7 @@ from regard.run import environment
 from regard.run.evaluate import evaluate
 from regard.scoring import compare_accuracy
 from regard.show.figures.curves import score_over_length
-from regard.show.figures.html_report import HtmlReport, html_report
+from regard.show.figures.html_pages import HtmlReport, html_report
 from regard.show.figures.style import save_figure, to_svg
 from regard.show.halting import mean_halting_steps
 from regard.studies.ladder import Variant, require_transformer, train_or_load

@@ -302,13 +302,13 @@ class Run:
         """Of a text's own tokens; in a Hugging Face folder of its marks too, as sentence-transformers has it."""
         return (inside if self.huggingface is None else tokens).mean(0, keepdims=True)
 
-    def explain(self, text: Any, method: str = "all", **question: str) -> Any:
+    def explain(self, text: Any, method: str = "all", **selection: str) -> Any:
         """What each token of a text, or patch of a picture, has to do with what is said of it, and whether to believe it.
         Asked for may be a `label`, a `word`, a text that a picture `fits`, and another one `against` it."""
         from regard.explain.report import explain_one
         from regard.explain.selection import OutputSelection
 
-        return explain_one(self, text, method, OutputSelection(**question))
+        return explain_one(self, text, method, OutputSelection(**selection))
 
     def read_json(self, name: str) -> dict[str, Any]:
         path = self.folder / name

@@ -96,7 +96,7 @@ class ImageRun(Run):
             if not -len(layers) <= layer < len(layers):
                 raise UserError(f"--layer {layer}: there are layers 0 (the patches) to {len(layers) - 1}")
             states = layers[layer].float()
-            vectors = states[:, :1] if pool == "cls" else states[:, self.recipe.model.marks :].mean(1, keepdim=True)
+            vectors = states[:, :1] if pool == "cls" else states[:, self.recipe.model.prefix_tokens :].mean(1, keepdim=True)
             for row, vector in zip(batch.rows, vectors.cpu().numpy()):
                 found[row] = EmbeddedText([str(texts[row])], vector)
         return found

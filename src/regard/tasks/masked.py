@@ -110,7 +110,7 @@ class MaskedRun(Run):
             for row, right, number in zip(batch.rows, ((said == batch.labels) & asked).sum(1), asked.sum(1)):
                 words[row] = int(right), int(number)
             if "follows" in batch.inputs:
-                told += (self.model.followed.argmax(-1).cpu() == batch.inputs["follows"]).tolist()
+                told += (self.model.next_sentence_logits.argmax(-1).cpu() == batch.inputs["follows"]).tolist()
         return distributed.merge_shards(words), [one for some in distributed.all_gather(told) for one in some]
 
     def validate(self, examples: TextLines, rows: Rows) -> dict[str, float]:

@@ -19,6 +19,7 @@ from regard.decoding.protocol import Hypothesis
 from regard.errors import UserError
 from regard.models.registry import MODELS
 from regard.scoring import compare_systems, merge_words, score_by_length, translation_scores
+from regard.scoring.alignment import sharpest_layer
 from regard.tasks.base import EvaluationResult, Run, search_params
 from regard.tokens.special_tokens import NO_TOKEN
 
@@ -52,14 +53,9 @@ class Alignment:
     target: list[str]
     weights: np.ndarray
 
-    def sharpest(self) -> int:
-        """The layer whose heads, taken together, look with the lowest entropy."""
-        mean = self.weights.mean(1)  # (L, T, S)
-        return int((mean * np.log(np.maximum(mean, 1e-12))).sum(-1).mean(-1).argmax())
-
     def view(self, layer: int | None = None, head: int | None = None) -> tuple[np.ndarray, str]:
         """One matrix and its name: a head, the mean of a layer's heads, or of the layer that looks most sharply."""
-        chosen = self.sharpest() if layer is None else layer
+        chosen = sharpest_layer(self.weights) if layer is None else layer
         if head is None:
             heads = self.weights.shape[1]
             return self.weights[chosen].mean(0), f"layer {chosen + 1}" + (f", mean of {heads} heads" if heads > 1 else "")

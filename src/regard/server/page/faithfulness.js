@@ -5,14 +5,14 @@ import { drawOverlay, loadImage, pngUrl, toGrid } from "./overlay.js";
 import { tokenList } from "./token_list.js";
 
 const AUTOMATIC_LENGTH = 400;                         // longer texts are explained only on request: it takes a while
-const BASELINE = "by lot";
+const BASELINE = "random";
 const MEASURES = {
   comprehensiveness: ["comprehensiveness", "How much the output's probability drops without the tokens that a method ranks first. "
     + "Above the random baseline: they do matter."],
   sufficiency: ["sufficiency", "How much it drops when only those tokens are left. Near 0: they are enough."],
   spearman: ["rank correlation with occlusion", "Spearman's correlation with the ranking found by hiding tokens one at a time: 1 the same, "
     + "0 unrelated."],
-  fresh: ["correlation with a random model", "How similar the explanation of the same model with random weights is. Near 1, the "
+  randomized: ["correlation with a random model", "How similar the explanation of the same model with random weights is. Near 1, the "
     + "explanation does not show what was learned."],
 };
 const PERMUTATION_NOTE = "Permutation: how far the output moves when the shown weights are permuted among tokens. Near 0, the output does not "
