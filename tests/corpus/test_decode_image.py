@@ -118,7 +118,7 @@ def test_decompression_bomb_is_refused_in_every_thread(monkeypatch):
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # so that they take turns in the middle of it
     with ThreadPoolExecutor(8) as pool:
-        told = [pool.submit(refused, large, "more than 40 pixels") if i % 2 else pool.submit(seen, small) for i in range(2000)]
+        told = [pool.submit(refused, large, "more than 40 pixels") if i % 2 else pool.submit(decode, small) for i in range(2000)]
     sys.setswitchinterval(before)
     assert not [error for one in told if (error := one.exception())]
 
@@ -167,5 +167,5 @@ def test_image_files_are_read_at_their_offsets(tmp_path):
         ImageFile(tmp_path / "two.pngs", "the other", len(one) + 1, len(other)).read()
     with pytest.raises(UserError, match="is a folder; give an image"):
         ImageFile(tmp_path).read()
-    with pytest.raises(UserError, match=r"no picture .*nothing\?\.png"):
+    with pytest.raises(UserError, match=r"no image .*nothing\?\.png"):
         ImageFile(tmp_path / "nothing\n.png").read()

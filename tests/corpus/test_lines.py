@@ -53,7 +53,7 @@ def test_files_that_are_not_text_are_refused_with_file_and_line(tmp_path, data, 
 
 
 def test_missing_files_folders_and_broken_archives_are_refused(tmp_path):
-    for name, said in [("nothing", "no file"), (".", "is a folder")]:
+    for name, message in [("nothing", "no file"), (".", "is a folder")]:
         with pytest.raises(UserError, match=message):
             read_lines(tmp_path / name)
     whole = gzip.compress(b"a line\n" * 1000)
