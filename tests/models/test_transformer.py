@@ -1,4 +1,4 @@
-"""The Transformer's parity with torch.nn.Transformer. Its laws are those of every translation model (test_translation_models.py)."""
+"""Parity of the Transformer with torch.nn.Transformer; test_translation_models.py has its other laws."""
 
 import pytest
 import torch
