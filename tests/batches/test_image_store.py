@@ -12,8 +12,7 @@ from regard.batches import image_store as module
 from regard.batches.image_rows import ImageClassificationRows
 from regard.batches.image_store import decode_images, move_to_device_if_fits, open_pixel_store, take_pixels
 from regard.corpus.decode_image import ImageTransform
-from regard.corpus.examples import ImageExamples
-from regard.corpus.image_bytes import ImageFile
+from regard.corpus.examples import ImageExamples, ImageFile
 from regard.errors import UserError
 from regard.files import cache_root
 

@@ -398,7 +398,7 @@ def test_unsupported_parallel_settings_are_refused(monkeypatch):
     with pytest.raises(UserError, match=r"muon.*use adamw, or train.parallel = 'ddp'"):
         resolve_parallel(TextTraining(parallel="fsdp", optimizer={"kind": "muon"}))
     assert resolve_parallel(TextTraining()) == resolve_parallel(TextTraining(optimizer={"kind": "muon"})) == "ddp"
-    with pytest.raises(UserError, match="regard show is for one process; leave out torchrun"):
+    with pytest.raises(UserError, match="regard show runs in one process; start it without torchrun"):
         configure_rank(["show", "run", "text"])
 
 

@@ -1,4 +1,4 @@
-"""Plain, labelled and tagged text; word vectors: what is read, and what is refused by file and line."""
+"""Plain, labelled and tagged text; word vectors: what is read, and what is refused with file and line."""
 
 import gzip
 import json
@@ -19,31 +19,31 @@ def write(path, *lines):
     return path
 
 
-def test_labelled_text_by_number_by_name_and_as_json(tmp_path):
+def test_labelled_text_by_column_number_name_and_json_field(tmp_path):
     rows = [("a good one", "1"), ("a bad one", "0")]
     by_number = write(tmp_path / "a.tsv", *(f"{label}\t{text}" for text, label in rows))
     by_name = write(tmp_path / "b.tsv", "sentence\tlabel", *(f"{text} \t{label}" for text, label in rows))
     as_json = write(tmp_path / "c.jsonl", *(json.dumps({"words": text, "sense": int(label)}) for text, label in rows))
-    packed = tmp_path / "d.tsv.gz"
-    packed.write_bytes(gzip.compress(by_name.read_bytes()))
+    compressed = tmp_path / "d.tsv.gz"
+    compressed.write_bytes(gzip.compress(by_name.read_bytes()))
     for found in (
         read_labelled([by_number], text=1, label=0),
         read_labelled([by_name], text="sentence", label="label"),
         read_labelled([as_json], text="words", label="sense"),
-        read_labelled([packed], text="sentence", label="label"),
+        read_labelled([compressed], text="sentence", label="label"),
     ):
         assert list(zip(found.text, found.label)) == rows
     assert read_labelled([by_name], text="sentence", label="label").where(1) == f"{by_name}:3"
 
 
-def test_text_is_lines_or_a_column(tmp_path):
+def test_text_from_lines_or_a_column(tmp_path):
     path = write(tmp_path / "a.tsv", "one\tein", "", "two words\tzwei")
     assert read_text([path], column=1).text == ["ein", "zwei"] and read_text([path]).text[0] == "one\tein"
     assert read_text([write(tmp_path / "a.txt", "a", "", "b")], keep_empty=True).text == ["a", "", "b"]
     assert read_text([path, path], column=0).where(3).endswith("a.tsv:3")
 
 
-def test_tagged_text_as_conll_has_it(tmp_path):
+def test_tagged_text_in_conll_format(tmp_path):
     path = write(tmp_path / "a.conll", "# a comment", "The\tx\tDET", "dog\ty\tNOUN", "", "", "Sleep\tz\tVERB")
     found = read_tagged([path])
     assert found.words == [["The", "dog"], ["Sleep"]] and found.tags == [["DET", "NOUN"], ["VERB"]]
@@ -53,7 +53,7 @@ def test_tagged_text_as_conll_has_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "read, lines, said",
+    "read, lines, message",
     [
         (read_text, ["", " "], "has no text"),
         (read_labelled, ["alone"], r"f:1 has 1 columns; data.text, data.label = \[0, 1\] needs 2"),
@@ -65,18 +65,18 @@ def test_tagged_text_as_conll_has_it(tmp_path):
         (read_tagged, [""], "has no tagged sentences"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path, read, lines, said):
-    with pytest.raises(UserError, match=said):
+def test_malformed_files_are_refused_with_line(tmp_path, read, lines, message):
+    with pytest.raises(UserError, match=message):
         read([write(tmp_path / "f", *lines)])
 
 
-def test_a_column_that_is_not_there(tmp_path):
+def test_missing_column_is_named(tmp_path):
     path = write(tmp_path / "a.tsv", "sentence\tlabel", "a\t1")
     with pytest.raises(UserError, match=r"a.tsv:1 names no column 'text' .* it has sentence, label"):
         read_labelled([path], text="text", label="label")
 
 
-def test_every_kind_comes_from_the_world_and_is_split(tmp_path):
+def test_world_gives_every_kind_of_text_examples(tmp_path):
     world = {"number": 60, "held_out": 20}
     tagged = read_dataset(TaggedData(world=world))
     assert all(len(words) == len(tags) for words, tags in zip(tagged.train.words, tagged.train.tags))
@@ -91,7 +91,7 @@ def test_every_kind_comes_from_the_world_and_is_split(tmp_path):
     assert len({*train.text, *valid.text, *test.text}) == 50
 
 
-def test_word_vectors_of_both_makes(tmp_path):
+def test_word_vectors_of_glove_and_word2vec(tmp_path):
     glove = write(tmp_path / "glove.txt", "the 1 2 3", "dog 4 5 6.5", "… 0 0 0")
     word2vec = write(tmp_path / "w2v.txt", "3 3", "the 1 2 3", "dog 4 5 6.5 ", "cat 0 0 0")
     for path in (glove, word2vec):
@@ -100,14 +100,14 @@ def test_word_vectors_of_both_makes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "lines, said",
+    "lines, message",
     [
-        (["the 1 2"], r"v:1 has 2 numbers, the model's embeddings 3; set model.embedding_width = 2"),
+        (["the 1 2"], r"v:1 has 2 numbers, the model's embeddings have 3; set model.embedding_width = 2"),
         (["5 2"], r"v:1 has 2 numbers"),
-        (["the 1 2 x"], r"v:1 has something else than a word and 3 numbers"),
+        (["the 1 2 x"], r"v:1 is not a word and 3 numbers"),
         (["cat 1 2 3"], r"no vector of any token"),
     ],
 )
-def test_wrong_word_vectors_are_named(tmp_path, lines, said):
-    with pytest.raises(UserError, match=said):
+def test_malformed_word_vectors_are_refused_with_line(tmp_path, lines, message):
+    with pytest.raises(UserError, match=message):
         read_word_vectors(write(tmp_path / "v", *lines), {"the"}, width=3)

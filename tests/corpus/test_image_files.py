@@ -1,4 +1,4 @@
-"""Folders, tables, shards and files laid end to end give the same pictures; what is wrong is said by file and line."""
+"""Folders, tables, shards and concatenated files give the same images; errors name file and line."""
 
 import io
 import json
@@ -38,8 +38,8 @@ def tar(path, members):
 
 
 @pytest.fixture
-def forms(tmp_path):
-    """The same pictures in every form."""
+def formats(tmp_path):
+    """The same images in every file format."""
     rows = [(label, shade) for label, shades in SHADES.items() for shade in shades]
     for label, shade in rows:
         (tmp_path / "folder" / label / "deeper").mkdir(parents=True, exist_ok=True)
@@ -52,11 +52,11 @@ def forms(tmp_path):
     (tmp_path / "b.jsonl").write_text(
         "".join(json.dumps({"file": path, "kind": label}) + "\n" for path, label in (line.strip().split("\t") for line in lines))
     )
-    laid, index = b"", ""
+    concatenated, index = b"", ""
     for label, shade in rows:
-        index += f"{label}\t{len(laid)}\t{len(png(shade))}\n"
-        laid += png(shade)
-    (tmp_path / "c.pngs").write_bytes(laid)
+        index += f"{label}\t{len(concatenated)}\t{len(png(shade))}\n"
+        concatenated += png(shade)
+    (tmp_path / "c.pngs").write_bytes(concatenated)
     (tmp_path / "c.index.tsv").write_text(index)
     tar(
         tmp_path / "d.tar",
@@ -77,7 +77,7 @@ def forms(tmp_path):
     return tmp_path
 
 
-FORMS = {
+FORMATS = {
     "folder": {"label": 1},
     "a.tsv": {"label": 1},
     "b.jsonl": {"label": "kind", "path": "file"},
@@ -87,23 +87,23 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("name", FORMS)
-def test_every_form_gives_the_same_pictures(forms, name):
-    found = read_images([forms / name], **FORMS[name])
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_file_format_gives_the_same_images(formats, name):
+    found = read_images([formats / name], **FORMATS[name])
     assert found.label == ["dark"] * 3 + ["light"] * 2 and found.labels() == ["dark", "light"]
-    assert [picture.read() for picture in found.images] == [png(shade) for shades in SHADES.values() for shade in shades]
-    assert found.digests == read_images([forms / "folder"], label=1).digests
-    assert all("\n" not in found.where(i) and str(forms) in found.where(i) for i in range(5))
+    assert [image.read() for image in found.images] == [png(shade) for shades in SHADES.values() for shade in shades]
+    assert found.digests == read_images([formats / "folder"], label=1).digests
+    assert all("\n" not in found.where(i) and str(formats) in found.where(i) for i in range(5))
 
 
-def test_a_recipe_names_them_and_several_follow_one_another(forms):
-    data = LabelledImageData(root=str(forms), train=["folder", "d.tar"], valid=["a.tsv"], test={"laid": ["e.tar"]})
+def test_recipe_reads_several_image_files_in_order(formats):
+    data = LabelledImageData(root=str(formats), train=["folder", "d.tar"], valid=["a.tsv"], test={"concatenated": ["e.tar"]})
     found = read_dataset(data)
-    assert len(found.train) == 10 and len(found.valid) == 5 and len(found.tests["laid"]) == 5
+    assert len(found.train) == 10 and len(found.valid) == 5 and len(found.tests["concatenated"]) == 5
     assert found.train.label[5:] == found.valid.label == found.train.label[:5]
 
 
-def test_what_is_held_out_shares_no_picture_whatever_it_is_called(tmp_path):
+def test_held_out_sets_share_no_image_whatever_its_name(tmp_path):
     for label in ("a", "b"):
         (tmp_path / label).mkdir()
         for i in range(20):
@@ -118,17 +118,17 @@ def test_what_is_held_out_shares_no_picture_whatever_it_is_called(tmp_path):
         hold_out(everything, 11)
 
 
-def test_captions_are_columns_or_lines_or_what_lies_beside(forms):
-    (forms / "columns.tsv").write_text("folder/dark/deeper/10.PNG\tone\ttwo\nfolder/dark/deeper/20.PNG\tthree\t\n")
-    assert read_images([forms / "columns.tsv"], captions=[1, 2]).captions == [["one", "two"], ["three"]]
-    (forms / "lines.tsv").write_text(
+def test_captions_from_columns_lines_and_sidecars(formats):
+    (formats / "columns.tsv").write_text("folder/dark/deeper/10.PNG\tone\ttwo\nfolder/dark/deeper/20.PNG\tthree\t\n")
+    assert read_images([formats / "columns.tsv"], captions=[1, 2]).captions == [["one", "two"], ["three"]]
+    (formats / "lines.tsv").write_text(
         "folder/dark/deeper/10.PNG\tone\nfolder/dark/deeper/20.PNG\tthree\nfolder/dark/deeper/10.PNG\ttwo\n"
     )
-    found = read_images([forms / "lines.tsv"], captions=[1])
+    found = read_images([formats / "lines.tsv"], captions=[1])
     assert found.captions == [["one", "two"], ["three"]] and len(found.images) == 2
     assert found.texts() == [["one", "two", "three"]]
     tar(
-        forms / "t.tar",
+        formats / "t.tar",
         [
             ("1.png", png(1)),
             ("1.txt", b"one\ntwo\n"),
@@ -138,16 +138,16 @@ def test_captions_are_columns_or_lines_or_what_lies_beside(forms):
             ("3.json", json.dumps({"captions": ["four", "five"], "label": "x"}).encode()),
         ],
     )
-    assert read_images([forms / "t.tar"], captions=[1]).captions == [["one", "two"], ["three"], ["four", "five"]]
-    (forms / "c2.pngs").write_bytes(png(1) + png(2))
-    (forms / "c2.index.tsv").write_text(f"n\t0\t{len(png(1))}\tone\ttwo\nm\t{len(png(1))}\t{len(png(2))}\tthree\tfour\n")
-    both = read_images([forms / "c2.index.tsv"], label=0, captions=[3, 4])
+    assert read_images([formats / "t.tar"], captions=[1]).captions == [["one", "two"], ["three"], ["four", "five"]]
+    (formats / "c2.pngs").write_bytes(png(1) + png(2))
+    (formats / "c2.index.tsv").write_text(f"n\t0\t{len(png(1))}\tone\ttwo\nm\t{len(png(1))}\t{len(png(2))}\tthree\tfour\n")
+    both = read_images([formats / "c2.index.tsv"], label=0, captions=[3, 4])
     assert both.label == ["n", "m"] and both.captions == [["one", "two"], ["three", "four"]]
     with pytest.raises(UserError, match="have labels and no captions"):
-        read_images([forms / "folder"], captions=[1])
+        read_images([formats / "folder"], captions=[1])
 
 
-def test_members_are_only_read_and_odd_names_harm_nobody(tmp_path):
+def test_shard_members_are_never_extracted_whatever_their_names(tmp_path):
     before = tmp_path / "home"
     before.mkdir()
     odd = ["../../evil.png", "/etc/evil2.png", "a\nb.png", "nul/../x.png", "ü" * 90 + ".png", "-rf.PNG"]
@@ -155,13 +155,13 @@ def test_members_are_only_read_and_odd_names_harm_nobody(tmp_path):
     members += [(name.rpartition(".")[0] + ".cls", b"odd") for name in odd]
     path = tar(before / "odd.tar", [*members, ("link.png", "/etc/passwd"), (".hidden.png", png(9)), ("notes.md", b"#")])
     found = read_images([path], label=1)
-    assert [picture.read() for picture in found.images] == [png(i) for i in range(len(odd))]
+    assert [image.read() for image in found.images] == [png(i) for i in range(len(odd))]
     assert all("\n" not in found.where(i) for i in range(len(odd)))
     assert [entry.name for entry in tmp_path.rglob("*")] == ["home", "odd.tar"]
 
 
-@pytest.mark.parametrize("cut, match", [(700, "goes beyond its end"), (100, "not a whole tar"), (0, "not a whole tar")])
-def test_a_shard_that_is_not_whole_is_refused(tmp_path, cut, match):
+@pytest.mark.parametrize("cut, match", [(700, "goes beyond its end"), (100, "not a complete tar"), (0, "not a complete tar")])
+def test_truncated_shard_is_refused(tmp_path, cut, match):
     path = tar(tmp_path / "a.tar", [("1.png", png(1) * 9), ("1.cls", b"x")])
     path.write_bytes(path.read_bytes()[:cut])
     with pytest.raises(UserError, match=match):
@@ -175,12 +175,12 @@ MEMBERS = {
     "json.tar": ([("1.png", png(1)), ("1.json", b"{")], "1.json is not JSON"),
     "list.tar": ([("1.png", png(1)), ("1.json", b"[]")], "should hold a JSON object, not a list"),
     "binary.tar": ([("1.png", png(1)), ("1.cls", b"\xff\xfe\xff")], "UTF-16|not UTF-8"),
-    "none.tar": ([("1.txt", b"x")], "has no pictures"),
+    "none.tar": ([("1.txt", b"x")], "has no images"),
 }
 
 
 @pytest.mark.parametrize("name", MEMBERS)
-def test_what_is_wrong_in_a_shard_is_named(tmp_path, name):
+def test_errors_in_a_shard_name_the_member(tmp_path, name):
     members, match = MEMBERS[name]
     with pytest.raises(UserError, match=match) as caught:
         read_images([tar(tmp_path / name, members)], label=1)
@@ -188,21 +188,21 @@ def test_what_is_wrong_in_a_shard_is_named(tmp_path, name):
 
 
 FILES = {
-    "a.tsv": ("nowhere.png\tx\n", "a.tsv:1 names a picture that is not there: .*nowhere.png"),
+    "a.tsv": ("nowhere.png\tx\n", "a.tsv:1 names an image that does not exist: .*nowhere.png"),
     "b.tsv": ("here.png\n", "b.tsv:1 has 1 columns; data.path, data.label"),
     "c.tsv": ("here.png\t \n", "c.tsv:1 has no label"),
     "d.jsonl": ('{"path": "here.png"}\n', "d.jsonl:1 lacks a text field"),
-    "e.tsv": ("x" * 5000 + "\tx\n", "e.tsv:1 names a picture that is not there"),
-    "f.tsv": ("here.png/no.png\tx\n", "f.tsv:1 names a picture that is not there"),
-    "g.index.tsv": ("x\t0\t100000\n", r"g.index.tsv:1 says that a picture begins at 0 and has 100000 bytes; g.pngs has"),
-    "h.index.tsv": ("x\t-1\t3\n", "h.index.tsv needs its pictures beside it in one file: h.jpgs or"),
-    "i.csv": ("x", "give a folder with one folder a label"),
+    "e.tsv": ("x" * 5000 + "\tx\n", "e.tsv:1 names an image that does not exist"),
+    "f.tsv": ("here.png/no.png\tx\n", "f.tsv:1 names an image that does not exist"),
+    "g.index.tsv": ("x\t0\t100000\n", r"g.index.tsv:1 says that an image begins at 0 and has 100000 bytes; g.pngs has"),
+    "h.index.tsv": ("x\t-1\t3\n", "h.index.tsv needs its images beside it in one file: h.jpgs or"),
+    "i.csv": ("x", "give a folder with one folder per label"),
     "j.tar.gz": ("x", "is a compressed shard"),
 }
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_what_is_wrong_in_a_file_is_named_by_line(tmp_path, name):
+def test_errors_in_a_table_name_file_and_line(tmp_path, name):
     (tmp_path / "here.png").write_bytes(png(1))
     (tmp_path / "g.pngs").write_bytes(png(1))
     text, match = FILES[name]
@@ -213,29 +213,29 @@ def test_what_is_wrong_in_a_file_is_named_by_line(tmp_path, name):
 
 
 @pytest.mark.parametrize("begin", ["-1", "a", "1e3", "٣x"])
-def test_offsets_are_numbers(tmp_path, begin):
+def test_offsets_that_are_no_numbers_are_refused(tmp_path, begin):
     (tmp_path / "g.pngs").write_bytes(png(1))
     (tmp_path / "g.index.tsv").write_text(f"x\t{begin}\t3\n")
-    with pytest.raises(UserError, match=r"g.index.tsv:1 says that a picture begins at"):
+    with pytest.raises(UserError, match=r"g.index.tsv:1 says that an image begins at"):
         read_images([tmp_path / "g.index.tsv"], label=0)
 
 
-def test_folders_say_what_they_cannot_be(tmp_path):
+def test_malformed_image_folders_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"no file or folder .*nothing; relative paths start at data.root"):
         read_images([tmp_path / "nothing"], label=1)
-    with pytest.raises(UserError, match="has no pictures"):
+    with pytest.raises(UserError, match="has no images"):
         read_images([tmp_path], label=1)
     (tmp_path / "cat").mkdir()
     (tmp_path / "cat" / "a.gif").write_bytes(b"GIF89a")
-    with pytest.raises(UserError, match=r"a.gif is not a PNG, JPEG or WebP picture"):
+    with pytest.raises(UserError, match=r"a.gif is not a PNG, JPEG or WebP image"):
         read_images([tmp_path], label=1)
     (tmp_path / "cat" / "a.gif").unlink()
     (tmp_path / "b.png").write_bytes(png(1))
-    with pytest.raises(UserError, match=r"b.png lies beside the labels' folders"):
+    with pytest.raises(UserError, match=r"b.png is beside the label folders"):
         read_images([tmp_path], label=1)
 
 
-def test_a_link_to_a_labels_folder_is_followed(tmp_path):
+def test_symlinked_label_folder_is_followed(tmp_path):
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "1.png").write_bytes(png(1))
     (tmp_path / "set").mkdir()

@@ -1,12 +1,11 @@
-"""Pairs as a task reads and says them: what stands before the text, words for labels, rounded numbers."""
+"""Pairs of a task mixture: prefixes, words for labels, rounded numbers."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.corpus.dataset import read_dataset
+from regard.corpus.dataset import as_task_pairs, read_dataset, round_to_step
 from regard.corpus.examples import SentencePairs
-from regard.corpus.task_mixture import as_task_pairs, round_to_step
 from regard.errors import UserError
 from regard.recipe import TaskData, TasksData
 
@@ -15,7 +14,7 @@ def task(**settings):
     return TaskData.model_validate({"prefix": "do: ", "world": {}, **settings})
 
 
-def test_the_prefix_stands_before_every_text_and_the_line_is_known():
+def test_every_source_starts_with_the_task_prefix():
     made = as_task_pairs("t", task(), SentencePairs(["a", "b"], ["c", "d"], "file", [3, 9]))
     assert (made.source, made.target, made.task, made.where(1)) == (["do: a", "do: b"], ["c", "d"], "t", "file:9")
     assert made.select([1]).task == "t" and made.select([1]).source == ["do: b"]
@@ -23,15 +22,15 @@ def test_the_prefix_stands_before_every_text_and_the_line_is_known():
     assert as_task_pairs("t", two, SentencePairs(["a\tb"], ["c"])).source == ["one: a two: b"]
 
 
-def test_labels_are_said_in_words():
+def test_labels_become_words():
     classify = task(kind="classify", labels={"0": "no", "1": "yes"})
     assert as_task_pairs("t", classify, SentencePairs(["a", "b"], ["1", "0"])).target == ["yes", "no"]
-    with pytest.raises(UserError, match=r"file:2 has the label '2', for which labels has no word \(0, 1\)"):
+    with pytest.raises(UserError, match=r"file:2 has the label '2', for which `labels` has no word \(0, 1\)"):
         as_task_pairs("t", classify, SentencePairs(["a", "b"], ["1", "2"], "file", [1, 2]))
 
 
 @pytest.mark.parametrize(
-    "target, step, said",
+    "target, step, text",
     [
         ("3.749", 0.2, "3.8"),
         ("3.7", 0.2, "3.6"),
@@ -43,23 +42,23 @@ def test_labels_are_said_in_words():
         ("1e3", 1, "1000"),
     ],
 )
-def test_numbers_are_said_in_steps(target, step, said):
-    assert round_to_step(target, step, "here") == said
+def test_numbers_are_rounded_to_steps(target, step, text):
+    assert round_to_step(target, step, "here") == text
 
 
 @given(st.floats(-1e4, 1e4), st.sampled_from([0.01, 0.1, 0.2, 0.25, 0.5, 1, 5]))
-def test_what_is_said_is_no_farther_than_half_a_step(number, step):
-    said = round_to_step(str(number), step, "here")
-    assert abs(float(said) - number) <= step / 2 + 1e-6 and round_to_step(said, step, "here") == said
+def test_rounding_error_is_at_most_half_a_step(number, step):
+    text = round_to_step(str(number), step, "here")
+    assert abs(float(text) - number) <= step / 2 + 1e-6 and round_to_step(text, step, "here") == text
 
 
 @pytest.mark.parametrize("target", ["much", "nan", "inf", ""])
-def test_what_is_no_number_is_named(target):
+def test_targets_that_are_no_numbers_are_refused(target):
     with pytest.raises(UserError, match=r"here has '.*' where a number should be"):
         round_to_step(target, 0.2, "here")
 
 
-def test_the_sets_of_all_tasks_are_named_by_task_and_root(tmp_path):
+def test_sets_of_all_tasks_are_named_by_task(tmp_path):
     (tmp_path / "b").mkdir()
     for name in ("a.tsv", "b/b.tsv"):
         (tmp_path / name).write_text("".join(f"{name} {i}\t{i}\n" for i in range(20)))

@@ -1,4 +1,4 @@
-"""The world of shapes as data of a recipe."""
+"""The shapes world as the data of a recipe."""
 
 import numpy as np
 import pytest
@@ -13,8 +13,8 @@ WORLD = {"kind": "shapes", "number": 12, "held_out": 6, "shapes": (1, 2)}
 
 
 @pytest.mark.parametrize("of", ["kind", "colour", "both"])
-def test_labels_are_what_the_world_knows(of):
-    data = read_dataset(LabelledImageData(size=32, of=of, world=WORLD))
+def test_labels_are_the_worlds_annotations(of):
+    data = read_dataset(LabelledImageData(size=32, label_attribute=of, world=WORLD))
     assert (len(data.train), len(data.valid), {name: len(one) for name, one in data.tests.items()}) == (
         12,
         6,
@@ -27,7 +27,7 @@ def test_labels_are_what_the_world_knows(of):
     assert [chosen.gold, chosen.label] == [[part[3], part[1]] for part in (data.train.gold, data.train.label)]
 
 
-def test_captions_are_true_of_their_pictures():
+def test_captions_are_true_of_their_images():
     data = CaptionedImageData(size=40, world=WORLD)
     found = shape_examples(data, data.world, "valid", 5)
     assert all(
@@ -46,6 +46,6 @@ def test_captions_are_true_of_their_pictures():
         ({"task": "classify", "model": {"kind": "vit"}, "data": {"world": {"kind": "bilingual"}}}, "has no pictures"),
     ],
 )
-def test_a_world_that_does_not_fit_is_refused(change, message):
+def test_world_that_does_not_fit_the_task_is_refused(change, message):
     with pytest.raises(Exception, match=message):
         recipes.build_recipe({**change, "data": {"world": {"kind": "shapes"}, **change.get("data", {})}})

@@ -1,4 +1,4 @@
-"""Longer trainings: other settings learn too; compiled training agrees with eager; a killed run goes on to the same bits."""
+"""Longer training runs: other architectures learn; compiled training equals eager; a killed run resumes bit for bit."""
 
 import json
 import os
@@ -63,26 +63,26 @@ VARIANTS = {
 }
 
 
-def merged(base, change):
+def merge(base, change):
     return {
         **base,
-        **{key: merged(base.get(key, {}), value) if isinstance(value, dict) else value for key, value in change.items()},
+        **{key: merge(base.get(key, {}), value) if isinstance(value, dict) else value for key, value in change.items()},
     }
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_every_kind_of_transformer_learns(name, tmp_path):
-    run = train(merged(WORLD, VARIANTS[name]), tmp_path / "run", device="cpu")
+def test_transformer_variants_learn(name, tmp_path):
+    run = train(merge(WORLD, VARIANTS[name]), tmp_path / "run", device="cpu")
     (result,) = evaluate(run, save=False)
     print(name, result.scores["bleu"])
     assert result.scores["bleu"].score > 20
 
 
-def test_compiled_training_agrees_with_eager(tmp_path):
-    short = merged(WORLD, {"train": {"steps": 20, "evaluate_every": 20, "save_every": 20, "log_every": 1}})
+def test_compiled_training_equals_eager_training(tmp_path):
+    short = merge(WORLD, {"train": {"steps": 20, "evaluate_every": 20, "save_every": 20, "log_every": 1}})
     curves = []
     for compiled in (False, True):
-        run = train(merged(short, {"train": {"compile": compiled}}), tmp_path / str(compiled), device="cpu")
+        run = train(merge(short, {"train": {"compile": compiled}}), tmp_path / str(compiled), device="cpu")
         lines = (run.folder / "log.jsonl").read_text().splitlines()
         curves.append([json.loads(line)["loss"] for line in lines if '"loss"' in line])
     assert len(curves[0]) == 20
@@ -90,21 +90,23 @@ def test_compiled_training_agrees_with_eager(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """A run that nobody ended."""
-    settings = merged(
+def uninterrupted(tmp_path_factory):
+    """Return the folder of an uninterrupted run."""
+    settings = merge(
         WORLD,
         {"data": {"world": {"number": 2000, "held_out": 50}}, "train": {"steps": 60, "save_every": 5, "evaluate_every": 20}},
     )
-    return train(settings, tmp_path_factory.mktemp("whole") / "run", device="cpu").folder
+    return train(settings, tmp_path_factory.mktemp("uninterrupted") / "run", device="cpu").folder
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_run_ended_from_outside_goes_on_to_the_same_bits(whole, number, tmp_path):
-    folder = tmp_path / "ended"
-    words = [sys.executable, "-m", "regard", "train", "--device", "cpu"]
-    same = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}  # of whose bits they are
-    child = subprocess.Popen([*words, str(whole / "recipe.toml"), "--out", str(folder)], stderr=subprocess.PIPE, env=same)
+def test_killed_run_resumes_bit_for_bit(uninterrupted, number, tmp_path):
+    folder = tmp_path / "killed"
+    command = [sys.executable, "-m", "regard", "train", "--device", "cpu"]
+    env = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}  # bits depend on the number of threads
+    child = subprocess.Popen(
+        [*command, str(uninterrupted / "recipe.toml"), "--out", str(folder)], stderr=subprocess.PIPE, env=env
+    )
     while not list((folder / "checkpoints").glob("step-*")):
         time.sleep(0.05)
         assert child.poll() is None
@@ -112,5 +114,5 @@ def test_a_run_ended_from_outside_goes_on_to_the_same_bits(whole, number, tmp_pa
     child.send_signal(number)
     status = child.wait(60)
     assert status == (143 if number == signal.SIGTERM else -signal.SIGKILL)
-    assert subprocess.run([*words, str(folder), "--resume"], stderr=subprocess.PIPE, env=same).returncode == 0
-    assert (folder / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert subprocess.run([*command, str(folder), "--resume"], stderr=subprocess.PIPE, env=env).returncode == 0
+    assert (folder / "model.safetensors").read_bytes() == (uninterrupted / "model.safetensors").read_bytes()

@@ -1,4 +1,4 @@
-"""Every kind of page in a real browser, of 5 and of 2,000 tokens: no errors, no requests, words stay words."""
+"""Every kind of HTML figure in a real browser, with 5 and 2,000 tokens: no errors, no requests, no HTML injection."""
 
 import numpy as np
 import pytest
@@ -16,59 +16,61 @@ from regard.show.figures.style import to_svg
 from regard.show.figures.teaching import position_figure
 
 pytestmark = pytest.mark.system
-NASTY = "<img src=x onerror=alert(1)>"
-SHOWN = "<img src=x o…r=alert(1)>"
+HTML_INJECTION = "<img src=x onerror=alert(1)>"
+TRUNCATED = "<img src=x o…r=alert(1)>"
 
 
 @pytest.fixture(scope="module", params=[5, 2000])
 def group(request):
-    """Two kinds of attention, each of 2 layers of 3 heads that look back."""
+    """Return two kinds of attention, each with 2 layers of 3 causal heads."""
     number = request.param
-    at = np.arange(number)
+    positions = np.arange(number)
 
     def layers():
         for layer in range(2):
             reach = 1 + 20 * np.arange(3)[:, None, None] * (layer + 1)
-            near = np.exp(-np.abs(at[:, None] - at) / reach) * np.tri(number)
+            near = np.exp(-np.abs(positions[:, None] - positions) / reach) * np.tri(number)
             yield near / near.sum(-1, keepdims=True)
 
-    words = [NASTY, *(f"w{i}" for i in range(1, number))]
+    words = [HTML_INJECTION, *(f"w{i}" for i in range(1, number))]
     return [
         tile_attention(name, layers(), words, words, names=["1", "2"])
         for name in ("self-attention of the encoder", "cross-attention")
     ]
 
 
-def opened(window, path, do):
-    """What goes wrong while a page is opened, and something is done with it."""
-    with window(1000) as (page, wrong, asked):
+def check_page(window, path, interact):
+    """Open a page and interact with it; there must be no errors, no images and no other requests."""
+    with window(1000) as (page, errors, urls):
         page.goto(path.as_uri())
-        do(page)
+        interact(page)
         assert page.locator("img").count() == 0
-    assert not wrong and asked == [path.as_uri()]
+    assert not errors and urls == [path.as_uri()]
 
 
-def unscripted(browser, path, holds):
-    """What holds of a page where scripts are not run."""
+def check_without_scripts(browser, path, condition):
+    """Check a page in a browser that runs no scripts."""
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(path.as_uri())
-    assert holds(page)
+    assert condition(page)
     context.close()
 
 
 @pytest.mark.parametrize("view", PAGE_VIEWS)
-def test_pages_to_look_around_in(window, group, tmp_path, view):
+def test_interactive_attention_pages(window, group, tmp_path, view):
     path = tmp_path / "a.html"
-    path.write_text(attention_page(group, view=view, token=0 if view == "token" else None, title=NASTY), encoding="utf-8")
+    path.write_text(
+        attention_page(group, view=view, token=0 if view == "token" else None, title=HTML_INJECTION), encoding="utf-8"
+    )
     assert path.stat().st_size < 3_000_000
 
-    def around(page):
-        assert page.locator("h1").inner_text() == NASTY and page.locator("#stage canvas").count() >= 1
+    def interact(page):
+        assert page.locator("h1").inner_text() == HTML_INJECTION and page.locator("#stage canvas").count() >= 1
         assert page.evaluate("document.documentElement.scrollWidth") <= 1000
         if view == "heads":
             first = page.locator(".lines .words div").first
-            assert SHOWN[:5] in first.inner_text()
+            assert TRUNCATED[:5] in first.inner_text()
             first.hover()
             assert "attends to" in page.locator("#status").inner_text()
             first.click()
@@ -78,26 +80,26 @@ def test_pages_to_look_around_in(window, group, tmp_path, view):
         else:
             page.locator("#stage canvas").hover(position={"x": 2, "y": 2})
             assert "→" in page.locator("#status").inner_text()
-        for name in PAGE_VIEWS.values():  # every other view, every layer and kind, with a head less
+        for name in PAGE_VIEWS.values():  # every other view, every layer and kind, with one head fewer
             page.get_by_role("button", name=name, exact=True).click()
             for select in page.locator("#choose select").all():
                 select.select_option(index=1)
         page.locator("button.head").first.click()
         assert page.locator("button.head[aria-pressed=false]").count() == 1
 
-    opened(window, path, around)
+    check_page(window, path, interact)
 
 
 @pytest.mark.parametrize("kind", ["matrix", "lines", "model", "entropy", "tree", "positions", "curves"])
-def test_pages_around_a_picture(window, group, tmp_path, kind):
+def test_pages_with_a_static_figure(window, group, tmp_path, kind):
     found = group[0]
     nodes = [
-        BeamNode(-1, 1, NASTY, -0.1, KEPT, best=True),
+        BeamNode(-1, 1, HTML_INJECTION, -0.1, KEPT, best=True),
         BeamNode(-1, 1, "b", -1.0, PRUNED),
         BeamNode(0, 2, "c", -0.2, ENDED, -0.1, best=True),
     ]
     points = [{"percent": percent, "score": 0.1, "low": 0.0, "high": 0.2} for percent in (1, 50)]
-    drawn = {
+    figure = {
         "matrix": lambda: attention_matrix(found.weights[0, 0], found.keys, found.queries, darkest=found.darkest),
         "lines": lambda: head_view(found.weights[0], found.queries, found.keys, found.heads),
         "model": lambda: model_view(found),
@@ -106,51 +108,51 @@ def test_pages_around_a_picture(window, group, tmp_path, kind):
         "curves": lambda: erasure_curves({"without": dict.fromkeys(found.keys[:9], points)}),
         "positions": lambda: position_figure(np.sin(np.outer(np.arange(50), 1 / np.arange(1, 129)))),
     }[kind]()
-    save_figure_or_page(drawn, tmp_path / "a.html", NASTY)
+    save_figure_or_page(figure, tmp_path / "a.html", HTML_INJECTION)
 
-    def look(page):
+    def interact(page):
         assert page.locator("svg text").count() >= 3
         if kind in ("matrix", "lines", "tree", "curves"):
             assert any("<img" in text for text in page.locator("svg text").all_text_contents())
 
-    opened(window, tmp_path / "a.html", look)
+    check_page(window, tmp_path / "a.html", interact)
 
 
 @pytest.mark.parametrize("number", [5, 2000])
-def test_neurons_are_pointed_at(browser, window, make_neuron_view, tmp_path, number):
+def test_neuron_page_follows_the_pointer(browser, window, make_neuron_view, tmp_path, number):
     path, found = tmp_path / "a.html", make_neuron_view(min(number, MAX_QUERIES), number, 64)
-    path.write_text(neuron_page(found, 1, to_svg(neuron_figure(found, 1)), title=NASTY), encoding="utf-8")
+    path.write_text(neuron_page(found, 1, to_svg(neuron_figure(found, 1)), title=HTML_INJECTION), encoding="utf-8")
     assert path.stat().st_size < 3_000_000
 
-    def around(page):
-        assert page.locator("h1").inner_text() == NASTY and page.evaluate("document.documentElement.scrollWidth") <= 1000
+    def interact(page):
+        assert page.locator("h1").inner_text() == HTML_INJECTION and page.evaluate("document.documentElement.scrollWidth") <= 1000
         assert page.locator("#queries [aria-pressed=true]").inner_text() == found.queries[1].word
         assert page.locator(".sums canvas").count() == 1 + 2 * len(found.queries[1].keys)
         first = page.locator("#queries button").first
         first.hover()
-        assert SHOWN[:5] in page.locator(".sums .query").inner_text()
+        assert TRUNCATED[:5] in page.locator(".sums .query").inner_text()
         page.locator("h1").hover()
-        assert SHOWN[:5] not in page.locator(".sums .query").inner_text()  # pointed at, not kept
+        assert TRUNCATED[:5] not in page.locator(".sums .query").inner_text()  # hovered, not pinned
         first.click()
         page.locator("h1").hover()
-        assert SHOWN[:5] in page.locator(".sums .query").inner_text()
+        assert TRUNCATED[:5] in page.locator(".sums .query").inner_text()
         page.locator(".sums canvas").nth(2).hover(position={"x": 3, "y": 3})
         assert "component 1" in page.locator("#status").inner_text()
 
-    opened(window, path, around)
-    unscripted(browser, path, lambda page: page.locator("svg text").first.is_visible())
+    check_page(window, path, interact)
+    check_without_scripts(browser, path, lambda page: page.locator("svg text").first.is_visible())
 
 
 @pytest.mark.parametrize("number", [5, 2000])
 @pytest.mark.parametrize("own", [None, 1])
-def test_steps_are_gone_through(browser, window, make_trace, tmp_path, number, own):
+def test_generation_page_steps_through_the_text(browser, window, make_trace, tmp_path, number, own):
     path = tmp_path / "a.html"
-    path.write_text(generation_page(make_trace(number, number, own), title=NASTY), encoding="utf-8")
+    path.write_text(generation_page(make_trace(number, number, own), title=HTML_INJECTION), encoding="utf-8")
 
-    def around(page):
+    def interact(page):
         now, step = page.locator("#stage .now"), lambda: page.locator("#choose span").first.inner_text()
         assert page.evaluate("document.documentElement.scrollWidth") <= 1000
-        assert now.inner_text().startswith(SHOWN[:5] if own is None else "$x^2$") and step() == f"step 1 of {number}"
+        assert now.inner_text().startswith(TRUNCATED[:5] if own is None else "$x^2$") and step() == f"step 1 of {number}"
         page.keyboard.press("ArrowRight")
         page.get_by_role("button", name="▶", exact=True).click()
         assert step() == f"step 3 of {number}" and page.locator("tr[aria-current]").inner_text().startswith("3")
@@ -161,8 +163,8 @@ def test_steps_are_gone_through(browser, window, make_trace, tmp_path, number, o
         page.locator(".steps tbody tr").nth(3).click()
         assert step() == f"step 4 of {number}" and page.locator("#stage [title]").count() >= 1
 
-    opened(window, path, around)
-    unscripted(
+    check_page(window, path, interact)
+    check_without_scripts(
         browser,
         path,
         lambda page: (
