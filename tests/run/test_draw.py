@@ -400,7 +400,7 @@ def test_both_are_planned(run, codes):
     convolutions = [module for module in codes.model.modules() if isinstance(module, GridConv2d)]
     by_hand = sum(module.weight.numel() * module.grid[0] * module.grid[1] for module in convolutions)
     assert plan(str(codes.folder)).total.macs == by_hand
-    assert "pictures of 8 × 8 pixels, 10 positions" in "\n".join(said("plan", run.folder))
+    assert "images of 8 × 8 pixels, 10 positions" in "\n".join(said("plan", run.folder))
     with pytest.raises(UserError, match="how many codes a picture has follows from it"):
         plan(recipes.build_recipe(settings(DRAW, "nowhere", model={"image_codes": {"run": "nowhere"}})))
 
