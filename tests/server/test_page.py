@@ -14,7 +14,7 @@ TEXT = {path.name: path.read_text(encoding="utf-8") for path in FILES}
 
 
 def test_every_file_is_served(client):
-    assert {path for path in PAGE_FOLDER.iterdir()} <= set(FILES)
+    assert set(PAGE_FOLDER.iterdir()) <= set(FILES)
     for path in FILES:
         found = client.get("/" if path.name == "index.html" else f"/page/{path.name}")
         assert found.status_code == 200 and found.content == path.read_bytes()
