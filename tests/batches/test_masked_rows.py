@@ -1,4 +1,4 @@
-"""Hidden words: a share of them, in the three ways, never a mark, anew each epoch and always the same."""
+"""Masking: the right fraction of tokens, masked, replaced or kept, never special tokens; deterministic per epoch."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def masked(texts=TEXTS, heads=None, **masking):
 
 
 @given(st.sampled_from([0.1, 0.15, 0.5]), st.integers(0, 5))
-def test_what_is_asked_is_what_was_there_and_marks_never_are(share, epoch):
+def test_masked_labels_are_the_original_tokens_and_never_special_tokens(share, epoch):
     rows = masked(fraction=share)
     asked = total = kept = hidden = 0
     for batch in (Batches(rows, 512, seed=1).batch(epoch, i) for i in range(len(Batches(rows, 512, seed=1).plan(epoch)))):
@@ -43,16 +43,16 @@ def test_what_is_asked_is_what_was_there_and_marks_never_are(share, epoch):
     assert abs(hidden / asked - 0.8) < 4 * (0.16 / asked) ** 0.5 and abs(kept / asked - 0.1) < 4 * (0.09 / asked) ** 0.5 + 2 / V
 
 
-def test_the_same_again_and_another_the_next_epoch():
+def test_masking_is_deterministic_and_differs_between_epochs():
     rows, some = masked(), np.arange(50)
     first, again, later = rows.batch(some, 1, 0), rows.batch(some, 1, 0), rows.batch(some, 1, 1)
     assert torch.equal(first.labels, again.labels) and torch.equal(first.inputs["source"], again.inputs["source"])
     assert not torch.equal(first.labels, later.labels)
     alone = rows.batch(np.array([17]), 1, 0)
-    assert torch.equal(alone.labels[0], first.labels[17, : alone.labels.size(1)]), "company changes nothing"
+    assert torch.equal(alone.labels[0], first.labels[17, : alone.labels.size(1)]), "the other rows of the batch must not matter"
 
 
-def test_whole_words_are_hidden_whole():
+def test_whole_word_masking_masks_all_subwords():
     words = [[j // 3 for j in range(len(text))] for text in TEXTS]
     ids = Ragged.from_rows(TEXTS)
     rows = masked(heads=word_starts(ids, words), whole_words=True, fraction=0.4)
@@ -68,14 +68,14 @@ PAIRS = st.lists(st.tuples(SHORT, SHORT), min_size=1, max_size=6)
 
 
 @given(PAIRS)
-def test_two_texts_in_a_row(pairs):
+def test_encoder_pair_inputs_have_separators_and_segments(pairs):
     found = encoder_pair_inputs(Ragged.from_rows([a for a, _ in pairs]), Ragged.from_rows([b for _, b in pairs]), BOS_AND_EOS)
     for (a, b), source, length, segments in zip(pairs, found["source"], found["lengths"].tolist(), found["segments"]):
         assert source[:length].tolist() == [BOS, *a, EOS, *b, EOS]
         assert segments[:length].tolist() == [0] * (len(a) + 2) + [1] * (len(b) + 1)
 
 
-def test_the_second_follows_the_first_in_half_of_the_cases():
+def test_next_sentence_pairs_follow_in_half_of_the_rows():
     documents = np.repeat(np.arange(100), 4)
     firsts = lines_with_successor(documents)
     assert (documents[firsts] == documents[firsts + 1]).all() and len(firsts) == 300
@@ -95,7 +95,7 @@ def test_the_second_follows_the_first_in_half_of_the_cases():
         rows.batch(np.array([300]), 0, 0)
 
 
-def test_what_follows_is_called_so_even_when_it_was_drawn():
+def test_a_randomly_drawn_successor_is_labelled_as_following():
     rows = MaskedPairRows(
         TokenStore(Ragged.from_rows(TEXTS[:6])), Masking(), MASK, V, None, np.array([0, 2, 4]), special_tokens=BOS_AND_EOS
     )

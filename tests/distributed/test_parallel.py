@@ -1,4 +1,7 @@
-"""Two ranks are one process with the whole batch: curves, skips, signals, checkpoints. Two processes are forked once for all."""
+"""Two ranks equal one process with the whole batch: loss curves, skipped steps, signals, checkpoints.
+
+Two processes are forked once for all tests.
+"""
 
 import copy
 import json
@@ -65,9 +68,9 @@ RECIPES = {
         "train": {**SHORT, "images_per_batch": 8},
     },
 }
-"""Some batches of `language` and the last one of `contrast` have one row: too few for two ranks."""
+"""Some batches of `language` and the last one of `contrastive` have one row: too few for two ranks."""
 COLLECTIVES = ("all_gather_single", "reduce_scatter_single", "all_gather_into_tensor", "reduce_scatter_tensor")
-"""What they are called in torch 2.13, and before."""
+"""Their names in torch 2.13, and before."""
 LINES = [pair.source for pair in bilingual.generate(9, 3, level=1)]
 
 
@@ -114,7 +117,7 @@ def trainer(folder, store, objective=None, dropout=0.2, **changes):
     )
 
 
-def stored():
+def make_rows():
     gold = bilingual.generate(300, 7, level=1)
     source, target = [pair.source for pair in gold], [pair.target for pair in gold]
     tokenizer = train_tokenizer(TokenSettings(size=300), source + target)
@@ -122,14 +125,14 @@ def stored():
 
 
 def plain(model):
-    """This rank's part of the weights, as lists that JSON keeps to the bit."""
+    """Return this rank's weights as lists, which JSON keeps to the bit."""
     from regard.distributed.parallel import to_local
 
     return {name: to_local(x).flatten().tolist() for name, x in checkpoint.named_weights(model).items()}
 
 
-class Poisoned(CrossEntropy):
-    """Not a number, in the third step, on the last rank alone; and a signal there in the fourth."""
+class NonfiniteLoss(CrossEntropy):
+    """NaN in the third step on the last rank, and a signal there in the fourth."""
 
     def __call__(self, model, batch):
         step = self.trainer.state.step
@@ -138,18 +141,18 @@ class Poisoned(CrossEntropy):
         return super().__call__(model, batch) * (float("nan") if step == 3 and distributed.rank() == 1 else 1.0)
 
 
-def together(folder):
-    """Everything that two ranks are to show, in one go."""
+def run_on_two_ranks(folder):
+    """Run everything that the tests check on two ranks."""
     found = {
-        "told": distributed.broadcast(["first" if distributed.is_main() else "other"]),
+        "broadcast": distributed.broadcast(["first" if distributed.is_main() else "other"]),
         "total": distributed.all_reduce_sum(distributed.rank() + 1),
         "array": distributed.all_reduce_sum(np.eye(2)[distributed.rank()]).tolist(),
-        "highest": distributed.all_reduce_max(7 * distributed.rank()),
-        "shared": list(distributed.shard(range(5))),
+        "max": distributed.all_reduce_max(7 * distributed.rank()),
+        "shard": list(distributed.shard(range(5))),
         "each": list(distributed.broadcast_each("abc" if distributed.is_main() else "")),
-        "filled": distributed.merge_shards([i if i % 2 == distributed.rank() else None for i in range(5)]),
+        "merged": distributed.merge_shards([i if i % 2 == distributed.rank() else None for i in range(5)]),
     }
-    store = stored()
+    store = make_rows()
     for kind in ("ddp", "fsdp"):
         for name in RECIPES:
             run = train(settings(name, parallel=kind), folder / f"{name}-{kind}", device="cpu")
@@ -161,7 +164,7 @@ def together(folder):
 
 
 def laws(folder, store, kind):
-    poisoned = trainer(folder / "poisoned", store, Poisoned(Regularization()), parallel=kind, save_every=100, clip_norm=1e9)
+    poisoned = trainer(folder / "poisoned", store, NonfiniteLoss(Regularization()), parallel=kind, save_every=100, clip_norm=1e9)
     poisoned.objective.trainer = poisoned
     ahead = poisoned.step_batches()
     for _ in range(2):
@@ -170,7 +173,7 @@ def laws(folder, store, kind):
     loss, _ = poisoned.step(next(ahead))
     found = {
         "skipped": before == plain(poisoned.model),
-        "not_finite": float(poisoned.nonfinite_steps),
+        "nonfinite_steps": float(poisoned.nonfinite_steps),
         "loss": float(loss),
         "seed": torch.initial_seed(),
     }
@@ -184,12 +187,12 @@ def laws(folder, store, kind):
     half.resume(folder / "whole" / "checkpoints" / "step-00000004")
     half.train()
     found |= {"resumed": plain(half.model) == plain(whole.model), "rows": sum(map(len, plain(half.model).values()))}
-    found["broken off"] = broken_off(folder / "broken", store, kind)
+    found["interrupted"] = interrupted_evaluation(folder / "broken", store, kind)
     return found | ({"exchanges": exchanges(folder, store)} if kind == "ddp" else {"sent": sent(folder, store)})
 
 
-def broken_off(folder, store, kind):
-    """An evaluation of twenty seconds, during which the last rank is sent a signal, and a little later the first one."""
+def interrupted_evaluation(folder, store, kind):
+    """Run an evaluation of twenty seconds, during which the last rank gets a signal, and a little later the first one."""
 
     def evaluate(model):
         if distributed.rank() == 1:
@@ -213,7 +216,7 @@ def broken_off(folder, store, kind):
 
 
 def exchanges(folder, store):
-    """How often gradients are exchanged in a step of three micro-batches."""
+    """Count the gradient exchanges in a step of three micro-batches."""
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
     seen = []
@@ -231,7 +234,7 @@ def exchanges(folder, store):
 
 
 def sent(folder, store):
-    """Numbers that FSDP hands over to be gathered and reduced, in a step of two micro-batches."""
+    """Count the numbers that FSDP gathers and reduces in a step of two micro-batches."""
     import torch.distributed as dist
 
     counted = trainer(folder / "counted", store, parallel="fsdp", gradient_accumulation_steps=2)
@@ -261,7 +264,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def two(on_ranks, folder):
-    return on_ranks(2, together, folder)
+    return on_ranks(2, run_on_two_ranks, folder)
 
 
 @pytest.fixture(scope="module")
@@ -269,16 +272,16 @@ def one(folder):
     return {name: train(settings(name), folder / f"{name}-alone", device="cpu") for name in RECIPES}
 
 
-def test_what_ranks_tell_one_another(two):
+def test_collectives_of_two_ranks(two):
     for rank, found in enumerate(two):
-        assert found["told"] == ["first"] and found["total"] == 3 and found["array"] == [1, 1] and found["highest"] == 7
-        assert found["shared"] == [[0, 2, 4], [1, 3]][rank] and found["each"] == ["a", "b", "c"]
-        assert found["filled"] == [0, 1, 2, 3, 4]
+        assert found["broadcast"] == ["first"] and found["total"] == 3 and found["array"] == [1, 1] and found["max"] == 7
+        assert found["shard"] == [[0, 2, 4], [1, 3]][rank] and found["each"] == ["a", "b", "c"]
+        assert found["merged"] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 @pytest.mark.parametrize("name", RECIPES)
-def test_the_curves_are_those_of_one_process(name, kind, one, two, folder):
+def test_ddp_and_fsdp_have_the_loss_curve_of_one_process(name, kind, one, two, folder):
     mine, alone = folder / f"{name}-{kind}", one[name].folder
     assert len(curve(alone)) == 6
     torch.testing.assert_close(curve(mine), curve(alone), atol=2e-4, rtol=1e-4)
@@ -291,7 +294,7 @@ def test_the_curves_are_those_of_one_process(name, kind, one, two, folder):
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_translations_are_divided_and_put_together_in_order(kind, two, folder):
+def test_decoding_is_sharded_and_merged_in_order(kind, two, folder):
     run = load(folder / f"translate-{kind}", device="cpu")
     said = [best.text for best in run.best(LINES)]
     assert [found[f"said {kind}"] for found in two] == [said, said] and len(set(said)) > 1
@@ -304,26 +307,26 @@ def test_translations_are_divided_and_put_together_in_order(kind, two, folder):
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_what_is_not_finite_on_one_rank_is_applied_on_none(kind, two):
+def test_a_nonfinite_loss_on_one_rank_is_skipped_on_all(kind, two):
     for found in two:
-        assert found[kind]["skipped"] and found[kind]["not_finite"] == 1 and found[kind]["loss"] == 0
+        assert found[kind]["skipped"] and found[kind]["nonfinite_steps"] == 1 and found[kind]["loss"] == 0
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_a_signal_on_one_rank_stops_all_after_the_same_step(kind, two, folder):
+def test_a_signal_to_one_rank_stops_all_after_the_same_step(kind, two, folder):
     assert [(found[kind]["signal"], found[kind]["stopped"]) for found in two] == [(signal.SIGTERM, 4)] * 2
     path, _ = checkpoint.latest_intact(folder / kind / "poisoned" / "checkpoints")
     assert path.name == "step-00000004"
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_an_evaluation_is_broken_off_on_all_of_them_and_made_up_for(kind, two):
-    """The checkpoint is of step 4, and knows of no evaluation."""
-    assert [found[kind]["broken off"] for found in two] == [{"soon": True, "begun": [4, 0], "evaluated": [1.0, 1.0]}] * 2
+def test_an_evaluation_is_interrupted_on_all_ranks_and_repeated(kind, two):
+    """The checkpoint is of step 4, and has no evaluation."""
+    assert [found[kind]["interrupted"] for found in two] == [{"soon": True, "begun": [4, 0], "evaluated": [1.0, 1.0]}] * 2
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_resuming_on_as_many_ranks_gives_the_same_bits(kind, two):
+def test_resuming_on_the_same_number_of_ranks_is_bit_exact(kind, two):
     assert all(found[kind]["resumed"] for found in two)
 
 
@@ -334,9 +337,9 @@ def test_fsdp_shards_and_ddp_does_not(two):
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_a_checkpoint_of_two_ranks_goes_on_on_one(kind, two, folder):
-    """At the same place of the data, with the same optimiser."""
-    path, store = folder / kind / "whole" / "checkpoints" / "step-00000004", stored()
+def test_a_checkpoint_of_two_ranks_resumes_on_one(kind, two, folder):
+    """At the same place in the data, with the same optimizer."""
+    path, store = folder / kind / "whole" / "checkpoints" / "step-00000004", make_rows()
     files = {file.name for file in path.glob("*.safetensors")}
     assert ("model-2-of-2.safetensors" in files) == (kind == "fsdp")
     mine = trainer(folder / f"alone-{kind}", store, ema_decay=0.9, dropout=0.0)
@@ -351,12 +354,12 @@ def test_a_checkpoint_of_two_ranks_goes_on_on_one(kind, two, folder):
     assert all(torch.equal(saved["optimizer"][name], x) for name, x in mine.optimizer.tensors().items())
 
 
-def test_gradients_are_exchanged_once_a_step(two):
+def test_gradients_are_exchanged_once_per_step(two):
     assert two[0]["ddp"]["exchanges"] == list(range(len(two[0]["ddp"]["exchanges"]))) and two[0]["ddp"]["exchanges"]
 
 
-def test_fsdp_sends_what_the_plan_says(two):
-    """Each of two ranks sends half of what is gathered and reduced, in numbers of 4 bytes."""
+def test_fsdp_sends_as_many_bytes_as_the_plan_says(two):
+    """Each of two ranks sends half of what is gathered and reduced, at 4 bytes a number."""
     recipe = build_recipe(
         {
             "data": {"world": {}},
@@ -369,12 +372,12 @@ def test_fsdp_sends_what_the_plan_says(two):
     assert strategy.bytes_sent == two[0]["fsdp"]["sent"] * 4 / 2
 
 
-def test_every_rank_drops_something_else(two):
+def test_every_rank_has_its_own_dropout_seed(two):
     assert two[0]["ddp"]["seed"] != two[1]["ddp"]["seed"] == step_seed(1, 3, 1) and step_seed(1, 3) == two[0]["ddp"]["seed"]
 
 
-def test_rows_are_shared_out_and_a_rank_without_any_counts_nothing():
-    store = stored()
+def test_rows_are_sharded_and_a_dummy_row_is_excluded_from_the_loss():
+    store = make_rows()
     every = [Batches(store, 12, 1, rank=rank, world_size=4) for rank in range(4)]
     for index in range(20):
         shares = [batches.batch(0, index) for batches in every]
@@ -385,7 +388,7 @@ def test_rows_are_shared_out_and_a_rank_without_any_counts_nothing():
     assert any(not share.in_loss for share in shares)
 
 
-def test_what_cannot_be_spread_is_refused(monkeypatch):
+def test_unsupported_parallel_settings_are_refused(monkeypatch):
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     assert resolve_parallel(TextTraining(parallel="fsdp", optimizer={"kind": "muon"})) == "none"
     for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "x", "MASTER_PORT": "1"}.items():
@@ -399,7 +402,7 @@ def test_what_cannot_be_spread_is_refused(monkeypatch):
         configure_rank(["show", "run", "text"])
 
 
-def test_one_process_needs_nobody():
+def test_one_process_needs_no_process_group():
     assert distributed.world_size() == 1 and distributed.is_main() and process_group.monitor is None
     assert (
         distributed.all_reduce_sum(3) == 3

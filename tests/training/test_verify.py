@@ -1,4 +1,4 @@
-"""Steps run again lead to the same bits, and it is noticed when they do not."""
+"""Steps run again are bit-exact, and a difference is found."""
 
 import pytest
 import torch
@@ -16,21 +16,21 @@ def finished(store, trainer, tmp_path):
 
 
 @pytest.mark.parametrize("steps, begin", [(2, 6), (3, 4), (8, 0), (20, 0)])
-def test_steps_run_again_come_out_the_same(store, trainer, tmp_path, finished, steps, begin, capsys):
+def test_verified_steps_are_bit_exact(store, trainer, tmp_path, finished, steps, begin, capsys):
     fresh = trainer(store, tmp_path, ema_decay=0.9)
     assert verify_steps(fresh, finished / "step-00000008", steps) == []
     assert f"running steps {begin + 1} to 8 again" in capsys.readouterr().err
     assert fresh.state.step == 8
 
 
-def test_a_step_that_comes_out_differently_is_named(store, trainer, tmp_path, finished):
+def test_verify_names_the_files_that_differ(store, trainer, tmp_path, finished):
     fresh = trainer(store, tmp_path, ema_decay=0.9, optimizer={"learning_rate": 2e-3})
     assert verify_steps(fresh, finished / "step-00000008", 4) == [
         f"step-00000006/{name}.safetensors" for name in ("model", "optimizer", "ema")
     ]
 
 
-def test_one_bit_of_the_optimiser_is_enough(store, trainer, tmp_path, finished):
+def test_verify_finds_one_flipped_bit_of_the_optimizer(store, trainer, tmp_path, finished):
     found = checkpoint.load_checkpoint(finished / "step-00000008")
     name = next(name for name in found.tensors["optimizer"] if name.endswith("exp_avg"))
     bits = found.tensors["optimizer"][name].view(torch.int32)
@@ -40,7 +40,7 @@ def test_one_bit_of_the_optimiser_is_enough(store, trainer, tmp_path, finished):
     assert found == ["step-00000008/optimizer.safetensors"]
 
 
-def test_where_no_checkpoint_is_old_enough_it_says_what_can_be_done(store, trainer, tmp_path, finished):
+def test_verify_without_an_old_enough_checkpoint_names_the_possible_number(store, trainer, tmp_path, finished):
     for step in (2, 4):
         checkpoint.remove_folder(finished / f"step-{step:08d}")
     with pytest.raises(UserError, match=r"no good checkpoint 3 steps before step 8; use --verify 2"):

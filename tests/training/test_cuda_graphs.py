@@ -1,4 +1,4 @@
-"""Steps replayed from a recording are the steps themselves."""
+"""Steps replayed from CUDA graphs equal eager steps."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ WORLD = {
 }
 
 
-PICTURES = {
+IMAGES = {
     "task": "classify",
     "data": {"size": 32, "label_attribute": "kind", "world": {"kind": "shapes", "number": 400, "shapes": [1, 1]}},
     "model": {"kind": "vit", "layers": 1, "width": 32, "heads": 2, "feed_forward": 64, "patch_size": 8},
@@ -38,7 +38,7 @@ PICTURES = {
 }
 
 
-def trained(folder, recipe=WORLD, **more):
+def train_run(folder, recipe=WORLD, **more):
     settings = {**recipe, "train": {**recipe["train"], **more}}
     return train(settings, folder, device="cuda" if torch.cuda.is_available() else "cpu")
 
@@ -51,18 +51,18 @@ def trained(folder, recipe=WORLD, **more):
         (WORLD, {"optimizer": {"kind": "muon"}}),
         (WORLD, {"ema_decay": 0.9}),
         (WORLD, {"gradient_accumulation_steps": 2}),
-        (PICTURES, {}),
+        (IMAGES, {}),
     ],
 )
-def test_a_replayed_step_is_the_step(tmp_path, monkeypatch, recipe, more):
-    """With dropout, at changing rates, over many shapes; never recorded and recorded give the same weights."""
-    one = trained(tmp_path / "recorded", recipe, cuda_graphs=True, **more)
+def test_replayed_steps_equal_eager_steps(tmp_path, monkeypatch, recipe, more):
+    """With dropout, changing learning rates and many shapes, captured and eager steps give the same weights."""
+    one = train_run(tmp_path / "captured", recipe, cuda_graphs=True, **more)
     monkeypatch.setattr(cuda_graphs, "MAX_GRAPHS", 0)
-    other = trained(tmp_path / "plain", recipe, cuda_graphs=True, **more)
+    other = train_run(tmp_path / "eager", recipe, cuda_graphs=True, **more)
     for p, q in zip(one.model.parameters(), other.model.parameters()):
         torch.testing.assert_close(p, q, atol=2e-4, rtol=1e-3)
 
 
-def test_where_there_is_no_gpu_the_setting_changes_the_padding_alone(tmp_path):
-    run = trained(tmp_path / "run", cuda_graphs=True, steps=2, evaluate_every=2, save_every=2)
+def test_cuda_graphs_without_a_gpu_only_change_the_padding(tmp_path):
+    run = train_run(tmp_path / "run", cuda_graphs=True, steps=2, evaluate_every=2, save_every=2)
     assert run.recipe.train.cuda_graphs

@@ -1,4 +1,4 @@
-"""Spans cut out of texts: put back, they give the text; as many as asked for; the same again."""
+"""Span corruption: spans put back give the text; as many as set; deterministic."""
 
 import numpy as np
 import torch
@@ -16,8 +16,8 @@ from regard.tokens.special_tokens import BOS, EOS
 SENTINELS = range(4, 24)
 
 
-def restored(source, target):
-    """The text again: every sentinel of the source replaced by what the target says after it."""
+def restore(source, target):
+    """Return the text: every sentinel of the source replaced by its span in the target."""
     spans, last = {}, None
     for token in target:
         last = token if token in SENTINELS else last
@@ -29,10 +29,10 @@ TEXT = st.lists(st.integers(30, 99), max_size=60)
 
 
 @given(TEXT, st.sampled_from([0.1, 0.15, 0.5]), st.sampled_from([1.0, 3.0]), st.integers(0, 99))
-def test_what_was_cut_out_fits_where_its_sentinel_is(ids, share, mean_length, seed):
+def test_spans_put_back_at_their_sentinels_give_the_text(ids, share, mean_length, seed):
     settings = SpanCorruption(fraction=share, mean_span_length=mean_length)
     source, target = corrupt_spans(ids, settings, SENTINELS, np.random.default_rng(seed))
-    assert restored(source, target) == ids
+    assert restore(source, target) == ids
     tokens, spans = span_counts(len(ids), settings, len(SENTINELS) - 1)
     assert [token for token in source if token in SENTINELS] == list(SENTINELS[:spans])
     assert [token for token in target if token in SENTINELS] == list(SENTINELS[: spans + 1])
@@ -41,7 +41,7 @@ def test_what_was_cut_out_fits_where_its_sentinel_is(ids, share, mean_length, se
         assert abs(tokens - share * len(ids)) <= 1
 
 
-def test_every_place_of_a_short_text_is_cut_out():
+def test_every_position_of_a_short_text_can_be_cut_out():
     places = {
         corrupt_spans([30, 31, 32, 33], SpanCorruption(), SENTINELS, np.random.default_rng(seed))[0].index(4)
         for seed in range(60)
@@ -50,13 +50,13 @@ def test_every_place_of_a_short_text_is_cut_out():
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 50))
-def test_lengths_are_parts_of_a_whole(total, parts, seed):
+def test_random_partition_sums_to_the_total(total, parts, seed):
     parts = min(total, parts)
     found = random_partition(total, parts, np.random.default_rng(seed))
     assert sum(found) == total and len(found) == parts and min(found) >= 1
 
 
-def test_batches_are_as_long_as_was_said_and_the_same_again():
+def test_span_batches_have_the_announced_lengths_and_are_deterministic():
     texts = [[30 + (7 * i + j) % 60 for j in range(1 + i % 40)] for i in range(200)]
     rows = SpanCorruptionRows(TokenStore(Ragged.from_rows(texts)), SpanCorruption(), SENTINELS)
     longest = rows.lengths(0, 0)
@@ -66,6 +66,6 @@ def test_batches_are_as_long_as_was_said_and_the_same_again():
             assert length == longest[0][row] and read[length - 1] == EOS
             spoken = labels[labels != IGNORE_INDEX].tolist()
             assert len(spoken) == longest[1][row] and spoken[-1] == EOS and said[0] == BOS
-            assert restored(read[: length - 1].tolist(), spoken[:-1]) == texts[row]
+            assert restore(read[: length - 1].tolist(), spoken[:-1]) == texts[row]
     one, again, later = (rows.batch(np.arange(9), 1, epoch) for epoch in (0, 0, 1))
     assert torch.equal(one.labels, again.labels) and one.labels.tolist() != later.labels.tolist()

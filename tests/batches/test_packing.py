@@ -1,4 +1,4 @@
-"""Packed rows: every text once and whole, nothing asked across texts, the same again for the same seed; long texts in windows."""
+"""Packing: every text once and complete, no labels across texts, deterministic; long texts in chunks."""
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from regard.batches.token_store import TokenStore
 from regard.recipe import Masking
 from regard.tokens.special_tokens import BOS, BOS_AND_EOS, EOS
 
-ROOM = 12
+ROW_LENGTH = 12
 TEXTS = st.lists(st.lists(st.integers(5, 99), max_size=9), min_size=1, max_size=30)
 
 
@@ -27,22 +27,22 @@ def masked(texts, **masking):
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=60), st.integers(20, 40), st.integers(0, 5))
-def test_the_best_fit_wastes_little(lengths, room, seed):
+def test_best_fit_packs_every_text_once_with_little_waste(lengths, room, seed):
     lengths, order = np.array(lengths), np.random.default_rng(seed).permutation(len(lengths))
     rows = best_fit_rows(lengths, room, order)
     assert sorted(rows.flat.tolist()) == list(range(len(lengths)))
     filled = [int(lengths[rows[i]].sum()) for i in range(len(rows))]
     assert max(filled) <= room
-    assert sum(length <= room / 2 for length in filled) <= 1, "two rows that are half empty would have been one"
+    assert sum(length <= room / 2 for length in filled) <= 1, "two half-empty rows would have been packed into one"
 
 
-def test_a_text_goes_where_it_leaves_the_least():
+def test_best_fit_chooses_the_row_with_the_least_space_left():
     rows = best_fit_rows(np.array([6, 7, 3, 4]), 10, np.arange(4))
     assert [rows[i].tolist() for i in range(len(rows))] == [[0, 3], [1, 2]]
 
 
 def documents_of(batch, name):
-    """What is read and what should be said, document by document; what fills a row up says nothing."""
+    """Yield the inputs and labels of each document; padding has no labels."""
     for read, numbers, labels in zip(batch.inputs[name], batch.inputs["documents"], batch.labels):
         assert (labels[numbers == 0] == IGNORE_INDEX).all()
         real = numbers[numbers > 0]
@@ -52,13 +52,13 @@ def documents_of(batch, name):
 
 
 @given(TEXTS, st.integers(0, 3), st.sampled_from(["language", "masked"]))
-def test_every_text_is_read_once_an_epoch_as_it_would_be_alone(texts, epoch, task):
+def test_packed_texts_equal_unpacked_texts_once_per_epoch(texts, epoch, task):
     rows, name = (sentences(texts), "target") if task == "language" else (masked(texts, fraction=0.5), "source")
-    batches = Batches(PackedRows(rows, ROOM), 40, seed=3)
+    batches = Batches(PackedRows(rows, ROW_LENGTH), 40, seed=3)
     found = []
     for i in range(len(batches.plan(epoch))):
         batch = batches.batch(epoch, i)
-        assert batch.inputs[name].size(1) <= ROOM
+        assert batch.inputs[name].size(1) <= ROW_LENGTH
         if task == "masked":
             assert batch.inputs["lengths"].tolist() == (batch.inputs["documents"] > 0).sum(1).tolist()
         found += documents_of(batch, name)
@@ -66,10 +66,10 @@ def test_every_text_is_read_once_an_epoch_as_it_would_be_alone(texts, epoch, tas
     assert sorted(found) == sorted((read[i].tolist(), said[i].tolist()) for i in range(len(texts)))
 
 
-def test_a_row_is_a_pure_function_of_seed_and_epoch():
+def test_packing_is_a_pure_function_of_seed_and_epoch():
     texts = [[5 + i] * (i % 7) for i in range(200)]
-    one, other = PackedRows(sentences(texts), ROOM), PackedRows(sentences(texts), ROOM)
-    other.batch(np.arange(3), 1, 5)  # having been elsewhere changes nothing
+    one, other = PackedRows(sentences(texts), ROW_LENGTH), PackedRows(sentences(texts), ROW_LENGTH)
+    other.batch(np.arange(3), 1, 5)  # earlier calls must not matter
     batches = [
         packed.batch(np.arange(9), seed, epoch)
         for packed, seed, epoch in ((one, 1, 2), (other, 1, 2), (other, 1, 3), (one, 2, 2))
@@ -78,13 +78,13 @@ def test_a_row_is_a_pure_function_of_seed_and_epoch():
     assert all(not torch.equal(batches[0].labels, later.labels) for later in batches[2:])
 
 
-def test_little_is_padding():
+def test_packed_batches_have_less_than_2_percent_padding():
     texts = [[5] * (3 + 7 * i % 40) for i in range(2000)]
     assert Batches(PackedRows(sentences(texts), 64), 64 * 8, seed=1).padding_fraction() < 0.02
 
 
 @given(TEXTS, st.integers(2, 5), st.booleans())
-def test_windows_say_every_word_once_and_pack(texts, most, pack):
+def test_chunks_predict_every_token_once_also_when_packed(texts, most, pack):
     windows = sentences(texts).split(most)
     whole = sentences(texts)
     if not pack:
@@ -106,7 +106,7 @@ def test_windows_say_every_word_once_and_pack(texts, most, pack):
 
 
 @given(TEXTS, st.integers(3, 6))
-def test_masked_texts_are_split_into_texts_with_marks(texts, most):
+def test_masked_texts_split_into_texts_with_special_tokens(texts, most):
     pieces = masked(texts, fraction=0.5).split(most)
     said = []
     for i in range(len(pieces)):

@@ -1,4 +1,4 @@
-"""One run per folder, as long as its process lives and no longer."""
+"""Folder locks: one process per folder, for as long as it lives."""
 
 import os
 import signal
@@ -16,25 +16,25 @@ def hold(folder, seconds=0.0):
         time.sleep(seconds)
 
 
-def refused(said):
-    """Whether that is how a process is told of another one."""
-    return said.startswith("UserError(") and "is being trained in by process" in said
+def is_refused(error):
+    """Return whether a process was refused because of another one."""
+    return error.startswith("UserError(") and "is being trained in by process" in error
 
 
-def test_a_second_process_is_told_who_was_first(tmp_path, in_child):
+def test_a_second_process_is_refused_with_the_holders_pid(tmp_path, in_child):
     with lock_folder(tmp_path):
-        assert refused(in_child(lambda: (files.LOCKED_FOLDERS.clear(), hold(tmp_path))))
+        assert is_refused(in_child(lambda: (files.LOCKED_FOLDERS.clear(), hold(tmp_path))))
         with pytest.raises(UserError, match="by this process already"):
             hold(tmp_path)
     assert in_child(lambda: hold(tmp_path)) == ""
 
 
-def test_a_killed_process_holds_nothing_though_its_workers_live_on(tmp_path, in_child):
+def test_a_killed_process_releases_the_lock_while_its_workers_live(tmp_path, in_child):
     pid = os.fork()
     if pid == 0:
         try:
             with lock_folder(tmp_path):
-                if os.fork() == 0:  # a worker, which has the file open too
+                if os.fork() == 0:  # a worker process, which inherits the open file
                     time.sleep(2)
                     os._exit(0)
                 (tmp_path / "held").touch()
@@ -42,21 +42,21 @@ def test_a_killed_process_holds_nothing_though_its_workers_live_on(tmp_path, in_
         finally:
             os._exit(1)
     while not (tmp_path / "held").exists():
-        assert os.waitpid(pid, os.WNOHANG)[0] == 0, "the one that was to hold it is gone"
+        assert os.waitpid(pid, os.WNOHANG)[0] == 0, "the process that holds the lock is gone"
         time.sleep(0.01)
-    assert refused(in_child(lambda: hold(tmp_path)))
+    assert is_refused(in_child(lambda: hold(tmp_path)))
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     hold(tmp_path)
 
 
-def test_where_there_are_no_locks_that_is_said_in_words(tmp_path, monkeypatch, capsys):
+def test_a_system_without_file_locks_prints_a_warning(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(files, "fcntl", None)
     hold(tmp_path)
     assert "this system has no file locks" in capsys.readouterr().err
 
 
-def test_only_the_first_process_of_many_asks(tmp_path, monkeypatch):
+def test_only_rank_0_takes_the_lock(tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     with lock_folder(tmp_path), lock_folder(tmp_path):
         assert not (tmp_path / files.LOCK_FILE).exists()

@@ -1,4 +1,4 @@
-"""The laws of the models that read one text: language models, ELMo, classifiers, taggers."""
+"""Laws of the models of one text: language models, ELMo, classifiers, taggers."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ SCORES = st.sampled_from(["none", "dot", "scaled", "general", "additive", "cosin
 
 @st.composite
 def blocks(draw):
-    """Settings of a Transformer's block: BERT's, GPT-2's, Llama's and what lies between."""
+    """Settings of a Transformer block: BERT, GPT-2, Llama and combinations."""
     kind = draw(st.sampled_from(["sinusoidal", "learned", "rotary", "alibi", "relative"]))
     return dict(
         kind="transformer",
@@ -49,7 +49,7 @@ def language_models(draw):
     torch.manual_seed(draw(st.integers(0, 1000)))
     if draw(st.booleans()):
         settings = DecoderModel(**draw(blocks()), tie=draw(st.booleans()), window=draw(st.sampled_from([None, 2])))
-        return unlike(MODELS["language"]["transformer"](settings, V).double().eval())
+        return enlarge_weights(MODELS["language"]["transformer"](settings, V).double().eval())
     settings = RecurrentDecoderModel(
         cell=draw(CELLS), layers=draw(st.integers(1, 2)), width=8, attention=draw(SCORES), tie=draw(st.booleans())
     )
@@ -57,7 +57,7 @@ def language_models(draw):
 
 
 @st.composite
-def readers(draw, tasks=("classify", "tag", "elmo")):
+def text_models(draw, tasks=("classify", "tag", "elmo")):
     torch.manual_seed(draw(st.integers(0, 1000)))
     task = draw(st.sampled_from(tasks))
     if task != "elmo" and draw(st.booleans()):
@@ -68,7 +68,7 @@ def readers(draw, tasks=("classify", "tag", "elmo")):
             pool=draw(st.sampled_from(["first", "mean", "max"])),
             convolution=draw(st.sampled_from([0, 3])),
         )
-        return unlike(MODELS[task]["transformer"](settings, V, C).double().eval())
+        return enlarge_weights(MODELS[task]["transformer"](settings, V, C).double().eval())
     if task == "elmo":
         settings = ElmoModel(kind="elmo", cell=draw(CELLS), layers=draw(st.integers(1, 2)), width=8)
         return MODELS["language"]["elmo"](settings, V).double().eval()
@@ -78,8 +78,8 @@ def readers(draw, tasks=("classify", "tag", "elmo")):
     return MODELS[task]["recurrent"](settings, V, C).double().eval()
 
 
-def unlike(model):
-    """Small weights make everything nearly alike: larger ones tell mistakes from rounding."""
+def enlarge_weights(model):
+    """Larger weights, which tell errors from rounding: small ones make all outputs nearly equal."""
     with torch.no_grad():
         for p in model.parameters():
             if p.dim() > 1:
@@ -96,8 +96,8 @@ def close(one, other):
     torch.testing.assert_close(one, other, atol=1e-10, rtol=0)
 
 
-@given(readers())
-def test_padding_and_company_change_nothing(model):
+@given(text_models())
+def test_padding_does_not_change_logits_and_batched_equals_one_by_one(model):
     def real(logits, row, length):
         return logits[row, :length] if logits.dim() > 2 else logits[row]
 
@@ -112,9 +112,9 @@ def test_padding_and_company_change_nothing(model):
 
 
 @given(blocks(), st.sampled_from([0, 1, 2]), st.integers(0, 1000))
-def test_a_pointer_sees_nothing_behind_the_end_and_points_at_nothing_there(block, segments, seed):
+def test_span_predictor_ignores_padding(block, segments, seed):
     torch.manual_seed(seed)
-    model = unlike(MODELS["answer"]["transformer"](EncoderModel(**block, segments=segments), V).double().eval())
+    model = enlarge_weights(MODELS["answer"]["transformer"](EncoderModel(**block, segments=segments), V).double().eval())
     source, lengths = texts()
     second = (torch.arange(source.size(1)) > 2).long().expand(len(source), -1)
     together = model(source, lengths, second)  # (B, 2, S)
@@ -124,9 +124,9 @@ def test_a_pointer_sees_nothing_behind_the_end_and_points_at_nothing_there(block
         assert (together[row, :, length:] == -torch.inf).all()
 
 
-@given(readers(tasks=("elmo",)), st.integers(0, 5))
-def test_elmo_never_sees_what_it_has_to_say(model, at):
-    """The word after is said from what is before and here, the word before from what is after and here."""
+@given(text_models(tasks=("elmo",)), st.integers(0, 5))
+def test_elmo_does_not_see_the_tokens_it_predicts(model, at):
+    """The next token is predicted from the left and the current one, the previous token from the right and the current one."""
     source, lengths = torch.randint(4, V, (2, 6)), torch.tensor([6, 6])
     before = model(source, lengths)  # (B, S, 2, V)
     changed = source.clone()
@@ -139,7 +139,7 @@ def test_elmo_never_sees_what_it_has_to_say(model, at):
 
 
 @given(st.integers(1, 7), st.integers(0, 100))
-def test_turning_twice_is_nothing(length, seed):
+def test_reversing_sequences_twice_is_the_identity(length, seed):
     torch.manual_seed(seed)
     x, lengths = torch.randn(3, 7, 2), torch.tensor([7, length, 1])
     assert torch.equal(reverse_sequences(reverse_sequences(x, lengths), lengths), x)
@@ -147,7 +147,7 @@ def test_turning_twice_is_nothing(length, seed):
 
 
 @given(language_models())
-def test_later_words_cannot_change_earlier_logits(model):
+def test_later_tokens_do_not_change_earlier_logits(model):
     target = torch.randint(4, V, (2, 6))
     changed = torch.cat([target[:, :3], torch.randint(4, V, (2, 3))], dim=1)
     close(model(target)[:, :3], model(changed)[:, :3])
@@ -164,13 +164,13 @@ def test_cached_equals_uncached(model):
 
 
 @given(language_models())
-def test_a_prompt_is_read_and_nothing_said_of_it(model):
+def test_no_logits_are_computed_during_prefill(model):
     model.output.register_forward_hook(lambda *_: pytest.fail("logits that nobody wants"))
     model.start(None, torch.randint(4, V, (3, 6)))
 
 
 @given(language_models())
-def test_a_prompt_padded_on_the_left_is_the_prompt(model):
+def test_left_padded_prompts_equal_unpadded_ones(model):
     prompts = [[BOS, 5, 6, 7, 8], [BOS, 9, 4]]
     prefix = torch.tensor([prompts[0], [-1, -1, *prompts[1]]])
     limits = torch.tensor([6, 6])
@@ -186,7 +186,7 @@ def test_a_prompt_padded_on_the_left_is_the_prompt(model):
 
 
 @given(language_models())
-def test_beam_one_is_greedy(model):
+def test_beam_search_equals_greedy_with_one_beam(model):
     prefix, limits = torch.tensor([[BOS, 5, 6], [-1, BOS, 7]]), torch.tensor([6, 6])
     one = beam_search(model, None, limits, beam=1, prefix=prefix)
     assert [found[0].tokens for found in one] == [
@@ -195,11 +195,11 @@ def test_beam_one_is_greedy(model):
 
 
 @given(st.integers(1, 4), st.integers(0, 100))
-def test_every_other_layer_of_a_banded_decoder_sees_a_window(window, seed):
+def test_every_other_layer_with_a_window_sees_the_window_only(window, seed):
     """What is further back than the windows of all layers together reach is out of sight, if no layer sees everything."""
     torch.manual_seed(seed)
     settings = DecoderModel(kind="transformer", layers=2, width=8, heads=2, feed_forward=16, window=window)
-    model = unlike(MODELS["language"]["transformer"](settings, V).double().eval())
+    model = enlarge_weights(MODELS["language"]["transformer"](settings, V).double().eval())
     target = torch.randint(4, V, (1, 7))
     with watch(model) as seen:
         model(target)
@@ -209,7 +209,7 @@ def test_every_other_layer_of_a_banded_decoder_sees_a_window(window, seed):
 
 
 @given(language_models())
-def test_joined_states_go_on_as_each_alone(model):
+def test_joined_states_continue_as_if_decoded_alone(model):
     prompts = [torch.tensor([[BOS, 5, 6]]), torch.tensor([[BOS, 7, 8, 9, 4]])]
     states = [model.start(None, prompt) for prompt in prompts]
     joined = DecoderState.join([model.start(None, prompt) for prompt in prompts])
@@ -219,8 +219,8 @@ def test_joined_states_go_on_as_each_alone(model):
         close(together[row], model.step(token[row : row + 1], state)[0][0])
 
 
-@given(readers(tasks=("classify", "tag")))
-def test_what_it_looks_at_can_be_watched(model):
+@given(text_models(tasks=("classify", "tag")))
+def test_watched_equals_unwatched_and_weights_sum_to_one(model):
     source, lengths = texts()
     with watch(model) as seen:
         watched = model(source, lengths)
@@ -232,7 +232,7 @@ def test_what_it_looks_at_can_be_watched(model):
 
 @pytest.mark.parametrize("cell, theirs", [("rnn", nn.RNN), ("lstm", nn.LSTM), ("gru", nn.GRU)])
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_stacked_cells_are_torchs_stack(cell, theirs, bidirectional):
+def test_recurrent_layers_equal_torch_stacked_cells(cell, theirs, bidirectional):
     ours, stack = (
         RecurrentLayers(cell, 5, 8, 2, bidirectional=bidirectional),
         theirs(5, 8 // (1 + bidirectional), 2, batch_first=True, bidirectional=bidirectional),
@@ -255,7 +255,7 @@ def elmo(dropout=None):
 
 
 @pytest.mark.parametrize("layer", [0, 1, 2, "mix"])
-def test_contextual_vectors_are_frozen_and_mixed_as_written(layer):
+def test_contextual_embedding_is_frozen_and_equals_its_equation(layer):
     other = elmo()
     widths = [6, 8, 8]
     vectors = ContextualEmbedding(other, layer, widths)

@@ -1,4 +1,4 @@
-"""The laws that every translator owes, whatever it is made of."""
+"""Laws of every translation model, for all kinds and settings."""
 
 import pytest
 import torch
@@ -35,11 +35,11 @@ def recurrent(draw):
     )
 
 
-KINDS = ["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
+POSITION_KINDS = ["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
 
 
 @st.composite
-def transformers(draw, kinds=KINDS):
+def transformers(draw, kinds=POSITION_KINDS):
     heads = draw(st.sampled_from([1, 2, 4]))
     shape = dict(
         encoder_layers=draw(st.integers(1, 2)),
@@ -102,7 +102,7 @@ def close(one, other):
     torch.testing.assert_close(one, other, atol=1e-10, rtol=0)
 
 
-def test_every_kind_is_under_these_laws():
+def test_every_kind_of_translation_model_is_covered():
     assert set(MODELS["translate"]) == {"recurrent", "transformer", "universal"}
 
 
@@ -117,14 +117,14 @@ def test_cached_equals_uncached(model):
 
 
 @given(models())
-def test_what_is_already_written_is_read_and_nothing_said_of_it(model):
+def test_no_logits_are_computed_during_prefill(model):
     source, lengths, target = sentences()
-    model.output.register_forward_hook(lambda *_: pytest.fail("logits that nobody wants"))
+    model.output.register_forward_hook(lambda *_: pytest.fail("logits of the prefix"))
     model.start((source, lengths), target)
 
 
 @given(models())
-def test_padding_changes_nothing_and_batched_equals_one_by_one(model):
+def test_padding_does_not_change_logits_and_batched_equals_one_by_one(model):
     source, lengths, target = sentences()
     together = model(source, lengths, target)
     for b, length in enumerate(lengths.tolist()):
@@ -132,16 +132,16 @@ def test_padding_changes_nothing_and_batched_equals_one_by_one(model):
 
 
 @given(models(), st.integers(1, 4))
-def test_later_words_cannot_change_earlier_logits(model, place):
+def test_later_tokens_do_not_change_earlier_logits(model, position):
     source, lengths, target = sentences()
     changed = target.clone()
-    changed[:, place:] = torch.randint(4, V, changed[:, place:].shape)
-    close(model(source, lengths, target)[:, :place], model(source, lengths, changed)[:, :place])
+    changed[:, position:] = torch.randint(4, V, changed[:, position:].shape)
+    close(model(source, lengths, target)[:, :position], model(source, lengths, changed)[:, :position])
 
 
 @given(models(), st.data())
-def test_reorder_keep_and_join_are_what_they_say(model, data):
-    """Decoding after any of them equals decoding the chosen hypotheses from the start."""
+def test_reordered_and_kept_states_equal_decoding_from_the_start(model, data):
+    """For the chosen hypotheses."""
     source, lengths, target = sentences(B=2)
     state = model.start((source, lengths))
     _, state = model.step(target[:, :2], state)
@@ -170,7 +170,7 @@ def test_without_positions_the_encoder_is_permutation_equivariant(model):
     close(model(source, lengths, target), model(source[:, order], lengths, target))
 
 
-def test_with_positions_order_matters():
+def test_with_positions_the_order_matters():
     model = MODELS["translate"]["transformer"](TransformerModel(preset="tiny", width=16, heads=2), V, V).eval()
     source, lengths, target = sentences()
     lengths[:] = source.size(1)
@@ -185,20 +185,20 @@ def rescore(model, source, lengths, row, tokens, prefix=(BOS,)):
 
 
 @given(models(), st.integers(2, 4))
-def test_beam_one_is_greedy_and_scores_are_rescored_outputs(model, beam):
+def test_beam_search_equals_greedy_with_one_beam_and_scores_equal_rescoring(model, beam):
     source, lengths, _ = sentences()
     limits = torch.tensor([6, 4, 5])
-    walked = greedy_or_sample(model, (source, lengths), limits, greedy)
+    greedy_outputs = greedy_or_sample(model, (source, lengths), limits, greedy)
     narrow = beam_search(model, (source, lengths), limits, beam=1)
     wide = beam_search(model, (source, lengths), limits, beam=beam, alpha=0.6, number=2)
     for row in range(3):
-        assert walked[row].tokens == narrow[row][0].tokens
+        assert greedy_outputs[row].tokens == narrow[row][0].tokens
         for h in wide[row]:
             assert h.log_probability == pytest.approx(rescore(model, source, lengths, row, h.tokens), abs=1e-5)
 
 
 @given(models())
-def test_prefixes_of_different_lengths_go_on_as_if_alone(model):
+def test_padded_prefixes_continue_as_if_decoded_alone(model):
     source, lengths, _ = sentences()
     prefixes = [[BOS], [BOS, 5, 6], [BOS, 7]]
     padded = torch.tensor([[-1] * (3 - len(prefix)) + prefix for prefix in prefixes])
@@ -209,7 +209,7 @@ def test_prefixes_of_different_lengths_go_on_as_if_alone(model):
 
 
 @given(models(), st.integers(1, 3), st.integers(1, 4))
-def test_joined_states_go_on_as_if_alone(model, first, second):
+def test_joined_states_continue_as_if_decoded_alone(model, first, second):
     source, lengths, target = sentences()
     parts = [(source[:2], lengths[:2], target[:2, :first]), (source[2:, :4], lengths[2:].clamp(max=4), target[2:, :second])]
     states = [model.step(written, model.start((ids, lens)))[1] for ids, lens, written in parts]
@@ -222,7 +222,7 @@ def test_joined_states_go_on_as_if_alone(model, first, second):
 
 
 @given(models())
-def test_watched_is_unwatched_and_sees_each_word_once(model):
+def test_watched_equals_unwatched_and_weights_sum_to_one(model):
     inputs = sentences()
     plain = model(*inputs)
     with watch(model, kinds="cross") as seen:

@@ -1,4 +1,4 @@
-"""Schedules, objectives, averages and the optimiser's refusal of what is not finite."""
+"""Schedules, losses, optimizers and weight averages."""
 
 import math
 
@@ -21,7 +21,7 @@ KINDS = ["inverse-sqrt", "cosine", "trapezoid", "constant"]
 
 
 @given(step=st.integers(1, 100_000), warmup=st.integers(1, 8000), width=st.sampled_from([512, 1024]))
-def test_inverse_sqrt_is_the_papers_formula(step, warmup, width):
+def test_inverse_sqrt_schedule_is_the_papers_formula(step, warmup, width):
     """width^-0.5 · min(step^-0.5, step · warmup^-1.5), with the peak (width · warmup)^-0.5 (sec. 5.3, eq. 3)."""
     peak = (width * warmup) ** -0.5
     published = width**-0.5 * min(step**-0.5, step * warmup**-1.5)
@@ -34,7 +34,7 @@ def test_inverse_sqrt_is_the_papers_formula(step, warmup, width):
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(warmup=st.integers(0, 100), steps=st.integers(101, 1000), final=st.floats(0, 0.5))
-def test_rates_rise_to_one_and_end_where_they_should(kind, warmup, steps, final):
+def test_schedules_rise_to_the_peak_and_end_at_the_final_fraction(kind, warmup, steps, final):
     schedule = ScheduleSettings(kind=kind, warmup_steps=warmup, final_fraction=final)
     assume(kind != "trapezoid" or warmup <= steps - round(steps * schedule.cooldown_fraction))  # the slopes do not overlap
     rates = [learning_rate_factor(step, steps, schedule) for step in range(1, steps + 1)]
@@ -45,8 +45,8 @@ def test_rates_rise_to_one_and_end_where_they_should(kind, warmup, steps, final)
         assert rates[-1] == pytest.approx(final, abs=1e-9)
 
 
-class Says(nn.Module):
-    """A "model" whose logits are given, with dropout on them if wanted."""
+class FixedLogits(nn.Module):
+    """A model with given logits, with optional dropout on them."""
 
     def __init__(self, logits, dropout=0.0):
         super().__init__()
@@ -56,12 +56,12 @@ class Says(nn.Module):
         return self.dropout(self.logits.repeat(len(source) // len(self.logits), 1, 1))
 
 
-NOWHERE = torch.zeros(2, 3, dtype=torch.long)
+ZEROS = torch.zeros(2, 3, dtype=torch.long)
 LABELS = torch.tensor([[5, 6, 2], [7, 0, IGNORE_INDEX]])
-PAIRS = Batch({"source": NOWHERE, "lengths": torch.tensor([3, 3]), "target": NOWHERE}, LABELS, np.arange(2))
+PAIRS = Batch({"source": ZEROS, "lengths": torch.tensor([3, 3]), "target": ZEROS}, LABELS, np.arange(2))
 
 
-def test_the_loss_is_a_sum_over_words_that_are_not_padding():
+def test_nll_sums_over_labels_that_are_not_ignored():
     logits = torch.randn(2, 3, 9, dtype=torch.float64)
     log_p = logits.log_softmax(-1)
     expected = -sum(log_p[b, t, LABELS[b, t]] for b in range(2) for t in range(3) if LABELS[b, t] != IGNORE_INDEX)
@@ -70,8 +70,8 @@ def test_the_loss_is_a_sum_over_words_that_are_not_padding():
     torch.testing.assert_close(nll(log_p, LABELS, 0.1).sum(), smoothed, atol=1e-5, rtol=0)
 
 
-class Points(nn.Module):
-    """A "model" that says the given logits (B, 2, S) of positions, -inf behind the end; with dropout on them if wanted."""
+class FixedSpanLogits(nn.Module):
+    """A model with given logits (B, 2, S) of positions, -inf behind the end, with optional dropout on them."""
 
     def __init__(self, logits, dropout=0.0):
         super().__init__()
@@ -83,11 +83,11 @@ class Points(nn.Module):
 
 
 @pytest.mark.parametrize("smoothing, r_drop", [(0.0, 0.0), (0.2, 0.0), (0.2, 3.0)])
-def test_positions_are_said_among_those_before_the_end_however_long_the_row(smoothing, r_drop):
+def test_span_loss_is_independent_of_padding(smoothing, r_drop):
     lengths, labels, logits = torch.tensor([6, 3]), torch.tensor([[1, 4], [0, 2]]), torch.randn(2, 2, 9)
     found = []
     for padded in (6, 9):
-        model = Points(logits.clone())
+        model = FixedSpanLogits(logits.clone())
         batch = Batch({"source": torch.zeros(2, padded, dtype=torch.long), "lengths": lengths}, labels, np.arange(2))
         loss = SpanLoss(Regularization(label_smoothing=smoothing, r_drop=r_drop))(model, batch)
         loss.backward()
@@ -99,13 +99,13 @@ def test_positions_are_said_among_those_before_the_end_however_long_the_row(smoo
     expected = sum(-(1 - smoothing) * log_p - smoothing * row.mean(-1).sum().item() for log_p, row in zip(said, rows))
     assert [loss for loss, _ in found] == pytest.approx([expected] * 2, abs=1e-5)
     torch.testing.assert_close(found[0][1], found[1][1])
-    assert sequence_log_probs(Points(logits), batch).tolist() == pytest.approx(said, abs=1e-5)
+    assert sequence_log_probs(FixedSpanLogits(logits), batch).tolist() == pytest.approx(said, abs=1e-5)
 
 
-def test_two_passes_that_point_differently_are_set_apart_and_nothing_else_is():
+def test_r_drop_of_span_loss_is_finite_and_positive():
     lengths, labels = torch.tensor([6, 3]), torch.tensor([[1, 4], [0, 2]])
     batch = Batch({"source": torch.zeros(2, 9, dtype=torch.long), "lengths": lengths}, labels, np.arange(2))
-    model = Points(torch.randn(2, 2, 9), 0.5).train()
+    model = FixedSpanLogits(torch.randn(2, 2, 9), 0.5).train()
     losses = []
     for r_drop in (1e-9, 4.0):
         torch.manual_seed(1)
@@ -113,8 +113,8 @@ def test_two_passes_that_point_differently_are_set_apart_and_nothing_else_is():
     assert losses[1] > losses[0] + 0.1 and losses[1].isfinite()
 
 
-class SaysOne(nn.Module):
-    """Logits (B, V), whatever is read."""
+class FixedClassLogits(nn.Module):
+    """A model with given logits (B, V)."""
 
     def __init__(self, logits):
         super().__init__()
@@ -126,28 +126,28 @@ class SaysOne(nn.Module):
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("r_drop", [0.0, 2.0])
-def test_a_mixture_of_labels_is_one_label_with_these_probabilities(smoothing, r_drop):
+def test_mixed_labels_equal_cross_entropy_with_soft_targets(smoothing, r_drop):
     logits, labels, other = torch.randn(4, 6), torch.tensor([0, 1, 2, 5]), torch.tensor([3, 1, 0, 4])
-    share = torch.tensor([0.3, 0.9, 1.0, 0.0])
-    batch = Batch({"source": torch.zeros(4, 1)}, labels, np.arange(4), MixedLabels(other, share))
-    wanted = nn.functional.one_hot(labels, 6) * share[:, None] + nn.functional.one_hot(other, 6) * (1 - share)[:, None]
-    torch.testing.assert_close(wanted.sum(), torch.tensor(float(batch.label_count())))
-    expected = nn.functional.cross_entropy(logits, wanted, label_smoothing=smoothing, reduction="sum")
-    say = CrossEntropy(Regularization(label_smoothing=smoothing, r_drop=r_drop))
-    torch.testing.assert_close(say(SaysOne(logits), batch), expected)
+    weight = torch.tensor([0.3, 0.9, 1.0, 0.0])
+    batch = Batch({"source": torch.zeros(4, 1)}, labels, np.arange(4), MixedLabels(other, weight))
+    target = nn.functional.one_hot(labels, 6) * weight[:, None] + nn.functional.one_hot(other, 6) * (1 - weight)[:, None]
+    torch.testing.assert_close(target.sum(), torch.tensor(float(batch.label_count())))
+    expected = nn.functional.cross_entropy(logits, target, label_smoothing=smoothing, reduction="sum")
+    loss = CrossEntropy(Regularization(label_smoothing=smoothing, r_drop=r_drop))
+    torch.testing.assert_close(loss(FixedClassLogits(logits), batch), expected)
     one = Batch(batch.inputs, labels, batch.rows)
     sure = Batch(batch.inputs, labels, batch.rows, MixedLabels(other, torch.ones(4)))
-    torch.testing.assert_close(say(SaysOne(logits), sure), say(SaysOne(logits), one))
+    torch.testing.assert_close(loss(FixedClassLogits(logits), sure), loss(FixedClassLogits(logits), one))
     parts = [
-        Batch({"source": torch.zeros(2, 1)}, labels[rows], np.arange(2), MixedLabels(other[rows], share[rows]))
+        Batch({"source": torch.zeros(2, 1)}, labels[rows], np.arange(2), MixedLabels(other[rows], weight[rows]))
         for rows in (slice(0, 2), slice(2, 4))
     ]
-    split = say(SaysOne(logits[:2]), parts[0]) + say(SaysOne(logits[2:]), parts[1])
+    split = loss(FixedClassLogits(logits[:2]), parts[0]) + loss(FixedClassLogits(logits[2:]), parts[1])
     torch.testing.assert_close(split, expected)  # accumulation is exact
     assert sum(part.label_count() for part in parts) == batch.label_count() == 4
 
 
-def test_a_mixture_goes_wherever_its_batch_goes():
+def test_mixed_labels_move_and_duplicate_with_their_batch():
     batch = Batch(
         {"source": torch.zeros(2, 1)}, torch.tensor([0, 1]), np.arange(2), MixedLabels(torch.tensor([1, 0]), torch.rand(2))
     )
@@ -155,18 +155,18 @@ def test_a_mixture_goes_wherever_its_batch_goes():
     assert torch.equal(both.mixture.weight, batch.mixture.weight.repeat(2)) and both.mixture.other.tolist() == [1, 0, 1, 0]
 
 
-def test_r_drop_adds_nothing_where_both_passes_agree_and_something_where_not():
+def test_r_drop_is_zero_if_both_passes_agree():
     logits = torch.randn(2, 3, 9)
-    plain = CrossEntropy(Regularization(label_smoothing=0.1))(Says(logits), PAIRS)
-    torch.testing.assert_close(CrossEntropy(Regularization(label_smoothing=0.1, r_drop=4.0))(Says(logits), PAIRS), plain)
-    unsteady = Says(logits, dropout=0.5).train()
+    plain = CrossEntropy(Regularization(label_smoothing=0.1))(FixedLogits(logits), PAIRS)
+    torch.testing.assert_close(CrossEntropy(Regularization(label_smoothing=0.1, r_drop=4.0))(FixedLogits(logits), PAIRS), plain)
+    unsteady = FixedLogits(logits, dropout=0.5).train()
     torch.manual_seed(1)
     without = CrossEntropy(Regularization(r_drop=1e-9))(unsteady, PAIRS)
     torch.manual_seed(1)
     assert CrossEntropy(Regularization(r_drop=4.0))(unsteady, PAIRS) > without + 0.1
 
 
-def test_divergence_is_the_mean_of_both_kullback_leibler_divergences():
+def test_symmetric_kl_is_the_mean_of_both_kl_divergences():
     log_p = torch.randn(4, 3, 9).log_softmax(-1)
     p, q = log_p.chunk(2)
     spoken = torch.ones(2, 3, dtype=torch.long)
@@ -176,7 +176,7 @@ def test_divergence_is_the_mean_of_both_kullback_leibler_divergences():
     assert symmetric_kl(log_p, torch.full_like(spoken, IGNORE_INDEX)) == 0
 
 
-def test_lower_layers_learn_more_slowly():
+def test_layer_decay_lowers_the_learning_rate_of_lower_layers():
     names = [
         "encoder.token_embedding.weight",
         "encoder.stack.positions.table.weight",
@@ -219,7 +219,7 @@ class Tiny(nn.Module):
 
 
 @pytest.mark.parametrize("kind", ["adam", "adamw", "muon"])
-def test_gradients_that_are_not_finite_leave_every_bit_as_it_was(kind):
+def test_a_skipped_optimizer_step_changes_no_bit(kind):
     model = nn.ModuleDict({"stack": Tiny()})
     optimizer = CombinedOptimizer(model, OptimizerSettings(kind=kind))
 
@@ -239,7 +239,7 @@ def test_gradients_that_are_not_finite_leave_every_bit_as_it_was(kind):
 
 
 @pytest.mark.parametrize("kind", ["adam", "adamw", "muon"])
-def test_an_optimiser_loaded_goes_on_to_the_same_bits(kind):
+def test_a_loaded_optimizer_continues_bit_exactly(kind):
     torch.manual_seed(0)
     one = nn.ModuleDict({"stack": Tiny()})
     first = CombinedOptimizer(one, OptimizerSettings(kind=kind, weight_decay=0.1))
@@ -261,7 +261,7 @@ def test_an_optimiser_loaded_goes_on_to_the_same_bits(kind):
     assert all(torch.equal(p, q) for p, q in zip(one.parameters(), two.parameters()))
 
 
-def test_moving_average_forgets_its_beginning_and_swaps_back():
+def test_moving_average_forgets_the_initial_weights_and_swaps_back():
     model = nn.Linear(3, 1)
     average = MovingAverage(model, 0.9)
     with torch.no_grad():
@@ -277,13 +277,13 @@ def test_moving_average_forgets_its_beginning_and_swaps_back():
     assert model.weight[0, 0] == 5.0
 
 
-def test_the_mean_of_weights_is_their_mean():
+def test_average_weights_is_the_mean():
     several = [{"w": torch.full((2,), float(i))} for i in (1, 2, 6)]
     assert average_weights(several)["w"].tolist() == [3.0, 3.0]
 
 
-def test_muon_is_the_library_s():
-    """Matrix by matrix and all together are the same numbers, to the rounding of bf16."""
+def test_muon_equals_torch_optim_muon():
+    """Matrix by matrix and batched, to the rounding of bf16."""
     torch.manual_seed(0)
     ours = [nn.Parameter(torch.randn(shape)) for shape in ((6, 4), (6, 4), (4, 8), (5, 5))]
     theirs = [nn.Parameter(p.detach().clone()) for p in ours]

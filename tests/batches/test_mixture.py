@@ -1,4 +1,4 @@
-"""Several tasks in an epoch: each in its share, each example of a task before any of them again, the same for the same seed."""
+"""Task mixtures: the given number of examples of each task, each example before any repeats, deterministic."""
 
 from collections import Counter
 
@@ -16,7 +16,7 @@ from regard.tokens.special_tokens import EOS
 
 
 def part(number, size):
-    """Texts that say whose they are: 10 · number + 5, as often as is random, then the example."""
+    """Return texts that identify their task, 10 · number + 5, several times, and then the example."""
     rows = [[10 * number + 5] * (1 + (7 * i + number) % 5) + [100 + i] for i in range(size)]
     return TranslationRows(TokenStore(Ragged.from_rows(rows)), TokenStore(Ragged.from_rows([row[::-1] for row in rows])))
 
@@ -25,7 +25,7 @@ SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=4)
 
 
 @given(SIZES, st.data())
-def test_an_epoch_reads_each_task_in_its_share(sizes, data):
+def test_an_epoch_has_the_given_number_of_examples_of_each_task(sizes, data):
     drawn = [data.draw(st.integers(1, 60)) for _ in sizes]
     batches = Batches(MixtureRows([part(i, size) for i, size in enumerate(sizes)], drawn), 60, seed=3)
     read = Counter()
@@ -40,10 +40,10 @@ def test_an_epoch_reads_each_task_in_its_share(sizes, data):
         for number, (size, often) in enumerate(zip(sizes, drawn)):
             times = [read[number, i] for i in range(size)]
             assert sum(times) == (epoch + 1) * often
-            assert max(times) - min(times) <= 1, "all of a task before one of it again"
+            assert max(times) - min(times) <= 1, "all examples of a task before one repeats"
 
 
-def test_a_batch_is_a_pure_function_of_seed_and_epoch_and_mixes_tasks():
+def test_a_mixture_batch_is_a_pure_function_of_seed_and_epoch():
     made = [Batches(MixtureRows([part(0, 50), part(1, 20)], [40, 40]), 120, seed=1) for _ in range(2)]
     made[1].batch(3, 1)
     one, other = (batches.batch(2, 1) for batches in made)
@@ -52,7 +52,7 @@ def test_a_batch_is_a_pure_function_of_seed_and_epoch_and_mixes_tasks():
 
 
 @given(st.integers(1, 9), st.integers(0, 30), st.integers(1, 30), st.integers(1, 30))
-def test_a_shuffle_goes_on_where_it_stopped(size, first, number, more):
+def test_shuffled_passes_continue_where_they_stopped(size, first, number, more):
     both = shuffled_passes(size, first, number + more, [1])
     assert np.array_equal(
         both, np.concatenate([shuffled_passes(size, first, number, [1]), shuffled_passes(size, first + number, more, [1])])
@@ -61,21 +61,21 @@ def test_a_shuffle_goes_on_where_it_stopped(size, first, number, more):
 
 
 @given(SIZES)
-def test_in_proportion_every_example_is_read_once(sizes):
+def test_proportional_mixing_reads_every_example_once(sizes):
     assert examples_per_epoch(sizes, [1.0] * len(sizes)) == sizes
 
 
-def test_shares_are_those_of_the_paper():
+def test_examples_per_epoch_are_those_of_the_paper():
     sizes = [1000, 100, 10]
     assert examples_per_epoch(sizes, [1, 1, 1], temperature=np.inf) == [370, 370, 370]
     assert examples_per_epoch(sizes, [1, 1, 1], limit=100) == [529, 529, 53]  # min(e, K)
     roots = np.sqrt(sizes)
     assert examples_per_epoch(sizes, [1, 1, 1], temperature=2) == np.rint(1110 * roots / roots.sum()).astype(int).tolist()
     assert examples_per_epoch(sizes, [1, 1, 2], temperature=np.inf) == [278, 278, 555]
-    assert examples_per_epoch([10_000, 1], [1, 1e-9])[1] == 1, "none is left out altogether"
+    assert examples_per_epoch([10_000, 1], [1, 1e-9])[1] == 1, "no task is left out"
 
 
-def test_joined_batches_are_padded_to_the_longest():
+def test_concatenated_batches_are_padded_to_the_longest():
     mixed = MixtureRows([part(0, 3), part(1, 3)], [3, 3])
     whole = mixed.batch(np.arange(6), 1, 0)
     assert whole.inputs["source"].shape[1] == int(whole.inputs["lengths"].max()) and whole.rows.tolist() == list(range(6))

@@ -1,4 +1,4 @@
-"""Pictures as rows that batches are made of."""
+"""Rows of images."""
 
 import numpy as np
 import torch
@@ -7,8 +7,8 @@ from regard.batches.image_rows import ImageClassificationRows
 from regard.recipe import AugmentSettings
 
 
-def test_pictures_kept_on_a_device_are_taken_when_the_batch_goes_there():
-    """Not before, by a thread that prepares batches: what it launches is not in the order of what is computed."""
+def test_images_on_a_device_are_gathered_when_the_batch_moves_there():
+    """Not earlier, by a thread that prepares batches: what it launches is not ordered with the computation."""
     pixels = np.random.default_rng(0).integers(0, 256, (20, 8, 8, 3)).astype(np.uint8)
     rows, cpu = np.array([3, 1, 17]), torch.device("cpu")
     for augment in (None, AugmentSettings(crop_padding=2, flip=True)):

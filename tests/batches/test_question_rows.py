@@ -1,4 +1,4 @@
-"""Windows of a context: nothing of it is lost, every answer is where its label says, and the row is read as any pair."""
+"""Windows of a context: nothing is lost, labels point at the answer, the row is a pair of texts."""
 
 import numpy as np
 from hypothesis import given
@@ -17,8 +17,8 @@ ROBERTA = SpecialTokens(prefix=(BOS,), suffix=(EOS,), pair_separator=(EOS, EOS),
 
 
 @st.composite
-def asked(draw):
-    """Questions about texts of words, and where some of the words stand."""
+def question_examples(draw):
+    """Draw questions about texts, and the spans of some words as answers."""
     found = QuestionExamples([], [], [])
     for _ in range(draw(st.integers(1, 4))):
         words = draw(st.lists(st.sampled_from(WORDS), min_size=1, max_size=25))
@@ -31,8 +31,8 @@ def asked(draw):
     return found
 
 
-@given(asked(), st.integers(12, 60), st.integers(1, 40), st.sampled_from([BOS_AND_EOS, ROBERTA]))
-def test_nothing_is_lost_and_labels_point_at_the_answer(examples, max_length, stride, special_tokens):
+@given(question_examples(), st.integers(12, 60), st.integers(1, 40), st.sampled_from([BOS_AND_EOS, ROBERTA]))
+def test_windows_cover_the_context_and_labels_point_at_the_answer(examples, max_length, stride, special_tokens):
     TOKENIZER.special_tokens = special_tokens
     rows = build_question_rows(examples, TOKENIZER, max_length=max_length, stride=stride)
     seen = [np.zeros(len(rows.token_spans(i)), bool) for i in range(len(examples))]
@@ -75,7 +75,7 @@ def test_nothing_is_lost_and_labels_point_at_the_answer(examples, max_length, st
         assert whole[i] == bool(answers) or tokens > width - width // 2
 
 
-def test_windows_begin_a_stride_after_one_another_and_overlap_by_half_at_least():
+def test_windows_start_a_stride_apart_and_overlap_by_at_least_half():
     TOKENIZER.special_tokens = BOS_AND_EOS
     examples = QuestionExamples(["und"], [" ".join(WORDS * 20)], [[]])
     far, near = (build_question_rows(examples, TOKENIZER, max_length=40, stride=stride) for stride in (1000, 7))
@@ -83,10 +83,10 @@ def test_windows_begin_a_stride_after_one_another_and_overlap_by_half_at_least()
     assert (np.diff(far.first) == width // 2).all() and (np.diff(near.first) == 7).all() and len(near) > len(far) > 2
     for rows in (far, near):
         assert rows.first[0] == 0 and rows.last[-1] == len(rows.token_spans(0)) and (rows.last - rows.first <= width).all()
-        assert rows.last[-2] < rows.last[-1], "no window more than is needed"
+        assert rows.last[-2] < rows.last[-1], "no superfluous window"
 
 
-def test_the_first_gold_that_is_whole_in_a_window_is_its_label():
+def test_the_label_is_the_first_gold_answer_complete_in_the_window():
     TOKENIZER.special_tokens = BOS_AND_EOS
     context = " ".join(WORDS * 6)
     golds = [(context.rindex("sie."), len(context)), (0, 3)]

@@ -1,4 +1,4 @@
-"""Pictures with one of their captions: which one is a pure function of seed and epoch."""
+"""Images with one of their captions: which one is a pure function of seed and epoch."""
 
 import numpy as np
 import torch
@@ -14,14 +14,14 @@ COUNTS = [1, 2, 3, 5, 5, 4, 1, 2, 3]
 
 
 def rows(augment=None):
-    """A caption says its number, and its picture has the colour of its own."""
+    """A caption repeats its number, and each image has its own colour."""
     first = np.cumsum([0, *COUNTS])
     captions = Ragged.from_rows([[10 + i] * (1 + i % 4) for i in range(first[-1])])
     pixels = np.broadcast_to(np.arange(len(COUNTS), dtype=np.uint8)[:, None, None, None], (len(COUNTS), 4, 4, 3)).copy()
     return ImageTextRows(pixels, TokenStore(captions), first, 20, BOS_AND_EOS, augment)
 
 
-def test_a_picture_has_a_caption_of_its_own_and_in_time_all_of_them():
+def test_each_image_has_one_of_its_captions_and_in_time_all():
     made, seen = rows(), [set() for _ in COUNTS]
     for epoch in range(max(COUNTS)):
         batch = made.batch(np.arange(len(COUNTS)), 1, epoch)
@@ -32,7 +32,7 @@ def test_a_picture_has_a_caption_of_its_own_and_in_time_all_of_them():
     assert [sorted(found) for found in seen] == [list(range(a, b)) for a, b in zip(made.offsets, made.offsets[1:])]
 
 
-def test_a_caption_depends_on_seed_and_epoch_and_on_nothing_else():
+def test_the_caption_depends_only_on_seed_and_epoch():
     made = rows()
     whole, part = made.batch(np.arange(9), 3, 2), made.batch(np.array([7, 4]), 3, 2)
     for name in ("source", "lengths", "pixels"):
@@ -42,7 +42,7 @@ def test_a_caption_depends_on_seed_and_epoch_and_on_nothing_else():
     assert not torch.equal(made.batch(np.arange(9), 4, 2).inputs["source"], whole.inputs["source"])
 
 
-def test_batches_are_drawn_from_all_pairs_and_labels_are_their_places():
+def test_batches_are_drawn_from_all_pairs_and_labels_are_row_numbers():
     batches = Batches(rows(), 4 * 20, 1)
     sizes = sorted(len(found) for found in batches.plan(0))
     assert sizes == [1, 4, 4]
@@ -51,7 +51,7 @@ def test_batches_are_drawn_from_all_pairs_and_labels_are_their_places():
     assert any(len(found) > 1 for found in lengths)  # not sorted by length
 
 
-def test_what_is_evaluated_is_neither_changed_nor_drawn():
+def test_evaluation_has_no_augmentation_and_fixed_captions():
     made = rows(AugmentSettings(crop_padding=2, flip=True))
     one, other = list(sequential_batches(made, 60)), list(sequential_batches(made, 60))
     assert all(torch.equal(a.inputs["pixels"], b.inputs["pixels"]) and a.transform is None for a, b in zip(one, other))

@@ -1,4 +1,4 @@
-"""Models packed for use alone: what changes is what a number of fewer bits cannot say, and nothing else."""
+"""int8 and bf16 models: they differ from the exact model by rounding only."""
 
 import copy
 
@@ -26,20 +26,20 @@ def translator(**settings):
 
 
 @given(st.integers(1, 9), st.sampled_from([8, 33, 64]), st.sampled_from([5, 32]), st.booleans())
-def test_a_packed_layer_is_near_the_layer(rows, width, out, bias):
-    """Within what rounding x and W to 127 steps of their largest can do, in any shape; a vector of zeros gives the bias."""
+def test_int8_layer_is_within_rounding_of_the_exact_layer(rows, width, out, bias):
+    """Within the error of rounding x and W to 127 steps of their maximum, in any shape; a zero vector gives the bias."""
     torch.manual_seed(rows)
     linear = nn.Linear(width, out, bias=bias)
     with torch.no_grad():
         linear.weight[0] *= 100  # each output has its own scale
         small, x = Int8Linear(linear), torch.randn(2, rows, width)
         step = 1.5 * (x.abs().max() * linear.weight.abs().amax(1) * width / 127)
-        assert (small.int8_weight.abs().amax(1) == 127).all()  # all steps are used, and each is nearest
+        assert (small.int8_weight.abs().amax(1) == 127).all()  # all steps are used, and each weight is rounded to the nearest
         assert ((small.int8_weight * small.scale[:, None] - linear.weight).abs() <= 0.5001 * small.scale[:, None]).all()
         assert ((small(x) - linear(x)).abs() <= step).all()
         torch.testing.assert_close(small(x[:1, :1]), linear(x[:1, :1]), atol=float(step.max()), rtol=0)
-        nothing = small(torch.zeros(1, width))
-        torch.testing.assert_close(nothing[0], linear.bias if bias else torch.zeros(out))
+        zero = small(torch.zeros(1, width))
+        torch.testing.assert_close(zero[0], linear.bias if bias else torch.zeros(out))
 
 
 @pytest.mark.parametrize(
@@ -52,16 +52,16 @@ def test_a_packed_layer_is_near_the_layer(rows, width, out, bias):
 )
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
 @torch.no_grad()
-def test_a_packed_model_says_nearly_the_same_and_searches_as_it_scores(settings, precision):
+def test_converted_model_is_near_the_exact_one_and_search_scores_are_its_own(settings, precision):
     model = translator(**settings)
     small = convert_precision(model, precision)
     source, lengths, target = torch.randint(4, V, (3, 6)), torch.tensor([6, 4, 1]), torch.randint(4, V, (3, 5))
     exact = model(source, lengths, target).log_softmax(-1)
-    said = small(source, lengths, target).float().log_softmax(-1)
-    assert 0 < (said - exact).abs().mean() < 0.1
+    log_p = small(source, lengths, target).float().log_softmax(-1)
+    assert 0 < (log_p - exact).abs().mean() < 0.1
     state, parts = small.start((source, lengths)), []
-    for place in range(5):
-        logits, state = small.step(target[:, place : place + 1], state)
+    for position in range(5):
+        logits, state = small.step(target[:, position : position + 1], state)
         parts.append(logits)
     assert (torch.cat(parts, 1).float().log_softmax(-1) - exact).abs().mean() < 0.1
     limits = torch.tensor([6, 4, 5])
@@ -76,7 +76,7 @@ def test_a_packed_model_says_nearly_the_same_and_searches_as_it_scores(settings,
 
 @pytest.mark.parametrize("tie", [True, False])
 @torch.no_grad()
-def test_in_bf16_joined_and_filled_up_matrices_say_the_same(tie):
+def test_bf16_with_fused_qkv_and_padded_output_equals_plain_bf16(tie):
     model = Gpt(DecoderModel(kind="transformer", preset="tiny", max_length=16, tie=tie), 8193).eval()
     text, plain = torch.randint(4, 8193, (2, 7)), copy.deepcopy(model).to(torch.bfloat16)
     small = convert_precision(model, "bf16")
@@ -84,7 +84,7 @@ def test_in_bf16_joined_and_filled_up_matrices_say_the_same(tie):
     torch.testing.assert_close(small(text), plain(text), atol=2e-2, rtol=2e-2)
 
 
-def test_the_exact_model_is_left_alone_and_shares_what_is_not_packed():
+def test_int8_model_shares_all_other_modules_and_leaves_the_exact_model_unchanged():
     model = translator()
     inputs = torch.randint(4, V, (2, 5)), torch.tensor([5, 3]), torch.randint(4, V, (2, 4))
     with torch.no_grad():
@@ -96,7 +96,7 @@ def test_the_exact_model_is_left_alone_and_shares_what_is_not_packed():
     assert convert_precision(model, "fp32") is model
 
 
-def test_who_watches_the_exact_model_sees_what_the_packed_one_does():
+def test_watching_the_exact_model_records_the_int8_model():
     model = translator()
     small = convert_precision(model, "int8")
     source, lengths, target = torch.randint(4, V, (2, 5)), torch.tensor([5, 3]), torch.randint(4, V, (2, 4))
@@ -107,19 +107,19 @@ def test_who_watches_the_exact_model_sees_what_the_packed_one_does():
     assert seen.stack().shape == (2, 2, 2, 4, 5) and seen.states
 
 
-def test_a_decoder_of_one_text_reads_its_weights_alone_in_8_bits():
-    """One vector is not rounded, many are: both stay near."""
+def test_int8_decoding_token_by_token_is_near_the_exact_logits():
+    """Small and large batches use different engines; both stay near."""
     model = Gpt(DecoderModel(kind="transformer", layers=2, width=32, heads=2, feed_forward=64, max_length=32), V).eval()
     small, text = convert_precision(model, "int8"), torch.randint(0, V, (1, 7))
     with torch.no_grad():
-        exact, state, said = model(text).log_softmax(-1), small.start(None, text[:, :0]), []
-        for place in range(7):
-            logits, state = small.step(text[:, place : place + 1], state)
-            said.append(logits)
-        one_by_one = (torch.cat(said, 1).log_softmax(-1) - exact).abs().mean()
+        exact, state, steps = model(text).log_softmax(-1), small.start(None, text[:, :0]), []
+        for position in range(7):
+            logits, state = small.step(text[:, position : position + 1], state)
+            steps.append(logits)
+        one_by_one = (torch.cat(steps, 1).log_softmax(-1) - exact).abs().mean()
         assert 0 < one_by_one < 0.05 and (small(text).log_softmax(-1) - exact).abs().mean() < 0.05
 
 
-def test_eight_bits_are_for_the_cpu():
+def test_int8_on_a_gpu_is_rejected():
     with pytest.raises(UserError, match="int8 is for the CPU; on cuda use --precision bf16"):
         convert_precision(nn.Linear(2, 2), "int8", torch.device("cuda"))
