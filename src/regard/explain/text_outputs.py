@@ -13,9 +13,8 @@ from regard.batches.rows import PairClassificationRows, TranslationRows
 from regard.batches.token_store import TokenStore
 from regard.corpus.examples import ImageExamples, LabelledTexts, SentencePairs, TaskMixture, TextLines
 from regard.corpus.image_files import read_images
-from regard.corpus.pairs import read_pairs
 from regard.corpus.table import file_kind
-from regard.corpus.text_files import read_labelled, read_text
+from regard.corpus.text_files import read_labelled, read_pairs, read_text
 from regard.errors import UserError
 from regard.explain.faithfulness import GroundTruth
 from regard.explain.image_outputs import image_output, image_outputs

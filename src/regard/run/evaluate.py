@@ -7,7 +7,7 @@ from typing import Any
 
 from regard import distributed
 from regard.corpus.examples import SentencePairs
-from regard.corpus.pairs import read_pairs
+from regard.corpus.text_files import read_pairs
 from regard.errors import UserError
 from regard.files import atomic_write
 from regard.tasks.base import EvaluationResult, Run

@@ -15,8 +15,7 @@ from regard.batches.image_rows import ImageClassificationRows
 from regard.batches.image_store import Pixels, decode_images, move_to_device_if_fits, open_pixel_store
 from regard.batches.rows import Rows
 from regard.corpus.decode_image import ImageTransform, decode_image, to_rgb
-from regard.corpus.examples import ImageExamples
-from regard.corpus.image_bytes import ImageFile
+from regard.corpus.examples import ImageExamples, ImageFile
 from regard.errors import UserError
 from regard.interop.convert import HuggingFaceFolder
 from regard.models.registry import MODELS
