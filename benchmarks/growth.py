@@ -74,7 +74,7 @@ def planned(work: str, rows: int, length: int, width: int | None, precision: str
             **({"compile": True, "cuda_graphs": True} if GPU else {}),
         },
     }
-    recipe = recipes.build_recipe(settings, name=work)
+    recipe = build_recipe(settings, name=work)
     return plan_recipe(work, recipe, (vocabulary, vocabulary), (length, length))
 
 
@@ -106,7 +106,7 @@ def decoded(rows: int, length: int, beam: int, precision: str) -> Point:
     plan, before = planned("base", rows, length, None, precision), held()
     recipe, vocabulary = plan.recipe, plan.vocabulary
     with torch.device(DEVICE):
-        model = MODELS["translate"]["transformer"](recipe.model, *model_sizes(recipe, vocabulary), recipe.train.regularize).eval()
+        model = find_task("translate", "transformer").models["transformer"](recipe.model, *model_sizes(recipe, vocabulary), recipe.train.regularize).eval()
     with torch.no_grad():
         model.output.weight[[EOS, PAD, BOS]] = 0
         model.output.weight *= 4

@@ -99,7 +99,7 @@ def formula(m: TransformerModel, source: int, target: int) -> int:
 @given(shape=shapes, source=st.integers(5, 50), target=st.integers(5, 50))
 def test_counted_parameters_equal_the_closed_formula(shape, source, target):
     target = source if shape["tie"] == "all" else target
-    recipe = recipes.build_recipe({**WORLD, "model": shape})
+    recipe = build_recipe({**WORLD, "model": shape})
     assert planned(recipe, vocabulary=(source, target)).parameters == formula(recipe.model, source, target)
 
 
@@ -128,7 +128,7 @@ def test_every_parameter_is_in_one_part():
 @given(shape=shapes, source=st.integers(1, 9), target=st.integers(1, 9))
 def test_forward_flops_equal_torchs_counter(shape, source, target):
     """Exactly: with attention written out, torch counts the same matrix products; grouped keys are repeated before them."""
-    found = planned(recipes.build_recipe({**WORLD, "model": shape}), vocabulary=20, source_length=source, target_length=target)
+    found = planned(build_recipe({**WORLD, "model": shape}), vocabulary=20, source_length=source, target_length=target)
     model = Transformer(found.recipe.model, 20, 20).eval()
     ids = torch.ones(1, source, dtype=torch.long), torch.tensor([source]), torch.ones(1, target, dtype=torch.long)
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
@@ -264,7 +264,7 @@ def run(tmp_path):
     folder = tmp_path / "toy"
     folder.mkdir()
     (folder / "recipe.toml").write_text(
-        recipes.build_recipe({**WORLD, "model": {"preset": "tiny"}, "train": {"steps": 500}}).to_toml()
+        build_recipe({**WORLD, "model": {"preset": "tiny"}, "train": {"steps": 500}}).to_toml()
     )
     (folder / "config.json").write_text(json.dumps({"vocabularies": [600, 600]}))
     records = [

@@ -64,9 +64,9 @@ RECIPES = {
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_multiplications_are_those_that_are_done(name):
-    recipe = recipes.build_recipe({"data": {"world": {}}, **RECIPES[name]})
+    recipe = build_recipe({"data": {"world": {}}, **RECIPES[name]})
     sizes = (50,) if recipe.task in ("language", "masked", "answer") else (50, 3)
-    model = MODELS[recipe.task]["transformer"](recipe.model, *sizes).eval()
+    model = find_task(recipe.task, "transformer").models["transformer"](recipe.model, *sizes).eval()
     text, n = torch.randint(4, 50, (1, 12)), torch.tensor([12])
     inputs = (text,) if recipe.task == "language" else (text, n)
     if recipe.task == "masked":
@@ -82,7 +82,7 @@ PICTURES = {"train": ["train"], "valid": ["valid"], "size": [8, 12]}
 
 @pytest.mark.parametrize("model", [{}, {"pool": "mean"}, {"distilled": "head"}, {"layer_scale": 0.1}], ids=str)
 def test_the_multiplications_of_a_picture_are_those_that_are_done(model):
-    recipe = recipes.build_recipe({"task": "classify", "data": PICTURES, "model": {**VIT, **model}})
+    recipe = build_recipe({"task": "classify", "data": PICTURES, "model": {**VIT, **model}})
     found = planning.plan(recipe)
     model = VitClassifier(recipe.model, (8, 12), 1000).eval()
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
@@ -113,7 +113,7 @@ SMALL_CNN = {"kind": "cnn", "widths": [8, 12, 16], "strides": [2, 1, 2]}
 )
 def test_the_multiplications_of_a_caption_are_those_that_are_done(encoder, decoder):
     size = (32, 64) if encoder["kind"] == "efficientnet-lite0" else (8, 12)
-    recipe = recipes.build_recipe(
+    recipe = build_recipe(
         {
             "task": "caption",
             "data": {**PICTURES, "size": size},
@@ -123,7 +123,7 @@ def test_the_multiplications_of_a_caption_are_those_that_are_done(encoder, decod
         }
     )
     found = planning.plan(recipe, target_length=7)
-    model = MODELS["caption"][decoder["kind"]](recipe.model, size, 50).eval()
+    model = find_task("caption", decoder["kind").models[decoder["kind"]](recipe.model, size, 50).eval()
     with (
         sdpa_kernel(SDPBackend.MATH),
         torch.backends.mkldnn.flags(enabled=False, allow_tf32=None),
@@ -138,10 +138,10 @@ def test_the_multiplications_of_a_caption_are_those_that_are_done(encoder, decod
 
 
 def test_the_multiplications_of_a_tower_of_convolutions():
-    recipe = recipes.build_recipe(
+    recipe = build_recipe(
         {"task": "contrastive", "data": PICTURES, "tokens": {"size": 50}, "model": {"projection_width": 8, "image": SMALL_CNN}}
     )
-    model = MODELS["contrastive"]["clip"](recipe.model, (8, 12), 50).eval()
+    model = find_task("contrastive", "clip").models["clip"](recipe.model, (8, 12), 50).eval()
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
         model(torch.zeros(1, 3, 8, 12), torch.zeros(1, 77, dtype=torch.long), torch.tensor([77]))
     assert 2 * planning.plan(recipe).total.multiplications == counter.get_total_flops()
@@ -151,7 +151,7 @@ def test_the_multiplications_of_a_tower_of_convolutions():
 def test_the_multiplications_and_the_memory_of_a_pair(activation):
     text = {"layers": 1, "width": 16, "heads": 2, "activation": activation}
     towers = {"image": {**VIT, "activation": activation}, "text": text}
-    recipe = recipes.build_recipe(
+    recipe = build_recipe(
         {
             "task": "contrastive",
             "data": PICTURES,
@@ -161,7 +161,7 @@ def test_the_multiplications_and_the_memory_of_a_pair(activation):
         }
     )
     found = planning.plan(recipe)
-    model = MODELS["contrastive"]["clip"](recipe.model, (8, 12), 50).train()
+    model = find_task("contrastive", "clip").models["clip"](recipe.model, (8, 12), 50).train()
     pair = torch.zeros(1, 3, 8, 12), torch.zeros(1, 77, dtype=torch.long), torch.tensor([77])
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
         model(*pair)
@@ -220,7 +220,7 @@ def test_the_memory_of_a_picture_is_what_autograd_keeps(model, bf16):
     ids=str,
 )
 def test_every_kind_is_planned_and_told(settings):
-    recipe = recipes.build_recipe({"data": {"world": {}}, **settings})
+    recipe = build_recipe({"data": {"world": {}}, **settings})
     found = planning.plan(recipe)
     assert found.flops > 0 and all(sum(sizes.values()) > 0 for sizes in found.memory.values())
     model = planning.planner.build_on_meta(recipe, found.vocabulary)
@@ -231,6 +231,6 @@ def test_every_kind_is_planned_and_told(settings):
 def test_longer_texts_cost_attention_more_than_in_proportion():
     short, long = (planning.plan("gpt2", source_length=n, target_length=n).flops_a_token for n in (512, 1024))
     assert long > short
-    lstm = recipes.build_recipe({"task": "language", "data": {"world": {}}})
+    lstm = build_recipe({"task": "language", "data": {"world": {}}})
     short, long = (planning.plan(lstm, source_length=n, target_length=n).flops_a_token for n in (64, 128))
     assert long == short

@@ -33,7 +33,7 @@ def larger(model):
 
 
 def classifier(pool="first"):
-    return larger(MODELS["classify"]["transformer"](EncoderModel(**BLOCKS, layers=2, pool=pool), V, C))
+    return larger(find_task("classify", "transformer").models["transformer"](EncoderModel(**BLOCKS, layers=2, pool=pool), V, C))
 
 
 def reading(model, S=6, padding=0):
@@ -51,7 +51,7 @@ def writing(model, T=6):
 
 
 def recurrent_translator(attention):
-    return MODELS["translate"]["recurrent"](RecurrentModel(kind="recurrent", width=8, attention=attention), V, V)
+    return find_task("translate", "recurrent").models["recurrent"](RecurrentModel(kind="recurrent", width=8, attention=attention), V, V)
 
 
 def seeing(model, marks=1, pooled=(0,), step=None, kind=ImageTarget, **inputs):
@@ -71,17 +71,17 @@ def seeing(model, marks=1, pooled=(0,), step=None, kind=ImageTarget, **inputs):
 
 
 def vit(**settings):
-    return larger(MODELS["classify"]["vit"](VitModel(kind="vit", patch_size=4, **{**TOWER, **settings}), SIZE, C))
+    return larger(find_task("classify", "vit").models["vit"](VitModel(kind="vit", patch_size=4, **{**TOWER, **settings}), SIZE, C))
 
 
 def captioning(encoder, decoder):
-    model = MODELS["caption"][decoder["kind"]](CaptionModel(encoder=encoder, decoder=decoder), SIZE, V)
+    model = find_task("caption", decoder["kind").models[decoder["kind"]](CaptionModel(encoder=encoder, decoder=decoder), SIZE, V)
     return seeing(larger(model), marks=0, pooled=None, step=2, target=torch.randint(4, V, (1, 3)))
 
 
 def matching(**image):
     model = larger(
-        MODELS["contrastive"]["clip"](
+        find_task("contrastive", "clip").models["clip"](
             ClipModel(projection_width=6, image={"patch_size": 4, **TOWER, **image}, text={**TOWER, "max_length": 9}), SIZE, V
         )
     )
@@ -103,18 +103,18 @@ KINDS = {
     "classifier": lambda: reading(classifier()),
     "mean classifier": lambda: reading(classifier("mean")),
     "recurrent classifier": lambda: reading(
-        larger(MODELS["classify"]["recurrent"](RecurrentEncoderModel(width=8, attention="additive"), V, C))
+        larger(find_task("classify", "recurrent").models["recurrent"](RecurrentEncoderModel(width=8, attention="additive"), V, C))
     ),
     "translator": lambda: translating(
         larger(
-            MODELS["translate"]["transformer"](TransformerModel(**BLOCKS, encoder_layers=2, decoder_layers=2, tie="all"), V, V)
+            find_task("translate", "transformer").models["transformer"](TransformerModel(**BLOCKS, encoder_layers=2, decoder_layers=2, tie="all"), V, V)
         )
     ),
     "recurrent translator": lambda: translating(larger(recurrent_translator("additive"))),
     "without attention": lambda: translating(larger(recurrent_translator("none"))),
-    "GPT": lambda: writing(larger(MODELS["language"]["transformer"](DecoderModel(**BLOCKS, layers=2, tie=True), V))),
+    "GPT": lambda: writing(larger(find_task("language", "transformer").models["transformer"](DecoderModel(**BLOCKS, layers=2, tie=True), V))),
     "recurrent language": lambda: writing(
-        larger(MODELS["language"]["recurrent"](RecurrentDecoderModel(width=8, attention="dot"), V))
+        larger(find_task("language", "recurrent").models["recurrent"](RecurrentDecoderModel(width=8, attention="dot"), V))
     ),
 }
 

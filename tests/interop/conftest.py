@@ -147,7 +147,7 @@ def own_run(folder, task, model):
         task, {"world": {}}
     )
     task = "classify" if task == "pairs" else task
-    recipe = recipes.build_recipe(
+    recipe = build_recipe(
         {"task": task, "data": data, "tokens": {"size": 180}, "model": {**kind, **model}, "decode": {"length_penalty": 0.0}}
     )
     folder.mkdir()

@@ -90,7 +90,7 @@ def test_it_says_the_same_in_transformers(converted):
 def test_their_tokenizer_reads_as_ours(converted):
     run, _, folder, _, _ = converted
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
-    marks = run.special_tokens
+    marks = run._special_tokens
     around = ((marks.bos,), ()) if run.recipe.task == "language" else (marks.prefix, marks.suffix)
     for line, ids in zip(LINES, run.tokenizers[0].encode(LINES)):
         assert theirs(line)["input_ids"] == [*around[0], *ids, *around[1]]
@@ -110,17 +110,17 @@ def test_opened_again_it_does_the_same(converted):
     again = regard.load(folder, device="cpu")
     task = run.recipe.task
     if task in ("language", "translate", "text-to-text"):
-        assert (again.special_tokens.bos, again.special_tokens.eos, again.special_tokens.suppressed) == (
-            run.special_tokens.bos,
-            run.special_tokens.eos,
-            run.special_tokens.suppressed,
+        assert (again._special_tokens.bos, again._special_tokens.eos, again._special_tokens.suppressed) == (
+            run._special_tokens.bos,
+            run._special_tokens.eos,
+            run._special_tokens.suppressed,
         )
     if task in ("translate", "text-to-text"):
-        assert [found.text for found in again.best(LINES, length_penalty=0.0)] == [found.text for found in run.best(LINES)]
+        assert [found.text for found in again._best(LINES, length_penalty=0.0)] == [found.text for found in run._best(LINES)]
     elif task == "language":
         assert again.generate(LINES, max_tokens=12) == run.generate(LINES, max_tokens=12)
     elif task == "span-corruption":
-        assert again.recipe.task == "translate" and again.tokenizers[0].to_json() != "" and again.best(LINES)
+        assert again.recipe.task == "translate" and again.tokenizers[0].to_json() != "" and again._best(LINES)
     elif task == "masked":
         assert again.fill(["the <mask> sleeps"])[0].text == run.fill(["the <mask> sleeps"])[0].text
     elif task == "answer":
@@ -183,7 +183,7 @@ def test_two_vocabularies_have_no_place(tmp_path, make_run):
     (run.folder / "tokenizer.json").rename(run.folder / "tokenizer.source.json")
     other = train_tokenizer(recipes.TokenSettings(size=60), TEXT)
     (run.folder / "tokenizer.target.json").write_text(other.to_json(), encoding="utf-8")
-    recipe = recipes.read_recipe(run.folder / "recipe.toml")
+    recipe = read_recipe(run.folder / "recipe.toml")
     write_weights(
         run.folder / "model.safetensors", named_weights(run_class(recipe)(run.folder, recipe, torch.device("cpu")).model)
     )

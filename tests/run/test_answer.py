@@ -121,7 +121,7 @@ def test_company_and_the_order_of_questions_change_nothing(run, asked):
 def test_in_windows_it_finds_what_it_finds_in_one(run, asked):
     """The same weights with room for a whole context; and contexts ten times as long as any that was trained on."""
     questions, contexts, _ = asked
-    rows = run.encode(run.data.valid)
+    rows = run._encode(run.data.valid)
     assert len(rows) > 2 * len(questions) and rows.lengths(0, 0)[0].max() == 16
     wide = regard.load(run.folder, device="cpu")
     object.__setattr__(wide.recipe.model, "max_length", 64)

@@ -57,7 +57,7 @@ def test_a_label_a_word_and_what_comes_next(runs, tiny_run):
     assert all(len(values) == len(found.pieces) for values in found.values.values())
     assert set(found.measured) == {*METHODS, "by lot"} and 0 <= found.permuted <= 1
     assert "".join(found.pieces) == text.replace(" ", "")
-    words = tiny_run.best(["The dog sleeps."])[0].text.split()
+    words = tiny_run._best(["The dog sleeps."])[0].text.split()
     last = tiny_run.explain("The dog sleeps.", "occlusion", word=str(len(words)))
     assert f"{len(words)} of {len(words)}" in last.answer and "".join(last.pieces) == "Thedogsleeps."
     assert "comes next" in runs["language"].explain("the dog", "attention,rollout").answer
@@ -67,7 +67,7 @@ def test_what_is_explained_is_what_the_run_says(runs, tiny_run):
     text = runs["classify"].data.valid.text[0]
     (best, *_), target = runs["classify"].classify([text])[0], select_output(runs["classify"], text).target
     assert float(target.whole().exp()) == pytest.approx(best.probability, abs=1e-5)
-    translation = tiny_run.best([sentence := "The dog sleeps."])[0]
+    translation = tiny_run._best([sentence := "The dog sleeps."])[0]
     steps = [
         select_output(tiny_run, sentence, OutputSelection(word=str(number + 1))).target
         for number in range(len(translation.text.split()))
@@ -117,7 +117,7 @@ def test_curves_are_the_figures_that_are_measured(tiny_run, tmp_path):
 def test_gold_tokens_are_those_of_the_world(tiny_run):
     gold = tiny_run.data.valid.gold
     for pair, asked in zip(gold, select_outputs(tiny_run, tiny_run.data.valid, len(gold))):
-        words = tiny_run.tokenizers[0].word_ids(tiny_run.ids([pair.source])[0])
+        words = tiny_run.tokenizers[0].word_ids(tiny_run._ids([pair.source])[0])
         (said,) = tiny_run.tokenizers[1].encode([pair.target])
         assert asked.target.answer == said[asked.target.step]
         assert asked.target.inputs["target"][0, 1:].tolist() == said[: asked.target.step]
@@ -193,7 +193,7 @@ def test_without_all_heads_the_run_says_something_else_and_then_the_same_again(t
     pairs = [pair for _, _, pair in pronoun_examples(tiny_run, tiny_run.data.valid, 6)]
     heads = list(find_antecedent_head(tiny_run, tiny_run.data.valid, tiny_run.data.tests["test"], ("", ""), 2).chosen)
     before = translate_without(tiny_run, pairs, [])
-    assert before == [found.text for found in tiny_run.best([pair.source for pair in pairs])]
+    assert before == [found.text for found in tiny_run._best([pair.source for pair in pairs])]
     assert translate_without(tiny_run, pairs, heads) != before == translate_without(tiny_run, pairs, [])
 
 

@@ -90,7 +90,7 @@ def test_a_text_is_that_without_stop_strings_up_to_the_first(run, manner):
     whole = run.generate(PROMPTS, **{**manner, "stop": []})
     for prompt, one, other in zip(PROMPTS, whole, run.generate(PROMPTS, **manner)):
         opening = len(one.text) - len(one.written)
-        raw = run.tokenizers[0].library.decode([*run.begun([prompt])[0], *one.tokens])
+        raw = run.tokenizers[0].library.decode([*run._encode_prompts([prompt])[0], *one.tokens])
         assert raw.strip() == one.text, "what was always written"
         written = raw.lstrip()[opening:]
         ends = min((written.find(stop) for stop in manner["stop"] if stop in written), default=None)
@@ -101,7 +101,7 @@ def test_a_text_is_that_without_stop_strings_up_to_the_first(run, manner):
 @pytest.mark.parametrize("settings", [{}, {"temperature": 1.5, "repetition_penalty": 1.5}, {"temperature": 1.5, "stop": "e"}])
 def test_the_score_is_how_likely_the_model_finds_what_was_written(run, settings):
     for prompt, text in zip(PROMPTS, run.generate(PROMPTS, max_tokens=20, **settings)):
-        begun = run.begun([prompt])[0]
+        begun = run._encode_prompts([prompt])[0]
         by_itself = [] if "stop" in settings and "e" in run.tokenizers[0].library.decode(text.tokens) else [EOS]
         with torch.no_grad():
             log_p = run.model(torch.tensor([[*begun, *text.tokens]])).log_softmax(-1)[0, len(begun) - 1 :]
@@ -164,7 +164,7 @@ def test_a_prompt_that_leaves_no_room_is_one_line(run):
         run.stream(long, place=1)
     words = [" ".join(long.split()[:number]) for number in range(1, 60)]
     fits = [text for text in words if len(run.tokenizers[0].encode([text])[0]) + 1 < 48][-1]
-    assert len(run.generate([fits], temperature=3.0)[0].tokens) <= 48 - len(run.begun([fits])[0])
+    assert len(run.generate([fits], temperature=3.0)[0].tokens) <= 48 - len(run._encode_prompts([fits])[0])
 
 
 def test_settings_are_refused_before_anything_is_written(run):

@@ -20,7 +20,7 @@ from regard.show.figures.halting_steps import HaltingColumn, halting_figure, hal
 from regard.show.halting import count_halting_steps, mean_halting_steps, show_halting_steps
 from regard.studies.ladder import run_ladder
 from regard.studies.lengths import SIZE_TOLERANCE, count_parameters, match_parameters, run_length_study
-from regard.tasks.algorithm import AlgorithmRun, exact_match_scores
+from regard.tasks.translate import AlgorithmRun, exact_match_scores
 from regard.tokens.special_tokens import BOS, EOS
 
 SETTINGS = {

@@ -128,7 +128,7 @@ def test_what_is_drawn_is_what_was_watched(tiny_run):
     """Cross-attention comes first, its queries are what was said; every kind has its own words."""
     text = tiny_run.data.valid.source[0]
     cross, encoder, decoder = attention_maps(record_attention(tiny_run, text))
-    inputs = tiny_run.reading(text)
+    inputs = tiny_run._inputs(text)
     with torch.no_grad(), watch(tiny_run.model) as seen:
         tiny_run.model(**inputs)
     for group, pattern in ((cross, "cross"), (encoder, "encoder"), (decoder, "decoder.*self")):
@@ -139,7 +139,7 @@ def test_what_is_drawn_is_what_was_watched(tiny_run):
 def test_steps_are_those_of_the_output(tiny_run):
     """Their probabilities are the translation's, token by token; what they looked at is what was watched."""
     text = tiny_run.data.valid.source[0]
-    found, (best,) = trace_generation(tiny_run, text, ViewSelection("steps", layer=1, head=2)), tiny_run.best([text])
+    found, (best,) = trace_generation(tiny_run, text, ViewSelection("steps", layer=1, head=2)), tiny_run._best([text])
     assert np.log([step.probability for step in found.steps]).sum() == pytest.approx(best.log_probability, abs=1e-3)
     cross, _, decoder = attention_maps(record_attention(tiny_run, text))
     assert [step.word for step in found.steps] == list(cross.queries) and found.own is None
@@ -172,7 +172,7 @@ def test_steps_of_a_language_model_look_at_what_is_before(tmp_path):
     )
     total = np.log([step.probability for step in found.steps]).sum()
     assert total == pytest.approx(text.score, abs=1e-3) or len(text.tokens) == 9
-    begun = len(run.begun(["The dog"])[0])
+    begun = len(run._encode_prompts(["The dog"])[0])
     assert found.own == begun and len(found.steps) == len(found.keys) - begun + 1
     for number, row in enumerate(found.weights):
         assert row[begun + number :].max(initial=0) == 0 and row.sum() == pytest.approx(1, abs=1e-4)
@@ -206,8 +206,8 @@ def test_a_tree_ends_in_what_the_search_says(tiny_run):
     from regard.decoding.beam import beam_search
 
     text, steps = tiny_run.data.valid.source[0], []
-    inputs = encoder_inputs(Ragged.from_rows(tiny_run.ids([text])), tiny_run.special_tokens)
-    search = dict(beam=3, alpha=0.6, special_tokens=tiny_run.special_tokens, number=3)
+    inputs = encoder_inputs(Ragged.from_rows(tiny_run._ids([text])), tiny_run._special_tokens)
+    search = dict(beam=3, alpha=0.6, special_tokens=tiny_run._special_tokens, number=3)
     asked = (tiny_run.model, (inputs["source"], inputs["lengths"]), torch.tensor([20]))
     (found,) = beam_search(*asked, **search, on_step=steps.append)
     assert (found,) == tuple(beam_search(*asked, **search))  # telling changes nothing
@@ -286,7 +286,7 @@ def test_where_in_a_picture_it_looked(sighted, picture, tmp_path, name):
 def test_what_is_lit_is_where_the_class_token_looked(sighted, picture):
     run = sighted["classify"]
     with torch.no_grad(), watch(run.model) as seen:
-        run.read(run.reading(picture))
+        run.read(run._inputs(picture))
     np.testing.assert_allclose(
         image_attention(run, picture).heads.reshape(1, 2, 16), seen.stack()[:, 0, :, 0, 1:].numpy(), rtol=1e-6
     )

@@ -113,7 +113,7 @@ def test_captions_with_a_map_for_each_word(client, runs, picture, encoded):
     (found,) = ask(client, "caption", image=encoded(picture), number=2, looks=True)["results"]
     (expected,) = run.caption([picture], number=2)
     assert [found["text"], *(one["text"] for one in found["others"])] == [one.text for one in expected]
-    (look,) = run.look([picture])
+    (look,) = run.align([picture])
     assert found["looks"]["words"] == look.words and found["looks"]["grid"] == [4, 4]
     np.testing.assert_allclose(found["looks"]["maps"], look.weights, atol=1e-3)
     assert as_pixels(found["looks"]["picture"]).shape == (32, 32, 3)
@@ -159,7 +159,7 @@ def test_a_text_that_is_called_as_a_file_is_read_as_a_text(client, runs, tmp_pat
     path = tmp_path / "there.png"
     picture.save(path)
     there, gone = (ask(client, "embed", model="clip", text=str(one))["results"][0] for one in (path, tmp_path / "gone.png"))
-    expected = runs["clip"].text_vectors([str(path)])[0]
+    expected = runs["clip"]._text_vectors([str(path)])[0]
     np.testing.assert_allclose(there["vectors"][0], expected, atol=1e-5)
     assert len(gone["vectors"][0]) == 8
     looked = ask(client, "attention", model="clip", text=str(path))

@@ -154,7 +154,7 @@ def together(folder):
         for name in RECIPES:
             run = train(settings(name, parallel=kind), folder / f"{name}-{kind}", device="cpu")
             if name == "translate":
-                found[f"said {kind}"] = [best.text for best in run.best(LINES)]
+                found[f"said {kind}"] = [best.text for best in run._best(LINES)]
                 evaluate(run)
         found[kind] = laws(folder / kind, store, kind)
     return found
@@ -293,7 +293,7 @@ def test_the_curves_are_those_of_one_process(name, kind, one, two, folder):
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_translations_are_divided_and_put_together_in_order(kind, two, folder):
     run = load(folder / f"translate-{kind}", device="cpu")
-    said = [best.text for best in run.best(LINES)]
+    said = [best.text for best in run._best(LINES)]
     assert [found[f"said {kind}"] for found in two] == [said, said] and len(set(said)) > 1
     (result,) = evaluate(run, save=False)
     scores = json.loads((run.folder / "scores.json").read_text())[result.name]

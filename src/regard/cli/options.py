@@ -65,9 +65,9 @@ def load_for(
 
     opened = load(run, device=device)
     if not hasattr(opened, verb):
-        raise UserError(f"{run} {opened.does} (task = {opened.recipe.task!r}); it cannot {verb}")
+        raise UserError(f"{run} {opened.task.does} (task = {opened.recipe.task!r}); it cannot {verb}")
     if task is not None and not hasattr(opened, "prefixed"):
-        raise UserError(f"--task {task}: {run} {opened.does}, and has no other task; leave it out")
+        raise UserError(f"--task {task}: {run} {opened.task.does}, and has no other task; leave it out")
     if precision is not None or engine != "regard":
         from regard.run.engines import use_engine
 
@@ -77,7 +77,7 @@ def load_for(
 
 def with_task_prefix(opened: Any, texts: list[str], task: str | None) -> list[str]:
     """Texts as a task wants them."""
-    return texts if task is None else opened.prefixed(texts, task)
+    return texts if task is None else opened._prefixed(texts, task)
 
 
 def read_batches(texts: list[str] | None, size: int = 2000) -> Iterator[list[str]]:

@@ -259,7 +259,7 @@ def embed(
     opened = load_for("embed", run, device, precision=precision)
     options = {} if read_as is None else {"read_as": read_as}
     if options and not hasattr(opened, "match"):
-        raise UserError(f"--as {read_as}: {run} {opened.does}, and nothing else; leave it out")
+        raise UserError(f"--as {read_as}: {run} {opened.task.does}, and nothing else; leave it out")
     if out is not None:
         from regard.show.word_similarity import draw_word_similarity
 

@@ -146,7 +146,7 @@ def evaluate(
         from regard.run.engines import use_engine
 
         use_engine(opened, engine, precision)
-    results = score(opened, source=source, reference=reference, task=task, gold=gold, save=opened.huggingface is None)
+    results = score(opened, source=source, reference=reference, task=task, gold=gold, save=opened._huggingface is None)
     write_card(opened)
     if as_json:
         for result in results:

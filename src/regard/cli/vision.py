@@ -136,7 +136,9 @@ def match(
     """Which of some labels fits pictures best: every label with its probability, the best first."""
     exit_on_closed_pipe()
     opened = load_for("match", run, device)
-    chosen = opened.labels_from(labels)
+    from regard.tasks.contrastive import parse_labels
+
+    chosen = parse_labels(labels)
     for lines in read_batches(images):
         for path, found in zip(lines, opened.match(lines, chosen, template or ["{}"])):
             if as_json:

@@ -194,7 +194,7 @@ def control_heads(known: Mapping[HeadId, Sequence[bool]], heads: Sequence[HeadId
 def translate_without(run: TranslateRun, pairs: Sequence[bilingual.SentencePair], heads: Sequence[HeadId]) -> list[str]:
     """What the run says without some heads."""
     with without(run.model, heads):
-        return [found.text for found in run.best([pair.source for pair in pairs])]
+        return [found.text for found in run._best([pair.source for pair in pairs])]
 
 
 def pronouns_correct(pairs: Sequence[bilingual.SentencePair], said: Sequence[str]) -> list[bool]:
@@ -216,7 +216,7 @@ def pronoun_examples(run: TranslateRun, examples: SentencePairs, number: int) ->
     """So many pairs that have an "it", spread over the set."""
     riddles = examples.select([index for index, pair in enumerate(examples.gold or []) if pair.pronouns])
     riddles = riddles.select(range(0, len(riddles), max(1, -(-len(riddles) // number))))
-    rows = run.evaluation_rows(riddles)
+    rows = run._evaluation_rows(riddles)
     for row, pair in enumerate(riddles.gold or []):
         inputs, (it,) = rows.batch(np.array([row]), 0, 0).to(run.device).inputs, pair.pronouns
         read, heard, said = word_indices(run, inputs, pair)
@@ -246,7 +246,7 @@ def word_indices(
     run: TranslateRun, inputs: Mapping[str, Tensor], pair: bilingual.SentencePair
 ) -> tuple[list[int], list[int], list[int]]:
     """Word numbers, -1 for marks: of what is read in the source, and in the target, and of what each place there says next."""
-    before, after = [-1] * len(run.special_tokens.prefix), [-1] * len(run.special_tokens.suffix)
+    before, after = [-1] * len(run._special_tokens.prefix), [-1] * len(run._special_tokens.suffix)
     read, spoken = (tokenizer.encode_words([text])[0][1] for tokenizer, text in zip(run.tokenizers, (pair.source, pair.target)))
     read, spoken = read[: inputs["source"].size(1) - len(before) - len(after)], spoken[: inputs["target"].size(1) - 1]
     return [*before, *read, *after], [-1, *spoken], [*spoken, -1]

@@ -29,8 +29,8 @@ from regard.explain.report import ReportTable
 from regard.explain.text_outputs import aligned_word_outputs, load_examples, select_outputs
 from regard.tasks.base import EVALUATE_TOKENS, Run
 from regard.tasks.classify import ClassifyRun
-from regard.tasks.images import ClassifyImagesRun, ImageRun
 from regard.tasks.language import LanguageRun
+from regard.tasks.shared.images import ClassifyImagesRun, ImageRun, patch_grid
 from regard.tasks.translate import TranslateRun
 from regard.training.losses import sequence_log_probs
 from regard.worlds import bilingual
@@ -119,7 +119,7 @@ def explain_heads(
         raise UserError(f"{run.folder}: a model without attention has no heads")
     whole = fill_references(run, load_examples(run, data, reference, gold))
     examples = whole.select(range(0, len(whole), max(1, -(-len(whole) // number))))
-    rows = run.encode(examples) if isinstance(run, ClassifyImagesRun) else run.evaluation_rows(examples)
+    rows = run._encode(examples) if isinstance(run, ClassifyImagesRun) else run._evaluation_rows(examples)
     batches = [batch.to(run.device) for batch in sequential_batches(rows, EVALUATE_TOKENS)]
     labels = sum(batch.label_count() for batch in batches)
 
@@ -174,24 +174,24 @@ def fill_references(run: Run, examples: Any) -> Any:
     """Examples with what should be said of them; where nobody has said it, what the run says itself."""
     if isinstance(run, ImageRun):
         if not isinstance(run, ClassifyImagesRun):
-            raise UserError(f"{run.folder} {run.does}; of runs that read pictures, heads are named of those that classify them")
+            raise UserError(f"{run.folder} {run.task.does}; of runs that read pictures, heads are named of those that classify them")
         said = [found[0].label for found in run.classify(examples.images)] if not examples.label else examples.label
         return replace(examples, label=said)
     if isinstance(run, LanguageRun) or not isinstance(examples, TextLines):
         next(select_outputs(run, examples, 1), None)  # refuses what is no text
         return examples
     if isinstance(run, TranslateRun):
-        return SentencePairs(examples.text, [found.text for found in run.best(examples.text)], examples.name, examples.lines)
+        return SentencePairs(examples.text, [found.text for found in run._best(examples.text)], examples.name, examples.lines)
     if isinstance(run, ClassifyRun):
         return LabelledTexts(
             examples.text, [found[0].label for found in run.classify(examples.text)], examples.name, lines=examples.lines
         )
-    raise UserError(f"{run.folder} {run.does}; heads are named of runs that classify texts, translate or write on")
+    raise UserError(f"{run.folder} {run.task.does}; heads are named of runs that classify texts, translate or write on")
 
 
 def sentence_relations(run: Run, rows: Any, examples: Any) -> Iterator[tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]]:
     """Each example as the model reads it, with what is next to what, and what a world knows."""
-    known = {*run.special_tokens.prefix, *run.special_tokens.suffix, run.special_tokens.bos, run.special_tokens.eos}
+    known = {*run._special_tokens.prefix, *run._special_tokens.suffix, run._special_tokens.bos, run._special_tokens.eos}
     for index in range(len(rows)):
         inputs = rows.batch(np.array([index]), 0, 0).to(run.device).inputs
         relations = {
@@ -211,10 +211,10 @@ def image_relations(
     for index in range(len(rows)):
         named: list[int] = []
         if examples.gold and (boxes := boxes_with_label(examples.gold[index].scene, examples.label[index])):
-            named = sorted(patches_in_boxes(boxes, examples.gold[index], run.grid)["box"].right)
+            named = sorted(patches_in_boxes(boxes, examples.gold[index], patch_grid(run))["box"].right)
         yield (
             rows.batch(np.array([index]), 0, 0).to(run.device).inputs,
-            {"target": patch_relations(run.grid, run.recipe.model.marks, named)},
+            {"target": patch_relations(patch_grid(run), run.recipe.model.num_prefix_tokens, named)},
         )
 
 

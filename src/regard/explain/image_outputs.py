@@ -26,7 +26,7 @@ from regard.explain.selection import (
 from regard.scoring import box_coverage
 from regard.tasks.caption import CaptionRun
 from regard.tasks.contrastive import ContrastiveRun
-from regard.tasks.images import ClassifyImagesRun, ImageInput, ImageRun
+from regard.tasks.shared.images import ClassifyImagesRun, ImageInput, ImageRun, patch_grid, pooled_positions
 from regard.worlds import shapes
 
 
@@ -43,7 +43,7 @@ def image_label_output(run: ClassifyImagesRun, picture: ImageInput, question: Ou
     question.refuse(run, but="class", cure=f"use --class with one of: {', '.join(run.labels[:8])}")
     label = -1 if question.label is None else label_index("class", question.label, run.numbers)
     inputs, about, seen = image_inputs(run, picture)
-    target = with_predicted_output(ImageTarget(run.model, inputs, "pixels", answer=label, pooled=run.pooled, **about))
+    target = with_predicted_output(ImageTarget(run.model, inputs, "pixels", answer=label, pooled=pooled_positions(run), **about))
     other = question.against
     return ExplainedOutput(
         target,
@@ -58,14 +58,14 @@ def similarity_output(run: ContrastiveRun, picture: ImageInput, question: Output
     question.refuse(run, but="text", cure="use --text with one that the picture might fit")
     texts = [text for text in (question.fits, question.against) if text is not None]
     if question.fits is None:
-        raise UserError(f"which text? {run.folder} {run.does}; add --text 'a red circle'")
+        raise UserError(f"which text? {run.folder} {run.task.does}; add --text 'a red circle'")
     if not all(text.strip() for text in texts):
         raise UserError("no picture fits an empty text; say what it might show")
     pixels, about, seen = image_inputs(run, picture)
     told = {
-        name: part.to(run.device) for name, part in encoder_inputs(Ragged.from_rows(run.ids(texts)), run.special_tokens).items()
+        name: part.to(run.device) for name, part in encoder_inputs(Ragged.from_rows(run._ids(texts)), run._special_tokens).items()
     }
-    target = ImageTextTarget(run.model, {**pixels, **told}, "pixels", answer=0, pooled=run.pooled, **about)
+    target = ImageTextTarget(run.model, {**pixels, **told}, "pixels", answer=0, pooled=pooled_positions(run), **about)
     return ExplainedOutput(
         target,
         patch_names(seen),
@@ -81,12 +81,12 @@ def caption_word_output(
     """A word of the run's own caption, or of a reference, by its number from 1 or as it stands there; its first token."""
     question.refuse(run, but="word", cure="use --word with one of its caption, or its number")
     inputs, about, seen = image_inputs(run, picture)
-    said = run.tell(seen.pixels[None])[0][0].tokens if reference is None else reference
+    said = run._caption_pixels(seen.pixels[None])[0][0].tokens if reference is None else reference
     tokenizer = run.tokenizers[0]
     words, numbers = tokenizer.decode([said])[0].split(), tokenizer.word_ids(said)
     chosen = word_index(question.word, words, "caption")
     step = numbers.index(chosen)
-    inputs["target"] = torch.tensor([[run.special_tokens.bos, *said[:step]]], device=run.device)
+    inputs["target"] = torch.tensor([[run._special_tokens.bos, *said[:step]]], device=run.device)
     target = ImageTarget(run.model, inputs, "pixels", answer=said[step], step=step, **about)
     other = question.against
     return ExplainedOutput(
@@ -100,16 +100,16 @@ def caption_word_output(
 
 def image_inputs(run: ImageRun, picture: ImageInput) -> tuple[dict[str, torch.Tensor], dict[str, Any], ExplainedImage]:
     """A picture as the model reads it, normalised; its patches, what takes the place of one; and as one sees it."""
-    encoder, settings = run.eye
-    raw = run.unlabelled([picture]).batch(np.array([0]), 0, 0).inputs["pixels"].to(run.device)  # (1, 3, H, W)
-    pixels, grid = encoder.normalise(raw), run.grid
+    encoder, settings = run._image_encoder
+    raw = run._images.rows([picture]).batch(np.array([0]), 0, 0).inputs["pixels"].to(run.device)  # (1, 3, H, W)
+    pixels, grid = encoder.normalise(raw), patch_grid(run)
     patch = getattr(settings, "patch", None)
     sides = (patch, patch) if isinstance(patch, int) else patch
-    before = 0 if isinstance(run, CaptionRun) else settings.marks  # a decoder does not look at marks
+    before = 0 if isinstance(run, CaptionRun) else settings.num_prefix_tokens  # a decoder does not look at marks
     about = dict(
         places=torch.arange(grid[0] * grid[1], device=run.device) + before,
         stand_in=pixels[0].mean((1, 2)),
-        cells=cells(run.frame.size, grid, sides),
+        cells=cells(run._images.size, grid, sides),
     )
     return {"pixels": pixels}, about, ExplainedImage(raw[0].permute(1, 2, 0).cpu().numpy(), grid)
 
@@ -144,7 +144,7 @@ def image_outputs(
                 continue
             asked, boxes = found
         if asked.against is None or asked.against[0] != asked.target.answer:
-            yield replace(asked, gold=patches_in_boxes(boxes, gold, run.grid) if boxes else {})
+            yield replace(asked, gold=patches_in_boxes(boxes, gold, patch_grid(run)) if boxes else {})
 
 
 def caption_example_output(
@@ -152,7 +152,7 @@ def caption_example_output(
 ) -> tuple[ExplainedOutput, tuple[shapes.Box, ...]] | None:
     """A word of the run's own caption; where a world knows what a caption names, the noun that names it."""
     if gold is None:
-        said = run.tell(run.seen([picture]))[0][0].tokens
+        said = run._caption_pixels(run._images.decode([picture]))[0][0].tokens
         numbers = [word for word in dict.fromkeys(run.tokenizers[0].word_ids(said)) if word >= 0]
         return (
             (caption_word_output(run, picture, replace(question, word=str(pick(numbers, index) + 1)), said), ())
@@ -160,7 +160,7 @@ def caption_example_output(
             else None
         )
     caption = gold.captions[0]
-    said = run.tokenizers[0].encode([caption.text])[0][: run.longest - 1]
+    said = run.tokenizers[0].encode([caption.text])[0][: run._max_positions - 1]
     spoken = set(run.tokenizers[0].word_ids(said))
     phrases = [phrase for phrase in caption.phrases if phrase.end - 1 in spoken]
     if not phrases:

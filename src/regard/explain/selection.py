@@ -31,7 +31,7 @@ class OutputSelection:
         """What a run has no use for, save one kind of answer."""
         for name, value in (("class", self.label), ("word", self.word), ("text", self.fits)):
             if value is not None and name != but:
-                raise UserError(f"--{name} {value}: {run.folder} {run.does}; {cure}")
+                raise UserError(f"--{name} {value}: {run.folder} {run.task.does}; {cure}")
 
 
 PREDICTED = OutputSelection()

@@ -34,16 +34,16 @@ from regard.tasks.base import Run
 from regard.tasks.caption import CaptionRun
 from regard.tasks.classify import ClassifyRun
 from regard.tasks.contrastive import ContrastiveRun
-from regard.tasks.gold import attach_gold_alignments
-from regard.tasks.images import ClassifyImagesRun, ImageRun
 from regard.tasks.language import LanguageRun
+from regard.tasks.shared.gold import attach_gold_alignments
+from regard.tasks.shared.images import ClassifyImagesRun, ImageRun
 from regard.tasks.translate import TranslateRun
 from regard.tokens.special_tokens import NO_TOKEN
 from regard.tokens.tokenizer import Tokenizer
 from regard.worlds import bilingual
 
 NOT_EXPLAINED = (
-    "{run.folder} {run.does}; what is explained are labels of texts and pictures, words of translations and of "
+    "{run.folder} {run.task.does}; what is explained are labels of texts and pictures, words of translations and of "
     "captions, what comes next, and how well a picture fits a text"
 )
 REPLACEMENT_TOKENS = ("<mask>", "[MASK]", "<unk>", "[UNK]", "<pad>", "[PAD]")
@@ -66,8 +66,8 @@ def select_output(run: Run, given: Any, question: OutputSelection = PREDICTED) -
 def label_output(run: ClassifyRun, text: str, question: OutputSelection) -> ExplainedOutput:
     question.refuse(run, but="class", cure=f"use --class with one of: {', '.join(run.labels[:8])}")
     answer = -1 if question.label is None else label_index("class", question.label, run.numbers)
-    marks = run.special_tokens
-    paired = run.recipe.data.text_pair is not None if run.huggingface is None else "\t" in text
+    marks = run._special_tokens
+    paired = run.recipe.data.text_pair is not None if run._huggingface is None else "\t" in text
     rows: Any = run.pairs({0: text}) if paired else run.singles({0: text})
     inputs = rows.batch(np.arange(1), 0, 0).to(run.device).inputs
     length = inputs["source"].size(1)
@@ -90,19 +90,19 @@ def translation_output(
     run: TranslateRun, text: str, question: OutputSelection, reference: list[int] | None = None
 ) -> ExplainedOutput:
     """A word of the run's own translation, or of a reference, by its number from 1 or as it stands there; its first piece."""
-    (source,) = run.ids([text])
+    (source,) = run._ids([text])
     if not source:
         raise UserError("there is nothing to explain of an empty text")
-    said = run.best([text])[0].tokens if reference is None else reference
+    said = run._best([text])[0].tokens if reference is None else reference
     words, numbers = run.tokenizers[1].decode([said])[0].split(), run.tokenizers[1].word_ids(said)
     chosen = word_index(question.word, words)
     if chosen not in numbers:
         raise UserError(f"--word {question.word}: the translation has no piece of it: {' '.join(words)!r}")
     step = numbers.index(chosen)
-    rows = TranslationRows(TokenStore(Ragged.from_rows([source])), TokenStore(Ragged.from_rows([said])), run.special_tokens)
+    rows = TranslationRows(TokenStore(Ragged.from_rows([source])), TokenStore(Ragged.from_rows([said])), run._special_tokens)
     inputs = dict(rows.batch(np.arange(1), 0, 0).to(run.device).inputs)
     inputs["target"] = inputs["target"][:, : step + 1]  # what comes later has no part in it
-    places = range(len(run.special_tokens.prefix), len(run.special_tokens.prefix) + len(source))
+    places = range(len(run._special_tokens.prefix), len(run._special_tokens.prefix) + len(source))
     target, tokens = text_target(run, inputs, "source", places, said[step], step)
     first = "" if numbers.count(chosen) == 1 else f", by its first piece {run.tokenizers[1].piece(said[step]).strip()!r}"
     return ExplainedOutput(
@@ -117,7 +117,7 @@ def translation_output(
 
 def next_token_output(run: LanguageRun, text: str, question: OutputSelection) -> ExplainedOutput:
     """What comes next after a text: the likeliest token, or the first of a word."""
-    ids, tokenizer = run.begun([text])[0], run.tokenizers[0]
+    ids, tokenizer = run._encode_prompts([text])[0], run.tokenizers[0]
 
     def following(option: str, word: str) -> int:
         after, begun = tokenizer.encode([f"{text} {word}"])[0], tokenizer.encode([text])[0]
@@ -128,7 +128,7 @@ def next_token_output(run: LanguageRun, text: str, question: OutputSelection) ->
         )
 
     answer = -1 if question.word is None else following("word", question.word)
-    places = [place for place, token in enumerate(ids) if token not in (run.special_tokens.bos, run.special_tokens.eos)]
+    places = [place for place, token in enumerate(ids) if token not in (run._special_tokens.bos, run._special_tokens.eos)]
     target, tokens = text_target(run, {"target": torch.tensor([ids], device=run.device)}, "target", places, answer, len(ids) - 1)
     said, other = "the likeliest" if question.word is None else "asked for", question.against
     return ExplainedOutput(
@@ -174,7 +174,7 @@ def load_examples(run: Run, data: str, reference: Path | None = None, gold: Path
     a `gold` alignment."""
     path, settings = Path(data), run.recipe.data
     if (reference is not None or gold is not None) and not isinstance(run, TranslateRun):
-        raise UserError(f"--reference and --gold are for a run that translates; {run.folder} {run.does}")
+        raise UserError(f"--reference and --gold are for a run that translates; {run.folder} {run.task.does}")
     if isinstance(run, ImageRun) and path.exists():
         return read_images([path], captions=settings.captions if isinstance(run, ContrastiveRun) else None, path=settings.path)
     if path.is_file():
@@ -184,13 +184,13 @@ def load_examples(run: Run, data: str, reference: Path | None = None, gold: Path
             return pairs if gold is None else attach_gold_alignments(run, pairs, gold)
         if gold is not None:
             raise UserError("--gold aligns the words of a text and its translation: give --reference too, or --data FILE.tsv")
-        if isinstance(run, ClassifyRun) and run.huggingface is None and table:
+        if isinstance(run, ClassifyRun) and run._huggingface is None and table:
             return read_labelled([path], text=settings.text, text_pair=settings.text_pair, label=settings.label)
         return read_text([path])
     if reference is not None or gold is not None:
         raise UserError(f"--data {data}: --reference and --gold go with a file of sources")
     own: dict[str, Any] = {}
-    if run.huggingface is None:
+    if run._huggingface is None:
         valid = run.data.valid
         parts = (
             {f"valid/{name}": part for name, part in valid.parts.items()} if isinstance(valid, TaskMixture) else {"valid": valid}
@@ -212,9 +212,9 @@ def select_outputs(run: Run, examples: Any, number: int, question: OutputSelecti
             yield from aligned_word_outputs(run, examples.gold[index], index, question)
         elif isinstance(run, TranslateRun):
             text = examples.source[index] if isinstance(examples, SentencePairs) else examples.text[index]
-            said = run.best([text])[0].tokens
+            said = run._best([text])[0].tokens
             numbers = [word for word in dict.fromkeys(run.tokenizers[1].word_ids(said)) if word >= 0]
-            if numbers and run.ids([text])[0]:
+            if numbers and run._ids([text])[0]:
                 yield translation_output(run, text, replace(question, word=str(pick(numbers, index) + 1)), said)
         elif isinstance(examples, LabelledTexts):
             asked = select_output(run, examples.keys()[index], question)
@@ -234,7 +234,7 @@ def aligned_word_outputs(
 ) -> Iterator[ExplainedOutput]:
     """The pronoun that an "it" became in a world's reference; where there is none, an aligned word."""
     most = run.recipe.model.max_length - 1
-    words = run.tokenizers[0].encode_words([pair.source])[0][1][: len(run.ids([pair.source])[0])]
+    words = run.tokenizers[0].encode_words([pair.source])[0][1][: len(run._ids([pair.source])[0])]
     target, spoken = (part[:most] for part in run.tokenizers[1].encode_words([pair.target])[0])
     linked = sorted({t for _, t in pair.alignment if t in spoken})
 

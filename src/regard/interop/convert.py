@@ -191,19 +191,19 @@ def image_data_settings(run: Any) -> FlatSettings:
     if not hasattr(run, "frame"):
         return {}
     return {
-        "data.size": run.frame.size,
-        "data.resize": run.frame.resized,
-        "data.resize_mode": run.frame.fit,
-        "data.resample": run.frame.resample,
+        "data.size": run._images.size,
+        "data.resize": run._images.transform.resized,
+        "data.resize_mode": run._images.transform.fit,
+        "data.resample": run._images.transform.resample,
     }
 
 
 def write_huggingface_folder(run: Any, path: str | Path) -> Path:
     """A run as a folder that `transformers` opens; written aside and put in place whole."""
     path = require_new_folder(path)
-    weights = {name: tensor.detach() for name, tensor in run.spoken_weights().items()}
-    if run.huggingface is not None:
-        found: HuggingFaceFolder = run.huggingface
+    weights = {name: tensor.detach() for name, tensor in run._export_weights().items()}
+    if run._huggingface is not None:
+        found: HuggingFaceFolder = run._huggingface
         family, architecture, settings, left = found.family, found.architecture, found.settings, found.unmapped
         files = {name: (found.folder / name).read_bytes() for name in COPIED_FILES if (found.folder / name).is_file()}
     else:

@@ -53,7 +53,7 @@ def huggingface_files(run: Any, family: ModelFamily, architecture: str, settings
     source, target = run.tokenizers[0], run.tokenizers[-1]
     if source is not target and source.to_json() != target.to_json():
         raise UserError(f"{run.folder} has two vocabularies (tokens.joint = false), a Hugging Face folder has one")
-    marks, names = run.special_tokens, special_token_names(source)
+    marks, names = run._special_tokens, special_token_names(source)
     if family.image_processor:
         names |= clip_end_tokens(run, source)
     special = {f"{name}_id": source.library.token_to_id(text) for name, text in names.items() if name in CONFIG_TOKENS}
@@ -84,7 +84,7 @@ def huggingface_files(run: Any, family: ModelFamily, architecture: str, settings
 
 def clip_end_tokens(run: Any, tokenizer: Tokenizer) -> dict[str, str]:
     """What its texts begin and end with, where the vector of a text is taken at its end."""
-    begin, end = run.special_tokens.prefix[0], run.special_tokens.suffix[-1]
+    begin, end = run._special_tokens.prefix[0], run._special_tokens.suffix[-1]
     if end == EOS:
         raise UserError(
             f"{run.folder} ends its texts with token {EOS}, which transformers takes for the sign of another way to "

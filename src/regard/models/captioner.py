@@ -44,7 +44,7 @@ class Captioner(nn.Module):
 
     def image_features(self, pixels: Tensor) -> Tensor:
         """The map of each picture: (B, S, D)."""
-        return self.encoder(pixels)[:, self.settings.encoder.marks :]
+        return self.encoder(pixels)[:, self.settings.encoder.num_prefix_tokens :]
 
 
 class LstmCaptioner(Captioner):

@@ -54,7 +54,7 @@ class VitEncoder(nn.Module):
         self.stack = Stack(
             block_config(settings, regularize),
             settings.layers,
-            build_grid_positions(settings.positions, width=width, grid=grid, marks=settings.marks),
+            build_grid_positions(settings.positions, width=width, grid=grid, marks=settings.num_prefix_tokens),
             embedding_dropout=embedding_dropout(regularize),
             embedding_norm=settings.embedding_norm,
         )
@@ -79,9 +79,9 @@ class VitEncoder(nn.Module):
         grid = settings.grid(size)
         if min(grid) < 1:
             raise UserError(f"pictures of {format_size(size)} pixels are smaller than a patch, {settings.patch_size} pixels")
-        positions = build_grid_positions(settings.positions, width=settings.width, grid=grid, marks=settings.marks)
+        positions = build_grid_positions(settings.positions, width=settings.width, grid=grid, marks=settings.num_prefix_tokens)
         if isinstance(positions, LearnedPositions) and isinstance(self.stack.positions, LearnedPositions):
-            table = interpolate_positions(self.stack.positions.table.weight.detach(), settings.marks, old, grid)
+            table = interpolate_positions(self.stack.positions.table.weight.detach(), settings.num_prefix_tokens, old, grid)
             positions.table = nn.Embedding.from_pretrained(table, freeze=False)
         self.stack.positions = positions.to(self.patches.weight.device)
         self.size = size
@@ -142,7 +142,7 @@ class VitClassifier(VitWithHead):
 
 def resize_position_table(weights: dict[str, Tensor], name: str, encoder: VitEncoder) -> dict[str, Tensor]:
     """Weights whose positions, of this name, are those of the encoder's grid; those of another square grid are interpolated."""
-    marks, (rows, columns) = encoder.settings.marks, encoder.patches.grid
+    marks, (rows, columns) = encoder.settings.num_prefix_tokens, encoder.patches.grid
     table = weights.get(name)
     if table is None or len(table) == marks + rows * columns:
         return weights

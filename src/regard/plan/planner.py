@@ -20,7 +20,6 @@ from torch import nn
 
 from regard import recipe as recipes
 from regard.errors import UserError
-from regard.models.registry import MODELS
 from regard.plan.block import BlockPlan, plan_block
 from regard.plan.flops import Component, ComponentTotal, count_components, record_conv_grids, total_cost
 from regard.plan.memory import training_memory
@@ -39,6 +38,7 @@ from regard.recipe import (
     Recipe,
     TextToImageRecipe,
 )
+from regard.tasks import build_recipe, find_task, read_recipe
 
 TYPICAL_LENGTH = 30
 """Tokens of a sentence where no data say better; WMT sentences have about as many. A single text is as long as it may be."""
@@ -284,7 +284,7 @@ def build_on_meta(recipe: Recipe, vocabulary: tuple[int, int]) -> nn.Module:
     if getattr(recipe.model, "features", None) is not None:
         raise UserError("model.features: the vectors come from another run; plan that one, and this recipe without them")
     with torch.device("meta"):
-        model: nn.Module = MODELS[recipe.task][recipe.model.kind](
+        model: nn.Module = find_task(recipe.task, recipe.model.kind).models[recipe.model.kind](
             recipe.model, *model_sizes(recipe, vocabulary), recipe.train.regularize
         )
     if isinstance(recipe, ContrastiveRecipe | CaptionRecipe):
@@ -319,18 +319,18 @@ def image_codes_recipe(recipe: TextToImageRecipe) -> Recipe:
             "how many codes a picture has follows from "
             "it; train it first"
         )
-    return recipes.read_recipe(path)
+    return read_recipe(path)
 
 
 def resolve_recipe(what: str | Path | Recipe, overrides: Sequence[str]) -> tuple[str, Recipe, tuple[int, int], list[str]]:
     """Name, settings and vocabulary sizes of anything that can be planned, and what was assumed for it."""
     if isinstance(what, Recipe):
-        recipe = recipes.build_recipe(apply_overrides(what.model_dump(mode="json", exclude_none=True), overrides))
+        recipe = build_recipe(apply_overrides(what.model_dump(mode="json", exclude_none=True), overrides))
         return "recipe", recipe, target_vocabulary(recipe), vocabulary_notes(recipe)
     if str(what) in PRESET_SETTINGS:
         settings = {"data": {"world": {}}, **copy.deepcopy(PRESET_SETTINGS[str(what)])}
         settings["model"] = {**settings.get("model", {}), "preset": str(what)}
-        recipe = recipes.build_recipe(apply_overrides(settings, overrides), name=f"preset {what}")
+        recipe = build_recipe(apply_overrides(settings, overrides), name=f"preset {what}")
         if isinstance(recipe, ClassifyImagesRecipe):
             return f"{what} (preset)", recipe, target_vocabulary(recipe), vocabulary_notes(recipe)
         why = "as published" if "steps" in settings.get("train", {}) and not overrides else "unless a recipe says otherwise"
@@ -347,13 +347,13 @@ def resolve_recipe(what: str | Path | Recipe, overrides: Sequence[str]) -> tuple
     path = Path(what)
     if (path / "recipe.toml").is_file():
         inside = [f"model.image_codes.run={path / 'codes'}"] if (path / "codes" / "recipe.toml").is_file() else []
-        return str(path), recipes.read_recipe(path / "recipe.toml", [*inside, *overrides]), *run_vocabulary(path)
+        return str(path), read_recipe(path / "recipe.toml", [*inside, *overrides]), *run_vocabulary(path)
     if not path.exists() and not path.suffix:
         raise UserError(
             f"{str(what)!r} is no recipe, run folder or preset; presets: {', '.join(PRESET_SETTINGS)}, "
             "and block for one encoder block"
         )
-    recipe = recipes.read_recipe(path, list(overrides))
+    recipe = read_recipe(path, list(overrides))
     return path.name, recipe, target_vocabulary(recipe), vocabulary_notes(recipe)
 
 
@@ -379,7 +379,7 @@ def run_vocabulary(folder: Path) -> tuple[tuple[int, int], list[str]]:
             return (int(config["labels"]),) * 2, [f"{int(config['labels']):,} labels, as in the run"]
         found = int(config["vocabularies"][0]), int(config["vocabularies"][-1])
     except FileNotFoundError:
-        recipe = recipes.read_recipe(folder / "recipe.toml")
+        recipe = read_recipe(folder / "recipe.toml")
         return target_vocabulary(recipe), vocabulary_notes(recipe)
     except (ValueError, LookupError, TypeError) as error:
         raise UserError(f"{folder / 'config.json'} is damaged ({type(error).__name__}: {error}); train the run again") from None

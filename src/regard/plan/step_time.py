@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from regard.batches.batch import Batch
-from regard.models.registry import MODELS
+from regard.hardware import choose_device
 from regard.plan.memory import training_memory
 from regard.plan.planner import Plan, build_on_meta, model_sizes
 from regard.plan.throughput import DeviceSpeed, measure_device, time_interleaved
 from regard.recipe import Recipe
-from regard.run.environment import choose_device
 from regard.run.load import run_class
+from regard.tasks import find_task
 from regard.tasks.base import Run
 from regard.training.loop import Trainer, side_stream
 from regard.training.losses import CrossEntropy
@@ -109,7 +109,7 @@ def time_steps(plan: Plan, device: torch.device, rows: int, recipes: Sequence[Re
 def build_step(plan: Plan, device: torch.device, rows: int, recipe: Recipe) -> Callable[[], Any]:
     torch.manual_seed(0)
     with torch.device(device):
-        model = MODELS[recipe.task][recipe.model.kind](
+        model = find_task(recipe.task, recipe.model.kind).models[recipe.model.kind](
             recipe.model, *model_sizes(recipe, plan.vocabulary), recipe.train.regularize
         )
         batch = random_batch(model, recipe, rows, plan)

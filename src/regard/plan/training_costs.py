@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from regard import recipe as recipes
 from regard.errors import UserError
 from regard.plan.planner import TYPICAL_LENGTH, plan_recipe, run_vocabulary
+from regard.tasks import read_recipe
 
 
 class PublishedSystem(NamedTuple):
@@ -87,7 +87,7 @@ def run_costs(folders: Sequence[str | Path]) -> list[RunCost]:
 def run_cost_rows(folder: Path) -> list[RunCost]:
     if not (folder / "recipe.toml").is_file():
         raise UserError(f"{folder} is not a run folder (it has no recipe.toml); give folders that regard train made")
-    recipe = recipes.read_recipe(folder / "recipe.toml")
+    recipe = read_recipe(folder / "recipe.toml")
     vocabulary, _ = run_vocabulary(folder)
     steps = steps_done(folder / "log.jsonl")
     flops = None

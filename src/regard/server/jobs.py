@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from regard.server.errors import ApiError
 from regard.server.worker import Job, Worker
-from regard.tasks.streaming import StreamedToken
+from regard.tasks.shared.requests import StreamedToken
 
 Pieces = asyncio.Queue[tuple[int, StreamedToken | None]]
 CLIENT_LEFT = ApiError(499, "the client has left", code="client_left")

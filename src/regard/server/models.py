@@ -16,10 +16,10 @@ from regard.server.settings import ServerSettings
 from regard.server.worker import Worker
 from regard.show.recording import attention_kinds
 from regard.tasks.base import Run
-from regard.tasks.chat import chat_template
 from regard.tasks.contrastive import ContrastiveRun
 from regard.tasks.image_codes import ImageCodesRun
-from regard.tasks.images import ImageRun
+from regard.tasks.shared.chat import chat_template
+from regard.tasks.shared.images import ImageRun
 from regard.tasks.text_to_image import TextToImageRun
 
 VERBS = ("translate", "generate", "fill", "classify", "tag", "answer", "embed", "caption", "match", "draw")
@@ -101,19 +101,19 @@ class ServedModels:
 
 
 def describe_model(name: str, run: Any, reads: list[InputKind]) -> ModelInfo:
-    attends = bool(run.attends) and not isinstance(run, TextToImageRun | ImageCodesRun)
+    attends = bool(run._attends) and not isinstance(run, TextToImageRun | ImageCodesRun)
     return ModelInfo(
         id=name,
         created=int(time.time()),
         task=run.recipe.task,
-        does=run.does,
+        does=run.task.does,
         verbs=supported_verbs(run, attends),
         reads=reads,
         attends=attends,
         kinds=attention_kinds(run) if attends else [],
         labels=list(getattr(run, "labels", []))[:MAX_LABELS],
         tasks=list(getattr(run.recipe.data, "tasks", None) or []),
-        max_length=run.longest,
+        max_length=run._max_positions,
         parameters=sum(weights.numel() for weights in run.model.parameters()),
         device=str(run.device),
         beam=run.recipe.decode.beam if hasattr(run, "translate") or hasattr(run, "caption") else None,

@@ -16,8 +16,8 @@ from regard.server import render, request_types
 from regard.server.errors import ApiError
 from regard.server.verbs import STREAM_RESPONSES, ModelRequest, as_list, json_response
 from regard.server.worker import OnToken
-from regard.tasks.chat import encode_conversation
-from regard.tasks.streaming import DecodingTask, SamplingParams, StreamedToken, generate_task
+from regard.tasks.shared.chat import encode_conversation
+from regard.tasks.shared.requests import DecodingTask, SamplingParams, StreamedToken, generate_task
 
 router = APIRouter(prefix="/v1")
 DEFAULT_CHAT_TOKENS = 256

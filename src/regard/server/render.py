@@ -20,7 +20,7 @@ from regard.show.beam import build_beam_tree, show_beam_tree
 from regard.show.generation import trace_tokens
 from regard.show.recording import attention_maps, record_attention, token_labels
 from regard.tasks.contrastive import ContrastiveRun, PlainText
-from regard.tasks.images import ImageRun
+from regard.tasks.shared.images import ImageRun, patch_grid
 
 DIGITS = 6
 MAX_WEIGHTS = 1_000_000
@@ -39,7 +39,7 @@ def add_task_prefix(run: Any, texts: list[str], task: str | None) -> list[str]:
         return texts
     if not hasattr(run, "prefixed"):
         raise UserError("task: this model has no other tasks; leave it out")
-    return run.prefixed(texts, task)
+    return run._prefixed(texts, task)
 
 
 def indices_of_nonempty(texts: Sequence[str]) -> list[int]:
@@ -84,7 +84,7 @@ def translation_views(
     seen: list[dict[str, Any]] = [{} for _ in texts]
     shown = [i for i, best in enumerate(found) if best[0].tokens]
     if asked.align and shown:
-        for i, one in zip(shown, run.aligned([texts[i] for i in shown], [found[i][0] for i in shown])):
+        for i, one in zip(shown, run._align_translations([texts[i] for i in shown], [found[i][0] for i in shown])):
             weights, name = one.view()
             seen[i]["alignment"] = response_types.AlignmentResult(
                 source=one.source, target=one.target, weights=np.round(weights, 4).tolist(), name=name
@@ -165,8 +165,8 @@ def caption_result(run: Any, found: Sequence[Any], looks: response_types.Caption
 def caption_attention(run: Any, picture: Image.Image, found: Any) -> response_types.CaptionAttention | None:
     if not found.tokens:
         return None
-    pixels = run.seen([picture])
-    (look,) = run.looks(pixels, [found.tokens])
+    pixels = run._images.decode([picture])
+    (look,) = run._align_tokens(pixels, [found.tokens])
     return response_types.CaptionAttention(
         words=look.words,
         grid=list(run.model.grid),
@@ -222,7 +222,7 @@ def attention_json(name: str, run: Any, given: Any, asked: request_types.Attenti
         sharpest=int(entropy.argmin()),
         tile=picked.tile,
         note=picked.note or "",
-        grid=list(run.grid) if picture else None,
+        grid=list(patch_grid(run)) if picture else None,
         picture=png_base64(resize_image(run, given)) if picture else None,
     )
     return json.dumps(said.model_dump(), ensure_ascii=False, allow_nan=False).encode()
@@ -240,7 +240,7 @@ def index_of(picked: Any, what: str, number: int) -> int:
 
 def resize_image(run: Any, picture: Image.Image) -> np.ndarray:
     """A picture, brought to the size that the model reads."""
-    return run.frame.apply(picture.convert("RGB"))
+    return run._images.transform.apply(picture.convert("RGB"))
 
 
 def attention_file(run: Any, given: Any, asked: request_types.AttentionRequest) -> bytes:

@@ -39,8 +39,8 @@ from regard.server.jobs import Pieces, stream_events, wait_for_results
 from regard.server.limits import client_address
 from regard.server.models import ServedModel
 from regard.server.worker import Job, OnToken
-from regard.tasks.images import image_from_bytes
-from regard.tasks.streaming import DecodingTask, SamplingParams, StreamedToken, caption_task, generate_task, translate_task
+from regard.tasks.shared.images import image_from_bytes
+from regard.tasks.shared.requests import DecodingTask, SamplingParams, StreamedToken, caption_task, generate_task, translate_task
 
 router = APIRouter(prefix="/v1")
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {

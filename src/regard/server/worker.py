@@ -13,7 +13,7 @@ from regard.errors import UserError
 from regard.server.errors import ApiError, redact_message
 from regard.server.metrics import Metrics
 from regard.server.settings import ServerSettings
-from regard.tasks.streaming import DecodingTask, StreamedToken, open_continuous_batch
+from regard.tasks.shared.requests import DecodingTask, StreamedToken, open_continuous_batch
 
 FAILURES = (
     ArithmeticError,

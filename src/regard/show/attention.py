@@ -29,7 +29,7 @@ from regard.show.recording import attention_maps, record_attention
 from regard.tasks.base import Run
 from regard.tasks.caption import CaptionAlignment, CaptionRun
 from regard.tasks.contrastive import ContrastiveRun, is_image
-from regard.tasks.images import ImageRun, as_image_source
+from regard.tasks.shared.images import ImageRun, as_image_source, patch_grid, pooled_positions
 from regard.tasks.translate import Alignment, TranslateRun
 
 VIEWS = ("matrix", "heads", "model", "token", "entropy", "neurons", "steps", "beam")
@@ -222,12 +222,12 @@ def reads_image(run: Run, given: str) -> bool:
 def show_image_attention(run: ImageRun, given: str, choice: ViewSelection, out: Path) -> str:
     """A picture again for each layer, bright where what it is judged by looked; of a captioner for each word, from the layer that
     looks most sharply. Of one head; or, with --heads, of each head of a layer. In words, what was drawn."""
-    (look,) = run.look([given]) if isinstance(run, CaptionRun) else [image_attention(run, given)]
+    (look,) = run.align([given]) if isinstance(run, CaptionRun) else [image_attention(run, given)]
     layers, heads = look.heads.shape[:2]
     for option, value, most in (("layer", choice.layer, layers), ("head", choice.head, heads)):
         if value is not None and value > most:
             raise UserError(f"--{option} {value}: there are 1 to {most}")
-    pixels = decode_images([as_image_source(given)], run.frame)[0]
+    pixels = decode_images([as_image_source(given)], run._images.transform)[0]
     if isinstance(run, CaptionRun):
         shown = caption_overlays(look, pixels, choice)
     elif choice.view == "heads":
@@ -243,7 +243,7 @@ def show_image_attention(run: ImageRun, given: str, choice: ViewSelection, out: 
     return (
         " ".join(look.words)
         if isinstance(run, CaptionRun)
-        else f"{pluralize(layers, 'layer')} of {pluralize(heads, 'head')}, {run.grid[0]} × {run.grid[1]} patches"
+        else f"{pluralize(layers, 'layer')} of {pluralize(heads, 'head')}, {patch_grid(run)[0]} × {patch_grid(run)[1]} patches"
     )
 
 
@@ -266,8 +266,8 @@ def image_attention(run: ImageRun, given: str) -> CaptionAlignment:
     """Where that which a picture is judged by looked: one word, as it were."""
     places = record_attention(run, given).modules.values()
     weights = np.stack([place.weights()[0] for place in places])  # (L, H, T, S)
-    asking = weights if run.pooled is None else weights[:, :, list(run.pooled)]
-    rows, columns = run.grid
+    asking = weights if pooled_positions(run) is None else weights[:, :, list(pooled_positions(run))]
+    rows, columns = patch_grid(run)
     seen = asking.mean(2, keepdims=True)[..., -rows * columns :]  # marks come first
     heads = seen.reshape(*seen.shape[:3], rows, columns)
     return CaptionAlignment([""], heads.mean((0, 1)), heads)

@@ -35,10 +35,10 @@ def build_beam_tree(
     run: TranslateRun, text: str, beam: int, alpha: float, max_tokens: int | None = None
 ) -> tuple[list[BeamNode], str]:
     """What was kept and what was not, and what was said."""
-    (ids,) = run.ids([text])
+    (ids,) = run._ids([text])
     if not ids:
         raise UserError("there is nothing to show of an empty sentence")
-    inputs = {name: part.to(run.device) for name, part in encoder_inputs(Ragged.from_rows([ids]), run.special_tokens).items()}
+    inputs = {name: part.to(run.device) for name, part in encoder_inputs(Ragged.from_rows([ids]), run._special_tokens).items()}
     limit = output_limit(int(inputs["lengths"][0]), run.recipe.model.max_length, max_tokens or run.recipe.decode.max_tokens)
     steps: list[BeamCandidates] = []
     ((found,),) = beam_search(
@@ -47,20 +47,20 @@ def build_beam_tree(
         torch.tensor([limit], device=run.device),
         beam=beam,
         alpha=alpha,
-        special_tokens=run.special_tokens,
+        special_tokens=run._special_tokens,
         on_step=steps.append,
     )
     nodes = tree_nodes(run, steps, found.tokens, alpha)
     if len(nodes) > MAX_NODES:
         raise UserError(f"the tree has {len(nodes)} branches, too many to be seen; give a shorter sentence")
-    return nodes, run.translations([found])[0].text
+    return nodes, run._translations([found])[0].text
 
 
 def tree_nodes(run: TranslateRun, steps: list[BeamCandidates], output: list[int], alpha: float) -> list[BeamNode]:
     """Every continuation that was considered: of those not kept, as many as were."""
     nodes: list[BeamNode] = []
     alive, ways = [-1], [list[int]()]
-    wanted = [*output, run.special_tokens.eos]
+    wanted = [*output, run._special_tokens.eos]
     for number, step in enumerate(steps, start=1):
         kept, after = step.kept[0].tolist(), dict[int, tuple[int, list[int]]]()
         beam = len(kept)
@@ -69,7 +69,7 @@ def tree_nodes(run: TranslateRun, steps: list[BeamCandidates], output: list[int]
         for place, (origin, token, log_p) in enumerate(each):
             if log_p == -torch.inf or origin >= len(alive) or alive[origin] == -2:
                 continue
-            ends = token == run.special_tokens.eos
+            ends = token == run._special_tokens.eos
             fate = ENDED if ends and place < beam else KEPT if not ends and place in kept else PRUNED
             way = [*ways[origin], token]
             nodes.append(

@@ -12,9 +12,8 @@ from regard.scoring import sentence_bleu
 from regard.show.figures.html_report import HtmlReport, html_report
 from regard.show.figures.overlay import ImageAttention, image_attention_figure
 from regard.show.figures.style import figure_format, save_figure, to_svg
-from regard.tasks.caption import CaptionRun
-from regard.tasks.grounding import caption_is_true
-from regard.tasks.images import ImageInput, as_image_source
+from regard.tasks.caption import CaptionRun, caption_is_true
+from regard.tasks.shared.images import ImageInput, as_image_source
 from regard.tasks.translate import Translation
 
 PAGE_ENDINGS = (".html", ".htm")
@@ -23,7 +22,7 @@ PAGE_ENDINGS = (".html", ".htm")
 def draw_caption_attention(run: CaptionRun, pictures: Sequence[ImageInput], captions: Sequence[Translation], out: Path) -> None:
     """The given pictures with their captions, a row or more each."""
     figure_format(out)
-    pixels = decode_images([as_image_source(one) for one in pictures], run.frame)
+    pixels = decode_images([as_image_source(one) for one in pictures], run._images.transform)
     save_figure(
         image_attention_figure(caption_attention(run, pixels, [caption.tokens for caption in captions], [""] * len(captions))),
         out,
@@ -33,7 +32,7 @@ def draw_caption_attention(run: CaptionRun, pictures: Sequence[ImageInput], capt
 def caption_attention(
     run: CaptionRun, pixels: np.ndarray, captions: Sequence[list[int]], titles: Sequence[str]
 ) -> list[ImageAttention]:
-    found = zip(pixels, run.looks(pixels, captions), titles)
+    found = zip(pixels, run._align_tokens(pixels, captions), titles)
     return [ImageAttention(picture, look.words, look.weights, title) for picture, look, title in found]
 
 
@@ -44,8 +43,8 @@ def caption_error_gallery(run: CaptionRun, out: Path, number: int = 12, beam: in
     if not paged:
         figure_format(out)
     name, examples = next(iter((run.data.tests or {"valid": run.data.valid}).items()))
-    pixels = run.pixels(examples)
-    said = [found[0] for found in run.tell(pixels, beam=beam)]
+    pixels = run._images.pixels(examples)
+    said = [found[0] for found in run._caption_pixels(pixels, beam=beam)]
     chosen, why = worst_captions(said, examples)
     if not chosen:
         return f"nothing is wrong among {len(examples):,} captions of {name}; no gallery written"

@@ -68,7 +68,7 @@ def trace_tokens(run: LanguageRun, prompt: str, tokens: Sequence[int], choice: V
     require_attention(run)
     if not tokens:
         raise UserError("nothing was written: there is nothing to show")
-    return trace_attention(*inputs_with_continuation(run, run.begun([prompt])[0], list(tokens)), choice)
+    return trace_attention(*inputs_with_continuation(run, run._encode_prompts([prompt])[0], list(tokens)), choice)
 
 
 def trace_attention(read: ModelInputs, said: list[int], rows: list[int] | None, choice: ViewSelection) -> GenerationTrace:
@@ -107,18 +107,18 @@ def generated_inputs(run: Run, text: str, max_tokens: int | None) -> tuple[Model
     if isinstance(run, LanguageRun):
         return continued_inputs(run, text, max_tokens or MAX_TOKENS)
     if max_tokens is not None:
-        raise UserError(f"--max-tokens {max_tokens}: for language models; {run.folder} {run.does}")
+        raise UserError(f"--max-tokens {max_tokens}: for language models; {run.folder} {run.task.does}")
     read = model_inputs(run, text)
     if not read.both:
-        raise UserError(f"{run.folder} {run.does}; --view steps is for runs that write, one token after another")
-    return read, [*read.inputs["target"][0, 1:].tolist(), run.special_tokens.eos], None
+        raise UserError(f"{run.folder} {run.task.does}; --view steps is for runs that write, one token after another")
+    return read, [*read.inputs["target"][0, 1:].tolist(), run._special_tokens.eos], None
 
 
 def continued_inputs(run: LanguageRun, text: str, max_tokens: int) -> tuple[ModelInputs, list[int], list[int]]:
     """From a prompt; its end is said too, where it came by itself."""
     require_attention(run)
-    (begun,), (written,) = run.begun([text]), run.generate([text], max_tokens=max_tokens)
-    end, room = run.writing_marks().eos, run.room(len(begun), max_tokens)
+    (begun,), (written,) = run._encode_prompts([text]), run.generate([text], max_tokens=max_tokens)
+    end, room = run._output_special_tokens().eos, run._output_limit(len(begun), max_tokens)
     return inputs_with_continuation(
         run, begun, [*written.tokens, end] if end != NO_TOKEN and len(written.tokens) < room - 1 else written.tokens
     )

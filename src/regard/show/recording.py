@@ -16,7 +16,7 @@ from regard.attention.watch import watch
 from regard.errors import UserError
 from regard.show.figures.attention_maps import AttentionMaps, tile_attention
 from regard.tasks.base import Run
-from regard.tasks.images import ImageRun
+from regard.tasks.shared.images import ImageRun, patch_grid
 from regard.tokens.tokenizer import Tokenizer
 
 BUDGET = "512MB"
@@ -41,7 +41,7 @@ class ModelInputs:
     def watch(self, **options: Any) -> tuple[Any, AttentionRecording]:
         """What the model says of it, and what is seen meanwhile."""
         with torch.no_grad(), watch(self.run.model, **options) as seen:
-            said = self.run.read(self.inputs)
+            said = self.run._forward(self.inputs)
         if not seen.names():
             raise UserError(f"{self.run.folder} reads this without attention: there is nothing to show")
         return said, seen
@@ -71,16 +71,16 @@ def attention_kinds(run: Run) -> list[str]:
 
 
 def require_attention(run: Run) -> None:
-    if not run.attends:
+    if not run._attends:
         raise UserError(f"{run.folder}: a model without attention has nothing to show")
 
 
 def model_inputs(run: Run, text: Any) -> ModelInputs:
     require_attention(run)
-    inputs = {name: part.to(run.device) for name, part in run.reading(text).items()}
+    inputs = {name: part.to(run.device) for name, part in run._inputs(text).items()}
     both = "target" in inputs and len(inputs) > 1
     given: Any = (
-        {"patches": list(run.grid)}
+        {"patches": list(patch_grid(run))}
         if isinstance(run, ImageRun) and "pixels" in inputs
         else [token_labels(run.tokenizers[0], inputs.get("source", next(iter(inputs.values())))[0].tolist())]
     )
@@ -93,7 +93,7 @@ def model_inputs(run: Run, text: Any) -> ModelInputs:
         {
             "source": given,
             "target": [token_labels(run.tokenizers[-1], target)],
-            "said": [token_labels(run.tokenizers[-1], [*target[1:], run.special_tokens.eos])],
+            "said": [token_labels(run.tokenizers[-1], [*target[1:], run._special_tokens.eos])],
         },
         both,
     )

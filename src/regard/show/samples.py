@@ -22,8 +22,8 @@ def sample_gallery(run: TextToImageRun, out: Path, number: int = 12, samples: in
     name, examples = next(iter((run.data.tests or {"valid": run.data.valid}).items()))
     chosen = spread_examples(examples, number)
     captions = [examples.captions[i][0] for i in chosen]
-    real = take_pixels(run.pixels(examples), np.array(chosen)).permute(0, 2, 3, 1).cpu().numpy()
-    rebuilt = run.codes.decode(run.codes_of(examples)[chosen].reshape(-1, *run.codes.model.grid).astype(np.int64))
+    real = take_pixels(run._images.pixels(examples), np.array(chosen)).permute(0, 2, 3, 1).cpu().numpy()
+    rebuilt = run._codes_run.decode(run._codes(examples)[chosen].reshape(-1, *run._codes_run.model.grid).astype(np.int64))
     drawn = run.draw(captions, number=samples, **manner)
     rows = []
     for caption, as_is, again, found in zip(captions, real, rebuilt, drawn):

@@ -10,9 +10,8 @@ from typing import cast
 
 from rich.console import Console
 
-from regard import recipe as recipes
+from regard.hardware import hardware
 from regard.recipe import Recipe
-from regard.run import environment
 from regard.run.card import write_card
 from regard.run.evaluate import evaluate
 from regard.run.train import train
@@ -20,8 +19,9 @@ from regard.show.figures.curves import score_by_length, training_curves
 from regard.show.figures.html_report import HtmlReport, html_report
 from regard.show.figures.matrix import attention_matrix
 from regard.show.figures.style import save_figure, to_svg
+from regard.tasks import parse_recipe, read_recipe
 from regard.tasks.base import EvaluationResult
-from regard.tasks.gold import align_gold, best_alignment_head
+from regard.tasks.shared.gold import align_gold, best_alignment_head
 from regard.tasks.translate import TranslateRun
 
 EXAMPLES = 5
@@ -31,7 +31,7 @@ def run_demo(out: Path, *, device: str = "auto", overrides: Sequence[str] = ()) 
     """Make the demonstration's run folder anew; returns its report."""
     console, begun = Console(highlight=False), time.perf_counter()
     text = files("regard.studies").joinpath("demo.toml").read_text(encoding="utf-8")
-    recipe = recipes.parse_recipe(text, list(overrides), name="the demo's recipe")
+    recipe = parse_recipe(text, list(overrides), name="the demo's recipe")
     remove_previous_demo(out, recipe)
     console.print(
         "A Transformer learns to translate English into German, from nothing, on sentences of an embedded world.\n", markup=False
@@ -55,7 +55,7 @@ def run_demo(out: Path, *, device: str = "auto", overrides: Sequence[str] = ()) 
 def remove_previous_demo(out: Path, recipe: Recipe) -> None:
     """Remove an earlier demonstration, and nothing else."""
     recipe_file, report_file = out / "recipe.toml", out / "report.html"
-    if recipe_file.is_file() and report_file.is_file() and recipes.read_recipe(recipe_file).data.world is not None:
+    if recipe_file.is_file() and report_file.is_file() and read_recipe(recipe_file).data.world is not None:
         shutil.rmtree(out)
 
 
@@ -120,7 +120,7 @@ def facts(run: TranslateRun) -> list[tuple[str, str]]:
     return [
         ("model", f"{layers} of {model.width}, {parameters:,} parameters"),
         ("data", f"{world.number:,} pairs of level {world.level}" if world else ""),
-        ("hardware", environment.hardware(run.device)),
+        ("hardware", hardware(run.device)),
         ("recipe", run.recipe.digest()),
     ]
 

@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import Console
 
 from regard.errors import UserError
+from regard.hardware import hardware
 from regard.recipe import AlgorithmWorld, Recipe
-from regard.run import environment
 from regard.run.evaluate import evaluate
 from regard.run.load import load
 from regard.run.train import to_recipe, train
@@ -214,7 +214,7 @@ def write_ladder_report(base: Recipe, steps: list[VariantResult], out: Path, abl
     report = HtmlReport(
         title=title,
         summary=f"Every model on the same data, tokens and budget of {base.train.steps:,} steps.",
-        facts=[("recipe", base.digest()), ("hardware", environment.hardware(steps[0].run.device))],
+        facts=[("recipe", base.digest()), ("hardware", hardware(steps[0].run.device))],
         tables=[("Every step", HEADER, [step.row() for step in steps])],
         notes=[f"{step.rung.name}: {step.rung.claim}." for step in steps if step.rung.claim],
         figures=[(caption, to_svg(figure, name)) for name, (caption, figure) in figures.items()],
@@ -231,7 +231,7 @@ def draw_ladder_figures(steps: list[VariantResult]) -> dict[str, tuple[str, Any]
     sources = steps[0].result.examples.source
     sentence = max(sources[:50], key=lambda text: len(text.split()))
     for number, step in enumerate(steps):
-        if step.run.attends and step.run.best([sentence])[0].tokens:  # one that has learned nothing may say nothing
+        if step.run._attends and step.run._best([sentence])[0].tokens:  # one that has learned nothing may say nothing
             found = next(step.run.align([sentence]))
             weights, name = found.view()
             figures[f"alignment-{number}"] = (f"{step.rung.name}: {name}.", attention_matrix(weights, found.source, found.target))

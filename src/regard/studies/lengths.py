@@ -16,9 +16,9 @@ from rich.console import Console
 from torch import nn
 
 from regard.errors import UserError
+from regard.hardware import hardware
 from regard.models.universal import UniversalTransformer
 from regard.recipe import AlgorithmWorld, Recipe, UniversalModel
-from regard.run import environment
 from regard.run.evaluate import evaluate
 from regard.scoring import compare_accuracy
 from regard.show.figures.curves import score_over_length
@@ -26,8 +26,8 @@ from regard.show.figures.html_report import HtmlReport, html_report
 from regard.show.figures.style import save_figure, to_svg
 from regard.show.halting import mean_halting_steps
 from regard.studies.ladder import Variant, require_transformer, train_or_load
-from regard.tasks.algorithm import AlgorithmRun, exact_matches
 from regard.tasks.base import EvaluationResult
+from regard.tasks.translate import AlgorithmRun, exact_matches
 
 SIZE_TOLERANCE = 0.05
 """How much the sizes may differ, as a share."""
@@ -126,7 +126,7 @@ def write_length_report(base: Recipe, plain: LengthResult, universal: LengthResu
         f"{world.shortest} to {world.longest}, tested on {world.held_out:,} examples of each length.",
         facts=[
             ("recipe", base.digest()),
-            ("hardware", environment.hardware(plain.run.device)),
+            ("hardware", hardware(plain.run.device)),
             ("positions", f"{base.model.positions.kind}, begun at up to {base.model.positions.random_offset} while training"),
         ],
         tables=[

@@ -28,8 +28,6 @@ from regard.training.signals import SignalHandler, catch_signals
 
 Evaluate = Callable[[nn.Module], dict[str, float]]
 MAX_NONFINITE_STEPS = 25
-BETTER = ("valid_bleu", "valid_accuracy", "valid_spearman", "valid_f1", "valid_mean", "valid_recall")
-"""What the best weights are chosen by, where it is measured; else by the loss."""
 
 
 @dataclass
@@ -67,9 +65,10 @@ class Trainer:
         folder: Path,
         log: Log,
         evaluate: Evaluate,
+        metrics: Sequence[str] = (),
     ):
         self.model, self.objective, self.batches, self.settings = model, objective, batches, settings
-        self.seed, self.folder, self.log, self.evaluate = seed, folder, log, evaluate
+        self.seed, self.folder, self.log, self.evaluate, self.metrics = seed, folder, log, evaluate, metrics
         self.device = next(model.parameters()).device
         self.precision = choose_precision(settings.precision, model, self.device)
         self.spread = Parallelism(model, settings)
@@ -240,7 +239,7 @@ class Trainer:
         finally:
             if self.ema is not None:
                 self.ema.swap()
-        goodness = next((scores[name] for name in BETTER if name in scores), -scores["valid_loss"])
+        goodness = next((scores[name] for name in self.metrics if name in scores), -scores["valid_loss"])
         progress = self.state
         progress.evaluated = progress.step
         better = progress.best is None or goodness > progress.best
