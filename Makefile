@@ -1,6 +1,6 @@
 # make demo   watch a Transformer learn to translate, and look at what it attends to
 # make test   ruff, the type checker, laws and tiny systems (under 8 minutes on 2 cores)
-# make docs   the tour and all other documents as a site in build/site (some 6 minutes the first time)
+# make docs   the tour, all other documents and the API reference as a site in build/site (some 6 minutes the first time)
 # make torture  kill -9, full disks, damaged files, malformed input, by the hundred; prints the counts
 # make audit  known weaknesses of the dependencies and of the source, where the tools are there; never fails
 # make bench  us and the peers on the CPU, in turns, as ratios (some 5 minutes on 2 cores; leave the machine alone meanwhile)
@@ -58,9 +58,11 @@ audit: dev
 lock: dev
 	$(BIN)/python .ci/lock.py
 
-docs: dev
+docs: setup
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
 	$(BIN)/python docs/settings.py
-	$(BIN)/python docs/build.py
+	$(BIN)/python docs/tree.py
+	$(BIN)/mkdocs build --strict
 
 bench: dev
 	for part in startup decoding generation encoding training; do $(BIN)/python benchmarks/cpu_$$part.py || exit 1; done

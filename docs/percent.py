@@ -1,4 +1,4 @@
-"""Percent format: a Python file whose cells begin with `# %%`, those of words with `# %% [markdown]`. Read, and run."""
+"""Parse and run notebooks in percent format: Python files with cells that start with `# %%` or `# %% [markdown]`."""
 
 import ast
 import io
@@ -9,72 +9,73 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-MARK = re.compile(r"# %%(?P<words>.*\[(markdown|md)\])?")
+CELL_MARKER = re.compile(r"# %%(?P<markdown>.*\[(markdown|md)\])?")
 
 
-class Failed(Exception):
-    """A page that cannot be built, in one line that names it."""
+class PageError(Exception):
+    """A page that cannot be built; the message names the page and the cell in one line."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Words or code, and the line of the file it begins at, counted from 1."""
+    """A markdown or code cell, and the line of the file at which it starts, counted from 1."""
 
-    words: bool
+    is_markdown: bool
     text: str
     line: int
 
 
 @dataclass(frozen=True)
-class Ran:
-    """What a cell printed, and the value of the expression it ends with."""
+class CellOutput:
+    """What a code cell printed, and the value of its last expression."""
 
-    printed: str
+    stdout: str
     value: Any = None
 
 
-def cells(text: str, name: str = "page") -> list[Cell]:
-    """The cells of a file that are not empty; what stands before the first mark is code."""
-    found, words, begin, taken = [], False, 1, []
+def parse_cells(text: str, name: str = "page") -> list[Cell]:
+    """Return the non-empty cells of a file; text before the first marker is code."""
+    cells, is_markdown, start, lines = [], False, 1, []
     for number, line in enumerate([*text.split("\n"), "# %%"], start=1):
-        mark = MARK.match(line)
-        if mark is None:
-            taken.append(line)
+        marker = CELL_MARKER.match(line)
+        if marker is None:
+            lines.append(line)
             continue
-        first = next((at for at, one in enumerate(taken) if one.strip()), None)
+        first = next((index for index, inner in enumerate(lines) if inner.strip()), None)
         if first is not None:
-            said = [spoken(one, f"{name}:{begin + at}") for at, one in enumerate(taken)] if words else taken
-            found.append(Cell(words, "\n".join(said[first:]).rstrip(), begin + first))
-        words, begin, taken = mark["words"] is not None, number + 1, []
-    return found
+            if is_markdown:
+                lines = [uncomment(inner, f"{name}:{start + index}") for index, inner in enumerate(lines)]
+            cells.append(Cell(is_markdown, "\n".join(lines[first:]).rstrip(), start + first))
+        is_markdown, start, lines = marker["markdown"] is not None, number + 1, []
+    return cells
 
 
-def spoken(line: str, where: str) -> str:
-    """A line of words without its `#`."""
+def uncomment(line: str, location: str) -> str:
+    """Return a line of a markdown cell without its `#`."""
     if line.strip() and not line.startswith("#"):
-        raise Failed(f"{where}: every line of a markdown cell begins with #; begin code with # %%")
+        raise PageError(f"{location}: every line of a markdown cell must start with #; start code with # %%")
     return line[1:].removeprefix(" ")
 
 
-def run(path: Path, name: str) -> Iterator[tuple[Cell, Ran | None]]:
-    """The cells of a page, one after another, in one new namespace; words are not run."""
-    space = {"__name__": "__main__", "__file__": str(path)}
-    for number, cell in enumerate(cells(path.read_text(encoding="utf-8"), name), start=1):
-        if cell.words:
+def run_page(path: Path, name: str) -> Iterator[tuple[Cell, CellOutput | None]]:
+    """Run the code cells of a page in order, in one new namespace; yield every cell with its output (None for markdown)."""
+    namespace = {"__name__": "__main__", "__file__": str(path)}
+    for number, cell in enumerate(parse_cells(path.read_text(encoding="utf-8"), name), start=1):
+        if cell.is_markdown:
             yield cell, None
             continue
-        printed = io.StringIO()
+        stdout = io.StringIO()
         try:
-            with redirect_stdout(printed):
-                value = execute(cell, space, str(path))
-        except (Exception, SystemExit) as error:  # whatever a page does: the build fails, and says where
-            raise Failed(f"{name}, cell {number} (line {cell.line}): {type(error).__name__}: {error}") from error
-        yield cell, Ran(printed.getvalue(), value)
+            with redirect_stdout(stdout):
+                value = run_cell(cell, namespace, str(path))
+        except (Exception, SystemExit) as error:  # a page may fail in any way; the build must name the cell
+            raise PageError(f"{name}, cell {number} (line {cell.line}): {type(error).__name__}: {error}") from error
+        yield cell, CellOutput(stdout.getvalue(), value)
 
 
-def execute(cell: Cell, space: dict[str, Any], path: str) -> Any:
-    """Run the code; the value of its last expression, where it ends with one."""
+def run_cell(cell: Cell, namespace: dict[str, Any], path: str) -> Any:
+    """Run a code cell; return the value of its last expression, or None if it ends with a statement."""
     tree = ast.increment_lineno(ast.parse(cell.text, path), cell.line - 1)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, path, "exec"), space)
-    return None if last is None else eval(compile(ast.Expression(last.value), path, "eval"), space)
+    exec(compile(tree, path, "exec"), namespace)
+    return None if last is None else eval(compile(ast.Expression(last.value), path, "eval"), namespace)

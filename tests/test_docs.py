@@ -1,4 +1,4 @@
-"""What is generated from the code is not stale; what the documents promise exists."""
+"""Generated documents are up to date, and documents agree with the code."""
 
 import ast
 import importlib.util
@@ -20,12 +20,12 @@ def load(path):
     return module
 
 
-def test_the_settings_page_is_what_the_types_say():
+def test_settings_page_is_up_to_date():
     page = load(ROOT / "docs" / "settings.py").settings_page()
     assert (ROOT / "docs" / "settings.md").read_text(encoding="utf-8") == page, "stale: run make docs"
 
 
-def test_one_version_everywhere():
+def test_version_agrees_with_pyproject_citation_and_changelog():
     assert 'dynamic = ["version"]' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")  # read from regard.__version__
     assert f"version: {regard.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"## {regard.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
@@ -40,7 +40,7 @@ def test_every_dependency_is_pinned():
     assert "torch==2.13.0" in (ROOT / "constraints.txt").read_text()
 
 
-def test_the_lock_has_every_version_and_a_hash_for_all_but_torch():
+def test_lock_file_has_every_version_and_hashes_except_for_torch():
     text = (ROOT / "requirements.lock").read_text()
     locked = re.findall(r"^([A-Za-z0-9_.-]+==\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", text, re.M)
     pinned = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line and not line.startswith("#")]
@@ -49,8 +49,8 @@ def test_the_lock_has_every_version_and_a_hash_for_all_but_torch():
 
 
 @pytest.mark.parametrize("there", [(), ("bandit",)])
-def test_an_audit_never_fails(there, monkeypatch, capsys):
-    """Neither without its tools nor when they have something to say."""
+def test_audit_never_fails(there, monkeypatch, capsys):
+    """Neither without its tools nor when they report something."""
     audit = load(ROOT / ".ci" / "audit.py")
     monkeypatch.setattr(audit.importlib.util, "find_spec", lambda name: object() if name in there else None)
     monkeypatch.setattr(audit.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 1))
@@ -60,7 +60,7 @@ def test_an_audit_never_fails(there, monkeypatch, capsys):
 
 
 def messages():
-    """Every text of the program, with … for what stands in for a value."""
+    """Yield every string of the source, with … for each formatted value."""
     for path in (ROOT / "src" / "regard").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):
@@ -69,19 +69,31 @@ def messages():
                 yield node.value
 
 
-def test_the_program_says_what_the_page_of_errors_says():
+def test_every_message_of_the_errors_page_is_in_the_source():
     known = set(messages())
     rows = re.findall(r"^\| [^|]+ \| `([^`]+)`", (ROOT / "docs" / "errors.md").read_text(encoding="utf-8"), re.M)
     assert len(rows) > 50
     assert not [row for row in rows if row not in known]
 
 
-def test_everything_public_is_there():
+def test_every_public_name_can_be_imported():
     for name in regard.__all__:
         assert getattr(regard, name) is not None
 
 
-def test_links_in_the_documents_lead_somewhere():
+def test_links_in_documents_lead_to_files():
     for path in [ROOT / "README.md", ROOT / "RESULTS.md", *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", path.read_text(encoding="utf-8")):
             assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+def test_readme_has_at_most_150_lines():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_file_tree_of_the_architecture_page_is_up_to_date():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert page == load(ROOT / "docs" / "tree.py").architecture_page(), "stale: run make docs"
+    listed = set(re.findall(r"^\| `([\w./]+\.py)` \|", page, re.M))
+    source = ROOT / "src" / "regard"
+    assert listed >= {path.relative_to(source).as_posix() for path in source.rglob("*.py") if path.name != "__init__.py"}

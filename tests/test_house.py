@@ -101,7 +101,9 @@ def pickles(tree, path=None):
                 yield ast.unparse(node)
         elif isinstance(node, ast.Call):
             called = ast.unparse(node.func)
-            asked_for = path == PACKAGE / "interop" / "folder.py" and called == "torch.load" and "weights_only=True" in written
+            asked_for = (
+                path == PACKAGE / "interop" / "weight_files.py" and called == "torch.load" and "weights_only=True" in written
+            )
             mapped = called == "np.load" and "mmap_mode=" in written
             if called in LOADS and not (asked_for or mapped):
                 yield written

@@ -1,12 +1,13 @@
 # %% [markdown]
-# # Scores, and why they are scaled
+# # Scores and their scaling
 #
-# Attention asks with a query, compares it with every key, turns the scores into weights that add up to one, and
-# answers with the mean of the values under these weights (Vaswani et al. 2017, eq. 1):
+# Attention compares a query with every key, turns the scores into weights that add up to one, and returns the mean of
+# the values under these weights (Vaswani et al. 2017, eq. 1):
 #
 # > Attention(Q, K, V) = softmax(Q Kᵀ / √dₖ) V
 #
-# In its plainest form queries, keys and values are the words themselves: each becomes a mean of all, by likeness.
+# In the simplest form queries, keys and values are the words themselves: each word becomes a mean of all words,
+# weighted by similarity.
 
 # %%
 import torch
@@ -19,7 +20,7 @@ mixed, weights = self_attention(words, weights=True)
 print(weights[0])
 
 # %% [markdown]
-# The first two words are alike and look at each other; the third looks at itself.
+# The first two words are similar and attend to each other; the third attends to itself.
 #
 # ## Why divide by √dₖ
 #
@@ -37,17 +38,16 @@ for name, scale in (("q·k", 1.0), ("q·k / √64", None)):
     print(f"{name:9}  scores {first:g}, {second:g}  weights {one:.2f}, {other:.2f}")
 
 # %% [markdown]
-# Unscaled, the second key is as good as not there. But the weights are not the worst of it. What a model learns from
-# is their gradient,
+# Unscaled, the second key has no influence. The gradient is a larger problem. A model learns from
 #
 # > ∂wᵢ / ∂sⱼ = wᵢ (1 − wᵢ) if i = j, else −wᵢ wⱼ
 #
-# and where one weight is 1 and the others are 0, all of that is 0.
+# and if one weight is 1 and the others are 0, all of these derivatives are 0.
 
 
 # %%
 def gradient(scores):
-    """∂ weights / ∂ scores, by automatic differentiation through the core."""
+    """Return ∂ weights / ∂ scores, by automatic differentiation through the core."""
 
     def weights(given):
         return attention_weights(query, keys, score=lambda q, k: given)[0, 0, 0]
@@ -61,29 +61,29 @@ for scores in ((112, 96), (14, 12)):
     print(f"{scores}: by its own score {own:+.3g}, by the other {other:+.3g}")
 
 # %% [markdown]
-# At 112 and 96 the gradient is a ten-millionth: it has vanished. At 14 and 12 it is a tenth; the 1/8 that the scaling
-# itself puts before it costs little against that. And it is not only in this example. Queries and keys drawn at
-# random, one query over eight keys, at growing widths:
+# At 112 and 96 the gradient is a ten-millionth: it has vanished. At 14 and 12 it is a tenth; the factor 1/8 of the
+# scaling itself costs little in comparison. This is not specific to the example. With random queries and keys, one
+# query over eight keys, at growing widths:
 
 # %%
-from shown import picture
+from helpers import figure
 
 from regard.show.figures.gradients import softmax_gradients
 
 
-def largest(width, scale):
-    """max wᵢ (1 − wᵢ) of 500 queries, each over 8 keys."""
-    chance = torch.Generator().manual_seed(width)
-    q = torch.randn(500, 1, 1, width, generator=chance, dtype=torch.float64)
-    k = torch.randn(500, 1, 8, width, generator=chance, dtype=torch.float64)
+def max_derivative(width, scale):
+    """Return max wᵢ (1 − wᵢ) of 500 queries, each over 8 keys."""
+    generator = torch.Generator().manual_seed(width)
+    q = torch.randn(500, 1, 1, width, generator=generator, dtype=torch.float64)
+    k = torch.randn(500, 1, 8, width, generator=generator, dtype=torch.float64)
     weights = attention_weights(q, k, scale=scale)
     return (weights * (1 - weights)).amax(-1).flatten().tolist()
 
 
 widths = [4, 16, 64, 256, 1024]
-drawn = {name: [largest(width, scale) for width in widths] for name, scale in (("q·k / √dₖ", None), ("q·k", 1.0))}
-picture(softmax_gradients(widths, drawn), "gradients.svg")
+drawn = {name: [max_derivative(width, scale) for width in widths] for name, scale in (("q·k / √dₖ", None), ("q·k", 1.0))}
+figure(softmax_gradients(widths, drawn), "gradients.svg")
 
 # %% [markdown]
-# Scaled, what the softmax lets through does not depend on the width; unscaled, the wider the model, the less gets
-# through (the line is the median, the band the middle half of the draws).
+# Scaled, the gradient through the softmax does not depend on the width; unscaled, it falls with the width (the line is
+# the median over the random queries, the band their interquartile range).

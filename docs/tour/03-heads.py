@@ -1,14 +1,15 @@
 # %% [markdown]
 # # Several heads
 #
-# One softmax makes one mean. A word needs several at once: of the word before it, of the noun it belongs to, of what
-# it translates. So there are several heads, each with projections of its own (Vaswani et al. 2017, sec. 3.2.2):
+# One softmax computes one mean. A word needs several at once: of the word before it, of the noun it belongs to, of the
+# word that it translates. Therefore there are several heads, each with its own projections (Vaswani et al. 2017,
+# sec. 3.2.2):
 #
 # > headₕ = Attention(x Qₕ, x Kₕ, x Vₕ)
 # >
 # > MultiHead(x) = [head₁; head₂; …] O
 #
-# The more there are, the narrower each is, so several cost what one does.
+# The more heads there are, the narrower each is, so that several heads cost as much as one.
 
 # %%
 from regard.attention.multihead import MultiHeadAttention
@@ -19,11 +20,12 @@ for heads in (1, 4, 8):
     print(f"{heads} of width {128 // heads:3}: {parameters:,} parameters")
 
 # %% [markdown]
-# What they look at is learned. Here a small Transformer has learned to translate sentences of an embedded world
-# (`regard demo`) and reads one that it has not seen: the heads of a layer of the encoder, a colour each.
+# What they attend to is learned. A small Transformer was trained to translate sentences of an embedded world
+# (`regard demo`) and reads a sentence that was not in the training set: the heads of one layer of the encoder, one
+# colour per head.
 
 # %%
-from shown import regard, translator
+from helpers import regard, translator
 
 folder = translator()
 regard(
@@ -31,15 +33,16 @@ regard(
 )
 
 # %% [markdown]
-# And the four heads of the decoder's second layer, side by side: what each German word looked at in the English
+# The four heads of the decoder's second layer, side by side: what each German word attended to in the English
 # sentence.
 
 # %%
 regard('show translator "The fox sees the loaf on the chest, but it is already baked." --heads --layer 2 --out cross-heads.svg')
 
 # %% [markdown]
-# Nobody told them what to do. Over a set of sentences one can measure it: where a head's weight goes, and where it
-# would go by lot. (`regard explain translator --heads` prints the whole table, with what is lost without each head.)
+# No head was trained for a particular role. Its role can be measured over a set of sentences: the relation that
+# receives its weight, next to the random baseline. (`regard explain translator --heads` prints the whole table, with
+# the loss without each head.)
 
 # %%
 from regard.explain.head_report import explain_heads
@@ -49,8 +52,8 @@ found = explain_heads(load(folder, device="cpu"), number=60)
 for head in found.heads:
     if head.does != "mixed":
         share, lot = head.shares[head.does]
-        print(f"{head.place} {head.number + 1}: {head.does} {share:.0%} (by lot {lot:.0%})")
+        print(f"{head.place} {head.number + 1}: {head.does} {share:.0%} (random baseline {lot:.0%})")
 
 # %% [markdown]
-# Heads of the decoder (`cross_attention`) have found the word that they translate, heads of the encoder other words
-# next to theirs; those that are not named spread their weight over several relations.
+# Heads of the decoder (`cross_attention`) have found the word that they translate, heads of the encoder neighbouring
+# words; heads that are not listed spread their weight over several relations.

@@ -1,7 +1,7 @@
 # %% [markdown]
-# # Where a word stands
+# # Positions
 #
-# Attention sees a set: shuffle the words, and each gets the same mean as before.
+# Attention operates on a set: if the words are permuted, each gets the same mean as before.
 
 # %%
 import torch
@@ -14,23 +14,23 @@ before, after = self_attention(words)[:, order], self_attention(words[:, order])
 print("the same in any order:", torch.allclose(before, after, atol=1e-6))
 
 # %% [markdown]
-# So the position p of a word is added to it, as waves of many lengths (Vaswani et al. 2017, sec. 3.5):
+# Therefore the position p of a word is added to it, as waves of many wavelengths (Vaswani et al. 2017, sec. 3.5):
 #
 # > PE(p, 2i) = sin(p / 10000^(2i/d))
 # >
 # > PE(p, 2i + 1) = cos(p / 10000^(2i/d))
 #
-# This is the figure of 128 components and 50 positions.
+# The figure shows 128 components and 50 positions.
 
 # %%
-from shown import regard
+from helpers import regard
 
 regard("show --positions --out positions.svg")
 
 # %% [markdown]
-# On the left, the first components turn quickly, like the seconds of a clock, and the last hardly at all. On the
-# right, the dot product of two positions is largest where they are the same and falls off to both sides. It depends
-# on their distance alone, since sin a sin b + cos a cos b = cos(a − b):
+# On the left, the first components oscillate quickly, like the seconds of a clock, and the last hardly at all. On the
+# right, the dot product of two positions is largest where they are equal and falls off to both sides. It depends only
+# on their distance, since sin a sin b + cos a cos b = cos(a − b):
 
 # %%
 from regard.attention.positions import sinusoids
@@ -41,4 +41,5 @@ for distance in (0, 1, 2, 5, 10):
     print(f"{distance:2} apart:", *(f"{product:6.2f}" for product in products))
 
 # %% [markdown]
-# Each row has one number: how far apart two words are can be read off a score, wherever in the sentence they stand.
+# Each row has a single value: a score can express the distance of two words, independent of where they are in the
+# sentence.

@@ -5,18 +5,18 @@
 #
 # > y = γ (x − μ) / σ + β
 #
-# and differ in what these are taken over. Layer norm (Ba et al. 2016) takes μ and σ over the features of one word;
-# batch norm (Ioffe & Szegedy 2015) takes them for one feature over all words of all sentences of a batch.
+# and differ in what these are computed over. Layer norm (Ba et al. 2016) computes μ and σ over the features of one
+# word; batch norm (Ioffe & Szegedy 2015) computes them for one feature over all words of all sentences of a batch.
 
 # %%
 import torch
 
 from regard.layers.norm import build_norm
 
-chance = torch.Generator().manual_seed(3)
-x = torch.randn(2, 4, 8, generator=chance)  # two sentences, four words, eight features
+generator = torch.Generator().manual_seed(3)
+x = torch.randn(2, 4, 8, generator=generator)  # two sentences, four words, eight features
 x[:, :, 1] += 3  # a feature that is large everywhere
-x[0, 1] *= 2.5  # a word that is large throughout
+x[0, 1] *= 2.5  # a word that is large in every feature
 
 layer, batch = build_norm("layer", 8), build_norm("batch", 8)
 after = {"layer norm": layer(x).detach(), "batch norm": batch(x).detach()}
@@ -27,29 +27,29 @@ for name, y in after.items():
     )
 
 # %%
-from shown import picture
+from helpers import figure
 
 from regard.show.figures.norms import norm_figure
 
 panels = {name: y.flatten(0, 1).numpy() for name, y in {"before": x, **after}.items()}
 words = ["the", "old", "goat", "sleeps", "she", "saw", "a", "fox"]
-picture(norm_figure(panels, words, breaks=[4], outlined={"layer norm": "row", "batch norm": "column"}), "norms.svg")
+figure(norm_figure(panels, words, breaks=[4], outlined={"layer norm": "row", "batch norm": "column"}), "norms.svg")
 
 # %% [markdown]
-# Outlined is what one mean is taken over. Layer norm calms the large word and leaves the large feature; batch norm
-# takes the large feature away and leaves the large word.
+# The outline marks what one mean is computed over. Layer norm normalises the large word and keeps the large feature;
+# batch norm removes the large feature and keeps the large word.
 #
-# ## Why Transformers take the first
+# ## Why Transformers use layer norm
 #
-# Let the second sentence be another, and see what becomes of the first.
+# Replace the second sentence, and compare the output for the first.
 
 # %%
 other = x.clone()
-other[1] = 3 * torch.randn(4, 8, generator=chance)
+other[1] = 3 * torch.randn(4, 8, generator=generator)
 for name, norm in (("layer norm", layer), ("batch norm", batch)):
     change = (norm(other)[0] - norm(x)[0]).abs().max().item()
     print(f"{name}: the first sentence changes by at most {change:.2f}")
 
 # %% [markdown]
-# With layer norm a sentence is the same in any company, or alone, and padding does not count; with batch norm it
-# depends on what it happens to be trained beside. (`model.norm = "batch"` trains a Transformer so, to see it.)
+# With layer norm the output for a sentence is the same in any batch, or alone, and padding has no effect; with batch
+# norm it depends on the rest of the batch. (`model.norm = "batch"` trains a Transformer with batch norm.)

@@ -1,26 +1,26 @@
 # %% [markdown]
 # # Alignment
 #
-# Attention was invented for this (Bahdanau et al. 2015): before it says a word, a translator looks for what to
-# translate next. The state s of the decoder is the query, the words h of the source are keys and values:
+# Attention was introduced for alignment (Bahdanau et al. 2015): before it predicts a word, a translator looks up what
+# to translate next. The state s of the decoder is the query, the words h of the source are keys and values:
 #
 # > αᵢⱼ = softmaxⱼ(score(sᵢ, hⱼ)), cᵢ = Σⱼ αᵢⱼ hⱼ
 #
-# The rows of α, one for each word said, are the alignment matrix: target words down, source words across.
+# The rows of α, one per output word, are the alignment matrix: target words are rows, source words are columns.
 
 # %%
-from shown import picture, regard, translator
+from helpers import figure, regard, translator
 
 folder = translator()
 regard('show translator "The goat finds the cake under the sofa because it is baked." --out alignment.svg')
 
 # %% [markdown]
-# Mostly it goes down the diagonal, word by word; where German puts its verb last, it jumps.
+# Most of it follows the diagonal, word by word; it jumps where German puts the verb last.
 #
-# ## Is that what translates what?
+# ## Comparison with the gold alignment
 #
-# In the embedded world it is known which word translates which. Outlined is the truth; drawn is the one head that was
-# nearest to it on validation sentences, while it reads a test sentence and its translation.
+# In the embedded world the gold alignment is known; it is outlined. The weights are those of the head that was closest
+# to it on validation sentences, while the model reads a test sentence and its translation.
 
 # %%
 from regard.run.load import load
@@ -39,11 +39,11 @@ tests = bilingual.generate(50, seed=1, level=1, split="test", pronoun_fraction=0
 pair = next(pair for pair in tests if crosses(pair.alignment))
 found = next(align_gold(run, [pair]))
 weights, name = found.view(layer, head)
-picture(attention_matrix(weights, found.source, found.target, gold=pair.alignment, title=name), "gold.svg")
+figure(attention_matrix(weights, found.source, found.target, gold=pair.alignment, title=name), "gold.svg")
 
 # %% [markdown]
-# The network was never told an alignment. How far its links are from the gold ones over all test sentences is the
-# alignment error rate, 0 at best (with its 95% interval, and the BLEU of its translations):
+# The model was never trained on alignments. The alignment error rate measures how far its links are from the gold
+# links over all test sentences, 0 at best (with its 95% interval, and the BLEU of its translations):
 
 # %%
 import json

@@ -1,11 +1,11 @@
 # %% [markdown]
-# # What "it" stands for
+# # The antecedent of "it"
 #
-# German has three words for "it", by the gender of what is meant: der Fuchs, *er*; die Jacke, *sie*; das Schloss,
-# *es*. To choose one, a translator has to know the antecedent, and in these sentences only the last word tells it.
+# German has three words for "it", by the gender of the antecedent: der Fuchs, *er*; die Jacke, *sie*; das Schloss,
+# *es*. To choose one, a translator has to know the antecedent, and in these sentences only the last word reveals it.
 
 # %%
-from shown import picture, regard, translator
+from helpers import figure, regard, translator
 
 folder = translator()
 regard(
@@ -16,7 +16,7 @@ regard(
 )
 
 # %% [markdown]
-# What does the decoder look at when it says the pronoun? Its second layer, head by head:
+# What does the decoder attend to when it predicts the pronoun? Its second layer, head by head:
 
 # %%
 from regard.run.load import load
@@ -28,9 +28,9 @@ pronoun = next(word for word in words if word in ("er", "sie", "es"))
 regard(f'show translator "{sentence}" --view token --token {pronoun} --kind cross --layer 2 --out said.svg')
 
 # %% [markdown]
-# There are two ways: to look at the noun; or to look at "it", from where a head of the encoder has looked at the noun
-# before. Which of them a model finds is up to chance. Of all heads of both, take the one that, over validation
-# sentences, looks at the antecedent most:
+# There are two solutions: to attend to the noun; or to attend to "it", from where a head of the encoder has attended
+# to the noun before. Which of them a model learns depends on chance. Of all heads of both kinds, take the one that
+# attends most to the antecedent over validation sentences:
 
 # %%
 from regard.explain.head_report import explain_heads
@@ -40,12 +40,12 @@ looking = [head for head in heads.heads if head.place.startswith("encoder") or "
 best = max(looking, key=lambda head: head.excess("antecedent"))
 share, lot = best.shares["antecedent"]
 print(f"{best.place}, head {best.number + 1}")
-print(f"{share:.0%} of its weight is on the antecedent; by lot it would be {lot:.0%}")
+print(f"{share:.0%} of its weight is on the antecedent; random baseline {lot:.0%}")
 print(f"without it, the log-probability of the right pronoun falls by {heads.pronouns[best.place, best.number]:.2f}")
 
 # %% [markdown]
-# This is that head on test sentences in which "it" might be any of three nouns. The rows are the pronouns said, with
-# the nouns in their order; outlined is the one that is meant.
+# This head on test sentences in which "it" could refer to any of three nouns. The rows are the predicted pronouns,
+# with the nouns in their order; the antecedent is outlined.
 
 # %%
 import numpy as np
@@ -69,10 +69,11 @@ for pair, found in zip(tests, align_gold(run, tests, kind)):
 seen = np.clip(seen, 0, 1)
 columns = ["first noun", "second noun", "third noun", "it", "all others"]
 gold = [(noun, row) for row, noun in enumerate(meant[:12])]
-picture(attention_matrix(seen[:12], columns, names[:12], gold=gold, truth="the antecedent"), "it.svg")
+figure(attention_matrix(seen[:12], columns, names[:12], gold=gold, truth="the antecedent"), "it.svg")
 
 # %% [markdown]
-# Of the three nouns it looks mostly at the one that is meant, or at none. Over all such sentences, and what comes of it:
+# Of the three nouns it attends mostly to the antecedent, or to none. Over all such sentences, and the resulting
+# pronoun accuracy:
 
 # %%
 import json

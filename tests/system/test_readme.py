@@ -1,4 +1,4 @@
-"""The commands of the README, typed as they stand there, on files of a world."""
+"""The commands of the README run as printed, on files of an embedded world."""
 
 import re
 import subprocess
@@ -13,8 +13,8 @@ BLOCK = re.search(r"## With your own parallel text\n\n```\n(.*?)```", README, re
 COMMANDS = [line.split("  #")[0].strip() for line in BLOCK.splitlines()]
 
 
-def test_the_readmes_commands_work_in_their_order(tmp_path):
-    """As printed, but for fewer training steps."""
+def test_readme_commands_run_in_order(tmp_path):
+    """As printed, except for fewer training steps."""
 
     def shell(command):
         command = command.replace("regard ", f"{sys.executable} -m regard ", 1)
@@ -24,9 +24,24 @@ def test_the_readmes_commands_work_in_their_order(tmp_path):
     assert shell("regard world bilingual --number 400 --level 1 --out .").returncode == 0
     (tmp_path / "test.en").rename(tmp_path / "news.en")
     for command in COMMANDS:
-        fewer = "--set train.steps=6 --set train.evaluate_every=3 --set train.save_every=3"
-        command = re.sub(r"regard (train|ladder) mine.toml", rf"regard \1 mine.toml {fewer}", command)
+        fewer_steps = "--set train.steps=6 --set train.evaluate_every=3 --set train.save_every=3"
+        command = re.sub(r"regard (train|ladder) mine.toml", rf"regard \1 mine.toml {fewer_steps}", command)
         done = shell(command.replace("runs/other", "runs/mine"))
         assert done.returncode == 0, (command, done.stderr)
     assert len((tmp_path / "news.de").read_text().splitlines()) == len((tmp_path / "news.en").read_text().splitlines())
     assert (tmp_path / "attention.svg").exists() and (tmp_path / "runs" / "mine" / "scores.json").exists()
+
+
+def test_readme_python_example_runs(tmp_path):
+    """As printed, on a run with fewer training steps."""
+    code = re.search(r"```python\n(.*?)```", README, re.S).group(1)
+    smaller = "--set train.steps=4 --set data.world.number=2000 --set data.world.held_out=20 --set decode.max_tokens=8"
+    done = subprocess.run(
+        [sys.executable, "-m", "regard", "demo", "--out", "runs/demo", *smaller.split()],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0 and "cross_attention" in done.stdout, done.stderr
