@@ -21,12 +21,11 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from regard import recipe as recipes
 from regard.decoding.batching import decode_all, make_search
-from regard.models.registry import MODELS
 from regard.plan.planner import PRESET_SETTINGS, Plan, model_sizes, plan_recipe
 from regard.plan.step_time import measure_step, time_steps
 from regard.show.figures.style import MUTED, SERIES, house_style, panel_title, save_figure
+from regard.tasks import build_recipe, find_task
 from regard.tokens.special_tokens import BOS, EOS, PAD
 
 GPU = torch.cuda.is_available()

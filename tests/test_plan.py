@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from regard import recipe as recipes
 from regard.errors import UserError
 from regard.models.transformer import Transformer
 from regard.plan import (
@@ -29,6 +28,7 @@ from regard.plan import (
 )
 from regard.plan.memory import activation_bytes
 from regard.recipe import TransformerModel
+from regard.tasks import build_recipe
 
 RECIPES = sorted(Path(__file__).parents[1].joinpath("recipes").glob("wmt14-*.toml"))
 WORLD = {"data": {"world": {}}}

@@ -7,10 +7,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regard import plan as planning
 from regard import recipe as recipes
-from regard.models.registry import MODELS
 from regard.models.vit import VitClassifier
 from regard.plan.flops import count_components, total_cost
 from regard.plan.memory import activation_bytes
+from regard.tasks import build_recipe, find_task
 
 PUBLISHED = {
     "gpt2": 124_439_808,
@@ -123,7 +123,7 @@ def test_the_multiplications_of_a_caption_are_those_that_are_done(encoder, decod
         }
     )
     found = planning.plan(recipe, target_length=7)
-    model = find_task("caption", decoder["kind").models[decoder["kind"]](recipe.model, size, 50).eval()
+    model = find_task("caption", decoder["kind"]).models[decoder["kind"]](recipe.model, size, 50).eval()
     with (
         sdpa_kernel(SDPBackend.MATH),
         torch.backends.mkldnn.flags(enabled=False, allow_tf32=None),

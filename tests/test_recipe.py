@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import UserError
-from regard.recipe import PRESETS, Recipe, build_recipe, parse_recipe, read_recipe
+from regard.recipe import PRESETS, Recipe
+from regard.tasks import build_recipe, parse_recipe, read_recipe
 
 ROOT = Path(__file__).parent.parent
 WORLD = "[data.world]\n"

@@ -10,8 +10,8 @@ from regard.decoding.beam import beam_search
 from regard.decoding.continuous_batching import ContinuousBatcher, DecodingRequest
 from regard.decoding.greedy import greedy, greedy_or_sample
 from regard.decoding.sampling import Sampler
-from regard.models.registry import MODELS
 from regard.recipe import DecoderModel, PositionSettings, RecurrentDecoderModel, RecurrentModel, TransformerModel, UniversalModel
+from regard.tasks import find_task
 from regard.tokens.special_tokens import BOS, EOS
 
 V = 11
@@ -106,7 +106,7 @@ def check(model, wanted, requests):
 def test_translations_are_what_they_are_alone(which, wanted, seed):
     torch.manual_seed(seed)
     settings = TRANSLATORS[which]
-    model = peaked(MODELS["translate"][settings.kind](settings, V, V))
+    model = peaked(find_task("translate", settings.kind).models[settings.kind](settings, V, V))
     check(
         model,
         wanted,
@@ -118,7 +118,7 @@ def test_translations_are_what_they_are_alone(which, wanted, seed):
 def test_texts_that_go_on_from_prompts_are_what_they_are_alone(which, wanted, seed):
     torch.manual_seed(seed)
     settings = WRITERS[which]
-    model = peaked(MODELS["language"][settings.kind](settings, V))
+    model = peaked(find_task("language", settings.kind).models[settings.kind](settings, V))
     check(model, wanted, [asked(one, None, [BOS, *torch.randint(4, V, (one["length"],)).tolist()]) for one in wanted])
 
 
@@ -130,7 +130,7 @@ def endless(module, inputs, logits):
 @pytest.mark.parametrize("beam", [1, 3])
 def test_a_batch_that_never_ends_needs_no_more_memory_than_its_texts(beam):
     torch.manual_seed(0)
-    model = MODELS["translate"]["transformer"](TRANSLATORS[0], V, V).eval()
+    model = find_task("translate", "transformer").models["transformer"](TRANSLATORS[0], V, V).eval()
     model.output.register_forward_hook(endless)
     both, lengths = ContinuousBatcher(model, torch.device("cpu")), []
     for now in range(200):
@@ -144,7 +144,7 @@ def test_a_batch_that_never_ends_needs_no_more_memory_than_its_texts(beam):
 
 def test_a_text_that_hears_enough_ends():
     torch.manual_seed(0)
-    model = MODELS["translate"]["transformer"](TRANSLATORS[0], V, V).eval()
+    model = find_task("translate", "transformer").models["transformer"](TRANSLATORS[0], V, V).eval()
     model.output.register_forward_hook(endless)
     heard = []
     request = DecodingRequest(

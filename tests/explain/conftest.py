@@ -5,7 +5,6 @@ import torch
 
 from regard.explain.image_target import ImageTarget, ImageTextTarget, cells
 from regard.explain.target import TextTarget
-from regard.models.registry import MODELS
 from regard.recipe import (
     DecoderModel,
     EncoderModel,
@@ -17,6 +16,7 @@ from regard.recipe import (
 from regard.recipe.captioner import CaptionModel
 from regard.recipe.image_text import ClipModel
 from regard.recipe.images import VitModel
+from regard.tasks import find_task
 
 V, C, STAND_IN = 13, 3, 3
 SIZE, GRID, PATCH = (12, 8), (3, 2), (4, 4)
@@ -75,7 +75,7 @@ def vit(**settings):
 
 
 def captioning(encoder, decoder):
-    model = find_task("caption", decoder["kind").models[decoder["kind"]](CaptionModel(encoder=encoder, decoder=decoder), SIZE, V)
+    model = find_task("caption", decoder["kind"]).models[decoder["kind"]](CaptionModel(encoder=encoder, decoder=decoder), SIZE, V)
     return seeing(larger(model), marks=0, pooled=None, step=2, target=torch.randint(4, V, (1, 3)))
 
 

@@ -13,6 +13,7 @@ from regard.explain.faithfulness import GroundTruth, measure_faithfulness, permu
 from regard.explain.image_target import ImageTarget, cells
 from regard.explain.methods import METHODS, attribute
 from regard.explain.verdict import Wording, single_verdict
+from regard.tasks import find_task
 
 GRID, SIZE = (3, 3), (6, 6)
 
@@ -106,7 +107,6 @@ def test_answers_with_reasons_of_their_own_are_told_apart_by_what_follows_reason
 
 def test_the_map_of_a_permuted_picture_is_the_permuted_map(kinds):
     """Of a Vision Transformer that does not know where patches are."""
-    from regard.models.registry import MODELS
     from regard.recipe import VitModel
 
     torch.manual_seed(0)

@@ -12,13 +12,13 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from typer.testing import CliRunner
 
 import regard
-from regard import recipe as recipes
 from regard.cli import app
 from regard.errors import UserError
 from regard.explain.report import explain_one
 from regard.explain.selection import OutputSelection
 from regard.interop.convert import write_huggingface_folder
 from regard.run.convert import convert, verify_conversion
+from regard.tasks import build_recipe
 from regard.tasks.contrastive import ContrastiveRun
 from regard.tokens.special_tokens import END_NAME
 from regard.tokens.tokenizer import train_tokenizer

@@ -12,7 +12,7 @@ from regard import recipe as recipes
 from regard.cli import app
 from regard.interop.verify import ConversionProof
 from regard.run.convert import convert
-from regard.run.load import run_class
+from regard.tasks import read_recipe, recipe_task
 from regard.tokens.tokenizer import train_tokenizer
 from regard.training.checkpoint import named_weights, write_weights
 
@@ -185,7 +185,7 @@ def test_two_vocabularies_have_no_place(tmp_path, make_run):
     (run.folder / "tokenizer.target.json").write_text(other.to_json(), encoding="utf-8")
     recipe = read_recipe(run.folder / "recipe.toml")
     write_weights(
-        run.folder / "model.safetensors", named_weights(run_class(recipe)(run.folder, recipe, torch.device("cpu")).model)
+        run.folder / "model.safetensors", named_weights(recipe_task(recipe).run(recipe_task(recipe), run.folder, recipe, torch.device("cpu")).model)
     )
     with pytest.raises(regard.UserError, match="two vocabularies"):
         convert(run.folder, tmp_path / "hf", device="cpu")

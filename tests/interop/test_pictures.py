@@ -11,12 +11,12 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 import regard
-from regard import recipe as recipes
 from regard.cli import app
 from regard.errors import UserError
 from regard.interop.convert import write_huggingface_folder
 from regard.run.convert import convert, verify_conversion
-from regard.tasks.shared.images import ClassifyImagesRun
+from regard.tasks import build_recipe
+from regard.tasks.classify_images import ClassifyImagesRun
 from regard.training.checkpoint import named_weights, write_weights
 
 

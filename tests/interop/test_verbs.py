@@ -10,11 +10,12 @@ import transformers
 import regard
 from regard.batches.ragged import Ragged
 from regard.batches.rows import encoder_pair_inputs
-from regard.run._huggingface import download
+from regard.run.huggingface import download
 from regard.show.attention import ViewSelection
 from regard.show.generation import generated_inputs, trace_generation
 from regard.show.neurons import record_neurons
 from regard.show.recording import attention_maps, record_attention
+from regard.tasks import find_task
 from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
 
 V = 61

@@ -15,8 +15,8 @@ from regard.batches.batch import IGNORE_INDEX, Batch
 from regard.decoding.beam import beam_search
 from regard.decoding.greedy import greedy, greedy_or_sample
 from regard.models.efficientnet import EfficientNet, convert_package_weights
-from regard.models.registry import MODELS
 from regard.recipe import CaptionModel, Regularization
+from regard.tasks import find_task
 from regard.tokens.special_tokens import BOS, EOS
 from regard.training.losses import CrossEntropy
 
@@ -33,7 +33,7 @@ def build(encoder="cnn", seed=0, **decoder):
     shape = {"heads": 2, "feed_forward": 16, "layers": 2} if decoder.get("kind") == "transformer" else {}
     told = {"width": 8, **shape, **decoder}
     settings = CaptionModel.model_validate({"encoder": ENCODERS[encoder], "decoder": told, "max_length": 16})
-    model = MODELS["caption"][settings.kind](settings, SIZE, V, Regularization(dropout=0.0))
+    model = find_task("caption", settings.kind).models[settings.kind](settings, SIZE, V, Regularization(dropout=0.0))
     return model.double().eval()
 
 
@@ -259,7 +259,7 @@ def test_efficientnet_has_its_published_shape_and_takes_the_packages_tensors():
 def test_a_frozen_encoder_stays_as_it_is():
     frozen = {**ENCODERS["efficientnet"], "frozen": True}
     settings = CaptionModel.model_validate({"encoder": frozen, "decoder": {"width": 8}, "max_length": 8})
-    model = MODELS["caption"]["lstm"](settings, SIZE, V).train()
+    model = find_task("caption", "lstm").models["lstm"](settings, SIZE, V).train()
     before = {name: tensor.clone() for name, tensor in model.encoder.network.state_dict().items()}
     pixels, target = examples()
     model(pixels, target).sum().backward()

@@ -23,6 +23,7 @@ from regard.run.train import train
 from regard.show.attention import ViewSelection
 from regard.show.generation import trace_generation
 from regard.show.neurons import show_neurons
+from regard.tasks import build_recipe, parse_recipe, read_recipe
 from regard.tasks.translate import Translation
 from regard.training.checkpoint import read_weights
 from regard.worlds import shapes

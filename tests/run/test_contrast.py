@@ -18,6 +18,7 @@ from regard.run.card import card
 from regard.run.convert import convert
 from regard.run.evaluate import compare_runs, evaluate
 from regard.run.train import train
+from regard.tasks import parse_recipe
 from regard.training.checkpoint import read_weights, write_weights
 
 COLOURS = {
@@ -319,7 +320,6 @@ def test_a_tower_of_convolutions_begins_from_an_encoder_of_another_name(pictures
 
 @pytest.mark.parametrize("task", ["contrastive", "caption", "text-to-image"])
 def test_a_starter_recipe_reads_what_it_was_made_for(pictures, tmp_path, task):
-    from regard import recipe as recipes
     from regard.corpus.dataset import read_dataset
 
     lines = [json.loads(line) for line in (pictures / "train.jsonl").read_text().splitlines()]

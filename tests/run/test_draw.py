@@ -12,7 +12,6 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import regard
-from regard import recipe as recipes
 from regard.batches.batches import sequential_batches
 from regard.batches.image_code_rows import TextToImageRows, caption_prefix
 from regard.batches.ragged import Ragged
@@ -25,6 +24,7 @@ from regard.run.card import card
 from regard.run.evaluate import evaluate
 from regard.run.train import train
 from regard.show.contact_sheet import contact_sheet
+from regard.tasks import build_recipe, parse_recipe
 from regard.tasks.text_to_image import GeneratedImage, TextToImageRun
 from regard.training.checkpoint import read_weights
 

@@ -7,11 +7,11 @@ import pytest
 
 import regard
 from regard.errors import UserError
-from regard.recipe import build_recipe
 from regard.run.evaluate import evaluate
 from regard.run.train import to_recipe, train
 from regard.show.attention import show_alignment
 from regard.studies.ladder import ablation_variants, ladder_variants, merge_settings, run_ladder
+from regard.tasks import build_recipe
 
 KINDS = {
     "without attention": {"kind": "recurrent", "cell": "gru", "attention": "none", "width": 16, "max_length": 48},

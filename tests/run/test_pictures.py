@@ -11,7 +11,6 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import regard
-from regard import recipe as recipes
 from regard.batches.image_rows import ImageClassificationRows
 from regard.cli import app
 from regard.errors import UserError
@@ -19,6 +18,7 @@ from regard.recipe import AugmentSettings
 from regard.run.card import card
 from regard.run.evaluate import compare_runs, evaluate
 from regard.run.train import train
+from regard.tasks import build_recipe, read_recipe
 from regard.training.checkpoint import read_weights
 
 AUGMENT = {

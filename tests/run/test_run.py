@@ -16,6 +16,7 @@ from regard.errors import UserError
 from regard.run.card import card, write_card
 from regard.run.evaluate import compare_runs, evaluate
 from regard.run.train import train
+from regard.tasks import parse_recipe
 from regard.tasks.starters.starter import starter_recipe
 from regard.training.losses import sequence_log_probs
 
@@ -179,7 +180,6 @@ def test_separate_vocabularies(tiny_settings, tmp_path):
 
 
 def test_a_starter_recipe_fits_the_files_and_trains(tmp_path):
-    from regard import recipe as recipes
     from regard.worlds import bilingual
 
     bilingual.write(tmp_path / "world", 300, 1, 1)

@@ -15,9 +15,9 @@ import regard
 from regard.cli import app
 from regard.corpus.examples import TaskMixture
 from regard.errors import UserError
-from regard.recipe import build_recipe, parse_recipe
 from regard.run.evaluate import compare_runs, evaluate
 from regard.run.train import train
+from regard.tasks import build_recipe, parse_recipe
 
 WORDS = ["haus", "hund", "katze", "baum", "stein", "wald"]
 THEIRS = dict(zip(WORDS, ["house", "dog", "cat", "tree", "stone", "wood"]))

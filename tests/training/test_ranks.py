@@ -22,10 +22,11 @@ from regard.errors import Interrupted, UserError
 from regard.models.transformer import Transformer
 from regard.plan import plan_parallelism
 from regard.plan.planner import plan_recipe
-from regard.recipe import Regularization, TextTraining, TokenSettings, TransformerModel, build_recipe
+from regard.recipe import Regularization, TextTraining, TokenSettings, TransformerModel
 from regard.run.evaluate import evaluate
 from regard.run.load import load
 from regard.run.train import train
+from regard.tasks import build_recipe
 from regard.tokens.tokenizer import train_tokenizer
 from regard.training import checkpoint
 from regard.training.log import Log

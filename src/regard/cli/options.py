@@ -64,9 +64,9 @@ def load_for(
     from regard.run.load import load
 
     opened = load(run, device=device)
-    if not hasattr(opened, verb):
+    if verb not in opened.task.verbs:
         raise UserError(f"{run} {opened.task.does} (task = {opened.recipe.task!r}); it cannot {verb}")
-    if task is not None and not hasattr(opened, "prefixed"):
+    if task is not None and opened.task.name != "text-to-text":
         raise UserError(f"--task {task}: {run} {opened.task.does}, and has no other task; leave it out")
     if precision is not None or engine != "regard":
         from regard.run.engines import use_engine

@@ -28,9 +28,8 @@ from regard.explain.image_outputs import boxes_with_label, patches_in_boxes
 from regard.explain.report import ReportTable
 from regard.explain.text_outputs import aligned_word_outputs, load_examples, select_outputs
 from regard.tasks.base import EVALUATE_TOKENS, Run
-from regard.tasks.classify import ClassifyRun
-from regard.tasks.language import LanguageRun
-from regard.tasks.shared.images import ClassifyImagesRun, ImageRun, patch_grid
+from regard.tasks.classify_images import ClassifyImagesRun
+from regard.tasks.shared.images import patch_grid
 from regard.tasks.translate import TranslateRun
 from regard.training.losses import sequence_log_probs
 from regard.worlds import bilingual
@@ -119,7 +118,7 @@ def explain_heads(
         raise UserError(f"{run.folder}: a model without attention has no heads")
     whole = fill_references(run, load_examples(run, data, reference, gold))
     examples = whole.select(range(0, len(whole), max(1, -(-len(whole) // number))))
-    rows = run._encode(examples) if isinstance(run, ClassifyImagesRun) else run._evaluation_rows(examples)
+    rows = run._encode(examples) if run.task.explains == "image_label" else run._evaluation_rows(examples)
     batches = [batch.to(run.device) for batch in sequential_batches(rows, EVALUATE_TOKENS)]
     labels = sum(batch.label_count() for batch in batches)
 
@@ -129,14 +128,14 @@ def explain_heads(
 
     heads = assign_roles(
         run.model,
-        image_relations(run, rows, examples) if isinstance(run, ClassifyImagesRun) else sentence_relations(run, rows, examples),
+        image_relations(run, rows, examples) if run.task.explains == "image_label" else sentence_relations(run, rows, examples),
     )
     where = [(head.place, head.number) for head in heads]
     known = examples.gold if isinstance(examples, SentencePairs) and examples.gold is not None else []
     asked = [
         one.target
         for index, pair in enumerate(known)
-        if pair.pronouns and isinstance(run, TranslateRun)
+        if pair.pronouns and run.task.explains == "translation"
         for one in aligned_word_outputs(run, pair, index)
     ]
 
@@ -161,7 +160,7 @@ def antecedent_head(run: Run, data: str, examples: Any, number: int) -> Antecede
     def riddles(found: Any) -> bool:
         return isinstance(found, SentencePairs) and any(pair.pronouns for pair in found.gold or [])
 
-    if not isinstance(run, TranslateRun) or not riddles(examples):
+    if run.task.explains != "translation" or not riddles(examples):
         return None
     others = {name: found for name, found in {"valid": run.data.valid, **run.data.tests}.items() if name != data}
     return next(
@@ -172,17 +171,17 @@ def antecedent_head(run: Run, data: str, examples: Any, number: int) -> Antecede
 
 def fill_references(run: Run, examples: Any) -> Any:
     """Examples with what should be said of them; where nobody has said it, what the run says itself."""
-    if isinstance(run, ImageRun):
-        if not isinstance(run, ClassifyImagesRun):
+    if "image" in run.task.reads:
+        if run.task.explains != "image_label":
             raise UserError(f"{run.folder} {run.task.does}; of runs that read pictures, heads are named of those that classify them")
         said = [found[0].label for found in run.classify(examples.images)] if not examples.label else examples.label
         return replace(examples, label=said)
-    if isinstance(run, LanguageRun) or not isinstance(examples, TextLines):
+    if run.task.decoder_only or not isinstance(examples, TextLines):
         next(select_outputs(run, examples, 1), None)  # refuses what is no text
         return examples
-    if isinstance(run, TranslateRun):
+    if run.task.explains == "translation":
         return SentencePairs(examples.text, [found.text for found in run._best(examples.text)], examples.name, examples.lines)
-    if isinstance(run, ClassifyRun):
+    if run.task.explains == "label":
         return LabelledTexts(
             examples.text, [found[0].label for found in run.classify(examples.text)], examples.name, lines=examples.lines
         )
@@ -199,7 +198,7 @@ def sentence_relations(run: Run, rows: Any, examples: Any) -> Iterator[tuple[dic
             for side in ("source", "target")
             if side in inputs
         }
-        if isinstance(run, TranslateRun):
+        if run.task.explains == "translation":
             add_cross_relations(run, inputs, examples.gold[index] if examples.gold else None, relations)
         yield inputs, relations
 

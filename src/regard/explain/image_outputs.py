@@ -24,24 +24,25 @@ from regard.explain.selection import (
     word_index,
 )
 from regard.scoring import box_coverage
+from regard.tasks.base import Run
 from regard.tasks.caption import CaptionRun
+from regard.tasks.classify_images import ClassifyImagesRun
 from regard.tasks.contrastive import ContrastiveRun
-from regard.tasks.shared.images import ClassifyImagesRun, ImageInput, ImageRun, patch_grid, pooled_positions
+from regard.tasks.shared.images import ImageInput, patch_grid, pooled_positions
 from regard.worlds import shapes
 
 
-def image_output(run: ImageRun, picture: ImageInput, question: OutputSelection) -> ExplainedOutput:
-    if isinstance(run, ClassifyImagesRun):
+def image_output(run: Run, picture: ImageInput, question: OutputSelection) -> ExplainedOutput:
+    if run.task.explains == "image_label":
         return image_label_output(run, picture, question)
-    if isinstance(run, ContrastiveRun):
+    if run.task.explains == "similarity":
         return similarity_output(run, picture, question)
-    assert isinstance(run, CaptionRun)
     return caption_word_output(run, picture, question)
 
 
 def image_label_output(run: ClassifyImagesRun, picture: ImageInput, question: OutputSelection) -> ExplainedOutput:
     question.refuse(run, but="class", cure=f"use --class with one of: {', '.join(run.labels[:8])}")
-    label = -1 if question.label is None else label_index("class", question.label, run.numbers)
+    label = -1 if question.label is None else label_index("class", question.label, run.labels)
     inputs, about, seen = image_inputs(run, picture)
     target = with_predicted_output(ImageTarget(run.model, inputs, "pixels", answer=label, pooled=pooled_positions(run), **about))
     other = question.against
@@ -50,7 +51,7 @@ def image_label_output(run: ClassifyImagesRun, picture: ImageInput, question: Ou
         patch_names(seen),
         f"the label {run.labels[target.answer]!r}, " + ("the likeliest" if question.label is None else "asked for"),
         picture=seen,
-        against=None if other is None else (label_index("against", other, run.numbers), f"the label {other!r}"),
+        against=None if other is None else (label_index("against", other, run.labels), f"the label {other!r}"),
     )
 
 
@@ -98,14 +99,14 @@ def caption_word_output(
     )
 
 
-def image_inputs(run: ImageRun, picture: ImageInput) -> tuple[dict[str, torch.Tensor], dict[str, Any], ExplainedImage]:
+def image_inputs(run: Run, picture: ImageInput) -> tuple[dict[str, torch.Tensor], dict[str, Any], ExplainedImage]:
     """A picture as the model reads it, normalised; its patches, what takes the place of one; and as one sees it."""
     encoder, settings = run._image_encoder
     raw = run._images.rows([picture]).batch(np.array([0]), 0, 0).inputs["pixels"].to(run.device)  # (1, 3, H, W)
     pixels, grid = encoder.normalise(raw), patch_grid(run)
     patch = getattr(settings, "patch", None)
     sides = (patch, patch) if isinstance(patch, int) else patch
-    before = 0 if isinstance(run, CaptionRun) else settings.num_prefix_tokens  # a decoder does not look at marks
+    before = 0 if run.task.explains == "caption" else settings.num_prefix_tokens  # a decoder does not look at marks
     about = dict(
         places=torch.arange(grid[0] * grid[1], device=run.device) + before,
         stand_in=pixels[0].mean((1, 2)),
@@ -123,22 +124,21 @@ def patch_names(seen: ExplainedImage) -> list[str]:
 
 
 def image_outputs(
-    run: ImageRun, examples: ImageExamples, chosen: Sequence[int], question: OutputSelection
+    run: Run, examples: ImageExamples, chosen: Sequence[int], question: OutputSelection
 ) -> Iterator[ExplainedOutput]:
     """One answer of each of these pictures: a label, a caption that it fits, or a word of one, drawn by lot; with what a world
     knows to be named. What would be held against itself is left out."""
     for index in chosen:
         picture, gold = examples.images[index], examples.gold[index] if examples.gold else None
-        if isinstance(run, ClassifyImagesRun):
+        if run.task.explains == "image_label":
             asked = image_label_output(run, picture, question)
             boxes = () if gold is None else boxes_with_label(gold.scene, run.labels[asked.target.answer])
-        elif isinstance(run, ContrastiveRun):
+        elif run.task.explains == "similarity":
             if not examples.captions:
                 raise UserError(f"{examples.name} has no captions, which its pictures should fit")
             asked = similarity_output(run, picture, replace(question, fits=examples.captions[index][0]))
             boxes = () if gold is None else tuple(box for phrase in gold.captions[0].phrases for box in phrase.boxes)
         else:
-            assert isinstance(run, CaptionRun)
             found = caption_example_output(run, picture, gold, index, question)
             if found is None:
                 continue

@@ -67,13 +67,12 @@ def with_predicted_output(target: AttributionTarget) -> AttributionTarget:
         return replace(target, answer=int(target.scores(target.read)[0].argmax()))
 
 
-def label_index(option: str, label: str, numbers: dict[str, int]) -> int:
-    if label not in numbers:
-        shown = list(numbers)
+def label_index(option: str, label: str, labels: Sequence[str]) -> int:
+    if label not in labels:
         raise UserError(
-            f"--{option} {label}: there is no such label; there are: {', '.join(shown[:8])}" + (" …" if len(shown) > 8 else "")
+            f"--{option} {label}: there is no such label; there are: {', '.join(labels[:8])}" + (" …" if len(labels) > 8 else "")
         )
-    return numbers[label]
+    return labels.index(label)
 
 
 def word_index(word: str | None, words: Sequence[str], what: str = "translation") -> int:

@@ -31,12 +31,10 @@ from regard.explain.selection import (
 )
 from regard.explain.target import AttributionTarget, TextTarget
 from regard.tasks.base import Run
-from regard.tasks.caption import CaptionRun
 from regard.tasks.classify import ClassifyRun
-from regard.tasks.contrastive import ContrastiveRun
 from regard.tasks.language import LanguageRun
 from regard.tasks.shared.gold import attach_gold_alignments
-from regard.tasks.shared.images import ClassifyImagesRun, ImageRun
+from regard.tasks.shared.labels import pair_rows, single_rows
 from regard.tasks.translate import TranslateRun
 from regard.tokens.special_tokens import NO_TOKEN
 from regard.tokens.tokenizer import Tokenizer
@@ -51,24 +49,24 @@ REPLACEMENT_TOKENS = ("<mask>", "[MASK]", "<unk>", "[UNK]", "<pad>", "[PAD]")
 
 def select_output(run: Run, given: Any, question: OutputSelection = PREDICTED) -> ExplainedOutput:
     """What a run says of a text or a picture: by itself, or what is asked for."""
-    if isinstance(run, ClassifyImagesRun | ContrastiveRun | CaptionRun):
+    if (run.task.explains is not None and "image" in run.task.reads):
         return image_output(run, given, question)
-    if isinstance(run, ClassifyRun):
+    if run.task.explains == "label":
         return label_output(run, given, question)
-    if isinstance(run, TranslateRun | LanguageRun):
+    if run.task.explains in ("translation", "next_token"):
         question.refuse(run, but="word", cure="use --word")
         return (
-            translation_output(run, given, question) if isinstance(run, TranslateRun) else next_token_output(run, given, question)
+            translation_output(run, given, question) if run.task.explains == "translation" else next_token_output(run, given, question)
         )
     raise UserError(NOT_EXPLAINED.format(run=run))
 
 
 def label_output(run: ClassifyRun, text: str, question: OutputSelection) -> ExplainedOutput:
     question.refuse(run, but="class", cure=f"use --class with one of: {', '.join(run.labels[:8])}")
-    answer = -1 if question.label is None else label_index("class", question.label, run.numbers)
+    answer = -1 if question.label is None else label_index("class", question.label, run.labels)
     marks = run._special_tokens
     paired = run.recipe.data.text_pair is not None if run._huggingface is None else "\t" in text
-    rows: Any = run.pairs({0: text}) if paired else run.singles({0: text})
+    rows: Any = pair_rows(run, {0: text}) if paired else single_rows(run, {0: text})
     inputs = rows.batch(np.arange(1), 0, 0).to(run.device).inputs
     length = inputs["source"].size(1)
     if isinstance(rows, PairClassificationRows):
@@ -82,7 +80,7 @@ def label_output(run: ClassifyRun, text: str, question: OutputSelection) -> Expl
         target,
         tokens,
         f"the label {run.labels[target.answer]!r}, {said}",
-        against=None if other is None else (label_index("against", other, run.numbers), f"the label {other!r}"),
+        against=None if other is None else (label_index("against", other, run.labels), f"the label {other!r}"),
     )
 
 
@@ -173,18 +171,18 @@ def load_examples(run: Run, data: str, reference: Path | None = None, gold: Path
     line, which may have its translation in a second file; of pictures, a folder or what else a recipe may name. Pairs may have
     a `gold` alignment."""
     path, settings = Path(data), run.recipe.data
-    if (reference is not None or gold is not None) and not isinstance(run, TranslateRun):
+    if (reference is not None or gold is not None) and run.task.explains != "translation":
         raise UserError(f"--reference and --gold are for a run that translates; {run.folder} {run.task.does}")
-    if isinstance(run, ImageRun) and path.exists():
-        return read_images([path], captions=settings.captions if isinstance(run, ContrastiveRun) else None, path=settings.path)
+    if "image" in run.task.reads and path.exists():
+        return read_images([path], captions=settings.captions if run.task.explains == "similarity" else None, path=settings.path)
     if path.is_file():
         table = file_kind(path) in (".tsv", ".jsonl")
-        if isinstance(run, TranslateRun) and (table or reference is not None):
+        if run.task.explains == "translation" and (table or reference is not None):
             pairs = read_pairs([path] if reference is None else [path, reference])
             return pairs if gold is None else attach_gold_alignments(run, pairs, gold)
         if gold is not None:
             raise UserError("--gold aligns the words of a text and its translation: give --reference too, or --data FILE.tsv")
-        if isinstance(run, ClassifyRun) and run._huggingface is None and table:
+        if run.task.explains == "label" and run._huggingface is None and table:
             return read_labelled([path], text=settings.text, text_pair=settings.text_pair, label=settings.label)
         return read_text([path])
     if reference is not None or gold is not None:
@@ -204,13 +202,13 @@ def load_examples(run: Run, data: str, reference: Path | None = None, gold: Path
 def select_outputs(run: Run, examples: Any, number: int, question: OutputSelection = PREDICTED) -> Iterator[ExplainedOutput]:
     """One answer for each of so many examples, spread over the set; of a translation or caption one word, drawn by lot."""
     chosen = range(0, len(examples), max(1, -(-len(examples) // number)))
-    if isinstance(examples, ImageExamples) and isinstance(run, ClassifyImagesRun | ContrastiveRun | CaptionRun):
+    if isinstance(examples, ImageExamples) and (run.task.explains is not None and "image" in run.task.reads):
         yield from image_outputs(run, examples, chosen, question)
         return
     for index in chosen:
-        if isinstance(examples, SentencePairs) and examples.gold is not None and isinstance(run, TranslateRun):
+        if isinstance(examples, SentencePairs) and examples.gold is not None and run.task.explains == "translation":
             yield from aligned_word_outputs(run, examples.gold[index], index, question)
-        elif isinstance(run, TranslateRun):
+        elif run.task.explains == "translation":
             text = examples.source[index] if isinstance(examples, SentencePairs) else examples.text[index]
             said = run._best([text])[0].tokens
             numbers = [word for word in dict.fromkeys(run.tokenizers[1].word_ids(said)) if word >= 0]
@@ -222,9 +220,9 @@ def select_outputs(run: Run, examples: Any, number: int, question: OutputSelecti
                 yield asked
         elif isinstance(examples, TextLines):
             words = examples.text[index].split()
-            if isinstance(run, LanguageRun) and len(words) < 2:
+            if run.task.decoder_only and len(words) < 2:
                 continue
-            yield select_output(run, " ".join(words[:-1]) if isinstance(run, LanguageRun) else examples.text[index], question)
+            yield select_output(run, " ".join(words[:-1]) if run.task.decoder_only else examples.text[index], question)
         else:
             raise UserError(NOT_EXPLAINED.format(run=run))
 

@@ -188,7 +188,7 @@ def find_family(task: str, settings: FlatSettings) -> tuple[ModelFamily, str]:
 
 def image_data_settings(run: Any) -> FlatSettings:
     """How the run brings its pictures to one size, where it reads some."""
-    if not hasattr(run, "frame"):
+    if "image" not in run.task.reads:
         return {}
     return {
         "data.size": run._images.size,

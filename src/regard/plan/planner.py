@@ -31,19 +31,16 @@ from regard.recipe import (
     ENCODERS,
     PRESETS,
     VITS,
-    CaptionRecipe,
-    ClassifyImagesRecipe,
-    ContrastiveRecipe,
-    ImageCodesRecipe,
+    BaseImageData,
     Recipe,
-    TextToImageRecipe,
 )
-from regard.tasks import build_recipe, find_task, read_recipe
+from regard.tasks import build_recipe, read_recipe, recipe_task
 
 TYPICAL_LENGTH = 30
 """Tokens of a sentence where no data say better; WMT sentences have about as many. A single text is as long as it may be."""
 TYPICAL_LENGTHS = (TYPICAL_LENGTH, TYPICAL_LENGTH)
-PAIR_TASKS = ("translate", "text-to-text")
+IMAGE_AND_TEXT = ("similarity", "caption")
+"""Tasks whose models read an image and a text, by the output they explain."""
 
 GPT3_BATCH_TOKENS = {
     "125m": 0.5e6,
@@ -242,34 +239,24 @@ def plan_recipe(
     devices: Sequence[DeviceSpeed] = DEVICES,
     notes: Sequence[str] = (),
 ) -> Plan:
-    translates = recipe.task in PAIR_TASKS
+    task = recipe_task(recipe)
+    translates = task.explains == "translation"
     if translates and recipe.model.tie in ("all", "embeddings") and vocabulary[0] != vocabulary[1]:
         raise UserError(
             f"vocabularies {format_sizes(vocabulary)} differ, but model.tie = {recipe.model.tie!r} shares one: "
             "set model.tie = 'target'"
         )
     model = build_on_meta(recipe, vocabulary)
-    if isinstance(recipe, ContrastiveRecipe):
-        lengths = recipe.model.image.length(recipe.data.height_width), recipe.model.max_length
-    elif isinstance(recipe, CaptionRecipe):
-        lengths = recipe.model.encoder.length(recipe.data.height_width), lengths[1]
-    elif isinstance(recipe, ClassifyImagesRecipe | ImageCodesRecipe):
-        lengths = (recipe.model.length(recipe.data.height_width),) * 2
-    elif isinstance(recipe, TextToImageRecipe):
-        lengths = (recipe.model.text_length + image_codes_recipe(recipe).model.length(recipe.data.height_width),) * 2
-    elif not translates:
-        lengths = (
-            (max(lengths), max(lengths)) if lengths != TYPICAL_LENGTHS else (recipe.model.max_length, recipe.model.max_length)
-        )
+    lengths = task.lengths(recipe, None if lengths == TYPICAL_LENGTHS else lengths)
     precisions = ["bf16", "fp32"] if recipe.train.precision == "auto" else [recipe.train.precision]
     memory = {precision: training_memory(model, recipe.train, precision, *lengths) for precision in precisions}
     assumed = f"texts of {lengths[0]} tokens"
     if translates:
         assumed = f"sentences of {lengths[0]} source and {lengths[1]} target tokens"
     last = f"{assumed} assumed"
-    if isinstance(recipe, ClassifyImagesRecipe | ImageCodesRecipe | TextToImageRecipe):
+    if isinstance(recipe.data, BaseImageData):
         last = "pictures of {} × {} pixels, {} positions".format(*recipe.data.height_width, lengths[0])
-    if isinstance(recipe, ContrastiveRecipe | CaptionRecipe):
+    if task.explains in IMAGE_AND_TEXT:
         last = "pictures of {} × {} pixels, {} positions, and texts of {} tokens assumed".format(
             *recipe.data.height_width, *lengths
         )
@@ -283,43 +270,12 @@ def build_on_meta(recipe: Recipe, vocabulary: tuple[int, int]) -> nn.Module:
     """The recipe's model with shapes but without memory."""
     if getattr(recipe.model, "features", None) is not None:
         raise UserError("model.features: the vectors come from another run; plan that one, and this recipe without them")
+    task = recipe_task(recipe)
     with torch.device("meta"):
-        model: nn.Module = find_task(recipe.task, recipe.model.kind).models[recipe.model.kind](
-            recipe.model, *model_sizes(recipe, vocabulary), recipe.train.regularize
-        )
-    if isinstance(recipe, ContrastiveRecipe | CaptionRecipe):
+        model = task.build(recipe.model, *task.model_sizes(recipe, vocabulary), recipe.train.regularize)
+    if task.explains in IMAGE_AND_TEXT:
         record_conv_grids(model, recipe.data.height_width)
     return model
-
-
-def model_sizes(recipe: Recipe, vocabulary: tuple[int, int]) -> tuple[Any, ...]:
-    """What a model is built for besides its settings: how much it reads and says."""
-    said: dict[str, tuple[int, ...]] = {
-        **dict.fromkeys((*PAIR_TASKS, "span-corruption"), vocabulary[1:]),
-        "classify": (2,),
-        "regress": (1,),
-        "tag": (2,),
-    }
-    if isinstance(recipe, ClassifyImagesRecipe | ContrastiveRecipe | CaptionRecipe):
-        return recipe.data.height_width, vocabulary[0]
-    if isinstance(recipe, ImageCodesRecipe):
-        return (recipe.data.height_width,)
-    if isinstance(recipe, TextToImageRecipe):
-        codes = image_codes_recipe(recipe)
-        return vocabulary[0], codes.model.codebook_size, codes.model.grid(recipe.data.height_width)
-    return vocabulary[:1] + said.get(recipe.task, ())
-
-
-def image_codes_recipe(recipe: TextToImageRecipe) -> Recipe:
-    """The recipe of the codes that are drawn."""
-    path = Path(recipe.model.image_codes.run, "recipe.toml")
-    if not path.is_file():
-        raise UserError(
-            f"model.image_codes.run = '{recipe.model.image_codes.run}' is not there, and "
-            "how many codes a picture has follows from "
-            "it; train it first"
-        )
-    return read_recipe(path)
 
 
 def resolve_recipe(what: str | Path | Recipe, overrides: Sequence[str]) -> tuple[str, Recipe, tuple[int, int], list[str]]:
@@ -331,7 +287,7 @@ def resolve_recipe(what: str | Path | Recipe, overrides: Sequence[str]) -> tuple
         settings = {"data": {"world": {}}, **copy.deepcopy(PRESET_SETTINGS[str(what)])}
         settings["model"] = {**settings.get("model", {}), "preset": str(what)}
         recipe = build_recipe(apply_overrides(settings, overrides), name=f"preset {what}")
-        if isinstance(recipe, ClassifyImagesRecipe):
+        if recipe_task(recipe).explains == "image_label":
             return f"{what} (preset)", recipe, target_vocabulary(recipe), vocabulary_notes(recipe)
         why = "as published" if "steps" in settings.get("train", {}) and not overrides else "unless a recipe says otherwise"
         joint = " joint" if recipe.task == "translate" else ""
@@ -346,7 +302,7 @@ def resolve_recipe(what: str | Path | Recipe, overrides: Sequence[str]) -> tuple
         )
     path = Path(what)
     if (path / "recipe.toml").is_file():
-        inside = [f"model.image_codes.run={path / 'codes'}"] if (path / "codes" / "recipe.toml").is_file() else []
+        inside = [f"model.image_codes.run={path / 'image_codes'}"] if (path / "image_codes" / "recipe.toml").is_file() else []
         return str(path), read_recipe(path / "recipe.toml", [*inside, *overrides]), *run_vocabulary(path)
     if not path.exists() and not path.suffix:
         raise UserError(
@@ -360,7 +316,7 @@ def resolve_recipe(what: str | Path | Recipe, overrides: Sequence[str]) -> tuple
 def per_batch(recipe: Recipe) -> str:
     return (
         f"{recipe.train.images_per_batch:,} pairs"
-        if isinstance(recipe, ContrastiveRecipe)
+        if recipe_task(recipe).explains == "similarity"
         else f"{recipe.train.tokens_per_batch:,} tokens"
     )
 
@@ -387,19 +343,19 @@ def run_vocabulary(folder: Path) -> tuple[tuple[int, int], list[str]]:
 
 
 def target_vocabulary(recipe: Recipe) -> tuple[int, int]:
-    if isinstance(recipe, ImageCodesRecipe):
+    if hasattr(recipe.model, "codebook_size"):
         return recipe.model.codebook_size, recipe.model.codebook_size
     return (
         (IMAGENET_LABELS, IMAGENET_LABELS)
-        if isinstance(recipe, ClassifyImagesRecipe)
+        if recipe_task(recipe).explains == "image_label"
         else (recipe.tokens.size, recipe.tokens.size)
     )
 
 
 def vocabulary_notes(recipe: Recipe) -> list[str]:
-    if isinstance(recipe, ClassifyImagesRecipe):
+    if recipe_task(recipe).explains == "image_label":
         return [f"{IMAGENET_LABELS:,} labels assumed"]
-    if isinstance(recipe, ImageCodesRecipe):
+    if hasattr(recipe.model, "codebook_size"):
         return [f"a book of {recipe.model.codebook_size:,} codes"]
     kind = "joint" if getattr(recipe.tokens, "joint", True) else "for each language"
     kind = f" {kind}" if recipe.task == "translate" else ""

@@ -16,12 +16,11 @@ from torch import Tensor, nn
 from regard.batches.batch import Batch
 from regard.hardware import choose_device
 from regard.plan.memory import training_memory
-from regard.plan.planner import Plan, build_on_meta, model_sizes
+from regard.plan.planner import Plan, build_on_meta
 from regard.plan.throughput import DeviceSpeed, measure_device, time_interleaved
 from regard.recipe import Recipe
-from regard.run.load import run_class
-from regard.tasks import find_task
-from regard.tasks.base import Run
+from regard.tasks import recipe_task
+from regard.tasks.base import Task
 from regard.training.loop import Trainer, side_stream
 from regard.training.losses import CrossEntropy
 from regard.training.precision import choose_precision
@@ -62,7 +61,7 @@ def examples_per_batch(plan: Plan) -> int:
 def rows_that_fit(plan: Plan, machine: DeviceSpeed, precision: str, room: float) -> int:
     """Examples to rehearse with: those of a batch, if time and memory are enough; 0 where a step cannot be rehearsed."""
     recipe, whole = plan.recipe, examples_per_batch(plan)
-    if run_class(recipe).objective is not Run.objective:  # labels that random numbers cannot stand for
+    if recipe_task(recipe).loss is not Task.loss:  # labels that random numbers cannot stand for
         return 0
     flops = plan.flops_a_step / recipe.train.gradient_accumulation_steps
     rows = min(whole, max(1, round(whole * MAX_STEP_SECONDS / machine.seconds(flops))))
@@ -109,9 +108,8 @@ def time_steps(plan: Plan, device: torch.device, rows: int, recipes: Sequence[Re
 def build_step(plan: Plan, device: torch.device, rows: int, recipe: Recipe) -> Callable[[], Any]:
     torch.manual_seed(0)
     with torch.device(device):
-        model = find_task(recipe.task, recipe.model.kind).models[recipe.model.kind](
-            recipe.model, *model_sizes(recipe, plan.vocabulary), recipe.train.regularize
-        )
+        task = recipe_task(recipe)
+        model = task.build(recipe.model, *task.model_sizes(recipe, plan.vocabulary), recipe.train.regularize)
         batch = random_batch(model, recipe, rows, plan)
     trainer = Trainer(
         model,

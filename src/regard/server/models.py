@@ -16,16 +16,11 @@ from regard.server.settings import ServerSettings
 from regard.server.worker import Worker
 from regard.show.recording import attention_kinds
 from regard.tasks.base import Run
-from regard.tasks.contrastive import ContrastiveRun
-from regard.tasks.image_codes import ImageCodesRun
 from regard.tasks.shared.chat import chat_template
-from regard.tasks.shared.images import ImageRun
-from regard.tasks.text_to_image import TextToImageRun
 
 VERBS = ("translate", "generate", "fill", "classify", "tag", "answer", "embed", "caption", "match", "draw")
-"""Those that a run has a method for."""
+"""The verbs that the API offers, in this order."""
 DECODING_VERBS = {"translate", "generate", "caption"}
-EXPLAINABLE_TASKS = ("translate", "language", "classify", "caption", "contrastive")
 MAX_LABELS = 1000
 InputKind = Literal["text", "image"]
 
@@ -36,13 +31,7 @@ class ServedModel:
 
     def __init__(self, name: str, run: Any, settings: ServerSettings, metrics: Metrics):
         self.name, self.run = name, run
-        self.reads: list[InputKind] = (
-            ["text", "image"]
-            if isinstance(run, ContrastiveRun)
-            else ["image"]
-            if isinstance(run, ImageRun) and not isinstance(run, TextToImageRun)
-            else ["text"]
-        )
+        self.reads: list[InputKind] = list(run.task.reads)
         self.about = describe_model(name, run, self.reads)
         self.worker = Worker(name, run, settings, metrics)
         self.looker = Worker(name, run, settings, metrics, "looks") if DECODING_VERBS & set(self.about.verbs) else self.worker
@@ -101,7 +90,7 @@ class ServedModels:
 
 
 def describe_model(name: str, run: Any, reads: list[InputKind]) -> ModelInfo:
-    attends = bool(run._attends) and not isinstance(run, TextToImageRun | ImageCodesRun)
+    attends = bool(run._attends) and "embed" in run.task.verbs
     return ModelInfo(
         id=name,
         created=int(time.time()),
@@ -116,29 +105,21 @@ def describe_model(name: str, run: Any, reads: list[InputKind]) -> ModelInfo:
         max_length=run._max_positions,
         parameters=sum(weights.numel() for weights in run.model.parameters()),
         device=str(run.device),
-        beam=run.recipe.decode.beam if hasattr(run, "translate") or hasattr(run, "caption") else None,
+        beam=run.recipe.decode.beam if {"translate", "caption"} & set(run.task.verbs) else None,
     )
 
 
 def supported_verbs(run: Run, attends: bool) -> list[str]:
-    found = [verb for verb in VERBS if hasattr(run, verb)]
-    if "generate" in found and not hasattr(run.model, "step"):
-        found.remove("generate")  # reads in both directions
-    if isinstance(run, TextToImageRun | ImageCodesRun):
-        found.remove("embed")
+    found = [verb for verb in VERBS if verb in run.task.verbs]
     if attends:
         found.append("attention")
-    if run.recipe.task in EXPLAINABLE_TASKS:
+    if run.task.explains is not None:
         found.append("explain")
     if "generate" in found:
         found.append("completions")
     if chat_template(run) is not None:
         found.append("chat/completions")
-    return (
-        [*found, "embeddings"]
-        if "embed" in found and not (isinstance(run, ImageRun) and not isinstance(run, ContrastiveRun))
-        else found
-    )
+    return [*found, "embeddings"] if "embed" in found and "text" in run.task.reads else found
 
 
 def load_runs(given: Sequence[str], device: str) -> dict[str, Any]:

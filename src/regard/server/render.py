@@ -19,8 +19,8 @@ from regard.show.attention import ViewSelection, resolve_indices, select_group, 
 from regard.show.beam import build_beam_tree, show_beam_tree
 from regard.show.generation import trace_tokens
 from regard.show.recording import attention_maps, record_attention, token_labels
-from regard.tasks.contrastive import ContrastiveRun, PlainText
-from regard.tasks.shared.images import ImageRun, patch_grid
+from regard.tasks.contrastive import PlainText
+from regard.tasks.shared.images import patch_grid
 
 DIGITS = 6
 MAX_WEIGHTS = 1_000_000
@@ -31,13 +31,13 @@ SEED_LOCK = threading.Lock()
 
 def mark_as_text(run: Any, text: str) -> str:
     """A text that is no path, whatever it looks like."""
-    return PlainText(text) if isinstance(run, ContrastiveRun) else text
+    return PlainText(text) if run.task.explains == "similarity" else text
 
 
 def add_task_prefix(run: Any, texts: list[str], task: str | None) -> list[str]:
     if task is None:
         return texts
-    if not hasattr(run, "prefixed"):
+    if run.task.name != "text-to-text":
         raise UserError("task: this model has no other tasks; leave it out")
     return run._prefixed(texts, task)
 
@@ -180,13 +180,13 @@ def caption_attention(run: Any, picture: Image.Image, found: Any) -> response_ty
 
 
 def classify_inputs(run: Any, given: Sequence[Any], task: str | None) -> list[Any]:
-    if task is not None and not hasattr(run, "prefixed"):
+    if task is not None and run.task.name != "text-to-text":
         raise UserError("task: this model has no other tasks; leave it out")
     return run.classify(given, task) if task is not None else run.classify(given)
 
 
 def embed_inputs(run: Any, given: Sequence[Any], layer: int, pool: str) -> list[response_types.EmbeddingResult]:
-    options = {"read_as": "text" if isinstance(given[0], str) else "image"} if isinstance(run, ContrastiveRun) else {}
+    options = {"read_as": "text" if isinstance(given[0], str) else "image"} if run.task.explains == "similarity" else {}
     found = run.embed(given, layer=layer, pool=pool, **options)
     named = pool == "words" or isinstance(given[0], str)
     return [
@@ -208,7 +208,7 @@ def attention_json(name: str, run: Any, given: Any, asked: request_types.Attenti
     weights = picked.weights[np.ix_(layers, heads)]  # (L, H, T, S)
     if weights.size > MAX_WEIGHTS:
         raise UserError(f"{weights.size:,} numbers are more than {MAX_WEIGHTS:,}; name fewer layers or heads")
-    picture = isinstance(run, ImageRun) and not isinstance(given, str)
+    picture = "image" in run.task.reads and not isinstance(given, str)
     entropy = -(weights.mean(1) * np.log(np.maximum(weights.mean(1), 1e-12))).sum(-1).mean(-1)
     said = response_types.AttentionResponse.model_construct(
         model=name,
@@ -252,7 +252,7 @@ def attention_file(run: Any, given: Any, asked: request_types.AttentionRequest) 
         if asked.form == "attn":
             record_attention(run, given).write(out)
         elif asked.view == "beam":
-            if not hasattr(run, "align"):
+            if run.task.explains != "translation":
                 raise UserError("view beam: of a model that translates")
             show_beam_tree(run, given, out=out)
         else:

@@ -27,9 +27,9 @@ from regard.show.figures.terminal import entropy_text, matrix_text
 from regard.show.figures.thumbnails import model_view as thumbnails
 from regard.show.recording import attention_maps, record_attention
 from regard.tasks.base import Run
-from regard.tasks.caption import CaptionAlignment, CaptionRun
-from regard.tasks.contrastive import ContrastiveRun, is_image
-from regard.tasks.shared.images import ImageRun, as_image_source, patch_grid, pooled_positions
+from regard.tasks.caption import CaptionAlignment
+from regard.tasks.contrastive import is_image
+from regard.tasks.shared.images import as_image_source, patch_grid, pooled_positions
 from regard.tasks.translate import Alignment, TranslateRun
 
 VIEWS = ("matrix", "heads", "model", "token", "entropy", "neurons", "steps", "beam")
@@ -213,22 +213,22 @@ def view_text(found: AttentionMaps, view: str, layer: int | None, head: int | No
 def reads_image(run: Run, given: str) -> bool:
     """Whether it reads a picture when it is given this, and so can show where in it something was looked at."""
     return (
-        isinstance(run, CaptionRun)
-        or (isinstance(run, ContrastiveRun) and is_image(given))
-        or (isinstance(run, ImageRun) and run.recipe.model.kind == "vit")
+        run.task.explains == "caption"
+        or (run.task.explains == "similarity" and is_image(given))
+        or ("image" in run.task.reads and run.recipe.model.kind == "vit")
     )
 
 
-def show_image_attention(run: ImageRun, given: str, choice: ViewSelection, out: Path) -> str:
+def show_image_attention(run: Run, given: str, choice: ViewSelection, out: Path) -> str:
     """A picture again for each layer, bright where what it is judged by looked; of a captioner for each word, from the layer that
     looks most sharply. Of one head; or, with --heads, of each head of a layer. In words, what was drawn."""
-    (look,) = run.align([given]) if isinstance(run, CaptionRun) else [image_attention(run, given)]
+    (look,) = run.align([given]) if run.task.explains == "caption" else [image_attention(run, given)]
     layers, heads = look.heads.shape[:2]
     for option, value, most in (("layer", choice.layer, layers), ("head", choice.head, heads)):
         if value is not None and value > most:
             raise UserError(f"--{option} {value}: there are 1 to {most}")
     pixels = decode_images([as_image_source(given)], run._images.transform)[0]
-    if isinstance(run, CaptionRun):
+    if run.task.explains == "caption":
         shown = caption_overlays(look, pixels, choice)
     elif choice.view == "heads":
         layer = layers if choice.layer is None else choice.layer
@@ -242,7 +242,7 @@ def show_image_attention(run: ImageRun, given: str, choice: ViewSelection, out: 
     save_figure(image_attention_figure(shown), out)
     return (
         " ".join(look.words)
-        if isinstance(run, CaptionRun)
+        if run.task.explains == "caption"
         else f"{pluralize(layers, 'layer')} of {pluralize(heads, 'head')}, {patch_grid(run)[0]} × {patch_grid(run)[1]} patches"
     )
 
@@ -262,7 +262,7 @@ def caption_overlays(look: CaptionAlignment, pixels: np.ndarray, choice: ViewSel
     return [ImageAttention(pixels, look.words, look.heads[sharp].mean(0))]
 
 
-def image_attention(run: ImageRun, given: str) -> CaptionAlignment:
+def image_attention(run: Run, given: str) -> CaptionAlignment:
     """Where that which a picture is judged by looked: one word, as it were."""
     places = record_attention(run, given).modules.values()
     weights = np.stack([place.weights()[0] for place in places])  # (L, H, T, S)

@@ -104,7 +104,7 @@ def alternatives(run: Run, p: torch.Tensor, said: int) -> list[tuple[str, float]
 
 def generated_inputs(run: Run, text: str, max_tokens: int | None) -> tuple[ModelInputs, list[int], list[int] | None]:
     """What a run has read when it has written, the tokens that it said, and where it said them, when not everywhere."""
-    if isinstance(run, LanguageRun):
+    if run.task.decoder_only:
         return continued_inputs(run, text, max_tokens or MAX_TOKENS)
     if max_tokens is not None:
         raise UserError(f"--max-tokens {max_tokens}: for language models; {run.folder} {run.task.does}")

@@ -16,7 +16,7 @@ from regard.attention.watch import watch
 from regard.errors import UserError
 from regard.show.figures.attention_maps import AttentionMaps, tile_attention
 from regard.tasks.base import Run
-from regard.tasks.shared.images import ImageRun, patch_grid
+from regard.tasks.shared.images import patch_grid
 from regard.tokens.tokenizer import Tokenizer
 
 BUDGET = "512MB"
@@ -81,7 +81,7 @@ def model_inputs(run: Run, text: Any) -> ModelInputs:
     both = "target" in inputs and len(inputs) > 1
     given: Any = (
         {"patches": list(patch_grid(run))}
-        if isinstance(run, ImageRun) and "pixels" in inputs
+        if "image" in run.task.reads and "pixels" in inputs
         else [token_labels(run.tokenizers[0], inputs.get("source", next(iter(inputs.values())))[0].tolist())]
     )
     if not both:

@@ -27,7 +27,7 @@ from regard.show.figures.style import save_figure, to_svg
 from regard.show.halting import mean_halting_steps
 from regard.studies.ladder import Variant, require_transformer, train_or_load
 from regard.tasks.base import EvaluationResult
-from regard.tasks.translate import AlgorithmRun, exact_matches
+from regard.tasks.translate import TranslateRun, exact_matches
 
 SIZE_TOLERANCE = 0.05
 """How much the sizes may differ, as a share."""
@@ -38,7 +38,7 @@ class LengthResult:
     """A model trained, and what it scored on each length."""
 
     name: str
-    run: AlgorithmRun
+    run: TranslateRun
     results: list[EvaluationResult]
     seconds: float
     steps: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -89,7 +89,7 @@ def run_length_variant(base: Recipe, rung: Variant, out: Path, device: str) -> L
     return LengthResult(rung.name, run, results, seconds, steps)
 
 
-def match_parameters(run: AlgorithmRun) -> dict[str, Any]:
+def match_parameters(run: TranslateRun) -> dict[str, Any]:
     """The settings of a Universal Transformer with as many parameters as this run's Transformer."""
     settings = {**run.recipe.model.model_dump(mode="json", exclude_none=True), "kind": "universal"}
     settings.pop("encoder_widths", None)
