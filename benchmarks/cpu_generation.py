@@ -1,14 +1,14 @@
-"""GPT-2 (124M) on the CPU: 32 tokens read and 32 written, one text at a time, on one thread.
+"""Generate with GPT-2 (124M) on the CPU: a prompt of 32 tokens and 32 new tokens, one text at a time, on one thread.
 
     python benchmarks/cpu_generation.py [--rounds 5] [--threads 1]
 
-Random weights, the same on all sides. In fp32 the logits have to be within 1e-3 of those of transformers; in 8 bits the
-log-probabilities of a fixed text within 0.1 a token in the mean.
+All engines have the same random weights. In fp32 the logits must be within 1e-3 of those of transformers; in int8 the mean
+log-probability per token of a fixed text must be within 0.1 of fp32.
 """
 
 import torch
-from peers import Numbers, as_ctranslate2, as_transformers, threads
-from turns import Disagreement, asked, report, require_close, take_turns
+from harness import MismatchError, parse_args, report, require_close, time_alternating
+from peers import NumberedVocabulary, to_ctranslate2, to_transformers
 
 from regard.decoding.greedy import greedy_or_sample
 from regard.interop.ctranslate2 import import_ctranslate2
@@ -17,78 +17,92 @@ from regard.models.gpt import Gpt
 from regard.recipe import DecoderModel
 from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
 
-VOCABULARY, READ, WRITTEN = 50_257, 32, 32
-MARKS = SpecialTokens(bos=NO_TOKEN, eos=NO_TOKEN, prefix=(), suffix=(), suppressed=())
-SAME, NEAR = 1e-3, 0.1
+VOCABULARY, PROMPT_TOKENS, NEW_TOKENS = 50_257, 32, 32
+NO_SPECIAL_TOKENS = SpecialTokens(bos=NO_TOKEN, eos=NO_TOKEN, prefix=(), suffix=(), suppressed=())
+LOGIT_TOLERANCE, INT8_TOLERANCE = 1e-3, 0.1
 
 
-def log_p(logits: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
+def token_log_probs(logits: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
     return logits[:, :-1].log_softmax(-1).gather(-1, text[:, 1:, None])[..., 0]
 
 
 @torch.inference_mode()
 def main() -> None:
-    given = asked(__doc__, rounds=5, threads=1)
-    threads(given.threads)
+    args = parse_args(__doc__, rounds=5, threads=1)
+    torch.set_num_threads(args.threads)
     torch.manual_seed(1)
     model = Gpt(DecoderModel(kind="transformer", preset="gpt2"), VOCABULARY).eval()
     with torch.no_grad():
         for block in model.decoder.layers():
-            block.self_attention.out_proj.weight *= 4  # random layers that say something
+            block.self_attention.out_proj.weight *= 4  # random layers with a visible effect
             block.feed_forward.outer.weight *= 4
-    ways = {"fp32": model, "bf16": convert_precision(model, "bf16"), "int8": convert_precision(model, "int8")}
-    theirs = as_transformers(model, "language", VOCABULARY, MARKS)
-    prompt = torch.randint(0, VOCABULARY, (1, READ))
+    models = {"fp32": model, "bf16": convert_precision(model, "bf16"), "int8": convert_precision(model, "int8")}
+    peer = to_transformers(model, "language", VOCABULARY, NO_SPECIAL_TOKENS)
+    prompt = torch.randint(0, VOCABULARY, (1, PROMPT_TOKENS))
     text = torch.randint(0, VOCABULARY, (1, 24))
     logits = model(text)
-    same = require_close(logits, theirs(input_ids=text).logits, SAME, "fp32 logits of transformers")
-    exact = log_p(logits, text)
-    near = {f"regard {name}": float((log_p(said(text).float(), text) - exact).abs().mean()) for name, said in ways.items()}
-    with as_ctranslate2(model, VOCABULARY, MARKS) as folder:
-        ct2, numbers = import_ctranslate2(), Numbers(VOCABULARY)
-        best = ct2.Generator(str(folder), compute_type="int8", inter_threads=1, intra_threads=given.threads)
-        scored = best.score_batch([[numbers.id_to_token(i) for i in text[0].tolist()]])[0].log_probs
-        near["CTranslate2 int8"] = float((torch.tensor(scored)[-exact.size(1) :] - exact[0]).abs().mean())
-        for name, apart in near.items():
-            if not apart <= NEAR:
-                raise Disagreement(f"{name}: log p {apart:.3f} a token from fp32, more than {NEAR}; nothing is reported")
-        agreement = f"{same}; " + ", ".join(f"{name} {apart:.3f} nats a token from fp32" for name, apart in near.items())
-        spoken = [[numbers.id_to_token(i) for i in prompt[0].tolist()]]
+    same = require_close(logits, peer(input_ids=text).logits, LOGIT_TOLERANCE, "fp32 logits of transformers")
+    exact = token_log_probs(logits, text)
+    log_prob_difference = {
+        f"regard {name}": float((token_log_probs(network(text).float(), text) - exact).abs().mean())
+        for name, network in models.items()
+    }
+    with to_ctranslate2(model, VOCABULARY, NO_SPECIAL_TOKENS) as folder:
+        ct2, vocabulary = import_ctranslate2(), NumberedVocabulary(VOCABULARY)
+        best = ct2.Generator(str(folder), compute_type="int8", inter_threads=1, intra_threads=args.threads)
+        log_probs = best.score_batch([[vocabulary.id_to_token(i) for i in text[0].tolist()]])[0].log_probs
+        log_prob_difference["CTranslate2 int8"] = float((torch.tensor(log_probs)[-exact.size(1) :] - exact[0]).abs().mean())
+        for name, difference in log_prob_difference.items():
+            if not difference <= INT8_TOLERANCE:
+                raise MismatchError(
+                    f"{name}: log-probability {difference:.3f} per token from fp32, more than {INT8_TOLERANCE}; no result"
+                )
+        agreement = f"{same}; " + ", ".join(
+            f"{name} {difference:.3f} nats per token from fp32" for name, difference in log_prob_difference.items()
+        )
+        prompt_tokens = [[vocabulary.id_to_token(i) for i in prompt[0].tolist()]]
 
-        def ours(said):
-            return greedy_or_sample(said, None, torch.tensor([WRITTEN + 1]), prefix=prompt, special_tokens=MARKS)
+        def ours(network):
+            return greedy_or_sample(
+                network, None, torch.tensor([NEW_TOKENS + 1]), prefix=prompt, special_tokens=NO_SPECIAL_TOKENS
+            )
 
         def transformers():
-            return theirs.generate(
+            return peer.generate(
                 input_ids=prompt,
                 attention_mask=torch.ones_like(prompt),
                 do_sample=False,
-                max_new_tokens=WRITTEN,
-                min_new_tokens=WRITTEN,
+                max_new_tokens=NEW_TOKENS,
+                min_new_tokens=NEW_TOKENS,
                 pad_token_id=0,
                 eos_token_id=None,
             )
 
         def generate():
             return best.generate_batch(
-                spoken, max_length=WRITTEN, min_length=WRITTEN, beam_size=1, sampling_topk=1, include_prompt_in_result=False
+                prompt_tokens,
+                max_length=NEW_TOKENS,
+                min_length=NEW_TOKENS,
+                beam_size=1,
+                sampling_topk=1,
+                include_prompt_in_result=False,
             )
 
-        assert len(ours(model)[0].tokens) == WRITTEN and len(generate()[0].sequences_ids[0]) == WRITTEN
-        assert transformers().size(1) == READ + WRITTEN
-        sides = {
-            **{f"regard {name}": (lambda said=said: ours(said)) for name, said in ways.items()},
+        assert len(ours(model)[0].tokens) == NEW_TOKENS and len(generate()[0].sequences_ids[0]) == NEW_TOKENS
+        assert transformers().size(1) == PROMPT_TOKENS + NEW_TOKENS
+        engines = {
+            **{f"regard {name}": (lambda network=network: ours(network)) for name, network in models.items()},
             "transformers fp32": transformers,
             "CTranslate2 int8": generate,
         }
         report(
-            f"GPT-2 124M, {READ} + {WRITTEN} tokens, batch 1",
-            take_turns(sides, given.rounds),
-            amount=WRITTEN,
-            unit="tokens a second",
+            f"GPT-2 124M, {PROMPT_TOKENS} + {NEW_TOKENS} tokens, batch 1",
+            time_alternating(engines, args.rounds),
+            amount=NEW_TOKENS,
+            unit="tokens per second",
             against=["CTranslate2 int8", "transformers fp32"],
             agreement=agreement,
-            threads=given.threads,
+            threads=args.threads,
         )
 
 

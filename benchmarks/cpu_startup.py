@@ -1,4 +1,4 @@
-"""How long one waits: for `regard --help`, and for the first translation by a run of the `small` preset, from nothing.
+"""Measure start-up times: `regard --help`, and a process that loads a run of the `small` preset and translates one sentence.
 
 python benchmarks/cpu_startup.py [--rounds 5] [--run RUN]
 """
@@ -12,10 +12,10 @@ import tempfile
 from pathlib import Path
 
 import torch
-from turns import spread, take_turns
+from harness import quartiles, time_alternating
 
 TEXT = "The small dog sees the cat."
-WORLD = {
+RECIPE = {
     "task": "translate",
     "data": {"world": {"kind": "bilingual", "number": 200, "held_out": 20}},
     "tokens": {"size": 300},
@@ -29,27 +29,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--run", type=Path)
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
-        run = given.run
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        run = args.run
         if run is None:
             import regard
 
-            run = Path(place, "small")
-            regard.train(WORLD, run)
+            run = Path(folder, "small")
+            regard.train(RECIPE, run)
         torch.set_num_threads(1)
 
-        def ask(*words: str) -> None:
+        def regard_command(*words: str) -> None:
             subprocess.run([sys.executable, "-m", "regard", *words], check=True, capture_output=True)
 
-        times = take_turns(
+        times = time_alternating(
             {
-                "regard --help": lambda: ask("--help"),
-                "regard translate, one sentence": lambda: ask("translate", str(run), TEXT, "--max-tokens", "12"),
+                "regard --help": lambda: regard_command("--help"),
+                "regard translate, one sentence": lambda: regard_command("translate", str(run), TEXT, "--max-tokens", "12"),
                 "python, import torch": lambda: subprocess.run([sys.executable, "-c", "import torch"], check=True),
                 "python, nothing": lambda: subprocess.run([sys.executable, "-c", ""], check=True),
             },
-            given.rounds,
+            args.rounds,
         )
     for name, seconds in times.items():
         print(
@@ -57,8 +57,8 @@ def main() -> None:
                 {
                     "what": name,
                     "seconds": round(sorted(seconds)[len(seconds) // 2], 3),
-                    "quartiles": spread(seconds, 3),
-                    "least": round(min(seconds), 3),
+                    "quartiles": quartiles(seconds, 3),
+                    "minimum": round(min(seconds), 3),
                     "load": round(os.getloadavg()[0], 2),
                 }
             ),

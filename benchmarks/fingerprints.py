@@ -219,7 +219,7 @@ VERBS = {  # what a run is asked, by the longest beginning of its entry's name
         run.translate(SENTENCES, beam=5, number=5, length_penalty=1.0),
         run.translate(SENTENCES, **SAMPLED),
     ],
-    "explain": lambda run: [getattr(run.explain(SENTENCES[0]), field) for field in ("values", "measured")],
+    "explain": lambda run: [getattr(run.explain(SENTENCES[0]), field) for field in ("attributions", "faithfulness")],
 }
 
 

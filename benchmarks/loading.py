@@ -1,10 +1,10 @@
-"""Whether the data come in time: Multi30k from its files with `small`, reading, segmenting anew and batching included.
+"""Measure data loading: Multi30k from its files with `small`, including reading, BPE-dropout and batching.
 
     python benchmarks/loading.py [--steps 1500] [--every 100] [--idle]    (with Multi30k in data/multi30k)
 
-Target tokens a second and the share of the time in which the loop waited for the next batch, over the last half of the steps. On
-a GPU, which has steps to take meanwhile, its own waiting is at most that. Recorded steps where there is one. `--idle`: nothing is
-learned, so that it is told how fast batches could come.
+Reports target tokens per second and the fraction of the time in which the loop waited for the next batch, over the last half of
+the steps. A GPU with queued steps waits at most that long. CUDA graphs are used if there is a GPU. `--idle`: steps do nothing,
+to measure how fast batches can be made.
 """
 
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from turns import asked, spread
+from harness import parse_args, quartiles
 
 from regard.batches.batch import Batch
 from regard.run.train import train
@@ -24,41 +24,41 @@ RECIPE = Path(__file__).parents[1] / "recipes" / "multi30k-en-de.toml"
 SMALL = ["model.width=256", "model.heads=4", "model.feed_forward=1024", "train.regularize.r_drop=0", "decode.beam=1"]
 
 
-def pass_over(trainer: Trainer, micro_batches: list[tuple[int, int, Batch]]) -> tuple[torch.Tensor, int]:
-    """A step in which nothing happens."""
-    progress = trainer.state
-    progress.step, progress.epoch, progress.index = progress.step + 1, micro_batches[-1][0], micro_batches[-1][1] + 1
+def empty_step(trainer: Trainer, micro_batches: list[tuple[int, int, Batch]]) -> tuple[torch.Tensor, int]:
+    """Advance the loop without computing anything."""
+    state = trainer.state
+    state.step, state.epoch, state.index = state.step + 1, micro_batches[-1][0], micro_batches[-1][1] + 1
     return torch.zeros((), device=trainer.device), sum(batch.label_count() for *_, batch in micro_batches)
 
 
 def main() -> None:
-    given = asked(__doc__, steps=1500, every=100, idle=False)
-    if given.idle:
-        Trainer.step = pass_over  # type: ignore[method-assign]
-    graphs = torch.cuda.is_available()
-    length = [
-        f"train.steps={given.steps}",
-        f"train.log_every={given.every}",
-        f"train.evaluate_every={given.steps}",
-        f"train.save_every={given.steps}",
+    args = parse_args(__doc__, steps=1500, every=100, idle=False)
+    if args.idle:
+        Trainer.step = empty_step  # type: ignore[method-assign]
+    use_graphs = torch.cuda.is_available()
+    overrides = [
+        f"train.steps={args.steps}",
+        f"train.log_every={args.every}",
+        f"train.evaluate_every={args.steps}",
+        f"train.save_every={args.steps}",
         "train.evaluate_sentences=100",
-        f"train.cuda_graphs={str(graphs).lower()}",
+        f"train.cuda_graphs={str(use_graphs).lower()}",
     ]
     with tempfile.TemporaryDirectory() as folder:
-        run = train(RECIPE, Path(folder, "run"), overrides=[*SMALL, *length])
+        run = train(RECIPE, Path(folder, "run"), overrides=[*SMALL, *overrides])
         records = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
-    steady = [record for record in records if "loss" in record and record["step"] > given.steps / 2]
-    speeds, waits = ([record[name] for record in steady] for name in ("tokens_per_second", "waiting"))
+    steady = [record for record in records if "loss" in record and record["step"] > args.steps / 2]
+    speeds, waits = ([record[name] for record in steady] for name in ("tokens_per_second", "data_wait_fraction"))
     print(
         json.dumps(
             {
                 "what": "Multi30k, small",
-                "cuda_graphs": graphs,
-                "idle": given.idle,
-                "target tokens a second": round(median(speeds)),
-                "quartiles": spread(speeds, 0),
-                "waiting": round(sum(waits) / len(waits), 4),
-                "most": max(waits),
+                "cuda_graphs": use_graphs,
+                "idle": args.idle,
+                "target tokens per second": round(median(speeds)),
+                "quartiles": quartiles(speeds, 0),
+                "data_wait_fraction": round(sum(waits) / len(waits), 4),
+                "maximum": max(waits),
                 "load": round(os.getloadavg()[0], 2),
             }
         )

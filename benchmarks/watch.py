@@ -1,7 +1,7 @@
-"""What looking costs: BERT-base over 64 × 512 tokens in bf16 unwatched, with one layer watched, with all layers under a budget;
-the way of `transformers`, which leaves the fused kernels to show weights; and 8,192 positions, whose maps would need 155 GB.
+"""Measure the cost of watching: BERT-base over 64 × 512 tokens in bf16 unwatched, with one layer watched, with all layers under a
+budget; `transformers`, which leaves the fused kernels to return weights; and 8,192 positions, whose maps would need 155 GB.
 
-    python benchmarks/watch.py                        (one GPU; the ways take turns, medians of the rounds)
+    python benchmarks/watch.py                        (one GPU; the variants alternate, medians over the rounds)
 """
 
 import json
@@ -11,8 +11,8 @@ from statistics import median
 from typing import Any
 
 import torch
+from harness import parse_args
 from torch import nn
-from turns import asked
 
 import regard
 from regard.models.bert import TextEmbedder
@@ -28,8 +28,8 @@ def bert(**settings: Any) -> nn.Module:
         )
 
 
-class Way:
-    """A forward pass, and what is watched while it goes."""
+class Variant:
+    """A forward pass, and what is watched during it."""
 
     def __init__(self, forward: Callable[[], Any], watching: Callable[[], AbstractContextManager] = nullcontext):
         self.forward, self.watching = forward, watching
@@ -38,7 +38,7 @@ class Way:
         self.kept = ""
 
     @torch.no_grad()
-    def go(self) -> None:
+    def run(self) -> None:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
@@ -57,83 +57,86 @@ class Way:
         del out
 
 
-def turns(ways: dict[str, Way], rounds: int) -> list[dict[str, Any]]:
-    for way in ways.values():
-        way.go()
-        way.go()
-        way.times.clear()
+def alternate(variants: dict[str, Variant], rounds: int) -> list[dict[str, Any]]:
+    for variant in variants.values():
+        variant.run()
+        variant.run()
+        variant.times.clear()
     for _ in range(rounds):
-        for way in ways.values():
-            way.go()
-    plain = next(iter(ways.values()))
+        for variant in variants.values():
+            variant.run()
+    plain = next(iter(variants.values()))
     return [
         {
-            "way": name,
-            "ms": round(median(way.times), 3),
-            "times": round(median(way.times) / median(plain.times), 3),
-            "record_gib": round(way.record / GIB, 3),
-            "more_memory_gib": round((way.peak - plain.peak) / GIB, 3),
-            "kept": way.kept,
+            "variant": name,
+            "ms": round(median(variant.times), 3),
+            "relative": round(median(variant.times) / median(plain.times), 3),
+            "record_gib": round(variant.record / GIB, 3),
+            "additional_memory_gib": round((variant.peak - plain.peak) / GIB, 3),
+            "kept": variant.kept,
         }
-        for name, way in ways.items()
+        for name, variant in variants.items()
     ]
 
 
-def passes(model: nn.Module, batch: int, length: int) -> Callable[[], Any]:
+def forward_pass(model: nn.Module, batch: int, length: int) -> Callable[[], Any]:
     ids = torch.randint(5, VOCABULARY, (batch, length), device="cuda")
     lengths = torch.full((batch,), length, device="cuda")
     return lambda: model(ids, lengths)
 
 
-def short(batch: int, length: int, rounds: int) -> list[dict[str, Any]]:
+def short_texts(batch: int, length: int, rounds: int) -> list[dict[str, Any]]:
     model = bert()
-    forward = passes(model, batch, length)
-    return turns(
+    forward = forward_pass(model, batch, length)
+    return alternate(
         {
-            "unwatched": Way(forward),
-            "one layer": Way(forward, lambda: regard.watch(model, layers=[5])),
-            "all layers under 1 GB": Way(forward, lambda: regard.watch(model, budget="1GB")),
-            "all layers under 1 GB, top": Way(forward, lambda: regard.watch(model, budget="1GB", keep="top")),
-            "all layers under 1 GB, entropy": Way(forward, lambda: regard.watch(model, budget="1GB", keep="entropy")),
-            "all layers": Way(forward, lambda: regard.watch(model)),
+            "unwatched": Variant(forward),
+            "one layer": Variant(forward, lambda: regard.watch(model, layers=[5])),
+            "all layers under 1 GB": Variant(forward, lambda: regard.watch(model, budget="1GB")),
+            "all layers under 1 GB, top": Variant(forward, lambda: regard.watch(model, budget="1GB", keep="top")),
+            "all layers under 1 GB, entropy": Variant(forward, lambda: regard.watch(model, budget="1GB", keep="entropy")),
+            "all layers": Variant(forward, lambda: regard.watch(model)),
         },
         rounds,
     )
 
 
-def theirs(batch: int, length: int, rounds: int) -> list[dict[str, Any]]:
+def transformers_models(batch: int, length: int, rounds: int) -> list[dict[str, Any]]:
     from transformers import BertConfig, BertModel
 
-    fused, eager = (BertModel(BertConfig(attn_implementation=how)).to("cuda", torch.bfloat16).eval() for how in ("sdpa", "eager"))
+    fused, eager = (
+        BertModel(BertConfig(attn_implementation=implementation)).to("cuda", torch.bfloat16).eval()
+        for implementation in ("sdpa", "eager")
+    )
     ids = torch.randint(5, VOCABULARY, (batch, length), device="cuda")
-    return turns(
+    return alternate(
         {
-            "transformers, fused": Way(lambda: fused(ids)),
-            "transformers, with weights": Way(lambda: eager(ids, output_attentions=True)),
+            "transformers, fused": Variant(lambda: fused(ids)),
+            "transformers, with weights": Variant(lambda: eager(ids, output_attentions=True)),
         },
         rounds,
     )
 
 
-def long(batch: int, length: int, rounds: int) -> list[dict[str, Any]]:
+def long_texts(batch: int, length: int, rounds: int) -> list[dict[str, Any]]:
     model = bert(max_length=length)
-    forward = passes(model, batch, length)
-    return turns(
+    forward = forward_pass(model, batch, length)
+    return alternate(
         {
-            "unwatched": Way(forward),
-            "all layers under 200 MB": Way(forward, lambda: regard.watch(model, budget="200MB")),
-            "all layers under 1 GB": Way(forward, lambda: regard.watch(model, budget="1GB")),
+            "unwatched": Variant(forward),
+            "all layers under 200 MB": Variant(forward, lambda: regard.watch(model, budget="200MB")),
+            "all layers under 1 GB": Variant(forward, lambda: regard.watch(model, budget="1GB")),
         },
         rounds,
     )
 
 
 def main() -> None:
-    given = asked(__doc__, rounds=20, batch=64, length=512, long=8192)
+    args = parse_args(__doc__, rounds=20, batch=64, length=512, long=8192)
     for part, batch, length, rounds in (
-        (short, given.batch, given.length, given.rounds),
-        (theirs, given.batch, given.length, given.rounds),
-        (long, 8, given.long, 3),
+        (short_texts, args.batch, args.length, args.rounds),
+        (transformers_models, args.batch, args.length, args.rounds),
+        (long_texts, 8, args.long, 3),
     ):
         for row in part(batch, length, rounds):
             print(json.dumps({"what": f"{batch} x {length}"} | row))

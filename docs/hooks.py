@@ -1,4 +1,5 @@
-"""Hooks of the documentation site (`mkdocs build`): run the tour, add the pages that lie outside of docs/, resolve links.
+"""Hooks of the documentation site (`mkdocs build`): run the tour, add pages from outside of docs/ and the API reference, resolve
+links.
 
 Links in the documents are written for the repository, so that they also work on GitHub. Here they are rewritten for the site:
 README.md is the start page, a page of the tour is its output, and any other file of the repository is shown as a source page.
@@ -6,16 +7,21 @@ The tour's pages run in `build/tour`, or in the folder named by REGARD_TOUR; mod
 """
 
 import os
+import pkgutil
 import re
 import sys
 import time
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+
+import regard
+import regard.tasks
 
 DOCS = Path(__file__).resolve().parent
 ROOT, TOUR = DOCS.parent, DOCS / "tour"
@@ -46,11 +52,29 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         pages = {uri: rewrite_links(text, path, uri, sources) for uri, (path, text) in documents.items()}
     except PageError as error:
         raise PluginError(str(error)) from error
-    for uri, content in {**pages, **sources, **figures}.items():
+    for uri, content in {**pages, **sources, **figures, "api.md": api_page()}.items():
         if (existing := files.get_file_from_path(uri)) is not None:
             files.remove(existing)
         files.append(File.generated(config, uri, content=content))
     return files
+
+
+def api_page() -> str:
+    """Return the API reference: the public names of the package, and the run classes of all tasks, for mkdocstrings."""
+    names = {f"regard.{name}": getattr(regard, name) for name in regard.__all__ if not name.startswith("__")}
+    for module in pkgutil.iter_modules(regard.tasks.__path__, "regard.tasks."):
+        import_module(module.name)
+    runs, found = [], [regard.Run]
+    while found:
+        kind = found.pop(0)
+        found += [inner for inner in kind.__subclasses__() if inner.__module__.startswith("regard.tasks.")]
+        runs += [kind] if kind is not regard.Run else []
+    names |= {kind.__name__: kind for kind in sorted(runs, key=lambda kind: kind.__name__)}
+    lines = ["# API reference", "", "The classes whose names end in Run are what `regard.load` returns, one for each task."]
+    for name, value in names.items():
+        path = f"{value.__module__}.{value.__qualname__}" if hasattr(value, "__qualname__") else name
+        lines += ["", f"::: {path}", "    options:", f"      heading: {name}", f"      toc_label: {name}"]
+    return "\n".join(lines) + "\n"
 
 
 def page_uri(path: Path) -> str:

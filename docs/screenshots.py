@@ -38,7 +38,7 @@ def match_view(page: Page) -> None:
     labels = page.locator("textarea").first
     labels.fill(f"{first}\n{second}\na purple star")
     page.locator("input[type=file]").set_input_files({"name": "shapes.png", "mimeType": "image/png", "buffer": png.getvalue()})
-    page.locator(".trust table").wait_for()
+    page.locator(".faithfulness table").wait_for()
     labels.blur()
 
 

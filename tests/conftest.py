@@ -160,36 +160,84 @@ def tiny_run(tmp_path_factory):
     return run
 
 
+IMAGE_TOWER = {"layers": 1, "width": 16, "heads": 2, "feed_forward": 32}
+IMAGE_MODELS = {
+    "classify": {"kind": "vit", "patch_size": 8, **IMAGE_TOWER},
+    "contrastive": {"projection_width": 8, "image": {"patch_size": 8, **IMAGE_TOWER}, "text": {**IMAGE_TOWER, "max_length": 32}},
+    "caption": {
+        "encoder": {"kind": "patches", "patch_size": 8, "pool": "class", **IMAGE_TOWER},
+        "decoder": {"kind": "transformer", **IMAGE_TOWER},
+        "max_length": 40,
+    },
+    "lstm": {
+        "encoder": {"kind": "cnn", "widths": [8, 8, 8], "strides": [2, 2, 2]},
+        "decoder": {"kind": "lstm", "width": 16},
+        "max_length": 40,
+    },
+}
+
+
 @pytest.fixture(scope="session")
-def asking():
-    """Makes a head for the neuron view, whose first key is hidden from all queries but the first."""
+def image_runs(tmp_path_factory):
+    """Runs of every task that reads images, after a few steps: their outputs are poor, which the tests do not depend on."""
+    import copy
+
+    from regard.run.train import train
+
+    folder = tmp_path_factory.mktemp("image-runs")
+    found = {}
+    world = {"kind": "shapes", "number": 60, "held_out": 12, "shapes": [1, 2]}
+    short = {"steps": 6, "images_per_batch": 12, "evaluate_every": 6, "save_every": 6, "log_every": 6}
+    for name, model in IMAGE_MODELS.items():
+        task = "caption" if name == "lstm" else name
+        more = {"data": {"label_attribute": "kind"}} if task == "classify" else {"data": {}, "tokens": {"kind": "words"}}
+        more["data"] |= {"size": 32, "world": world}
+        found[name] = train({"task": task, "model": copy.deepcopy(model), "train": short, **more}, folder / name, device="cpu")
+    return found
+
+
+@pytest.fixture(scope="session")
+def image_path(tmp_path_factory):
+    """The path of an image of two shapes."""
+    from PIL import Image
+
+    from regard.worlds import shapes
+
+    path = tmp_path_factory.mktemp("images") / "image.png"
+    scene = shapes.generate(1, 5, split="valid", shapes=(2, 2))[0]
+    Image.fromarray(scene.pixels()).save(path)
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def make_neuron_view():
+    """Make a head for the neuron view, whose first key is masked for all queries but the first."""
     import numpy as np
 
     from regard.show.figures.neuron_view import NeuronQuery, NeuronView, heaviest_keys
 
     def make(queries=5, keys=5, width=6):
-        chance = np.random.default_rng(0)
-        k = chance.normal(size=(keys, width))
+        rng = np.random.default_rng(0)
+        k = rng.normal(size=(keys, width))
         words = ["<img src=x onerror=alert(1)>", "$x^2$", "", *(f"w{i}" for i in range(keys))][:keys]
         found = []
         for number in range(queries):
-            q = chance.normal(size=width)
+            q = rng.normal(size=width)
             scores = k @ q / width**0.5
             scores[0] = scores[0] if number == 0 else -np.inf
             weights = np.exp(scores - scores.max())
             weights /= weights.sum()
             some = heaviest_keys(weights, scores)
-            found.append(
-                NeuronQuery(words[number], q, some, k[some] * q / width**0.5, scores[some], weights[some], keys - len(some))
-            )
+            left_out = keys - len(some)
+            found.append(NeuronQuery(words[number], q, some, k[some] * q / width**0.5, scores[some], weights[some], left_out))
         return NeuronView("a head", f"q·k / √{width}", "no positions", words, k, found)
 
     return make
 
 
 @pytest.fixture(scope="session")
-def stepping():
-    """Makes the steps of a text of so many tokens, each of which looked back; a source of as many keys, or itself."""
+def make_trace():
+    """Make the generation trace of a text of so many tokens that attend back: to a source of as many keys, or to itself."""
     import numpy as np
 
     from regard.show.figures.decoding_steps import GenerationStep, GenerationTrace

@@ -97,3 +97,18 @@ def test_file_tree_of_the_architecture_page_is_up_to_date():
     listed = set(re.findall(r"^\| `([\w./]+\.py)` \|", page, re.M))
     source = ROOT / "src" / "regard"
     assert listed >= {path.relative_to(source).as_posix() for path in source.rglob("*.py") if path.name != "__init__.py"}
+
+
+@pytest.mark.parametrize("command", ["train", "translate"])
+def test_walk_through_the_code_names_real_functions_and_never_goes_back(command):
+    """At most ten hops; a folder that was left is not entered again."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = re.search(rf"^## Walk: `regard {command} .*?(?=^## )", page, re.M | re.S)[0]
+    hops = re.findall(r"^\| \d+ \| `([\w/]+\.py)` \| `(\w+)` \|", section, re.M)
+    assert 5 <= len(hops) <= 10
+    for file, name in hops:
+        tree = ast.parse((ROOT / "src" / "regard" / file).read_text(encoding="utf-8"))
+        assert name in {getattr(node, "name", None) for node in tree.body}, f"{file}: {name}"
+    folders = [file.split("/")[0] for file, _ in hops]
+    entered = [folder for at, folder in enumerate(folders) if at == 0 or folders[at - 1] != folder]
+    assert len(entered) == len(set(entered))

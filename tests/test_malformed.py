@@ -418,10 +418,10 @@ FOLDERS = {
     "weights that are empty": (weights(lambda data: b""), r"is damaged: "),
     "weights of 2⁶⁰ bytes, it says": (weights(lambda data: (2**60).to_bytes(8, "little") + b"{}"), r"is damaged"),
     "weights that are a picture": (weights(lambda data: b"\x89PNG\r\n\x1a\n" + bytes(64)), r"is damaged"),
-    "a vocabulary off by one": (spoil_tokenizer, r"has shape \[500, 32\], the model wants \[499, 32\]"),
+    "a vocabulary off by one": (spoil_tokenizer, r"has shape \[500, 32\], the model needs \[499, 32\]"),
     "no tokenizer": (lambda run: (run / "tokenizer.json").unlink(), r"no tokenizer at .*tokenizer\.json"),
     "half a recipe": (lambda run: put(run / "recipe.toml", b"[mod"), r"recipe\.toml is not valid TOML"),
-    "another model's recipe": (spoil_recipe, r"the model wants"),
+    "another model's recipe": (spoil_recipe, r"the model needs"),
 }
 
 
@@ -435,7 +435,7 @@ def test_run_folders(regard, tiny_run, tmp_path, name):
 
 
 RESUMED = {
-    "one of which a bit is wrong": (["--from", "60"], r"step-00000060 is damaged: model\.safetensors is not what was written"),
+    "one of which a bit is wrong": (["--from", "60"], r"step-00000060 is damaged: model\.safetensors does not match its hash"),
     "one that is not there": (["--from", "45"], r"no checkpoint .*step-00000045; there are: step-00000030, step-00000060"),
     "one by no name": (["--from", "best"], r"--from best: give a step"),
     "one that has none before it": (["--verify", "20", "--from", "30"], r"no good checkpoint 20 steps before step 30"),
@@ -462,10 +462,10 @@ def test_checkpoints_by_name(regard, hurt, name):
 def test_the_newest_good_checkpoint_is_taken_and_the_damaged_one_named(regard, hurt, tiny_run):
     status, err = regard("train", hurt, "--resume", "--device", "cpu", "--no-evaluate", "--verify", "30")
     assert status == 0, err
-    assert "step-00000060 is damaged (model.safetensors is not what was written); going back to the one before" in err
-    assert "running steps 1 to 30 again" in err and "to the same bits" in err and "going on from step 30" in err
+    assert "step-00000060 is damaged (model.safetensors does not match its hash); using the one before it" in err
+    assert "running steps 1 to 30 again" in err and "bit-exact" in err and "going on from step 30" in err
     assert (hurt / "model.safetensors").read_bytes() == (tiny_run.folder / "model.safetensors").read_bytes()
-    assert [path.name for path in (hurt / "checkpoints" / "aside").iterdir()] == ["step-00000060"]
+    assert [path.name for path in (hurt / "checkpoints" / "archive").iterdir()] == ["step-00000060"]
 
 
 def test_where_no_checkpoint_is_whole_nothing_is_begun_silently(regard, hurt):

@@ -12,12 +12,12 @@
 # %%
 import torch
 
-from regard.attention.functional import self_attention
+from regard.attention.core import attention_weights
 
 torch.set_printoptions(precision=2, sci_mode=False)
 words = torch.tensor([[[2.0, 0.0], [1.8, 0.6], [0.0, 2.0]]])  # three words, two features
-mixed, weights = self_attention(words, weights=True)
-print(weights[0])
+weights = attention_weights(words[:, None], words[:, None], scale=1.0)  # one head
+print(weights[0, 0])
 
 # %% [markdown]
 # The first two words are similar and attend to each other; the third attends to itself.
@@ -28,7 +28,7 @@ print(weights[0])
 # 112 and 96; divided by √64 = 8, that is 14 and 12.
 
 # %%
-from regard.attention.core import DotProductScore, attention_weights
+from regard.attention.core import DotProductScore
 
 query = torch.ones(1, 1, 1, 64)
 keys = torch.stack([torch.full((64,), 112 / 64), torch.full((64,), 96 / 64)])[None, None]
@@ -68,7 +68,7 @@ for scores in ((112, 96), (14, 12)):
 # %%
 from helpers import figure
 
-from regard.show.figures.gradients import softmax_gradients
+from regard.show.figures.teaching import softmax_gradients
 
 
 def max_derivative(width, scale):

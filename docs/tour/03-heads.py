@@ -50,9 +50,9 @@ from regard.run.load import load
 
 found = explain_heads(load(folder, device="cpu"), number=60)
 for head in found.heads:
-    if head.does != "mixed":
-        share, lot = head.shares[head.does]
-        print(f"{head.place} {head.number + 1}: {head.does} {share:.0%} (random baseline {lot:.0%})")
+    if head.role != "mixed":
+        weight, chance = head.weights[head.role]
+        print(f"{head.module} {head.head + 1}: {head.role} {weight:.0%} (random baseline {chance:.0%})")
 
 # %% [markdown]
 # Heads of the decoder (`cross_attention`) have found the word that they translate, heads of the encoder neighbouring

@@ -6,7 +6,7 @@
 # %%
 import torch
 
-from regard.attention.functional import self_attention
+from regard.attention.core import self_attention
 
 words = torch.randn(1, 5, 8, generator=torch.Generator().manual_seed(1))
 order = torch.tensor([3, 0, 4, 1, 2])

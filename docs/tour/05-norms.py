@@ -29,7 +29,7 @@ for name, y in after.items():
 # %%
 from helpers import figure
 
-from regard.show.figures.norms import norm_figure
+from regard.show.figures.teaching import norm_figure
 
 panels = {name: y.flatten(0, 1).numpy() for name, y in {"before": x, **after}.items()}
 words = ["the", "old", "goat", "sleeps", "she", "saw", "a", "fox"]

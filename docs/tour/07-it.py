@@ -36,12 +36,12 @@ regard(f'show translator "{sentence}" --view token --token {pronoun} --kind cros
 from regard.explain.head_report import explain_heads
 
 heads = explain_heads(run, number=120)
-looking = [head for head in heads.heads if head.place.startswith("encoder") or "cross" in head.place]
+looking = [head for head in heads.heads if head.module.startswith("encoder") or "cross" in head.module]
 best = max(looking, key=lambda head: head.excess("antecedent"))
-share, lot = best.shares["antecedent"]
-print(f"{best.place}, head {best.number + 1}")
-print(f"{share:.0%} of its weight is on the antecedent; random baseline {lot:.0%}")
-print(f"without it, the log-probability of the right pronoun falls by {heads.pronouns[best.place, best.number]:.2f}")
+weight, chance = best.weights["antecedent"]
+print(f"{best.module}, head {best.head + 1}")
+print(f"{weight:.0%} of its weight is on the antecedent; random baseline {chance:.0%}")
+print(f"without it, the log-probability of the right pronoun falls by {heads.pronoun_importance[best.module, best.head]:.2f}")
 
 # %% [markdown]
 # This head on test sentences in which "it" could refer to any of three nouns. The rows are the predicted pronouns,
@@ -56,12 +56,12 @@ from regard.worlds import bilingual
 
 tests = bilingual.generate(200, seed=1, level=1, split="test", pronoun_fraction=0.5)
 tests = [pair for pair in tests if any(len(it.candidates) == 3 for it in pair.pronouns)]
-kind = "cross" if "cross" in best.place else "encoder"
-layer, seen, names, meant = int(best.place.split(".")[2]), [], [], []
+kind = "cross" if "cross" in best.module else "encoder"
+layer, seen, names, meant = int(best.module.split(".")[2]), [], [], []
 for pair, found in zip(tests, align_gold(run, tests, kind)):
     it, words = pair.pronouns[0], [word.strip(",.") for word in found.source]
     asking = it.target if kind == "cross" else it.source
-    weights = found.weights[layer, best.number, asking]
+    weights = found.weights[layer, best.head, asking]
     nouns = [weights[place] for place in it.candidates]
     seen.append([*nouns, weights[it.source], 1 - sum(nouns) - weights[it.source]])
     names.append(f"{it.form}: " + ", ".join(words[place] for place in it.candidates))
@@ -87,5 +87,5 @@ said = json.loads((folder / "scores.json").read_text())["test"]["pronouns"]
 guesses = bilingual.pronoun_baselines(tests)
 print(
     f"pronouns that are right: {said['score']:.0f}%, by always taking",
-    ", ".join(f"the {name} {share:.0%}" for name, share in guesses.items()),
+    ", ".join(f"the {name} {weight:.0%}" for name, share in guesses.items()),
 )

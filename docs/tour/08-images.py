@@ -27,7 +27,7 @@ regard("caption captioner shapes-1.png shapes-2.png shapes-4.png --out looks.png
 
 # %%
 from regard.run.load import load
-from regard.show.figures.overlay import ImageAttention, image_attention_figure
+from regard.show.figures.image_figures import ImageAttention, image_attention_figure
 
 run = load(folder, device="cpu")
 chosen = [tests[3], tests[4]]

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 from regard.errors import UserError
 
 if TYPE_CHECKING:
-    from regard.attention.core import attend
+    from regard.attention.core import attend, context_attention, key_value_attention, self_attention
     from regard.attention.edit import edit
-    from regard.attention.functional import context_attention, key_value_attention, self_attention
     from regard.attention.masks import Mask
-    from regard.attention.record_file import Record
+    from regard.attention.record import Record
     from regard.attention.watch import watch
     from regard.recipe import Recipe
     from regard.run.convert import convert
@@ -28,15 +27,15 @@ if TYPE_CHECKING:
 _MODULES = {
     "Mask": "regard.attention.masks",
     "Recipe": "regard.recipe",
-    "Record": "regard.attention.record_file",
+    "Record": "regard.attention.record",
     "Run": "regard.tasks.base",
     "attend": "regard.attention.core",
-    "context_attention": "regard.attention.functional",
+    "context_attention": "regard.attention.core",
     "convert": "regard.run.convert",
     "edit": "regard.attention.edit",
-    "key_value_attention": "regard.attention.functional",
+    "key_value_attention": "regard.attention.core",
     "load": "regard.run.load",
-    "self_attention": "regard.attention.functional",
+    "self_attention": "regard.attention.core",
     "train": "regard.run.train",
     "watch": "regard.attention.watch",
 }

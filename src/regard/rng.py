@@ -1,10 +1,10 @@
-"""Randomness without a state: a number is a pure function of what it is for."""
+"""Stateless random numbers: each one is a pure function of the keys it is drawn for."""
 
 import numpy as np
 
 
 def hash64(*keys: int | np.ndarray) -> np.ndarray:
-    """Well-mixed 64-bit numbers from integers and arrays of them (splitmix64, Steele et al. 2014)."""
+    """Hash integers, or arrays of them, to well-mixed 64-bit numbers (splitmix64, Steele et al. 2014)."""
     state = np.zeros((), np.uint64)
     with np.errstate(over="ignore"):
         for key in keys:
@@ -16,5 +16,5 @@ def hash64(*keys: int | np.ndarray) -> np.ndarray:
 
 
 def hash_uniform(*keys: int | np.ndarray) -> np.ndarray:
-    """Numbers in [0, 1)."""
+    """Hash integers, or arrays of them, to floats uniform in [0, 1)."""
     return (hash64(*keys) >> np.uint64(11)) * 2.0**-53

@@ -1,13 +1,13 @@
-"""The laws of attend on a GPU's kernels; skipped, and said so, where there is none."""
+"""Laws of attend and of the weights kernel on a GPU; skipped without one."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from regard.attention import weights_kernel
-from regard.attention.core import attend, attention_weights
-from regard.attention.masks import Mask
-from regard.attention.reductions import part_shapes
+from regard.attention.core import attend, attend_with_weights, attention_weights
+from regard.attention.masks import GridPattern, Mask
+from regard.attention.record import part_shapes
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
 
@@ -30,7 +30,7 @@ def test_fused_kernels_equal_the_written_out_equation(dtype, heads, structure):
         "documents": Mask(documents=documents),
         "packed": Mask(causal=True, documents=documents),
     }[structure]
-    fused, plain = attend(q, k, v, mask=mask), attend(q, k, v, mask=mask, weights=True)[0]
+    fused, plain = attend(q, k, v, mask=mask), attend_with_weights(q, k, v, mask=mask)[0]
     tolerance = 2e-2 if dtype != torch.float32 else 2e-3
     torch.testing.assert_close(fused, plain, atol=tolerance, rtol=tolerance)
     gradients = [torch.autograd.grad(out.float().sum(), (q, k, v)) for out in (fused, plain)]
@@ -41,14 +41,14 @@ def test_fused_kernels_equal_the_written_out_equation(dtype, heads, structure):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("path", ["fused", "written out"])
 @pytest.mark.parametrize("with_bias", [False, True])
-def test_a_row_that_may_look_nowhere_gives_zeros_in_value_and_gradient(dtype, path, with_bias):
+def test_rows_without_visible_keys_give_zeros_in_value_and_gradient(dtype, path, with_bias):
     q, k, v = (torch.randn(2, 2, 40, 64, dtype=dtype, device="cuda", requires_grad=True) for _ in range(3))
     allowed = torch.ones(2, 1, 40, 40, dtype=torch.bool, device="cuda")
     allowed[0, :, 1] = False
     allowed[1] = False
     bias = torch.randn(2, 40, 40, dtype=dtype, device="cuda") if with_bias else None
-    out = attend(q, k, v, mask=Mask(allowed=allowed), bias=bias, weights=path != "fused")
-    out = out if path == "fused" else out[0]
+    options = dict(mask=Mask(allowed=allowed), bias=bias)
+    out = attend(q, k, v, **options) if path == "fused" else attend_with_weights(q, k, v, **options)[0]
     assert out[0, :, 1].eq(0).all() and out[1].eq(0).all() and out[0, :, 0].ne(0).any()
     gradients = torch.autograd.grad(out.float().square().sum(), (q, k, v))
     assert all(gradient.isfinite().all() for gradient in gradients)
@@ -62,6 +62,9 @@ STRUCTURES = {
     "starts": lambda lengths, documents: Mask(causal=True, starts=lengths // 2),
     "window": lambda lengths, documents: Mask(causal=True, window=5),
     "documents": lambda lengths, documents: Mask(documents=documents),
+    "scattered documents": lambda lengths, documents: Mask(documents=documents % 3, causal=True),
+    "prefix": lambda lengths, documents: Mask(causal=True, prefix=lengths // 2),
+    "no key": lambda lengths, documents: Mask(lengths=lengths - lengths[1]),
     "blind": lambda lengths, documents: Mask(allowed=torch.arange(documents.size(1), device="cuda")[:, None] % 3 > 0),
 }
 
@@ -70,7 +73,7 @@ STRUCTURES = {
 @pytest.mark.parametrize("structure", STRUCTURES)
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("T, S, K, heads", [(150, 150, 64, (4, 2)), (3, 70, 24, (2, 2))])
-def test_what_is_recorded_in_one_go_is_the_written_out_equation(dtype, structure, with_bias, T, S, K, heads):
+def test_weights_kernel_equals_the_written_out_equation(dtype, structure, with_bias, T, S, K, heads):
     q, k = (torch.randn(2, h, n, K, device="cuda", dtype=dtype) for h, n in zip(heads, (T, S)))
     documents = torch.arange(S, device="cuda") // torch.tensor([[9], [20]], device="cuda")
     mask = STRUCTURES[structure](torch.tensor([S, S // 3], device="cuda"), documents)
@@ -96,7 +99,7 @@ def test_what_is_recorded_in_one_go_is_the_written_out_equation(dtype, structure
         torch.testing.assert_close(next(iter(parts.values())), expected, atol=tolerance * (5 if kind == "entropy" else 1), rtol=0)
 
 
-def test_what_no_kernel_knows_is_recorded_part_by_part():
+def test_weights_kernel_declines_what_it_does_not_support():
     q, k = torch.randn(1, 2, 8, 16, device="cuda"), torch.randn(1, 2, 8, 16, device="cuda")
-    assert not weights_kernel.can_run(q, Mask(causal=True, prefix=torch.tensor([2], device="cuda")))
+    assert not weights_kernel.can_run(q, Mask(causal=True, grid=GridPattern(2, 2, "row")))
     assert not weights_kernel.fill_record({}, "top", 3, q, k) and not weights_kernel.fill_record({}, "blocks", 3, q, k)

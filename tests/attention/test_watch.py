@@ -1,4 +1,4 @@
-"""Watching changes nothing and sees what is there; editing changes only what it says."""
+"""Watching changes no output and records what the model used; editing changes only what it is told to."""
 
 import pytest
 import torch
@@ -42,18 +42,18 @@ def test_watched_output_equals_unwatched_bit_for_bit(kind, inputs):
     with watch(model) as seen:
         watched = model(*inputs)
     assert torch.equal(plain, watched)
-    assert torch.equal(plain, model(*inputs)), "nothing is left behind"
+    assert torch.equal(plain, model(*inputs)), "the hooks are removed"
     assert len(seen.names()) == 6
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_recorded_weights_mix_the_values_into_the_output(kind, inputs, monkeypatch):
-    """weights · v is what the fused path gave, at every place, also when rows are computed a few at a time."""
-    monkeypatch.setattr("regard.attention.lazy_maps.LEAST", 200)
+def test_recorded_weights_times_values_equal_the_fused_output(kind, inputs, monkeypatch):
+    """In every module, also when only a few rows are computed at a time."""
+    monkeypatch.setattr("regard.attention.lazy_maps.MIN_WORKSPACE", 200)
     model = tiny(kind, key_value_heads=1)
     mixed = {}
-    for name, place in attention_modules(model).items():
-        place.register_forward_hook(lambda module, args, output, name=name: mixed.update({name: (args[2], output)}))
+    for name, module in attention_modules(model).items():
+        module.register_forward_hook(lambda module, args, output, name=name: mixed.update({name: (args[2], output)}))
     with watch(model, values=True) as seen:
         model(*inputs)
     for name in seen.names():
@@ -62,7 +62,7 @@ def test_recorded_weights_mix_the_values_into_the_output(kind, inputs, monkeypat
         torch.testing.assert_close(seen[name] @ v.repeat_interleave(2, 1), output, atol=1e-6, rtol=1e-5)
 
 
-def test_layers_heads_and_kinds_are_chosen(inputs):
+def test_choosing_layers_heads_and_kinds(inputs):
     model = tiny()
     with watch(model, layers=[1], heads=[0], kinds="cross") as seen:
         model(*inputs)
@@ -71,10 +71,10 @@ def test_layers_heads_and_kinds_are_chosen(inputs):
     with watch(model, kinds="cross") as seen:
         model(*inputs)
     assert seen.stack().shape == (2, 3, 2, 6, 7)
-    assert seen.stack()[:, 1, :, :, 5:].eq(0).all(), "padding is never looked at"
+    assert seen.stack()[:, 1, :, :, 5:].eq(0).all(), "padding has no weight"
 
 
-def test_names_layers_heads_and_rows_that_are_not_there_are_refused(inputs):
+def test_unknown_names_layers_heads_and_rows_are_rejected(inputs):
     model = tiny()
     with watch(model, kinds="decoder.*self", rows=[0, -1]) as seen:
         model(*inputs)
@@ -82,7 +82,7 @@ def test_names_layers_heads_and_rows_that_are_not_there_are_refused(inputs):
     assert seen.stack().shape == (2, 3, 2, 2, 6)
     for wrong, problem in [
         ({"layers": [7]}, "0 to 1"),
-        ({"kinds": "("}, "no pattern"),
+        ({"kinds": "("}, "not a regular expression"),
         ({"heads": [2]}, "has 2"),
         ({"rows": [7]}, "has 7 queries"),
         ({"budget": "much"}, "budget"),
@@ -92,7 +92,7 @@ def test_names_layers_heads_and_rows_that_are_not_there_are_refused(inputs):
             model(*inputs)
     with pytest.raises(UserError, match="not watched"):
         seen["encoder"]
-    assert not any(module._forward_hooks for module in model.modules()), "nothing is left behind"
+    assert not any(module._forward_hooks for module in model.modules()), "the hooks are removed"
 
 
 BLOCK = dict(width=16, heads=4, feed_forward=16, max_length=32)
@@ -151,19 +151,19 @@ def family(request):
 
 
 @pytest.mark.parametrize("heads, rows", [(None, None), ([0], [-1, 0])])
-def test_scores_are_sums_of_components_and_weights_their_softmax(family, heads, rows):
-    """Whatever is added to q·k, and whatever is hidden: what is recorded is what the model used."""
+def test_recorded_scores_are_sums_of_terms_and_weights_their_softmax(family, heads, rows):
+    """With every bias and mask, the recorded scores are those that the model used."""
     model, inputs = family
-    steps = any("cross_attention" in name and "blocks" not in name for name in attention_modules(model))  # a call a word
+    steps = any("cross_attention" in name and "blocks" not in name for name in attention_modules(model))  # one call per token
     with torch.no_grad(), watch(model, heads=heads, rows=None if steps else rows, queries=True) as seen:
         watched = model(*inputs)
     with torch.no_grad():
         assert torch.equal(watched, model(*inputs))
-    for name, place in attention_modules(model).items():
-        for q, k, scores, kept in zip(seen.queries[name], seen.keys[name], seen.scores[name], seen.recorded(name)):
-            torch.testing.assert_close(scores.softmax(-1).nan_to_num(), kept.parts["weights"], atol=1e-6, rtol=0)
-            terms = place.decomposable_score.terms(q, k)
-            assert terms.shape == (*scores.shape, q.size(-1)) and place.decomposable_score.formula(q.size(-1))
+    for name, module in attention_modules(model).items():
+        for q, k, scores, recorded in zip(seen.queries[name], seen.keys[name], seen.scores[name], seen.recorded(name)):
+            torch.testing.assert_close(scores.softmax(-1).nan_to_num(), recorded.parts["weights"], atol=1e-6, rtol=0)
+            terms = module.decomposable_score.terms(q, k)
+            assert terms.shape == (*scores.shape, q.size(-1)) and module.decomposable_score.formula(q.size(-1))
             added = (scores - terms.sum(-1)).where(scores.isfinite(), 0)
             assert added.abs().max() < 1e-5 or "Relative" in str(model)
     with watch(model, queries=True, budget=900) as seen:
@@ -172,7 +172,7 @@ def test_scores_are_sums_of_components_and_weights_their_softmax(family, heads, 
 
 
 @pytest.mark.parametrize("kind", ["rotary", "alibi", "relative", "none"])
-def test_what_is_added_to_the_scores_is_the_bias_of_positions(kind, inputs):
+def test_recorded_scores_contain_the_position_bias(kind, inputs):
     model = tiny(kind)
     with torch.no_grad(), watch(model, kinds="encoder", queries=True) as seen:
         model(*inputs)
@@ -185,8 +185,8 @@ def test_what_is_added_to_the_scores_is_the_bias_of_positions(kind, inputs):
 
 
 @pytest.mark.parametrize("options", [{}, {"budget": 900}, {"budget": "1MB", "states": True, "gradients": True}], ids=str)
-def test_no_family_says_anything_else_when_watched(family, options):
-    """Bit for bit, in value and gradient; and the recorded weights are those of the written-out path."""
+def test_watching_changes_no_output_or_gradient_of_any_family(family, options):
+    """To the bit; and the recorded weights equal those of the written-out path."""
     model, inputs = family
     written = {}
 
@@ -201,7 +201,9 @@ def test_no_family_says_anything_else_when_watched(family, options):
     plain.square().sum().backward()
     gradients = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
     model.zero_grad()
-    handles = [place.register_forward_hook(remember(name), with_kwargs=True) for name, place in attention_modules(model).items()]
+    handles = [
+        module.register_forward_hook(remember(name), with_kwargs=True) for name, module in attention_modules(model).items()
+    ]
     with watch(model, **options) as seen:
         watched = model(*inputs)
         watched.square().sum().backward()
@@ -212,15 +214,15 @@ def test_no_family_says_anything_else_when_watched(family, options):
     assert all(torch.equal(one, other) for one, other in zip(gradients, again, strict=True))
     assert seen.names() == list(attention_modules(model))
     for name, calls in written.items():
-        for kept, weights in zip(seen.recorded(name), calls, strict=True):
-            assert kept.shape == weights.shape
-            if kept.kind == "weights":
-                torch.testing.assert_close(kept.parts["weights"], weights, atol=1e-6, rtol=0)
+        for recorded, weights in zip(seen.recorded(name), calls, strict=True):
+            assert recorded.shape == weights.shape
+            if recorded.kind == "weights":
+                torch.testing.assert_close(recorded.parts["weights"], weights, atol=1e-6, rtol=0)
     assert options.get("budget") == 900 or not seen.dropped
 
 
-def test_recorded_gradients_are_those_of_the_written_out_path(family):
-    """dL/dW = dO·Vᵀ, beside the fused kernels; autograd through written-out weights says the same."""
+def test_recorded_gradients_equal_those_of_the_written_out_path(family):
+    """dL/dW = dO·Vᵀ from the fused kernels equals autograd through written-out weights."""
     model, inputs = family
     leaves = {}
 
@@ -237,13 +239,13 @@ def test_recorded_gradients_are_those_of_the_written_out_path(family):
         expected = torch.cat([weights.grad[:, :1] for weights in calls], dim=2)
         torch.testing.assert_close(seen.gradient(name), expected, atol=1e-5, rtol=1e-4)
         assert expected.abs().max() > 0
-    with torch.no_grad(), watch(model, gradients=True) as blind:
+    with torch.no_grad(), watch(model, gradients=True) as without:
         model(*inputs)
     with pytest.raises(UserError, match="no gradients"):
-        blind.gradient(blind.names()[0])
+        without.gradient(without.names()[0])
 
 
-def test_hidden_states_are_those_of_the_layers(family):
+def test_recorded_states_equal_hidden_states(family):
     model, inputs = family
     with torch.no_grad(), watch(model, states=True) as seen:
         model(*inputs)
@@ -253,28 +255,28 @@ def test_hidden_states_are_those_of_the_layers(family):
         assert len(states) == len(layers)
         real = LENGTHS[:, None] > torch.arange(7)
         if any("blocks" in name for name in seen.states):
-            layers, states = layers[:-1], states[:-1]  # the last one is normalised there
-        if not isinstance(model, UniversalTransformer):  # and here some tokens have halted
+            layers, states = layers[:-1], states[:-1]  # hidden_states() normalises the last one
+        if not isinstance(model, UniversalTransformer):  # where some tokens have halted
             for state, layer in zip(states, layers):
                 torch.testing.assert_close(state[real], layer[real])
     assert all(state.shape[:2] == (3, 7) for name, (state, *_) in seen.states.items() if not name.startswith("decoder.cells"))
 
 
-def test_what_is_compiled_runs_as_it_is_while_it_is_watched(inputs):
-    """A compiled callable sits beside its module; hooks put on afterwards would pass it by."""
+def test_compiled_models_run_eagerly_while_watched(inputs):
+    """A compiled callable would ignore hooks that are registered later."""
     model = tiny()
     plain, compiled = model(*inputs), torch.compile(model, backend="eager")
     before = compiled(*inputs)
-    for whose in (model, compiled):
-        with watch(whose) as seen:
+    for target in (model, compiled):
+        with watch(target) as seen:
             assert torch.equal(compiled(*inputs), plain)
         assert seen.names() == list(attention_modules(model)) == list(attention_modules(compiled))
-        with edit(whose, lambda name, weights: torch.zeros_like(weights)):
+        with edit(target, lambda name, weights: torch.zeros_like(weights)):
             assert not torch.allclose(compiled(*inputs), plain)
     torch.testing.assert_close(compiled(*inputs), before)
 
 
-def test_editing_with_the_same_weights_changes_nothing_and_with_others_something(inputs):
+def test_edit_with_the_same_weights_changes_nothing(inputs):
     model = tiny()
     plain = model(*inputs)
     with edit(model, lambda name, weights: weights):
@@ -284,7 +286,7 @@ def test_editing_with_the_same_weights_changes_nothing_and_with_others_something
     assert torch.equal(model(*inputs), plain)
 
 
-def test_editing_states_and_heads_changes_nothing_else(family):
+def test_edit_of_states_and_heads(family):
     model, inputs = family
     plain = model(*inputs)
     with edit(model, lambda name, weights: weights.clone(), heads=[0]):
@@ -303,8 +305,8 @@ def test_editing_states_and_heads_changes_nothing_else(family):
         assert not torch.allclose(model(*inputs), plain)
 
 
-def test_an_ablated_head_adds_nothing(inputs):
-    """Its weights at zero are its columns of the output projection at zero."""
+def test_ablated_head_contributes_nothing(inputs):
+    """Zero weights equal zero columns of the output projection."""
     model = tiny()
     with edit(model, lambda name, weights: torch.zeros_like(weights), layers=[1], heads=[1], kinds="decoder.*self"):
         ablated = model(*inputs)
@@ -314,6 +316,6 @@ def test_an_ablated_head_adds_nothing(inputs):
     torch.testing.assert_close(ablated, model(*inputs), atol=1e-5, rtol=1e-5)
 
 
-def test_weights_in_half_precision_are_computed_in_float32():
+def test_attention_weights_in_half_precision_are_float32():
     q, k = torch.randn(1, 1, 4, 8).bfloat16(), torch.randn(1, 1, 4, 8).bfloat16()
     assert attention_weights(q, k).dtype == torch.float32

@@ -32,7 +32,7 @@ def same(one, other):
         and (one.mixture is None) == (other.mixture is None)
         and (
             one.mixture is None
-            or (torch.equal(one.mixture.share, other.mixture.share) and torch.equal(one.mixture.other, other.mixture.other))
+            or (torch.equal(one.mixture.weight, other.mixture.weight) and torch.equal(one.mixture.other, other.mixture.other))
         )
     )
 
@@ -46,7 +46,7 @@ def test_the_same_place_is_the_same_and_another_is_another():
     for other in ((1, 2, 4), (1, 3, 3), (2, 2, 3)):
         assert not torch.equal(at(1, 2, 3).inputs["pixels"], at(*other).inputs["pixels"])
     one, other = (sample_augmentation(EVERYTHING, np.arange(begin, begin + 8), (H, W), 1, 0) for begin in (0, 8))
-    assert not np.array_equal(one.moves, other.moves) and not np.array_equal(one.shares, other.shares)
+    assert not np.array_equal(one.shifts, other.shifts) and not np.array_equal(one.weights, other.weights)
     rows = np.arange(8)
     first, second = (pictures().batch(rows, 1, epoch).to(CPU) for epoch in (0, 1))
     assert not same(first, second), "the same pictures are changed anew in every epoch"
@@ -54,10 +54,9 @@ def test_the_same_place_is_the_same_and_another_is_another():
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_the_number_of_workers_changes_nothing(workers):
-    alone = Batches(pictures(), 7 * 8, 1).run(workers=0)
-    helped = Batches(pictures(), 7 * 8, 1).run(workers=workers)
-    for _ in range(12):
-        (e, i, a), (f, j, b) = next(alone), next(helped)
+    alone = Batches(pictures(), 7 * 8, 1).iterate(12, workers=0)
+    helped = Batches(pictures(), 7 * 8, 1).iterate(12, workers=workers)
+    for (e, i, a), (f, j, b) in zip(alone, helped, strict=True):
         assert (e, i) == (f, j) and same(a.to(CPU), b.to(CPU))
 
 
@@ -118,9 +117,9 @@ PILLOW = {
     "identity": lambda image, far: image,
     "shear x": affine(lambda far: (1, 0.3 * far, 0), lambda far: (0, 1, 0)),
     "shear y": affine(lambda far: (1, 0, 0), lambda far: (0.3 * far, 1, 0)),
-    "shift x": affine(lambda far: (1, 0, 0.45 * far * W), lambda far: (0, 1, 0)),
-    "shift y": affine(lambda far: (1, 0, 0), lambda far: (0, 1, 0.45 * far * H)),
-    "turn": lambda image, far: image.rotate(30 * far, Image.Resampling.BILINEAR, fillcolor=(128,) * 3),
+    "translate x": affine(lambda far: (1, 0, 0.45 * far * W), lambda far: (0, 1, 0)),
+    "translate y": affine(lambda far: (1, 0, 0), lambda far: (0, 1, 0.45 * far * H)),
+    "rotate": lambda image, far: image.rotate(30 * far, Image.Resampling.BILINEAR, fillcolor=(128,) * 3),
     "brightness": enhanced(ImageEnhance.Brightness),
     "contrast": enhanced(ImageEnhance.Contrast),
     "colour": enhanced(ImageEnhance.Color),
@@ -138,7 +137,7 @@ def test_every_change_is_pillows(name):
     found = rand_augment(x, np.full(2, OPERATIONS.index(name)), np.array(FAR)).round().permute(0, 2, 3, 1).numpy()
     expected = np.stack([np.asarray(PILLOW[name](Image.fromarray(one), far)) for one, far in zip(PIXELS, FAR)]).astype(float)
     apart = np.abs(found - expected)
-    geometric = name in ("shear x", "shear y", "shift x", "shift y", "turn")
+    geometric = name in ("shear x", "shear y", "translate x", "translate y", "rotate")
     assert np.median(apart) <= 1 and (apart <= 1).mean() > (0.9 if geometric else 0.999999)  # borders are mixed with grey
     assert (name == "identity") == np.array_equal(found, PIXELS)
     assert name not in ("equalize", "posterize", "solarize") or not apart.any()
@@ -153,7 +152,7 @@ def test_every_picture_has_its_own_change():
     for i in range(40):
         alone = rand_augment(x[i : i + 1], which[i : i + 1], far[i : i + 1])[0]
         torch.testing.assert_close(together[i], alone, atol=1e-3, rtol=0, msg=OPERATIONS[which[i]])
-    again = Augmentation(changes=[(which, far)])(Batch({"pixels": x.to(torch.uint8)}, torch.zeros(40), np.arange(40)))
+    again = Augmentation(operations=[(which, far)])(Batch({"pixels": x.to(torch.uint8)}, torch.zeros(40), np.arange(40)))
     assert torch.equal(again.inputs["pixels"], together.round().clamp(0, 255).to(torch.uint8))
 
 
@@ -175,8 +174,8 @@ def test_what_is_erased_is_a_rectangle_of_one_colour():
 
 def test_mixup_blends_pictures_and_labels_alike():
     before, batch = changed(AugmentSettings(mixup=1.0))
-    share, after = batch.mixture.share, batch.inputs["pixels"]
-    partners = pictures(augment=AugmentSettings(mixup=1.0)).batch(np.arange(40), 1, 0).change.partners
+    share, after = batch.mixture.weight, batch.inputs["pixels"]
+    partners = pictures(augment=AugmentSettings(mixup=1.0)).batch(np.arange(40), 1, 0).transform.partners
     expected = share[:, None, None, None] * before + (1 - share)[:, None, None, None] * before[torch.from_numpy(partners)]
     assert (after - expected).abs().max() <= 0.501 and share.std() > 0.1
     assert torch.equal(batch.mixture.other, batch.labels[torch.from_numpy(partners)])
@@ -185,19 +184,19 @@ def test_mixup_blends_pictures_and_labels_alike():
 
 def test_cutmix_shares_labels_by_what_is_seen_of_each_picture():
     before, batch = changed(AugmentSettings(cutmix=1.0))
-    partners = torch.from_numpy(pictures(augment=AugmentSettings(cutmix=1.0)).batch(np.arange(40), 1, 0).change.partners)
+    partners = torch.from_numpy(pictures(augment=AugmentSettings(cutmix=1.0)).batch(np.arange(40), 1, 0).transform.partners)
     after, strangers = batch.inputs["pixels"], before[partners]
     mine, theirs = (after == before).all(1), (after == strangers).all(1)  # (B, H, W)
     assert (mine | theirs).all()
     for i in (partners != torch.arange(40)).nonzero()[:, 0].tolist():
-        assert float(batch.mixture.share[i]) == pytest.approx(float(mine[i].float().mean()), abs=0.02)
+        assert float(batch.mixture.weight[i]) == pytest.approx(float(mine[i].float().mean()), abs=0.02)
 
 
 def test_both_have_half_of_the_pictures_each():
     drawn = sample_augmentation(AugmentSettings(mixup=0.5, cutmix=0.5), np.arange(1000), (H, W), 1, 0)
     cut = (drawn.cuts[:, 2] > drawn.cuts[:, 0]) & (drawn.cuts[:, 3] > drawn.cuts[:, 1])
-    assert 0.4 < cut.mean() < 0.55 and 0.45 < (drawn.shares == 1).mean() < 0.55
-    assert not cut[drawn.shares < 1].any()
+    assert 0.4 < cut.mean() < 0.55 and 0.45 < (drawn.weights == 1).mean() < 0.55
+    assert not cut[drawn.weights < 1].any()
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 99))

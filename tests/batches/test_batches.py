@@ -1,7 +1,6 @@
 """Every pair once an epoch, within budget, little padding, and a pure function of (seed, epoch, step)."""
 
 from functools import partial
-from itertools import islice
 
 import numpy as np
 import pytest
@@ -12,13 +11,12 @@ from hypothesis import strategies as st
 from regard import rng
 from regard.batches.batch import IGNORE_INDEX
 from regard.batches.batches import Batches, group_by_length, sequential_batches
-from regard.batches.cache_folder import cache_folder
-from regard.batches.lengths import evaluation_rows, training_rows
 from regard.batches.ragged import Ragged
-from regard.batches.rows import TranslationRows
+from regard.batches.rows import TranslationRows, evaluation_rows, training_rows
 from regard.batches.token_store import build_token_store, open_token_store
 from regard.corpus.examples import SentencePairs
 from regard.errors import UserError
+from regard.files import cache_root
 from regard.recipe import TokenSettings
 from regard.tokens.special_tokens import BOS, EOS, PAD
 from regard.tokens.tokenizer import train_tokenizer
@@ -56,7 +54,7 @@ def test_ragged_rows_are_rows(rows, data):
     most = data.draw(st.integers(0, 6))
     cut = ragged.truncate(most)
     assert [list(cut[i]) for i in range(len(rows))] == [row[:most] for row in rows]
-    rectangle = ragged.padded(pad=0, before=[1], after=[2])
+    rectangle = ragged.to_padded(pad=0, prefix=[1], suffix=[2])
     assert [[x for x in row if x] for row in rectangle.tolist()] == [[1, *row, 2] for row in rows]
 
 
@@ -102,10 +100,10 @@ def test_dropout_segments_anew_each_epoch(tokenizers):
 @pytest.mark.parametrize("workers", [1, 3])
 def test_the_number_of_workers_and_the_place_to_begin_change_nothing(store, workers):
     batches = Batches(store, 2048, seed=1)
-    alone = list(islice(batches.run(0, 0, workers=0), len(batches.plan(0)) + 5))
-    helped = list(islice(Batches(store, 2048, seed=1).run(0, 0, workers=workers), len(alone)))
-    later = list(islice(Batches(store, 2048, seed=1).run(*alone[7][:2], workers=workers), len(alone) - 7))
-    for (e, i, a), (f, j, b) in zip(alone + alone[7:], helped + later):
+    alone = list(batches.iterate(len(batches.plan(0)) + 5, workers=0))
+    helped = list(Batches(store, 2048, seed=1).iterate(len(alone), workers=workers))
+    later = list(Batches(store, 2048, seed=1).iterate(len(alone) - 7, *alone[7][:2], workers=workers))
+    for (e, i, a), (f, j, b) in zip(alone + alone[7:], helped + later, strict=True):
         assert (e, i) == (f, j) and torch.equal(a.inputs["source"], b.inputs["source"]) and torch.equal(a.labels, b.labels)
 
 
@@ -135,7 +133,7 @@ def test_a_store_is_built_once_and_found_by_its_content(tokenizers, monkeypatch)
     open_token_store(PAIRS.source, tokenizers[0])
     with pytest.raises(pytest.fail.Exception):
         open_token_store(PAIRS.source[:10], tokenizers[0])
-    assert not list(cache_folder().glob(".building-*"))
+    assert not list(cache_root().glob(".building-*"))
 
 
 def test_lines_too_long_are_refused_dropped_or_cut(tokenizers):

@@ -48,7 +48,7 @@ def test_a_row_does_not_depend_on_the_batch_it_is_in():
 
 
 def test_what_is_checked_is_every_caption_of_every_picture():
-    found = rows(each=True)
+    found = rows(row_per_caption=True)
     batch = found.batch(np.arange(len(found)), 0, 0)
     assert said(batch) == [caption for captions in CAPTIONS for caption in captions]
     owners = [picture for picture, captions in enumerate(CAPTIONS) for _ in captions]

@@ -28,7 +28,7 @@ def test_they_are_kept_there_and_changed_as_here():
     one, other = there.batch(rows, 1, 0).to(GPU), here.batch(rows, 1, 0).to(CPU)
     apart = (one.inputs["pixels"].cpu().int() - other.inputs["pixels"].int()).abs()
     assert apart.float().mean() < 0.5 and (apart <= 1).float().mean() > 0.95  # a threshold may fall on either side
-    torch.testing.assert_close(one.mixture.share.cpu(), other.mixture.share)
+    torch.testing.assert_close(one.mixture.weight.cpu(), other.mixture.weight)
     assert torch.equal(one.mixture.other.cpu(), other.mixture.other) and torch.equal(one.labels.cpu(), other.labels)
 
 

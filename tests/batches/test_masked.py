@@ -100,5 +100,5 @@ def test_what_follows_is_called_so_even_when_it_was_drawn():
         TokenStore(Ragged.from_rows(TEXTS[:6])), Masking(), MASK, V, None, np.array([0, 2, 4]), special_tokens=BOS_AND_EOS
     )
     for epoch in range(20):
-        first, second, follows = rows.both(np.arange(3), 1, epoch)
+        first, second, follows = rows.pairs(np.arange(3), 1, epoch)
         assert ((second == first + 1) == follows).all()

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from regard.batches.batches import Batches, sequential_batches
-from regard.batches.image_text_rows import ImageTextRows
+from regard.batches.image_rows import ImageTextRows
 from regard.batches.ragged import Ragged
 from regard.batches.token_store import TokenStore
 from regard.recipe import AugmentSettings
@@ -29,7 +29,7 @@ def test_a_picture_has_a_caption_of_its_own_and_in_time_all_of_them():
             assert ids[0] == 1 and ids[length - 1] == 2 and len(set(ids[1 : length - 1].tolist())) == 1
             seen[i].add(int(ids[1]) - 10)
             assert batch.inputs["pixels"][i].unique().tolist() == [i]
-    assert [sorted(found) for found in seen] == [list(range(a, b)) for a, b in zip(made.first, made.first[1:])]
+    assert [sorted(found) for found in seen] == [list(range(a, b)) for a, b in zip(made.offsets, made.offsets[1:])]
 
 
 def test_a_caption_depends_on_seed_and_epoch_and_on_nothing_else():
@@ -54,5 +54,5 @@ def test_batches_are_drawn_from_all_pairs_and_labels_are_their_places():
 def test_what_is_evaluated_is_neither_changed_nor_drawn():
     made = rows(AugmentSettings(crop_padding=2, flip=True))
     one, other = list(sequential_batches(made, 60)), list(sequential_batches(made, 60))
-    assert all(torch.equal(a.inputs["pixels"], b.inputs["pixels"]) and a.change is None for a, b in zip(one, other))
-    assert made.batch(np.arange(4), 1, 1).change is not None
+    assert all(torch.equal(a.inputs["pixels"], b.inputs["pixels"]) and a.transform is None for a, b in zip(one, other))
+    assert made.batch(np.arange(4), 1, 1).transform is not None

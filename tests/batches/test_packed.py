@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 
 from regard.batches.batch import IGNORE_INDEX
 from regard.batches.batches import Batches, sequential_batches
+from regard.batches.language_rows import LanguageModelRows, PackedRows, best_fit_rows
 from regard.batches.masked_rows import MaskedRows
-from regard.batches.packing import PackedRows, best_fit_rows
 from regard.batches.ragged import Ragged
-from regard.batches.rows import LanguageModelRows
 from regard.batches.token_store import TokenStore
 from regard.recipe import Masking
 from regard.tokens.special_tokens import BOS, BOS_AND_EOS, EOS
@@ -63,7 +62,7 @@ def test_every_text_is_read_once_an_epoch_as_it_would_be_alone(texts, epoch, tas
         if task == "masked":
             assert batch.inputs["lengths"].tolist() == (batch.inputs["documents"] > 0).sum(1).tolist()
         found += documents_of(batch, name)
-    read, said = rows.unpadded(np.arange(len(texts)), 3, epoch)
+    read, said = rows.ragged(np.arange(len(texts)), 3, epoch)
     assert sorted(found) == sorted((read[i].tolist(), said[i].tolist()) for i in range(len(texts)))
 
 
@@ -98,7 +97,7 @@ def test_windows_say_every_word_once_and_pack(texts, most, pack):
         return
     batches = Batches(PackedRows(windows, 2 * most), 40, seed=1)
     found = [pair for i in range(len(batches.plan(1))) for pair in documents_of(batches.batch(1, i), "target")]
-    read, said = whole.unpadded(np.arange(len(texts)), 1, 1)
+    read, said = whole.ragged(np.arange(len(texts)), 1, 1)
     assert sorted(found) == sorted(
         (read[i][at : at + most].tolist(), said[i][at : at + most].tolist())
         for i in range(len(texts))
@@ -111,7 +110,7 @@ def test_masked_texts_are_split_into_texts_with_marks(texts, most):
     pieces = masked(texts, fraction=0.5).split(most)
     said = []
     for i in range(len(pieces)):
-        read, asked = (part[0].tolist() for part in pieces.unpadded(np.array([i]), 1, 0))
+        read, asked = (part[0].tolist() for part in pieces.ragged(np.array([i]), 1, 0))
         assert len(read) <= most and read[0] == BOS and read[-1] == EOS and asked[0] == asked[-1] == IGNORE_INDEX
         said += [a if b == IGNORE_INDEX else b for a, b in zip(read[1:-1], asked[1:-1])]
     assert said == [token for text in texts for token in text]

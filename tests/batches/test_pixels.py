@@ -9,13 +9,13 @@ import torch
 from PIL import Image
 
 from regard.batches import image_store as module
-from regard.batches.cache_folder import cache_folder
 from regard.batches.image_rows import ImageClassificationRows
 from regard.batches.image_store import decode_images, move_to_device_if_fits, open_pixel_store, take_pixels
 from regard.corpus.decode_image import ImageTransform
 from regard.corpus.examples import ImageExamples
 from regard.corpus.image_bytes import ImageFile
 from regard.errors import UserError
+from regard.files import cache_root
 
 FRAME = ImageTransform((8, 12), (8, 12))
 
@@ -52,7 +52,7 @@ def test_the_first_broken_picture_is_named_and_nothing_is_left_behind(pictures, 
     )
     with pytest.raises(UserError, match=r"/70.png is not a PNG"):
         open_pixel_store(broken, FRAME, workers=workers)
-    assert not list(cache_folder().iterdir())
+    assert not list(cache_root().iterdir())
 
 
 def test_a_store_is_found_by_content_and_settings(pictures, monkeypatch, tmp_path):
@@ -73,7 +73,7 @@ def test_a_store_is_found_by_content_and_settings(pictures, monkeypatch, tmp_pat
     ):
         with pytest.raises(pytest.fail.Exception):
             open_pixel_store(other, frame, workers=1)
-    (folder,) = cache_folder().iterdir()
+    (folder,) = cache_root().iterdir()
     assert json.loads((folder / "layout.json").read_text())["rows"] == 300
 
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from regard.batches.batch import IGNORE_INDEX
 from regard.batches.batches import Batches, sequential_batches
+from regard.batches.language_rows import LanguageModelRows, StreamRows
 from regard.batches.ragged import Ragged
-from regard.batches.rows import BidirectionalRows, ClassificationRows, LanguageModelRows, StreamRows, TaggingRows
+from regard.batches.rows import BidirectionalRows, ClassificationRows, TaggingRows
 from regard.batches.token_store import TokenStore
 from regard.tokens.special_tokens import BOS, EOS, PAD
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from regard.batches.batch import IGNORE_INDEX
 from regard.batches.batches import sequential_batches
 from regard.batches.ragged import Ragged
-from regard.batches.span_rows import SpanCorruptionRows, corrupt, cuts, lengths_of
+from regard.batches.span_rows import SpanCorruptionRows, corrupt_spans, random_partition, span_counts
 from regard.batches.token_store import TokenStore
 from regard.recipe import SpanCorruption
 from regard.tokens.special_tokens import BOS, EOS
@@ -31,9 +31,9 @@ TEXT = st.lists(st.integers(30, 99), max_size=60)
 @given(TEXT, st.sampled_from([0.1, 0.15, 0.5]), st.sampled_from([1.0, 3.0]), st.integers(0, 99))
 def test_what_was_cut_out_fits_where_its_sentinel_is(ids, share, mean_length, seed):
     settings = SpanCorruption(fraction=share, mean_span_length=mean_length)
-    source, target = corrupt(ids, settings, SENTINELS, np.random.default_rng(seed))
+    source, target = corrupt_spans(ids, settings, SENTINELS, np.random.default_rng(seed))
     assert restored(source, target) == ids
-    tokens, spans = cuts(len(ids), settings, len(SENTINELS) - 1)
+    tokens, spans = span_counts(len(ids), settings, len(SENTINELS) - 1)
     assert [token for token in source if token in SENTINELS] == list(SENTINELS[:spans])
     assert [token for token in target if token in SENTINELS] == list(SENTINELS[: spans + 1])
     assert len(source) == len(ids) - tokens + spans and len(target) == tokens + spans + 1
@@ -43,7 +43,8 @@ def test_what_was_cut_out_fits_where_its_sentinel_is(ids, share, mean_length, se
 
 def test_every_place_of_a_short_text_is_cut_out():
     places = {
-        corrupt([30, 31, 32, 33], SpanCorruption(), SENTINELS, np.random.default_rng(seed))[0].index(4) for seed in range(60)
+        corrupt_spans([30, 31, 32, 33], SpanCorruption(), SENTINELS, np.random.default_rng(seed))[0].index(4)
+        for seed in range(60)
     }
     assert places == {0, 1, 2, 3}
 
@@ -51,7 +52,7 @@ def test_every_place_of_a_short_text_is_cut_out():
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 50))
 def test_lengths_are_parts_of_a_whole(total, parts, seed):
     parts = min(total, parts)
-    found = lengths_of(total, parts, np.random.default_rng(seed))
+    found = random_partition(total, parts, np.random.default_rng(seed))
     assert sum(found) == total and len(found) == parts and min(found) >= 1
 
 

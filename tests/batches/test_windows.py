@@ -41,7 +41,12 @@ def test_nothing_is_lost_and_labels_point_at_the_answer(examples, max_length, st
         for row, source, length, segments, label in zip(
             batch.rows, batch.inputs["source"], batch.inputs["lengths"].tolist(), batch.inputs["segments"], batch.labels.tolist()
         ):
-            asks, first, last, begin = rows.asks[row], rows.first[row], rows.last[row], int(rows.begins(np.array([row]))[0])
+            asks, first, last, begin = (
+                rows.question_of_window[row],
+                rows.first[row],
+                rows.last[row],
+                int(rows.context_starts(np.array([row]))[0]),
+            )
             question, context = TOKENIZER.encode([examples.question[asks], examples.context[asks]])
             room = max_length - special_tokens.num_added_to_pair
             expected = [

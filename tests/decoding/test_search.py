@@ -1,4 +1,4 @@
-"""Laws of decoding, for any model that follows the state protocol."""
+"""Laws of greedy search, sampling and beam search, for any model that follows the state protocol."""
 
 import itertools
 
@@ -8,13 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.attention.watch import watch
-from regard.decoding.batching import batches_by_length, decode_all, make_search, num_workers
 from regard.decoding.beam import BeamState, beam_search, is_done
-from regard.decoding.greedy import decode_steps, greedy, greedy_or_sample
-from regard.decoding.logits import apply_repetition_penalty
+from regard.decoding.greedy import decode_steps, greedy_or_sample
 from regard.decoding.protocol import length_penalty
-from regard.decoding.sampling import Sampler, exponential_times
+from regard.decoding.sampling import Sampler, apply_repetition_penalty, greedy
 from regard.models.transformer import Transformer
 from regard.recipe import PositionSettings, TransformerModel
 from regard.tokens.special_tokens import BOS, EOS, PAD, SpecialTokens
@@ -48,7 +45,7 @@ def rescore(model, inputs, row, tokens, prefix=(BOS,)):
 
 
 @given(problems(), st.integers(1, 4), st.sampled_from([0.0, 0.6, 1.5, -0.5]))
-def test_the_decoders_score_is_the_rescored_output(problem, beam, alpha):
+def test_beam_search_score_equals_rescored_output(problem, beam, alpha):
     model, inputs, limits = problem
     for row, found in enumerate(beam_search(model, inputs, limits, beam=beam, alpha=alpha, number=beam)):
         assert found and found == sorted(found, key=lambda h: -h.score)
@@ -60,18 +57,18 @@ def test_the_decoders_score_is_the_rescored_output(problem, beam, alpha):
 
 
 @given(problems())
-def test_beam_one_is_greedy(problem):
+def test_beam_search_equals_greedy_with_one_beam(problem):
     model, inputs, limits = problem
-    walked = greedy_or_sample(model, inputs, limits, greedy, alpha=0.6)
-    beamed = beam_search(model, inputs, limits, beam=1, alpha=0.6)
-    for row, (one, (other,)) in enumerate(zip(walked, beamed)):
+    greedy_outputs = greedy_or_sample(model, inputs, limits, greedy, alpha=0.6)
+    beam_outputs = beam_search(model, inputs, limits, beam=1, alpha=0.6)
+    for row, (one, (other,)) in enumerate(zip(greedy_outputs, beam_outputs)):
         assert one.tokens == other.tokens
         assert one.log_probability == pytest.approx(other.log_probability, abs=1e-5)
         assert one.log_probability == pytest.approx(rescore(model, inputs, row, one.tokens), abs=1e-5)
 
 
 @given(problems(), st.integers(1, 4), st.sampled_from([0.0, 0.6, 1.5, -0.5]))
-def test_stopping_early_never_changes_the_best(problem, beam, alpha):
+def test_early_stopping_does_not_change_the_best_hypotheses(problem, beam, alpha):
     model, inputs, limits = problem
     for number in {1, beam}:
         early = beam_search(model, inputs, limits, beam=beam, alpha=alpha, number=number)
@@ -79,15 +76,15 @@ def test_stopping_early_never_changes_the_best(problem, beam, alpha):
         assert [[h.tokens for h in found] for found in early] == [[h.tokens for h in found] for found in late]
 
 
-def test_a_search_goes_on_while_a_longer_output_could_still_win():
+def test_search_continues_while_a_longer_output_can_still_win():
     """With a length penalty, log p = -3 may end at -3 / penalty(50) = -0.1, and so beat a finished -1."""
-    beams = BeamState.begin(torch.tensor([50, 3]), 1, EOS, alphas=[1.5, 1.5], numbers=[1, 1])
+    beams = BeamState.start(torch.tensor([50, 3]), 1, EOS, alphas=[1.5, 1.5], numbers=[1, 1])
     beams.alive, beams.finished, beams.steps = torch.full((2, 1), -3.0), torch.full((2, 1), -1.0), torch.tensor([2, 2])
     assert is_done(beams).tolist() == [False, True]
 
 
 @given(problems(), st.integers(1, 4))
-def test_batched_equals_one_by_one(problem, beam):
+def test_batched_beam_search_equals_one_by_one(problem, beam):
     model, inputs, limits = problem
     together = beam_search(model, inputs, limits, beam=beam, alpha=0.6, number=beam)
     for row, length in enumerate(inputs[1].tolist()):
@@ -97,14 +94,14 @@ def test_batched_equals_one_by_one(problem, beam):
 
 
 @given(problems(), st.integers(1, 3), st.data())
-def test_outputs_go_on_from_prefixes_of_different_lengths(problem, beam, data):
+def test_prefixes_of_different_lengths(problem, beam, data):
     model, inputs, limits = problem
     prefixes = [[BOS, *data.draw(st.lists(st.integers(4, V - 1), max_size=3))] for _ in limits]
     padded = torch.tensor([[-1] * (max(map(len, prefixes)) - len(prefix)) + prefix for prefix in prefixes])
     found = beam_search(model, inputs, limits, beam=beam, alpha=0.6, prefix=padded)
-    walked = greedy_or_sample(model, inputs, limits, greedy, prefix=padded)
+    greedy_outputs = greedy_or_sample(model, inputs, limits, greedy, prefix=padded)
     for row, prefix in enumerate(prefixes):
-        for hypothesis in (found[row][0], walked[row]):
+        for hypothesis in (found[row][0], greedy_outputs[row]):
             assert hypothesis.log_probability == pytest.approx(rescore(model, inputs, row, hypothesis.tokens, prefix), abs=1e-5)
         alone = beam_search(
             model,
@@ -118,7 +115,7 @@ def test_outputs_go_on_from_prefixes_of_different_lengths(problem, beam, data):
 
 
 @given(problems(vocabulary=6, most=4))
-def test_a_beam_wide_enough_finds_the_best_of_all_outputs(problem):
+def test_wide_beam_finds_the_best_of_all_outputs(problem):
     model, inputs, limits = problem
     found = beam_search(model, inputs, limits, beam=30, alpha=0.6)
     for row, (best, *_) in enumerate(found):
@@ -128,7 +125,7 @@ def test_a_beam_wide_enough_finds_the_best_of_all_outputs(problem):
 
 
 @given(problems(), st.integers(0, 100))
-def test_a_sample_does_not_depend_on_its_batch(problem, seed):
+def test_sample_does_not_depend_on_its_batch(problem, seed):
     model, inputs, limits = problem
     together = greedy_or_sample(model, inputs, limits, Sampler(seed=seed, sequence_ids=np.arange(len(limits))))
     for row, length in enumerate(inputs[1].tolist()):
@@ -137,71 +134,15 @@ def test_a_sample_does_not_depend_on_its_batch(problem, seed):
         assert alone[0].tokens == together[row].tokens
 
 
-def test_samples_follow_the_distribution_and_its_truncations():
-    p = torch.tensor([0.5, 0.3, 0.15, 0.05])
-    rows = torch.arange(20_000)
-    log_p = p.log().expand(len(rows), -1)
-
-    def shares(**settings):
-        drawn = Sampler(seed=3, **settings)(log_p, rows, 0)
-        return torch.bincount(drawn, minlength=4) / len(rows)
-
-    torch.testing.assert_close(shares(), p, atol=0.015, rtol=0)
-    torch.testing.assert_close(shares(temperature=0.5), p.square() / p.square().sum(), atol=0.015, rtol=0)
-    torch.testing.assert_close(shares(top_k=2), torch.tensor([0.625, 0.375, 0, 0]), atol=0.015, rtol=0)
-    torch.testing.assert_close(shares(top_p=1e-320), torch.tensor([1.0, 0, 0, 0]))
-    torch.testing.assert_close(shares(top_p=0.6), torch.tensor([0.625, 0.375, 0, 0]), atol=0.015, rtol=0)
-    torch.testing.assert_close(shares(top_k=2, top_p=0.6), torch.tensor([1.0, 0, 0, 0]))  # of what top_k left
-    torch.testing.assert_close(shares(top_p=0.01), torch.tensor([1.0, 0, 0, 0]), atol=0.0, rtol=0)
+def penalize(penalty):
+    return lambda logits, generated: apply_repetition_penalty(logits, generated, penalty)
 
 
-@pytest.mark.parametrize("settings", [{}, {"temperature": 1.5}, {"top_k": 40}, {"top_p": 0.9}])
-def test_rounding_does_not_change_what_is_drawn(settings):
-    torch.manual_seed(0)
-    logits, rows = 2 * torch.randn(2_000, 4_000), torch.arange(2_000)
-    noisy = logits + 1e-5 * torch.randn_like(logits)
-    drawn = [Sampler(seed=3, **settings)(given.log_softmax(-1), rows, 0) for given in (logits, noisy)]
-    assert torch.equal(*drawn) and len(drawn[0].unique()) > 30
-
-
-@given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 3))
-def test_a_token_alone_is_drawn_and_a_forbidden_one_never(seed, only):
-    log_p = torch.full((50, 4), -torch.inf)
-    log_p[:, only] = 0
-    assert set(Sampler(seed=seed, temperature=1e-6)(log_p, torch.arange(50), 1).tolist()) == {only}
-
-
-def key_of(bits):
-    """The key by which token 0 draws these 64 bits: splitmix64 taken back."""
-
-    def taken_back(z, by):
-        x = z
-        for _ in range(64 // by):
-            x = z ^ (x >> by)
-        return x
-
-    state = taken_back(bits, 31) * pow(0x94D049BB133111EB, -1, 2**64) % 2**64
-    state = taken_back(state, 27) * pow(0xBF58476D1CE4E5B9, -1, 2**64) % 2**64
-    state = (taken_back(state, 30) - 0x9E3779B97F4A7C15) % 2**64
-    return state - 2**64 if state >= 2**63 else state
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_luckiest_and_the_unluckiest_draw_are_times_too(dtype):
-    keys = torch.tensor([key_of(0), key_of(2**63), key_of(2**64 - 1)])
-    lucky, middling, unlucky = exponential_times(keys, torch.zeros(1, 1).long(), dtype)[:, 0]
-    assert 0 < lucky < 1e-15 and middling == pytest.approx(np.log(2)) and 16 < unlucky < torch.inf
-
-
-def penalty(strength):
-    return lambda logits, written: apply_repetition_penalty(logits, written, strength)
-
-
-def said(found, limits, ends=None):
+def decoded_tokens(steps, limits, ends=None):
     """The tokens of each row; `ends` gives how many steps some rows are allowed."""
     tokens = [[] for _ in limits]
-    for number, step in enumerate(found, start=1):
-        for place, (row, token, _, _) in enumerate(step.each()):
+    for number, step in enumerate(steps, start=1):
+        for place, (row, token, _, _) in enumerate(step.items()):
             tokens[row].append(token)
             if ends and number == ends[row]:
                 step.active[place] = False
@@ -209,95 +150,60 @@ def said(found, limits, ends=None):
 
 
 @given(problems(), st.floats(0.5, 2.0), st.integers(0, 100), st.data())
-def test_repeats_penalized_batched_equal_one_by_one_and_uncached(problem, strength, seed, data):
+def test_repetition_penalty_batched_equals_one_by_one_and_uncached(problem, penalty, seed, data):
     model, inputs, limits = problem
     prefixes = [[BOS, *data.draw(st.lists(st.integers(4, V - 1), max_size=3))] for _ in limits]
     padded = torch.tensor([[-1] * (max(map(len, prefixes)) - len(prefix)) + prefix for prefix in prefixes])
-    for choose in (lambda numbers: greedy, lambda numbers: Sampler(seed=seed, sequence_ids=np.array(numbers))):
-        found = decode_steps(model, inputs, limits, choose(range(len(limits))), process=penalty(strength), prefix=padded)
-        together = said(found, limits)
+    for choose in (lambda sequence_ids: greedy, lambda sequence_ids: Sampler(seed=seed, sequence_ids=np.array(sequence_ids))):
+        found = decode_steps(model, inputs, limits, choose(range(len(limits))), process=penalize(penalty), prefix=padded)
+        together = decoded_tokens(found, limits)
         for row, (prefix, length) in enumerate(zip(prefixes, inputs[1].tolist())):
             sentence = inputs[0][row : row + 1, :length], inputs[1][row : row + 1]
             alone = decode_steps(
-                model, sentence, limits[row : row + 1], choose([row]), process=penalty(strength), prefix=torch.tensor([prefix])
+                model, sentence, limits[row : row + 1], choose([row]), process=penalize(penalty), prefix=torch.tensor([prefix])
             )
-            assert said(alone, [0]) == [together[row]]
+            assert decoded_tokens(alone, [0]) == [together[row]]
             for number, token in enumerate(together[row][:-1]):
                 whole = torch.tensor([[*prefix, *together[row][:number]]])
-                logits = apply_repetition_penalty(model(*sentence, whole)[:, -1], whole, strength)
+                logits = apply_repetition_penalty(model(*sentence, whole)[:, -1], whole, penalty)
                 logits[:, [PAD, BOS]] = -torch.inf
                 assert choose([row])(logits.log_softmax(-1), torch.tensor([0]), number).item() == token
 
 
 @given(problems())
-def test_a_penalty_changes_what_is_chosen_and_not_what_it_is_worth(problem):
+def test_repetition_penalty_does_not_change_reported_log_probabilities(problem):
     model, inputs, limits = problem
     totals, tokens = torch.zeros(len(limits), dtype=torch.float64), [[] for _ in limits]
-    for step in decode_steps(model, inputs, limits, process=penalty(1.5)):
+    for step in decode_steps(model, inputs, limits, process=penalize(1.5)):
         totals[step.rows] += step.log_p
-        for row, token, _, going in step.each():
-            tokens[row] += [token] * going
+        for row, token, _, active in step.items():
+            tokens[row] += [token] * active
     for row, total in enumerate(totals.tolist()):
         assert total == pytest.approx(rescore(model, inputs, row, tokens[row]), abs=1e-5)
 
 
 @given(problems(), st.data())
-def test_a_row_that_is_ended_is_not_computed_further_and_the_others_go_on(problem, data):
+def test_row_ended_by_the_reader_is_not_computed_further(problem, data):
     model, inputs, limits = problem
     ends = [data.draw(st.integers(1, 10)) for _ in limits]
-    whole, computed = said(decode_steps(model, inputs, limits), limits), []
-    ended = said((computed.append(len(step.rows)) or step for step in decode_steps(model, inputs, limits)), limits, ends)
+    whole, computed = decoded_tokens(decode_steps(model, inputs, limits), limits), []
+    ended = decoded_tokens(
+        (computed.append(len(step.rows)) or step for step in decode_steps(model, inputs, limits)), limits, ends
+    )
     assert ended == [tokens[:end] for tokens, end in zip(whole, ends)]
     assert computed == [sum(len(tokens) > number for tokens in ended) for number in range(len(computed))]
 
 
-def test_steps_leave_gradients_as_they_were_between_and_after_them():
+def test_decode_steps_restore_grad_mode_between_steps():
     model = Transformer(TransformerModel(preset="tiny", width=8, heads=2, feed_forward=16, max_length=40), V, V).eval()
-    walking = decode_steps(model, (torch.tensor([[5, 6]]), torch.tensor([2])), torch.tensor([9]))
-    assert not next(walking).log_p.requires_grad and torch.is_grad_enabled()
-    walking.close()
-    assert torch.is_grad_enabled() and next(walking, None) is None
-
-
-@given(st.lists(st.integers(1, 12), max_size=30), st.integers(1, 40))
-def test_results_come_back_in_order_from_batches_within_budget(lengths, budget):
-    sources = [[4 + i] * length for i, length in enumerate(lengths)]
-
-    def search(inputs, limits, numbers):
-        assert inputs[0].numel() <= max(budget, inputs[0].size(1))
-        return [row[: length - 1].tolist() for row, length in zip(inputs[0], inputs[1])]
-
-    assert decode_all(sources, search, batch_tokens=budget, device=torch.device("cpu"), most=50) == sources
-    assert sorted(itertools.chain(*batches_by_length([len(s) for s in sources], budget))) == list(range(len(sources)))
-
-
-@given(problems(), st.integers(1, 3), st.integers(2, 3))
-def test_searches_side_by_side_find_what_one_finds(problem, beam, workers):
-    """In any number of threads; the thread that asked computes with as many as before."""
-    model, inputs, _ = problem
-    sources = [row[:length].tolist() for row, length in zip(*inputs)] * 2
-    options = dict(batch_tokens=100, device=torch.device("cpu"), most=20, max_tokens=6)
-    before = torch.get_num_threads()
-    alone, together = (
-        decode_all(sources, make_search(model, beam=beam, alpha=0.6), workers=number, **options) for number in (1, workers)
-    )
-    assert [[h.tokens for h in found] for found in together] == [[h.tokens for h in found] for found in alone]
-    assert torch.get_num_threads() == before
-
-
-def test_a_watched_model_and_a_precision_of_this_thread_are_searched_in_it(monkeypatch):
-    model = Transformer(TransformerModel(preset="tiny", width=8, heads=2, feed_forward=16, max_length=40), V, V).eval()
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    cpu = torch.device("cpu")
-    assert num_workers(model, cpu) == 2 and num_workers(model, torch.device("cuda")) == 1
-    with watch(model):
-        assert num_workers(model, cpu) == 1
-    with torch.autocast("cpu", torch.bfloat16):
-        assert num_workers(model, cpu) == 1
+    steps = decode_steps(model, (torch.tensor([[5, 6]]), torch.tensor([2])), torch.tensor([9]))
+    assert not next(steps).log_p.requires_grad and torch.is_grad_enabled()
+    steps.close()
+    assert torch.is_grad_enabled() and next(steps, None) is None
 
 
 class Renamed:
-    """The same model, its tokens called by other numbers."""
+    """The same model, its tokens called by other sequence_ids."""
 
     def __init__(self, model, names):
         self.model, self.names = model, torch.tensor(names)
@@ -311,11 +217,15 @@ class Renamed:
 
 
 @given(problems(), st.permutations(range(V)), st.integers(1, 3))
-def test_the_numbers_of_the_marks_do_not_matter(problem, names, beam):
+def test_ids_of_special_tokens_do_not_matter(problem, names, beam):
     model, inputs, limits = problem
-    marks = SpecialTokens(bos=names[BOS], eos=names[EOS], suppressed=(names[PAD], names[BOS]))
+    special_tokens = SpecialTokens(bos=names[BOS], eos=names[EOS], suppressed=(names[PAD], names[BOS]))
     renamed = Renamed(model, names)
     expected = [[names[token] for token in found[0].tokens] for found in beam_search(model, inputs, limits, beam=beam)]
-    assert [found[0].tokens for found in beam_search(renamed, inputs, limits, beam=beam, special_tokens=marks)] == expected
+    assert [
+        found[0].tokens for found in beam_search(renamed, inputs, limits, beam=beam, special_tokens=special_tokens)
+    ] == expected
     expected = [[names[token] for token in found.tokens] for found in greedy_or_sample(model, inputs, limits, greedy)]
-    assert [found.tokens for found in greedy_or_sample(renamed, inputs, limits, greedy, special_tokens=marks)] == expected
+    assert [
+        found.tokens for found in greedy_or_sample(renamed, inputs, limits, greedy, special_tokens=special_tokens)
+    ] == expected

@@ -78,7 +78,7 @@ def test_a_proof_fails_where_weights_differ(make_run, tmp_path, monkeypatch):
 )
 def test_what_ctranslate2_has_no_word_for(changed, named, make_run, tmp_path):
     run = make_run(tmp_path / "run", "translate", dict(SMALL, encoder_layers=1, decoder_layers=1, **changed))
-    with pytest.raises(UserError, match=f"CTranslate2 has no counterpart of {named}"):
+    with pytest.raises(UserError, match=f"CTranslate2 does not support {named}"):
         convert(run.folder, tmp_path / "out", to="ctranslate2", device="cpu")
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".*"))
 
@@ -120,5 +120,5 @@ def test_the_command(make_run, tmp_path):
     assert found.exit_code == 0 and told["passed"] and told["states"] is None and told["measured"] == "log-probabilities"
     with pytest.raises(UserError, match="--to pickle: should be hf, ctranslate2, onnx"):
         convert(run.folder, tmp_path / "other", to="pickle")
-    with pytest.raises(UserError, match="already there"):
+    with pytest.raises(UserError, match="already exists"):
         convert(run.folder, tmp_path / "out", to="ctranslate2")

@@ -69,7 +69,7 @@ def test_weights_tokens_and_marks_are_theirs_and_the_folder_is_whole(theirs, tmp
 
 
 def test_a_shape_that_is_not_theirs_is_named(theirs, tmp_path):
-    with pytest.raises(UserError, match=r"feed_forward.inner.weight has shape \[40, 24\], the model wants \[48, 24\]"):
+    with pytest.raises(UserError, match=r"feed_forward.inner.weight has shape \[40, 24\], the model needs \[48, 24\]"):
         train(recipe(theirs, tmp_path, feed_forward=48), tmp_path / "run", device="cpu")
 
 

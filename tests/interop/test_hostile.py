@@ -116,28 +116,28 @@ def huge(folder):
 
 HOSTILE = {
     # what it says it is
-    "unknown type": ("bert", config(model_type="mamba"), r"model_type 'mamba'; regard reads bert, roberta"),
-    "no type": ("bert", config(model_type=None), "does not say its model_type"),
+    "unknown type": ("bert", config(model_type="mamba"), r"model_type 'mamba'; regard supports bert, roberta"),
+    "no type": ("bert", config(model_type=None), "has no model_type"),
     "type is a list": ("bert", config(model_type=["bert"]), "has model_type"),
-    "auto_map": ("bert", config(auto_map={"AutoModel": "evil.Model"}), r"asks for code of its own \(auto_map\)"),
-    "trust_remote_code": ("bert", config(trust_remote_code=True), r"asks for code of its own \(trust_remote_code\)"),
+    "auto_map": ("bert", config(auto_map={"AutoModel": "evil.Model"}), r"needs code of its own \(auto_map\)"),
+    "trust_remote_code": ("bert", config(trust_remote_code=True), r"needs code of its own \(trust_remote_code\)"),
     "tokenizer asks too": (
         "bert",
         write("tokenizer_config.json", '{"auto_map": {"AutoTokenizer": ["evil.T", null]}}'),
-        r"tokenizer_config.json asks for code of its own",
+        r"tokenizer_config.json needs code of its own",
     ),
-    "quantised": ("llama", config(quantization_config={"bits": 4}), "quantised"),
-    "unknown head": ("bert", config(architectures=["BertForMultipleChoice"]), "MultipleChoice.*is not read.*BertModel"),
+    "quantized": ("llama", config(quantization_config={"bits": 4}), "quantized"),
+    "unknown head": ("bert", config(architectures=["BertForMultipleChoice"]), "MultipleChoice.*is not supported.*BertModel"),
     "another head": ("bert", config(architectures=["BertForQuestionAnswering"]), "lacks qa_outputs.weight, qa_outputs.bias"),
     "one label": ("bert", config(id2label={"0": "x"}, problem_type="single_label_classification"), "with one label"),
     "several labels at once": ("bert", config(problem_type="multi_label_classification"), "several labels or numbers at once"),
     "several numbers at once": ("bert", config(problem_type="regression"), "several labels or numbers at once"),
     "labels misnumbered": ("bert", config(id2label={"0": "x", "7": "y"}), "should name the labels 0, 1, 2"),
     # sizes
-    "width absurd": ("bert", config(hidden_size=10**12), "hidden_size = 1000000000000: should be a whole number from 1 to"),
+    "width absurd": ("bert", config(hidden_size=10**12), "hidden_size = 1000000000000: should be an integer from 1 to"),
     "width negative": ("bert", config(hidden_size=-24), "hidden_size = -24: should be"),
     "width zero": ("bert", config(hidden_size=0), "hidden_size = 0: should be"),
-    "width in words": ("bert", config(hidden_size="24"), "hidden_size = '24': should be a whole number"),
+    "width in words": ("bert", config(hidden_size="24"), "hidden_size = '24': should be an integer"),
     "width not a number": ("bert", config(hidden_size=float("nan")), "hidden_size = nan: should be"),
     "width true": ("bert", config(hidden_size=True), "hidden_size = True: should be"),
     "width a half": ("bert", config(hidden_size=24.5), "hidden_size = 24.5: should be"),
@@ -158,9 +158,13 @@ HOSTILE = {
     "epsilon not a number": ("bert", config(layer_norm_eps=float("nan")), "layer_norm_eps = nan: should be a number above 0"),
     "epsilon infinite": ("bert", config(layer_norm_eps=float("inf")), "layer_norm_eps = inf: should be"),
     "vocabulary absurd": ("bert", config(vocab_size=10**12), "vocab_size = 1000000000000: should be"),
-    "no vocabulary": ("bert", config(vocab_size=None), "does not say vocab_size"),
-    "activation": ("bert", config(hidden_act="__import__('os')"), "hidden_act = .*is not read here"),
-    "heads differ": ("marian", config(decoder_attention_heads=4), r"decoder_attention_heads = 4: should be as its fellow \(3\)"),
+    "no vocabulary": ("bert", config(vocab_size=None), "has no vocab_size"),
+    "activation": ("bert", config(hidden_act="__import__('os')"), "hidden_act = .*is not supported"),
+    "heads differ": (
+        "marian",
+        config(decoder_attention_heads=4),
+        r"decoder_attention_heads = 4: should be 3, as another setting",
+    ),
     "rotation": ("llama", config(rope_parameters={"rope_type": "llama3", "factor": 8.0}), "rope_type = 'llama3'"),
     "end out of range": ("gpt2", config(eos_token_id=10**6), "eos_token_id = 1000000: should be one of the 61 tokens"),
     "end in words": ("gpt2", config(eos_token_id="</s>"), "eos_token_id = '</s>': should be"),
@@ -187,7 +191,7 @@ HOSTILE = {
     "another mathematics": (
         "llama",
         tensors(lambda found: found.update({"model.layers.0.self_attn.q_norm.weight": torch.ones(8)})),
-        "no place for: layers.0.self_attn.q_norm.weight",
+        "does not have: layers.0.self_attn.q_norm.weight",
     ),
     "output not the embedding": (
         "bert",
@@ -197,9 +201,9 @@ HOSTILE = {
     "bytes for numbers": (
         "bert",
         tensors(lambda found: found.update({"classifier.weight": torch.zeros(2, 24, dtype=torch.int8)})),
-        "classifier.weight is of the type I8, which is not read",
+        "classifier.weight has dtype I8, which is not supported",
     ),
-    "truncated": ("bert", cut(0.7), "model.safetensors is damaged.*fetch it again"),
+    "truncated": ("bert", cut(0.7), "model.safetensors is damaged.*download it again"),
     "truncated in the header": ("bert", cut(0.01), "model.safetensors is damaged"),
     "empty": ("bert", write("model.safetensors", b""), "model.safetensors is damaged"),
     "header absurd": ("bert", write("model.safetensors", struct.pack("<Q", 2**62) + b"{}"), "model.safetensors is damaged"),
@@ -220,7 +224,7 @@ HOSTILE = {
     "shard missing": (
         "bert",
         index(lambda names: dict.fromkeys(names, "model-2.safetensors")),
-        "names model-2.safetensors, which is not there",
+        "names model-2.safetensors, which does not exist",
     ),
     "shard without it": (
         "bert",
@@ -345,7 +349,7 @@ def test_a_pickle_that_means_ill_is_not_run(good, tmp_path):
     folder = tmp_path / "folder"
     shutil.copytree(good["bert"], folder)
     pickled(folder, more=Evil(tmp_path / "owned"))
-    with pytest.raises(regard.UserError, match="is not a pickle of tensors alone"):
+    with pytest.raises(regard.UserError, match="is not a pickle of tensors"):
         regard.load(folder, device="cpu", allow_pickle=True)
     assert not (tmp_path / "owned").exists()
 
@@ -363,5 +367,5 @@ def test_a_compressed_pickle_is_not_opened(good, tmp_path):
     with pytest.raises(regard.UserError, match="is compressed"):
         regard.load(folder, device="cpu", allow_pickle=True)
     (folder / "pytorch_model.bin").write_bytes(b"\x80\x04K\x01.")
-    with pytest.raises(regard.UserError, match="is not a pickle of tensors alone"):
+    with pytest.raises(regard.UserError, match="is not a pickle of tensors"):
         regard.load(folder, device="cpu", allow_pickle=True)

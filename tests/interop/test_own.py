@@ -149,7 +149,7 @@ MISFITS = [
     (
         "language",
         dict(SMALL, preset="gpt2", layers=2, width=24, window=8),
-        "model.window = 8 has no counterpart in the nearest, gpt2",
+        "model.window = 8 has no counterpart in the closest, gpt2",
     ),
     ("language", dict(SMALL, preset="gpt2", layers=2, width=24, positions={"kind": "alibi"}), "model.positions.kind = 'alibi'"),
     (
@@ -251,6 +251,6 @@ def test_a_folder_in_use_is_left_alone(tmp_path, make_run):
     make_run(tmp_path / "run", *FITS[0][:2])
     (tmp_path / "hf").mkdir()
     (tmp_path / "hf" / "mine.txt").write_text("mine")
-    with pytest.raises(regard.UserError, match="already there"):
+    with pytest.raises(regard.UserError, match="already exists"):
         convert(tmp_path / "run", tmp_path / "hf", device="cpu")
     assert [path.name for path in (tmp_path / "hf").iterdir()] == ["mine.txt"]

@@ -225,7 +225,7 @@ def test_the_next_sentence_is_told_as_theirs(write_theirs, unlike, tmp_path):
     with torch.no_grad():
         theirs = model(input_ids=source, attention_mask=real.long(), token_type_ids=segments)
         run.model(source, lengths, segments, follows=torch.zeros(4, dtype=torch.long))
-    torch.testing.assert_close(run.model.followed, theirs.seq_relationship_logits, **CLOSE)
+    torch.testing.assert_close(run.model.next_sentence_logits, theirs.seq_relationship_logits, **CLOSE)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -11,12 +11,12 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 import regard
+from regard import recipe as recipes
 from regard.cli import app
 from regard.errors import UserError
 from regard.interop.convert import write_huggingface_folder
 from regard.run.convert import convert, verify_conversion
-from regard.tasks import build_recipe
-from regard.tasks.classify_images import ClassifyImagesRun
+from regard.tasks.images import ClassifyImagesRun
 from regard.training.checkpoint import named_weights, write_weights
 
 
@@ -83,8 +83,8 @@ def test_from_the_file_to_the_logits_they_agree(pair, files):
     pixels = processor([Image.open(file) for file in files], return_tensors="pt")["pixel_values"]
     theirs = model(pixel_values=pixels)
     expected = theirs["logits"] if "logits" in theirs else theirs["last_hidden_state"]
-    (batch,) = [run._images.rows(files).batch(np.arange(len(files)), 0, 0)]
-    torch.testing.assert_close(run.model.encoder.normalised(batch.inputs["pixels"]), pixels.float(), atol=1e-4, rtol=0)
+    (batch,) = [run.unlabelled(files).batch(np.arange(len(files)), 0, 0)]
+    torch.testing.assert_close(run.model.encoder.normalize(batch.inputs["pixels"]), pixels.float(), atol=1e-4, rtol=0)
     torch.testing.assert_close(run.model(**batch.inputs), expected, atol=1e-4, rtol=0)
     assert expected.std() > 0.1
     if isinstance(run, ClassifyImagesRun):
@@ -120,20 +120,20 @@ def test_explanations_are_of_what_they_compute(pair, files):
     pixels = processor(Image.open(files[0]), return_tensors="pt")["pixel_values"].float()
     model.set_attn_implementation("eager")
     one, two, *others = (weights[0].mean(0) for weights in model(pixel_values=pixels, output_attentions=True).attentions)
-    marks, asks = run.recipe.model.num_prefix_tokens, [0, 1] if run.recipe.model.distilled == "head" else [0]
+    marks, asks = run.recipe.model.prefix_tokens, [0, 1] if run.recipe.model.distilled == "head" else [0]
     rolled, eye = torch.eye(len(one)), torch.eye(len(one))
     for weights in (one, two, *others):
         rolled = (weights + eye) / 2 @ rolled
-    np.testing.assert_allclose(found.values["attention"], [one, two, *others][-1][asks].mean(0)[marks:], atol=1e-4)
-    np.testing.assert_allclose(found.values["rollout"], rolled[asks].mean(0)[marks:], atol=1e-4)
+    np.testing.assert_allclose(found.attributions["attention"], [one, two, *others][-1][asks].mean(0)[marks:], atol=1e-4)
+    np.testing.assert_allclose(found.attributions["rollout"], rolled[asks].mean(0)[marks:], atol=1e-4)
     rows, columns = found.picture.grid
     down, across = run.model.encoder.patches.kernel_size
     whole = model(pixel_values=pixels).logits.log_softmax(-1)[0, 1]
-    for number, lost in enumerate(found.values["occlusion"]):
+    for number, lost in enumerate(found.attributions["occlusion"]):
         hidden, y, x = pixels.clone(), down * (number // columns), across * (number % columns)
         hidden[0, :, y : y + down, x : x + across] = pixels[0].mean((1, 2))[:, None, None]
         assert lost == pytest.approx(float(whole - model(pixel_values=hidden).logits.log_softmax(-1)[0, 1]), abs=1e-3)
-    assert rows * columns == len(found.pieces)
+    assert rows * columns == len(found.features)
 
 
 @torch.no_grad()
@@ -143,7 +143,7 @@ def test_vectors_are_their_last_states(pair, files):
         pixel_values=processor([Image.open(file) for file in files], return_tensors="pt")["pixel_values"],
         output_hidden_states=True,
     ).hidden_states
-    marks = run.recipe.model.num_prefix_tokens
+    marks = run.recipe.model.prefix_tokens
     for layer in (0, 1):
         for one, state in zip(run.embed(files, layer=layer), theirs[layer]):
             np.testing.assert_allclose(one.vectors[0], state[marks:].mean(0), atol=1e-4)
@@ -156,7 +156,7 @@ SMALL = dict(kind="vit", layers=2, width=24, heads=3, feed_forward=40, patch_siz
 
 def own_run(folder, model=(), data=()):
     """A run folder as training would leave it, with random weights."""
-    recipe = build_recipe(
+    recipe = recipes.build_recipe(
         {
             "task": "classify",
             "data": {"train": ["x"], "valid": ["x"], "size": 16, **dict(data)},
@@ -194,12 +194,12 @@ def test_a_run_of_ours_says_the_same_there(tmp_path, files, model, data, family)
     assert teacher or not info["missing_keys"]
     processor = transformers.AutoImageProcessor.from_pretrained(tmp_path / "hf")
     assert type(processor).__name__.startswith({"vit": "ViT", "deit": "DeiT"}[family])
-    ours = run.model.encoder.normalised(run._images.rows(files).batch(np.arange(4), 0, 0).inputs["pixels"])
+    ours = run.model.encoder.normalize(run.unlabelled(files).batch(np.arange(4), 0, 0).inputs["pixels"])
     theirs = processor([Image.open(file) for file in files], return_tensors="pt")["pixel_values"]
     assert (ours - theirs).abs().max() <= 2.01 / 255 / min(run.recipe.model.std)  # two shades, where it is cut
     again = regard.load(tmp_path / "hf", device="cpu")
     assert again.classify(files) == run.classify(files)
-    assert again._images.transform == run._images.transform and again.labels == run.labels
+    assert again.frame == run.frame and again.labels == run.labels
     card = (tmp_path / "hf" / "README.md").read_text()
     assert "Labels of pictures" in card and "## Conversion" in card
 
@@ -207,7 +207,7 @@ def test_a_run_of_ours_says_the_same_there(tmp_path, files, model, data, family)
 @pytest.mark.parametrize(
     "model, data, message",
     [
-        ({"pool": "mean"}, {}, "model.pool = 'mean' has no counterpart in the nearest, vit"),
+        ({"pool": "mean"}, {}, "model.pool = 'mean' has no counterpart in the closest, vit"),
         ({"layer_scale": 0.1}, {}, "model.layer_scale = 0.1"),
         ({"positions": {"kind": "sinusoidal"}}, {}, "model.positions.kind = 'sinusoidal'"),
         ({"norm_first": False}, {}, "model.norm_first = False"),
@@ -234,26 +234,26 @@ def changed(path, **values):
 
 
 HOSTILE = [
-    ("config.json", dict(qkv_bias=False), "qkv_bias = False: is not read here"),
+    ("config.json", dict(qkv_bias=False), "qkv_bias = False: is not supported"),
     ("config.json", dict(num_channels=1), "num_channels = 1"),
-    ("config.json", dict(image_size=[16, 16, 16]), "image_size = .*should be one whole number, or two"),
-    ("config.json", dict(image_size=10**9), "image_size = 1000000000: should be a whole number from 1 to 8192"),
+    ("config.json", dict(image_size=[16, 16, 16]), "image_size = .*should be one integer, or two"),
+    ("config.json", dict(image_size=10**9), "image_size = 1000000000: should be an integer from 1 to 8192"),
     ("config.json", dict(image_size="16"), "image_size = '16'"),
-    ("config.json", dict(patch_size=32), "a patch of 32 × 32 pixels is larger than the picture, 16 × 16"),
+    ("config.json", dict(patch_size=32), "a patch of 32 × 32 pixels is larger than the image, 16 × 16"),
     ("config.json", dict(patch_size=0), "patch_size = 0"),
-    ("config.json", dict(image_size=20), "brings pictures to 16 pixels, the model reads 20"),
+    ("config.json", dict(image_size=20), "resizes images to 16 pixels, the model reads 20"),
     ("config.json", dict(patch_size=8), r"position_embeddings has shape \[1, 17, 24\], config.json says \[1, 5, 24\]"),
-    ("config.json", dict(id2label={"0": "one"}), "with one label is not read; one of at least two is"),
-    ("config.json", dict(architectures=["ViTForMaskedImageModeling"]), "ViTForMaskedImageModeling.: is not read"),
-    ("config.json", dict(architectures=["ViTMAE"], auto_map={"x": "y"}), "asks for code of its own"),
-    ("preprocessor_config.json", dict(size={"height": 32, "width": 32}), "brings pictures to 32 pixels, the model reads 16"),
-    ("preprocessor_config.json", dict(size={"shortest_edge": 16}), "leaves pictures of different shapes"),
+    ("config.json", dict(id2label={"0": "one"}), "with one label is not supported; it needs at least two"),
+    ("config.json", dict(architectures=["ViTForMaskedImageModeling"]), "ViTForMaskedImageModeling.: is not supported"),
+    ("config.json", dict(architectures=["ViTMAE"], auto_map={"x": "y"}), "needs code of its own"),
+    ("preprocessor_config.json", dict(size={"height": 32, "width": 32}), "resizes images to 32 pixels, the model reads 16"),
+    ("preprocessor_config.json", dict(size={"shortest_edge": 16}), "leaves images of different shapes"),
     ("preprocessor_config.json", dict(size={"longest_edge": 16}), "should have height and width, or shortest_edge"),
     ("preprocessor_config.json", dict(size=None), "size = "),
-    ("preprocessor_config.json", dict(image_processor_type="BeitImageProcessor"), "'BeitImageProcessor' is not read"),
+    ("preprocessor_config.json", dict(image_processor_type="BeitImageProcessor"), "'BeitImageProcessor' is not supported"),
     ("preprocessor_config.json", dict(resample=9), "resample = 9: should be one of Pillow's numbers"),
     ("preprocessor_config.json", dict(do_resize=False), "do_resize = False"),
-    ("preprocessor_config.json", dict(rescale_factor=1.0), "rescale_factor = 1.0: is not read here; only 1/255"),
+    ("preprocessor_config.json", dict(rescale_factor=1.0), "rescale_factor = 1.0: is not supported; only 1/255"),
     ("preprocessor_config.json", dict(image_std=[0.5, 0, 0.5]), "image_std = .*three numbers"),
     ("preprocessor_config.json", dict(image_mean=[0.5]), "image_mean = .*three numbers"),
 ]
@@ -318,5 +318,5 @@ def test_a_run_begins_from_a_folder_and_reads_larger_pictures(theirs, tmp_path, 
     for one, other in zip(run.embed(files), before.embed(files)):
         np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-5)
     del recipe["train"]["init_from"]["modules"]
-    with pytest.raises(UserError, match=r"output.* has shape \[5(, 24)?\], the model wants \[2(, 24)?\]"):
+    with pytest.raises(UserError, match=r"output.* has shape \[5(, 24)?\], the model needs \[2(, 24)?\]"):
         train(recipe, tmp_path / "other", device="cpu")

@@ -34,8 +34,8 @@ def test_a_packed_layer_is_near_the_layer(rows, width, out, bias):
         linear.weight[0] *= 100  # each output has its own scale
         small, x = Int8Linear(linear), torch.randn(2, rows, width)
         step = 1.5 * (x.abs().max() * linear.weight.abs().amax(1) * width / 127)
-        assert (small.rows.abs().amax(1) == 127).all()  # all steps are used, and each is nearest
-        assert ((small.rows * small.scale[:, None] - linear.weight).abs() <= 0.5001 * small.scale[:, None]).all()
+        assert (small.int8_weight.abs().amax(1) == 127).all()  # all steps are used, and each is nearest
+        assert ((small.int8_weight * small.scale[:, None] - linear.weight).abs() <= 0.5001 * small.scale[:, None]).all()
         assert ((small(x) - linear(x)).abs() <= step).all()
         torch.testing.assert_close(small(x[:1, :1]), linear(x[:1, :1]), atol=float(step.max()), rtol=0)
         nothing = small(torch.zeros(1, width))

@@ -13,7 +13,8 @@ from regard.attention.hard_attention import HardAttention
 from regard.attention.watch import watch
 from regard.batches.batch import IGNORE_INDEX, Batch
 from regard.decoding.beam import beam_search
-from regard.decoding.greedy import greedy, greedy_or_sample
+from regard.decoding.greedy import greedy_or_sample
+from regard.decoding.sampling import greedy
 from regard.models.efficientnet import EfficientNet, convert_package_weights
 from regard.recipe import CaptionModel, Regularization
 from regard.tasks import find_task
@@ -176,7 +177,7 @@ def test_a_model_that_is_not_trained_asks_for_nothing():
 def forced(model, places):
     """Hard attention that looks where it is told to."""
     order = iter(places)
-    model.decoder.place.draw = lambda weights: torch.full(weights.shape[:3], next(order))
+    model.decoder.attention.sample = lambda weights: torch.full(weights.shape[:3], next(order))
 
 
 def test_the_estimate_of_the_gradient_is_right_on_average():
@@ -193,8 +194,8 @@ def test_the_estimate_of_the_gradient_is_right_on_average():
         model.baseline.fill_(-1.3)
         loss = CrossEntropy(Regularization(label_smoothing=0.0))
         estimate = torch.autograd.grad(-loss(model, batch), weights, retain_graph=True)
-        log_p = model.said.log_softmax(-1).gather(-1, batch.labels[..., None]).sum()
-        chance = model.decoder.place.chances().sum().exp()
+        log_p = model.last_logits.log_softmax(-1).gather(-1, batch.labels[..., None]).sum()
+        chance = model.decoder.attention.log_probs().sum().exp()
         bound = bound + chance * log_p
         estimates = [total + chance.detach() * part for total, part in zip(estimates, estimate)]
     for exact, found in zip(torch.autograd.grad(bound, weights), estimates):
@@ -206,26 +207,26 @@ def test_the_baseline_follows_the_rewards_and_the_entropy_is_what_it_is():
     model = build(attention="hard", soft_probability=0.0, entropy_weight=0.5, reinforce_weight=0.0).train()
     batch = batch_of(*examples())
     model(**batch.inputs)
-    place = model.decoder.place
+    place = model.decoder.attention
     weights, spoken = place.weights()[:, 0], batch.labels >= 0
     close(model.auxiliary_loss(batch), -0.5 * torch.special.entr(weights).sum(-1)[spoken].sum())
-    log_p = model.said.log_softmax(-1).gather(-1, batch.labels.clamp(min=0)[..., None])[..., 0]
+    log_p = model.last_logits.log_softmax(-1).gather(-1, batch.labels.clamp(min=0)[..., None])[..., 0]
     close(model.baseline, 0.1 * (log_p * spoken).sum(1).mean().detach(), by=1e-6)
 
 
 def test_hard_attention_sees_one_place_and_half_the_time_the_mean():
     torch.manual_seed(0)
     place, (q, k, v) = HardAttention(), torch.randn(3, 64, 1, 2, 5, dtype=torch.double)
-    place.begin(64, q.device)
+    place.reset(64, q.device)
     seen = place.train()(q, k, v)
     assert all((row[None] == values).all(-1).any() for row, values in zip(seen[:, 0, 0], v[:, 0]))
-    place.expected = 0.5
-    place.begin(64, q.device)
+    place.soft_probability = 0.5
+    place.reset(64, q.device)
     seen = place(q, k, v)
     soft = nn.functional.scaled_dot_product_attention(q, k, v)
     assert 10 < place.soft.sum() < 54
     close(seen[place.soft], soft[place.soft])
-    assert (place.chances()[place.soft] == 0).all() and (place.chances()[~place.soft] < 0).any()
+    assert (place.log_probs()[place.soft] == 0).all() and (place.log_probs()[~place.soft] < 0).any()
     likeliest = (q @ k.transpose(-2, -1)).argmax(-1)
     close(place.eval()(q, k, v), v.gather(2, likeliest[..., None].expand(-1, -1, -1, 5)))
 

@@ -79,7 +79,7 @@ def test_a_row_reaches_the_place_above():
 def test_grids_join_with_themselves_alone():
     one = Mask(grid=GridPattern(3, 4, "row"))
     assert (one & one).grid == one.grid and (one & CAUSAL).structure == {"grid", "causal"}
-    with pytest.raises(ValueError, match="two grids"):
+    with pytest.raises(ValueError, match="two different grid"):
         one & Mask(grid=GridPattern(3, 4, "column"))
 
 
@@ -175,11 +175,11 @@ def test_the_book_follows_the_means_of_what_chose_it_and_dead_codes_begin_anew()
     ).train()
     book.table.copy_(torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0], [-50.0, -50.0]]))
     vectors = torch.tensor([[0.0, 1.0], [1.0, 0.0], [9.0, 1.0], [11.0, 1.0], [0.0, 9.0], [0.0, 9.0]])
-    book.follow(vectors, torch.tensor([0, 0, 1, 1, 2, 2]))
+    book._update(vectors, torch.tensor([0, 0, 1, 1, 2, 2]))
     torch.testing.assert_close(book.table[:3], torch.tensor([[0.5, 0.5], [10.0, 1.0], [0.0, 9.0]]))
     assert (book.table[3] == vectors).all(1).any() and (book.counts > 0).all()
     before = book.table.clone()
-    book.follow(torch.full((6, 2), torch.nan), torch.zeros(6, dtype=torch.long))
+    book._update(torch.full((6, 2), torch.nan), torch.zeros(6, dtype=torch.long))
     assert torch.equal(book.table, before)
 
 
@@ -190,7 +190,7 @@ def test_the_temperature_falls_with_the_step_and_nothing_else():
     found = []
     for step in (1, 50, 100, 1000, 50):
         model.begin_step(step)
-        found.append((float(model.book.temperature), float(model.book.weight)))
+        found.append((float(model.codebook.temperature), float(model.codebook.weight)))
     assert found[0][0] > 1.99 and found[1] == pytest.approx((1.25, 6.0)) and found[2] == found[3] == pytest.approx((0.5, 6.0))
     assert found[4] == found[1] and cosine_anneal(5, 10, 0.0, 6.0) == pytest.approx(3.0)
 
@@ -199,11 +199,11 @@ def test_the_divergence_is_from_a_uniform_choice():
     model = Dvae(DvaeModel(codebook_size=4, code_width=4, width=8, kl_weight=1.0, kl_warmup_steps=1), (8, 8)).eval()
     pixels = torch.randint(256, (2, 3, 8, 8), dtype=torch.uint8)
     with torch.no_grad():
-        logits = model.book.to_logits(model.encoder(model.scaled(pixels)))
+        logits = model.codebook.to_logits(model.encoder(model._scale(pixels)))
         p = logits.movedim(1, -1).softmax(-1)
         expected = (p * (p * 4).log()).sum((1, 2, 3)) / (3 * 64)
         torch.testing.assert_close(model(pixels).penalty, expected, atol=1e-6, rtol=1e-5)
-        torch.nn.init.zeros_(model.book.to_logits.weight)
+        torch.nn.init.zeros_(model.codebook.to_logits.weight)
         assert float(model(pixels).penalty.abs().max()) < 1e-6
 
 

@@ -79,14 +79,14 @@ def test_where_places_count_every_row_begins_elsewhere(kind, positions):
 def test_the_last_place_of_the_longest_sentence_is_in_the_table(kind):
     for positions in ABSOLUTE:
         model = translator(kind, positions, 3).train()
-        model.draw_begins = lambda source: torch.full((len(source),), 3)
+        model.random_offsets = lambda source: torch.full((len(source),), 3)
         assert passed(model, (torch.full((2, 12), 5), torch.tensor([12, 12]), torch.full((2, 13), 5))).isfinite().all()
 
 
 @given(offset=st.integers(1, 100))
 def test_they_reach_from_the_beginning_to_the_offset(offset):
     model = translator("transformer", "sinusoidal", offset).train()
-    drawn = model.draw_begins(torch.zeros(200 * (offset + 1), 1))
+    drawn = model.random_offsets(torch.zeros(200 * (offset + 1), 1))
     assert drawn.min() == 0 and drawn.max() == offset
 
 

@@ -5,10 +5,9 @@ import pytest
 import torch
 
 from regard.batches.batches import Batches, sequential_batches
+from regard.batches.language_rows import LanguageModelRows, PackedRows
 from regard.batches.masked_rows import MaskedRows
-from regard.batches.packing import PackedRows
 from regard.batches.ragged import Ragged
-from regard.batches.rows import LanguageModelRows
 from regard.batches.token_store import TokenStore
 from regard.recipe import DecoderModel, EncoderModel, Masking, PositionSettings, Regularization
 from regard.tasks import find_task

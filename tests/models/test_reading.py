@@ -9,7 +9,8 @@ from torch import nn
 from regard.attention.modules import attention_modules
 from regard.attention.watch import watch
 from regard.decoding.beam import beam_search
-from regard.decoding.greedy import greedy, greedy_or_sample
+from regard.decoding.greedy import greedy_or_sample
+from regard.decoding.sampling import greedy
 from regard.layers.recurrent import RecurrentLayers
 from regard.layers.state import DecoderState
 from regard.models.recurrent_encoder import ContextualEmbedding
@@ -241,12 +242,12 @@ def test_stacked_cells_are_torchs_stack(cell, theirs, bidirectional):
             getattr(stack, name.replace("_l0", f"_l{number}")).data.copy_(p)
     x = torch.randn(3, 6, 5)
     expected, last = stack(x)
-    layers, carry = ours.read(x, torch.tensor([6, 6, 6]))
+    layers, carry = ours.encode(x, torch.tensor([6, 6, 6]))
     torch.testing.assert_close(layers[-1], expected)
     hidden = last[0] if cell == "lstm" else last
     torch.testing.assert_close(carry.hidden, hidden.unflatten(0, (2, -1)).permute(2, 0, 1, 3).flatten(2))
     if not bidirectional:
-        torch.testing.assert_close(ours(x, ours.nothing(3, x))[0], expected)
+        torch.testing.assert_close(ours(x, ours.zero_state(3, x))[0], expected)
 
 
 def elmo(dropout=None):

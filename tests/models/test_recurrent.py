@@ -2,11 +2,8 @@
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 
-from regard.attention.functional import context_attention, key_value_attention, self_attention
 from regard.attention.masks import Mask
 from regard.attention.scores import SingleHeadAttention
 from regard.attention.watch import watch
@@ -22,7 +19,7 @@ def test_the_fused_cells_are_torchs_cells_one_step_at_a_time(cell, theirs):
     single.load_state_dict({name.removesuffix("_l0"): p for name, p in ours.layers[0].state_dict().items()})
     x = torch.randn(3, 6, 5)
     lengths = torch.tensor([6, 4, 1])
-    (states,), last = ours.read(x, lengths)
+    (states,), last = ours.encode(x, lengths)
     h, c = torch.zeros(3, 8), torch.zeros(3, 8)
     for t in range(6):
         h, c = single(x[:, t], (h, c)) if cell == "lstm" else (single(x[:, t], h), c)
@@ -86,7 +83,7 @@ def test_bahdanaus_decoder_is_his_equations():
         e = torch.stack([scores_by_hand(attention, "additive", s[0], h) for h in annotations[0]])
         c = (e.softmax(0) @ annotations[0])[None]
         s = cell(torch.cat([y, c], -1), s)
-        t = model.decoder.deep(torch.cat([s, y, c], -1)).view(1, 4, 2).max(-1).values
+        t = model.decoder.maxout(torch.cat([s, y, c], -1)).view(1, 4, 2).max(-1).values
         torch.testing.assert_close(model(source, lengths, target)[:, i], model.output(t))
 
 
@@ -98,24 +95,3 @@ def test_without_attention_the_source_is_one_vector():
         model.bridge.weight.data.zero_()
         one, other = (model(torch.randint(4, 11, (1, 5)), torch.tensor([5]), torch.full((1, 3), 4)) for _ in range(2))
         assert torch.allclose(one, other) == alike
-
-
-@given(st.integers(1, 5), st.integers(1, 6), st.integers(1, 4))
-def test_plain_functions_are_the_board_equations(T, S, D):
-    x, context = torch.randn(2, T, D), torch.randn(2, S, D)
-    torch.testing.assert_close(self_attention(x), (x @ x.mT).softmax(-1) @ x)
-    torch.testing.assert_close(context_attention(x, context), (x @ context.mT).softmax(-1) @ context)
-    k, v = torch.randn(2, S, D), torch.randn(2, S, D + 2)
-    mixed, weights = key_value_attention(x, k, v, weights=True)
-    torch.testing.assert_close(weights, (x @ k.mT / D**0.5).softmax(-1))
-    torch.testing.assert_close(mixed, weights @ v)
-    wide = torch.randn(D, D + 3)
-    mixed = key_value_attention(x, torch.randn(2, S, D + 3), v, score=lambda q, k: q @ wide @ k.mT)
-    assert mixed.shape == (2, T, D + 2)
-
-
-def test_self_attention_without_positions_does_not_know_the_order():
-    x = torch.randn(1, 6, 4)
-    order = torch.randperm(6)
-    torch.testing.assert_close(self_attention(x)[:, order], self_attention(x[:, order]))
-    torch.testing.assert_close(self_attention(x, mask=Mask(causal=True))[:, 0], x[:, 0])

@@ -83,7 +83,7 @@ def test_without_positions_the_order_of_the_patches_does_not_matter(given, data)
     mixed = blocks[:, order].unflatten(1, (rows, columns)).permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
     assert mixed.shape == x.shape
     close(model(mixed), model(x))
-    marks = model.settings.marks
+    marks = model.settings.prefix_tokens
     before, after = model.hidden_states(x)[-1], model.hidden_states(mixed)[-1]
     close(after[:, marks:], before[:, marks:][:, order])
     close(after[:, :marks], before[:, :marks])

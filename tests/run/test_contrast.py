@@ -336,7 +336,7 @@ def test_a_starter_recipe_reads_what_it_was_made_for(pictures, tmp_path, task):
 @pytest.mark.parametrize(
     "name, content, message",
     [
-        ("a.jsonl", '{"picture": "a.png", "words": "x"}\n', "name the path file or file_name or image, and the captions"),
+        ("a.jsonl", '{"picture": "a.png", "words": "x"}\n', "name the image path file or file_name or image, and the captions"),
         ("a.jsonl", "[1]\n", "is not a JSON object"),
         ("a.jsonl", "{\n", "is not a JSON object"),
         ("a.tsv", "a.png\n", "captions are expected from column 1 on"),

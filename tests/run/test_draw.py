@@ -12,19 +12,19 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import regard
+from regard import recipe as recipes
 from regard.batches.batches import sequential_batches
-from regard.batches.image_code_rows import TextToImageRows, caption_prefix
+from regard.batches.image_rows import TextToImageRows, caption_prefix
 from regard.batches.ragged import Ragged
 from regard.cli import app
 from regard.errors import UserError
-from regard.layers.conv2d import GridConv2d
+from regard.layers.convolution import GridConv2d
 from regard.models.dvae import Dvae
 from regard.plan import plan
 from regard.run.card import card
 from regard.run.evaluate import evaluate
 from regard.run.train import train
-from regard.show.contact_sheet import contact_sheet
-from regard.tasks import build_recipe, parse_recipe
+from regard.show.galleries import contact_sheet
 from regard.tasks.text_to_image import GeneratedImage, TextToImageRun
 from regard.training.checkpoint import read_weights
 
@@ -195,16 +195,16 @@ def test_what_is_drawn_depends_on_the_seed_alone(run):
 
 def test_the_decoders_score_is_the_re_scored_one(run):
     (found,) = run.draw(["a blue picture"], number=2, temperature=1.5)
-    text = caption_prefix(Ragged.from_rows(run._caption_ids(["a blue picture"])), 6, run.tokenizers[0].size)
+    text = caption_prefix(Ragged.from_rows(run.caption_ids(["a blue picture"])), 6, run.tokenizers[0].size)
     for one in found:
         rows = TextToImageRows(
-            Ragged.from_rows(run._caption_ids(["a blue picture"])),
+            Ragged.from_rows(run.caption_ids(["a blue picture"])),
             np.array([0, 1]),
             one.codes.reshape(1, -1),
             run.tokenizers[0].size,
             6,
         )
-        assert run._nlls(rows)[0][0, 1] == pytest.approx(-one.score, abs=1e-4)
+        assert run.surprises(rows)[0][0, 1] == pytest.approx(-one.score, abs=1e-4)
     assert text.shape == (1, 7)
 
 
@@ -249,7 +249,7 @@ def test_a_gallery_shows_captions_of_the_test_set_beside_the_truth(run, tmp_path
     assert all(caption in page for caption in LOOKS) and page.count("<image") == 2 * (2 + 3) and "wrong" not in page
     CliRunner().invoke(app, ["draw", str(run.folder), "--gallery", str(tmp_path / "b.svg"), "-n", "3", "--device", "cpu"])
     assert page == (tmp_path / "b.svg").read_text()
-    words = ["draw", str(run.folder), "--gallery", str(tmp_path / "c.svg"), "-n", "3", "--no-truth", "--device", "cpu"]
+    words = ["draw", str(run.folder), "--gallery", str(tmp_path / "c.svg"), "-n", "3", "--no-references", "--device", "cpu"]
     assert CliRunner().invoke(app, words).exit_code == 0
     assert (tmp_path / "c.svg").read_text().count("<image") == 2 * 3
 
@@ -314,7 +314,7 @@ def test_too_long_captions_are_dropped_where_they_are_learned_from_and_cut_where
     examples = run.data.valid
     examples = type(examples)(examples.images[:3], "set", captions=[["a red picture", "a " * 9], ["red " * 9], ["a"]])
     run.recipe = run.recipe.model_copy(update={"data": run.recipe.data.model_copy(update={"too_long": "drop"})})
-    learned, scored = run._encode(examples, training=True), run._encode(examples)
+    learned, scored = run.encode(examples, training=True), run.encode(examples)
     assert len(learned) == 2 and learned.of.tolist() == [0, 1, 2]
     assert len(scored) == 3 and scored.of.tolist() == [0, 2, 3, 4] and scored.captions.lengths.tolist() == [3, 6, 6, 1]
 
@@ -329,8 +329,8 @@ def test_the_model_is_told_every_step(pictures, tmp_path, monkeypatch):
 
 def test_the_loss_is_weighed_between_caption_and_picture(run):
     """1/8 of the mean over the caption's positions and 7/8 of that over the picture's, smoothed over what can be said there."""
-    (batch,) = sequential_batches(run._encode(run.data.valid), 10_000)
-    model, objective = run.model.eval(), run.OBJ()
+    (batch,) = sequential_batches(run.encode(run.data.valid), 10_000)
+    model, objective = run.model.eval(), run.objective()
     with torch.no_grad():
         log_p = model(**batch.inputs).log_softmax(-1)
         each = torch.zeros(batch.labels.shape)
@@ -354,10 +354,10 @@ def test_the_card_warns_of_misleading_pictures(run, codes):
 
 def test_starters_are_recipes_that_train(pictures, codes, tmp_path):
     page = "\n".join(said("new", "image-codes", "--data", pictures / "train.tsv"))
-    found = parse_recipe(page)
-    assert found.task == "image-codes" and found.data.size == 32 and "24 of your own" in page
+    found = recipes.parse_recipe(page)
+    assert found.task == "image-codes" and found.data.size == 32 and "24 images of your own" in page
     page = "\n".join(said("new", "text-to-image", "--data", pictures / "train.tsv"))
-    found = parse_recipe(
+    found = recipes.parse_recipe(
         page, [f"model.image_codes.run={codes.folder}", "data.size=8", "train.steps=1", "train.evaluate_every=1"]
     )
     assert found.model.text_length == 16
@@ -370,13 +370,13 @@ def test_a_starter_for_codes_finds_the_paths(pictures, tmp_path):
     names = [line.split("\t")[0] for line in (pictures / "train.tsv").read_text(encoding="utf-8").splitlines()]
     table = pictures / "named.jsonl"
     table.write_text("".join(json.dumps({"id": number, "path": name}) + "\n" for number, name in enumerate(names)))
-    found = parse_recipe(
+    found = recipes.parse_recipe(
         "\n".join(said("new", "image-codes", "--data", table)), ["train.steps=1", "train.evaluate_every=1"]
     )
     assert found.data.path == "path"
     train(found, tmp_path / "run", device="cpu")
     table.write_text('{"id": 1}\n')
-    with pytest.raises(UserError, match=r"has the fields id; name the path file or file_name or image$"):
+    with pytest.raises(UserError, match=r"has the fields id; name the image path file or file_name or image$"):
         said("new", "image-codes", "--data", table)
     assert "path" not in tomllib.loads("\n".join(said("new", "image-codes", "--data", pictures)))["data"]
 
@@ -396,13 +396,13 @@ def test_both_are_planned(run, codes):
     for made in (run, codes):
         found = plan(str(made.folder))
         assert found.parameters == sum(p.numel() for p in made.model.parameters())
-        assert found.total.multiplications > 0 and all(sum(sizes.values()) > 0 for sizes in found.memory.values())
+        assert found.total.macs > 0 and all(sum(sizes.values()) > 0 for sizes in found.memory.values())
     convolutions = [module for module in codes.model.modules() if isinstance(module, GridConv2d)]
     by_hand = sum(module.weight.numel() * module.grid[0] * module.grid[1] for module in convolutions)
-    assert plan(str(codes.folder)).total.multiplications == by_hand
+    assert plan(str(codes.folder)).total.macs == by_hand
     assert "pictures of 8 × 8 pixels, 10 positions" in "\n".join(said("plan", run.folder))
     with pytest.raises(UserError, match="how many codes a picture has follows from it"):
-        plan(build_recipe(settings(DRAW, "nowhere", model={"image_codes": {"run": "nowhere"}})))
+        plan(recipes.build_recipe(settings(DRAW, "nowhere", model={"image_codes": {"run": "nowhere"}})))
 
 
 def test_grids_of_convolutions_are_what_comes_out(codes):
@@ -435,8 +435,8 @@ def test_on_the_world_of_shapes_drawings_are_judged_by_their_pixels(tmp_path, mo
             [GeneratedImage(true[text] if n % 2 else blank, np.zeros(1), 0.0)] for n, text in enumerate(texts)
         ],
     )
-    monkeypatch.setattr(run._codes_run, "decode", lambda codes: np.stack(list(true.values())))
-    result = run._score("test", run.data.tests["test"])
+    monkeypatch.setattr(run.codes, "decode", lambda codes: np.stack(list(true.values())))
+    result = run.score("test", run.data.tests["test"])
     assert result.scores["right"].score == 50 and result.scores["right_rebuilt"].score == 100
     assert [line.split("\t")[0] for line in result.outputs] == ["wrong", "right"] * 3
 

@@ -135,7 +135,7 @@ def test_samples_are_the_same_however_many_and_in_whatever_batch(run, monkeypatc
 
 def test_a_penalty_of_one_is_none(run, monkeypatch):
     before = run.generate(PROMPTS, temperature=1.0)
-    monkeypatch.setattr("regard.decoding.streaming.apply_repetition_penalty", None)
+    monkeypatch.setattr("regard.decoding.sampling.apply_repetition_penalty", None)
     assert run.generate(PROMPTS, temperature=1.0, repetition_penalty=1.0) == before == run.generate(PROMPTS, temperature=1.0)
 
 

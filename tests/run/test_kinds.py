@@ -1,6 +1,5 @@
-"""Every kind of model through the same doors: trained, resumed, scored, shown; and the ladder that puts them side by side."""
+"""Every kind of model through the same doors: trained, resumed, scored, shown."""
 
-import json
 import shutil
 
 import pytest
@@ -8,10 +7,9 @@ import pytest
 import regard
 from regard.errors import UserError
 from regard.run.evaluate import evaluate
-from regard.run.train import to_recipe, train
+from regard.run.train import train
 from regard.show.attention import show_alignment
-from regard.studies.ladder import ablation_variants, ladder_variants, merge_settings, run_ladder
-from regard.tasks import build_recipe
+from regard.show.selection import ViewSelection
 
 KINDS = {
     "without attention": {"kind": "recurrent", "cell": "gru", "attention": "none", "width": 16, "max_length": 48},
@@ -49,14 +47,14 @@ def test_every_verb_works_on_it(name, short, tmp_path):
     run = train({**short, "model": KINDS[name]}, tmp_path / "run", device="cpu")
     (result,) = evaluate(run)
     text = run.data.valid.source[0]
-    assert regard.load(run.folder, device="cpu").best([text]) == run._best([text])
+    assert regard.load(run.folder, device="cpu").best([text]) == run.best([text])
     if name == "without attention":
         assert "alignment_error" not in result.scores
         with pytest.raises(UserError, match="has nothing to show"):
-            show_alignment(run, text, terminal=True)
+            show_alignment(run, text, ViewSelection(), terminal=True)
     else:
         assert 0 <= result.scores["alignment_error"].score <= 1
-        show_alignment(run, text, out=tmp_path / "a.svg")
+        show_alignment(run, text, ViewSelection(), out=tmp_path / "a.svg")
         assert (tmp_path / "a.svg").exists()
 
 
@@ -88,33 +86,3 @@ def test_the_reverse_direction_swaps_the_languages(short, tmp_path):
     short["data"]["reverse"] = True
     backward = train(short, tmp_path / "backward", device="cpu")
     assert backward.data.valid.source == forward.data.valid.target and backward.data.valid.gold is None
-
-
-def test_the_ladder_trains_every_step_and_reports_it(short, tmp_path):
-    report = run_ladder(short, tmp_path / "ladder", device="cpu")
-    rows = json.loads((tmp_path / "ladder" / "ladder.json").read_text())
-    assert [row["name"] for row in rows] == [
-        "RNN",
-        "RNN with attention",
-        "RNN with attention, CoVe",
-        "Transformer",
-        "Universal Transformer",
-    ]
-    assert all(row["scores"]["bleu"]["low"] <= row["scores"]["bleu"]["high"] and row["seconds"] > 0 for row in rows)
-    text = report.read_text()
-    assert text.count("<svg") == 5 and "RNN with attention, CoVe" in text  # the curve, and four that attend
-
-
-def test_an_ablation_changes_one_thing(short):
-    base = to_recipe(short)
-    whole = base.model_dump(mode="json", exclude_none=True)
-    for rung in ablation_variants(base)[1:]:
-        changed = build_recipe(merge_settings(whole, rung.change))
-        differing = {
-            key
-            for part in ("model", "train", "decode")
-            for key, value in changed.model_dump()[part].items()
-            if value != base.model_dump()[part][key]
-        }
-        assert 1 <= len(differing) <= 2 and rung.claim, (rung.name, differing)
-    assert len(ladder_variants(base)) == 5

@@ -257,7 +257,7 @@ def test_a_broken_picture_ends_the_training_before_it_begins(pictures, tmp_path)
 
 @pytest.mark.parametrize("inside", [True, False])
 def test_a_starter_recipe_trains(pictures, tmp_path, inside):
-    lines = said("new", "classify", "--pictures", pictures if inside else pictures / "train")
+    lines = said("new", "classify", "--images", pictures if inside else pictures / "train")
     (tmp_path / "mine.toml").write_text("\n".join(lines))
     recipe = read_recipe(tmp_path / "mine.toml")
     assert recipe.data.size == 32 and (recipe.data.valid == ["valid"]) == inside and bool(recipe.data.held_out) != inside
@@ -267,10 +267,10 @@ def test_a_starter_recipe_trains(pictures, tmp_path, inside):
 
 
 def test_a_starter_recipe_says_what_it_cannot_be(pictures, tmp_path):
-    with pytest.raises(UserError, match="pictures are for the task classify, not 'translate'"):
-        said("new", "translate", "--pictures", pictures)
+    with pytest.raises(UserError, match="--images is for the task classify, not 'translate'"):
+        said("new", "translate", "--images", pictures)
     with pytest.raises(UserError, match="is not a folder"):
-        said("new", "classify", "--pictures", tmp_path / "nothing")
+        said("new", "classify", "--images", tmp_path / "nothing")
 
 
 @pytest.mark.parametrize(

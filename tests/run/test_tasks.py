@@ -381,7 +381,7 @@ def test_the_next_sentence_costs_as_much_as_the_words_usually_hidden(runs):
     run = runs["masked"]
     batch = next(sequential_batches(run._encode(run.data.valid), 512))
     run.model(**batch.inputs)
-    surprise = torch.nn.functional.cross_entropy(run.model.followed, batch.inputs["follows"], reduction="none")
+    surprise = torch.nn.functional.cross_entropy(run.model.next_sentence_logits, batch.inputs["follows"], reduction="none")
     expected = (0.15 * batch.inputs["lengths"] * surprise).sum()
     assert run.model.auxiliary_loss(batch).item() == pytest.approx(expected.item(), rel=1e-5) and expected > 0
 

@@ -38,8 +38,8 @@ def test_a_files_alignment_is_that_of_the_world_it_came_from(tiny_run, files):
         (pair.source, set(pair.alignment), ()) for pair in known
     ]
     of_file = explain_heads(tiny_run, str(files / "a.en"), reference=files / "a.de", gold=files / "a.align")
-    assert of_file.resolver is None and not of_file.pronouns  # a file has no antecedents
-    cross = [head.shares["aligned word"] for head in of_file.heads if "cross" in head.place]
+    assert of_file.antecedent_head is None and not of_file.pronoun_importance  # a file has no antecedents
+    cross = [head.weights["aligned word"] for head in of_file.heads if "cross" in head.module]
     assert len(cross) == 4 and all(0 < share < 1 for share, _ in cross)
 
 

@@ -1,5 +1,5 @@
-"""A server that answers the page from made-up answers, each checked by the types of the real one: for the page's tests, and to
-look at it while it is built (python tests/server/page_stub.py, then http://127.0.0.1:8765)."""
+"""A server with made-up responses, each validated by the real server's types: for the page's tests, and to develop the page
+(python tests/server/page_stub.py, then http://127.0.0.1:8765)."""
 
 import asyncio
 import base64
@@ -23,32 +23,38 @@ GERMAN = ["Die", "Ziege", "trank", ",", "weil", "sie", "durstig", "war", "."]
 ORDER = [0, 1, 2, 3, 3, 4, 6, 5, 7]
 
 
-def picture(side: int = 96) -> str:
+def example_image(side: int = 96) -> str:
     image = Image.new("RGB", (side, side), "#f4f1e8")
     pen = ImageDraw.Draw(image)
     pen.ellipse((12, 14, 46, 48), fill="#c0392b")
     pen.rectangle((54, 52, 84, 82), fill="#2c6fbb")
-    kept = BytesIO()
-    image.save(kept, "PNG")
-    return base64.b64encode(kept.getvalue()).decode()
+    buffer = BytesIO()
+    image.save(buffer, "PNG")
+    return base64.b64encode(buffer.getvalue()).decode()
 
 
-def near(size: int, centre: float, width: float = 0.6) -> list[float]:
-    some = [math.exp(-(((i - centre) / width) ** 2)) + 0.01 for i in range(size)]
-    return [round(one / sum(some), 4) for one in some]
+def peaked_weights(size: int, centre: float, width: float = 0.6) -> list[float]:
+    weights = [math.exp(-(((i - centre) / width) ** 2)) + 0.01 for i in range(size)]
+    return [round(weight / sum(weights), 4) for weight in weights]
 
 
-def spot(rows: int, columns: int, y: float, x: float) -> list[list[float]]:
-    some = [[math.exp(-((i - y) ** 2 + (j - x) ** 2) / 2.5) for j in range(columns)] for i in range(rows)]
-    total = sum(map(sum, some))
-    return [[round(one / total, 4) for one in row] for row in some]
+def peaked_map(rows: int, columns: int, y: float, x: float) -> list[list[float]]:
+    weights = [[math.exp(-((i - y) ** 2 + (j - x) ** 2) / 2.5) for j in range(columns)] for i in range(rows)]
+    total = sum(map(sum, weights))
+    return [[round(weight / total, 4) for weight in row] for row in weights]
 
 
-def model(name: str, task: str, does: str, verbs: list[str], **more) -> response_types.ModelInfo:
-    given = dict(
-        created=0, reads=["text"], attends="attention" in verbs, kinds=[], max_length=512, parameters=1_240_000, device="cpu"
+def model(name: str, task: str, description: str, verbs: list[str], **options) -> response_types.ModelInfo:
+    defaults = dict(
+        created=0,
+        inputs=["text"],
+        has_attention="attention" in verbs,
+        attention_kinds=[],
+        max_length=512,
+        parameters=1_240_000,
+        device="cpu",
     )
-    return response_types.ModelInfo(id=name, task=task, does=does, verbs=verbs, **(given | more))
+    return response_types.ModelInfo(id=name, task=task, description=description, verbs=verbs, **(defaults | options))
 
 
 MODELS = [
@@ -58,9 +64,9 @@ MODELS = [
         "translates",
         ["translate", "embed", "attention", "explain"],
         beam=5,
-        kinds=["cross", "encoder", "decoder"],
+        attention_kinds=["cross", "encoder", "decoder"],
     ),
-    model("writer", "language", "writes on", ["generate", "embed", "attention", "explain", "completions"], max_length=4096),
+    model("writer", "language", "continues texts", ["generate", "embed", "attention", "explain", "completions"], max_length=4096),
     model("bert", "masked", "fills in masked words", ["fill", "embed", "attention"]),
     model("film", "classify", "labels texts", ["classify", "embed", "attention", "explain"], labels=["good", "bad"]),
     model("tagger", "tag", "labels words", ["tag"]),
@@ -68,31 +74,31 @@ MODELS = [
     model(
         "shapes",
         "caption",
-        "captions pictures",
+        "captions images",
         ["caption", "attention", "explain"],
-        reads=["image"],
+        inputs=["image"],
         beam=3,
-        kinds=["cross", "decoder"],
+        attention_kinds=["cross", "decoder"],
     ),
     model(
-        "clip", "contrastive", "matches pictures and texts", ["match", "embed", "attention", "explain"], reads=["text", "image"]
+        "clip", "contrastive", "matches images and texts", ["match", "embed", "attention", "explain"], inputs=["text", "image"]
     ),
-    model("dalle", "text-to-image", "draws from captions", ["draw"]),
+    model("dalle", "text-to-image", "generates images from texts", ["draw"]),
 ]
 
 
-def translated(asked: request_types.TranslateRequest) -> response_types.TranslateResponse:
-    text = str(asked.text)
+def translate_response(body: request_types.TranslateRequest) -> response_types.TranslateResponse:
+    text = str(body.text)
     source, target = text.split(), GERMAN
-    weights = [near(len(source), min(ORDER[i], len(source) - 1)) for i in range(len(target))]
-    align = response_types.AlignmentResult(
+    weights = [peaked_weights(len(source), min(ORDER[i], len(source) - 1)) for i in range(len(target))]
+    alignment = response_types.AlignmentResult(
         source=source, target=target, weights=weights, name="cross-attention, layer 2, mean of 4 heads"
     )
-    others = [
+    alternatives = [
         response_types.HypothesisResult(
             text="Die Ziege trank, weil es durstig war.", score=-0.31 - i / 10, log_probability=-3.2 - i
         )
-        for i in range(asked.number - 1)
+        for i in range(body.number - 1)
     ]
     return response_types.TranslateResponse(
         model="demo",
@@ -102,18 +108,18 @@ def translated(asked: request_types.TranslateRequest) -> response_types.Translat
                 score=-0.12,
                 log_probability=-1.1,
                 tokens=target,
-                others=others,
-                alignment=align if asked.align else None,
-                tree=grown() if asked.tree else None,
+                alternatives=alternatives,
+                alignment=alignment if body.alignment else None,
+                beam_tree=beam_tree() if body.beam_tree else None,
             )
         ],
     )
 
 
-def grown() -> list[response_types.BeamTreeNode]:
+def beam_tree() -> list[response_types.BeamTreeNode]:
     nodes, parents = [], [-1]
     for step, word in enumerate([*GERMAN[:6], "</s>"], 1):
-        after = []
+        kept = []
         for rank, parent in enumerate(parents[:3]):
             for choice in range(2):
                 best = rank == 0 and choice == 0
@@ -122,124 +128,131 @@ def grown() -> list[response_types.BeamTreeNode]:
                     response_types.BeamTreeNode(
                         parent=parent,
                         step=step,
-                        word=word if choice == 0 else f"{word.lower()}{rank}",
+                        token=word if choice == 0 else f"{word.lower()}{rank}",
                         log_probability=-0.1 * step - 0.9 * rank - 1.4 * choice,
-                        best=best,
-                        fate="ended" if end else "kept" if rank + choice < 2 else "pruned",
+                        on_best_path=best,
+                        status="ended" if end else "kept" if rank + choice < 2 else "pruned",
                         score=-0.2 - rank if end else None,
                     )
                 )
                 if rank + choice < 2:
-                    after.append(len(nodes) - 1)
-        parents = sorted(after, key=lambda i: -nodes[i].log_probability)
+                    kept.append(len(nodes) - 1)
+        parents = sorted(kept, key=lambda i: -nodes[i].log_probability)
     return nodes
 
 
 WORDS = ["there", " was", " an", " old", " goat", ",", " which", " wanted", " nothing", " but", " a", " little", " water", "."]
 
 
-def wrote(asked: request_types.GenerateRequest) -> response_types.GenerationResult:
-    prompt = [piece if i == 0 else " " + piece for i, piece in enumerate(str(asked.prompt).split(" "))]
-    said = [" " + WORDS[0], *WORDS[1:]] * max(1, asked.max_tokens // 14)
-    keys, own = [*prompt, *said[:-1]], len(prompt)
-    chances = [0.9, 0.62, 0.33, 0.08, 0.02, 0.71, 0.4, 0.55, 0.11, 0.93, 0.5, 0.2, 0.77, 0.98]
-    weights = [[*near(own + i, own + i - 1 - (i * 3 % 5), 1.5), *[0.0] * (len(keys) - own - i)] for i in range(len(said))]
+def generation_result(body: request_types.GenerateRequest) -> response_types.GenerationResult:
+    prompt = [word if i == 0 else " " + word for i, word in enumerate(str(body.prompt).split(" "))]
+    tokens = [" " + WORDS[0], *WORDS[1:]] * max(1, body.max_tokens // 14)
+    keys, start = [*prompt, *tokens[:-1]], len(prompt)
+    probabilities = [0.9, 0.62, 0.33, 0.08, 0.02, 0.71, 0.4, 0.55, 0.11, 0.93, 0.5, 0.2, 0.77, 0.98]
+    weights = [
+        [*peaked_weights(start + i, start + i - 1 - (i * 3 % 5), 1.5), *[0.0] * (len(keys) - start - i)]
+        for i in range(len(tokens))
+    ]
     steps = [
         response_types.GeneratedStep(
-            word=word, probability=chances[i % 14], others=[(" dog", 0.05), (" <b>cow</b>", 0.03), ("\n", 0.01)]
+            token=word, probability=probabilities[i % 14], alternatives=[(" dog", 0.05), (" <b>cow</b>", 0.03), ("\n", 0.01)]
         )
-        for i, word in enumerate(said)
+        for i, word in enumerate(tokens)
     ]
-    looks = response_types.GenerationAttention(
-        name="self-attention, layer 2, mean", keys=keys, own=own, steps=steps, weights=weights, note=""
+    attention = response_types.GenerationAttention(
+        name="self-attention, layer 2, mean", keys=keys, first_generated_key=start, steps=steps, weights=weights, note=""
     )
     return response_types.GenerationResult(
-        text=str(asked.prompt) + "".join(said),
-        written="".join(said),
+        text=str(body.prompt) + "".join(tokens),
+        continuation="".join(tokens),
         score=-20.0,
-        tokens=said,
+        tokens=tokens,
         probabilities=[step.probability for step in steps],
         finish_reason="stop",
-        looks=looks if asked.looks else None,
+        attention=attention if body.attention else None,
     )
 
 
-def attended(asked: request_types.AttentionRequest) -> response_types.AttentionResponse:
-    image = asked.image is not None
-    words = [f"{i // 6 + 1},{i % 6 + 1}" for i in range(36)] if image else str(asked.text).split()
-    if words[0] == "many" and asked.layers is None:
-        raise ValueError("2,000,000 numbers are more than 1,000,000; name fewer layers or heads")
-    if asked.layers and asked.layers[0] > 3:
+def attention_response(body: request_types.AttentionRequest) -> response_types.AttentionResponse:
+    image = body.image is not None
+    words = [f"{i // 6 + 1},{i % 6 + 1}" for i in range(36)] if image else str(body.text).split()
+    if words[0] == "many" and body.layers is None:
+        raise ValueError("2,000,000 weights are more than 1,000,000; ask for fewer layers or heads")
+    if body.layers and body.layers[0] > 3:
         raise ValueError("layer 4: there are 3")
-    tile = math.ceil(len(words) / 160)
-    names = words if tile == 1 else [f"{i + 1} {words[i]}…" for i in range(0, len(words), tile)]
+    tile_size = math.ceil(len(words) / 160)
+    names = words if tile_size == 1 else [f"{i + 1} {words[i]}…" for i in range(0, len(words), tile_size)]
     size = len(names)
     weights = [
-        [[near(size, max(0, i - head * (layer + 1)), 0.5 + head) for i in range(size)] for head in range(4)]
+        [[peaked_weights(size, max(0, i - head * (layer + 1)), 0.5 + head) for i in range(size)] for head in range(4)]
         for layer in range(3)
-        if asked.layers in (None, [layer + 1])
+        if body.layers in (None, [layer + 1])
     ]
     return response_types.AttentionResponse(
         model="x",
-        name=f"{asked.kind or 'self'}-attention",
+        name=f"{body.kind or 'self'}-attention",
         names=["self-attention"],
         queries=names,
         keys=names,
-        layers=asked.layers or [1, 2, 3],
+        layers=body.layers or [1, 2, 3],
         heads=[1, 2, 3, 4],
         weights=weights,
-        sharpest=0,
-        tile=tile,
+        sharpest_layer=0,
+        tile_size=tile_size,
         note="",
         grid=(6, 6) if image else None,
-        picture=picture() if image else None,
+        image=example_image() if image else None,
     )
 
 
-def explained(asked: request_types.ExplainRequest) -> response_types.ExplainResponse:
-    image = asked.image is not None
-    pieces = [f"{i // 6 + 1},{i % 6 + 1}" for i in range(36)] if image else str(asked.text).split()
-    size = len(pieces)
-    values = {"attention": near(size, 1), "rollout": near(size, 2, 3), "occlusion": [one - 0.1 for one in near(size, 1, 1)]}
-    faith = {
-        "attention": {"comprehensiveness": 0.62, "sufficiency": 0.08, "spearman": 0.71, "fresh": 0.12},
-        "rollout": {"comprehensiveness": 0.2, "sufficiency": 0.3, "spearman": 0.31, "fresh": 0.86},
-        "occlusion": {"comprehensiveness": 0.7, "sufficiency": 0.02, "spearman": 1.0, "fresh": None},
-        "by lot": {"comprehensiveness": 0.14, "sufficiency": 0.55},
+def explain_response(body: request_types.ExplainRequest) -> response_types.ExplainResponse:
+    image = body.image is not None
+    tokens = [f"{i // 6 + 1},{i % 6 + 1}" for i in range(36)] if image else str(body.text).split()
+    size = len(tokens)
+    attributions = {
+        "attention": peaked_weights(size, 1),
+        "rollout": peaked_weights(size, 2, 3),
+        "occlusion": [one - 0.1 for one in peaked_weights(size, 1, 1)],
     }
-    words = [
-        f"{name}: without the tokens it names the answer loses {faith[name]['comprehensiveness']:.2f} of its probability, "
-        "more than without tokens drawn by lot (0.14)."
-        for name in values
+    faithfulness = {
+        "attention": {"comprehensiveness": 0.62, "sufficiency": 0.08, "spearman": 0.71, "randomized": 0.12},
+        "rollout": {"comprehensiveness": 0.2, "sufficiency": 0.3, "spearman": 0.31, "randomized": 0.86},
+        "occlusion": {"comprehensiveness": 0.7, "sufficiency": 0.02, "spearman": 1.0, "randomized": None},
+        "random": {"comprehensiveness": 0.14, "sufficiency": 0.55},
+    }
+    summary = [
+        f"{name}: without the tokens it names the answer loses {faithfulness[name]['comprehensiveness']:.2f} of its probability, "
+        "more than without random tokens (0.14)."
+        for name in attributions
     ]
-    words += [
-        "Permuting the weights that are shown moves the answers by 0.43 of their probability.",
-        "One sentence says little of a method: regard explain RUN --data SET measures it over many.",
+    summary += [
+        "Permuting the shown weights moves the outputs by 0.43 of their probability.",
+        "One sentence says little about a method: regard explain RUN --data SET measures it over many.",
     ]
-    which = asked.word or asked.label or asked.fits or "1"
+    which = body.word or body.label or body.fits or "1"
     return response_types.ExplainResponse(
         model="x",
-        answer=f"the word {which!r}, 2 of 9",
-        amount=0.93,
-        pieces=pieces,
-        values=values,
-        against=None,
-        against_amount=None,
-        against_values=None,
-        refused={"flow": "for up to 64 tokens"},
-        faithfulness=faith,
-        permuted=0.43,
-        words=words,
+        target=f"the word {which!r}, 2 of 9",
+        score=0.93,
+        tokens=tokens,
+        attributions=attributions,
+        alternative=None,
+        alternative_score=None,
+        alternative_attributions=None,
+        unavailable={"flow": "for up to 64 tokens"},
+        faithfulness=faithfulness,
+        permutation_effect=0.43,
+        summary=summary,
         grid=(6, 6) if image else None,
-        picture=picture() if image else None,
+        image=example_image() if image else None,
     )
 
 
-def captioned(asked: request_types.CaptionRequest) -> response_types.CaptionResponse:
+def caption_response(body: request_types.CaptionRequest) -> response_types.CaptionResponse:
     words = ["a", "red", "circle", "above", "a", "blue", "square"]
-    maps = [spot(6, 6, 1.5, 1.5) if i < 4 else spot(6, 6, 4, 4) for i in range(len(words))]
-    shown = response_types.CaptionAttention(
-        words=words, grid=(6, 6), maps=maps, name="cross-attention, layer 2", picture=picture()
+    maps = [peaked_map(6, 6, 1.5, 1.5) if i < 4 else peaked_map(6, 6, 4, 4) for i in range(len(words))]
+    attention = response_types.CaptionAttention(
+        words=words, grid=(6, 6), maps=maps, name="cross-attention, layer 2", image=example_image()
     )
     return response_types.CaptionResponse(
         model="shapes",
@@ -249,37 +262,37 @@ def captioned(asked: request_types.CaptionRequest) -> response_types.CaptionResp
                 score=-0.2,
                 log_probability=-2.0,
                 tokens=words,
-                others=[],
-                looks=shown if asked.looks else None,
+                alternatives=[],
+                attention=attention if body.attention else None,
             )
         ],
     )
 
 
-def judged(*labels: str) -> list[response_types.LabelProbability]:
-    chances = [0.72, 0.2, 0.05, 0.02, 0.008, 0.002]
-    return [response_types.LabelProbability(label=label, probability=chances[min(i, 5)]) for i, label in enumerate(labels)]
+def labels_with_probabilities(*labels: str) -> list[response_types.LabelProbability]:
+    probabilities = [0.72, 0.2, 0.05, 0.02, 0.008, 0.002]
+    return [response_types.LabelProbability(label=label, probability=probabilities[min(i, 5)]) for i, label in enumerate(labels)]
 
 
-def filled(asked: request_types.FillRequest) -> response_types.FillResponse:
-    masks = str(asked.text).count("[MASK]")
+def fill_response(body: request_types.FillRequest) -> response_types.FillResponse:
+    masks = str(body.text).count("[MASK]")
     if not masks:
-        raise ValueError("there is no [MASK] in the text; put one where a word is left out")
-    found = [judged("old", "small", "grey", "<i>x</i>")] * masks
+        raise ValueError("there is no [MASK] in the text; put one in the place of a word")
+    found = [labels_with_probabilities("old", "small", "grey", "<i>x</i>")] * masks
     return response_types.FillResponse(
-        model="bert", results=[response_types.FillResult(text=str(asked.text).replace("[MASK]", "old"), candidates=found)]
+        model="bert", results=[response_types.FillResult(text=str(body.text).replace("[MASK]", "old"), candidates=found)]
     )
 
 
-def tagged(asked: request_types.TagRequest) -> response_types.TagResponse:
-    words = str(asked.text).split()
+def tag_response(body: request_types.TagRequest) -> response_types.TagResponse:
+    words = str(body.text).split()
     labels = ["DET", "ADJ", "NOUN", "VERB", "DET", "NOUN", "O"]
     return response_types.TagResponse(
         model="tagger", results=[response_types.TaggingResult(words=words, labels=[labels[i % 7] for i in range(len(words))])]
     )
 
 
-def answered(asked: request_types.AnswerRequest) -> response_types.AnswerResponse:
+def answer_response(body: request_types.AnswerRequest) -> response_types.AnswerResponse:
     spans = [("The old dog", 0, 11, 0.8), ("dog", 8, 11, 0.1)]
     return response_types.AnswerResponse(
         model="reader",
@@ -287,75 +300,75 @@ def answered(asked: request_types.AnswerRequest) -> response_types.AnswerRespons
     )
 
 
-def classified(asked: request_types.ClassifyRequest) -> response_types.ClassifyResponse:
+def classify_response(body: request_types.ClassifyRequest) -> response_types.ClassifyResponse:
     return response_types.ClassifyResponse(
-        model="film", results=[response_types.ClassificationResult(labels=judged("good", "bad"))]
+        model="film", results=[response_types.ClassificationResult(labels=labels_with_probabilities("good", "bad"))]
     )
 
 
 VERBS = {
-    "translate": (request_types.TranslateRequest, translated),
-    "fill": (request_types.FillRequest, filled),
-    "classify": (request_types.ClassifyRequest, classified),
-    "tag": (request_types.TagRequest, tagged),
-    "answer": (request_types.AnswerRequest, answered),
+    "translate": (request_types.TranslateRequest, translate_response),
+    "fill": (request_types.FillRequest, fill_response),
+    "classify": (request_types.ClassifyRequest, classify_response),
+    "tag": (request_types.TagRequest, tag_response),
+    "answer": (request_types.AnswerRequest, answer_response),
     "embed": (
         request_types.EmbedRequest,
-        lambda asked: response_types.EmbedResponse(
+        lambda body: response_types.EmbedResponse(
             model="x",
             results=[
                 response_types.EmbeddingResult(tokens=text.split(), vectors=[[math.sin(len(text)), math.cos(len(text)), i / 3]])
-                for i, text in enumerate(asked.text)
+                for i, text in enumerate(body.text)
             ],
         ),
     ),
-    "caption": (request_types.CaptionRequest, captioned),
+    "caption": (request_types.CaptionRequest, caption_response),
     "match": (
         request_types.MatchRequest,
-        lambda asked: response_types.MatchResponse(model="clip", results=judged(*asked.labels)),
+        lambda body: response_types.MatchResponse(model="clip", results=labels_with_probabilities(*body.labels)),
     ),
     "draw": (
         request_types.DrawRequest,
-        lambda asked: response_types.DrawResponse(
+        lambda body: response_types.DrawResponse(
             model="dalle",
-            results=[response_types.ImageResult(picture=picture(), score=0.3 - i / 20) for i in range(asked.number)],
+            results=[response_types.ImageResult(image=example_image(), score=0.3 - i / 20) for i in range(body.number)],
         ),
     ),
-    "attention": (request_types.AttentionRequest, attended),
-    "explain": (request_types.ExplainRequest, explained),
+    "attention": (request_types.AttentionRequest, attention_response),
+    "explain": (request_types.ExplainRequest, explain_response),
     "generate": (
         request_types.GenerateRequest,
-        lambda asked: response_types.GenerateResponse(model="writer", results=[wrote(asked)]),
+        lambda body: response_types.GenerateResponse(model="writer", results=[generation_result(body)]),
     ),
 }
 
 
-def refused(status: int, message: str, **headers: str) -> JSONResponse:
-    said = response_types.ErrorResponse(error=response_types.ErrorDetail(message=message, type="invalid_request_error"))
+def error_response(status: int, message: str, **headers: str) -> JSONResponse:
+    body = response_types.ErrorResponse(error=response_types.ErrorDetail(message=message, type="invalid_request_error"))
     return JSONResponse(
-        said.model_dump(), status_code=status, headers={name.replace("_", "-"): value for name, value in headers.items()}
+        body.model_dump(), status_code=status, headers={name.replace("_", "-"): value for name, value in headers.items()}
     )
 
 
-def stub(token: str | None = None) -> FastAPI:
+def create_stub(token: str | None = None) -> FastAPI:
     app = FastAPI()
-    app.state.heard = []
+    app.state.requests = []
 
     @app.middleware("http")
-    async def guard(request: Request, call_next):
-        private = request.url.path.startswith("/v1")
-        if private and token and request.headers.get("authorization") != f"Bearer {token}":
-            return refused(401, "send the server's token: Authorization: Bearer TOKEN")
-        answer = await call_next(request)
-        answer.headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
-        return answer
+    async def check_token(request: Request, call_next):
+        is_api = request.url.path.startswith("/v1")
+        if is_api and token and request.headers.get("authorization") != f"Bearer {token}":
+            return error_response(401, "send the server's token: Authorization: Bearer TOKEN")
+        response = await call_next(request)
+        response.headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
+        return response
 
     @app.get("/")
     async def page() -> Response:
         return FileResponse(PAGE_FOLDER / "index.html", media_type=MEDIA_TYPES[".html"])
 
     @app.get("/page/{name}")
-    async def part(name: str) -> Response:
+    async def page_file(name: str) -> Response:
         return FileResponse(PAGE_FOLDER / name, media_type=MEDIA_TYPES[Path(name).suffix])
 
     @app.get("/v1/models")
@@ -363,44 +376,44 @@ def stub(token: str | None = None) -> FastAPI:
         return response_types.ModelsResponse(data=MODELS)
 
     @app.post("/v1/{verb}")
-    async def answer(verb: str, request: Request) -> Response:
-        type_, say = VERBS[verb]
-        body = await request.json()
-        app.state.heard.append((verb, body))
+    async def respond(verb: str, request: Request) -> Response:
+        request_type, build_response = VERBS[verb]
+        content = await request.json()
+        app.state.requests.append((verb, content))
         try:
-            asked = type_.model_validate(body)
+            body = request_type.model_validate(content)
         except ValidationError as error:
             first = error.errors()[0]
-            return refused(422, f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
-        if str(body.get("text", "")).startswith("busy"):
-            return refused(503, "too many are waiting.", Retry_After="3")
-        if verb == "attention" and asked.form != "json":
+            return error_response(422, f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+        if str(content.get("text", "")).startswith("busy"):
+            return error_response(503, "the queue is full.", Retry_After="3")
+        if verb == "attention" and body.format != "json":
             return Response(b"<svg xmlns='http://www.w3.org/2000/svg'/>", media_type="image/svg+xml")
         try:
-            said = say(asked)
+            response = build_response(body)
         except ValueError as error:
-            return refused(422, str(error))
-        if verb == "generate" and asked.stream:
-            return StreamingResponse(events(asked, said), media_type="text/event-stream")
-        return JSONResponse(said.model_dump(mode="json"))
+            return error_response(422, str(error))
+        if verb == "generate" and body.stream:
+            return StreamingResponse(stream_events(body, response), media_type="text/event-stream")
+        return JSONResponse(response.model_dump(mode="json"))
 
     return app
 
 
-async def events(asked: request_types.GenerateRequest, said: response_types.GenerateResponse):
-    whole = said.results[0]
-    for i, word in enumerate(whole.tokens):
-        await asyncio.sleep(0.01 if len(whole.tokens) > 20 else 0.05)
-        piece = response_types.TokenEvent(index=0, piece=word, token=word, probability=whole.probabilities[i])
-        yield f"data: {piece.model_dump_json()}\n\n"
-        if str(asked.prompt).startswith("break") and i == 4:
-            problem = response_types.ErrorResponse(
-                error=response_types.ErrorDetail(message="the model stumbled; ask again", type="server_error")
+async def stream_events(body: request_types.GenerateRequest, response: response_types.GenerateResponse):
+    result = response.results[0]
+    for i, word in enumerate(result.tokens):
+        await asyncio.sleep(0.01 if len(result.tokens) > 20 else 0.05)
+        event = response_types.TokenEvent(index=0, text=word, token=word, probability=result.probabilities[i])
+        yield f"data: {event.model_dump_json()}\n\n"
+        if str(body.prompt).startswith("break") and i == 4:
+            error = response_types.ErrorResponse(
+                error=response_types.ErrorDetail(message="the model failed; try again", type="server_error")
             )
-            yield f"data: {problem.model_dump_json()}\n\n"
+            yield f"data: {error.model_dump_json()}\n\n"
             yield "data: [DONE]\n\n"
             return
-    yield f"data: {json.dumps({'done': said.model_dump(mode='json')})}\n\n"
+    yield f"data: {json.dumps({'done': response.model_dump(mode='json')})}\n\n"
     yield "data: [DONE]\n\n"
 
 
@@ -424,4 +437,4 @@ class Running:
 
 
 if __name__ == "__main__":
-    uvicorn.run(stub(), host="127.0.0.1", port=8765, log_level="warning")
+    uvicorn.run(create_stub(), host="127.0.0.1", port=8765, log_level="warning")

@@ -1,4 +1,4 @@
-"""The page's files: they ask nobody but their server, write nothing but text, and can be read."""
+"""The page's files: they load nothing from other servers, insert text only as text nodes, and have readable colours."""
 
 import re
 from pathlib import Path
@@ -23,7 +23,7 @@ def test_every_file_is_served(client):
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
-def test_words_reach_the_page_as_text_alone(path):
+def test_scripts_never_insert_html(path):
     assert not re.findall(
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|setHTML|DOMParser|createContextualFragment|"
         r"\beval\(|new Function|srcdoc|setAttribute\(\"style|cssText|javascript:",
@@ -32,15 +32,15 @@ def test_words_reach_the_page_as_text_alone(path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_nothing_is_asked_of_anybody_else(path):
-    """No address but the name of SVG; nothing a strict Content-Security-Policy would refuse."""
+def test_files_load_nothing_from_other_servers(path):
+    """No URL but SVG's namespace; nothing that a strict Content-Security-Policy would block."""
     text = TEXT[path.name].replace("http://www.w3.org/2000/svg", "")
     assert not re.findall(r"https?://|//[\w-]+\.\w+/|@import|url\(", text)
     if path.suffix == ".html":
         assert not re.findall(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)", text)
 
 
-def test_what_is_imported_is_there():
+def test_imports_between_scripts_exist_and_are_used():
     exported = re.compile(r"^export (?:async )?(?:function|const|class) (\w+)", re.M)
     known = {name: set(exported.findall(text)) for name, text in TEXT.items()}
     named = re.compile(r"^import \{([^}]*)\} from \"\./([\w.]+)\";", re.M)
@@ -55,14 +55,14 @@ def test_what_is_imported_is_there():
     assert {path.name for path in SCRIPTS} == loaded
 
 
-def test_there_is_a_view_for_every_verb():
+def test_every_verb_has_a_view():
     views = re.search(r"const VIEWS = \{([^}]*)\}", TEXT["app.js"])[1]
     assert {*VERBS, "attention"} == {name.strip() for name in views.split(",")}
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_words_can_be_read(theme):
-    """A contrast of 4.5 to 1, as WCAG 2 (AA) asks for."""
+def test_text_has_enough_contrast(theme):
+    """A ratio of at least 4.5 to 1 (WCAG 2, AA)."""
     blocks = re.findall(r":root(?:\[data-theme=dark\])? \{(.*?)\}", TEXT["style.css"], re.S)
     colours = dict(re.findall(r"--([\w-]+): (#\w{6})", blocks[theme == "dark"]))
     pairs = [
@@ -74,7 +74,7 @@ def test_words_can_be_read(theme):
         ("accent", "paper"),
         ("accent", "card"),
         ("on-accent", "accent"),
-        ("wrong", "wrong-paper"),
+        ("error", "error-paper"),
     ]
     low = {pair: ratio for pair in pairs if (ratio := contrast(*(colours[name] for name in pair))) < 4.5}
     assert not low
@@ -89,7 +89,7 @@ def contrast(one: str, other: str) -> float:
     return (max(lights) + 0.05) / (min(lights) + 0.05)
 
 
-def test_the_wheel_has_the_page():
-    """Everything under src/regard is in it that git does not ignore."""
+def test_wheel_includes_the_page():
+    """The wheel holds everything under src/regard that git does not ignore."""
     ignored = (Path(__file__).parents[2] / ".gitignore").read_text(encoding="utf-8").split()
     assert not {"*.js", "*.css", "*.html", "*.svg", "page", "page/"} & set(ignored)

@@ -33,14 +33,14 @@ def test_one_head_resolves_it_and_without_it_the_pronouns_suffer(demo):
     )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    found, all_heads = told["resolver"], [head["right_noun"]["score"] for head in told["heads"]]
+    found, all_heads = told["antecedent_head"], [head["antecedent_accuracy"]["score"] for head in told["heads"]]
     print(found)
-    assert (found["chosen_on"], found["set"]) == ("valid", "test") and found["chosen"]["score"] == max(all_heads)
-    assert found["number"] > 250 and found["accuracy"]["low"] > max(found["rules"].values()) + 10
-    without, whole = found["pronouns_without"], found["pronouns"]["score"]
-    assert without["it"]["score"] < whole and without["it"]["p_value"] < 0.05 and found["more"]["score"] > 0
-    assert without["both"]["score"] < whole - 15 and without["both"]["high"] < without["others"]["low"]
-    assert found["otherwise"]["score"] > 90
+    assert (found["selected_on"], found["set"]) == ("valid", "test") and found["selection_accuracy"]["score"] == max(all_heads)
+    assert found["number"] > 250 and found["accuracy"]["low"] > max(found["baselines"].values()) + 10
+    without, whole = found["ablations"], found["pronouns"]["score"]
+    assert without["head"]["score"] < whole and without["head"]["p_value"] < 0.05 and found["excess"]["score"] > 0
+    assert without["both"]["score"] < whole - 15 and without["both"]["high"] < without["controls"]["low"]
+    assert found["unchanged"]["score"] > 90
 
 
 def test_it_takes_minutes(demo):

@@ -132,11 +132,11 @@ def test_two_ranks_then_one_then_four(place, start, whole):
 @pytest.mark.parametrize(
     "harm, seconds, said",
     [
-        ("SIGKILL", 10, "lost another one"),
+        ("SIGKILL", 10, "lost the connection to another rank"),
         ("raise", 10, "rank 1 failed: ValueError: rank 1 had enough"),
-        ("exit", 10, "lost another one"),
-        ("leave", 10, "lost another one"),
-        ("SIGSTOP", 60, "rank 1 has given no sign of life"),
+        ("exit", 10, "lost the connection to another rank"),
+        ("leave", 10, "lost the connection to another rank"),
+        ("SIGSTOP", 60, "rank 1 has sent no heartbeat"),
     ],
 )
 def test_one_rank_down_ends_all_with_one_cause_first(start, harm, seconds, said, tmp_path):

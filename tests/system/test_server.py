@@ -243,7 +243,7 @@ def test_a_signal_ends_it_in_time_and_well(runs):
 def test_many_clients_at_once_and_ten_times_too_many(runs):
     """64 clients are served together faster than one after another; ten times as many are told at once to come back, what is done
     does not get less, and memory stays; afterwards it is well. Figures of a real model: benchmarks/serving.py."""
-    with Process(runs["en-de"].folder, "--at-once", "64", "--queue", "128") as server:
+    with Process(runs["en-de"].folder, "--max-batch-size", "64", "--queue", "128") as server:
         asked = [{"text": SENTENCES[i % 4], "beam": 4} for i in range(192)]
 
         def ask(one):

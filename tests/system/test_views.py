@@ -8,14 +8,12 @@ from regard.show.figures.attention_maps import tile_attention
 from regard.show.figures.beam_tree import ENDED, KEPT, PRUNED, BeamNode, beam_tree_figure
 from regard.show.figures.curves import erasure_curves
 from regard.show.figures.decoding_steps import generation_page
-from regard.show.figures.head_entropy import entropy_figure
-from regard.show.figures.head_lines import head_view
-from regard.show.figures.html_view import PAGE_VIEWS, attention_page
+from regard.show.figures.head_views import entropy_figure, head_view, model_view
+from regard.show.figures.html_pages import PAGE_VIEWS, attention_page
 from regard.show.figures.matrix import attention_matrix
 from regard.show.figures.neuron_view import MAX_QUERIES, neuron_figure, neuron_page
-from regard.show.figures.position_waves import position_figure
 from regard.show.figures.style import to_svg
-from regard.show.figures.thumbnails import model_view
+from regard.show.figures.teaching import position_figure
 
 pytestmark = pytest.mark.system
 NASTY = "<img src=x onerror=alert(1)>"
@@ -72,14 +70,14 @@ def test_pages_to_look_around_in(window, group, tmp_path, view):
             first = page.locator(".lines .words div").first
             assert SHOWN[:5] in first.inner_text()
             first.hover()
-            assert "looks at" in page.locator("#said").inner_text()
+            assert "attends to" in page.locator("#status").inner_text()
             first.click()
         elif view == "model":
             page.locator("#stage canvas").nth(1).click()
             assert page.locator("button.head[aria-pressed=true]").all_inner_texts() == ["2"]
         else:
             page.locator("#stage canvas").hover(position={"x": 2, "y": 2})
-            assert "→" in page.locator("#said").inner_text()
+            assert "→" in page.locator("#status").inner_text()
         for name in PAGE_VIEWS.values():  # every other view, every layer and kind, with a head less
             page.get_by_role("button", name=name, exact=True).click()
             for select in page.locator("#choose select").all():
@@ -98,7 +96,7 @@ def test_pages_around_a_picture(window, group, tmp_path, kind):
         BeamNode(-1, 1, "b", -1.0, PRUNED),
         BeamNode(0, 2, "c", -0.2, ENDED, -0.1, best=True),
     ]
-    points = [{"share": share, "score": 0.1, "low": 0.0, "high": 0.2} for share in (1, 50)]
+    points = [{"percent": percent, "score": 0.1, "low": 0.0, "high": 0.2} for percent in (1, 50)]
     drawn = {
         "matrix": lambda: attention_matrix(found.weights[0, 0], found.keys, found.queries, darkest=found.darkest),
         "lines": lambda: head_view(found.weights[0], found.queries, found.keys, found.heads),
@@ -119,25 +117,25 @@ def test_pages_around_a_picture(window, group, tmp_path, kind):
 
 
 @pytest.mark.parametrize("number", [5, 2000])
-def test_neurons_are_pointed_at(browser, window, asking, tmp_path, number):
-    path, found = tmp_path / "a.html", asking(min(number, MAX_QUERIES), number, 64)
+def test_neurons_are_pointed_at(browser, window, make_neuron_view, tmp_path, number):
+    path, found = tmp_path / "a.html", make_neuron_view(min(number, MAX_QUERIES), number, 64)
     path.write_text(neuron_page(found, 1, to_svg(neuron_figure(found, 1)), title=NASTY), encoding="utf-8")
     assert path.stat().st_size < 3_000_000
 
     def around(page):
         assert page.locator("h1").inner_text() == NASTY and page.evaluate("document.documentElement.scrollWidth") <= 1000
-        assert page.locator("#asked [aria-pressed=true]").inner_text() == found.questions[1].word
-        assert page.locator(".sums canvas").count() == 1 + 2 * len(found.questions[1].keys)
-        first = page.locator("#asked button").first
+        assert page.locator("#queries [aria-pressed=true]").inner_text() == found.queries[1].word
+        assert page.locator(".sums canvas").count() == 1 + 2 * len(found.queries[1].keys)
+        first = page.locator("#queries button").first
         first.hover()
-        assert SHOWN[:5] in page.locator(".sums .asks").inner_text()
+        assert SHOWN[:5] in page.locator(".sums .query").inner_text()
         page.locator("h1").hover()
-        assert SHOWN[:5] not in page.locator(".sums .asks").inner_text()  # pointed at, not kept
+        assert SHOWN[:5] not in page.locator(".sums .query").inner_text()  # pointed at, not kept
         first.click()
         page.locator("h1").hover()
-        assert SHOWN[:5] in page.locator(".sums .asks").inner_text()
+        assert SHOWN[:5] in page.locator(".sums .query").inner_text()
         page.locator(".sums canvas").nth(2).hover(position={"x": 3, "y": 3})
-        assert "component 1" in page.locator("#said").inner_text()
+        assert "component 1" in page.locator("#status").inner_text()
 
     opened(window, path, around)
     unscripted(browser, path, lambda page: page.locator("svg text").first.is_visible())
@@ -145,9 +143,9 @@ def test_neurons_are_pointed_at(browser, window, asking, tmp_path, number):
 
 @pytest.mark.parametrize("number", [5, 2000])
 @pytest.mark.parametrize("own", [None, 1])
-def test_steps_are_gone_through(browser, window, stepping, tmp_path, number, own):
+def test_steps_are_gone_through(browser, window, make_trace, tmp_path, number, own):
     path = tmp_path / "a.html"
-    path.write_text(generation_page(stepping(number, number, own), title=NASTY), encoding="utf-8")
+    path.write_text(generation_page(make_trace(number, number, own), title=NASTY), encoding="utf-8")
 
     def around(page):
         now, step = page.locator("#stage .now"), lambda: page.locator("#choose span").first.inner_text()
@@ -157,7 +155,7 @@ def test_steps_are_gone_through(browser, window, stepping, tmp_path, number, own
         page.get_by_role("button", name="▶", exact=True).click()
         assert step() == f"step 3 of {number}" and page.locator("tr[aria-current]").inner_text().startswith("3")
         page.keyboard.press("ArrowLeft")
-        assert step() == f"step 2 of {number}" and "$x^2$" in page.locator("#stage .ways").inner_text()
+        assert step() == f"step 2 of {number}" and "$x^2$" in page.locator("#stage .alternatives").inner_text()
         page.keyboard.press("End")
         assert page.get_by_role("button", name="▶", exact=True).is_disabled()
         page.locator(".steps tbody tr").nth(3).click()

@@ -1,4 +1,4 @@
-"""Text that comes token by token is the text that is decoded at once, and no piece of it is ever taken back."""
+"""Laws of the detokenizer: text decoded token by token equals text decoded at once, and no piece is ever taken back."""
 
 import pytest
 from hypothesis import given
@@ -27,7 +27,7 @@ def trained(model, trainer, pre_tokenizer, decoder, **options):
 
 
 def byte_fallback():
-    """As Llama 2's: words and spaces in pieces, all else in bytes."""
+    """Like Llama 2: words and spaces as pieces, everything else as bytes."""
     tokens = [*SPECIAL_TOKEN_NAMES, *BYTES, "▁", *"abcdefghijklmnopqrstuvwxyz", "▁▁", "�"]
     numbers = {token: number for number, token in enumerate(tokens)}
     library = Library(models.BPE(numbers, [("▁", "▁")], unk_token="<unk>", byte_fallback=True))
@@ -81,12 +81,12 @@ def tokenizer(request):
 
 def pieces(tokenizer, prompt, ids):
     detokenizer = Detokenizer(tokenizer, prompt)
-    return [detokenizer.prompt, *(detokenizer.push(number) for number in ids), detokenizer.rest()]
+    return [detokenizer.prompt, *(detokenizer.push(number) for number in ids), detokenizer.flush()]
 
 
 @given(st.text("abgdo ö漢😀,'!", max_size=8), st.data())
-def test_pieces_are_the_text_that_is_decoded_at_once(tokenizer, text, data):
-    """Of any tokens, also of such as are no text; the marks among them and numbers without a token are left out."""
+def test_pieces_join_to_the_text_decoded_at_once(tokenizer, text, data):
+    """For any ids, also of malformed text; special tokens and ids without a token are skipped."""
     prompt = tokenizer.encode([text])[0]
     few = st.sampled_from(data.draw(st.lists(st.integers(0, tokenizer.size + 1), min_size=1, max_size=4)))
     ids = data.draw(st.lists(st.one_of(st.integers(0, tokenizer.size + 1), few), max_size=25))
@@ -96,13 +96,13 @@ def test_pieces_are_the_text_that_is_decoded_at_once(tokenizer, text, data):
 
 
 @given(text=st.text("ab ö漢😀", max_size=20))
-def test_no_piece_holds_a_part_of_a_character(tokenizer, text):
+def test_no_piece_holds_part_of_a_character(tokenizer, text):
     ids = tokenizer.encode([text])[0]
     said = pieces(tokenizer, [], ids)
     assert "".join(said) == tokenizer.library.decode(ids) and not any("�" in piece for piece in said)
 
 
-def test_a_piece_comes_as_soon_as_it_is_certain():
+def test_piece_is_emitted_as_soon_as_it_is_certain():
     bytewise, fallback = MAKE["byte-level"](), byte_fallback()
     ids = [bytewise.library.token_to_id(token) for token in ("a", "Ġ", "æ", "¼", "¢", "b")]
     assert pieces(bytewise, [], ids) == ["", "a", " ", "", "", "漢", "b", ""]
@@ -112,7 +112,7 @@ def test_a_piece_comes_as_soon_as_it_is_certain():
     assert pieces(fallback, [], ids[:4]) == ["", "a", "", "", "", "漢"]
 
 
-def test_what_is_written_does_not_change_the_prompt():
+def test_generated_bytes_do_not_change_the_prompt():
     tokenizer = byte_fallback()
     character, wrong = tokenizer.encode(["漢"])[0][1:], tokenizer.library.token_to_id("<0xE6>")
     assert pieces(tokenizer, character, [wrong]) == ["漢", "", "�"]

@@ -1,6 +1,5 @@
-"""Text survives tokenisation; words are found again; BPE-dropout is the library's BPE with merges skipped."""
+"""Laws of the tokenizer: decoding inverts encoding, and words and character spans are found again."""
 
-import random
 import re
 
 import pytest
@@ -9,7 +8,6 @@ from hypothesis import strategies as st
 
 from regard.errors import UserError
 from regard.recipe import TokenSettings
-from regard.tokens.bpe_dropout import BpeSegmenter, split_words
 from regard.tokens.special_tokens import SPECIAL_TOKEN_NAMES, UNK
 from regard.tokens.tokenizer import load_tokenizer, train_tokenizer
 from regard.worlds import bilingual
@@ -25,7 +23,7 @@ def tokenizer(request):
     return train_tokenizer(TokenSettings(kind=request.param, size=400), TEXTS)
 
 
-def test_decoding_undoes_encoding(tokenizer):
+def test_decode_inverts_encode(tokenizer):
     assert tokenizer.decode(tokenizer.encode(TEXTS)) == TEXTS
     assert tokenizer.size <= 400
     assert [tokenizer.library.id_to_token(i) for i in range(4)] == SPECIAL_TOKEN_NAMES
@@ -44,37 +42,37 @@ def test_characters_and_bytes_keep_every_space(kind):
     assert ["".join(tokenizer.pieces(ids)) for ids in tokenizer.encode(code)] == code
 
 
-def test_bytes_know_everything():
+def test_byte_tokenizer_encodes_any_character():
     tokenizer = train_tokenizer(TokenSettings(kind="bytes", size=400), TEXTS)
     assert tokenizer.decode(tokenizer.encode(["☃ 漢字 naïve"])) == ["☃ 漢字 naïve"]
 
 
-def test_text_that_is_tokenised_already_is_split_at_spaces_only():
+def test_punctuation_off_splits_at_spaces_only():
     text = "mr. <unk> is chairman of n.v. 's <unk> board"
     tokenizer = train_tokenizer(TokenSettings(kind="words", split_punctuation=False), [text])
     assert [piece.strip() for piece in tokenizer.pieces(tokenizer.encode([text])[0])] == text.split()
-    assert UNK not in tokenizer.encode([text])[0]  # "<unk>" in a text is a word like others
+    assert UNK not in tokenizer.encode([text])[0]  # "<unk>" in a text is a word like any other
 
 
-def test_specials_in_text_are_only_text(tokenizer):
+def test_special_token_names_in_text_are_text(tokenizer):
     assert not {0, 1, 2} & set(tokenizer.encode(["the <pad> and </s> dog"])[0])
 
 
-def test_every_token_belongs_to_its_word(tokenizer):
+def test_word_ids_group_the_pieces_of_each_word(tokenizer):
     for text in TEXTS[:200]:
         ids = tokenizer.encode([text])[0]
         words, pieces = tokenizer.word_ids(ids), tokenizer.pieces(ids)
-        glued = ["".join(piece for piece, w in zip(pieces, words) if w == word).strip() for word in range(max(words) + 1)]
-        assert glued == text.split()
+        words_again = ["".join(piece for piece, w in zip(pieces, words) if w == word).strip() for word in range(max(words) + 1)]
+        assert words_again == text.split()
 
 
 @pytest.mark.parametrize("kind", sorted({*KINDS} - {"bytes"}))
-def test_unknown_characters_are_unknown(kind):
+def test_unknown_characters_become_unk(kind):
     tokenizer = train_tokenizer(TokenSettings(kind=kind, size=400), TEXTS)
     assert UNK in tokenizer.encode(["☃ ☃"])[0]
 
 
-def test_saved_and_loaded_is_the_same(tokenizer, tmp_path):
+def test_saved_and_loaded_tokenizer_encodes_the_same(tokenizer, tmp_path):
     (tmp_path / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
     assert load_tokenizer(tmp_path / "tokenizer.json").encode(TEXTS) == tokenizer.encode(TEXTS)
 
@@ -94,13 +92,13 @@ SPACES = [" ", "  ", "\r\n", "\n\t", "\u00a0", "\u2003 "]
 
 
 @given(st.lists(st.sampled_from(COMPOSED), max_size=6), st.lists(st.sampled_from(SPACES), min_size=7, max_size=7), st.booleans())
-def test_every_token_stands_where_it_is_said_to(tokenizer, words, spaces, inside):
-    """Composed letters, line ends, wide characters: a word's tokens make up the word, and no white space."""
+def test_encode_spans_cover_every_word_and_no_white_space(tokenizer, words, spaces, inside):
+    """Composed letters, line ends, wide characters: the tokens of a word cover the word, and no white space."""
     text = "".join(space + word for space, word in zip(spaces, words)) + (spaces[-1] if inside else "")
     ids, spans = tokenizer.encode_spans([text])[0]
     assert ids == tokenizer.encode([text])[0] and len(spans) == len(ids)
-    said = [text[start:end] for start, end in spans if start < end]
-    assert not any(piece != piece.strip() or not piece for piece in said)
+    covered_text = [text[start:end] for start, end in spans if start < end]
+    assert not any(piece != piece.strip() or not piece for piece in covered_text)
     covered = {i for start, end in spans for i in range(start, end)}
     assert covered == {i for i, char in enumerate(text) if not char.isspace()}
     assert (spans[1:, 0] >= spans[:-1, 0]).all() and (spans[1:, 1] >= spans[:-1, 1]).all()
@@ -111,33 +109,7 @@ def test_every_token_stands_where_it_is_said_to(tokenizer, words, spaces, inside
 
 
 @pytest.mark.parametrize("text", ["", "{}", "not json", '{"model": {"type": "BPE", "vocab": {}, "merges": [["a"]]}}'])
-def test_a_file_that_is_no_tokenizer_is_one_line(tmp_path, text):
+def test_malformed_tokenizer_json_is_refused_in_one_line(tmp_path, text):
     (tmp_path / "tokenizer.json").write_text(text)
     with pytest.raises(UserError, match=re.escape("tokenizer.json")):
         load_tokenizer(tmp_path / "tokenizer.json")
-
-
-@pytest.fixture(scope="module")
-def bpe():
-    return train_tokenizer(TokenSettings(kind="bpe", size=400), TEXTS)
-
-
-def test_without_dropout_the_segmenter_is_the_library(bpe):
-    segmenter, chance = BpeSegmenter.from_tokenizer(bpe), random.Random(0)
-    for ids, words in zip(bpe.encode(TEXTS), split_words(bpe, TEXTS)):
-        assert [i for word in words for i in segmenter.segment(word, chance, 0.0)] == ids
-
-
-@given(st.sampled_from(TEXTS), st.integers(0, 1000), st.floats(0.05, 0.95))
-def test_dropout_changes_the_pieces_and_never_the_text(bpe, text, seed, dropout):
-    segmenter, chance = BpeSegmenter.from_tokenizer(bpe), random.Random(seed)
-    ids = [i for word in split_words(bpe, [text])[0] for i in segmenter.segment(word, chance, dropout)]
-    assert bpe.decode([ids]) == [text]
-    assert len(ids) >= len(bpe.encode([text])[0])
-
-
-def test_variants_are_a_function_of_the_seed_and_the_word(bpe):
-    segmenter = BpeSegmenter.from_tokenizer(bpe)
-    assert segmenter.variants("▁Schmetterling", 20, 1, 0.3) == segmenter.variants("▁Schmetterling", 20, 1, 0.3)
-    assert segmenter.variants("▁Schmetterling", 20, 1, 0.3) != segmenter.variants("▁Schmetterling", 20, 2, 0.3)
-    assert len({tuple(ids) for ids in segmenter.variants("▁Schmetterling", 20, 1, 0.3)}) > 3

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
+from regard import files
 from regard.errors import UserError
 from regard.training import checkpoint
 from regard.training.checkpoint import Checkpoint
@@ -68,7 +69,7 @@ def small_disk(folder, size):
 def test_a_small_disk_leaves_the_checkpoint_before(tmp_path, count, monkeypatch, looking):
     """A tmpfs with so much room; `looking` is the check of free space, without which the disk is met in the middle."""
     if not looking:
-        monkeypatch.setattr(checkpoint, "require_space", lambda folder, needed: None)
+        monkeypatch.setattr(files, "require_space", lambda folder, needed: None)
     for number in range(OFFSETS):
         with small_disk(tmp_path / str(number), 2**18) as disk:
             folder = disk / "checkpoints"
@@ -140,4 +141,4 @@ def test_files_that_are_missing_empty_or_swapped_are_found(good, tmp_path, count
 
 def test_a_whole_checkpoint_under_the_name_of_another_is_found(good, tmp_path):
     shutil.copytree(good / "step-00000001", tmp_path / "step-00000007")
-    assert checkpoint.find_damage(tmp_path / "step-00000007") == "it is of step 1"
+    assert checkpoint.find_damage(tmp_path / "step-00000007") == "it is a checkpoint of step 1"

@@ -43,5 +43,5 @@ def test_one_bit_of_the_optimiser_is_enough(store, trainer, tmp_path, finished):
 def test_where_no_checkpoint_is_old_enough_it_says_what_can_be_done(store, trainer, tmp_path, finished):
     for step in (2, 4):
         checkpoint.remove_folder(finished / f"step-{step:08d}")
-    with pytest.raises(UserError, match=r"no good checkpoint 3 steps before step 8; --verify 2 can be done"):
+    with pytest.raises(UserError, match=r"no good checkpoint 3 steps before step 8; use --verify 2"):
         verify_steps(trainer(store, tmp_path, ema_decay=0.9), finished / "step-00000008", 3)

@@ -108,7 +108,7 @@ def test_a_checkpoint_is_named_as_one_likes(tmp_path):
         assert checkpoint.checkpoint_path(tmp_path, name) == tmp_path / "step-00000500"
     with pytest.raises(UserError, match="give a step"):
         checkpoint.checkpoint_path(tmp_path, "last")
-    with pytest.raises(UserError, match=r"no checkpoint .*step-00000500; there are: none"):
+    with pytest.raises(UserError, match=r"no checkpoint .*step-00000500; available: none"):
         checkpoint.load_checkpoint(tmp_path / "step-00000500")
 
 
@@ -133,8 +133,8 @@ def test_weights_that_do_not_fit_are_named(tmp_path):
     good = checkpoint.named_weights(model)
     for weights, said in [
         ({"weight": good["weight"]}, "lacks the tensor bias"),
-        ({**good, "bias": torch.ones(5)}, r"bias has shape \[5\], the model wants \[2\]"),
-        ({**good, "more": torch.ones(1)}, "no place for: more"),
+        ({**good, "bias": torch.ones(5)}, r"bias has shape \[5\], the model needs \[2\]"),
+        ({**good, "more": torch.ones(1)}, "does not have: more"),
     ]:
         with torch.no_grad(), pytest.raises(UserError, match=said):
             checkpoint.load_weights(model, weights)

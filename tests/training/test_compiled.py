@@ -7,7 +7,7 @@ from torch import nn
 
 from regard.batches.batch import Batch
 from regard.recipe import Regularization
-from regard.training.compile import CompiledObjective
+from regard.training.cuda_graphs import CompiledObjective
 from regard.training.losses import CrossEntropy
 
 
@@ -41,7 +41,7 @@ def test_compiled_it_is_the_same_loss_and_the_same_gradients():
     torch.manual_seed(0)
     say, model, given = CrossEntropy(Regularization(label_smoothing=0.1)), Reads(3, 2), batch(5)
     found = []
-    for objective in (say, CompiledObjective(say, alike=True)):
+    for objective in (say, CompiledObjective(say, uniform=True)):
         loss = objective(model, given)
         found.append((loss, *torch.autograd.grad(loss, list(model.parameters()))))
     for plain, compiled in zip(*found):

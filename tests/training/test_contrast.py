@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from regard.batches.batch import Batch
-from regard.training.contrastive import ContrastiveLoss, all_gather_rows
+from regard.training.losses import ContrastiveLoss, all_gather_rows
 
 
 class Two(nn.Module):

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
+from regard import files
 from regard.errors import UserError
-from regard.training import lock
-from regard.training.lock import lock_folder
+from regard.files import lock_folder
 
 
 def hold(folder, seconds=0.0):
@@ -23,7 +23,7 @@ def refused(said):
 
 def test_a_second_process_is_told_who_was_first(tmp_path, in_child):
     with lock_folder(tmp_path):
-        assert refused(in_child(lambda: (lock.HELD.clear(), hold(tmp_path))))
+        assert refused(in_child(lambda: (files.LOCKED_FOLDERS.clear(), hold(tmp_path))))
         with pytest.raises(UserError, match="by this process already"):
             hold(tmp_path)
     assert in_child(lambda: hold(tmp_path)) == ""
@@ -51,12 +51,12 @@ def test_a_killed_process_holds_nothing_though_its_workers_live_on(tmp_path, in_
 
 
 def test_where_there_are_no_locks_that_is_said_in_words(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(lock, "fcntl", None)
+    monkeypatch.setattr(files, "fcntl", None)
     hold(tmp_path)
-    assert "no file locks on this system" in capsys.readouterr().err
+    assert "this system has no file locks" in capsys.readouterr().err
 
 
 def test_only_the_first_process_of_many_asks(tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     with lock_folder(tmp_path), lock_folder(tmp_path):
-        assert not (tmp_path / lock.LOCK).exists()
+        assert not (tmp_path / files.LOCK_FILE).exists()

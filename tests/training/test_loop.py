@@ -43,8 +43,7 @@ def test_resuming_any_number_of_times_gives_the_same_bits(store, trainer, tmp_pa
 def test_two_micro_batches_are_one_batch_of_both(store, trainer, tmp_path):
     """The gradient of an accumulated step is that of all its words together, whatever the sizes of the parts."""
     split = trainer(store, tmp_path / "a", dropout=0.0)
-    run = split.batches.run(workers=0)
-    parts = [next(run), next(run)]
+    parts = list(split.batches.iterate(2, workers=0))
     assert parts[0][2].label_count() != parts[1][2].label_count()
     split.model.train()
     count = sum(batch.label_count() for _, _, batch in parts)
@@ -87,22 +86,22 @@ def test_a_loss_that_is_not_finite_is_not_applied_but_counted(store, trainer, tm
     before = everything(run)
     loss, _ = run.step(next(batches))
     after = everything(run)
-    assert loss == 0 and run.not_finite == 1 and run.in_a_row == 1
+    assert loss == 0 and run.nonfinite_steps == 1 and run.nonfinite_in_a_row == 1
     assert all(torch.equal(tensor, before[name]) for name, tensor in after.items() if name in before)
     assert all(not after[name].any() for name in after.keys() - before.keys())  # a first step makes the state, and no more
     run.step(next(batches))
-    assert run.in_a_row == 0 and not same(before, everything(run))
+    assert run.nonfinite_in_a_row == 0 and not same(before, everything(run))
 
 
 def test_losses_that_stay_not_finite_end_the_run_with_a_cure(store, trainer, tmp_path):
     first, last = 8, 7 + MAX_NONFINITE_STEPS
     run = trainer(store, tmp_path, Poisoned(*range(first, 200)), steps=200, log_every=1, evaluate_every=200, save_every=200)
-    said = rf"not finite {MAX_NONFINITE_STEPS} times in a row, from step {first} to step {last} \(epoch \d+, batch \d+\)"
+    said = rf"not finite in {MAX_NONFINITE_STEPS} steps in a row, from step {first} to step {last} \(epoch \d+, batch \d+\)"
     with pytest.raises(UserError, match=said + ".*lower train.optimizer.learning_rate"):
         run.train()
     assert all(tensor.isfinite().all() for tensor in everything(run).values())
     seen = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert seen[-1]["not_finite"] == MAX_NONFINITE_STEPS
+    assert seen[-1]["nonfinite_steps"] == MAX_NONFINITE_STEPS
 
 
 def test_fewer_than_that_in_a_row_end_nothing_and_are_counted_across_a_resume(store, trainer, tmp_path):
@@ -110,7 +109,7 @@ def test_fewer_than_that_in_a_row_end_nothing_and_are_counted_across_a_resume(st
     run.train()
     again = trainer(store, tmp_path, log_every=1)
     again.resume(tmp_path / "checkpoints" / "step-00000004")
-    assert again.not_finite == 2 and again.in_a_row == 2
+    assert again.nonfinite_steps == 2 and again.nonfinite_in_a_row == 2
 
 
 def test_a_signal_ends_the_step_saves_and_leaves(store, trainer, tmp_path):
@@ -158,7 +157,7 @@ def test_a_signal_breaks_off_an_evaluation_which_is_made_up_for(store, trainer, 
     assert path.name == "step-00000003"
     again = build("broken")
     again.resume(path)
-    assert again.state.evaluated == 0
+    assert again.state.evaluated_step == 0
     assert same(again.train(), kept) and again.state.best_step == 3
     assert {**vars(again.state), "seconds": 0} == {**vars(whole.state), "seconds": 0}
 
@@ -180,7 +179,7 @@ def test_wherever_a_signal_comes_there_is_a_good_checkpoint(store, trainer, tmp_
         "saving": (checkpoint, "write_and_fsync"),
         "verifying what was saved": (checkpoint, "find_damage"),
         "removing an old one": (checkpoint, "remove_folder"),
-        "logging": (run, "report"),
+        "logging": (run, "_report"),
     }.get(place, (run, "loss"))
     real, rung = getattr(*where), []
 
@@ -242,7 +241,7 @@ def test_patience_and_the_best_are_taken_along(store, trainer, tmp_path, stop):
     again = build("broken")
     again.resume(checkpoint.latest_intact(tmp_path / "broken" / "checkpoints")[0])
     assert same(again.train(), kept) and again.state.step == whole.state.step == 8
-    assert (again.state.best_step, again.state.not_better) == (4, 2)
+    assert (again.state.best_step, again.state.evaluations_since_best) == (4, 2)
 
 
 def test_the_one_resumed_from_and_the_best_are_kept(store, trainer, tmp_path):
@@ -254,7 +253,7 @@ def test_the_one_resumed_from_and_the_best_are_kept(store, trainer, tmp_path):
     checkpoint.archive_newer(folder, 3)
     again.train()
     assert [checkpoint.checkpoint_step(path) for path in checkpoint.list_checkpoints(folder)] == [1, 3, 7, 8]
-    assert [path.name for path in (folder / "aside").iterdir()] == ["step-00000004"]
+    assert [path.name for path in (folder / "archive").iterdir()] == ["step-00000004"]
 
 
 def test_a_best_that_is_gone_is_found_anew(store, trainer, tmp_path, capsys):
@@ -264,7 +263,7 @@ def test_a_best_that_is_gone_is_found_anew(store, trainer, tmp_path, capsys):
     again = trainer(store, tmp_path, evaluate_every=2)
     again.resume(folder / "step-00000008")
     again.require_best()
-    assert "the best so far, step 2, is damaged or gone" in capsys.readouterr().err
+    assert "the best checkpoint so far, step 2, is damaged or gone" in capsys.readouterr().err
     assert same(again.train(), checkpoint.load_checkpoint(folder / "step-00000008").tensors["model"])
 
 
@@ -325,7 +324,7 @@ def test_the_log_tells_how_long_batches_were_waited_for(store, trainer, tmp_path
         run.step_batches = lambda: (time.sleep(seconds) or batches for batches in ready)
         run.train()
         records = [json.loads(line) for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
-        return [record["waiting"] for record in records if "loss" in record]
+        return [record["data_wait_fraction"] for record in records if "loss" in record]
 
     late, ready = waiting("late", 0.3), waiting("ready", 0)
     assert min(late) > 0.5 and sum(ready) < sum(late) and all(0 <= share <= 1 for share in late + ready)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -14,8 +14,7 @@ from regard.recipe import OptimizerSettings as OptimizerSettings
 from regard.recipe import Regularization, ScheduleSettings
 from regard.training.average import MovingAverage, average_weights
 from regard.training.losses import CrossEntropy, SpanLoss, nll, sequence_log_probs, symmetric_kl
-from regard.training.muon import Muon
-from regard.training.optimizer import CombinedOptimizer, layer_depths
+from regard.training.optimizer import CombinedOptimizer, Muon, layer_depths
 from regard.training.schedule import learning_rate_factor
 
 KINDS = ["inverse-sqrt", "cosine", "trapezoid", "constant"]
@@ -37,6 +36,7 @@ def test_inverse_sqrt_is_the_papers_formula(step, warmup, width):
 @given(warmup=st.integers(0, 100), steps=st.integers(101, 1000), final=st.floats(0, 0.5))
 def test_rates_rise_to_one_and_end_where_they_should(kind, warmup, steps, final):
     schedule = ScheduleSettings(kind=kind, warmup_steps=warmup, final_fraction=final)
+    assume(kind != "trapezoid" or warmup <= steps - round(steps * schedule.cooldown_fraction))  # the slopes do not overlap
     rates = [learning_rate_factor(step, steps, schedule) for step in range(1, steps + 1)]
     assert all(0 <= r <= 1 + 1e-12 for r in rates)
     assert rates[:warmup] == sorted(rates[:warmup])
@@ -152,7 +152,7 @@ def test_a_mixture_goes_wherever_its_batch_goes():
         {"source": torch.zeros(2, 1)}, torch.tensor([0, 1]), np.arange(2), MixedLabels(torch.tensor([1, 0]), torch.rand(2))
     )
     both = batch.to(torch.device("cpu")).duplicate()
-    assert torch.equal(both.mixture.share, batch.mixture.share.repeat(2)) and both.mixture.other.tolist() == [1, 0, 1, 0]
+    assert torch.equal(both.mixture.weight, batch.mixture.weight.repeat(2)) and both.mixture.other.tolist() == [1, 0, 1, 0]
 
 
 def test_r_drop_adds_nothing_where_both_passes_agree_and_something_where_not():
@@ -198,10 +198,10 @@ def test_lower_layers_learn_more_slowly():
     )
     settings = OptimizerSettings(learning_rate=0.1, layer_decay=0.5, weight_decay=0.3)
     optimizer = CombinedOptimizer(model, settings)
-    optimizer.set_rate(0.5)
+    optimizer.set_learning_rate(0.5)
     rates = {
         optimizer.names[p]: (group["lr"], group["weight_decay"])
-        for group in optimizer.parts[0].param_groups
+        for group in optimizer.optimizers[0].param_groups
         for p in group["params"]
     }
     assert rates["output.weight"] == (0.05, 0.3) and rates["output.bias"] == (0.05, 0.0)

@@ -171,7 +171,7 @@ def laws(folder, store, kind):
     loss, _ = poisoned.step(next(ahead))
     found = {
         "skipped": before == plain(poisoned.model),
-        "not_finite": float(poisoned.not_finite),
+        "not_finite": float(poisoned.nonfinite_steps),
         "loss": float(loss),
         "seed": torch.initial_seed(),
     }
@@ -208,7 +208,7 @@ def broken_off(folder, store, kind):
         took = time.monotonic() - begun
     again = trainer(folder, store, parallel=kind, evaluate_every=4, save_every=100)
     again.resume(checkpoint.latest_intact(folder / "checkpoints")[0])
-    begun = again.state.step, again.state.evaluated
+    begun = again.state.step, again.state.evaluated_step
     again.train()
     return {"soon": took < 10, "begun": begun, "evaluated": curve(folder, "valid_loss")}
 
@@ -226,7 +226,7 @@ def exchanges(folder, store):
 
     ahead = counted.step_batches()
     counted.step(next(ahead))
-    counted.spread.run.register_comm_hook(None, hook)
+    counted.parallelism.module.register_comm_hook(None, hook)
     counted.step(next(ahead))
     return seen
 
@@ -366,8 +366,8 @@ def test_fsdp_sends_what_the_plan_says(two):
             "model": {"preset": "tiny", "width": 16, "heads": 2, "feed_forward": 32},
         }
     )
-    _, way = plan_parallelism(plan_recipe("tiny", recipe, (300, 300)), 2)
-    assert way.sent == two[0]["fsdp"]["sent"] * 4 / 2
+    _, strategy = plan_parallelism(plan_recipe("tiny", recipe, (300, 300)), 2)
+    assert strategy.bytes_sent == two[0]["fsdp"]["sent"] * 4 / 2
 
 
 def test_every_rank_drops_something_else(two):
@@ -380,10 +380,10 @@ def test_rows_are_shared_out_and_a_rank_without_any_counts_nothing():
     for index in range(20):
         shares = [batches.batch(0, index) for batches in every]
         rows = every[0].plan(0)[index]
-        counted = [row for share in shares if share.counts for row in share.rows]
+        counted = [row for share in shares if share.in_loss for row in share.rows]
         assert sorted(counted) == sorted(rows.tolist())
         assert sum(share.label_count() for share in shares) == Batches(store, 12, 1).batch(0, index).label_count()
-    assert any(not share.counts for share in shares)
+    assert any(not share.in_loss for share in shares)
 
 
 def test_what_cannot_be_spread_is_refused(monkeypatch):
@@ -401,10 +401,10 @@ def test_what_cannot_be_spread_is_refused(monkeypatch):
 
 
 def test_one_process_needs_nobody():
-    assert distributed.world_size() == 1 and distributed.is_main() and process_group.watch is None
+    assert distributed.world_size() == 1 and distributed.is_main() and process_group.monitor is None
     assert (
         distributed.all_reduce_sum(3) == 3
         and distributed.all_gather("x") == ["x"]
         and list(distributed.broadcast_each("ab")) == ["a", "b"]
     )
-    assert not any(thread.name == "regard-watch" for thread in threading.enumerate())
+    assert not any(thread.name == "regard-heartbeat" for thread in threading.enumerate())

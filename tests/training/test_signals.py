@@ -23,13 +23,13 @@ def test_a_signal_waits_until_it_is_asked_for(number):
 
 @pytest.mark.parametrize("number", NUMBERS)
 def test_what_may_be_broken_off_is(number):
-    with catch_signals() as caught, pytest.raises(Interrupted) as interruption, caught.interrupting():
+    with catch_signals() as caught, pytest.raises(Interrupted) as interruption, caught.raising():
         signal.raise_signal(number)
         pytest.fail("it went on")
     assert interruption.value.number == number and not caught.immediate
     with catch_signals() as caught:
         signal.raise_signal(number)
-        with pytest.raises(Interrupted), caught.interrupting():
+        with pytest.raises(Interrupted), caught.raising():
             pytest.fail("it began what is to be broken off")
     with pytest.raises(Interrupted), catch_signals(immediate=True):
         signal.raise_signal(number)

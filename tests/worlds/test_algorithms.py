@@ -1,4 +1,4 @@
-"""The laws of the algorithms: a pure function of the seed, distinct, in disjoint splits, and right."""
+"""Algorithms: determinism, distinct sources, disjoint splits, correct targets."""
 
 import pytest
 from hypothesis import given
@@ -21,12 +21,12 @@ from regard.worlds.algorithms import (
 kinds, seeds, splits = st.sampled_from(ALGORITHMS), st.integers(0, 10**6), st.sampled_from(list(SPLITS))
 
 
-def length_of(kind, source):
+def input_length(kind, source):
     return len(source) if kind == "copy" else max(len(operand) for operand in source.split("+"))
 
 
 @given(kinds, seeds, st.integers(1, 12), st.integers(0, 12), splits)
-def test_targets_are_right_and_lengths_are_those_asked_for(kind, seed, shortest, more, split):
+def test_targets_are_correct_and_lengths_are_in_range(kind, seed, shortest, more, split):
     number = min(60, sum(count_available(kind, n, split) for n in range(shortest, shortest + more + 1)))
     if number == 0:
         return
@@ -35,27 +35,27 @@ def test_targets_are_right_and_lengths_are_those_asked_for(kind, seed, shortest,
     for pair in pairs:
         operands = [int(operand) for operand in pair.source.split("+")]
         assert pair.target == pair.source if kind == "copy" else int(pair.target) == operands[0] + operands[1]
-        assert shortest <= length_of(kind, pair.source) <= shortest + more and assign_split(pair.source) == split
+        assert shortest <= input_length(kind, pair.source) <= shortest + more and assign_split(pair.source) == split
 
 
 @given(kinds, seeds, st.integers(1, 300), st.integers(0, 100))
-def test_the_seed_alone_decides_and_fewer_are_the_beginning_of_more(kind, seed, number, more):
+def test_generation_is_deterministic_and_prefix_stable(kind, seed, number, more):
     whole = generate(kind, number + more, seed, shortest=1, longest=5)
     assert generate(kind, number, seed, shortest=1, longest=5) == whole[:number]
-    for length in (2, 6):  # listed, and drawn
+    for length in (2, 6):  # enumerated, and sampled
         one, other = (generate(kind, 50, seed, shortest=length, longest=length) for seed in (seed, seed + 1))
         assert one != other
 
 
 @pytest.mark.parametrize("kind, length", [("copy", 5), ("addition", 3)])
-def test_no_source_comes_twice_where_they_are_drawn(kind, length):
+def test_sampled_sources_are_distinct(kind, length):
     number = min(3000, count_available(kind, length, "test"))
     assert count_sources(kind, length) > MAX_ENUMERATED
     assert len({pair.source for pair in generate(kind, number, 1, shortest=length, longest=length, split="test")}) == number
 
 
 @given(kinds, st.integers(1, 8))
-def test_no_seed_puts_a_test_source_into_train(kind, longest):
+def test_splits_are_disjoint_for_all_seeds(kind, longest):
     texts = []
     for split in SPLITS:
         number = min(200, sum(count_available(kind, n, split) for n in range(1, longest + 1)))
@@ -64,20 +64,20 @@ def test_no_seed_puts_a_test_source_into_train(kind, longest):
     assert sum(map(len, texts)) == len(set().union(*texts))
 
 
-def test_every_length_is_as_likely_as_any_other_as_long_as_it_lasts():
+def test_lengths_are_equally_likely_until_exhausted():
     pairs = generate("copy", 20_000, 1, shortest=1, longest=10)
     counts = [sum(len(pair.source) == n for pair in pairs) for n in range(1, 11)]
-    assert counts[:2] == [count_available("copy", n, "train") for n in (1, 2)], "the short ones are used up"
+    assert counts[:2] == [count_available("copy", n, "train") for n in (1, 2)], "short lengths are exhausted"
     assert max(counts[5:]) < 1.1 * min(counts[5:])
 
 
-def test_both_orders_and_all_lengths_of_operands_occur():
+def test_addition_has_both_orders_and_all_operand_lengths():
     shapes = {tuple(map(len, pair.source.split("+"))) for pair in generate("addition", 500, 1, shortest=4, longest=4)}
     assert shapes == {(4, n) for n in range(1, 5)} | {(n, 4) for n in range(1, 5)}
 
 
 @pytest.mark.parametrize("kind", ALGORITHMS)
-def test_all_that_exist_can_be_had_and_not_one_more(kind):
+def test_all_existing_sources_can_be_generated_and_no_more(kind):
     n = 2
     assert count_sources(kind, n) == sum(len(enumerate_sources(kind, n, split)) for split in SPLITS) <= MAX_ENUMERATED
     pairs = generate(kind, count_available(kind, n, "test"), 1, shortest=n, longest=n, split="test")
@@ -89,7 +89,7 @@ def test_all_that_exist_can_be_had_and_not_one_more(kind):
 
 
 @pytest.mark.parametrize(
-    "given_, said",
+    "arguments, message",
     [
         (dict(kind="sort"), "kind = 'sort': the algorithms are copy and addition"),
         (dict(split="dev"), "split = 'dev': the splits are train, valid, test"),
@@ -98,27 +98,27 @@ def test_all_that_exist_can_be_had_and_not_one_more(kind):
         (dict(number=0), "number = 0"),
     ],
 )
-def test_mistakes_are_one_line(given_, said):
-    with pytest.raises(UserError, match=said) as caught:
-        generate(**{"kind": "copy", "number": 5, "seed": 1, "shortest": 1, "longest": 4, **given_})
+def test_invalid_arguments_raise_one_line_errors(arguments, message):
+    with pytest.raises(UserError, match=message) as caught:
+        generate(**{"kind": "copy", "number": 5, "seed": 1, "shortest": 1, "longest": 4, **arguments})
     assert "\n" not in str(caught.value)
 
 
-def test_a_recipe_has_a_test_set_of_each_length():
+def test_recipe_has_a_test_set_of_each_length():
     recipe = build_recipe({"data": {"world": {"kind": "addition", "number": 300, "held_out": 30, "longest": 3, "tests": [3, 7]}}})
     data = read_dataset(recipe.data)
     assert len(data.train) == 300 and len(data.valid) == 30 and list(data.tests) == ["length 3", "length 7"]
     for name, pairs in data.tests.items():
-        assert {f"length {length_of('addition', source)}" for source in pairs.source} == {name} and len(pairs) == 30
-    assert max(length_of("addition", source) for source in data.train.source + data.valid.source) == 3
+        assert {f"length {input_length('addition', source)}" for source in pairs.source} == {name} and len(pairs) == 30
+    assert max(input_length("addition", source) for source in data.train.source + data.valid.source) == 3
     sets = {"train": [data.train], "valid": [data.valid], "test": list(data.tests.values())}
     assert all(assign_split(source) == split for split, found in sets.items() for pairs in found for source in pairs.source)
     without = build_recipe({"data": {"world": {"kind": "copy", "held_out": 9}}})
-    assert list(read_dataset(without.data, train=False).tests) == ["length 10"], "the longest one trained on"
+    assert list(read_dataset(without.data, train=False).tests) == ["length 10"], "the longest training length"
 
 
 @pytest.mark.parametrize(
-    "text, said",
+    "text, message",
     [
         ("[data.world]\nkind = 'copied'", r"data.world.kind = 'copied': should be bilingual, copy, addition or shapes"),
         ("[data.world]\nkind = 'copy'\nlongst = 3", r"no setting 'longst' in data.world; did you mean 'longest'\?"),
@@ -132,7 +132,7 @@ def test_a_recipe_has_a_test_set_of_each_length():
         ("task = 'tag'\n[data.world]\nkind = 'addition'", r"data.world.kind = 'addition' has pairs"),
     ],
 )
-def test_mistakes_in_a_recipe_are_one_line(text, said):
-    with pytest.raises(UserError, match=said) as caught:
+def test_invalid_recipes_raise_one_line_errors(text, message):
+    with pytest.raises(UserError, match=message) as caught:
         parse_recipe(text)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""The laws of the bilingual world."""
+"""The bilingual world: determinism, splits, alignments, antecedents, and German grammar."""
 
 import re
 from itertools import islice, pairwise
@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from regard.errors import UserError
-from regard.worlds import nouns, words
 from regard.worlds.bilingual import (
     LEVELS,
     PRONOUN_GENDER,
@@ -25,8 +24,8 @@ from regard.worlds.bilingual import (
     write,
 )
 from regard.worlds.coreference import fitting_classes, pronoun_templates
-from regard.worlds.german import AUXILIARIES
-from regard.worlds.lexicon import lexicon
+from regard.worlds.inflection import AUXILIARIES
+from regard.worlds.lexicon import lexicon, read_table
 
 NUMBER = 5000
 CASES = ("nominative", "accusative", "dative")
@@ -55,45 +54,45 @@ def bare(text: str) -> list[str]:
     return [word.strip(".,") for word in text.split()]
 
 
-# --- a pure function of the seed, distinct, in disjoint splits ---------------------------------------------------------------
+# --- determinism, distinct sentences, disjoint splits ---------------------------------------------------------------
 
 
-def test_the_seed_alone_decides(level, pairs):
+def test_generation_is_a_function_of_the_seed(level, pairs):
     assert generate(NUMBER, 1, level=level) == pairs
     assert generate(100, 2, level=level) != pairs[:100]
 
 
-def test_the_seed_decides_for_all_time():
-    """Test data that others hold must not move under them: who changes these lines changes everyone's files."""
+def test_first_sentences_of_a_seed_never_change():
+    """Changing these lines would change everyone's test data."""
     assert [pair.source for pair in generate(2, 1, level=1)] == FIRST
 
 
-def test_fewer_are_the_beginning_of_more(level, pairs):
+def test_smaller_number_is_a_prefix_of_a_larger_one(level, pairs):
     assert generate(777, 1, level=level) == pairs[:777]
 
 
-def test_no_sentence_comes_twice(pairs):
+def test_sentences_are_distinct(pairs):
     assert len({pair.source for pair in pairs}) == NUMBER
 
 
-def test_splits_are_disjoint_whatever_the_seed(level):
+def test_splits_are_disjoint_for_all_seeds(level):
     texts = [{pair.source for seed in (1, 2, 3) for pair in generate(300, seed, level=level, split=split)} for split in SPLITS]
     assert not texts[0] & texts[1] and not texts[0] & texts[2] and not texts[1] & texts[2]
 
 
-def test_splits_have_their_shares():
+def test_splits_have_the_expected_fractions():
     found = [assign_split(str(n)) for n in range(16000)]
     assert 800 < found.count("valid") < 1200 and 800 < found.count("test") < 1200
 
 
-def test_every_english_sentence_has_one_german_one(level):
+def test_every_english_sentence_has_one_translation(level):
     german: dict[str, str] = {}
     for ours, theirs, _ in islice(iterate_sentences(level, 2), 25000):
         text = sentence_text(theirs)
         assert german.setdefault(sentence_text(ours), text) == text
 
 
-def test_no_english_verb_form_is_present_or_past_at_once():
+def test_no_verb_form_is_ambiguous_between_present_and_past():
     """ "The women read the letters" would be lesen or lasen."""
     assert not any("lasen" in bare(sentence_text(theirs)) for _, theirs, _ in islice(iterate_sentences(1, 3), 10000))
 
@@ -105,8 +104,8 @@ def test_level_three_has_over_ten_million_sentences():
     assert repeated < len(drawn) ** 2 / 2 / 10_000_000  # what ten million equally likely sentences would repeat
 
 
-def test_the_count_of_sentences_counts_distinct_words(level):
-    """The product in size() is exact only if no two entries look alike in English."""
+def test_sentence_count_is_over_distinct_words(level):
+    """The product in count_sentences() is exact only if no two entries have the same English."""
     words = lexicon(level)
     names = [name for listed in words.nouns.values() for noun in listed for name in (noun.singular, noun.plural) if name]
     assert len(names) == len(set(names))
@@ -120,8 +119,8 @@ def test_the_count_of_sentences_counts_distinct_words(level):
 # --- alignments and antecedents ----------------------------------------------------------------------------------------------
 
 
-def test_alignments_are_in_range_and_leave_no_word_out(pairs):
-    """Here every English word has a counterpart, and every German one too."""
+def test_alignments_are_in_range_and_cover_every_word(pairs):
+    """In this world every word of both languages is aligned."""
     for pair in pairs:
         ours, theirs = len(pair.source.split()), len(pair.target.split())
         assert {a for a, _ in pair.alignment} == set(range(ours)), pair
@@ -163,13 +162,13 @@ def test_both_parts_of_a_separated_verb_are_aligned():
     assert met > 5
 
 
-def test_a_third_of_the_sentences_has_an_it(pairs):
+def test_a_third_of_the_sentences_contain_it(pairs):
     assert 0.25 < sum(bool(pair.pronouns) for pair in pairs) / NUMBER < 0.35
     for pair in pairs:
         assert bare(pair.source).count("it") == len(pair.pronouns)
 
 
-def test_pronouns_agree_with_the_noun_they_stand_for(level, pairs):
+def test_pronouns_agree_in_gender_with_their_antecedent(level, pairs):
     gender = {noun.forms[case, noun.gender]: noun.gender for ns in lexicon(level).nouns.values() for noun in ns for case in CASES}
     seen = set()
     for pair in pairs:
@@ -187,7 +186,7 @@ def test_pronouns_agree_with_the_noun_they_stand_for(level, pairs):
 
 
 def test_the_antecedent_is_the_only_candidate_that_fits(level, pairs):
-    """Read off the finished English: the word after "it" (or before) tells the predicate, the candidates their classes."""
+    """Checked on the English text: the word after (or before) "it" is the predicate; the candidates give their classes."""
     words = lexicon(level)
     kind = {noun.singular: noun.kind for ns in words.nouns.values() for noun in ns}
     adjectives = {a.english.split()[0]: a for a in words.predicates if a.kinds != ("person",)}
@@ -203,24 +202,24 @@ def test_the_antecedent_is_the_only_candidate_that_fits(level, pairs):
                 predicate = doing[after[0] if after[0] in doing else after[1]]
             else:
                 predicate = suffering[ours[pronoun.source - 1]]
-            fitting = [c for c in pronoun.candidates if kind[ours[c]] in (*fitting_classes(predicate), *predicate.pinch)]
+            fitting = [c for c in pronoun.candidates if kind[ours[c]] in (*fitting_classes(predicate), *predicate.marginal)]
             assert fitting == [pronoun.antecedent_source], pair
 
 
-def test_each_class_meant_by_it_has_nouns_of_every_gender(level):
+def test_every_class_of_antecedents_has_nouns_of_every_gender(level):
     for made in pronoun_templates(level).values():
-        for kind in {kind for riddle in made for slot in riddle.slots for kind in slot}:
+        for kind in {kind for template in made for slot in template.slots for kind in slot}:
             assert all(lexicon(level).gendered[kind, gender] for gender in "mfn"), kind
 
 
 @pytest.mark.parametrize("split", list(SPLITS))
-def test_no_simple_rule_finds_the_antecedent(level, split):
+def test_simple_baselines_do_not_find_the_antecedent(level, split):
     scores = pronoun_baselines(generate(1500, 1, level=level, split=split))
     assert set(scores) == {"nearest noun", "subject", "commonest gender"}
     assert max(scores.values()) <= 0.45, scores
 
 
-def test_pronouns_are_scored_by_their_sequence(pairs):
+def test_pronoun_accuracy_compares_the_sequence_of_pronouns(pairs):
     pair = next(pair for pair in pairs if pair.pronouns)
     form = pair.pronouns[0].form
     other = "sie" if form != "sie" else "es"
@@ -233,11 +232,11 @@ def test_pronouns_are_scored_by_their_sequence(pairs):
     assert right == total == sum(bool(pair.pronouns) for pair in pairs)
 
 
-def test_er_sie_es_ihn_never_stand_for_anything_but_it(pairs):
+def test_er_sie_es_ihn_translate_nothing_but_it(pairs):
     assert all(pronouns_correct(pair, pair.target) for pair in pairs)
 
 
-# --- the German is German: checked against a school grammar written down here a second time ----------------------------------
+# --- German grammar, checked against an independent school grammar ----------------------------------
 
 DER = {"m": ("der", "den", "dem"), "f": ("die", "die", "der"), "n": ("das", "das", "dem"), "p": ("die", "die", "den")}
 EIN = {"m": ("", "en", "em"), "f": ("e", "e", "er"), "n": ("", "", "em"), "p": ("e", "e", "en")}
@@ -251,11 +250,12 @@ MELTED = {"im": "dem", "ins": "das"}
 def readings() -> dict[str, set[tuple[str, int]]]:
     """Each noun form with the genus and case (0, 1, 2) it can be."""
     found: dict[str, set[tuple[str, int]]] = {}
-    for article, singular, plural in re.findall(r"^\d (der|die|das) (\S+) (\S+) ", nouns.DICTIONARY, re.M):
-        genus = {"der": "m", "die": "f", "das": "n"}[article]
-        oblique = plural if singular in nouns.WEAK else singular
+    for row in read_table("nouns"):
+        singular, plural = row["german"], row["german_plural"]
+        genus = {"der": "m", "die": "f", "das": "n"}[row["article"]]
+        oblique = plural if row["declension"] == "weak" else singular
         forms = [(singular, genus, 0), (oblique, genus, 1), (oblique, genus, 2)]
-        if plural != "-":
+        if plural:
             forms += [(plural, "p", 0), (plural, "p", 1), (plural if plural[-1] in "ns" else plural + "n", "p", 2)]
         for form, *reading in forms:
             found.setdefault(form, set()).add(tuple(reading))
@@ -263,7 +263,7 @@ def readings() -> dict[str, set[tuple[str, int]]]:
 
 
 NOUNS = readings()
-STEMS = {stem or word.removesuffix("e") for word, stem in re.findall(r"^\d \S+ (\S+)(?: (\w+))? =", words.ATTRIBUTIVE, re.M)}
+STEMS = {row["stem"] for row in read_table("adjectives") if row["use"] == "attributive"}
 NUMBERS = {"zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn", "elf", "zwölf"}
 
 
@@ -328,7 +328,7 @@ def test_determiner_adjective_and_noun_agree_in_gender_number_and_case(pairs):
             assert possible, (pair.target, determiner, adjective)
 
 
-def test_the_checker_of_agreement_can_say_no():
+def test_agreement_checker_rejects_ungrammatical_phrases():
     for text in ("Der Turm sieht das Hund.", "Ein kleine Hund schläft.", "Die zwei alte Männer schlafen.", "Er sieht den Junge."):
         assert not all(possible for *_, possible in noun_phrases(text)), text
 
@@ -344,7 +344,7 @@ def test_prepositions_govern_their_case(preposition, case, full):
     assert met > 20
 
 
-def test_into_and_onto_take_the_accusative_and_under_at_rest_the_dative(full):
+def test_motion_takes_the_accusative_and_rest_the_dative(full):
     met = 0
     for pair in full:
         moving = re.search(r"\b(into|onto)\b", pair.source)
@@ -375,7 +375,7 @@ def test_subordinate_clauses_end_with_their_finite_verb(full):
     assert met > 500
 
 
-def test_the_finite_verb_stands_second_after_a_fronted_time(full):
+def test_finite_verb_is_second_after_a_fronted_time(full):
     finite = finite_forms()
     times = {"Heute", "Gestern", "Morgen", "Jetzt", "Nachts", "Manchmal"}
     fronted = [words for pair in full if (words := pair.target.split())[0] in times]
@@ -383,17 +383,17 @@ def test_the_finite_verb_stands_second_after_a_fronted_time(full):
     assert all(words[1] in finite for words in fronted)
 
 
-def test_german_commas_come_before_every_subordinator(pairs):
+def test_a_comma_precedes_every_german_subordinator(pairs):
     for pair in pairs:
         words = pair.target.split()
         for before, word in pairwise(words):
             assert word not in {"weil", "obwohl", "dass", "aber"} or before.endswith(","), pair.target
 
 
-# --- files and mistakes ------------------------------------------------------------------------------------------------------
+# --- files and errors ------------------------------------------------------------------------------------------------------
 
 
-def test_written_files_give_the_pairs_back(tmp_path: Path):
+def test_written_files_contain_the_pairs(tmp_path: Path):
     write(tmp_path / "world", 300, 7, 2)
     for split in SPLITS:
         pairs = generate(300 if split == "train" else 200, 7, level=2, split=split)
@@ -425,12 +425,12 @@ def test_written_files_give_the_pairs_back(tmp_path: Path):
         ({"number": 10**9, "level": 1, "split": "test"}, "ask for fewer"),
     ],
 )
-def test_a_mistake_is_named_in_one_line(asked, named):
+def test_invalid_arguments_raise_one_line_errors(asked, named):
     with pytest.raises(UserError, match=re.escape(named)) as caught:
         generate(**{"number": 10, "seed": 1, **asked})
     assert "\n" not in str(caught.value)
 
 
-def test_baselines_need_a_pronoun():
+def test_pronoun_baselines_need_a_pronoun():
     with pytest.raises(UserError, match="pronoun"):
         pronoun_baselines([pair for pair in generate(50, 1, level=1) if not pair.pronouns])

@@ -1,38 +1,36 @@
 """Score, mask, softmax, mix: the one mechanism of this package (Bahdanau et al. 2015; Vaswani et al. 2017, eq. 1).
 
-B batch, T queries, S keys, H heads, K key width, J value width. Keys and values may have fewer heads than the queries;
-each then serves a group of them (Ainslie et al. 2023).
+B batch, T queries, S keys, H heads, K key width, J value width. Keys and values may have fewer heads G than the queries; each
+then serves a group of them (grouped-query attention, Ainslie et al. 2023).
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol, overload
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.attention.local_attention import local_attention, local_attention_pairs
 from regard.attention.masks import ALL_ROWS, NO_MASK, Mask, select_rows
-from regard.attention.sparse_attention import attend_documents
+from regard.attention.sparse_attention import attend_documents, local_attention, local_attention_pairs
 
 Score = Callable[[Tensor, Tensor], Tensor]
 
 
 class DecomposableScore(Protocol):
-    """A score that is a sum over components."""
+    """A score that is a sum over the components of queries and keys."""
 
     def __call__(self, q: Tensor, k: Tensor) -> Tensor: ...
 
     def terms(self, q: Tensor, k: Tensor) -> Tensor:
-        """What each component adds to the score: (B, H, T, S, K)."""
+        """Return what each component adds to the score: (B, H, T, S, K)."""
 
     def formula(self, width: int) -> str:
-        """As a formula."""
+        """Return the score as a formula, for figures."""
 
 
-@overload
 def attend(
     q: Tensor,
     k: Tensor,
@@ -43,33 +41,32 @@ def attend(
     bias: Tensor | None = None,
     scale: float | None = None,
     dropout: float = 0.0,
-    weights: Literal[False] = False,
-) -> Tensor: ...
-@overload
-def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    score: Score | None = None,
-    mask: Mask | None = None,
-    bias: Tensor | None = None,
-    scale: float | None = None,
-    dropout: float = 0.0,
-    weights: Literal[True],
-) -> tuple[Tensor, Tensor]: ...
-def attend(q, k, v, *, score=None, mask=None, bias=None, scale=None, dropout=0.0, weights=False):
-    """softmax(score(q, k) + bias) v, over the keys that `mask` allows: (B, H, T, K), (B, G, S, K), (B, G, S, J) -> (B, H, T, J).
+) -> Tensor:
+    """Return softmax(score(q, k) + bias) v over the keys that `mask` allows: (B, H, T, K), (B, G, S, K), (B, G, S, J) ->
+    (B, H, T, J).
 
     `score(q, k) -> (B, H, T, S)`; None is the scaled dot product q·k / √K, the only one that may run in a fused kernel.
-    A query that may look nowhere gives zeros, in value and gradient. With `weights=True` the weights (B, H, T, S) come too,
-    from the written-out path.
+    A query that may look nowhere gives zeros, in value and gradient.
     """
-    if score is None and not weights:
+    if score is None:
         return fused_attention(q, k, v, mask or NO_MASK, bias, scale, dropout)
-    w = attention_weights(q, k, score=score, mask=mask, bias=bias, scale=scale)
-    mixed = mix(F.dropout(w, dropout) if dropout else w, v)
-    return (mixed, w) if weights else mixed
+    return attend_with_weights(q, k, v, score=score, mask=mask, bias=bias, scale=scale, dropout=dropout)[0]
+
+
+def attend_with_weights(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    score: Score | None = None,
+    mask: Mask | None = None,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Return the result of `attend` and its weights (B, H, T, S), both from the written-out path."""
+    weights = attention_weights(q, k, score=score, mask=mask, bias=bias, scale=scale)
+    return mix(F.dropout(weights, dropout) if dropout else weights, v), weights
 
 
 def attention_weights(
@@ -81,16 +78,16 @@ def attention_weights(
     bias: Tensor | None = None,
     scale: float | None = None,
     rows: Tensor | slice = ALL_ROWS,
-    least: torch.dtype = torch.float32,
+    min_dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """The softmax over keys, written out once: (B, H, T, S), in `least` precision at least. `rows`: of these queries alone."""
-    scores, allowed = scores_and_mask(q, k, score, mask, bias, scale, rows)
-    dtype = torch.promote_types(scores.dtype, least)
+    """Return the softmax over keys (B, H, T, S), in at least `min_dtype`; with `rows`, of these queries only."""
+    scores, allowed = _scores_and_mask(q, k, score, mask, bias, scale, rows)
+    dtype = torch.promote_types(scores.dtype, min_dtype)
     if allowed is None:
         return scores.softmax(-1, dtype=dtype)
-    blind = ~allowed.any(-1, keepdim=True)  # softmax over nothing is NaN: let the blind see, then blank what they saw
-    wider = torch.broadcast_shapes(scores.shape, allowed.shape) != scores.shape
-    fill = Tensor.masked_fill if scores.requires_grad or wider else Tensor.masked_fill_  # in place, where nobody minds
+    blind = ~allowed.any(-1, keepdim=True)  # a softmax over no key is NaN: let these rows see every key, then zero them
+    broadcast = torch.broadcast_shapes(scores.shape, allowed.shape) != scores.shape
+    fill = Tensor.masked_fill if scores.requires_grad or broadcast else Tensor.masked_fill_  # in place where it is safe
     return fill(fill(scores, ~(allowed | blind), -math.inf).softmax(-1, dtype=dtype), blind, 0.0)
 
 
@@ -104,15 +101,15 @@ def attention_scores(
     scale: float | None = None,
     rows: Tensor | slice = ALL_ROWS,
 ) -> Tensor:
-    """What the softmax is taken of (B, H, T, S): score(q, k) + bias, and -∞ where `mask` hides the key."""
-    scores, allowed = scores_and_mask(q, k, score, mask, bias, scale, rows)
+    """Return the input of the softmax (B, H, T, S): score(q, k) + bias, and -∞ where `mask` hides the key."""
+    scores, allowed = _scores_and_mask(q, k, score, mask, bias, scale, rows)
     return scores if allowed is None else scores.masked_fill(~allowed, -math.inf)
 
 
-def scores_and_mask(
+def _scores_and_mask(
     q: Tensor, k: Tensor, score: Score | None, mask: Mask | None, bias: Tensor | None, scale: float | None, rows: Tensor | slice
 ) -> tuple[Tensor, Tensor | None]:
-    """score(q, k) + bias (B, H, T, S), and which keys may be looked at, None where all may."""
+    """Return score(q, k) + bias (B, H, T, S), and the dense mask, None where every key is visible."""
     scores = (score or DotProductScore(scale))(q[:, :, rows], k)
     if bias is not None:
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
@@ -122,17 +119,17 @@ def scores_and_mask(
 
 @dataclass(frozen=True)
 class DotProductScore:
-    """q·k · scale; None is 1/√K, which keeps the variance of the scores at that of one component (sec. 3.2.1)."""
+    """q·k · scale; None is 1/√K, which keeps the variance of the scores at that of one component (Vaswani et al., sec. 3.2.1)."""
 
     scale: float | None = None
 
     def __call__(self, q: Tensor, k: Tensor) -> Tensor:
-        return (q * self.factor(q)) @ repeat_kv(k, q.size(1)).transpose(-2, -1)
+        return (q * self._factor(q)) @ repeat_kv(k, q.size(1)).transpose(-2, -1)
 
     def terms(self, q: Tensor, k: Tensor) -> Tensor:
-        return (q * self.factor(q))[..., :, None, :] * repeat_kv(k, q.size(1))[..., None, :, :]
+        return (q * self._factor(q))[..., :, None, :] * repeat_kv(k, q.size(1))[..., None, :, :]
 
-    def factor(self, q: Tensor) -> float:
+    def _factor(self, q: Tensor) -> float:
         return q.size(-1) ** -0.5 if self.scale is None else self.scale
 
     def formula(self, width: int) -> str:
@@ -140,7 +137,7 @@ class DotProductScore:
 
 
 def mix(weights: Tensor, v: Tensor) -> Tensor:
-    """The mean of the values under the weights: (B, H, T, S), (B, G, S, J) -> (B, H, T, J)."""
+    """Return the mean of the values under the weights: (B, H, T, S), (B, G, S, J) -> (B, H, T, J)."""
     return weights.to(v.dtype) @ repeat_kv(v, weights.size(1))
 
 
@@ -152,7 +149,7 @@ def repeat_kv(x: Tensor, heads: int) -> Tensor:
 def fused_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float | None, dropout: float
 ) -> Tensor:
-    """The dot product in torch's fused kernels; the mask's structure decides whether they need booleans at all."""
+    """Return dot-product attention from torch's fused kernels, with a dense mask only where the structure needs one."""
     T, S = q.size(-2), k.size(-2)
     causal = mask.structure == {"causal"} and bias is None
     if causal and (T == S or T == 1):  # the last query sees everything
@@ -162,19 +159,47 @@ def fused_attention(
     window = mask.window if mask.structure == {"window"} and bias is None and T == S else None
     if window and local_attention_pairs(T, window) < T * S:
         return local_attention(q, k, v, window, scale=scale, dropout=dropout)
-    alone = mask.documents is not None and mask.structure <= {"causal", "documents"}
-    packed = mask.packed if alone and bias is None and T == S else None
-    if packed and len(packed.which) == len(q) and 2 * packed.pairs <= len(q) * T * S:
+    documents_only = mask.documents is not None and mask.structure <= {"causal", "documents"}
+    packed = mask.packed_documents if documents_only and bias is None and T == S else None
+    if packed and len(packed.index) == len(q) and 2 * packed.pairs <= len(q) * T * S:
         return attend_documents(q, k, v, packed, causal=mask.causal, scale=scale, dropout=dropout)
-    allowed = visible = mask.dense(T, S, q.device)
+    allowed = attn_mask = mask.dense(T, S, q.device)
     if bias is not None:
         bias = bias.to(q.dtype)
-        visible = bias if allowed is None else torch.where(allowed, bias, -math.inf)
-    if visible is not None:
-        visible = visible.expand(*visible.shape[:-2], T, S)
+        attn_mask = bias if allowed is None else torch.where(allowed, bias, -math.inf)
+    if attn_mask is not None:
+        attn_mask = attn_mask.expand(*attn_mask.shape[:-2], T, S)
     out = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=visible, dropout_p=dropout, scale=scale, enable_gqa=k.size(1) != q.size(1)
+        q, k, v, attn_mask=attn_mask, dropout_p=dropout, scale=scale, enable_gqa=k.size(1) != q.size(1)
     )
-    if allowed is None or not q.is_cuda:  # the kernels on the CPU give the blind zeros; those on the GPU not always
+    if allowed is None or not q.is_cuda:  # CPU kernels give zeros for rows that see no key; GPU kernels not always
         return out
     return out.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
+
+
+def self_attention(x: Tensor, *, mask: Mask | None = None, scale: float | None = 1.0) -> Tensor:
+    """Return y_i = Σ_j softmax_j(x_i·x_j) x_j, every element as a mean of all, by similarity: (B, T, D) -> (B, T, D)."""
+    return key_value_attention(x, x, x, mask=mask, scale=scale)
+
+
+def context_attention(x: Tensor, context: Tensor, *, mask: Mask | None = None, scale: float | None = 1.0) -> Tensor:
+    """Return y_i = Σ_j softmax_j(x_i·c_j) c_j, one sequence attending to another of the same width: (B, T, D), (B, S, D) ->
+    (B, T, D)."""
+    return key_value_attention(x, context, context, mask=mask, scale=scale)
+
+
+def key_value_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    score: Score | None = None,
+    mask: Mask | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """Return y_i = Σ_j softmax_j(score(q_i, k_j)) v_j without heads: (B, T, K), (B, S, K), (B, S, J) -> (B, T, J).
+
+    The score is the dot product, scaled by 1/√K unless `scale` is given; another one takes (B, 1, T, ·) and (B, 1, S, ·), so that
+    even queries and keys may differ in width.
+    """
+    return attend(q[:, None], k[:, None], v[:, None], score=score, mask=mask, scale=scale)[:, 0]

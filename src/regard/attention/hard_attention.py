@@ -1,7 +1,7 @@
-"""Attention that learns from how it looked: weights that are remembered while training, and hard attention, which looks at one
-place, drawn from them (Xu et al. 2015, sec. 4.1).
+"""Soft and hard attention of Xu et al. 2015 (sec. 4): modules that keep their weights while training, for losses on attention.
 
-Of a hard choice no gradient comes back; who trains it asks `chances` how likely it was (REINFORCE, Williams 1992).
+Hard attention looks at one position, sampled from the weights. No gradient flows through a sample: its training asks `log_probs`
+how likely the sample was (REINFORCE, Williams 1992).
 """
 
 import torch
@@ -13,57 +13,59 @@ from regard.attention.multihead import Attention
 
 
 class SoftAttention(Attention):
-    """`attend`, whose weights of each call since `begin` are kept while training."""
+    """`attend`, which keeps the weights of each call since `reset` while training."""
 
     def __init__(self, dropout: float = 0.0, scale: float | None = None, score: DecomposableScore | None = None):
         super().__init__(dropout, scale, score)
-        self.seen: list[Tensor] = []  # (B, H, T, S) each
+        self.step_weights: list[Tensor] = []  # (B, H, T, S) each
 
-    def begin(self, rows: int, device: torch.device) -> None:
-        self.seen = []
+    def reset(self, rows: int, device: torch.device) -> None:
+        """Forget the weights of earlier calls; a batch of `rows` sequences begins."""
+        self.step_weights = []
 
     def weights(self) -> Tensor:
-        """Of all calls, one after another: (B, H, T, S)."""
-        return torch.cat(self.seen, dim=2)
+        """Return the weights of all calls, concatenated along the queries: (B, H, T, S)."""
+        return torch.cat(self.step_weights, dim=2)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None) -> Tensor:
         if not self.training:
             return super().forward(q, k, v, mask=mask, bias=bias)
-        self.seen.append(attention_weights(q, k, score=self.score, mask=mask, bias=bias, scale=self.scale))
-        return mix(self.seen[-1], v)
+        self.step_weights.append(attention_weights(q, k, score=self.score, mask=mask, bias=bias, scale=self.scale))
+        return mix(self.step_weights[-1], v)
 
 
 class HardAttention(SoftAttention):
-    """One place for each query: drawn from the weights while training, the likeliest one otherwise. With the chance `expected`, a
-    row is given the mean under the weights instead, which makes learning steadier."""
+    """Attention to one position per query: sampled from the weights while training, the most likely one otherwise. With the
+    probability `soft_probability`, a training sequence gets the mean under the weights instead, which reduces the variance."""
 
-    expected = 0.0
+    soft_probability = 0.0
 
-    def begin(self, rows: int, device: torch.device) -> None:
-        super().begin(rows, device)
-        self.places: list[Tensor] = []  # (B, H, T) each
-        self.soft = torch.rand(rows, device=device) < self.expected  # (B,)
+    def reset(self, rows: int, device: torch.device) -> None:
+        super().reset(rows, device)
+        self.samples: list[Tensor] = []  # (B, H, T) each
+        self.soft = torch.rand(rows, device=device) < self.soft_probability  # (B,)
 
-    def draw(self, weights: Tensor) -> Tensor:
+    def sample(self, weights: Tensor) -> Tensor:
+        """Sample a position for each query: (B, H, T, S) -> (B, H, T)."""
         return torch.multinomial(weights.flatten(0, 2), 1).view(weights.shape[:3])
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None) -> Tensor:
-        w = attention_weights(q, k, score=self.score, mask=mask, bias=bias, scale=self.scale)
-        places = self.draw(w) if self.training else w.argmax(-1)
-        one = torch.zeros_like(w).scatter_(-1, places[..., None], 1.0)
+        weights = attention_weights(q, k, score=self.score, mask=mask, bias=bias, scale=self.scale)
+        positions = self.sample(weights) if self.training else weights.argmax(-1)
+        one_hot = torch.zeros_like(weights).scatter_(-1, positions[..., None], 1.0)
         if not self.training:
-            return mix(one, v)
-        self.seen.append(w)
-        self.places.append(places)
-        return mix(torch.where(self.soft[:, None, None, None], w, one), v)
+            return mix(one_hot, v)
+        self.step_weights.append(weights)
+        self.samples.append(positions)
+        return mix(torch.where(self.soft[:, None, None, None], weights, one_hot), v)
 
-    def chances(self) -> Tensor:
-        """log p of each place that was drawn, 0 where none was: (B, H, T)."""
-        at = torch.cat(self.places, dim=2)[..., None]
-        log_p = self.weights().gather(-1, at)[..., 0].clamp(min=1e-30).log()
+    def log_probs(self) -> Tensor:
+        """Return log p of each sampled position, 0 in sequences with soft attention: (B, H, T)."""
+        positions = torch.cat(self.samples, dim=2)[..., None]
+        log_p = self.weights().gather(-1, positions)[..., 0].clamp(min=1e-30).log()
         return torch.where(self.soft[:, None, None], 0.0, log_p)
 
     def entropy(self) -> Tensor:
-        """Of the places, in nats: (B, H, T)."""
-        w = self.weights()
-        return -(w * w.clamp(min=1e-30).log()).sum(-1)
+        """Return the entropy of the weights of each query, in nats: (B, H, T)."""
+        weights = self.weights()
+        return -(weights * weights.clamp(min=1e-30).log()).sum(-1)

@@ -1,4 +1,4 @@
-"""Keys and values of the tokens already read, in memory allocated ahead."""
+"""The KV cache: keys and values of the tokens already read, in preallocated memory."""
 
 import torch
 import torch.nn.functional as F
@@ -21,11 +21,11 @@ class KVCache:
         return 0 if self.keys is None else self.keys.size(0)
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Store what is new; return everything so far."""
+        """Store new keys and values; return all of them so far."""
         end = self.length + keys.size(2)
         if self.keys is None or self.values is None:
             self.capacity = max(self.capacity, end)
-            self.keys, self.values = self.allocate(keys), self.allocate(values)
+            self.keys, self.values = (x.new_zeros(*x.shape[:2], self.capacity, x.size(3)) for x in (keys, values))
         elif end > self.capacity:
             more = max(end, 2 * self.capacity) - self.capacity
             self.keys, self.values = F.pad(self.keys, (0, 0, 0, more)), F.pad(self.values, (0, 0, 0, more))
@@ -35,16 +35,13 @@ class KVCache:
         self.length = end
         return self.keys.narrow(2, 0, end), self.values.narrow(2, 0, end)
 
-    def allocate(self, like: Tensor) -> Tensor:
-        return like.new_zeros(like.size(0), like.size(1), self.capacity, like.size(3))
-
     def reorder(self, rows: Tensor) -> None:
-        """Row i becomes what row rows[i] was; rows may be repeated or left out."""
+        """Make row i what row rows[i] was; rows may be repeated or dropped."""
         if self.keys is not None and self.values is not None:
-            self.keys, self.values = self.reordered(self.keys, rows), self.reordered(self.values, rows)
+            self.keys, self.values = self._reorder(self.keys, rows), self._reorder(self.values, rows)
 
-    def reordered(self, x: Tensor, rows: Tensor) -> Tensor:
-        """On the CPU only what is filled is copied, and where there are as many rows as before, in its place."""
+    def _reorder(self, x: Tensor, rows: Tensor) -> Tensor:
+        """On the CPU, copy only the filled positions, and in place where the number of rows stays the same."""
         if x.is_cuda:
             return x.index_select(0, rows)
         moved = x.narrow(2, 0, self.length).index_select(0, rows)
@@ -53,18 +50,18 @@ class KVCache:
         return into
 
     @staticmethod
-    def join(caches: "list[KVCache]", spare: int = 0) -> "KVCache":
-        """One cache of all rows, each moved so that all end at the same position; the first `spare` are left out, as no row has
-        anything there."""
-        length = max(cache.length for cache in caches) - spare
+    def join(caches: "list[KVCache]", trim: int = 0) -> "KVCache":
+        """Concatenate the rows of several caches, shifted so that all end at the same position; the first `trim` positions, which
+        no row uses, are dropped."""
+        length = max(cache.length for cache in caches) - trim
         joined = KVCache(length + max(cache.capacity - cache.length for cache in caches))
         joined.length = length
         if joined.length:
-            joined.keys = torch.cat([shift(cache.keys, cache.length, joined) for cache in caches])
-            joined.values = torch.cat([shift(cache.values, cache.length, joined) for cache in caches])
+            joined.keys = torch.cat([_shift(cache.keys, cache.length, joined) for cache in caches])
+            joined.values = torch.cat([_shift(cache.values, cache.length, joined) for cache in caches])
         return joined
 
 
-def shift(filled: Tensor | None, length: int, into: KVCache) -> Tensor:
+def _shift(filled: Tensor | None, length: int, into: KVCache) -> Tensor:
     assert filled is not None, "a cache that was started has keys and values"
     return F.pad(filled[:, :, :length], (0, 0, into.length - length, into.capacity - into.length))

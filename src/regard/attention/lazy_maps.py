@@ -1,27 +1,36 @@
-"""Maps (B, H, T, S) recorded part by part: into one tensor taken ahead, or reduced and dropped at once; and the budget for it."""
+"""Attention maps (B, H, T, S) that are computed in chunks and recorded within a memory budget, whole or reduced.
+
+A chunk goes into one preallocated tensor, or is reduced and dropped at once, so that no second map is ever in memory.
+"""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.attention.reductions import MapShape, RecordedMap, part_shapes
+from regard.attention import weights_kernel
+from regard.attention.core import DotProductScore, attention_weights
+from regard.attention.masks import Mask
+from regard.attention.modules import Indices
+from regard.attention.multihead import Attention
+from regard.attention.record import MapShape, RecordedMap, part_shapes
 from regard.errors import UserError
 
 REDUCTIONS = ("blocks", "top", "rows", "entropy")
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 WORKSPACE_DIVISOR = 10
-"""A record has a tenth of its own size besides, to be computed in."""
-LEAST, MOST = 2**20, 2**26
-"""Bytes to compute in: less is not worth a kernel, where no budget says so; more is not faster."""
-COPIES = 3
-"""Tensors of a part's size that may be alive while it is computed: scores, weights, and one for queries and masks."""
-FEWEST_BLOCKS = 8
-"""Of keys; coarser means say less than entropies."""
+"""A record may use a tenth of its own size as workspace."""
+MIN_WORKSPACE, MAX_WORKSPACE = 2**20, 2**26
+"""Bytes of workspace: less is not worth a kernel launch, unless a budget demands it; more is not faster."""
+LIVE_COPIES = 3
+"""Tensors of a chunk's size that may be alive while it is computed: scores, weights, and one for queries and masks."""
+MIN_KEY_BLOCKS = 8
+"""Coarser block means say less than entropies."""
 
 
 @dataclass(frozen=True)
@@ -31,151 +40,230 @@ class LazyMap:
     shape: MapShape
     dtype: torch.dtype
     device: torch.device
-    part: Callable[[slice, Tensor | slice], Tensor]
-    """Of some of the batch and some of the rows."""
+    compute: Callable[[slice, Tensor | slice], Tensor]
+    """Returns the map of some sentences of the batch and some query rows."""
     width: int = 1
-    """Numbers it takes to compute one: an additive score is a sum over as many."""
+    """Numbers needed to compute one entry: an additive score sums over this many."""
     signed: bool = False
-    """Whether its rows are no distributions, and so have no entropy."""
+    """Whether its rows are no distributions (gradients), and so have no entropy."""
     fill: Callable[[dict[str, Tensor], str, int], bool] = lambda parts, kind, size: False
-    """Computes what is kept in one go, where a kernel can (kernel.py)."""
+    """Computes a record in one pass where a kernel can (weights_kernel.py); returns whether it did."""
 
-    def only(self, rows: Tensor) -> "LazyMap":
+    def select_rows(self, rows: Tensor) -> "LazyMap":
+        """Return the map of these query rows."""
         B, H, _, S = self.shape
+        compute = self.compute
         return LazyMap(
             (B, H, len(rows), S),
             self.dtype,
             self.device,
-            lambda batch, chosen: self.part(batch, rows[chosen]),
+            lambda batch, chosen: compute(batch, rows[chosen]),
             self.width,
             self.signed,
         )
 
 
-def record_map(whole: LazyMap, kind: str = "weights", size: int = 1, room: int | None = None) -> RecordedMap:
-    """Compute a map part by part, and keep what `kind` says of it; at most `room` bytes at a time, unless one row takes more."""
+def weights_map(
+    q: Tensor,
+    k: Tensor,
+    module: Attention,
+    heads: list[int] | None = None,
+    *,
+    mask: Mask | None = None,
+    bias: Tensor | None = None,
+) -> LazyMap:
+    """Return the attention weights of a module for these queries and keys, to be computed in chunks."""
+    (B, _, T, _), S = q.shape, k.size(-2)
+    q, k, mask, bias = select_heads(q, k, heads, mask=mask, bias=bias)
+
+    def compute(batch: slice, rows: Tensor | slice) -> Tensor:
+        return attention_weights(
+            q[batch],
+            k[batch],
+            score=module.score,
+            mask=None if mask is None else mask.select_batch(batch),
+            bias=bias if bias is None or bias.dim() < 4 or bias.size(0) == 1 else bias[batch],
+            scale=module.scale,
+            rows=rows,
+            min_dtype=q.dtype,
+        )
+
+    if module.score is None and weights_kernel.can_run(q, mask):
+        fill = partial(weights_kernel.fill_record, q=q, k=k, mask=mask, bias=bias, scale=module.scale)
+        return LazyMap((B, q.size(1), T, S), q.dtype, q.device, compute, fill=fill)
+    return LazyMap((B, q.size(1), T, S), q.dtype, q.device, compute, width=1 if module.score is None else k.size(-1))
+
+
+def gradient_map(gradient: Tensor, v: Tensor, heads: list[int] | None = None) -> LazyMap:
+    """Return the gradient of the loss by the weights, dL/dW = dO·Vᵀ for the output O = W V, to be computed in chunks."""
+    (B, H, T, _), S = gradient.shape, v.size(-2)
+    if heads is not None:
+        shared = H // v.size(1)
+        gradient, v = gradient[:, heads], v[:, [head // shared for head in heads]]
+    return LazyMap(
+        (B, gradient.size(1), T, S),
+        gradient.dtype,
+        gradient.device,
+        lambda batch, rows: DotProductScore(1.0)(gradient[batch][:, :, rows], v[batch]),
+        signed=True,
+    )
+
+
+def select_heads(
+    q: Tensor, k: Tensor, heads: list[int] | None, *, mask: Mask | None = None, bias: Tensor | None = None
+) -> tuple[Tensor, Tensor, Mask | None, Tensor | None]:
+    """Return queries, keys, mask and bias of some heads."""
+    if heads is None:
+        return q, k, mask, bias
+    shared = q.size(1) // k.size(1)
+    per_head = bias is not None and bias.dim() > 2 and bias.size(-3) > 1
+    return (
+        q[:, heads],
+        k[:, [head // shared for head in heads]],
+        None if mask is None else mask.select_heads(heads),
+        bias[..., heads, :, :] if per_head and bias is not None else bias,
+    )
+
+
+def check_heads(heads: Indices, q: Tensor, name: str) -> list[int] | None:
+    """Return the chosen heads as a list; raise UserError where the module has no such head."""
+    for head in heads or ():
+        if not 0 <= head < q.size(1):
+            raise UserError(f"heads = {list(heads or ())}: {name} has {q.size(1)}, counted from 0")
+    return None if heads is None else list(heads)
+
+
+def row_indices(rows: Sequence[int], queries: int, name: str, device: torch.device) -> Tensor:
+    """Return the chosen query rows, negative ones counted from the end; raise UserError where there is no such row."""
+    for row in rows:
+        if not -queries <= row < queries:
+            raise UserError(f"rows = {list(rows)}: a call of {name} has {queries} queries, counted from 0")
+    return torch.tensor([row % queries for row in rows], device=device)
+
+
+def record_map(lazy: LazyMap, kind: str = "weights", size: int = 1, workspace: int | None = None) -> RecordedMap:
+    """Compute a map in chunks of at most `workspace` bytes (or one row) and keep what `kind` says of it."""
     if kind == "rows":
-        rows = torch.arange(0, whole.shape[2], size, device=whole.device)
-        weights = record_map(whole.only(rows), room=room).parts["weights"]
-        return RecordedMap(kind, whole.shape, {"weights": weights, "rows": rows}, size)
+        rows = torch.arange(0, lazy.shape[2], size, device=lazy.device)
+        weights = record_map(lazy.select_rows(rows), workspace=workspace).parts["weights"]
+        return RecordedMap(kind, lazy.shape, {"weights": weights, "rows": rows}, size)
     parts = {
-        name: torch.empty(shape, dtype=dtype, device=whole.device)
-        for name, (shape, dtype) in stored_tensors(kind, size, whole.shape, whole.dtype).items()
+        name: torch.empty(shape, dtype=dtype, device=lazy.device)
+        for name, (shape, dtype) in stored_tensors(kind, size, lazy.shape, lazy.dtype).items()
     }
-    if whole.fill(parts, kind, size):
-        return RecordedMap(kind, whole.shape, parts, size)
-    room = max(LEAST, prod(whole.shape) * whole.dtype.itemsize // WORKSPACE_DIVISOR) if room is None else room
-    numbers = min(MOST, room) // cost(kind, size, whole)
-    for batch, queries in iterate_chunks(whole.shape, numbers, size if kind == "blocks" else 1):
-        part = whole.part(batch, queries)
+    if lazy.fill(parts, kind, size):
+        return RecordedMap(kind, lazy.shape, parts, size)
+    if workspace is None:
+        workspace = max(MIN_WORKSPACE, prod(lazy.shape) * lazy.dtype.itemsize // WORKSPACE_DIVISOR)
+    entries = min(MAX_WORKSPACE, workspace) // _bytes_per_entry(kind, size, lazy)
+    for batch, queries in iterate_chunks(lazy.shape, entries, size if kind == "blocks" else 1):
+        chunk = lazy.compute(batch, queries)
         match kind:
             case "weights":
-                parts["weights"][batch, :, queries] = part
+                parts["weights"][batch, :, queries] = chunk
             case "top":
-                keys = (part.abs() if whole.signed else part).topk(size).indices
-                parts["values"][batch, :, queries] = part.gather(-1, keys)
+                keys = (chunk.abs() if lazy.signed else chunk).topk(size).indices
+                parts["values"][batch, :, queries] = chunk.gather(-1, keys)
                 parts["keys"][batch, :, queries] = keys
             case "blocks":
-                down, across = (min(size, part.size(-2)), min(size, part.size(-1)))
                 first = queries.start // size
-                means = F.avg_pool2d(part, (down, across), ceil_mode=True)
+                means = F.avg_pool2d(chunk, (min(size, chunk.size(-2)), min(size, chunk.size(-1))), ceil_mode=True)
                 parts["means"][batch, :, first : first + means.size(2)] = means
             case "entropy":
-                parts["entropy"][batch, :, queries] = torch.special.entr(part.to(torch.float32)).sum(-1)
-        del part  # before the next is made
-    return RecordedMap(kind, whole.shape, parts, size)
+                parts["entropy"][batch, :, queries] = torch.special.entr(chunk.to(torch.float32)).sum(-1)
+        del chunk  # before the next one is allocated
+    return RecordedMap(kind, lazy.shape, parts, size)
 
 
-def cost(kind: str, size: int, whole: LazyMap) -> int:
-    """Bytes it takes to compute and reduce one number of a map."""
-    item, S = whole.dtype.itemsize, max(1, whole.shape[3])
-    besides = {"top": whole.signed * item + -(-size * (8 + 2 * item) // S), "entropy": 8}.get(kind, 0)
-    return COPIES * whole.width * item + besides
+def _bytes_per_entry(kind: str, size: int, lazy: LazyMap) -> int:
+    """Return the bytes needed to compute and reduce one entry of a map."""
+    item, S = lazy.dtype.itemsize, max(1, lazy.shape[3])
+    reduction = {"top": lazy.signed * item + -(-size * (8 + 2 * item) // S), "entropy": 8}.get(kind, 0)
+    return LIVE_COPIES * lazy.width * item + reduction
 
 
-def iterate_chunks(shape: MapShape, numbers: int, multiple: int = 1) -> Iterator[tuple[slice, slice]]:
-    """The batch and rows of each part of at most `numbers` numbers; of one row, or `multiple` of them, at least."""
+def iterate_chunks(shape: MapShape, entries: int, multiple: int = 1) -> Iterator[tuple[slice, slice]]:
+    """Yield the sentences and query rows of each chunk of at most `entries` numbers, and at least `multiple` rows."""
     B, H, T, S = shape
-    several = max(1, numbers // max(1, H * T * S))
-    rows = T if several > 1 else max(1, numbers // max(1, H * S) // multiple) * multiple
-    for first in range(0, B, several):
+    sentences = max(1, entries // max(1, H * T * S))
+    rows = T if sentences > 1 else max(1, entries // max(1, H * S) // multiple) * multiple
+    for first in range(0, B, sentences):
         for start in range(0, T, max(1, rows)):
-            yield slice(first, min(first + several, B)), slice(start, min(start + rows, T))
+            yield slice(first, min(first + sentences, B)), slice(start, min(start + rows, T))
 
 
 def stored_tensors(kind: str, size: int, shape: MapShape, dtype: torch.dtype) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """The shape and type of what is kept of a map."""
-    types = {"keys": torch.int16 if shape[3] < 2**15 else torch.int32, "rows": torch.int64, "entropy": torch.float32}
-    return {name: (part, types.get(name, dtype)) for name, part in part_shapes(kind, size, shape).items()}
+    """Return the shape and dtype of each tensor that a record keeps of a map."""
+    dtypes = {"keys": torch.int16 if shape[3] < 2**15 else torch.int32, "rows": torch.int64, "entropy": torch.float32}
+    return {name: (part, dtypes.get(name, dtype)) for name, part in part_shapes(kind, size, shape).items()}
 
 
 def stored_bytes(kind: str, size: int, shape: MapShape, dtype: torch.dtype) -> int:
-    """Bytes."""
+    """Return the size of a record in bytes."""
     return sum(prod(part) * number.itemsize for part, number in stored_tensors(kind, size, shape, dtype).values())
 
 
 class MemoryBudget:
-    """How much a record may take, with what it takes to compute it.
+    """The bytes that a recording may take, including the workspace to compute it.
 
-    Every map that is watched has an equal share of what is left when it comes: (bytes left) / (maps still to come); one that
-    comes again, (bytes left) / (all maps). A map is kept whole if it fits into its share; else reduced as `keep` says, as little
-    as fits; else its entropies; else nothing. Maps of the same shape are reduced alike when they first come.
+    Every watched map gets an equal part of what is left when it first comes: (bytes left) / (maps still to come); when it comes
+    again, (bytes left) / (all maps). A map is kept whole if it fits; else reduced as `keep` says, as little as fits; else its
+    entropies; else nothing. Maps of the same shape are reduced alike when they first come.
     """
 
     def __init__(self, budget: int | str | None, maps: int, keep: str = "blocks"):
         if keep not in REDUCTIONS:
             raise UserError(f"keep = {keep!r}: should be one of {', '.join(REDUCTIONS)}")
         self.keep, self.maps = keep, maps
-        self.whole = None if budget is None else parse_bytes(budget)
-        self.room = None if self.whole is None else self.whole // (WORKSPACE_DIVISOR + 1)
-        self.alike: dict[tuple[MapShape, bool], tuple[str, int]] = {}
+        self.total = None if budget is None else parse_bytes(budget)
+        self.workspace = None if self.total is None else self.total // (WORKSPACE_DIVISOR + 1)
+        self.reductions: dict[tuple[MapShape, bool], tuple[str, int]] = {}
         self.reset()
 
     def reset(self) -> None:
-        """Nothing is recorded yet."""
-        self.waiting, self.left = (
-            self.maps,
-            None if self.whole is None else self.whole * WORKSPACE_DIVISOR // (WORKSPACE_DIVISOR + 1),
-        )
+        """Start again with the whole budget."""
+        self.maps_to_come = self.maps
+        self.left = None if self.total is None else self.total * WORKSPACE_DIVISOR // (WORKSPACE_DIVISOR + 1)
 
-    def record(self, whole: LazyMap, *, first: bool) -> RecordedMap:
-        """Keep what a share allows; `first`: whether this map has not come before."""
+    def record(self, lazy: LazyMap, *, first: bool) -> RecordedMap:
+        """Record as much of a map as its part of the budget allows; `first`: whether the map has not come before."""
         if self.left is None:
-            return record_map(whole)
-        share = self.left // max(1, self.waiting if first else self.maps)
-        self.waiting -= first
-        chosen = self.choose(whole, share)
-        alike = self.alike.setdefault((whole.shape, whole.signed), chosen) if first else chosen
-        chosen = alike if stored_bytes(*alike, whole.shape, whole.dtype) <= share else chosen
-        kept = record_map(whole, *chosen, room=self.room)
-        self.left -= kept.nbytes
-        return kept
+            return record_map(lazy)
+        available = self.left // max(1, self.maps_to_come if first else self.maps)
+        self.maps_to_come -= first
+        chosen = self._choose(lazy, available)
+        alike = self.reductions.setdefault((lazy.shape, lazy.signed), chosen) if first else chosen
+        chosen = alike if stored_bytes(*alike, lazy.shape, lazy.dtype) <= available else chosen
+        recorded = record_map(lazy, *chosen, workspace=self.workspace)
+        self.left -= recorded.nbytes
+        return recorded
 
-    def take(self, nbytes: int) -> bool:
-        """Whether so many bytes may be kept besides the maps."""
+    def reserve(self, nbytes: int) -> bool:
+        """Take bytes for something besides the maps; return False where they are not left."""
         if self.left is not None and nbytes > self.left:
             return False
         self.left = None if self.left is None else self.left - nbytes
         return True
 
-    def choose(self, whole: LazyMap, share: int) -> tuple[str, int]:
-        *_, T, S = whole.shape
+    def _choose(self, lazy: LazyMap, available: int) -> tuple[str, int]:
+        """Return the kind and size of the finest record that fits."""
+        *_, T, S = lazy.shape
 
         def fits(kind: str, size: int) -> bool:
-            return stored_bytes(kind, size, whole.shape, whole.dtype) <= share
+            return stored_bytes(kind, size, lazy.shape, lazy.dtype) <= available
 
         if fits("weights", 1):
             return "weights", 1
-        doubled = [2**n for n in range(1, (S // FEWEST_BLOCKS).bit_length())]
-        sizes: Sequence[int] = {"blocks": doubled, "top": range(S, 0, -1), "rows": range(2, T + 1), "entropy": ()}[self.keep]
+        powers = [2**n for n in range(1, (S // MIN_KEY_BLOCKS).bit_length())]
+        sizes: Sequence[int] = {"blocks": powers, "top": range(S, 0, -1), "rows": range(2, T + 1), "entropy": ()}[self.keep]
         chosen = next((size for size in sizes if fits(self.keep, size)), None)
         if chosen is not None:
             return self.keep, chosen
-        return ("entropy" if fits("entropy", 1) and not whole.signed else "nothing"), 1
+        return ("entropy" if fits("entropy", 1) and not lazy.signed else "nothing"), 1
 
 
 def parse_bytes(budget: int | str) -> int:
-    """200MB, 1GB, 512KiB, or a number of bytes."""
+    """Return the bytes of 200MB, 1GB, 512KiB, or of a plain number."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?I?B|)\s*", str(budget).upper())
     if isinstance(budget, bool) or found is None or found.group(2) not in UNITS or not float(found.group(1)):
         raise UserError(f"budget = {budget!r}: should be a size such as '200MB' or '1GB'")

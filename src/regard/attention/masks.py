@@ -1,4 +1,4 @@
-"""Which keys each query may look at: a small value object that knows its structure. True = may look.
+"""Masks: which keys each query may attend to, as small value objects that know their structure. True = may look.
 
 Queries are the last T of the S positions, so that the same mask serves a whole sequence and one new token after a cache.
 """
@@ -13,27 +13,29 @@ from torch import Tensor
 from regard.attention.sparse_attention import PackedDocuments, locate_documents
 
 ALL_ROWS = slice(None)
+INTERVALS = {"causal", "prefix", "lengths", "starts", "window", "documents"}
+"""The conditions under which a query sees one interval of keys (documents only if each lies in one piece)."""
 
 
 @dataclass(frozen=True)
 class GridPattern:
-    """Positions of which the first are text and the rest a grid, row by row: what of the grid its places see of those before
-    them (Ramesh et al. 2021, app. B.1, fig. 11); text is seen by all.
+    """DALL·E's sparse attention (Ramesh et al. 2021, app. B.1, fig. 11) over `text` positions followed by an image grid, row by
+    row. Every position sees the text; a grid position sees these earlier grid positions:
 
-        row       as many places back as a row has, and the one above
+        row       as many positions back as a row has, and so the one above
         column    the same column
         conv      a neighbourhood of `kernel` × `kernel`, wrapped around at the edges as rows are; at most as wide as a row
     """
 
     text: int
     columns: int
-    see: str
+    kind: str
     kernel: int = 11
 
-    def sees(self, query: Tensor, key: Tensor) -> Tensor:
-        """Whether each query (T, 1) may look at each key (S,): (T, S)."""
+    def dense(self, query: Tensor, key: Tensor) -> Tensor:
+        """Return whether each query position (T, 1) may look at each key position (S,): (T, S)."""
         back = query - key
-        match self.see:
+        match self.kind:
             case "row":
                 near = back <= self.columns
             case "column":
@@ -56,20 +58,19 @@ class Mask:
     starts: Tensor | None = None
     """(B,) keys before this are padding."""
     documents: Tensor | None = None
-    """(B, S) the document each position belongs to; nothing looks across documents (packing)."""
+    """(B, S) the document of each position; nothing looks across documents (sequence packing)."""
     window: int | None = None
-    """Keys at a distance of this or more are out of sight."""
+    """Keys at this distance or further are hidden."""
     prefix: Tensor | None = None
-    """(B,) keys before this are seen by all queries, even earlier ones (prefix language model)."""
+    """(B,) keys before this are visible to all queries, even earlier ones (prefix language model)."""
     grid: GridPattern | None = None
-    """Text and after it a grid, of which each place sees a part."""
+    """Text followed by an image grid, of which each position sees a part."""
     allowed: Tensor | None = None
     """Dense booleans that broadcast to (B, H, T, S)."""
 
     def __and__(self, other: "Mask") -> "Mask":
-        """Both conditions. Structure that only one side has is kept; what both have is combined."""
-        both = {f.name: join(f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self)}
-        return Mask(**both)
+        """Return the mask under which both conditions hold. A field that one side has is kept; what both have is combined."""
+        return Mask(**{f.name: _combine(f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self)})
 
     @cached_property
     def structure(self) -> frozenset[str]:
@@ -77,68 +78,61 @@ class Mask:
         return frozenset(f.name for f in fields(self) if getattr(self, f.name) is not f.default)
 
     @cached_property
-    def written(self) -> dict[tuple[int, int, torch.device | None], Tensor | None]:
-        """What `dense` gave last, kept for other layers and later steps that ask for the same."""
-        return {}
-
-    @cached_property
-    def packed(self) -> PackedDocuments | None:
+    def packed_documents(self) -> PackedDocuments | None:
         """Where the documents lie, found once for all layers."""
         return None if self.documents is None else locate_documents(self.documents)
 
-    def rows(self, chosen: Tensor | slice) -> "Mask":
-        """The same mask for a selection of the batch."""
+    def select_batch(self, rows: Tensor | slice) -> "Mask":
+        """Return the same mask for some rows of the batch."""
 
         def pick(name: str) -> Tensor | None:
             value = getattr(self, name)
             shared = name == "allowed" and value is not None and (value.dim() < 4 or value.size(0) == 1)
-            return value if value is None or shared else value[chosen]
+            return value if value is None or shared else value[rows]
 
-        return replace(
-            self,
-            lengths=pick("lengths"),
-            starts=pick("starts"),
-            documents=pick("documents"),
-            prefix=pick("prefix"),
-            allowed=pick("allowed"),
-        )
+        return replace(self, **{name: pick(name) for name in ("lengths", "starts", "documents", "prefix", "allowed")})
 
-    def heads(self, chosen: Sequence[int]) -> "Mask":
-        """The same mask for a selection of the heads."""
+    def select_heads(self, heads: Sequence[int]) -> "Mask":
+        """Return the same mask for some of the heads."""
         per_head = self.allowed is not None and self.allowed.dim() > 2 and self.allowed.size(-3) > 1
-        return replace(self, allowed=self.allowed[..., list(chosen), :, :]) if per_head and self.allowed is not None else self
+        return replace(self, allowed=self.allowed[..., list(heads), :, :]) if per_head and self.allowed is not None else self
 
     def dense(
         self, queries: int, keys: int, device: torch.device | None = None, rows: Tensor | slice = ALL_ROWS
     ) -> Tensor | None:
-        """Booleans that broadcast to (B, H, T, S), or None where everything may be seen. `rows`: of these queries alone."""
-        keeps = device is None or device.type == "cpu" or torch.is_inference_mode_enabled()
-        if rows is not ALL_ROWS or not keeps or type(queries) is not int or type(keys) is not int:  # symbols, while traced
-            return self.write(queries, keys, device, rows)
-        asked = (queries, keys, device)
-        if asked not in self.written:
-            self.written.clear()
-            self.written[asked] = self.write(queries, keys, device, rows)
-        return self.written[asked]
+        """Return booleans that broadcast to (B, H, T, S), or None where every key is visible. `rows`: of these queries only."""
+        cacheable = device is None or device.type == "cpu" or torch.is_inference_mode_enabled()
+        if rows is not ALL_ROWS or not cacheable or type(queries) is not int or type(keys) is not int:  # symbolic, when traced
+            return self._build_dense(queries, keys, device, rows)
+        wanted = (queries, keys, device)
+        if wanted not in self._last_dense:
+            self._last_dense.clear()
+            self._last_dense[wanted] = self._build_dense(queries, keys, device, rows)
+        return self._last_dense[wanted]
 
-    def write(self, queries: int, keys: int, device: torch.device | None, rows: Tensor | slice) -> Tensor | None:
+    @cached_property
+    def _last_dense(self) -> dict[tuple[int, int, torch.device | None], Tensor | None]:
+        """The last result of `dense`, for other layers and later steps."""
+        return {}
+
+    def _build_dense(self, queries: int, keys: int, device: torch.device | None, rows: Tensor | slice) -> Tensor | None:
         key = torch.arange(keys, device=device)  # (S,)
         query = torch.arange(keys - queries, keys, device=device)[rows, None]  # (T, 1)
         conditions = []
         if self.causal:
-            seen = key <= query  # (T, S)
-            conditions.append(seen if self.prefix is None else seen | (key < column(self.prefix)))
+            earlier = key <= query  # (T, S)
+            conditions.append(earlier if self.prefix is None else earlier | (key < _per_sentence(self.prefix)))
         if self.lengths is not None:
-            conditions.append(key < column(self.lengths))  # (B, 1, 1, S)
+            conditions.append(key < _per_sentence(self.lengths))  # (B, 1, 1, S)
         if self.starts is not None:
-            conditions.append(key >= column(self.starts))
+            conditions.append(key >= _per_sentence(self.starts))
         if self.window is not None:
             conditions.append((key < query + self.window) & (key > query - self.window))
         if self.documents is not None:
-            mine = self.documents[:, -queries:][:, rows]
-            conditions.append((mine[:, :, None] == self.documents[:, None, :])[:, None])  # (B, 1, T, S)
+            own = self.documents[:, -queries:][:, rows]
+            conditions.append((own[:, :, None] == self.documents[:, None, :])[:, None])  # (B, 1, T, S)
         if self.grid is not None:
-            conditions.append(self.grid.sees(query, key))
+            conditions.append(self.grid.dense(query, key))
         if self.allowed is not None:
             conditions.append(select_rows(self.allowed, rows))
         if not conditions:
@@ -148,34 +142,72 @@ class Mask:
             combined = combined & condition
         return combined[(None,) * (4 - combined.dim())]
 
+    def intervals(self, queries: int, keys: int, device: torch.device | None = None) -> tuple[Tensor, Tensor] | None:
+        """Return the first key that each query sees and the end of those it sees, (B or 1, T) each; None where some query sees
+        more than one interval. Checking documents synchronises with the device once per mask."""
+        if not self.structure <= INTERVALS or (self.documents is not None and self._document_bounds is None):
+            return None
+        query = torch.arange(keys - queries, keys, device=device)[None]  # (1, T)
+        first, end = torch.zeros_like(query), torch.full_like(query, keys)
+        if self.causal:
+            end = query + 1 if self.prefix is None else torch.maximum(query + 1, self.prefix[:, None])
+        if self.lengths is not None:
+            end = torch.minimum(end, self.lengths[:, None])
+        if self.starts is not None:
+            first = torch.maximum(first, self.starts[:, None])
+        if self.window is not None:
+            first, end = torch.maximum(first, query - self.window + 1), torch.minimum(end, query + self.window)
+        if self._document_bounds is not None:
+            starts, ends = (bound[:, -queries:] for bound in self._document_bounds)
+            first, end = torch.maximum(first, starts), torch.minimum(end, ends)
+        return tuple(torch.broadcast_tensors(first.clamp(min=0), end.clamp(max=keys)))  # type: ignore[return-value]
 
-def column(per_row: Tensor) -> Tensor:
-    return per_row[:, None, None, None]  # (B, 1, 1, 1)
+    @cached_property
+    def _document_bounds(self) -> tuple[Tensor, Tensor] | None:
+        """The first position of each position's document and its end, (B, S) each; None where one lies in several pieces."""
+        if self.documents is None or bool(_changes(self.documents).sum() != _changes(self.documents.sort(1).values).sum()):
+            return None
+        at = torch.arange(self.documents.size(1), device=self.documents.device).expand_as(self.documents)
+        begins = torch.cat([torch.ones_like(at[:, :1], dtype=torch.bool), _changes(self.documents)], dim=1)  # (B, S)
+        first = torch.where(begins, at, 0).cummax(1).values
+        ends = torch.cat([begins[:, 1:], begins[:, :1]], dim=1)  # the last position of each document
+        end = torch.where(ends, at + 1, at.size(1)).flip(1).cummin(1).values.flip(1)
+        return first, end
+
+
+def _changes(documents: Tensor) -> Tensor:
+    return documents[:, 1:] != documents[:, :-1]  # (B, S - 1)
+
+
+def _per_sentence(values: Tensor) -> Tensor:
+    return values[:, None, None, None]  # (B, 1, 1, 1)
 
 
 def select_rows(x: Tensor, rows: Tensor | slice) -> Tensor:
-    """These rows of what broadcasts to (B, H, T, S)."""
+    """Return these query rows of a tensor that broadcasts to (B, H, T, S)."""
     return x if x.dim() < 2 or x.size(-2) == 1 else x[..., rows, :]
 
 
-def join(name, mine, other):
-    if mine is None or other is None:
-        return other if mine is None else mine
-    if name == "causal":
-        return mine or other
-    if name == "starts":
-        return torch.maximum(mine, other)
-    if name in ("lengths", "prefix"):
-        return torch.minimum(mine, other)
-    if name == "window":
-        return min(mine, other)
-    if name == "allowed":
-        return mine & other
-    if name == "grid" and mine == other:
-        return mine
-    raise ValueError(
-        "two grids cannot be combined" if name == "grid" else "two document masks cannot be combined; number the documents once"
-    )
+def _combine(name, one, other):
+    if one is None or other is None:
+        return other if one is None else one
+    match name:
+        case "causal":
+            return one or other
+        case "starts":
+            return torch.maximum(one, other)
+        case "lengths" | "prefix":
+            return torch.minimum(one, other)
+        case "window":
+            return min(one, other)
+        case "allowed":
+            return one & other
+        case "grid" if one == other:
+            return one
+        case "grid":
+            raise ValueError("two different grid patterns cannot be combined")
+        case _:
+            raise ValueError("two document masks cannot be combined; number the documents once")
 
 
 NO_MASK = Mask()

@@ -8,7 +8,7 @@ from regard.attention.positions import Rotation, apply_rotary
 
 
 class Attention(nn.Module):
-    """`attend` as a module: a named place where `watch` can look and `edit` can change what is seen."""
+    """`attend` as a module without weights: the named place that `watch` records and `edit` changes."""
 
     def __init__(self, dropout: float = 0.0, scale: float | None = None, score: DecomposableScore | None = None):
         super().__init__()
@@ -24,9 +24,9 @@ class Attention(nn.Module):
 
 
 class MultiHeadAttention(nn.Module):
-    """Queries (B, T, D) over keys and values prepared from any source -> (B, T, D).
+    """Attend from queries (B, T, D) to keys and values projected from any source; return (B, T, D).
 
-    Heads are as many and as wide as one likes: H·K and H·J need not be D.
+    H·K and H·J need not be D: the number and width of the heads are free.
     """
 
     def __init__(
@@ -46,32 +46,29 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         key_width = key_width or width // heads
         value_width = value_width or key_width
-        groups = key_value_heads or heads
         source_width = source_width or width
-        self.heads, self.groups = heads, groups
+        self.heads, self.kv_heads = heads, key_value_heads or heads
         self.q_proj = nn.Linear(width, heads * key_width, bias=bias)
-        self.k_proj = nn.Linear(source_width, groups * key_width, bias=bias)
-        self.v_proj = nn.Linear(source_width, groups * value_width, bias=bias)
+        self.k_proj = nn.Linear(source_width, self.kv_heads * key_width, bias=bias)
+        self.v_proj = nn.Linear(source_width, self.kv_heads * value_width, bias=bias)
         self.qkv_proj: nn.Module | None = None
-        """All three at once, where a model is packed for use alone (layers/quantized.py)."""
+        """All three in one product, in a model converted for inference (layers/quantized.py)."""
         self.attend = Attention(dropout, scale)
         self.out_proj = nn.Linear(heads * value_width, out_width or width, bias=bias)
 
     def project_kv(self, source: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, Tensor]:
-        """Project a source once: a sentence for cross-attention, each new token for self-attention."""
-        keys = apply_rotary(split_heads(self.k_proj(source), self.groups), rotation)
-        return keys, split_heads(self.v_proj(source), self.groups)  # (B, G, S, K), (B, G, S, J)
+        """Project a source once: the encoder output for cross-attention, each new token for self-attention."""
+        keys = apply_rotary(split_heads(self.k_proj(source), self.kv_heads), rotation)
+        return keys, split_heads(self.v_proj(source), self.kv_heads)  # (B, G, S, K), (B, G, S, J)
 
     def project_qkv(self, x: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Project what looks at itself: (B, H, T, K), (B, G, T, K), (B, G, T, J)."""
+        """Project queries, keys and values of self-attention: (B, H, T, K), (B, G, T, K), (B, G, T, J)."""
         if self.qkv_proj is None:
             return apply_rotary(split_heads(self.q_proj(x), self.heads), rotation), *self.project_kv(x, rotation)
-        q, k, v = self.qkv_proj(x).split([layer.out_features for layer in (self.q_proj, self.k_proj, self.v_proj)], dim=-1)
-        return (
-            apply_rotary(split_heads(q, self.heads), rotation),
-            apply_rotary(split_heads(k, self.groups), rotation),
-            split_heads(v, self.groups),
-        )
+        widths = [layer.out_features for layer in (self.q_proj, self.k_proj, self.v_proj)]
+        q, k, v = self.qkv_proj(x).split(widths, dim=-1)
+        q, k = apply_rotary(split_heads(q, self.heads), rotation), apply_rotary(split_heads(k, self.kv_heads), rotation)
+        return q, k, split_heads(v, self.kv_heads)
 
     def forward(
         self,
@@ -83,10 +80,13 @@ class MultiHeadAttention(nn.Module):
         bias: Tensor | None = None,
         rotation: Rotation | None = None,
     ) -> Tensor:
-        return self.look(apply_rotary(split_heads(self.q_proj(x), self.heads), rotation), keys, values, mask=mask, bias=bias)
+        queries = apply_rotary(split_heads(self.q_proj(x), self.heads), rotation)
+        return self.attend_projected(queries, keys, values, mask=mask, bias=bias)
 
-    def look(self, q: Tensor, keys: Tensor, values: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None) -> Tensor:
-        """What queries (B, H, T, K) find."""
+    def attend_projected(
+        self, q: Tensor, keys: Tensor, values: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None
+    ) -> Tensor:
+        """Return the output (B, T, D) of queries that are already projected (B, H, T, K)."""
         mixed = self.attend(q, keys, values, mask=mask, bias=bias)  # (B, H, T, J)
         return self.out_proj(mixed.transpose(1, 2).flatten(2))  # (B, T, D)
 

@@ -1,10 +1,10 @@
-"""How a model knows the order of its tokens. Each kind overrides one of three places where order can enter:
+"""Position encodings: how a model knows the order of its tokens. Each kind overrides one of three methods:
 
-    embed     added to the embeddings    sinusoidal (Vaswani et al. 2017, sec. 3.5), learned
-    rotation  turns queries and keys     rotary (Su et al. 2021)
-    bias      added to the scores        ALiBi (Press et al. 2022), relative buckets (T5, Raffel et al. 2020)
+    embed     added to the embeddings        sinusoidal (Vaswani et al. 2017, sec. 3.5), learned
+    rotation  rotates queries and keys       rotary (Su et al. 2021)
+    bias      added to the scores            ALiBi (Press et al. 2022), relative buckets (T5, Raffel et al. 2020)
 
-`at` holds positions: (T,) for a plain batch, (B, T) where sequences begin at different places.
+`positions` are (T,) for a plain batch, (B, T) where sequences begin at different positions.
 """
 
 import math
@@ -14,51 +14,52 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from regard.recipe import GridPositionSettings
-    from regard.recipe import PositionSettings as Settings
+    from regard.recipe import GridPositionSettings, PositionSettings
 
 Rotation = tuple[Tensor, Tensor]
 
 
 class PositionEncoding(nn.Module):
-    """No positions at all: a bag of tokens."""
+    """No positions at all, a bag of tokens; the base class of all kinds."""
 
     description = "no positions"
-    """Where order enters, in words."""
+    """Where the order enters, shown beside figures of queries and keys."""
 
-    def embed(self, x: Tensor, at: Tensor) -> Tensor:
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         return x
 
-    def rotation(self, at: Tensor) -> Rotation | None:
+    def rotation(self, positions: Tensor) -> Rotation | None:
         return None
 
-    def bias(self, query_at: Tensor, key_at: Tensor) -> Tensor | None:
+    def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor | None:
         return None
 
 
-def sinusoids(at: Tensor, width: int, base: float = 10_000.0, *, halves: bool = False) -> Tensor:
-    """PE(p, 2i) = sin(p / base^(2i/D)), PE(p, 2i+1) = cos of the same: (…,) -> (…, D). In halves, all sines come first."""
-    pair = torch.arange(0, width, 2, device=at.device, dtype=torch.float64)
-    angle = at[..., None] / base ** (pair / width)  # (…, ⌈D/2⌉)
-    if halves:
+def sinusoids(positions: Tensor, width: int, base: float = 10_000.0, *, sines_first: bool = False) -> Tensor:
+    """Return PE(p, 2i) = sin(p / base^(2i/D)), PE(p, 2i+1) = cos of the same: (…,) -> (…, D); or all sines, then all cosines."""
+    pair = torch.arange(0, width, 2, device=positions.device, dtype=torch.float64)
+    angle = positions[..., None] / base ** (pair / width)  # (…, ⌈D/2⌉)
+    if sines_first:
         return torch.cat([angle.sin(), angle.cos()], dim=-1)[..., :width]
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)[..., :width]
 
 
 class SinusoidalPositions(PositionEncoding):
-    description = "positions are within q and k: added to the embeddings"
+    description = "positions are part of q and k: added to the embeddings"
 
-    def __init__(self, width: int, base: float, max_length: int, halves: bool = False):
+    def __init__(self, width: int, base: float, max_length: int, sines_first: bool = False):
         super().__init__()
-        self.width, self.base, self.halves = width, base, halves
+        self.width, self.base, self.sines_first = width, base, sines_first
         self.table: Tensor
-        self.register_buffer("table", sinusoids(torch.arange(max_length), width, base, halves=halves).float(), persistent=False)
+        self.register_buffer(
+            "table", sinusoids(torch.arange(max_length), width, base, sines_first=sines_first).float(), persistent=False
+        )
 
-    def embed(self, x, at):
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         if self.table.dtype == x.dtype:
-            return x + self.table[at]
-        wide = sinusoids(at, self.width, self.base, halves=self.halves)  # exact where the model is wider than float32
-        return x + wide.to(x.dtype)
+            return x + self.table[positions]
+        exact = sinusoids(positions, self.width, self.base, sines_first=self.sines_first)  # for models in float64
+        return x + exact.to(x.dtype)
 
 
 class LearnedPositions(PositionEncoding):
@@ -68,29 +69,28 @@ class LearnedPositions(PositionEncoding):
         super().__init__()
         self.table = nn.Embedding(max_length, width)
 
-    def embed(self, x, at):
-        return x + self.table(at)
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        return x + self.table(positions)
 
 
 class SinusoidalGridPositions(PositionEncoding):
-    """Patches of a picture, row by row: the sinusoids of the row, and beside them those of the column. Marks before the patches
-    are nowhere."""
+    """Image patches, row by row: the sinusoids of the row beside those of the column; zeros for the tokens before the patches."""
 
     description = SinusoidalPositions.description
 
-    def __init__(self, width: int, base: float, grid: tuple[int, int], marks: int):
+    def __init__(self, width: int, base: float, grid: tuple[int, int], prefix_tokens: int):
         super().__init__()
         row, column = torch.meshgrid(torch.arange(grid[0]), torch.arange(grid[1]), indexing="ij")
-        places = torch.cat([sinusoids(at.flatten(), width // 2, base) for at in (row, column)], dim=-1)  # (N, D)
+        patches = torch.cat([sinusoids(axis.flatten(), width // 2, base) for axis in (row, column)], dim=-1)  # (N, D)
         self.table: Tensor
-        self.register_buffer("table", torch.cat([places.new_zeros(marks, width), places]).float(), persistent=False)
+        self.register_buffer("table", torch.cat([patches.new_zeros(prefix_tokens, width), patches]).float(), persistent=False)
 
-    def embed(self, x, at):
-        return x + self.table[at].to(x.dtype)
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        return x + self.table[positions].to(x.dtype)
 
 
 class TextGridPositions(PositionEncoding):
-    """Text, and after it a picture's places row by row: learned positions of the text; of each place its row's and its column's
+    """Text followed by an image grid, row by row: learned positions of the text, and row plus column embeddings for the grid
     (Ramesh et al. 2021, sec. 2.2)."""
 
     description = SinusoidalPositions.description
@@ -99,30 +99,30 @@ class TextGridPositions(PositionEncoding):
         super().__init__()
         self.text, self.row, self.column = (nn.Embedding(number, width) for number in (text, *grid))
 
-    def embed(self, x, at):
-        places = self.row.weight[:, None] + self.column.weight  # (rows, columns, D)
-        return x + torch.cat([self.text.weight, places.flatten(0, 1)])[at]
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        grid = self.row.weight[:, None] + self.column.weight  # (rows, columns, D)
+        return x + torch.cat([self.text.weight, grid.flatten(0, 1)])[positions]
 
 
 class RotaryPositions(PositionEncoding):
-    """Pair i of a head's components is turned by p / base^(2i/K): scores depend on distance alone."""
+    """Pair i of a head's components is rotated by p / base^(2i/K): scores depend on distance only."""
 
-    description = "q and k are shown as positions have turned them (rotary)"
+    description = "q and k are shown after the rotation by their positions (rotary)"
 
     def __init__(self, key_width: int, base: float):
         super().__init__()
         self.key_width, self.base = key_width, base
 
-    def rotation(self, at):
-        pair = torch.arange(0, self.key_width, 2, device=at.device, dtype=torch.float64)
-        angle = at[..., None] / self.base ** (pair / self.key_width)  # (…, T, K/2)
+    def rotation(self, positions: Tensor) -> Rotation:
+        pair = torch.arange(0, self.key_width, 2, device=positions.device, dtype=torch.float64)
+        angle = positions[..., None] / self.base ** (pair / self.key_width)  # (…, T, K/2)
         angle = torch.cat([angle, angle], dim=-1)
         angle = angle if angle.dim() == 2 else angle[:, None]  # (T, K) or (B, 1, T, K)
         return angle.cos(), angle.sin()
 
 
 def apply_rotary(x: Tensor, rotation: Rotation | None) -> Tensor:
-    """Turn the halves of every head's vector against each other: (B, H, T, K) -> (B, H, T, K)."""
+    """Rotate the two halves of every head's vector against each other: (B, H, T, K) -> (B, H, T, K)."""
     if rotation is None:
         return x
     cos, sin = (part.to(x.dtype) for part in rotation)
@@ -131,7 +131,7 @@ def apply_rotary(x: Tensor, rotation: Rotation | None) -> Tensor:
 
 
 class AlibiPositions(PositionEncoding):
-    """Each head h pays slope_h · distance; slopes are a geometric sequence of the heads."""
+    """Each head h subtracts slope_h · distance from its scores; the slopes are a geometric sequence."""
 
     description = "positions are the bias: a slope times the distance (ALiBi)"
 
@@ -140,16 +140,13 @@ class AlibiPositions(PositionEncoding):
         self.slopes: Tensor
         self.register_buffer("slopes", torch.tensor(alibi_slopes(heads)), persistent=False)
 
-    def bias(self, query_at, key_at):
-        distance = (key_at[..., None, :] - query_at[..., :, None]).abs()  # (T, S) or (B, T, S)
+    def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        distance = (key_positions[..., None, :] - query_positions[..., :, None]).abs()  # (T, S) or (B, T, S)
         return -self.slopes[:, None, None] * distance[..., None, :, :]  # (H, T, S) or (B, H, T, S)
 
 
 def alibi_slopes(heads: int) -> list[float]:
-    """2^(-8/n), 2^(-16/n) … for a power of two; between powers, every other slope of the next one fills up.
-
-    This is the authors' rule.
-    """
+    """Return 2^(-8/n), 2^(-16/n) … for a power of two; otherwise add every other slope of the next power (the authors' rule)."""
     power = 2 ** math.floor(math.log2(heads))
     slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
     return slopes + [2 ** (-4 * (i + 1) / power) for i in range(0, 2 * (heads - power), 2)]
@@ -165,14 +162,14 @@ class RelativePositions(PositionEncoding):
         self.buckets, self.max_distance, self.causal = buckets, max_distance, causal
         self.table = nn.Embedding(buckets, heads)
 
-    def bias(self, query_at, key_at):
-        distance = key_at[..., None, :] - query_at[..., :, None]  # (T, S) or (B, T, S)
+    def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        distance = key_positions[..., None, :] - query_positions[..., :, None]  # (T, S) or (B, T, S)
         bucket = relative_position_bucket(distance, self.buckets, self.max_distance, self.causal)
         return self.table(bucket).movedim(-1, -3)  # (H, T, S) or (B, H, T, S)
 
 
 def relative_position_bucket(distance: Tensor, buckets: int, max_distance: int, causal: bool) -> Tensor:
-    """Half the buckets for small distances one each, half for larger ones logarithmically (Raffel et al. 2020, sec. 2.1)."""
+    """Return the bucket of each distance: half exact, half logarithmic up to `max_distance` (Raffel et al. 2020, sec. 2.1)."""
     if causal:
         offset, behind = torch.zeros_like(distance), (-distance).clamp(min=0)
     else:
@@ -185,8 +182,9 @@ def relative_position_bucket(distance: Tensor, buckets: int, max_distance: int, 
 
 
 def build_positions(
-    settings: "Settings", *, width: int, heads: int, key_width: int, max_length: int, causal: bool
+    settings: "PositionSettings", *, width: int, heads: int, key_width: int, max_length: int, causal: bool
 ) -> PositionEncoding:
+    """Return the positions that a recipe's settings describe."""
     match settings.kind:
         case "sinusoidal":
             return SinusoidalPositions(width, settings.base, max_length, settings.sines_first)
@@ -202,12 +200,14 @@ def build_positions(
             return PositionEncoding()
 
 
-def build_grid_positions(settings: "GridPositionSettings", *, width: int, grid: tuple[int, int], marks: int) -> PositionEncoding:
-    """Of the patches of a picture, and of the marks before them."""
+def build_grid_positions(
+    settings: "GridPositionSettings", *, width: int, grid: tuple[int, int], prefix_tokens: int
+) -> PositionEncoding:
+    """Return the positions of an image's patches and of the class and distillation tokens before them."""
     match settings.kind:
         case "sinusoidal":
-            return SinusoidalGridPositions(width, settings.base, grid, marks)
+            return SinusoidalGridPositions(width, settings.base, grid, prefix_tokens)
         case "learned":
-            return LearnedPositions(width, marks + grid[0] * grid[1])
+            return LearnedPositions(width, prefix_tokens + grid[0] * grid[1])
         case "none":
             return PositionEncoding()

@@ -1,4 +1,4 @@
-"""How well a query fits a key: the scores that attention was invented with.
+"""Score functions: how well a query s matches a key h.
 
     dot         s·h                     Luong et al. 2015
     scaled      s·h / √K                Vaswani et al. 2017
@@ -6,8 +6,8 @@
     additive    v·tanh(W s + U h)       Bahdanau et al. 2015
     cosine      s·h / (|s| |h|)         Graves et al. 2014
 
-A score takes projected queries (B, H, T, K) and keys (B, H, S, K) and gives (B, H, T, S). What depends on the key alone (W h,
-U h) is its projection, computed once for a source. Every score is a sum over components (`terms`).
+A score takes projected queries (B, H, T, K) and keys (B, H, S, K) and returns (B, H, T, S). The part that depends on the key only
+(W h, U h) is its projection, computed once per source. Every score is a sum over components (`terms`).
 """
 
 import torch
@@ -17,8 +17,6 @@ from torch import Tensor, nn
 from regard.attention.core import DecomposableScore, DotProductScore
 from regard.attention.masks import Mask
 from regard.attention.multihead import Attention
-
-SCORE_KINDS = ("dot", "scaled", "general", "additive", "cosine")
 
 
 class CosineScore:
@@ -35,7 +33,7 @@ class CosineScore:
 
 
 def unit_vectors(x: Tensor) -> Tensor:
-    """x / |x|, and 0 of 0 in half precision too, where the usual 1e-12 is 0."""
+    """Return x / |x|, and 0 for 0 in half precision too, where the usual epsilon 1e-12 is 0."""
     return F.normalize(x, dim=-1, eps=max(1e-12, torch.finfo(x.dtype).tiny))
 
 
@@ -57,10 +55,15 @@ class AdditiveScore(nn.Module):
 
 
 class SingleHeadAttention(nn.Module):
-    """One head with a score of one's choice; the values are the source itself: (B, T, query width) -> (B, T, source width)."""
+    """One head with a score of any kind; the values are the source itself: (B, T, query width) -> (B, T, source width)."""
 
     def __init__(
-        self, kind: str, query_width: int, source_width: int, width: int | None = None, place: type[Attention] = Attention
+        self,
+        kind: str,
+        query_width: int,
+        source_width: int,
+        width: int | None = None,
+        attention_class: type[Attention] = Attention,
     ):
         super().__init__()
         assert kind in ("general", "additive") or query_width == source_width, (
@@ -72,7 +75,7 @@ class SingleHeadAttention(nn.Module):
         self.k_proj: nn.Module = nn.Identity()
         if kind in ("general", "additive"):
             self.k_proj = nn.Linear(source_width, query_width if kind == "general" else width, bias=False)
-        self.attend = place(score=build_score(kind, width))
+        self.attend = attention_class(score=build_score(kind, width))
 
     def project_kv(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """Project a source (B, S, D) once: (B, 1, S, K), (B, 1, S, D)."""

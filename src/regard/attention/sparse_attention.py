@@ -1,9 +1,7 @@
-"""Packed documents (Raffel et al. 2020, sec. 2.1; Krell et al. 2021): several in one row, none looking at another, and scores
-computed only within them.
+"""Attention that scores only the pairs a mask allows: packed documents and local windows.
 
-A mask alone saves nothing, for the kernels score all pairs of a row and then hide most. Here every document becomes a row of its
-own, as long as the longest of them, is attended to in a fused kernel, and goes back to its place. `starts` are the offsets that
-kernels for rows of different lengths ask for, where one is at hand.
+A mask alone saves nothing, because the kernels score all n² pairs and then hide most of them. Both functions here regroup the
+sequence into independent pieces, attend within each in a fused kernel, and put the results back.
 """
 
 from dataclasses import dataclass
@@ -15,55 +13,105 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class PackedDocuments:
-    """D documents in the positions of a batch, read row after row."""
+    """The N documents of a packed batch (Raffel et al. 2020, sec. 2.1; Krell et al. 2021), numbered over all of its rows."""
 
-    which: Tensor  # (B, T) the document of each position
-    place: Tensor  # (B, T) and its place in it
-    starts: Tensor  # (D + 1,) if they stood one after another
-    longest: int
+    index: Tensor  # (B, T) the document of each position
+    positions: Tensor  # (B, T) its position in the document
+    offsets: Tensor  # (N + 1,) cumulative lengths, the cu_seqlens of varlen kernels
+    max_length: int
 
     @property
     def pairs(self) -> int:
-        """Pairs of a query and a key that are scored."""
-        return (len(self.starts) - 1) * self.longest**2
+        """The number of query-key pairs that `attend_documents` scores."""
+        return (len(self.offsets) - 1) * self.max_length**2
 
 
 def locate_documents(numbers: Tensor) -> PackedDocuments:
-    """The documents of a batch, given the number of each position's, which means something within its row only: (B, T)."""
-    own = numbers - numbers.min()
+    """Find the documents of a batch from the number of each position's document (B, T), which is unique within its row only."""
+    within_row = numbers - numbers.min()
     rows = torch.arange(len(numbers), device=numbers.device)[:, None]
-    _, which, lengths = torch.unique(own + rows * (own.max() + 1), return_inverse=True, return_counts=True)
-    starts = F.pad(lengths.cumsum(0), (1, 0))  # (D + 1,)
-    order = which.flatten().argsort(stable=True)  # (B·T,) document by document
-    place = torch.empty_like(order)
-    place[order] = torch.arange(len(order), device=order.device) - starts[which.flatten()[order]]
-    return PackedDocuments(which, place.view_as(which), starts, int(lengths.max()))
+    _, index, lengths = torch.unique(within_row + rows * (within_row.max() + 1), return_inverse=True, return_counts=True)
+    offsets = F.pad(lengths.cumsum(0), (1, 0))  # (N + 1,)
+    order = index.flatten().argsort(stable=True)  # (B·T,) document by document
+    positions = torch.empty_like(order)
+    positions[order] = torch.arange(len(order), device=order.device) - offsets[index.flatten()[order]]
+    return PackedDocuments(index, positions.view_as(index), offsets, int(lengths.max()))
 
 
 def attend_documents(
     q: Tensor, k: Tensor, v: Tensor, documents: PackedDocuments, *, causal: bool, scale: float | None = None, dropout: float = 0.0
 ) -> Tensor:
-    """attend() with `Mask(documents=…)`, document by document: (B, H, T, K), (B, G, T, K), (B, G, T, J) -> (B, H, T, J)."""
-    number = len(documents.starts) - 1
+    """Return `attend` under `Mask(documents=…)`, with each document in a row of its own, padded to the longest: (B, H, T, K),
+    (B, G, T, K), (B, G, T, J) -> (B, H, T, J)."""
+    number = len(documents.offsets) - 1
 
-    def apart(x: Tensor) -> Tensor:
-        """(B, H, T, K) -> (D, H, L, K), L the longest document."""
-        alone = x.new_zeros(number, documents.longest, x.size(1), x.size(3))
-        alone[documents.which, documents.place] = x.transpose(1, 2)
-        return alone.transpose(1, 2)
+    def unpack(x: Tensor) -> Tensor:
+        """(B, H, T, K) -> (N, H, L, K), L the longest document."""
+        rows = x.new_zeros(number, documents.max_length, x.size(1), x.size(3))
+        rows[documents.index, documents.positions] = x.transpose(1, 2)
+        return rows.transpose(1, 2)
 
-    real = None  # causal queries never see what fills a row up behind them
+    real = None  # causal queries never see the padding behind them
     if not causal:
-        real = torch.arange(documents.longest, device=q.device) < documents.starts.diff()[:, None]  # (D, L)
-        real = real[:, None, None].expand(-1, 1, documents.longest, -1)
+        real = torch.arange(documents.max_length, device=q.device) < documents.offsets.diff()[:, None]  # (N, L)
+        real = real[:, None, None].expand(-1, 1, documents.max_length, -1)
     mixed = F.scaled_dot_product_attention(
-        apart(q),
-        apart(k),
-        apart(v),
+        unpack(q),
+        unpack(k),
+        unpack(v),
         attn_mask=real,
         dropout_p=dropout,
         is_causal=causal,
         scale=scale,
         enable_gqa=k.size(1) != q.size(1),
     )
-    return mixed.transpose(1, 2)[documents.which, documents.place].transpose(1, 2)
+    return mixed.transpose(1, 2)[documents.index, documents.positions].transpose(1, 2)
+
+
+def local_block_size(window: int) -> int:
+    """Return c, the queries of one block of `local_attention`; `window` is that of `Mask`, so that r = 2 · window - 1."""
+    return max(2 * window, 32)
+
+
+def local_attention_pairs(n: int, window: int) -> int:
+    """Return the number of query-key pairs scored among n positions: all, unless blocks at least halve them.
+
+    Vaswani et al. 2017 (sec. 4) count r pairs per query; blocks score up to 2r (more where r < 32, the smallest block), in a few
+    large products instead of many small ones.
+    """
+    block = local_block_size(window)
+    in_blocks = -(-n // block) * block * (block + 2 * (window - 1))  # the last block is padded
+    return in_blocks if 2 * in_blocks <= n * n else n * n
+
+
+def local_attention(q: Tensor, k: Tensor, v: Tensor, window: int, *, scale: float | None = None, dropout: float = 0.0) -> Tensor:
+    """Return `attend` under `Mask(window=window)`, restricted self-attention (Vaswani et al. 2017, sec. 4): (B, H, T, K),
+    (B, G, T, K), (B, G, T, J) -> (B, H, T, J).
+
+    Queries go in blocks of c, each against the c + r - 1 keys that any query of the block may see.
+    """
+    B, T, reach, block = q.size(0), q.size(2), window - 1, local_block_size(window)
+    blocks = -(-T // block)
+    padding = blocks * block - T
+
+    def neighbourhoods(x: Tensor) -> Tensor:
+        """The keys or values that each of the N blocks may see: (B, G, T, K) -> (B·N, G, S, K), S = block + 2 · reach."""
+        wide = F.pad(x, (0, 0, reach, reach + padding)).unfold(2, block + 2 * reach, block)  # (B, G, N, K, S)
+        return wide.permute(0, 2, 1, 4, 3).flatten(0, 1)
+
+    queries = F.pad(q, (0, 0, 0, padding)).unflatten(2, (blocks, block)).transpose(1, 2).flatten(0, 1)  # (B·N, H, block, K)
+    first = block * torch.arange(blocks, device=q.device)[:, None, None]  # (N, 1, 1)
+    query = first + torch.arange(block, device=q.device)[:, None]  # (N, block, 1) positions of the queries
+    key = first + torch.arange(-reach, block + reach, device=q.device)  # (N, 1, S) and of the keys
+    real = ((key >= 0) & (key < T)) | (query >= T)  # padded queries see zeros instead of nothing: no NaN in gradients
+    visible = ((key - query).abs() < window) & real  # (N, block, S)
+    mixed = F.scaled_dot_product_attention(
+        queries,
+        neighbourhoods(k),
+        neighbourhoods(v),
+        attn_mask=visible.repeat(B, 1, 1)[:, None],
+        dropout_p=dropout,
+        scale=scale,
+        enable_gqa=k.size(1) != q.size(1),
+    )
+    return mixed.unflatten(0, (B, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :T]  # (B, H, T, J)

@@ -1,1 +1,1 @@
-"""Ids to tensors: a memory-mapped token store, and batches that are pure functions of (seed, epoch, step)."""
+"""From token ids and pixels to batches of tensors: stores on disk, one class of rows for each task, batches by length."""

@@ -1,4 +1,4 @@
-"""What a model is given at once."""
+"""The batch: the tensors of one forward pass and their labels."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,78 +11,78 @@ from torch import Tensor
 from regard.tokens.special_tokens import PAD
 
 IGNORE_INDEX = -1
-"""The label where a model is not asked to say anything."""
+"""The label of positions that are excluded from the loss."""
 
 
 @dataclass(frozen=True)
 class MixedLabels:
-    """A second label for each row, where two examples were blended into one."""
+    """A second label for each row, where two examples were blended (mixup, CutMix)."""
 
     other: Tensor  # (B,)
-    share: Tensor  # (B,) how much the first one counts
+    weight: Tensor  # (B,) of the first label
 
     def to(self, device: torch.device) -> "MixedLabels":
-        return MixedLabels(to_device(self.other, device), to_device(self.share, device))
+        return MixedLabels(to_device(self.other, device), to_device(self.weight, device))
 
     def duplicate(self) -> "MixedLabels":
-        return MixedLabels(torch.cat([self.other, self.other]), torch.cat([self.share, self.share]))
+        return MixedLabels(torch.cat([self.other, self.other]), torch.cat([self.weight, self.weight]))
 
 
 @dataclass
 class Batch:
-    """What a model reads, by the names of its `forward`, and what it should say of it."""
+    """The arguments of a model's `forward` by name, and the labels."""
 
     inputs: dict[str, Tensor]  # (B, …) each
     labels: Tensor  # (B, …)
-    rows: np.ndarray  # (B,) which examples
+    rows: np.ndarray  # (B,) the examples' numbers
     mixture: MixedLabels | None = None
-    change: "Transform | None" = None
-    """What is done to it once it is on its device."""
-    counts: bool = True
-    """Of fewer rows than there are ranks, some have none: theirs is another's, read for company, and counts for nothing."""
+    transform: "Transform | None" = None
+    """Applied once the batch is on its device."""
+    in_loss: bool = True
+    """False for a dummy row, excluded from the loss: a rank gets one if the batch has fewer rows than there are ranks."""
 
     def to(self, device: torch.device) -> "Batch":
-        inputs = {name: to_device(part, device) for name, part in self.inputs.items()}
-        moved = Batch(
-            inputs, to_device(self.labels, device), self.rows, self.mixture and self.mixture.to(device), counts=self.counts
-        )
-        return moved if self.change is None else self.change(moved)
+        """Copy the batch to a device and apply its transform there."""
+        inputs = {name: to_device(tensor, device) for name, tensor in self.inputs.items()}
+        mixture = self.mixture and self.mixture.to(device)
+        moved = Batch(inputs, to_device(self.labels, device), self.rows, mixture, in_loss=self.in_loss)
+        return moved if self.transform is None else self.transform(moved)
 
     def duplicate(self) -> "Batch":
-        """Every row again after all of them."""
-        inputs = {name: torch.cat([part, part]) for name, part in self.inputs.items()}
+        """Return every row twice: all rows, then all rows again."""
+        inputs = {name: torch.cat([tensor, tensor]) for name, tensor in self.inputs.items()}
         return Batch(
             inputs,
             torch.cat([self.labels, self.labels]),
             np.concatenate([self.rows, self.rows]),
             self.mixture and self.mixture.duplicate(),
-            counts=self.counts,
+            in_loss=self.in_loss,
         )
 
-    def filled(self, multiple: int, longest: Sequence[int]) -> "Batch":
-        """Texts filled up to a multiple of so many positions, or to as long as any is on their side; pictures as they are."""
+    def pad_to_multiple(self, multiple: int, max_lengths: Sequence[int]) -> "Batch":
+        """Pad texts to a multiple of so many positions, but not beyond the longest row of their side; leave images as they
+        are."""
 
-        def fill(part: Tensor, value: int) -> Tensor:
-            if part.dim() < 2 or part.dtype != torch.int64:
-                return part
-            long = part.size(1)
-            longer = min([-(-long // multiple) * multiple, *(most for most in longest if most >= long)]) - long
-            return F.pad(part, (0, 0) * (part.dim() - 2) + (0, longer), value=value)
+        def pad(tensor: Tensor, value: int) -> Tensor:
+            if tensor.dim() < 2 or tensor.dtype != torch.int64:
+                return tensor
+            length = tensor.size(1)
+            padded = min([-(-length // multiple) * multiple, *(longest for longest in max_lengths if longest >= length)])
+            return F.pad(tensor, (0, 0) * (tensor.dim() - 2) + (0, padded - length), value=value)
 
-        inputs = {name: fill(part, PAD) for name, part in self.inputs.items()}
-        return replace(self, inputs=inputs, labels=fill(self.labels, IGNORE_INDEX))
+        inputs = {name: pad(tensor, PAD) for name, tensor in self.inputs.items()}
+        return replace(self, inputs=inputs, labels=pad(self.labels, IGNORE_INDEX))
 
     @staticmethod
-    def join(batches: "Sequence[Batch]") -> "Batch":
-        """The rows of several batches, one after another."""
-        inputs = {name: pad_and_concat([batch.inputs[name] for batch in batches], PAD) for name in batches[0].inputs}
-        return Batch(
-            inputs, pad_and_concat([batch.labels for batch in batches], IGNORE_INDEX), np.concatenate([b.rows for b in batches])
-        )
+    def concat(batches: "Sequence[Batch]") -> "Batch":
+        """Return the rows of several batches, one after another."""
+        inputs = {name: _pad_and_concat([batch.inputs[name] for batch in batches], PAD) for name in batches[0].inputs}
+        labels = _pad_and_concat([batch.labels for batch in batches], IGNORE_INDEX)
+        return Batch(inputs, labels, np.concatenate([batch.rows for batch in batches]))
 
     def label_count(self) -> int:
-        """How many labels are asked for; of numbers, all."""
-        if not self.counts:
+        """Return the number of labels in the loss; real-valued labels all count."""
+        if not self.in_loss:
             return 0
         return self.labels.numel() if self.labels.is_floating_point() else int((self.labels != IGNORE_INDEX).sum())
 
@@ -90,12 +90,12 @@ class Batch:
 Transform = Callable[[Batch], Batch]
 
 
-def pad_and_concat(parts: Sequence[Tensor], pad: int) -> Tensor:
-    """Rows of different lengths, filled up to the longest: (B, T) each, or (B,)."""
-    longest = max(part.size(-1) for part in parts)
-    return torch.cat([F.pad(part, (0, longest - part.size(1)), value=pad) if part.dim() > 1 else part for part in parts])
+def _pad_and_concat(tensors: Sequence[Tensor], value: int) -> Tensor:
+    """Pad rows (B, T) to the longest and concatenate them; (B,) needs no padding."""
+    longest = max(tensor.size(-1) for tensor in tensors)
+    return torch.cat([F.pad(t, (0, longest - t.size(1)), value=value) if t.dim() > 1 else t for t in tensors])
 
 
 def to_device(x: Tensor, device: torch.device) -> Tensor:
-    """Copy to a device; from pinned memory, so that a GPU is not waited for."""
+    """Copy to a device; to a GPU from pinned memory, without a host–device synchronisation."""
     return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" and not x.is_cuda else x.to(device)

@@ -1,37 +1,50 @@
-"""Pictures as rows that batches are made of."""
+"""Rows of images: with a class (ViT), to caption, paired with a caption (CLIP), or as codes after a caption (DALL·E)."""
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from regard import rng
 from regard.batches.augment import sample_augmentation
 from regard.batches.batch import Batch, Transform
-from regard.batches.image_store import Pixels, with_pixels
-from regard.batches.rows import decoder_inputs, decoder_labels
+from regard.batches.image_store import Pixels, pixel_digest, with_pixels
+from regard.batches.ragged import Ragged
+from regard.batches.rows import decoder_inputs, decoder_labels, encoder_inputs
 from regard.batches.token_store import TokenStore
-from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, SpecialTokens
+from regard.corpus.decode_image import ImageTransform
+from regard.corpus.examples import ImageExamples
+from regard.files import cached_folder
+from regard.tokens.special_tokens import BOS, DEFAULT_SPECIAL_TOKENS, SpecialTokens
 
 if TYPE_CHECKING:
     from regard.recipe import AugmentSettings
 
+CODES_LAYOUT = 1
 
-def augmentation(augment: "AugmentSettings | None", pixels: Pixels, rows: np.ndarray, seed: int, epoch: int) -> Transform | None:
-    """What is done to these rows in this epoch, if anything is."""
-    return None if augment is None else sample_augmentation(augment, rows, (pixels.shape[1], pixels.shape[2]), seed, epoch)
+
+def _augmentation(
+    settings: "AugmentSettings | None", pixels: Pixels, rows: np.ndarray, seed: int, epoch: int
+) -> Transform | None:
+    """Return the augmentation of these rows in this epoch, if there is any."""
+    if settings is None:
+        return None
+    return sample_augmentation(settings, rows, (pixels.shape[1], pixels.shape[2]), seed, epoch)
 
 
 @dataclass
 class ImageClassificationRows:
-    """Read a picture; say its class."""
+    """Images and their classes."""
 
     pixels: Pixels
     classes: np.ndarray  # (N,)
     positions: int
-    """That a picture takes in the model."""
+    """Positions that an image takes in the model."""
     augment: "AugmentSettings | None" = None
 
     def __len__(self) -> int:
@@ -41,28 +54,28 @@ class ImageClassificationRows:
         return [np.full(len(self), self.positions)]
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
-        made = Batch({}, torch.from_numpy(self.classes[rows]), rows)
-        return with_pixels(made, self.pixels, rows, augmentation(self.augment, self.pixels, rows, seed, epoch))
+        batch = Batch({}, torch.from_numpy(self.classes[rows]), rows)
+        return with_pixels(batch, self.pixels, rows, _augmentation(self.augment, self.pixels, rows, seed, epoch))
 
     def deterministic(self) -> "ImageClassificationRows":
         return replace(self, augment=None)
 
-    def truncate(self, most: int) -> "ImageClassificationRows":
+    def truncate(self, max_length: int) -> "ImageClassificationRows":
         return self
 
 
 @dataclass
 class CaptionRows:
-    """Read a picture and a caption of it so far; say the next word. A row has one picture and some captions of it, of which each
-    epoch takes one."""
+    """Images and their captions, of which a decoder predicts the next token. A row has one image and several captions; each epoch
+    uses one of them."""
 
     pixels: Pixels
     captions: TokenStore
-    pictures: np.ndarray  # (N,) of each row
+    images: np.ndarray  # (N,) the image of each row
     first: np.ndarray  # (N,) its first caption
-    number: np.ndarray  # (N,) how many it has
+    number: np.ndarray  # (N,) its number of captions
     positions: int
-    """Positions that a row takes, which is what a batch is filled by."""
+    """Positions that a row takes, which batches are filled by."""
     special_tokens: SpecialTokens = DEFAULT_SPECIAL_TOKENS
     augment: "AugmentSettings | None" = None
 
@@ -70,43 +83,146 @@ class CaptionRows:
     def from_counts(
         pixels: Pixels,
         captions: TokenStore,
-        numbers: Sequence[int],
+        counts: Sequence[int],
         *,
         positions: int,
         special_tokens: SpecialTokens,
         augment: "AugmentSettings | None" = None,
-        each: bool = False,
+        row_per_caption: bool = False,
     ) -> "CaptionRows":
-        """A row for every picture, or for each of its captions."""
-        number = np.array(numbers, np.int64)
-        pictures, first = np.arange(len(number)), np.concatenate([[0], np.cumsum(number)[:-1]]).astype(np.int64)
-        if each:
-            pictures, first = np.repeat(pictures, number), np.arange(number.sum())
+        """Build a row for every image, or for each of its captions, from the number of captions of each image."""
+        number = np.array(counts, np.int64)
+        images, first = np.arange(len(number)), np.concatenate([[0], np.cumsum(number)[:-1]]).astype(np.int64)
+        if row_per_caption:
+            images, first = np.repeat(images, number), np.arange(number.sum())
             number = np.ones(len(first), np.int64)
-        return CaptionRows(pixels, captions, pictures, first, number, positions, special_tokens, augment)
+        return CaptionRows(pixels, captions, images, first, number, positions, special_tokens, augment)
 
     def __len__(self) -> int:
-        return len(self.pictures)
+        return len(self.images)
 
-    def chosen(self, rows: np.ndarray, seed: int, epoch: int) -> np.ndarray:
-        """The caption of each row that this epoch takes."""
+    def chosen_captions(self, rows: np.ndarray, seed: int, epoch: int) -> np.ndarray:
+        """Return the caption of each row that this epoch uses."""
         return self.first[rows] + (rng.hash64(seed, epoch, rows) % self.number[rows].astype(np.uint64)).astype(np.int64)
 
     def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
-        written = self.captions.lengths(seed, epoch)[self.chosen(np.arange(len(self)), seed, epoch)] + 1
-        return [np.full(len(self), self.positions), written]
+        captions = self.captions.lengths(seed, epoch)[self.chosen_captions(np.arange(len(self)), seed, epoch)] + 1
+        return [np.full(len(self), self.positions), captions]
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
-        caption = self.captions.take(self.chosen(rows, seed, epoch), seed, epoch)
-        made = Batch({"target": decoder_inputs(caption, self.special_tokens)}, decoder_labels(caption, self.special_tokens), rows)
-        return with_pixels(made, self.pixels, self.pictures[rows], augmentation(self.augment, self.pixels, rows, seed, epoch))
+        caption = self.captions.take(self.chosen_captions(rows, seed, epoch), seed, epoch)
+        inputs = {"target": decoder_inputs(caption, self.special_tokens)}
+        batch = Batch(inputs, decoder_labels(caption, self.special_tokens), rows)
+        return with_pixels(batch, self.pixels, self.images[rows], _augmentation(self.augment, self.pixels, rows, seed, epoch))
 
     def deterministic(self) -> "CaptionRows":
-        """The longest caption of each picture, segmented as ever."""
+        """Return the longest caption of each image, without BPE-dropout and augmentation."""
         captions = self.captions.deterministic()
         lengths = captions.lengths(0, 0)
         longest = np.array([start + lengths[start : start + number].argmax() for start, number in zip(self.first, self.number)])
         return replace(self, captions=captions, augment=None, first=longest.astype(np.int64), number=np.ones_like(self.number))
 
-    def truncate(self, most: int) -> "CaptionRows":
-        return replace(self, captions=replace(self.captions, max_length=most - 1))
+    def truncate(self, max_length: int) -> "CaptionRows":
+        return replace(self, captions=replace(self.captions, max_length=max_length - 1))
+
+
+@dataclass
+class ImageTextRows:
+    """Images with one of their captions; the labels say which image and text of the batch belong together. Every epoch uses the
+    next caption of an image, starting at one drawn by the seed."""
+
+    pixels: Pixels
+    captions: TokenStore
+    """Those of all images, one after another."""
+    offsets: np.ndarray  # (N + 1,)
+    """The captions of image i are offsets[i] … offsets[i + 1]."""
+    positions: int
+    """Positions that a pair takes; the same for all, so that a batch is drawn from all pairs: if captions of similar lengths were
+    grouped, what their length tells would never be learned."""
+    special_tokens: SpecialTokens
+    augment: "AugmentSettings | None" = None
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
+        return [np.full(len(self), self.positions)]
+
+    def chosen_captions(self, rows: np.ndarray, seed: int, epoch: int) -> np.ndarray:
+        """Return the caption, among those of all images, that each image has in this epoch."""
+        number = (self.offsets[rows + 1] - self.offsets[rows]).astype(np.uint64)
+        return self.offsets[rows] + ((rng.hash64(seed, rows) % number + np.uint64(epoch)) % number).astype(np.int64)
+
+    def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
+        text = encoder_inputs(self.captions.take(self.chosen_captions(rows, seed, epoch), seed, epoch), self.special_tokens)
+        batch = Batch(text, torch.arange(len(rows)), rows)
+        return with_pixels(batch, self.pixels, rows, _augmentation(self.augment, self.pixels, rows, seed, epoch))
+
+    def deterministic(self) -> "ImageTextRows":
+        return replace(self, captions=self.captions.deterministic(), augment=None)
+
+    def truncate(self, max_length: int) -> "ImageTextRows":
+        return self
+
+
+@dataclass
+class TextToImageRows:
+    """Captions followed by the codes of their images, of which a decoder predicts the next token. Each epoch uses one caption of
+    an image, chosen by (seed, epoch, image)."""
+
+    captions: Ragged
+    """The ids of all captions, each at most `text_length` tokens."""
+    offsets: np.ndarray  # (N + 1,) the captions of image i are offsets[i] … offsets[i + 1]
+    codes: np.ndarray  # (N, h·w)
+    vocabulary_size: int
+    """Text ids; those of padding and of codes follow them."""
+    text_length: int
+    """Tokens that every caption is padded to."""
+    vary_captions: bool = True
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
+        return [np.full(len(self), self.text_length + self.codes.shape[1])]
+
+    def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
+        chosen = self.offsets[rows]
+        if self.vary_captions:
+            number = (self.offsets[rows + 1] - chosen).astype(np.uint64)
+            chosen = chosen + (rng.hash64(seed, epoch, rows) % number).astype(np.int64)
+        text = caption_prefix(self.captions.take(chosen), self.text_length, self.vocabulary_size)
+        codes = torch.from_numpy(self.codes[rows].astype(np.int64)) + self.vocabulary_size + self.text_length
+        tokens = torch.cat([text, codes], dim=1)  # (B, 1 + text + h·w)
+        return Batch({"target": tokens[:, :-1]}, tokens[:, 1:], rows)
+
+    def deterministic(self) -> "TextToImageRows":
+        """Return every image with its first caption."""
+        return replace(self, vary_captions=False)
+
+    def truncate(self, max_length: int) -> "TextToImageRows":
+        return self
+
+
+def caption_prefix(captions: Ragged, text_length: int, vocabulary_size: int) -> Tensor:
+    """Return BOS, the ids of each caption, and a padding id of its own for each position behind its end: (B, 1 + text)."""
+    prefix = (vocabulary_size + torch.arange(text_length)).repeat(len(captions), 1)
+    for number in range(len(captions)):
+        ids = captions[number]
+        prefix[number, : len(ids)] = torch.from_numpy(np.asarray(ids, np.int64))
+    return torch.cat([torch.full((len(captions), 1), BOS), prefix], dim=1)
+
+
+def open_image_codes(
+    examples: ImageExamples, transform: ImageTransform, model_digest: str, encode: Callable[[], np.ndarray]
+) -> np.ndarray:
+    """Return the codes (N, h·w) of images, memory-mapped from the cache; let the model encode them if they are not there yet."""
+
+    def build(folder: Path) -> dict[str, int]:
+        codes = encode()
+        np.save(folder / "codes.npy", codes.reshape(len(codes), -1).astype(np.uint16 if codes.max() < 2**16 else np.int64))
+        return {"layout": CODES_LAYOUT, "rows": len(codes)}
+
+    key = f"codes {CODES_LAYOUT} {model_digest} {pixel_digest(examples, transform)}"
+    folder = cached_folder(hashlib.sha256(key.encode()).hexdigest()[:32], build)
+    return np.load(folder / "codes.npy", mmap_mode="r")

@@ -1,6 +1,7 @@
-"""The pixel store: pictures decoded once, kept on disk in one array, memory-mapped, found again by their content.
+"""The pixel store: images decoded once to one memory-mapped array on disk, cached by the hash of their content.
 
-They are decoded in threads, for Pillow lets go of the interpreter while it decodes: their number changes nothing but the time.
+Images are decoded in threads, since Pillow releases the interpreter's lock while it decodes; the number of threads changes only
+the speed.
 """
 
 import hashlib
@@ -17,112 +18,119 @@ import torch
 from torch import Tensor
 
 from regard.batches.batch import Batch, Transform, to_device
-from regard.batches.cache_folder import cache_folder, cached_folder
 from regard.corpus.decode_image import ImageTransform, load_pixels
 from regard.corpus.examples import ImageExamples
 from regard.corpus.image_bytes import ImageFile
 from regard.errors import UserError
+from regard.files import cache_root, cached_folder
 
 LAYOUT = 1
 FILE = "pixels.npy"
-AT_ONCE = 64
-"""Pictures that a thread is given at a time."""
-MOST_OF_A_DEVICE = 0.25
-"""The part of a device's free memory that pictures may take for good."""
+IMAGES_PER_TASK = 64
+MAX_DEVICE_FRACTION = 0.25
+"""The fraction of a device's free memory that images may occupy."""
 
 Pixels = np.ndarray | Tensor
-"""(N, H, W, 3) in uint8: on disk or in memory, or on a device."""
+"""(N, H, W, 3) in uint8: on disk, in memory or on a device."""
 
 
-def open_pixel_store(pictures: ImageExamples, frame: ImageTransform, *, workers: int | None = None) -> np.ndarray:
-    """All pictures brought to the frame (N, H, W, 3), decoded if they are not in the cache yet."""
+def open_pixel_store(examples: ImageExamples, transform: ImageTransform, *, workers: int | None = None) -> np.ndarray:
+    """Return all images (N, H, W, 3), memory-mapped from the cache; decode them if they are not there yet."""
 
     def build(folder: Path) -> dict[str, int]:
-        require_space(folder, len(pictures) * frame.size[0] * frame.size[1] * 3)
-        pixels = np.lib.format.open_memmap(folder / FILE, mode="w+", dtype=np.uint8, shape=(len(pictures), *frame.size, 3))
-        decode_into(pixels, pictures.images, frame, workers)
+        _require_cache_space(folder, len(examples) * transform.size[0] * transform.size[1] * 3)
+        shape = (len(examples), *transform.size, 3)
+        pixels = np.lib.format.open_memmap(folder / FILE, mode="w+", dtype=np.uint8, shape=shape)
+        _decode_into(pixels, examples.images, transform, workers)
         pixels.flush()
-        return {"layout": LAYOUT, "rows": len(pictures)}
+        return {"layout": LAYOUT, "rows": len(examples)}
 
-    return np.load(cached_folder(pixel_digest(pictures, frame), build) / FILE, mmap_mode="r")
+    return np.load(cached_folder(pixel_digest(examples, transform), build) / FILE, mmap_mode="r")
 
 
-def decode_images(pictures: Sequence[ImageFile | np.ndarray], frame: ImageTransform, *, workers: int | None = None) -> np.ndarray:
-    """All pictures brought to the frame (N, H, W, 3), and kept nowhere."""
-    pixels = np.empty((len(pictures), *frame.size, 3), np.uint8)
-    decode_into(pixels, pictures, frame, workers)
+def decode_images(
+    images: Sequence[ImageFile | np.ndarray], transform: ImageTransform, *, workers: int | None = None
+) -> np.ndarray:
+    """Return all images (N, H, W, 3), without the cache."""
+    pixels = np.empty((len(images), *transform.size, 3), np.uint8)
+    _decode_into(pixels, images, transform, workers)
     return pixels
 
 
-def pixel_digest(pictures: ImageExamples, frame: ImageTransform) -> str:
-    """Of the settings, of Pillow, which may decode otherwise in another version, and of every picture."""
-    found = hashlib.sha256(f"pixels {LAYOUT} {frame} {PIL.__version__}\n".encode())
-    for one in pictures.digests:
-        found.update(one.encode() + b"\n")
-    return found.hexdigest()[:32]
+def pixel_digest(examples: ImageExamples, transform: ImageTransform) -> str:
+    """Hash the settings, Pillow's version, which may decode differently, and every image."""
+    digest = hashlib.sha256(f"pixels {LAYOUT} {transform} {PIL.__version__}\n".encode())
+    for image_digest in examples.digests:
+        digest.update(image_digest.encode() + b"\n")
+    return digest.hexdigest()[:32]
 
 
-def decode_into(
-    pixels: np.ndarray, pictures: Sequence[ImageFile | np.ndarray], frame: ImageTransform, workers: int | None = None
+def _decode_into(
+    pixels: np.ndarray, images: Sequence[ImageFile | np.ndarray], transform: ImageTransform, workers: int | None = None
 ) -> None:
-    """Fill the array with all pictures; the first one that cannot be decoded is the one that is told of."""
+    """Decode all images into the array; of several broken ones, report the first."""
 
     def decode(start: int) -> None:
-        for row, picture in enumerate(pictures[start : start + AT_ONCE], start=start):
-            pixels[row] = load_pixels(picture, frame)
+        for row, image in enumerate(images[start : start + IMAGES_PER_TASK], start=start):
+            pixels[row] = load_pixels(image, transform)
 
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
-        waiting = [pool.submit(decode, start) for start in range(0, len(pictures), AT_ONCE)]
+        futures = [pool.submit(decode, start) for start in range(0, len(images), IMAGES_PER_TASK)]
         try:
-            for one in waiting:
-                one.result()
+            for future in futures:
+                future.result()
         finally:
             pool.shutdown(cancel_futures=True)
 
 
-def require_space(folder: Path, needed: int) -> None:
-    """A disk that fills up under a memory map ends the process: better to look first."""
+def _require_cache_space(folder: Path, needed: int) -> None:
+    """Check the free space first: a disk that fills up under a memory map kills the process."""
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise UserError(
-            f"the decoded pictures take {needed / 2**30:.1f} GiB in {cache_folder()}, where {free / 2**30:.1f} GiB are "
-            "free; make room, set XDG_CACHE_HOME to another disk, or make data.size smaller"
+            f"the decoded images take {needed / 2**30:.1f} GiB in {cache_root()}, where {free / 2**30:.1f} GiB are "
+            "free; free some space, set XDG_CACHE_HOME to another disk, or make data.size smaller"
         )
 
 
 def move_to_device_if_fits(pixels: np.ndarray, device: torch.device) -> Pixels:
-    """On a GPU whose memory has room for all of them, there; else where they are."""
-    if device.type != "cuda" or pixels.nbytes > MOST_OF_A_DEVICE * torch.cuda.mem_get_info(device)[0]:
+    """Copy all images to a GPU if they fit into its memory; else return them as they are."""
+    if device.type != "cuda" or pixels.nbytes > MAX_DEVICE_FRACTION * torch.cuda.mem_get_info(device)[0]:
         return pixels
-    there = torch.empty(pixels.shape, dtype=torch.uint8, device=device)
+    on_device = torch.empty(pixels.shape, dtype=torch.uint8, device=device)
     for start in range(0, len(pixels), 4096):
-        there[start : start + 4096] = torch.from_numpy(np.array(pixels[start : start + 4096])).to(device)
-    return there
+        on_device[start : start + 4096] = torch.from_numpy(np.array(pixels[start : start + 4096])).to(device)
+    return on_device
 
 
-def with_pixels(batch: Batch, pixels: Pixels, rows: np.ndarray, change: Transform | None) -> Batch:
-    """A batch that reads these pictures too, changed once they are on their device. From a device they are taken then, by the
-    thread that computes with them: what another one launches there is done in an order of its own."""
+def with_pixels(batch: Batch, pixels: Pixels, rows: np.ndarray, transform: Transform | None) -> Batch:
+    """Add images to a batch's inputs, to be transformed on their device.
+
+    Images that are on a device already are gathered later, by the thread that computes with them: what another thread launches
+    there runs in an order of its own.
+    """
     if isinstance(pixels, Tensor):
-        return replace(batch, inputs={"pixels": torch.from_numpy(rows), **batch.inputs}, change=GatherPixels(pixels, change))
-    return replace(batch, inputs={"pixels": take_pixels(pixels, rows), **batch.inputs}, change=change)
+        return replace(
+            batch, inputs={"pixels": torch.from_numpy(rows), **batch.inputs}, transform=GatherPixels(pixels, transform)
+        )
+    return replace(batch, inputs={"pixels": take_pixels(pixels, rows), **batch.inputs}, transform=transform)
 
 
 @dataclass(frozen=True)
 class GatherPixels:
-    """Pictures from their device in the place of their numbers, and then what is done to them."""
+    """Replace image numbers by the images on the device, and transform them."""
 
     pixels: Tensor
-    change: Transform | None
+    transform: Transform | None
 
     def __call__(self, batch: Batch) -> Batch:
-        pictures = self.pixels[batch.inputs["pixels"]].permute(0, 3, 1, 2)  # (B, 3, H, W)
-        fetched = replace(batch, inputs={**batch.inputs, "pixels": pictures})
-        return fetched if self.change is None else self.change(fetched)
+        images = self.pixels[batch.inputs["pixels"]].permute(0, 3, 1, 2)  # (B, 3, H, W)
+        gathered = replace(batch, inputs={**batch.inputs, "pixels": images})
+        return gathered if self.transform is None else self.transform(gathered)
 
 
 def take_pixels(pixels: Pixels, rows: np.ndarray) -> Tensor:
-    """Some pictures as a model reads them: (B, 3, H, W)."""
+    """Return some images in a model's layout (B, 3, H, W)."""
     if isinstance(pixels, Tensor):
         return pixels[to_device(torch.from_numpy(rows), pixels.device)].permute(0, 3, 1, 2)
     return torch.from_numpy(pixels[rows]).permute(0, 3, 1, 2)

@@ -1,5 +1,4 @@
-"""Examples of several tasks in one epoch, each task in its share (Raffel et al. 2020, sec. 3.5.2): which examples is a pure
-function of (seed, epoch)."""
+"""Examples of several tasks in one epoch (Raffel et al. 2020, sec. 3.5.2): which examples is a pure function of (seed, epoch)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,30 +6,29 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from regard.batches.batch import Batch
-from regard.batches.epoch import cache_per_epoch
-from regard.batches.rows import Rows
+from regard.batches.rows import Rows, cache_per_epoch
 
-MIX = 13
+MIXTURE_STREAM = 13
 
 
 @dataclass
 class MixtureRows:
-    """The examples of every part that an epoch reads, part after part. A part goes on in the next epoch where it stopped in this
-    one, so that all its examples are read before one is read again."""
+    """The examples of every task that an epoch reads, task after task. A task continues in the next epoch where it stopped in
+    this one, so that all its examples are read before one is read again."""
 
     parts: list[Rows]
     counts: list[int]
-    """How many examples of each part an epoch reads."""
+    """How many examples of each task an epoch reads."""
 
     def __len__(self) -> int:
         return sum(self.counts)
 
     @cache_per_epoch
     def chosen(self, seed: int, epoch: int) -> list[np.ndarray]:
-        """The rows of each part."""
+        """Return the rows of each task in this epoch."""
         return [
-            shuffled_passes(len(part), epoch * drawn, drawn, [seed, MIX, number])
-            for number, (part, drawn) in enumerate(zip(self.parts, self.counts))
+            shuffled_passes(len(part), epoch * count, count, [seed, MIXTURE_STREAM, number])
+            for number, (part, count) in enumerate(zip(self.parts, self.counts))
         ]
 
     def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
@@ -39,34 +37,34 @@ class MixtureRows:
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
         ends = np.cumsum(self.counts)
-        owner = np.searchsorted(ends, rows, side="right")
-        found = []
+        task = np.searchsorted(ends, rows, side="right")
+        batches = []
         for number, (part, chosen) in enumerate(zip(self.parts, self.chosen(seed, epoch))):
-            mine = rows[owner == number]
-            if len(mine):
+            own = rows[task == number]
+            if len(own):
                 first = ends[number] - self.counts[number]
-                found.append(replace(part.batch(chosen[mine - first], seed, epoch), rows=mine))
-        return Batch.join(found)
+                batches.append(replace(part.batch(chosen[own - first], seed, epoch), rows=own))
+        return Batch.concat(batches)
 
     def deterministic(self) -> "MixtureRows":
         return MixtureRows([part.deterministic() for part in self.parts], self.counts)
 
-    def truncate(self, most: int) -> "MixtureRows":
-        return MixtureRows([part.truncate(most) for part in self.parts], self.counts)
+    def truncate(self, max_length: int) -> "MixtureRows":
+        return MixtureRows([part.truncate(max_length) for part in self.parts], self.counts)
 
 
 def shuffled_passes(size: int, first: int, number: int, key: Sequence[int]) -> np.ndarray:
-    """So many places, from the `first` on, of an endless row of shuffles of 0 … size - 1."""
+    """Return `number` entries, from `first` on, of an endless sequence of shuffles of 0 … size - 1."""
     shuffles = range(first // size, (first + number - 1) // size + 1)
-    row = np.concatenate([np.random.default_rng([*key, shuffle]).permutation(size) for shuffle in shuffles])
-    return row[first % size :][:number]
+    sequence = np.concatenate([np.random.default_rng([*key, shuffle]).permutation(size) for shuffle in shuffles])
+    return sequence[first % size :][:number]
 
 
 def examples_per_epoch(
     sizes: Sequence[int], weights: Sequence[float], temperature: float = 1.0, limit: int | None = None
 ) -> list[int]:
-    """How many examples of each task an epoch reads, which has as many as there are in all: in proportion to
+    """Return how many examples of each task an epoch reads, which has as many as there are in all: in proportion to
     weight · min(size, limit)^(1/T), and at least one."""
-    counted = np.minimum(np.array(sizes, np.float64), limit or np.inf)
-    rates = np.array(weights) * counted ** (1 / temperature)
+    limited = np.minimum(np.array(sizes, np.float64), limit or np.inf)
+    rates = np.array(weights) * limited ** (1 / temperature)
     return np.maximum(1, np.rint(sum(sizes) * rates / rates.sum())).astype(int).tolist()

@@ -31,65 +31,67 @@ class Ragged:
         return self.flat[self.offsets[row] : self.offsets[row + 1]]
 
     def positions(self, rows: np.ndarray) -> "Ragged":
-        """Where the entries of the chosen rows lie in `flat`, as rows of their own."""
+        """Return the indices into `flat` of the entries of some rows."""
         starts, lengths = self.offsets[rows], self.offsets[rows + 1] - self.offsets[rows]
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
         return Ragged(np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths), offsets)
 
     def take(self, rows: np.ndarray) -> "Ragged":
-        where = self.positions(rows)
-        return Ragged(self.flat[where.flat], where.offsets)
+        """Return some rows."""
+        positions = self.positions(rows)
+        return Ragged(self.flat[positions.flat], positions.offsets)
 
-    def through(self, table: "Ragged") -> "Ragged":
-        """Every entry replaced by the row of the table that it is the number of."""
-        found = table.take(self.flat)
-        return Ragged(found.flat, found.offsets[self.offsets])
+    def lookup(self, table: "Ragged") -> "Ragged":
+        """Replace every entry by the row of the table with that number."""
+        entries = table.take(self.flat)
+        return Ragged(entries.flat, entries.offsets[self.offsets])
 
-    def truncate(self, most: int) -> "Ragged":
-        """The first `most` entries of every row."""
+    def truncate(self, max_length: int) -> "Ragged":
+        """Keep the first `max_length` entries of every row."""
         lengths = self.lengths
-        if lengths.max(initial=0) <= most:
+        if lengths.max(initial=0) <= max_length:
             return self
-        kept = np.minimum(lengths, most)
-        within = np.arange(len(self.flat)) - np.repeat(self.offsets[:-1], lengths) < most
-        return Ragged(self.flat[within], np.concatenate([[0], np.cumsum(kept)]))
+        kept = np.arange(len(self.flat)) - np.repeat(self.offsets[:-1], lengths) < max_length
+        return Ragged(self.flat[kept], np.concatenate([[0], np.cumsum(np.minimum(lengths, max_length))]))
 
-    def behind(self, first: np.ndarray) -> "Ragged":
-        """Every row without its first entries, so many of each."""
+    def drop_first(self, counts: np.ndarray) -> "Ragged":
+        """Drop the first `counts[i]` entries of row i."""
         lengths = self.lengths
-        kept = np.arange(len(self.flat)) - np.repeat(self.offsets[:-1], lengths) >= np.repeat(first, lengths)
-        return Ragged(self.flat[kept], np.concatenate([[0], np.cumsum(lengths - first)]))
+        kept = np.arange(len(self.flat)) - np.repeat(self.offsets[:-1], lengths) >= np.repeat(counts, lengths)
+        return Ragged(self.flat[kept], np.concatenate([[0], np.cumsum(lengths - counts)]))
 
-    def split(self, most: int) -> "Ragged":
-        """Rows of more than `most` entries as several."""
-        numbers = np.maximum(1, -(-self.lengths // most))
+    def split(self, max_length: int) -> "Ragged":
+        """Split rows of more than `max_length` entries into several."""
+        numbers = np.maximum(1, -(-self.lengths // max_length))
         within = np.arange(numbers.sum()) - np.repeat(np.cumsum(numbers) - numbers, numbers)
-        return Ragged(self.flat, np.append(np.repeat(self.offsets[:-1], numbers) + most * within, self.offsets[-1:]))
+        return Ragged(self.flat, np.append(np.repeat(self.offsets[:-1], numbers) + max_length * within, self.offsets[-1:]))
 
-    def between(self, before: Sequence[int], after: Sequence[int]) -> "Ragged":
-        """Every row with the given entries before and after it."""
-        around = [np.tile(np.array(mark, self.flat.dtype), (len(self), 1)).reshape(-1) for mark in (before, after)]
-        sides = [Ragged(flat, np.arange(len(self) + 1) * len(mark)) for flat, mark in zip(around, (before, after))]
-        return Ragged.beside(Ragged.beside(sides[0], self), sides[1])
+    def surround(self, prefix: Sequence[int], suffix: Sequence[int]) -> "Ragged":
+        """Put the same entries before and after every row."""
+        sides = [
+            Ragged(np.tile(np.array(ids, self.flat.dtype), len(self)), np.arange(len(self) + 1) * len(ids))
+            for ids in (prefix, suffix)
+        ]
+        return Ragged.concat_rows(Ragged.concat_rows(sides[0], self), sides[1])
 
     @staticmethod
-    def beside(one: "Ragged", other: "Ragged") -> "Ragged":
-        """Row i of one, then row i of the other."""
-        offsets = one.offsets + other.offsets
-        flat = np.empty(int(offsets[-1]), one.flat.dtype)
-        for part, starts in ((one, offsets[:-1]), (other, offsets[:-1] + one.lengths)):
+    def concat_rows(first: "Ragged", second: "Ragged") -> "Ragged":
+        """Return row i of the first followed by row i of the second."""
+        offsets = first.offsets + second.offsets
+        flat = np.empty(int(offsets[-1]), first.flat.dtype)
+        for part, starts in ((first, offsets[:-1]), (second, offsets[:-1] + first.lengths)):
             flat[np.arange(len(part.flat)) + np.repeat(starts - part.offsets[:-1], part.lengths)] = part.flat
         return Ragged(flat, offsets)
 
-    def padded(self, *, pad: int, before: Iterable[int] = (), after: Iterable[int] = ()) -> np.ndarray:
-        """A rectangle (rows, longest) with the given ids put before and after every row."""
-        before, after = list(before), list(after)
+    def to_padded(self, *, pad: int, prefix: Iterable[int] = (), suffix: Iterable[int] = ()) -> np.ndarray:
+        """Return an int64 array (rows, longest), padded at the end, with the same ids before and after every row."""
+        prefix, suffix = list(prefix), list(suffix)
         lengths = self.lengths
-        rectangle = np.full((len(self), len(before) + int(lengths.max(initial=0)) + len(after)), pad, np.int64)
-        rectangle[:, : len(before)] = before
+        padded = np.full((len(self), len(prefix) + int(lengths.max(initial=0)) + len(suffix)), pad, np.int64)
+        padded[:, : len(prefix)] = prefix
         row = np.repeat(np.arange(len(self)), lengths)
-        rectangle[row, len(before) + np.arange(len(self.flat)) - np.repeat(self.offsets[:-1], lengths)] = self.flat
-        for i, token in enumerate(after):
-            rectangle[np.arange(len(self)), len(before) + lengths + i] = token
-        return rectangle
+        padded[row, len(prefix) + np.arange(len(self.flat)) - np.repeat(self.offsets[:-1], lengths)] = self.flat
+        for i, token in enumerate(suffix):
+            padded[np.arange(len(self)), len(prefix) + lengths + i] = token
+        return padded

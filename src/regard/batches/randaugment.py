@@ -1,8 +1,8 @@
-"""The changes of RandAugment (Cubuk et al. 2020, sec. 3), on pictures (B, 3, H, W) of 0 to 255.
+"""The operations of RandAugment (Cubuk et al. 2020, sec. 3), on images (B, 3, H, W) of 0 to 255.
 
-How far goes from -1 to 1; its sign is a direction where there are two. The ranges are those of the authors' code; what comes in
-from outside is grey. Pictures with the same change are done together, and all that only move pixels in one go; nothing here
-waits for the device.
+A magnitude goes from -1 to 1; its sign is a direction where there are two. The ranges are those of the authors' code; the border
+is filled with grey. Images with the same operation are processed together, and all geometric operations in one call. No
+host–device synchronisation.
 """
 
 import math
@@ -17,89 +17,89 @@ from regard.batches.batch import to_device
 
 Matrix = Sequence[Sequence[np.ndarray | float]]
 GREY = 128.0
-SHEAR, SHIFT, TURN, BLEND, BITS = 0.3, 0.45, math.radians(30), 0.9, 4
+SHEAR, TRANSLATE, ROTATE, BLEND, BITS = 0.3, 0.45, math.radians(30), 0.9, 4
 
 GEOMETRIC: dict[str, Callable[[np.ndarray, int, int], Matrix]] = {
-    "shear x": lambda far, height, width: [[1.0, SHEAR * far, 0.0], [0.0, 1.0, 0.0]],
-    "shear y": lambda far, height, width: [[1.0, 0.0, 0.0], [SHEAR * far, 1.0, 0.0]],
-    "shift x": lambda far, height, width: [[1.0, 0.0, SHIFT * width * far], [0.0, 1.0, 0.0]],
-    "shift y": lambda far, height, width: [[1.0, 0.0, 0.0], [0.0, 1.0, SHIFT * height * far]],
-    "turn": lambda far, height, width: [
-        [np.cos(TURN * far), -np.sin(TURN * far), 0.0],
-        [np.sin(TURN * far), np.cos(TURN * far), 0.0],
+    "shear x": lambda magnitude, height, width: [[1.0, SHEAR * magnitude, 0.0], [0.0, 1.0, 0.0]],
+    "shear y": lambda magnitude, height, width: [[1.0, 0.0, 0.0], [SHEAR * magnitude, 1.0, 0.0]],
+    "translate x": lambda magnitude, height, width: [[1.0, 0.0, TRANSLATE * width * magnitude], [0.0, 1.0, 0.0]],
+    "translate y": lambda magnitude, height, width: [[1.0, 0.0, 0.0], [0.0, 1.0, TRANSLATE * height * magnitude]],
+    "rotate": lambda magnitude, height, width: [
+        [np.cos(ROTATE * magnitude), -np.sin(ROTATE * magnitude), 0.0],
+        [np.sin(ROTATE * magnitude), np.cos(ROTATE * magnitude), 0.0],
     ],
 }
-"""What is at (across, down), in pixels from the middle, comes from this matrix times (across, down, 1)."""
+"""The pixel at (x, y), counted from the centre, comes from this matrix times (x, y, 1)."""
 
 
-def warp(x: Tensor, which: np.ndarray, far: np.ndarray) -> Tensor:
-    """Every picture moved by its own matrix; `which` numbers the WARPS."""
+def warp(x: Tensor, which: np.ndarray, magnitude: np.ndarray) -> Tensor:
+    """Move the pixels of every image by its own matrix; `which` is an index into GEOMETRIC."""
     height, width = x.shape[2:]
-    half = (width / 2, height / 2, 1.0)  # torch counts in halves of the picture
+    half = (width / 2, height / 2, 1.0)  # torch's coordinates go from -1 to 1
     theta = np.zeros((len(x), 2, 3), np.float32)
     for number, matrix in enumerate(GEOMETRIC.values()):
         rows = which == number
-        for i, values in enumerate(matrix(far[rows], height, width)):
+        for i, values in enumerate(matrix(magnitude[rows], height, width)):
             for j, value in enumerate(values):
                 theta[rows, i, j] = value * (half[j] / half[i])
     grid = F.affine_grid(to_device(torch.from_numpy(theta), x.device), list(x.shape), align_corners=False)
     return F.grid_sample(x - GREY, grid, align_corners=False) + GREY
 
 
-def blend(x: Tensor, base: Tensor | float, far: Tensor) -> Tensor:
-    """From the picture towards `base`, or away from it."""
-    return (base + (1 + BLEND * far) * (x - base)).clamp(0, 255)
+def blend(x: Tensor, base: Tensor | float, magnitude: Tensor) -> Tensor:
+    """Blend the image towards `base`, or away from it."""
+    return (base + (1 + BLEND * magnitude) * (x - base)).clamp(0, 255)
 
 
 def grey(x: Tensor) -> Tensor:
-    """Luma (ITU-R 601-2), as Pillow has it: (B, 1, H, W)."""
+    """Return the luma (ITU-R 601-2), as Pillow computes it: (B, 1, H, W)."""
     red, green, blue = x.split(1, dim=1)
     return 0.299 * red + 0.587 * green + 0.114 * blue
 
 
 def smooth(x: Tensor) -> Tensor:
-    """Each pixel 5 parts of itself and 1 of each neighbour; the border stays. A convolution would be planned anew for each number
-    of pictures, which takes longer than all the rest."""
+    """Average each pixel (weight 5) with its neighbours (weight 1 each); the border stays. Pooling instead of a convolution,
+    which cuDNN would plan anew for each number of images."""
     if min(x.shape[2:]) < 3:
         return x
-    softer = x.clone()
-    softer[:, :, 1:-1, 1:-1] = (9 * F.avg_pool2d(x, 3, stride=1) + 4 * x[:, :, 1:-1, 1:-1]) / 13
-    return softer
+    smoothed = x.clone()
+    smoothed[:, :, 1:-1, 1:-1] = (9 * F.avg_pool2d(x, 3, stride=1) + 4 * x[:, :, 1:-1, 1:-1]) / 13
+    return smoothed
 
 
-def solarize(x: Tensor, far: Tensor) -> Tensor:
-    """Invert what is lighter than a threshold."""
-    return torch.where(x >= 256 * (1 - far.abs()), 255 - x, x)
+def solarize(x: Tensor, magnitude: Tensor) -> Tensor:
+    """Invert pixels above a threshold."""
+    return torch.where(x >= 256 * (1 - magnitude.abs()), 255 - x, x)
 
 
-def posterize(x: Tensor, far: Tensor) -> Tensor:
-    """Keep 8 to 4 bits of each colour."""
-    step = 2 ** (BITS * far.abs()).round()
+def posterize(x: Tensor, magnitude: Tensor) -> Tensor:
+    """Keep 8 to 4 bits of each channel."""
+    step = 2 ** (BITS * magnitude.abs()).round()
     return (x.round() / step).floor() * step
 
 
-def autocontrast(x: Tensor, far: Tensor) -> Tensor:
-    """Stretch each colour from its darkest to its lightest."""
+def autocontrast(x: Tensor, magnitude: Tensor) -> Tensor:
+    """Stretch each channel to the full range."""
     low, high = x.amin((2, 3), keepdim=True), x.amax((2, 3), keepdim=True)
     return torch.where(high > low, (x - low) * 255 / (high - low).clamp(min=1e-6), x)
 
 
-def equalize(x: Tensor, far: Tensor) -> Tensor:
-    """Make each colour's histogram even, by Pillow's rule."""
+def equalize(x: Tensor, magnitude: Tensor) -> Tensor:
+    """Equalize each channel's histogram, by Pillow's rule."""
     levels = x.round().long().flatten(2).flatten(0, 1)  # (B·3, H·W)
     counts = levels.new_zeros(len(levels), 256).scatter_add_(1, levels, torch.ones_like(levels))
-    last = counts.gather(1, levels.amax(1, keepdim=True))  # how many have the lightest level
+    last = counts.gather(1, levels.amax(1, keepdim=True))  # the count of the brightest level
     step = (levels.size(1) - last) // 255
     table = ((counts.cumsum(1) - counts + step // 2) // step.clamp(min=1)).clamp(max=255)
-    even = torch.where(step > 0, table.gather(1, levels), levels)
-    return even.view(x.shape).to(x.dtype)
+    equalized = torch.where(step > 0, table.gather(1, levels), levels)
+    return equalized.view(x.shape).to(x.dtype)
 
 
 PHOTOMETRIC: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "brightness": lambda x, far: blend(x, 0.0, far),
-    "contrast": lambda x, far: blend(x, grey(x).mean((2, 3), keepdim=True).round(), far),
-    "colour": lambda x, far: blend(x, grey(x), far),
-    "sharpness": lambda x, far: blend(x, smooth(x), far),
+    "brightness": lambda x, magnitude: blend(x, 0.0, magnitude),
+    "contrast": lambda x, magnitude: blend(x, grey(x).mean((2, 3), keepdim=True).round(), magnitude),
+    "colour": lambda x, magnitude: blend(x, grey(x), magnitude),
+    "sharpness": lambda x, magnitude: blend(x, smooth(x), magnitude),
     "solarize": solarize,
     "posterize": posterize,
     "autocontrast": autocontrast,
@@ -108,19 +108,19 @@ PHOTOMETRIC: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 OPERATIONS = ("identity", *GEOMETRIC, *PHOTOMETRIC)
 
 
-def rand_augment(x: Tensor, which: np.ndarray, far: np.ndarray) -> Tensor:
-    """Every picture with its own change: which of the CHANGES (B,), and how far (B,)."""
+def rand_augment(x: Tensor, which: np.ndarray, magnitude: np.ndarray) -> Tensor:
+    """Apply to every image its own operation: an index into OPERATIONS (B,) and a magnitude (B,)."""
     order = np.argsort(which, kind="stable")
-    which, far = which[order], far[order].astype(np.float32)
-    bounds = np.searchsorted(which, np.arange(len(OPERATIONS) + 1))  # where the pictures of each change begin
+    which, magnitude = which[order], magnitude[order].astype(np.float32)
+    bounds = np.searchsorted(which, np.arange(len(OPERATIONS) + 1))  # where the images of each operation start
     first, last = bounds[1], bounds[1 + len(GEOMETRIC)]
-    x, there = x[to_tensor(order, x.device)], to_tensor(far, x.device)[:, None, None, None]
+    x, magnitudes = x[to_tensor(order, x.device)], to_tensor(magnitude, x.device)[:, None, None, None]
     parts = [x[:first]]
     if last > first:
-        parts.append(warp(x[first:last], which[first:last] - 1, far[first:last]))
-    for change, begin, end in zip(PHOTOMETRIC.values(), bounds[1 + len(GEOMETRIC) :], bounds[2 + len(GEOMETRIC) :]):
-        if end > begin:
-            parts.append(change(x[begin:end], there[begin:end]))
+        parts.append(warp(x[first:last], which[first:last] - 1, magnitude[first:last]))
+    for operation, start, end in zip(PHOTOMETRIC.values(), bounds[1 + len(GEOMETRIC) :], bounds[2 + len(GEOMETRIC) :]):
+        if end > start:
+            parts.append(operation(x[start:end], magnitudes[start:end]))
     return torch.cat(parts)[to_tensor(np.argsort(order), x.device)]
 
 

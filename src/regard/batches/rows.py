@@ -1,39 +1,65 @@
-"""Examples as ids, one kind for each shape of task; each knows how long its rows are and makes batches of them."""
+"""Rows: tokenized examples, one class for each task. A class knows the lengths of its rows and builds batches of them.
 
+Also the limit on lengths: `training_rows` and `evaluation_rows` refuse, drop, truncate or split examples that are longer than
+`model.max_length`, as `data.too_long` says.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Protocol, Self, cast
+from functools import wraps
+from typing import Any, Protocol, Self, TypeVar, cast
 
 import numpy as np
 import torch
 
 from regard.batches.batch import IGNORE_INDEX, Batch
-from regard.batches.epoch import cache_per_epoch
 from regard.batches.ragged import Ragged
 from regard.batches.token_store import TokenStore
+from regard.corpus.examples import Examples
+from regard.errors import UserError
 from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, PAD, SpecialTokens
+
+ExamplesType = TypeVar("ExamplesType", bound=Examples)
+Result = TypeVar("Result")
 
 
 class Rows(Protocol):
+    """What `Batches` needs. Every random choice is a pure function of (seed, epoch, row)."""
+
     def __len__(self) -> int: ...
 
     def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
-        """The positions that each row takes on each of its sides, marks included."""
+        """Return the length of each row on each of its sides (source and target), special tokens included."""
         ...
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch: ...
 
     def deterministic(self) -> Self:
-        """The same examples, always segmented alike."""
+        """Return the same examples without BPE-dropout and augmentation."""
         ...
 
-    def truncate(self, most: int) -> Self:
-        """The same examples, cut to so many positions."""
+    def truncate(self, max_length: int) -> Self:
+        """Return the same examples, truncated to so many positions."""
         ...
+
+
+def cache_per_epoch(method: Callable[[Any, int, int], Result]) -> Callable[[Any, int, int], Result]:
+    """Decorate a method of (seed, epoch) to remember its last result. Threads may compute it at once: the result is the same."""
+    key = f"last {method.__name__}"
+
+    @wraps(method)
+    def cached(self: Any, seed: int, epoch: int) -> Result:
+        last = self.__dict__.get(key)
+        if last is None or last[0] != (seed, epoch):
+            last = self.__dict__[key] = (seed, epoch), method(self, seed, epoch)
+        return last[1]
+
+    return cached
 
 
 @dataclass
 class TranslationRows:
-    """Read a sentence, then its translation so far; say the next word."""
+    """Sentence pairs: an encoder reads the source, a decoder predicts the next target token."""
 
     source: TokenStore
     target: TokenStore
@@ -46,24 +72,21 @@ class TranslationRows:
         return [self.source.lengths(seed, epoch) + self.special_tokens.num_added, self.target.lengths(seed, epoch) + 1]
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
-        target = self.target.take(rows, seed, epoch)
-        inputs = {
-            **encoder_inputs(self.source.take(rows, seed, epoch), self.special_tokens),
-            "target": decoder_inputs(target, self.special_tokens),
-        }
+        source, target = self.source.take(rows, seed, epoch), self.target.take(rows, seed, epoch)
+        inputs = {**encoder_inputs(source, self.special_tokens), "target": decoder_inputs(target, self.special_tokens)}
         return Batch(inputs, decoder_labels(target, self.special_tokens), rows)
 
     def deterministic(self) -> "TranslationRows":
         return replace(self, source=self.source.deterministic(), target=self.target.deterministic())
 
-    def truncate(self, most: int) -> "TranslationRows":
-        source = replace(self.source, max_length=most - self.special_tokens.num_added)
-        return replace(self, source=source, target=replace(self.target, max_length=most - 1))
+    def truncate(self, max_length: int) -> "TranslationRows":
+        source = replace(self.source, max_length=max_length - self.special_tokens.num_added)
+        return replace(self, source=source, target=replace(self.target, max_length=max_length - 1))
 
 
 @dataclass
 class TextRows:
-    """Rows of one text, read with the marks around it."""
+    """Rows of one text between special tokens."""
 
     text: TokenStore
     special_tokens: SpecialTokens = field(default=DEFAULT_SPECIAL_TOKENS, kw_only=True)
@@ -72,126 +95,53 @@ class TextRows:
         return len(self.text.ids)
 
     @property
-    def around(self) -> int:
+    def num_added(self) -> int:
+        """The number of special tokens added to a row."""
         return self.special_tokens.num_added
 
     def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
-        return [self.text.lengths(seed, epoch) + self.around]
+        return [self.text.lengths(seed, epoch) + self.num_added]
 
     def deterministic(self) -> Self:
         return replace(self, text=self.text.deterministic())
 
-    def truncate(self, most: int) -> Self:
-        return replace(self, text=replace(self.text, max_length=most - self.around))
+    def truncate(self, max_length: int) -> Self:
+        return replace(self, text=replace(self.text, max_length=max_length - self.num_added))
 
-    def split(self, most: int) -> Rows:
-        """The same texts, the long ones cut into several of at most so many positions."""
-        return cast(Rows, replace(self, text=self.text.split(most - self.around)))
-
-
-class UnpaddedRows(Rows, Protocol):
-    """Rows that are made before they are padded, so that they may be cut, or several put into one."""
-
-    def unpadded(self, rows: np.ndarray, seed: int, epoch: int) -> tuple[Ragged, Ragged]:
-        """What is read at each position of some rows, and what should be said there."""
-        ...
-
-    def padded(self, read: Ragged, said: Ragged, rows: np.ndarray) -> Batch: ...
-
-
-@dataclass
-class LanguageModelRows(TextRows):
-    """Read a text so far; say the next word."""
-
-    @property
-    def around(self) -> int:
-        return 1
-
-    def unpadded(self, rows: np.ndarray, seed: int, epoch: int) -> tuple[Ragged, Ragged]:
-        text = self.text.take(rows, seed, epoch)
-        return text.between([self.special_tokens.bos], []), text.between([], [self.special_tokens.eos])
-
-    def padded(self, read: Ragged, said: Ragged, rows: np.ndarray) -> Batch:
-        return Batch({"target": torch.from_numpy(read.padded(pad=PAD))}, torch.from_numpy(said.padded(pad=IGNORE_INDEX)), rows)
-
-    def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
-        return self.padded(*self.unpadded(rows, seed, epoch), rows)
-
-    def split(self, most: int) -> "ChunkedRows":
-        return ChunkedRows(self, most)
-
-
-@dataclass
-class ChunkedRows:
-    """Texts cut into windows of at most `most` positions: each reads on where the one before it ended, and sees nothing of what
-    is before that; every word is said once."""
-
-    texts: UnpaddedRows
-    max_length: int
-
-    def __len__(self) -> int:
-        return len(self.cut(0, 0)[0])
-
-    @cache_per_epoch
-    def cut(self, seed: int, epoch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The text of each window, its first position there, and how many it has."""
-        lengths = self.texts.lengths(seed, epoch)[0]
-        windows = -(-lengths // self.max_length)
-        text = np.repeat(np.arange(len(lengths)), windows)
-        first = self.max_length * (np.arange(len(text)) - np.repeat(np.cumsum(windows) - windows, windows))
-        return text, first, np.minimum(lengths[text] - first, self.max_length)
-
-    def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
-        return [self.cut(seed, epoch)[2]]
-
-    def unpadded(self, rows: np.ndarray, seed: int, epoch: int) -> tuple[Ragged, Ragged]:
-        text, first, _ = (part[rows] for part in self.cut(seed, epoch))
-        read, said = self.texts.unpadded(text, seed, epoch)
-        return read.behind(first).truncate(self.max_length), said.behind(first).truncate(self.max_length)
-
-    def padded(self, read: Ragged, said: Ragged, rows: np.ndarray) -> Batch:
-        return self.texts.padded(read, said, rows)
-
-    def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
-        return self.padded(*self.unpadded(rows, seed, epoch), rows)
-
-    def deterministic(self) -> "ChunkedRows":
-        return replace(self, texts=self.texts.deterministic())
-
-    def truncate(self, most: int) -> "ChunkedRows":
-        return replace(self, max_length=min(self.max_length, most))
+    def split(self, max_length: int) -> Rows:
+        """Return the same texts, long ones split into several of at most so many positions."""
+        return cast(Rows, replace(self, text=self.text.split(max_length - self.num_added)))
 
 
 @dataclass
 class BidirectionalRows(TextRows):
-    """Read a text; at every word, say the next one (from what is before) and the one before (from what is after)."""
+    """At every token, predict the next one from what is before and the previous one from what is after (ELMo)."""
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
-        text = self.text.take(rows, seed, epoch)
-        said = torch.from_numpy(
-            text.padded(pad=IGNORE_INDEX, before=self.special_tokens.prefix, after=self.special_tokens.suffix)
+        text, special_tokens = self.text.take(rows, seed, epoch), self.special_tokens
+        ids = torch.from_numpy(
+            text.to_padded(pad=IGNORE_INDEX, prefix=special_tokens.prefix, suffix=special_tokens.suffix)
         )  # (B, S)
-        nothing = said.new_full((len(said), 1), IGNORE_INDEX)
-        after, before = torch.cat([said[:, 1:], nothing], dim=1), torch.cat([nothing, said[:, :-1]], dim=1)
-        labels = torch.stack([after, torch.where(said == IGNORE_INDEX, IGNORE_INDEX, before)], dim=-1)  # (B, S, 2)
-        return Batch(encoder_inputs(text, self.special_tokens), labels, rows)
+        ignored = ids.new_full((len(ids), 1), IGNORE_INDEX)
+        following, previous = torch.cat([ids[:, 1:], ignored], dim=1), torch.cat([ignored, ids[:, :-1]], dim=1)
+        labels = torch.stack([following, torch.where(ids == IGNORE_INDEX, IGNORE_INDEX, previous)], dim=-1)  # (B, S, 2)
+        return Batch(encoder_inputs(text, special_tokens), labels, rows)
 
 
 @dataclass
 class ClassificationRows(TextRows):
-    """Read a text; say its class."""
+    """Texts and their classes."""
 
     classes: np.ndarray  # (N,)
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
-        return Batch(
-            encoder_inputs(self.text.take(rows, seed, epoch), self.special_tokens), torch.from_numpy(self.classes[rows]), rows
-        )
+        inputs = encoder_inputs(self.text.take(rows, seed, epoch), self.special_tokens)
+        return Batch(inputs, torch.from_numpy(self.classes[rows]), rows)
 
 
 @dataclass
 class PairClassificationRows:
-    """Read two texts; say their class. Each may take half of the room."""
+    """Pairs of texts and their classes. Each text may take half of the positions."""
 
     first: TokenStore
     second: TokenStore
@@ -201,118 +151,122 @@ class PairClassificationRows:
     def __len__(self) -> int:
         return len(self.classes)
 
-    @property
-    def around(self) -> int:
-        return self.special_tokens.num_added_to_pair
-
     def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
-        return [self.first.lengths(seed, epoch) + self.second.lengths(seed, epoch) + self.around]
+        texts = self.first.lengths(seed, epoch) + self.second.lengths(seed, epoch)
+        return [texts + self.special_tokens.num_added_to_pair]
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
-        both = encoder_pair_inputs(self.first.take(rows, seed, epoch), self.second.take(rows, seed, epoch), self.special_tokens)
-        return Batch(both, torch.from_numpy(self.classes[rows]), rows)
+        first, second = self.first.take(rows, seed, epoch), self.second.take(rows, seed, epoch)
+        inputs = encoder_pair_inputs(first, second, self.special_tokens)
+        return Batch(inputs, torch.from_numpy(self.classes[rows]), rows)
 
     def deterministic(self) -> "PairClassificationRows":
         return replace(self, first=self.first.deterministic(), second=self.second.deterministic())
 
-    def truncate(self, most: int) -> "PairClassificationRows":
-        half = (most - self.around) // 2
+    def truncate(self, max_length: int) -> "PairClassificationRows":
+        half = (max_length - self.special_tokens.num_added_to_pair) // 2
         return replace(self, first=replace(self.first, max_length=half), second=replace(self.second, max_length=half))
 
 
 @dataclass
 class TaggingRows(TextRows):
-    """Read a text; say the tag of every word, at its first sub-word."""
+    """Texts and the tag of every word, at its first sub-word."""
 
     tags: Ragged
-    """One a token, `IGNORE_INDEX` where no word begins."""
+    """One entry per token, `IGNORE_INDEX` where no word begins."""
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
         tags = self.tags.take(rows).truncate(self.text.max_length)
-        silent = [[IGNORE_INDEX] * len(mark) for mark in (self.special_tokens.prefix, self.special_tokens.suffix)]
-        labels = torch.from_numpy(tags.padded(pad=IGNORE_INDEX, before=silent[0], after=silent[1]))
+        prefix, suffix = ([IGNORE_INDEX] * len(ids) for ids in (self.special_tokens.prefix, self.special_tokens.suffix))
+        labels = torch.from_numpy(tags.to_padded(pad=IGNORE_INDEX, prefix=prefix, suffix=suffix))
         return Batch(encoder_inputs(self.text.take(rows, seed, epoch), self.special_tokens), labels, rows)
 
 
-@dataclass
-class StreamRows:
-    """One long text, cut into windows of `window` tokens. Read a window so far; say the next token, which for a window's last is
-    the first of the next one. Every epoch but the first begins its cuts elsewhere, as if the text were a ring. A window begins
-    with the `overlap` last tokens of the one before, for which nothing is asked."""
-
-    ids: np.ndarray
-    window: int
-    overlap: int = 0
-
-    @property
-    def stride(self) -> int:
-        return self.window - self.overlap
-
-    def __len__(self) -> int:
-        return max(1, -(-(len(self.ids) - 1 - self.overlap) // self.stride))
-
-    def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
-        lengths = np.full(len(self), self.window)
-        lengths[-1] = len(self.ids) - 1 - self.stride * (len(self) - 1)
-        return [lengths]
-
-    def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
-        begin = np.random.default_rng([seed, epoch]).integers(len(self.ids)) if epoch else 0
-        lengths = self.lengths(seed, epoch)[0][rows]
-        at = np.arange(lengths.max())
-        tokens = self.ids[(begin + rows[:, None] * self.stride + np.arange(lengths.max() + 1)) % len(self.ids)].astype(np.int64)
-        inside = at < lengths[:, None]  # (B, T)
-        asked = inside & ((at >= self.overlap) | (rows[:, None] == 0))
-        return Batch(
-            {"target": torch.from_numpy(np.where(inside, tokens[:, :-1], PAD))},
-            torch.from_numpy(np.where(asked, tokens[:, 1:], IGNORE_INDEX)),
-            rows,
-        )
-
-    def deterministic(self) -> "StreamRows":
-        return self
-
-    def truncate(self, most: int) -> "StreamRows":
-        return self
-
-
 def encoder_inputs(text: Ragged, special_tokens: SpecialTokens = DEFAULT_SPECIAL_TOKENS) -> dict[str, torch.Tensor]:
-    """Texts as an encoder reads them: their ids with the marks around them, and how many they are."""
+    """Return an encoder's inputs: the ids between special tokens, padded, and the lengths."""
     return {
-        "source": torch.from_numpy(text.padded(pad=PAD, before=special_tokens.prefix, after=special_tokens.suffix)),
+        "source": torch.from_numpy(text.to_padded(pad=PAD, prefix=special_tokens.prefix, suffix=special_tokens.suffix)),
         "lengths": torch.from_numpy(text.lengths + special_tokens.num_added),
     }
 
 
 def encoder_pair_inputs(
-    first: Ragged, second: Ragged, special_tokens: SpecialTokens, *, mark: int | None = None, fill: int = PAD
+    first: Ragged, second: Ragged, special_tokens: SpecialTokens, *, special_id: int | None = None, pad: int = PAD
 ) -> dict[str, torch.Tensor]:
-    """Two texts in one row with the marks before, between and after them, and the segment of every token; `mark` stands in for
-    all marks."""
-    before, middle, after = (
-        [mark] * len(given) if mark is not None else list(given)
-        for given in (special_tokens.prefix, special_tokens.separator, special_tokens.suffix)
+    """Return an encoder's inputs of two texts in one row, with special tokens before, between and after them, and the segment
+    ids.
+
+    `special_id` replaces the id of every special token.
+    """
+    prefix, separator, suffix = (
+        list(ids) if special_id is None else [special_id] * len(ids)
+        for ids in (special_tokens.prefix, special_tokens.separator, special_tokens.suffix)
     )
-    sides = first.between(before, middle), second.between([], after)
-    both = Ragged.beside(*sides)
-    segments = Ragged.beside(
+    sides = first.surround(prefix, separator), second.surround([], suffix)
+    both = Ragged.concat_rows(*sides)
+    segments = Ragged.concat_rows(
         *(
             Ragged(np.full_like(side.flat, number), side.offsets)
             for number, side in zip((0, special_tokens.second_segment), sides)
         )
     )
     return {
-        "source": torch.from_numpy(both.padded(pad=fill)),
+        "source": torch.from_numpy(both.to_padded(pad=pad)),
         "lengths": torch.from_numpy(both.lengths),
-        "segments": torch.from_numpy(segments.padded(pad=0)),
+        "segments": torch.from_numpy(segments.to_padded(pad=0)),
     }
 
 
 def decoder_inputs(text: Ragged, special_tokens: SpecialTokens) -> torch.Tensor:
-    """What a decoder reads: the begin mark, and the text."""
-    return torch.from_numpy(text.padded(pad=PAD, before=[special_tokens.bos]))
+    """Return a decoder's inputs under teacher forcing: BOS and the text."""
+    return torch.from_numpy(text.to_padded(pad=PAD, prefix=[special_tokens.bos]))
 
 
 def decoder_labels(text: Ragged, special_tokens: SpecialTokens) -> torch.Tensor:
-    """What it should say: the text, and the end mark."""
-    return torch.from_numpy(text.padded(pad=IGNORE_INDEX, after=[special_tokens.eos]))
+    """Return a decoder's labels: the text and EOS."""
+    return torch.from_numpy(text.to_padded(pad=IGNORE_INDEX, suffix=[special_tokens.eos]))
+
+
+def training_rows(
+    examples: ExamplesType, encode: Callable[[ExamplesType], Rows], *, max_length: int, too_long: str
+) -> tuple[Rows, int]:
+    """Return the training examples that fit, and how many were dropped, truncated or split."""
+    rows = encode(examples)
+    overlong = _find_overlong(rows, max_length)
+    if len(overlong) and too_long == "error":
+        raise _too_long_error(examples, rows, int(overlong[0]), max_length)
+    if too_long == "split" and isinstance(rows, TextRows):
+        return rows.split(max_length), len(overlong)
+    if len(overlong) and too_long == "drop":
+        if len(overlong) == len(rows):
+            raise UserError(f"{examples.name}: every example is longer than model.max_length = {max_length} tokens; raise it")
+        kept = np.setdiff1d(np.arange(len(examples)), overlong)
+        rows = encode(examples.select(kept.tolist()))
+    return rows.truncate(max_length), len(overlong)
+
+
+def evaluation_rows(examples: ExamplesType, encode: Callable[[ExamplesType], Rows], *, max_length: int, too_long: str) -> Rows:
+    """Return the examples to score: none may be dropped, so that long ones are refused, truncated or split."""
+    rows = encode(examples)
+    if too_long == "split" and isinstance(rows, TextRows):
+        return rows.split(max_length)
+    overlong = _find_overlong(rows, max_length)
+    if len(overlong) and too_long == "error":
+        raise _too_long_error(examples, rows, int(overlong[0]), max_length)
+    return rows.truncate(max_length)
+
+
+def _find_overlong(rows: Rows, max_length: int) -> np.ndarray:
+    return np.flatnonzero(_longest_side(rows) > max_length)
+
+
+def _longest_side(rows: Rows) -> np.ndarray:
+    """Return the length of the longest side of each row, EOS included."""
+    return np.max(rows.deterministic().lengths(0, 0), axis=0)
+
+
+def _too_long_error(examples: Examples, rows: Rows, index: int, max_length: int) -> UserError:
+    return UserError(
+        f"{examples.where(index)} is {_longest_side(rows)[index]} tokens long, more than model.max_length = {max_length}; "
+        "raise it, or set data.too_long = 'drop' or 'truncate'"
+    )

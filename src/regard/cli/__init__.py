@@ -1,4 +1,4 @@
-"""The command line: one verb per function. Imports stand inside the verbs, so that --help is instant."""
+"""The command line: one function per verb. Modules are imported inside the verbs, so `--help` is instant."""
 
 import os
 import sys
@@ -17,29 +17,21 @@ __all__ = ["app", "main", "plan", "serve", "show", "text", "training", "vision"]
 
 
 MULTI_PROCESS_VERBS = ("train", "evaluate", "translate")
-"""Verbs that several processes do together."""
+"""Verbs that run in several processes under torchrun."""
 
 
 def main() -> None:
-    """Run a verb; what the user got wrong is one line and status 2."""
-    warnings.filterwarnings("ignore", "Image size", module=r"PIL\.")  # a decompression bomb, which is refused in our own words
+    """Run a verb; a user's mistake prints one line and exits with status 2."""
+    warnings.filterwarnings("ignore", "Image size", module=r"PIL\.")  # decompression bombs raise our own error
     try:
         if distributed.world_size() > 1:
             configure_rank(sys.argv[1:])
         app()
-    except UserError as mistake:
-        told = " ".join(str(mistake).splitlines())
-        if distributed.world_size() == 1:
-            print(f"regard: {told}", file=sys.stderr)
-        else:
-            distributed.report_failure(told)
+    except UserError as error:
+        _report(" ".join(str(error).splitlines()))
         distributed.exit_process(2)
     except Interrupted as interruption:
-        told = f"interrupted; {interruption.cure}"
-        if distributed.world_size() == 1:
-            print(f"regard: {told}", file=sys.stderr)
-        else:
-            distributed.report_failure(told)
+        _report(f"interrupted; {interruption.cure}")
         distributed.exit_process(128 + interruption.number)
     except SystemExit as done:
         if not done.code:
@@ -47,12 +39,20 @@ def main() -> None:
         distributed.exit_process(done.code)
 
 
-def configure_rank(words: list[str]) -> None:
-    """Only the first process speaks; another one does where it is the cause of a failure."""
+def _report(message: str) -> None:
+    if distributed.world_size() == 1:
+        print(f"regard: {message}", file=sys.stderr)
+    else:
+        distributed.report_failure(message)
+
+
+def configure_rank(arguments: list[str]) -> None:
+    """Silence all ranks but the main one; another rank reports only if it causes a failure."""
     sys.excepthook = distributed.report_exception
     if not distributed.is_main():
         sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
-    if words and words[0] not in (*MULTI_PROCESS_VERBS, "-h", "--help"):
+    if arguments and arguments[0] not in (*MULTI_PROCESS_VERBS, "-h", "--help", "--version"):
         raise UserError(
-            f"regard {words[0]} is for one process; leave out torchrun, which is for: {', '.join(MULTI_PROCESS_VERBS)}"
+            f"regard {arguments[0]} runs in one process; start it without torchrun, "
+            f"which is for: {', '.join(MULTI_PROCESS_VERBS)}"
         )

@@ -1,4 +1,4 @@
-"""The verbs' common arguments, and the runs and texts they are given."""
+"""The options that several verbs share, and the runs and texts that they are given."""
 
 import sys
 from collections.abc import Iterator
@@ -14,60 +14,84 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Train, use and see through attention models.",
+    help="Train, use and inspect attention models.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, a Hugging Face folder, or a name on the hub.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, Hugging Face folder, or name on the hub.")]
 Texts = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[TEXT]...", help="What to work on; standard input, one item a line, when not given."),
+    typer.Argument(metavar="[TEXT]...", help="Texts to process [default: standard input, one per line]."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
+Device = Annotated[str, typer.Option(help="Device to run on: auto, cpu, cuda or cuda:N.")]
 Precision = Annotated[
     str | None,
-    typer.Option(
-        metavar="fp32|bf16|int8", help="Of the numbers a model computes with; fp32 when not given. int8 is for the CPU."
-    ),
+    typer.Option(metavar="fp32|bf16|int8", help="Numerical precision [default: fp32]. int8 runs on the CPU only."),
 ]
 Engine = Annotated[
     str,
     typer.Option(
         metavar="auto|regard|ctranslate2",
-        help="Whose program translates; auto takes CTranslate2 "
-        "where it is installed, fits the model, costs no BLEU and is faster.",
+        help="Inference engine for translation. auto uses CTranslate2 if it is installed, supports the model, "
+        "loses no BLEU and is faster.",
     ),
 ]
-Beam = Annotated[
-    int | None, typer.Option("--beam", "--num-beams", min=1, help="Hypotheses kept a sentence; the recipe's when not given.")
+Beam = Annotated[int | None, typer.Option("--beam", "--num-beams", min=1, help="Beam size [default: from the recipe].")]
+Greedy = Annotated[bool, typer.Option("--greedy", help="Decode greedily; the same as --beam 1.")]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option("--max-tokens", "--max-new-tokens", min=1, help="Maximal number of tokens to generate."),
 ]
+TopK = Annotated[int, typer.Option(help="Sample from the k most likely tokens only; 0 disables it.")]
+TopP = Annotated[
+    float, typer.Option(help="Sample from the most likely tokens with total probability p (nucleus sampling); 1 disables it.")
+]
+Seed = Annotated[int, typer.Option(help="Random seed for sampling.")]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="PART.SETTING=VALUE", help="Override a setting of the recipe; may be repeated."),
+    typer.Option("--set", metavar="SECTION.SETTING=VALUE", help="Override a setting of the recipe; may be repeated."),
 ]
-Task = Annotated[str | None, typer.Option(metavar="NAME", help="Of a run of several tasks, the one that is wanted.")]
-Source = Annotated[Path | None, typer.Option(help="Text to translate, one sentence a line.")]
-Reference = Annotated[Path | None, typer.Option(help="Its translation, line by line.")]
+Task = Annotated[str | None, typer.Option(metavar="NAME", help="Task to use, for a run trained on several tasks.")]
+Source = Annotated[Path | None, typer.Option(help="Source text, one sentence per line.")]
+Reference = Annotated[Path | None, typer.Option(help="Reference translation, line by line.")]
 Gold = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE.align", help="Which words translate which, line by line: 0-0 1-2, and 2?3 or 2p3 for what is only possible."
+        metavar="FILE.align",
+        help="Gold word alignments, line by line: 0-0 1-2 for sure links, 2?3 or 2p3 for possible ones.",
     ),
 ]
+
+
+def _print_version(requested: bool) -> None:
+    if requested:
+        from regard import __version__
+
+        print(f"regard {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Train, use and inspect attention models."""
 
 
 def load_for(
     verb: str, run: Path, device: str, task: str | None = None, *, precision: str | None = None, engine: str = "regard"
 ) -> Any:
-    """A run that has the verb, and the task; in a precision, by an engine."""
+    """Return a run that supports the verb, and the task if one is given, with a precision and an engine."""
     from regard.run.load import load
 
     opened = load(run, device=device)
-    if verb not in opened.task.verbs:
-        raise UserError(f"{run} {opened.task.does} (task = {opened.recipe.task!r}); it cannot {verb}")
-    if task is not None and opened.task.name != "text-to-text":
-        raise UserError(f"--task {task}: {run} {opened.task.does}, and has no other task; leave it out")
+    if not hasattr(opened, verb):
+        raise UserError(f"{run} {opened.does} (task = {opened.recipe.task!r}); it cannot {verb}")
+    if task is not None and not hasattr(opened, "prefixed"):
+        raise UserError(f"--task {task}: {run} {opened.does}, and has no other task; leave it out")
     if precision is not None or engine != "regard":
         from regard.run.engines import use_engine
 
@@ -76,26 +100,26 @@ def load_for(
 
 
 def with_task_prefix(opened: Any, texts: list[str], task: str | None) -> list[str]:
-    """Texts as a task wants them."""
-    return texts if task is None else opened._prefixed(texts, task)
+    """Return the texts with the prefix of a task, if one is given."""
+    return texts if task is None else opened.prefixed(texts, task)
 
 
 def read_batches(texts: list[str] | None, size: int = 2000) -> Iterator[list[str]]:
-    """The given texts, or standard input in portions, so that a long file streams through."""
+    """Yield the given texts at once, or standard input in batches, so that a long file streams through."""
     if texts:
         for number, text in enumerate(texts, start=1):
-            if text.encode("utf-8", "ignore").decode("utf-8") != text:  # a byte that is none, as Python keeps it
+            if text.encode("utf-8", "ignore").decode("utf-8") != text:  # Python keeps undecodable bytes as surrogates
                 raise UserError(f"text {number} of the command line is not UTF-8; convert it first")
         yield texts
         return
-    portion: list[str] = []
+    batch: list[str] = []
     for number, raw in enumerate(sys.stdin.buffer, start=1):
         try:
-            portion.append(raw.decode("utf-8").rstrip("\r\n"))
+            batch.append(raw.decode("utf-8").rstrip("\r\n"))
         except UnicodeDecodeError:
             raise UserError(f"standard input, line {number} is not UTF-8; convert it first") from None
-        if len(portion) == size:
-            yield portion
-            portion = []
-    if portion:
-        yield portion
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

@@ -1,4 +1,4 @@
-"""What verbs print: JSON, texts, tables."""
+"""The output of verbs: JSON, texts, tables."""
 
 import json
 import signal
@@ -7,10 +7,12 @@ from typing import Any
 
 
 def print_json(**values: Any) -> None:
+    """Print one JSON object on a line."""
     print(json.dumps(values, ensure_ascii=False))
 
 
 def print_texts(texts: list[Any], as_json: bool) -> None:
+    """Print generated texts, one per line."""
     for found in texts:
         if as_json:
             print_json(text=found.text, score=round(found.score, 6))
@@ -19,42 +21,38 @@ def print_texts(texts: list[Any], as_json: bool) -> None:
     sys.stdout.flush()
 
 
-def print_stream(writing: Any, as_json: bool) -> None:
-    """A text while it is written, its end in any case on a line of its own."""
+def print_stream(stream: Any, as_json: bool) -> None:
+    """Print a text while it is generated, and always end with a newline."""
     if as_json:
-        for piece in writing:
+        for piece in stream:
             print_json(piece=piece)
             sys.stdout.flush()
-        print_texts([writing.result], as_json)
+        print_texts([stream.result], as_json)
         return
-    print(writing.prompt, end="", flush=True)
+    print(stream.prompt, end="", flush=True)
     try:
-        for piece in writing:
+        for piece in stream:
             print(piece, end="", flush=True)
     finally:
         print(flush=True)
 
 
 def print_results(results: list[Any]) -> None:
+    """Print the scores of every test set as a table, with its notes."""
     for result in results:
         rows = []
         for metric, score in result.scores.items():
             digits = 3 if score.score < 10 and metric != "ter" else 1
-            rows.append(
-                [
-                    metric.replace("_", " "),
-                    f"{score.score:.{digits}f}",
-                    f"{score.low:.{digits}f} – {score.high:.{digits}f}",
-                    score.signature.partition("|beam:")[0],
-                ]
-            )
+            interval = f"{score.low:.{digits}f} – {score.high:.{digits}f}"
+            signature = score.signature.partition("|beam:")[0]
+            rows.append([metric.replace("_", " "), f"{score.score:.{digits}f}", interval, signature])
         print_table(f"{result.name} ({len(result.examples):,} examples)", ["metric", "score", "95% interval", "signature"], rows)
         for note in result.notes:
             print(note)
 
 
 def print_table(title: str, header: list[str], rows: list[list[str]]) -> None:
-    """A plain table, the same on a terminal and in a pipe."""
+    """Print a plain table, the same on a terminal and in a pipe."""
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     print(f"\n{title}")
     for row in [header, *rows]:

@@ -16,25 +16,28 @@ def serve(
         list[str],
         typer.Argument(
             metavar="RUN...",
-            help="Run folders, Hugging Face folders or names on the hub; NAME=RUN calls a model otherwise than its folder.",
+            help="Run folders, Hugging Face folders or names on the hub; NAME=RUN sets the model's name.",
         ),
     ],
-    port: Annotated[int, typer.Option(help="0 is any that is free.")] = 8000,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 for any free port.")] = 8000,
     host: Annotated[
         str,
         typer.Option(
-            help="The address to listen at; one that others can reach needs a token, in the environment variable REGARD_TOKEN."
+            help="Address to listen on; one that other machines can reach needs a token in the environment variable REGARD_TOKEN."
         ),
     ] = "127.0.0.1",
     allow_host: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A name it is called by besides its address; may be repeated.")
+        list[str] | None, typer.Option(metavar="NAME", help="A host name that clients use besides the address; may be repeated.")
     ] = None,
-    max_batch_size: Annotated[int, typer.Option(help="Texts that a model writes at the same time.")] = 64,
-    queue: Annotated[int, typer.Option(help="Texts that may wait; more are refused at once.")] = 256,
-    deadline: Annotated[float, typer.Option(help="Seconds for a request.")] = 60.0,
+    max_batch_size: Annotated[int, typer.Option(help="Texts that a model decodes together.")] = 64,
+    max_queue: Annotated[int, typer.Option(help="Texts that may wait; further ones are rejected at once.")] = 256,
+    timeout: Annotated[float, typer.Option(help="Time limit per request in seconds.")] = 60.0,
     device: Device = "auto",
 ) -> None:
-    """Serve runs over HTTP: an API that other tools speak, and a page to see through them."""
+    """Serve runs over HTTP.
+
+    The server has a JSON API, OpenAI-compatible endpoints, and a web page that shows attention.
+    """
     try:
         from regard.server.connections import bind_socket, socket_url
         from regard.server.connections import serve as listen_and_serve
@@ -49,10 +52,10 @@ def serve(
         token=os.environ.get("REGARD_TOKEN") or None,
         allowed_hosts=tuple(allow_host or ()),
         max_batch_size=max_batch_size,
-        queue=queue,
-        deadline=deadline,
+        max_queue=max_queue,
+        timeout=timeout,
     )
-    taken = bind_socket(settings)
-    opened = load_runs(runs, device)
-    print(f"{', '.join(opened)} at {socket_url(taken)}", file=sys.stderr, flush=True)
-    listen_and_serve(opened, settings, taken)
+    bound = bind_socket(settings)
+    loaded = load_runs(runs, device)
+    print(f"{', '.join(loaded)} at {socket_url(bound)}", file=sys.stderr, flush=True)
+    listen_and_serve(loaded, settings, bound)

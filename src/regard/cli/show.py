@@ -1,4 +1,4 @@
-"""What a run attended to, why it said so, and whether to believe it."""
+"""show, explain: what a model attends to, and attributions with their faithfulness."""
 
 import sys
 from pathlib import Path
@@ -16,87 +16,91 @@ def show(
     run: Annotated[
         Path | None,
         typer.Argument(
-            metavar="RUN|FILE.attn", help="A run folder, a Hugging Face folder, a name on the hub, or a record of attention."
+            metavar="RUN|FILE.attn", help="Run folder, Hugging Face folder, name on the hub, or a recorded attention file."
         ),
     ] = None,
-    text: Annotated[str | None, typer.Argument(help="A sentence to read or translate; a picture's path.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Picture to write: .svg, .png or .pdf; with --view also .html.")] = None,
+    text: Annotated[str | None, typer.Argument(help="Text to read or translate, or the path of an image.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Figure to write: .svg, .png or .pdf; with --view also .html.")] = None,
     terminal: Annotated[bool, typer.Option("--terminal", help="Draw in the terminal.")] = False,
     view: Annotated[
         str | None,
         typer.Option(
-            help="matrix; heads: lines between tokens; model: all heads of all layers; "
-            "token: one over the layers; entropy; neurons: q·k of one head, component by "
-            "component; steps: token by token as it is written; beam: the tree of a "
-            "search."
+            help="matrix; heads: lines between tokens; model: all heads of all layers; token: one token over the layers; "
+            "entropy; neurons: q·k of one head, component by component; steps: generation token by token; "
+            "beam: the search tree."
         ),
     ] = None,
-    kind: Annotated[str | None, typer.Option(help="Of a translator, which attention: cross, encoder or decoder.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(metavar="cross|encoder|decoder", help="Which attention of an encoder–decoder to show.")
+    ] = None,
     token: Annotated[
         str | None,
-        typer.Option(help="The word of --view token, heads or neurons, or its number; of --view steps, the one to begin at."),
+        typer.Option(help="Token of --view token, heads or neurons, as text or index; for --view steps, the first to show."),
     ] = None,
-    save: Annotated[Path | None, typer.Option(help="Keep the record: a.attn.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Save the recorded attention: a.attn.")] = None,
     positions: Annotated[
-        bool, typer.Option("--positions", help="The positional encoding and its dot products; a run's own, where one is given.")
+        bool, typer.Option("--positions", help="Show the positional encoding and its dot products (a run's own, if given).")
     ] = False,
     layer: Annotated[int | None, typer.Option(min=1, help="Layer, counted from 1.")] = None,
-    head: Annotated[int | None, typer.Option(min=1, help="Head of that layer, counted from 1.")] = None,
-    heads: Annotated[bool, typer.Option("--heads", help="All heads of the layer, side by side.")] = False,
-    steps: Annotated[bool, typer.Option("--steps", help="How many steps each token took (universal models).")] = False,
+    head: Annotated[int | None, typer.Option(min=1, help="Head of --layer, counted from 1.")] = None,
+    heads: Annotated[bool, typer.Option("--heads", help="All heads of the layer side by side.")] = False,
+    halting: Annotated[
+        bool, typer.Option("--halting", help="The number of steps of each token (Universal Transformer).")
+    ] = False,
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Most tokens that a language model writes in --view steps; 20 when not given.")
+        int | None,
+        typer.Option(
+            "--max-tokens",
+            "--max-new-tokens",
+            min=1,
+            help="Tokens to generate in --view steps of a language model [default: 20].",
+        ),
     ] = None,
     task: Task = None,
     device: Device = "auto",
 ) -> None:
-    """Draw what a model attended to: a translation word by word, where in a picture it looked, with --view any run, or a record;
-    how a beam searched; how long each token was thought about."""
-    from regard.show.attention import (
-        VIEWS_THAT_RUN,
-        ViewSelection,
-        check_output_path,
-        read_record,
-        reads_image,
-        show_alignment,
-        show_image_attention,
-        show_positions,
-    )
-    from regard.show.attention import show_attention as draw
+    """Show what a model attends to.
+
+    Show the alignment of a translation, the attended regions of an image, any attention (--view) or a recorded file; the tree
+    of a beam search; or the halting steps of each token.
+    """
+    from regard.show.attention import check_output_path, show_alignment, show_attention, show_positions
     from regard.show.beam import show_beam_tree
     from regard.show.generation import show_generation
     from regard.show.halting import show_halting_steps
+    from regard.show.image_attention import reads_image, show_image_attention
     from regard.show.neurons import show_neurons
+    from regard.show.selection import VIEWS_THAT_RUN, ViewSelection
 
-    plain = view is None and kind is None and token is None and save is None  # word by word, where that is possible
-    recorded = run is not None and run.suffix == ".attn"
-    check_output_path(out, terminal or save is not None, pages=not plain or positions or recorded)
+    plain = view is None and kind is None and token is None and save is None  # the alignment of a translation, where there is one
+    is_record = run is not None and run.suffix == ".attn"
+    check_output_path(out, terminal or save is not None, pages=not plain or positions or is_record)
     if positions:
         if out is None:
-            raise UserError("--positions is a picture: add --out a.svg")
+            raise UserError("--positions draws a figure: add --out a.svg")
         from regard.run.load import load
 
         print(show_positions(None if run is None else load(run, device=device), out))
         return
     if run is None:
-        raise UserError("say what to show: a run folder and a text, or a record (FILE.attn)")
+        raise UserError("nothing to show: give a run folder and a text, or a recorded attention file (FILE.attn)")
     choice = ViewSelection(view or ("heads" if heads else "matrix"), kind, layer, head, token)
-    if recorded:
-        if text is not None or steps or task:
-            raise UserError(f"{run} is a record of what was read already: leave out the text, --steps and --task")
+    if is_record:
+        if text is not None or halting or task:
+            raise UserError(f"{run} is a recorded attention file: leave out the text, --halting and --task")
         if choice.view in VIEWS_THAT_RUN:
-            raise UserError(f"{run} is a record of weights; --view {choice.view} takes more: give the run and the text")
-        print(draw(read_record(run), None, choice, out=out, terminal=terminal, keep=save))
+            raise UserError(f"{run} holds attention weights only; --view {choice.view} needs the run and the text")
+        print(show_attention(run, None, choice, out=out, terminal=terminal, keep=save))
         return
     if text is None:
-        raise UserError("say what to read: regard show RUN TEXT")
+        raise UserError("no text to show: regard show RUN TEXT")
     if save is not None and choice.view in VIEWS_THAT_RUN:
-        raise UserError(f"--save keeps the weights of other views; leave it out with --view {choice.view}")
-    opened = load_for("align" if steps or choice.view == "beam" else "reading", run, device, task)
+        raise UserError(f"--save does not apply to --view {choice.view}; leave it out")
+    opened = load_for("align" if halting or choice.view == "beam" else "reading", run, device, task)
     (text,) = with_task_prefix(opened, [text], task)
-    if steps:
+    if halting:
         if heads or layer or head:
-            raise UserError("--steps counts the steps of tokens, not of heads: leave out --layer, --head and --heads")
+            raise UserError("--halting counts the steps of tokens, not of heads: leave out --layer, --head and --heads")
         print(show_halting_steps(opened, text, out=out, terminal=terminal))
     elif choice.view == "neurons":
         print(show_neurons(opened, text, choice, out=out, terminal=terminal))
@@ -104,66 +108,68 @@ def show(
         print(show_generation(opened, text, choice, max_tokens=max_tokens, out=out, terminal=terminal))
     elif choice.view == "beam":
         print(show_beam_tree(opened, text, out=out, terminal=terminal))
-    elif plain and opened.task.explains == "translation":
-        print(show_alignment(opened, text, out=out, terminal=terminal, layer=layer, head=head, all_heads=heads))
+    elif plain and hasattr(opened, "align"):
+        print(show_alignment(opened, text, choice, out=out, terminal=terminal))
     elif plain and not terminal and out is not None and reads_image(opened, text):
         print(show_image_attention(opened, text, choice, out))
     else:
-        print(draw(opened, text, choice, out=out, terminal=terminal, keep=save))
+        print(show_attention(opened, text, choice, out=out, terminal=terminal, keep=save))
 
 
 @app.command()
 def explain(
     run: RunFolder,
     text: Annotated[
-        str | None, typer.Argument(metavar="[TEXT|IMAGE]", help="What the run reads: a text, or a picture by its path.")
+        str | None, typer.Argument(metavar="[TEXT|IMAGE]", help="Input to explain: a text, or the path of an image.")
     ] = None,
     data: Annotated[
         str | None,
         typer.Option(
             metavar="FILE|SET",
-            help="Measure over a file, one text a line, over a folder of pictures, or over a set of the recipe (valid …).",
+            help="Measure over a file with one text per line, a folder of images, or a set of the recipe (valid …).",
         ),
     ] = None,
-    reference: Annotated[Path | None, typer.Option(help="The translation of --data, line by line.")] = None,
+    reference: Annotated[Path | None, typer.Option(help="Reference translation of --data, line by line.")] = None,
     gold: Gold = None,
     method: Annotated[
         str,
         typer.Option(
-            help="all, or some with commas between them: attention, rollout, flow, "
-            "gradient-attention, norms, input-gradient, integrated-gradients, "
-            "occlusion."
+            help="all, or a comma-separated list of: attention, rollout, flow, gradient-attention, norms, input-gradient, "
+            "integrated-gradients, occlusion."
         ),
     ] = "all",
-    label: Annotated[str | None, typer.Option("--class", help="The label to explain; else the likeliest.")] = None,
+    label: Annotated[str | None, typer.Option("--class", help="Label to explain [default: the predicted one].")] = None,
     word: Annotated[
         str | None,
         typer.Option(
-            help="The word of the translation or caption to explain, by its number from "
-            "1 or as it stands there; or the word that should come next."
+            help="Word of the translation or caption to explain, as text or by its number from 1; for a language model, "
+            "the next word."
         ),
     ] = None,
-    fits: Annotated[str | None, typer.Option("--text", help="The text that a picture might fit (CLIP).")] = None,
+    fits: Annotated[str | None, typer.Option("--text", help="Text to match with an image (CLIP).")] = None,
     against: Annotated[
         str | None,
-        typer.Option(help="Another label, word or text: explained beside it, and whether the methods tell the two apart."),
+        typer.Option(help="Another label, word or text to explain beside it; tests whether the methods tell the two apart."),
     ] = None,
-    number: Annotated[int, typer.Option("--number", "-n", min=1, help="Examples of --data.")] = 200,
+    number: Annotated[int, typer.Option("--number", "-n", min=1, help="Number of examples of --data.")] = 200,
     heads: Annotated[
         bool,
-        typer.Option("--heads", help="What each head does, and what is lost without it; over --data, or the validation set."),
+        typer.Option("--heads", help="Report what each head attends to and the effect of removing it, over --data or valid."),
     ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="The curves of faithfulness, or of one picture its maps (.svg, .png, .pdf); with the tables as a page (.html)."
+            help="Faithfulness curves, or the attribution maps of one image (.svg, .png, .pdf); with tables as a page (.html)."
         ),
     ] = None,
     task: Task = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Say what each token or patch had to do with an answer, by several methods, and whether they can be believed."""
+    """Explain an output, and test the explanation.
+
+    Attribute an output to tokens or patches with several methods, and measure how faithful each of them is.
+    """
     from regard.explain.head_report import explain_heads
     from regard.explain.report import explain_one, explain_set
     from regard.explain.selection import OutputSelection
@@ -171,25 +177,27 @@ def explain(
     from regard.show.explanation import write_explanation
 
     if heads and (text is not None or out is not None or against is not None):
-        raise UserError("--heads looks at many sentences: leave out the text, --against and --out, and give --data or nothing")
+        raise UserError(
+            "--heads measures over many examples: leave out the text, --against and --out, and give --data or nothing"
+        )
     if not heads and (text is None) == (data is None):
-        raise UserError("give a text or a picture to explain, or --data to measure explanations over many")
+        raise UserError("give a text or an image to explain, or --data to measure explanations over many")
     if data is None and (reference is not None or gold is not None):
         raise UserError("--reference and --gold go with --data FILE")
     if data is not None and (label is not None or word is not None or fits is not None):
-        raise UserError("--class, --word and --text are for one text or picture; over --data the run's own answers are explained")
+        raise UserError("--class, --word and --text are for one text or image; over --data the run's own outputs are explained")
     check_output_path(out, True, pages=True)
     opened = load_for("explain", run, device, task)
-    question = OutputSelection(label, word, fits, against)
+    selection = OutputSelection(label, word, fits, against)
     found: Any
     if heads:
         found = explain_heads(opened, data or "valid", number=number, reference=reference, gold=gold)
     elif data is not None:
         found = explain_set(
-            opened, data, method, number=number, question=question, reference=reference, gold=gold, progress=sys.stderr.isatty()
+            opened, data, method, number=number, selection=selection, reference=reference, gold=gold, progress=sys.stderr.isatty()
         )
     else:
-        found = explain_one(opened, with_task_prefix(opened, [str(text)], task)[0], method, question)
+        found = explain_one(opened, with_task_prefix(opened, [str(text)], task)[0], method, selection)
     if out is not None:
         write_explanation(opened, found, out)
     if as_json:
@@ -198,5 +206,5 @@ def explain(
     for table in found.tables():
         print_table(table.title, table.header, table.rows)
     print()
-    for line in [*found.words(), *(f"{name} does not apply: {why}" for name, why in found.refused.items())]:
+    for line in [*found.summary(), *(f"{name} does not apply: {why}" for name, why in found.unavailable.items())]:
         print(line)

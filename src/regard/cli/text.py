@@ -1,4 +1,4 @@
-"""What runs do with texts."""
+"""Verbs for texts: translate, generate, fill, classify, tag, answer, embed."""
 
 import sys
 from itertools import product
@@ -13,10 +13,15 @@ from regard.cli.options import (
     Beam,
     Device,
     Engine,
+    Greedy,
+    MaxTokens,
     Precision,
     RunFolder,
+    Seed,
     Task,
     Texts,
+    TopK,
+    TopP,
     app,
     load_for,
     read_batches,
@@ -31,27 +36,33 @@ def translate(
     run: RunFolder,
     texts: Texts = None,
     beam: Beam = None,
-    greedy: Annotated[bool, typer.Option("--greedy", help="As --beam 1.")] = False,
-    length_penalty: Annotated[float | None, typer.Option(help="α of the length penalty.")] = None,
-    max_tokens: Annotated[int | None, typer.Option("--max-tokens", "--max-new-tokens", min=1)] = None,
-    number: Annotated[int, typer.Option("--number", "-n", min=1, help="Print the n best.")] = 1,
-    temperature: Annotated[float | None, typer.Option(min=1e-6, help="Sample at this temperature.")] = None,
-    top_k: Annotated[int, typer.Option(min=0)] = 0,
-    top_p: Annotated[float, typer.Option(min=1e-6, max=1.0)] = 1.0,
-    seed: int = 0,
+    greedy: Greedy = False,
+    length_penalty: Annotated[
+        float | None, typer.Option(help="Exponent α of the length penalty [default: from the recipe].")
+    ] = None,
+    max_tokens: MaxTokens = None,
+    number: Annotated[int, typer.Option("--number", "-n", min=1, help="Print the n best translations of each text.")] = 1,
+    temperature: Annotated[float | None, typer.Option(min=1e-6, help="Sample at this temperature instead of searching.")] = None,
+    top_k: Annotated[int, typer.Option(min=0, help="Sample from the k most likely tokens only; 0 disables it.")] = 0,
+    top_p: Annotated[
+        float, typer.Option(min=1e-6, max=1.0, help="Sample from the most likely tokens with total probability p.")
+    ] = 1.0,
+    seed: Seed = 0,
     task: Task = None,
     device: Device = "auto",
     precision: Precision = None,
     engine: Engine = "regard",
     as_json: AsJson = False,
 ) -> None:
-    """Translate texts, or standard input line by line; what a run of several tasks does with them, they say, or --task."""
+    """Translate texts.
+
+    A text-to-text run performs the task of --task, or of the prefix of the text.
+    """
     exit_on_closed_pipe()
     opened = load_for("translate", run, device, task, precision=precision, engine=engine)
     for lines in distributed.broadcast_each(read_batches(texts)):
-        asked = with_task_prefix(opened, lines, task)
-        found = opened.translate(
-            asked,
+        translations = opened.translate(
+            with_task_prefix(opened, lines, task),
             beam=1 if greedy else beam,
             length_penalty=length_penalty,
             max_tokens=max_tokens,
@@ -61,16 +72,12 @@ def translate(
             top_p=top_p,
             seed=seed,
         )
-        for best in found:
-            for translation in best:
-                if as_json:
-                    print_json(
-                        text=translation.text,
-                        score=round(translation.score, 6),
-                        **({} if engine == "regard" else {"engine": translation.engine}),
-                    )
-                else:
-                    print(translation.text)
+        for translation in (one for best in translations for one in best):
+            if as_json:
+                used = {} if engine == "regard" else {"engine": translation.engine}
+                print_json(text=translation.text, score=round(translation.score, 6), **used)
+            else:
+                print(translation.text)
         sys.stdout.flush()
 
 
@@ -78,35 +85,39 @@ def translate(
 def generate(
     run: RunFolder,
     prompts: Texts = None,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", "--max-new-tokens", help="Most tokens to write.")] = 100,
-    temperature: Annotated[
-        float | None, typer.Option(help="Draw at this temperature; the likeliest token each time when not given.")
-    ] = None,
-    top_k: Annotated[int, typer.Option(help="Draw from the k likeliest tokens only; 0 is all.")] = 0,
-    top_p: Annotated[float, typer.Option(help="Draw from the likeliest tokens that together reach p; 1 is all.")] = 1.0,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", "--max-new-tokens", help="Maximal number of tokens to generate.")
+    ] = 100,
+    greedy: Annotated[bool, typer.Option("--greedy", help="Take the most likely token at each step (the default).")] = False,
+    temperature: Annotated[float | None, typer.Option(help="Sample at this temperature instead of decoding greedily.")] = None,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
     repetition_penalty: Annotated[
-        float, typer.Option(help="Hold back tokens that are there already: 1.2 is usual, 1 is off.")
+        float, typer.Option(help="Penalise tokens that already occur; 1.2 is common, 1 disables it.")
     ] = 1.0,
     stop: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="End before this text (a line's end: $'\\n'); may be repeated.")
+        list[str] | None, typer.Option(metavar="TEXT", help="Stop before this text (for a newline: $'\\n'); may be repeated.")
     ] = None,
-    number: Annotated[int, typer.Option("--number", "-n", help="Texts drawn for each prompt.")] = 1,
-    seed: Annotated[int, typer.Option(help="Another seed draws other texts.")] = 0,
+    number: Annotated[int, typer.Option("--number", "-n", help="Texts to sample for each prompt.")] = 1,
+    seed: Seed = 0,
     stream: Annotated[
         bool | None,
         typer.Option(
             "--stream/--no-stream",
-            help='Write text as it is produced, with --json in {"piece"} objects; usual for one prompt on a terminal.',
+            help='Print text while it is generated, with --json as {"piece"} objects [default: on for one prompt on a terminal].',
         ),
     ] = None,
     device: Device = "auto",
     precision: Precision = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write on from prompts, or from standard input line by line."""
-    from regard.tasks.language import WRITE_AT_ONCE, SamplingParams
+    """Continue prompts with a language model."""
+    from regard.decoding.sampling import SamplingParams
+    from regard.tasks.language import WRITE_AT_ONCE
 
     exit_on_closed_pipe()
+    if greedy and temperature is not None:
+        raise UserError(f"--greedy and --temperature {temperature} exclude each other: leave one out")
     settings: dict[str, Any] = dict(
         max_tokens=max_tokens,
         temperature=temperature,
@@ -116,15 +127,15 @@ def generate(
         stop=stop or (),
         seed=seed,
     )
-    SamplingParams(number=number, **settings)  # refused before a model is read
-    opened, place = load_for("generate", run, device, precision=precision), 0
+    SamplingParams(number=number, **settings)  # validated before a model is loaded
+    opened, first = load_for("generate", run, device, precision=precision), 0
     for lines in read_batches(prompts, size=1 if stream else WRITE_AT_ONCE):
         if stream or (stream is None and number == len(lines) == 1 and sys.stdout.isatty() and not as_json):
-            for line, sample in product(range(len(lines)), range(number)):
-                print_stream(opened.stream(lines[line], place=place + line, sample=sample, **settings), as_json)
+            for i, sample in product(range(len(lines)), range(number)):
+                print_stream(opened.stream(lines[i], place=first + i, sample=sample, **settings), as_json)
         else:
-            print_texts(opened.generate(lines, number=number, place=place, **settings), as_json)
-        place += len(lines)
+            print_texts(opened.generate(lines, number=number, place=first, **settings), as_json)
+        first += len(lines)
 
 
 @app.command()
@@ -135,23 +146,21 @@ def fill(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Fill in the masked words of texts, or of standard input line by line: "a [MASK] ran"."""
+    """Fill in masked words: "a [MASK] ran"."""
     exit_on_closed_pipe()
     opened = load_for("fill", run, device)
     for lines in read_batches(texts):
         for found in opened.fill(lines, number=number):
             if as_json:
-                print_json(
-                    text=found.text,
-                    candidates=[
-                        [{"text": guess.label, "probability": round(guess.probability, 6)} for guess in place]
-                        for place in found.candidates
-                    ],
-                )
+                candidates = [
+                    [{"text": guess.label, "probability": round(guess.probability, 6)} for guess in mask]
+                    for mask in found.candidates
+                ]
+                print_json(text=found.text, candidates=candidates)
             else:
                 print(found.text)
-                for place in found.candidates:
-                    print("  " + "   ".join(f"{guess.label} {guess.probability:.3f}" for guess in place))
+                for mask in found.candidates:
+                    print("  " + "   ".join(f"{guess.label} {guess.probability:.3f}" for guess in mask))
 
 
 @app.command()
@@ -163,8 +172,10 @@ def classify(
     precision: Precision = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say the likeliest label, or the number, of texts, or the label of pictures by their paths; from the arguments or standard
-    input line by line. A tab is between the two texts of a pair."""
+    """Predict labels of texts or images.
+
+    A regression run predicts scores. Images are given by path; a tab separates the two texts of a pair.
+    """
     exit_on_closed_pipe()
     opened = load_for("classify", run, device, task, precision=precision)
     for lines in read_batches(texts):
@@ -179,7 +190,7 @@ def classify(
 
 @app.command()
 def tag(run: RunFolder, texts: Texts = None, device: Device = "auto", as_json: AsJson = False) -> None:
-    """Say a label of every word of texts, or of standard input line by line."""
+    """Predict the label of every word."""
     exit_on_closed_pipe()
     opened = load_for("tag", run, device)
     for lines in read_batches(texts):
@@ -195,37 +206,35 @@ def answer(
     run: RunFolder,
     pairs: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[QUESTION<TAB>CONTEXT]...", help="What to answer; standard input, one a line, when nothing is given."
-        ),
+        typer.Argument(metavar="[QUESTION<TAB>CONTEXT]...", help="Questions to answer [default: standard input, one per line]."),
     ] = None,
-    question: Annotated[str | None, typer.Option(help="One question …")] = None,
-    context: Annotated[str | None, typer.Option(help="… and the text that answers it.")] = None,
-    top: Annotated[int, typer.Option(min=1, help="Print so many candidates, the best first.")] = 1,
+    question: Annotated[str | None, typer.Option(help="A single question; needs --context.")] = None,
+    context: Annotated[str | None, typer.Option(help="The text that contains its answer.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="Print the k best candidates.")] = 1,
     unanswerable: Annotated[
         bool | None,
         typer.Option(
             "--unanswerable/--answerable",
-            help="Whether it may say that there is none, an empty line; the recipe decides if not given.",
+            help="Whether a question may have no answer, printed as an empty line [default: from the recipe].",
         ),
     ] = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Answer questions with words of their contexts."""
+    """Answer questions with spans of their contexts."""
     exit_on_closed_pipe()
     if (question is None) != (context is None):
         raise UserError("--question and --context go together")
     if question is not None and pairs:
-        raise UserError("give --question and --context, or questions with a tab before their contexts, not both")
+        raise UserError("give --question and --context, or tab-separated questions and contexts, not both")
     opened = load_for("answer", run, device)
     lines = ([line.split("\t", 1) for line in lines] for lines in read_batches(pairs))
-    for parts in [[[question, context]]] if question is not None and context is not None else lines:
-        for number, part in enumerate(parts, start=1):
-            if len(part) != 2:
+    for batch in [[[question, context]]] if question is not None and context is not None else lines:
+        for number, pair in enumerate(batch, start=1):
+            if len(pair) != 2:
                 raise UserError(f"line {number} has no tab; write a question, a tab and its context")
-        for found in opened.answers(*zip(*parts), top=top, unanswerable=unanswerable):
-            for best in found:
+        for candidates in opened.answers(*zip(*batch), top=top, unanswerable=unanswerable):
+            for best in candidates:
                 if as_json:
                     print_json(text=best.text, start=best.start, end=best.end, probability=round(best.probability, 6))
                 else:
@@ -236,25 +245,29 @@ def answer(
 def embed(
     run: RunFolder,
     texts: Texts = None,
-    layer: Annotated[int, typer.Option(help="0 is the word embeddings, -1 the last layer.")] = -1,
+    layer: Annotated[int, typer.Option(help="Layer to read: 0 is the word embeddings, -1 the last layer.")] = -1,
     pool: Annotated[
         str,
-        typer.Option(help="mean or cls: a vector a text, of all tokens or of its first mark; words: one for each word in it."),
+        typer.Option(
+            metavar="mean|cls|words",
+            help="mean: the average over tokens; cls: the first special token; words: one vector per word.",
+        ),
     ] = "mean",
-    out: Annotated[Path | None, typer.Option(help="Draw the vectors of --words on a plane: .svg, .png or .pdf.")] = None,
-    words: Annotated[str | None, typer.Option(help="Words to draw, with commas between them.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Plot the vectors of --words: .svg, .png or .pdf.")] = None,
+    words: Annotated[str | None, typer.Option(help="Comma-separated words to plot.")] = None,
     read_as: Annotated[
         str | None,
         typer.Option(
-            "--as", help="image or text, where a run reads both; what is the path of a file is an image when not given."
+            "--as",
+            metavar="image|text",
+            help="How to read the input, for a run of images and texts [default: image if it is the path of a file].",
         ),
     ] = None,
     device: Device = "auto",
     precision: Precision = None,
     as_json: AsJson = False,
 ) -> None:
-    """The vectors of texts, or of each word in its sentence, or of pictures by their paths; from standard input line by line, as
-    JSON or numbers."""
+    """Print vectors of texts, words or images."""
     exit_on_closed_pipe()
     opened = load_for("embed", run, device, precision=precision)
     options = {} if read_as is None else {"read_as": read_as}

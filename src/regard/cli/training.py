@@ -1,4 +1,4 @@
-"""Make a recipe, train it, score it."""
+"""Verbs for training and evaluation: demo, new, world, train, evaluate, compare, ladder."""
 
 import sys
 from pathlib import Path
@@ -13,11 +13,14 @@ from regard.errors import UserError
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the run; made anew.")] = Path("runs/demo"),
+    out: Annotated[Path, typer.Option(help="Folder for the run; an earlier demo there is replaced.")] = Path("runs/demo"),
     device: Device = "auto",
     set_: Set = None,
 ) -> None:
-    """Train the 2017 Transformer on the embedded world, score it, translate, and draw what it attends to."""
+    """Train and inspect a small model, in two minutes.
+
+    Train the 2017 Transformer on an embedded bilingual world, score it, translate, and plot its attention.
+    """
     from regard.studies.demo import run_demo
 
     run_demo(out, device=device, overrides=set_ or [])
@@ -28,55 +31,56 @@ def new(
     task: Annotated[
         str,
         typer.Argument(
-            help="What to train for: translate, text-to-text, language, masked, classify, tag, "
-            "answer, caption, contrastive, image-codes or text-to-image."
+            help="Task: translate, text-to-text, language, masked, classify, tag, answer, caption, contrastive, "
+            "image-codes or text-to-image."
         ),
     ],
     source: Source = None,
-    target: Annotated[Path | None, typer.Option(help="Its translation, line by line.")] = None,
-    pairs: Annotated[Path | None, typer.Option(help="Or both in one .tsv or .jsonl file.")] = None,
+    target: Annotated[Path | None, typer.Option(help="Translation of --source, line by line.")] = None,
+    pairs: Annotated[Path | None, typer.Option(help="Source and target in one .tsv or .jsonl file.")] = None,
     data: Annotated[
         list[Path] | None,
         typer.Option(
-            help="For other tasks: text, labelled texts (.tsv, .jsonl), "
-            "tagged words, questions (.json, .jsonl), pictures with captions (.tsv, "
-            ".jsonl, .tar); for text-to-text a file a task."
+            help="Data of other tasks: text, labelled texts (.tsv, .jsonl), tagged words, questions (.json, .jsonl), "
+            "captioned images (.tsv, .jsonl, .tar); for text-to-text one file per task. May be repeated."
         ),
     ] = None,
-    pictures: Annotated[
+    images: Annotated[
         Path | None,
         typer.Option(
-            help="To classify pictures: a folder with a folder for each label, or with such folders in train and valid."
+            help="Images to classify: a folder with a subfolder for each label, or with such folders in train and valid."
         ),
     ] = None,
 ) -> None:
-    """Write a starter recipe for one's own data to standard output."""
-    from regard.tasks.starters.starter import starter_recipe
-    from regard.tasks.starters.starter_pictures import image_classification_recipe
+    """Print a starter recipe for your own data."""
+    from regard.tasks.starters import image_classification_recipe, starter_recipe
 
-    if pictures is not None:
-        print(image_classification_recipe(task, pictures), end="")
+    if images is not None:
+        print(image_classification_recipe(task, images), end="")
         return
     print(starter_recipe(task, [path for path in (source, target, pairs, *(data or [])) if path is not None]), end="")
 
 
 @app.command()
 def world(
-    kind: Annotated[str, typer.Argument(help="Which world: bilingual or shapes.")],
+    kind: Annotated[str, typer.Argument(metavar="bilingual|shapes", help="Which embedded world to write.")],
     out: Annotated[Path, typer.Option(help="Folder to write.")],
-    number: Annotated[int, typer.Option(help="Training sentences or pictures.")] = 10_000,
-    seed: int = 1,
-    level: Annotated[int | None, typer.Option(help="Difficulty of bilingual, 1 to 3; 3 when not given.")] = None,
-    size: Annotated[int | None, typer.Option(help="Pixels across a picture of shapes; 32 when not given.")] = None,
+    number: Annotated[int, typer.Option(help="Number of training sentences or images.")] = 10_000,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 1,
+    level: Annotated[int | None, typer.Option(help="Difficulty of bilingual, 1 to 3 [default: 3].")] = None,
+    size: Annotated[int | None, typer.Option(help="Width and height of shapes images in pixels [default: 32].")] = None,
 ) -> None:
-    """Write an embedded world as plain files: text, gold word alignments, antecedents; or pictures, captions, boxes, labels."""
+    """Write an embedded data set to files.
+
+    bilingual: sentences, word alignments and antecedents; shapes: images, captions, boxes and labels.
+    """
     if kind not in ("bilingual", "shapes"):
-        raise UserError(f"no world {kind!r}; there are: bilingual, shapes")
+        raise UserError(f"no world {kind!r}; choose from: bilingual, shapes")
     if kind == "bilingual":
         from regard.worlds import bilingual
 
         if size is not None:
-            raise UserError(f"--size {size}: the bilingual world has no pictures; leave it out")
+            raise UserError(f"--size {size}: the bilingual world has no images; leave it out")
         bilingual.write(out, number, seed, 3 if level is None else level)
     else:
         from regard.worlds import shapes
@@ -89,34 +93,36 @@ def world(
 
 @app.command()
 def train(
-    recipe: Annotated[Path, typer.Argument(metavar="RECIPE|RUN", help="A recipe, or with --resume a run folder.")],
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE|RUN", help="Recipe file, or a run folder with --resume.")],
     set_: Set = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder to make.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder to create.")] = None,
     device: Device = "auto",
     precision: Annotated[
-        str | None, typer.Option(metavar="auto|fp32|bf16", help="As --set train.precision=…; the recipe's when not given.")
+        str | None,
+        typer.Option(metavar="auto|fp32|bf16", help="The same as --set train.precision=… [default: from the recipe]."),
     ] = None,
-    resume: Annotated[bool, typer.Option(help="Go on from the newest good checkpoint.")] = False,
+    resume: Annotated[bool, typer.Option(help="Continue from the newest intact checkpoint.")] = False,
     start: Annotated[
         str | None,
-        typer.Option("--from", metavar="STEP", help="With --resume: go on from this checkpoint; those after it are set aside."),
+        typer.Option("--from", metavar="STEP", help="With --resume: continue from this checkpoint; later ones are set aside."),
     ] = None,
     verify: Annotated[
-        int, typer.Option(min=0, metavar="STEPS", help="With --resume: run the last steps again first, and compare every bit.")
+        int,
+        typer.Option(min=0, metavar="STEPS", help="With --resume: first repeat the last steps and compare them bit by bit."),
     ] = 0,
-    board: Annotated[bool, typer.Option(help="Write TensorBoard files too.")] = False,
-    evaluate: Annotated[bool, typer.Option(help="Score the test sets at the end.")] = True,
+    tensorboard: Annotated[bool, typer.Option(help="Also write TensorBoard files.")] = False,
+    evaluate: Annotated[bool, typer.Option(help="Evaluate on the test sets at the end.")] = True,
 ) -> None:
-    """Train a recipe into a run folder."""
+    """Train a recipe, or resume a run."""
     from regard.run.card import write_card
-    from regard.run.evaluate import evaluate as score
-    from regard.run.train import train as fit
+    from regard.run.evaluate import evaluate as evaluate_run
+    from regard.run.train import train as train_recipe
 
-    chosen = [] if precision is None else [f"train.precision={precision}"]
-    run = fit(
-        recipe, out, overrides=[*(set_ or []), *chosen], device=device, resume=resume, board=board, start=start, verify=verify
+    overrides = [*(set_ or []), *([] if precision is None else [f"train.precision={precision}"])]
+    run = train_recipe(
+        recipe, out, overrides=overrides, device=device, resume=resume, board=tensorboard, start=start, verify=verify
     )
-    results = score(run) if evaluate else []
+    results = evaluate_run(run) if evaluate else []
     write_card(run)
     print_results(results)
     print(f"done: {run.folder}", file=sys.stderr)
@@ -134,19 +140,22 @@ def evaluate(
     engine: Engine = "regard",
     as_json: AsJson = False,
 ) -> None:
-    """Score a run on its recipe's test sets, or on given files; with intervals and signatures."""
+    """Score a run on test sets.
+
+    The test sets are those of its recipe, or the given files; scores have confidence intervals and signatures.
+    """
     from regard.run.card import write_card
-    from regard.run.evaluate import evaluate as score
+    from regard.run.evaluate import evaluate as evaluate_run
     from regard.run.load import load
 
     if as_json and engine != "regard":
-        raise UserError(f"--engine {engine}: scores as --json are always our own engine's; leave one of them out")
+        raise UserError(f"--engine {engine}: --json prints the scores of our own engine only; leave one of them out")
     opened = load(run, device=device)
     if precision is not None or engine != "regard":
         from regard.run.engines import use_engine
 
         use_engine(opened, engine, precision)
-    results = score(opened, source=source, reference=reference, task=task, gold=gold, save=opened._huggingface is None)
+    results = evaluate_run(opened, source=source, reference=reference, task=task, gold=gold, save=opened.huggingface is None)
     write_card(opened)
     if as_json:
         for result in results:
@@ -158,14 +167,14 @@ def evaluate(
 
 @app.command()
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="The baseline first.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Run folders, the baseline first.")],
     source: Source = None,
     reference: Reference = None,
     task: Task = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Is one run better than another? Paired significance tests."""
+    """Compare runs by paired significance tests."""
     from regard.run.evaluate import compare_runs
     from regard.run.load import load
 
@@ -176,45 +185,45 @@ def compare(
         if as_json:
             for row in rows:
                 print_json(set=name, **row)
-        else:
-            print_table(
-                name,
-                ["system", "metric", "score", "±", "p"],
-                [
-                    [
-                        row["system"],
-                        row["metric"],
-                        f"{row['score']:.1f}",
-                        f"{row['ci']:.1f}",
-                        "baseline" if row["p_value"] is None else f"{row['p_value']:.3f}",
-                    ]
-                    for row in rows
-                ],
-            )
+            continue
+        cells = [
+            [
+                row["system"],
+                row["metric"],
+                f"{row['score']:.1f}",
+                f"{row['ci']:.1f}",
+                "baseline" if row["p_value"] is None else f"{row['p_value']:.3f}",
+            ]
+            for row in rows
+        ]
+        print_table(name, ["system", "metric", "score", "±", "p"], cells)
 
 
 @app.command()
 def ladder(
-    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="The recipe of a Transformer.")],
-    out: Annotated[Path, typer.Option(help="Folder for the runs and their report.")] = Path("runs/ladder"),
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="Recipe of a Transformer.")],
+    out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("runs/ladder"),
     set_: Set = None,
-    ablate: Annotated[bool, typer.Option("--ablate", help="Take the Transformer's parts away, one at a time.")] = False,
+    ablate: Annotated[bool, typer.Option("--ablate", help="Instead, remove the Transformer's components one at a time.")] = False,
     lengths: Annotated[
         bool,
         typer.Option(
             "--lengths",
-            help="Transformer and Universal Transformer of the same size on an "
-            "algorithm, tested on longer inputs than they were trained on.",
+            help="Instead, compare a Transformer and a Universal Transformer of the same size on an algorithm, tested on "
+            "longer inputs than in training.",
         ),
     ] = False,
     device: Device = "auto",
 ) -> None:
-    """Train the history of attention on one recipe's data, from the RNN to the Universal Transformer; report every step."""
+    """Train RNN to Universal Transformer on one recipe.
+
+    Train the history of attention on the data of one recipe, from the RNN to the Universal Transformer, and compare the models.
+    """
     from regard.studies.ladder import run_ladder
     from regard.studies.lengths import run_length_study
 
     if lengths and ablate:
-        raise UserError("--lengths and --ablate are two ladders: give one of them")
+        raise UserError("--lengths and --ablate are two different studies: give one of them")
     if lengths:
         print(run_length_study(recipe, out, overrides=set_ or [], device=device))
         return

@@ -1,1 +1,1 @@
-"""Greedy, sampling, beam; all written against the state protocol: start, step, reorder, keep."""
+"""Greedy search, sampling and beam search, written against the state protocol: start, step, reorder, keep, join."""

@@ -1,10 +1,15 @@
-"""Many sentences: sorted by length, decoded in batches of alike ones, returned in order."""
+"""Decoding of many sources: one description of what is decoded and how, for the command line, the server and Python.
+
+A task describes its inputs as `Sources` and the search as `SearchParams`. `decode_all` sorts the sources by length, decodes them
+in batches and returns the results in order; `DecodingRequest.from_source` (continuous_batching.py) decodes a single one together
+with whatever else is running. Both give the same outputs.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,104 +17,147 @@ from torch import Tensor, nn
 
 from regard import distributed
 from regard.decoding.beam import beam_search
-from regard.decoding.greedy import greedy, greedy_or_sample
+from regard.decoding.greedy import greedy_or_sample
 from regard.decoding.protocol import Decodable, Hypothesis
-from regard.decoding.sampling import Sampler
+from regard.decoding.sampling import ChooseToken, SamplingParams, greedy
 from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, PAD, SpecialTokens
 
 LENGTH_MULTIPLE = 8
-"""On a GPU, lengths are filled up to multiples of this."""
-Result = TypeVar("Result")
-SearchFunction = Callable[[Any, Tensor, np.ndarray], list[Result]]
-"""Of inputs, limits, and the number of each example among all."""
+"""On a GPU, lengths are padded to multiples of this, so that shapes recur and CUDA graphs are reused."""
 
 
-def make_search(
-    model: Decodable,
+@dataclass(frozen=True)
+class SearchParams:
+    """How the best outputs of a source are found: by beam search, greedily with `beam` = 1, or by sampling one."""
+
+    beam: int = 1
+    length_penalty: float = 0.0
+    """α of ((5 + length) / 6)^α (Wu et al. 2016, eq. 14)."""
+    num_hypotheses: int = 1
+    """Outputs per source, best first."""
+    max_tokens: int | None = None
+    batch_tokens: int = 8192
+    """Source positions times hypotheses decoded together."""
+    sampling: SamplingParams | None = None
+    """If given, one output is sampled and `beam` only limits the batch."""
+
+    @property
+    def width(self) -> int:
+        """Hypotheses kept per source."""
+        return self.beam if self.sampling is None else 1
+
+    def chooser(self, sequence_ids: np.ndarray) -> ChooseToken:
+        return greedy if self.sampling is None else self.sampling.chooser(sequence_ids)
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Inputs to decode from."""
+
+    lengths: Sequence[int]
+    """Positions that each takes in a batch."""
+    limits: Sequence[int]
+    """Most tokens of each output, end token included."""
+    collate: Callable[[Sequence[int]], Any]
+    """Return the model's inputs for the sources with these indices."""
+
+
+def text_sources(
+    ids: Sequence[Sequence[int]],
     *,
-    beam: int,
-    alpha: float,
-    number: int = 1,
-    temperature: float | None = None,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    seed: int = 0,
+    device: torch.device,
+    max_length: int,
+    max_tokens: int | None = None,
     special_tokens: SpecialTokens = DEFAULT_SPECIAL_TOKENS,
-) -> SearchFunction[list[Hypothesis]]:
-    """The `number` best hypotheses of each example, best first; with a temperature, one that is drawn."""
+) -> Sources:
+    """Return texts, given as token ids without special tokens, as sources; the model's inputs are (ids (B, S), lengths (B,))."""
+    texts = [[*special_tokens.prefix, *text, *special_tokens.suffix] for text in ids]
+    multiple = LENGTH_MULTIPLE if device.type == "cuda" else 1
+    padded_lengths = [-(-len(text) // multiple) * multiple for text in texts]
 
-    def search(inputs: Any, limits: Tensor, numbers: np.ndarray) -> list[list[Hypothesis]]:
-        if temperature is None and beam > 1:
-            return beam_search(model, inputs, limits, beam=beam, alpha=alpha, number=number, special_tokens=special_tokens)
-        choose = (
-            greedy
-            if temperature is None
-            else Sampler(seed=seed, temperature=temperature, top_k=top_k, top_p=top_p, sequence_ids=numbers)
+    def collate(indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+        lengths = torch.tensor([len(texts[i]) for i in indices])
+        batch = torch.full((len(indices), max(padded_lengths[i] for i in indices)), PAD)
+        for row, i in zip(batch, indices):
+            row[: len(texts[i])] = torch.tensor(texts[i])
+        return batch.to(device), lengths.to(device)
+
+    return Sources(padded_lengths, [output_limit(len(text), max_length, max_tokens) for text in texts], collate)
+
+
+def output_limit(length: int, max_length: int, max_tokens: int | None = None) -> int:
+    """Return the most tokens of an output, end token included, for an input of this length: twice as many and 20 more, at most
+    what the model takes, or what the user asked for."""
+    return min(max_length, max_tokens + 1 if max_tokens else 2 * length + 20)
+
+
+def search(
+    model: Decodable,
+    inputs: Any,
+    limits: Tensor,
+    params: SearchParams,
+    sequence_ids: np.ndarray,
+    special_tokens: SpecialTokens = DEFAULT_SPECIAL_TOKENS,
+) -> list[list[Hypothesis]]:
+    """Return the best hypotheses of each source in a batch, best first."""
+    if params.width > 1:
+        return beam_search(
+            model,
+            inputs,
+            limits,
+            beam=params.beam,
+            alpha=params.length_penalty,
+            number=params.num_hypotheses,
+            special_tokens=special_tokens,
         )
-        return [[found] for found in greedy_or_sample(model, inputs, limits, choose, alpha, special_tokens=special_tokens)]
-
-    return search
-
-
-def default_output_limit(length: int) -> int:
-    """Most tokens of an output for an input of this many, ends included."""
-    return 2 * length + 20
-
-
-def output_limit(length: int, most: int, max_tokens: int | None = None) -> int:
-    """Likewise, where the model takes at most so many, or the user wants no more."""
-    return min(most, max_tokens + 1 if max_tokens else default_output_limit(length))
+    choose = params.chooser(sequence_ids)
+    outputs = greedy_or_sample(model, inputs, limits, choose, params.length_penalty, special_tokens=special_tokens)
+    return [[output] for output in outputs]
 
 
 def decode_all(
-    sources: Sequence[Sequence[int]],
-    search: SearchFunction,
+    model: Decodable,
+    sources: Sources,
+    params: SearchParams,
     *,
-    batch_tokens: int,
     device: torch.device,
-    most: int,
-    max_tokens: int | None = None,
     special_tokens: SpecialTokens = DEFAULT_SPECIAL_TOKENS,
     workers: int = 1,
-) -> list:
-    """`search((ids, lengths), limits, numbers)` over batches; limits and results do not depend on the batch, nor on how many
-    are searched at once. Ranks share them."""
-    results: list = [None] * len(sources)
-    multiple = LENGTH_MULTIPLE if device.type == "cuda" else 1  # so that shapes come again and are recorded
-    lengths_read = [-(-(len(source) + special_tokens.num_added) // multiple) * multiple for source in sources]
+) -> list[list[Hypothesis]]:
+    """Return the best hypotheses of each source, best first.
 
-    def go(numbers: list[int]) -> None:
-        chosen = [[*special_tokens.prefix, *sources[i], *special_tokens.suffix] for i in numbers]
-        lengths = torch.tensor([len(ids) for ids in chosen])
-        ids = torch.full((len(chosen), max(lengths_read[i] for i in numbers)), PAD)
-        for row, tokens in zip(ids, chosen):
-            row[: len(tokens)] = torch.tensor(tokens)
-        limits = [output_limit(len(tokens), most, max_tokens) for tokens in chosen]
-        found = search((ids.to(device), lengths.to(device)), torch.tensor(limits, device=device), np.array(numbers))
-        for number, result in zip(numbers, found):
-            results[number] = result
+    Outputs depend neither on the batches nor on the number of workers. Ranks share the batches and exchange the results.
+    """
+    results: list[Any] = [None] * len(sources.lengths)
 
-    share = -(-sum(lengths_read) // workers)  # a batch a worker, where all are few
-    batches = list(distributed.shard(batches_by_length(lengths_read, max(1, min(batch_tokens, share)))))
+    def decode_batch(indices: list[int]) -> None:
+        limits = torch.tensor([sources.limits[i] for i in indices], device=device)
+        found = search(model, sources.collate(indices), limits, params, np.array(indices), special_tokens)
+        for index, hypotheses in zip(indices, found):
+            results[index] = hypotheses
+
+    per_worker = -(-sum(sources.lengths) // workers)  # a batch per worker if there are only a few sources
+    budget = max(1, min(max(1, params.batch_tokens // params.beam), per_worker))
+    batches = list(distributed.shard(batches_by_length(sources.lengths, budget)))
     if workers == 1 or len(batches) <= 1:
-        for numbers in batches:
-            go(numbers)
+        for indices in batches:
+            decode_batch(indices)
     else:
         with single_threaded_pool(workers) as pool:
-            list(pool.map(go, batches))
-    return results if distributed.world_size() == 1 else gather_hypotheses(results)
+            list(pool.map(decode_batch, batches))
+    return results if distributed.world_size() == 1 else _exchange(results)
 
 
-def gather_hypotheses(found: list[list[Hypothesis] | None]) -> list[list[Hypothesis]]:
-    """What all ranks have found."""
-    said = distributed.merge_shards([some if some is None else [asdict(one) for one in some] for some in found])
-    return [[Hypothesis(**one) for one in some] for some in said]
+def _exchange(results: list[list[Hypothesis] | None]) -> list[list[Hypothesis]]:
+    """Return the results of all ranks."""
+    merged = distributed.merge_shards([None if found is None else [asdict(one) for one in found] for found in results])
+    return [[Hypothesis(**one) for one in found] for found in merged]
 
 
 @contextmanager
 def single_threaded_pool(workers: int) -> Iterator[ThreadPoolExecutor]:
-    """Workers that compute with one thread each. Two searches side by side take less time than one whose every small product is
-    shared out among two threads, which wait for each other after each."""
+    """Yield workers that compute with one thread each: two searches side by side take less time than one whose small matrix
+    products are each split between two threads that then wait for each other."""
     before = torch.get_num_threads()
     try:
         with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
@@ -119,13 +167,14 @@ def single_threaded_pool(workers: int) -> Iterator[ThreadPoolExecutor]:
 
 
 def num_workers(model: nn.Module, device: torch.device) -> int:
-    """Searches at once: a core each on a CPU, one where somebody watches or where the precision is that of this thread."""
+    """Return how many searches run at once: one per core on a CPU; one if hooks watch the model, or under autocast, which is
+    local to this thread."""
     watched = any(part._forward_hooks for part in model.modules())
     return 1 if device.type != "cpu" or watched or torch.is_autocast_enabled("cpu") else torch.get_num_threads()
 
 
 def batches_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Indices of sentences of similar length, longest first, each batch of at most `budget` padded positions."""
+    """Yield the indices of sources of similar length, longest first, at most `budget` padded positions per batch."""
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
     start = 0
     while start < len(order):

@@ -1,9 +1,9 @@
 """Beam search over the state protocol, all sentences and hypotheses at once.
 
-N hypotheses a sentence are kept alive; an ended one that ranks among the N best candidates of its step joins the sentence's
-N best finished ones. A sentence is done when nothing alive can still beat what is finished, whatever comes: the score of a
-hypothesis of log-probability l that ends at length n is l / penalty(n), and l only falls. Sentences may join a search that has
-begun, and leave one that has not ended.
+N hypotheses per sentence are kept alive; an ended one that ranks among the N best candidates of its step joins the sentence's
+N best finished ones. A sentence is done when no living hypothesis can still beat the finished ones: the score of a hypothesis of
+log-probability l that ends at length n is l / penalty(n), and l only falls. Sentences may join a running search, and leave it
+before they are done.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,21 +34,21 @@ class BeamState:
     """The search of B sentences: N alive and N finished hypotheses each."""
 
     rows: Tensor  # (B,) which sentence of the batch
-    limits: Tensor  # (B,) most tokens, end included
+    limits: Tensor  # (B,) most tokens, end token included
     steps: Tensor  # (B,) tokens so far
-    alphas: Tensor  # (B,) of the length penalty
-    numbers: Tensor  # (B,) hypotheses wanted
+    alphas: Tensor  # (B,) exponent of the length penalty
+    numbers: Tensor  # (B,) hypotheses to return
     alive: Tensor  # (B, N) log-probabilities
     tokens: Tensor  # (B, N, L)
-    ways: Tensor  # (B, N, L) row of the batch in each step
+    history: Tensor  # (B, N, L) row of the batch in each step
     finished: Tensor  # (B, N) scores, best first
     finished_log_p: Tensor  # (B, N)
     finished_tokens: Tensor  # (B, N, L)
-    finished_ways: Tensor  # (B, N, L)
+    finished_history: Tensor  # (B, N, L)
     end: int
 
     @staticmethod
-    def begin(
+    def start(
         limits: Tensor,
         beam: int,
         end: int,
@@ -57,44 +57,44 @@ class BeamState:
         longest: int | None = None,
     ) -> "BeamState":
         B, L, device = len(limits), int(limits.max()) if longest is None else longest, limits.device
-        nothing = torch.full((B, beam), -torch.inf, device=device)
-        alive = nothing.clone()
+        impossible = torch.full((B, beam), -torch.inf, device=device)
+        alive = impossible.clone()
         alive[:, 0] = 0  # the empty hypothesis
         blank = torch.full((B, beam, L), PAD, device=device)
         penalties = torch.as_tensor(alphas, dtype=torch.float64 if device.type != "mps" else torch.float32, device=device)
         return BeamState(
-            torch.arange(B, device=device),
-            limits,
-            torch.zeros_like(limits),
-            penalties,
-            torch.as_tensor(numbers, device=device),
-            alive,
-            blank,
-            blank.clone(),
-            nothing,
-            nothing,
-            blank,
-            blank,
-            end,
+            rows=torch.arange(B, device=device),
+            limits=limits,
+            steps=torch.zeros_like(limits),
+            alphas=penalties,
+            numbers=torch.as_tensor(numbers, device=device),
+            alive=alive,
+            tokens=blank,
+            history=blank.clone(),
+            finished=impossible,
+            finished_log_p=impossible,
+            finished_tokens=blank,
+            finished_history=blank,
+            end=end,
         )
 
     def keep(self, which: Tensor) -> "BeamState":
         return replace(self, **{part.name: getattr(self, part.name)[which] for part in fields(self) if part.name != "end"})
 
     def join(self, other: "BeamState") -> "BeamState":
-        """Both, one behind the other; `rows` go on from the last."""
+        """Return both, one after the other; the other's `rows` continue after the last of this one."""
         L = max(self.tokens.size(2), other.tokens.size(2))
 
-        def both(name: str) -> Tensor:
-            parts = [getattr(beams, name) for beams in (self, other)]
+        def concatenate(name: str) -> Tensor:
+            parts = [getattr(state, name) for state in (self, other)]
             return torch.cat([F.pad(part, (0, L - part.size(2)), value=PAD) if part.dim() == 3 else part for part in parts])
 
-        joined: dict[str, Any] = {part.name: both(part.name) for part in fields(self) if part.name != "end"}
+        joined: dict[str, Any] = {part.name: concatenate(part.name) for part in fields(self) if part.name != "end"}
         joined["rows"] = torch.cat([self.rows, other.rows + (int(self.rows.max()) + 1 if len(self.rows) else 0)])
         return replace(self, **joined)
 
-    def penalized(self, log_p: Tensor, length: Tensor) -> Tensor:
-        """The scores of hypotheses, (B,) or (B, N), of these lengths (B,)."""
+    def scores(self, log_p: Tensor, length: Tensor) -> Tensor:
+        """Return the scores of hypotheses, (B,) or (B, N), of these lengths (B,)."""
         penalty = torch.as_tensor(length_penalty(length.to(self.alphas.dtype), self.alphas)).to(log_p.dtype)
         return log_p / penalty.view(-1, *[1] * (log_p.dim() - 1))
 
@@ -104,7 +104,7 @@ class BeamCandidates:
     """One step of a search: the 2N best continuations of each of B sentences, best first."""
 
     rows: Tensor  # (B,) which sentence of the batch
-    origin: Tensor  # (B, 2N) which hypothesis alive it goes on from
+    origin: Tensor  # (B, 2N) which living hypothesis it continues
     tokens: Tensor  # (B, 2N)
     log_p: Tensor  # (B, 2N) of the whole hypothesis
     kept: Tensor  # (B, N) which of them stay alive, in order
@@ -114,7 +114,7 @@ BeamCallback = Callable[[BeamCandidates], None]
 
 
 class BeamSearch:
-    """Beam searches of one width that go on together, a token each in every step; others may join between steps."""
+    """Beam searches of one width that advance together, one token each per step; others may join between steps."""
 
     @torch.inference_mode()
     def __init__(
@@ -133,31 +133,31 @@ class BeamSearch:
         self.model, self.beam, self.special_tokens = model, beam, special_tokens
         last, state = start_decoding(model, inputs, limits, prefix, special_tokens, longest)
         logits, state = model.step(last, state)
-        self.beams = BeamState.begin(limits, beam, end_token(logits, special_tokens), alphas, numbers, longest)
+        self.beams = BeamState.start(limits, beam, end_token(logits, special_tokens), alphas, numbers, longest)
         self.state = state.reorder(torch.arange(len(limits), device=limits.device).repeat_interleave(beam))
         self.logits = last_logits(logits).repeat_interleave(beam, dim=0)  # (B·N, V)
 
     @torch.inference_mode()
     def step(self, *, stop_early: bool = True, on_step: BeamCallback | None = None) -> Tensor:
-        """Extend every hypothesis by a token; which sentences are done with that (B,)."""
+        """Extend every hypothesis by one token; return which sentences are done (B,)."""
         ends_now = self.beams.limits == self.beams.steps + 1
         best = best_next_tokens(self.logits, ends_now.repeat_interleave(self.beam), 2 * self.beam, self.special_tokens)
         self.origin = advance_beams(self.beams, *best, on_step)
         return is_done(self.beams, stop_early)
 
     @torch.inference_mode()
-    def advance(self, going: Tensor) -> None:
-        """With these sentences alone (B,)."""
-        if not going.all():
-            which = going.nonzero()[:, 0]
+    def advance(self, active: Tensor) -> None:
+        """Keep these sentences (B,) and feed their chosen tokens to the model."""
+        if not active.all():
+            which = active.nonzero()[:, 0]
             self.beams = self.beams.keep(which)
             if not len(which):
                 return
             self.state, self.origin = self.state.keep(which), self.origin[which]
-        self.read()
+        self.advance_in_place()
 
-    def read(self) -> None:
-        """What was chosen."""
+    def advance_in_place(self) -> None:
+        """Feed the chosen tokens of all sentences to the model: no host synchronisation."""
         first = torch.arange(len(self.origin), device=self.origin.device)[:, None] * self.beam
         state = self.state.reorder((first + self.origin).flatten())
         last = self.beams.tokens.gather(2, (self.beams.steps - 1)[:, None, None].expand(-1, self.beam, 1))  # (B, N, 1)
@@ -166,7 +166,7 @@ class BeamSearch:
 
     @torch.inference_mode()
     def join(self, other: "BeamSearch") -> None:
-        """Both are between `go_on` and the next step."""
+        """Add the sentences of another search; both must be between `advance` and the next `step`."""
         self.state = type(self.state).join([self.state, other.state])
         self.logits, self.beams = torch.cat([self.logits, other.logits]), self.beams.join(other.beams)
 
@@ -185,17 +185,13 @@ def beam_search(
     special_tokens: SpecialTokens = DEFAULT_SPECIAL_TOKENS,
     on_step: BeamCallback | None = None,
 ) -> list[list[Hypothesis]]:
-    """The `number` best hypotheses of each sentence, best first; of what follows its prefix, where there is one. Each step is
-    told to `report`."""
+    """Return the `number` best hypotheses of each sentence, best first, without the prefix; call `on_step` with each step."""
     results: list[list[Hypothesis]] = [[] for _ in limits]
-    tapes = None if on_step is not None or prefix is not None else cuda_graph_cache(model, limits.device)
-    again = (
-        None
-        if tapes is None
-        else replay_beam_search(tapes, model, inputs, limits, (beam, alpha, number, stop_early, special_tokens))
-    )
-    if again is not None:
-        return again
+    cache = None if on_step is not None or prefix is not None else cuda_graph_cache(model, limits.device)
+    settings = (beam, alpha, number, stop_early, special_tokens)
+    replayed = None if cache is None else _replay_beam_search(cache, model, inputs, limits, settings)
+    if replayed is not None:
+        return replayed
     search = BeamSearch(
         model,
         inputs,
@@ -209,147 +205,139 @@ def beam_search(
     while len(search.beams.rows):
         done = search.step(stop_early=stop_early, on_step=on_step)
         if done.any():
-            for row, found in collect_hypotheses(search.beams.keep(done)):
-                results[row] = found
+            for row, hypotheses in collect_hypotheses(search.beams.keep(done)):
+                results[row] = hypotheses
         search.advance(~done)
     return results
 
 
 class CapturableBeamSearch:
-    """A search of which every sentence stays in the batch, which is how it can be recorded."""
+    """A `BeamSearch` in which every sentence stays, so that a CUDA graph can capture its steps."""
 
-    def __init__(
-        self,
-        model: Decodable,
-        inputs: Any,
-        limits: Tensor,
-        longest: int,
-        beam: int,
-        alpha: float,
-        number: int,
-        stop_early: bool,
-        special_tokens: SpecialTokens,
-    ):
-        self.stop_early, each = stop_early, torch.ones_like(limits)
-        self.new = partial(
-            BeamSearch,
-            model,
-            inputs,
-            limits,
-            beam=beam,
-            alphas=each.double() * alpha,
-            numbers=each * number,
-            special_tokens=special_tokens,
-            longest=longest,
-        )
-        self.after: list[BeamState] = []
+    def __init__(self, start: partial[BeamSearch], stop_early: bool):
+        self.start_search, self.stop_early = start, stop_early
+        self.beams_after: list[BeamState] = []
 
-    def begin(self) -> None:
-        self.search = self.new()
+    def start(self) -> None:
+        self.search = self.start_search()
 
     def step(self) -> list[Tensor]:
-        """Whether all are done."""
+        """Return whether all sentences are done."""
         done = self.search.step(stop_early=self.stop_early)
-        self.search.read()  # a sentence that is done stays as it is, whatever it goes on with
-        self.after.append(replace(self.search.beams))
+        self.search.advance_in_place()  # the result of a sentence that is done does not change any more
+        self.beams_after.append(replace(self.search.beams))
         return [done.all()]
 
 
-def replay_beam_search(
-    tapes: CudaGraphCache, model: Decodable, inputs: Any, limits: Tensor, settings: tuple
+def _replay_beam_search(
+    cache: CudaGraphCache, model: Decodable, inputs: Any, limits: Tensor, settings: tuple[int, float, int, bool, SpecialTokens]
 ) -> list[list[Hypothesis]] | None:
-    """The best of each sentence by a recorded search, where there is one."""
-    (parts, together), longest = flatten_inputs(inputs), round_up_limit(limits)
-    tape = tapes.find(
-        longest,
-        settings,
-        [*parts, limits],
-        lambda places: CapturableBeamSearch(proxy(model), together(places[:-1]), places[-1], longest, *settings),
-    )
-    if tape is None:
+    """Return the best hypotheses by a captured search, or None if these shapes are not captured."""
+    (parts, rebuild_inputs), longest = flatten_inputs(inputs), round_up_limit(limits)
+    beam, alpha, number, stop_early, special_tokens = settings
+
+    def build(buffers: Sequence[Tensor]) -> CapturableBeamSearch:
+        ones = torch.ones_like(buffers[-1])
+        start = partial(
+            BeamSearch,
+            proxy(model),
+            rebuild_inputs(buffers[:-1]),
+            buffers[-1],
+            beam=beam,
+            alphas=ones.double() * alpha,
+            numbers=ones * number,
+            special_tokens=special_tokens,
+            longest=longest,
+        )
+        return CapturableBeamSearch(start, stop_early)
+
+    captured = cache.find(longest, settings, [*parts, limits], build)
+    if captured is None:
         return None
-    after = iter(cast(CapturableBeamSearch, tape.search).after)
-    for (all_done,) in tape.play([*parts, limits], longest):
-        last = next(after)
+    beams_after = iter(cast(CapturableBeamSearch, captured.search).beams_after)
+    for (all_done,) in captured.replay([*parts, limits], longest):
+        last = next(beams_after)
         if all_done:
             break
-    return [found for _, found in collect_hypotheses(last)]
+    return [hypotheses for _, hypotheses in collect_hypotheses(last)]
 
 
 def advance_beams(beams: BeamState, log_p: Tensor, tokens: Tensor, on_step: BeamCallback | None = None) -> Tensor:
-    """Extend every alive hypothesis by one of its 2N best tokens (B·N, 2N); returns which hypothesis each new one goes on from
+    """Extend every living hypothesis by one of its 2N best tokens (B·N, 2N); return which hypothesis each new one continues
     (B, N)."""
     B, N = beams.alive.shape
-    each = log_p.size(-1)  # a vocabulary may be smaller
-    candidates = (beams.alive[..., None] + log_p.view(B, N, each)).flatten(1)  # (B, N · 2N)
-    best, flat = candidates.topk(min(2 * N, N * each), dim=1)  # at most N of these end
-    origin, token = flat // each, tokens.view(B, N * each).gather(1, flat)
+    per_hypothesis = log_p.size(-1)  # a small vocabulary may have fewer than 2N tokens
+    candidates = (beams.alive[..., None] + log_p.view(B, N, per_hypothesis)).flatten(1)  # (B, N · 2N)
+    best, flat = candidates.topk(min(2 * N, N * per_hypothesis), dim=1)  # at most N of these end
+    origin, token = flat // per_hypothesis, tokens.view(B, N * per_hypothesis).gather(1, flat)
     ends = token == beams.end
-    sentence, place = torch.arange(B, device=flat.device)[:, None], torch.arange(N, device=flat.device)
-    begun = beams.steps[:, None] > 0
-    scatter_at(beams.ways, beams.steps, torch.where(begun, sentence * N + place, sentence))  # the first reads each sentence once
+    sentence, slot = torch.arange(B, device=flat.device)[:, None], torch.arange(N, device=flat.device)
+    after_first = beams.steps[:, None] > 0
+    _scatter_at(
+        beams.history, beams.steps, torch.where(after_first, sentence * N + slot, sentence)
+    )  # first step: a row per sentence
 
     ending = torch.where(ends, best, -torch.inf)[:, :N]
-    update_finished(beams, ending, origin[:, :N])
+    _update_finished(beams, ending, origin[:, :N])
 
     beams.alive, chosen = torch.where(ends, -torch.inf, best).topk(N, dim=1)
     if on_step is not None:
         on_step(BeamCandidates(beams.rows, origin, token, best, chosen))
     origin, token = origin.gather(1, chosen), token.gather(1, chosen)
-    beams.tokens, beams.ways = gather_hypothesis_rows(beams.tokens, origin), gather_hypothesis_rows(beams.ways, origin)
-    scatter_at(beams.tokens, beams.steps, torch.where(beams.alive > -torch.inf, token, PAD))
+    beams.tokens, beams.history = _gather_hypotheses(beams.tokens, origin), _gather_hypotheses(beams.history, origin)
+    _scatter_at(beams.tokens, beams.steps, torch.where(beams.alive > -torch.inf, token, PAD))
     beams.steps = beams.steps + 1
     return origin
 
 
-def update_finished(beams: BeamState, ending: Tensor, origin: Tensor) -> None:
-    """Let newly ended hypotheses (B, N), with what they go on from, compete with the finished ones."""
-    tokens, ways = gather_hypothesis_rows(beams.tokens, origin), gather_hypothesis_rows(beams.ways, origin)
-    scatter_at(tokens, beams.steps, torch.full_like(origin, beams.end))
-    scores = torch.cat([beams.finished, beams.penalized(ending, beams.steps + 1)], dim=1)
+def _update_finished(beams: BeamState, ending: Tensor, origin: Tensor) -> None:
+    """Rank newly ended hypotheses (B, N) with the finished ones; `origin` says which hypothesis each continues."""
+    tokens, history = _gather_hypotheses(beams.tokens, origin), _gather_hypotheses(beams.history, origin)
+    _scatter_at(tokens, beams.steps, torch.full_like(origin, beams.end))
+    scores = torch.cat([beams.finished, beams.scores(ending, beams.steps + 1)], dim=1)
     beams.finished, chosen = scores.topk(beams.finished.size(1), dim=1)
     beams.finished_log_p = torch.cat([beams.finished_log_p, ending], dim=1).gather(1, chosen)
-    beams.finished_tokens = gather_hypothesis_rows(torch.cat([beams.finished_tokens, tokens], dim=1), chosen)
-    beams.finished_ways = gather_hypothesis_rows(torch.cat([beams.finished_ways, ways], dim=1), chosen)
+    beams.finished_tokens = _gather_hypotheses(torch.cat([beams.finished_tokens, tokens], dim=1), chosen)
+    beams.finished_history = _gather_hypotheses(torch.cat([beams.finished_history, history], dim=1), chosen)
 
 
 def is_done(beams: BeamState, stop_early: bool = True) -> Tensor:
-    """(B,) whether the best of each sentence are settled."""
+    """Return whether the best hypotheses of each sentence are settled (B,)."""
     at_limit = beams.limits <= beams.steps
     if not stop_early:
         return at_limit
-    hope = beams.alive[:, 0]  # log p of the best one alive
-    most = torch.maximum(beams.penalized(hope, beams.steps + 1), beams.penalized(hope, beams.limits))
-    return at_limit | (beams.finished.gather(1, beams.numbers[:, None] - 1)[:, 0] >= most)
+    best_alive = beams.alive[:, 0]  # (B,) log p
+    bound = torch.maximum(beams.scores(best_alive, beams.steps + 1), beams.scores(best_alive, beams.limits))
+    return at_limit | (beams.finished.gather(1, beams.numbers[:, None] - 1)[:, 0] >= bound)
 
 
 def collect_hypotheses(beams: BeamState) -> list[tuple[int, list[Hypothesis]]]:
-    """The row of each sentence, and its best."""
-    finished = zip(
-        beams.rows.tolist(),
-        beams.numbers.tolist(),
-        beams.finished_tokens.tolist(),
-        beams.finished_log_p.tolist(),
-        beams.finished.tolist(),
-        beams.finished_ways.tolist(),
+    """Return the row of each sentence and its best hypotheses."""
+    columns = (
+        beams.rows,
+        beams.numbers,
+        beams.finished_tokens,
+        beams.finished_log_p,
+        beams.finished,
+        beams.finished_history,
     )
     return [
         (
             row,
             [
-                Hypothesis(said[: said.index(beams.end)], log_probability, score, way[: said.index(beams.end) + 1])
-                for said, log_probability, score, way in zip(tokens, log_p, scores, ways)
+                Hypothesis(own[: own.index(beams.end)], log_probability, score, rows[: own.index(beams.end) + 1])
+                for own, log_probability, score, rows in zip(tokens, log_p, scores, history)
                 if score > -torch.inf
             ][:number],
         )
-        for row, number, tokens, log_p, scores, ways in finished
+        for row, number, tokens, log_p, scores, history in zip(*(column.tolist() for column in columns))
     ]
 
 
-def scatter_at(rows: Tensor, at: Tensor, values: Tensor) -> None:
-    """Write values (B, N) at a place of each sentence (B,) of rows (B, N, L)."""
+def _scatter_at(rows: Tensor, at: Tensor, values: Tensor) -> None:
+    """Write values (B, N) at one position of each sentence (B,) into rows (B, N, L)."""
     rows.scatter_(2, at[:, None, None].expand(*values.shape, 1), values[..., None])
 
 
-def gather_hypothesis_rows(tokens: Tensor, which: Tensor) -> Tensor:
+def _gather_hypotheses(tokens: Tensor, which: Tensor) -> Tensor:
     return tokens.gather(1, which[..., None].expand(-1, -1, tokens.size(-1)))  # (B, N, L), (B, M) -> (B, M, L)

@@ -1,8 +1,8 @@
-"""Searches recorded as CUDA graphs: a step of a decoder is soon computed, and launching it kernel by kernel takes far longer.
+"""Searches captured as CUDA graphs: a decoder step is short, and launching its kernels one by one takes longer than the step.
 
-A search is one graph for its beginning and one for each step, for every step looks one token further back. A shape runs as ever
-the first times it comes, is recorded then, and replayed from there on; what it reads is put in the same places each time. Nobody
-asks the device anything in between: sentences that have ended stay in the batch, and what is said reaches the host some steps
+A search is one graph for its start and one for each step, since every step attends to one more token. A shape runs eagerly the
+first times it occurs, is captured then, and replayed from there on; its inputs are copied into the same buffers each time. There
+is no host synchronisation between steps: sequences that have ended stay in the batch, and the outputs reach the host some steps
 later.
 """
 
@@ -17,110 +17,113 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 WARMUP_RUNS = 2
-"""Times that a shape runs as ever."""
+"""Times that a shape runs eagerly before it is captured."""
 MAX_SHAPES = 32
-"""Shapes of a model that are recorded; each keeps its caches."""
+"""Captured shapes per model; each keeps its caches in memory."""
 MAX_STEPS = 512
-"""Of a search that is recorded: every step is a graph of its own, and longer ones run as ever."""
+"""Longest captured search: every step is a graph of its own. Longer searches run eagerly."""
 LIMIT_MULTIPLE = 16
-"""The longest limit is raised to a multiple of this, so that shapes come again; sentences keep to their own."""
+"""The longest limit is rounded up to a multiple of this, so that shapes recur; sequences keep their own limits."""
 HOST_LAG = 3
-"""Steps that the device is ahead of what the host has read."""
+"""Steps that the device is ahead of the outputs that the host has read."""
 
 
 class CapturableSearch(Protocol):
-    """A search whose tensors keep their shapes, and which never waits for the device."""
+    """A search whose tensors keep their shapes, without host synchronisation in `start` and `step`."""
 
-    def begin(self) -> None: ...
+    def start(self) -> None: ...
     def step(self) -> Sequence[Tensor]:
-        """What the host is told."""
+        """Return the outputs that the host needs."""
 
 
 class CudaGraphSearch:
-    """One search, from its beginning to the last step that was ever needed."""
+    """One captured search, from its start to the last step that was ever needed."""
 
-    def __init__(self, search: CapturableSearch, places: Sequence[Tensor]):
-        self.search, self.places = search, places
+    def __init__(self, search: CapturableSearch, buffers: Sequence[Tensor]):
+        self.search, self.buffers = search, buffers
         self.pool = torch.cuda.graph_pool_handle()
-        self.begun = self.record(search.begin)
-        self.graphs: list[torch.cuda.CUDAGraph] = []
-        self.told: list[list[tuple[Tensor, Tensor]]] = []
-        """What each step says, on the device and on the host."""
-        self.playing = False
+        self.start_graph = self._capture(search.start)
+        self.step_graphs: list[torch.cuda.CUDAGraph] = []
+        self.outputs: list[list[tuple[Tensor, Tensor]]] = []
+        """The outputs of each step, on the device and on the host."""
+        self.is_replaying = False
 
-    def record(self, work: Callable[[], Any]) -> torch.cuda.CUDAGraph:
-        """Nothing is computed here."""
+    def _capture(self, work: Callable[[], Any]) -> torch.cuda.CUDAGraph:
+        """Capture without running."""
         graph = torch.cuda.CUDAGraph()
         with torch.inference_mode(), torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
             work()
         return graph
 
-    def record_step(self) -> None:
-        said: list[Tensor] = []
-        self.graphs.append(self.record(lambda: said.extend(self.search.step())))
-        self.told.append([(part, torch.empty(part.shape, dtype=part.dtype, pin_memory=True)) for part in said])
+    def _capture_step(self) -> None:
+        outputs: list[Tensor] = []
+        self.step_graphs.append(self._capture(lambda: outputs.extend(self.search.step())))
+        self.outputs.append([(part, torch.empty(part.shape, dtype=part.dtype, pin_memory=True)) for part in outputs])
 
-    def play(self, given: Sequence[Tensor], most: int) -> Iterator[list[Tensor]]:
-        """What is told of each step, of at most so many; who has heard enough stops asking."""
-        self.playing = True
+    def replay(self, inputs: Sequence[Tensor], max_steps: int) -> Iterator[list[Tensor]]:
+        """Yield the outputs of at most `max_steps` steps; the caller stops when it has enough."""
+        self.is_replaying = True
         try:
-            yield from self.replay(given, most)
+            yield from self._replay(inputs, max_steps)
         finally:
-            self.playing = False
+            self.is_replaying = False
 
-    def replay(self, given: Sequence[Tensor], most: int) -> Iterator[list[Tensor]]:
+    def _replay(self, inputs: Sequence[Tensor], max_steps: int) -> Iterator[list[Tensor]]:
         with torch.inference_mode():
-            for place, part in zip(self.places, given, strict=True):
-                place.copy_(part)
-        self.begun.replay()
+            for buffer, part in zip(self.buffers, inputs, strict=True):
+                buffer.copy_(part)
+        self.start_graph.replay()
         done: list[torch.cuda.Event] = []
-        for number in range(most):
-            if number == len(self.graphs):
-                self.record_step()
-            self.graphs[number].replay()
-            for part, here in self.told[number]:
-                here.copy_(part, non_blocking=True)
+        for step in range(max_steps):
+            if step == len(self.step_graphs):
+                self._capture_step()
+            self.step_graphs[step].replay()
+            for on_device, on_host in self.outputs[step]:
+                on_host.copy_(on_device, non_blocking=True)
             done.append(torch.cuda.Event())
             done[-1].record()
-            if number >= HOST_LAG:
-                yield self.heard(number - HOST_LAG, done)
-        for number in range(max(0, most - HOST_LAG), most):
-            yield self.heard(number, done)
+            if step >= HOST_LAG:
+                yield self._wait_for(step - HOST_LAG, done)
+        for step in range(max(0, max_steps - HOST_LAG), max_steps):
+            yield self._wait_for(step, done)
 
-    def heard(self, number: int, done: Sequence[torch.cuda.Event]) -> list[Tensor]:
-        done[number].synchronize()
-        return [here for _, here in self.told[number]]
+    def _wait_for(self, step: int, done: Sequence[torch.cuda.Event]) -> list[Tensor]:
+        done[step].synchronize()
+        return [on_host for _, on_host in self.outputs[step]]
 
 
 class CudaGraphCache:
-    """Those of one model, whose weights lie where they lay."""
+    """The captured searches of one model, valid while its weights stay at the same addresses."""
 
     def __init__(self, weights: tuple[int, ...] = ()):
         self.weights = weights
-        self.met: Counter[Any] = Counter()
-        self.tapes: dict[Any, CudaGraphSearch] = {}
+        self.runs: Counter[Any] = Counter()
+        self.searches: dict[Any, CudaGraphSearch] = {}
 
     def find(
-        self, longest: int, kind: Any, given: Sequence[Tensor], build: Callable[[Sequence[Tensor]], CapturableSearch]
+        self, longest: int, kind: Any, inputs: Sequence[Tensor], build: Callable[[Sequence[Tensor]], CapturableSearch]
     ) -> CudaGraphSearch | None:
-        """The tape of a kind of search over tensors of these shapes, of at most so many steps; none where it is not recorded, or
-        not yet, or where one is still being read. What is built must not keep the model: it would be kept for ever."""
-        key = (longest, kind, tuple((tuple(part.shape), part.dtype) for part in given))
-        if key not in self.tapes:
-            self.met[key] += 1
-            if self.met[key] <= WARMUP_RUNS or len(self.tapes) >= MAX_SHAPES or longest > MAX_STEPS:
+        """Return the captured search of a kind, over tensors of these shapes and of at most `longest` steps.
+
+        Return None if it is not captured, or not yet, or while somebody still reads its outputs. What `build` returns must not
+        hold a strong reference to the model, which would keep it alive for ever.
+        """
+        key = (longest, kind, tuple((tuple(part.shape), part.dtype) for part in inputs))
+        if key not in self.searches:
+            self.runs[key] += 1
+            if self.runs[key] <= WARMUP_RUNS or len(self.searches) >= MAX_SHAPES or longest > MAX_STEPS:
                 return None
-            places = [part.clone() for part in given]
-            self.tapes[key] = CudaGraphSearch(build(places), places)
-        return None if self.tapes[key].playing else self.tapes[key]
+            buffers = [part.clone() for part in inputs]
+            self.searches[key] = CudaGraphSearch(build(buffers), buffers)
+        return None if self.searches[key].is_replaying else self.searches[key]
 
 
 def flatten_inputs(inputs: Any) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], Any]]:
-    """The tensors of what a model reads, and how others are put together likewise."""
+    """Return the tensors of a model's inputs, and a function that rebuilds the same structure from others."""
     if inputs is None:
         return [], lambda parts: None
-    parts, form = tree_flatten(inputs)
-    return parts, lambda parts: tree_unflatten(parts, form)
+    parts, structure = tree_flatten(inputs)
+    return parts, lambda parts: tree_unflatten(parts, structure)
 
 
 def round_up_limit(limits: Tensor) -> int:
@@ -131,7 +134,8 @@ CUDA_GRAPH_CACHES: WeakKeyDictionary[nn.Module, CudaGraphCache] = WeakKeyDiction
 
 
 def cuda_graph_cache(model: Any, device: torch.device) -> CudaGraphCache | None:
-    """Where a model's searches can be recorded: on a GPU, if it says that it can be and nobody watches."""
+    """Return the model's captured searches; None if it cannot be captured: not on a GPU, not supported, in training, with hooks
+    (somebody watches it) or under autocast."""
     if device.type != "cuda" or not getattr(model, "supports_cuda_graphs", False) or model.training:
         return None
     if any(part._forward_hooks or part._forward_pre_hooks for part in model.modules()) or torch.is_autocast_enabled("cuda"):

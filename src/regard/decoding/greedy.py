@@ -1,6 +1,10 @@
-"""One hypothesis a sentence: greedy search and sampling differ only in how the next token is chosen."""
+"""Decoding with one hypothesis per sequence: greedy search and sampling differ only in how the next token is chosen.
 
-from collections.abc import Callable, Iterator, Sequence
+`DecodingBatch` holds the sequences that are decoded together; sequences may join between steps and leave when they end. A CUDA
+graph captures the same steps with every sequence kept in the batch.
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -10,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.decoding.cuda_graphs import CudaGraphCache, CudaGraphSearch, cuda_graph_cache, flatten_inputs, round_up_limit
+from regard.decoding.cuda_graphs import CudaGraphSearch, cuda_graph_cache, flatten_inputs, round_up_limit
 from regard.decoding.protocol import (
     Decodable,
     DecodingState,
@@ -22,134 +26,130 @@ from regard.decoding.protocol import (
     next_log_probabilities,
     start_decoding,
 )
-from regard.decoding.sampling import Sampler
+from regard.decoding.sampling import ChooseToken, LogitsProcessor, Sampler, greedy
 from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, SpecialTokens
-
-ChooseToken = Callable[[Tensor, Tensor, int], Tensor]
-LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
-"""Logits (rows, V) and what is written so far (rows, L), filled with -1 on the left -> logits (rows, V)."""
-
-
-def greedy(log_p: Tensor, rows: Tensor, step: int) -> Tensor:
-    return log_p.argmax(-1)
 
 
 @dataclass
 class DecodingStep:
-    """The next token of every sentence still being written."""
+    """The next token of every sequence that is still being decoded."""
 
-    rows: Tensor  # (rows,) which sentences
+    rows: Tensor  # (rows,) which sequences
     tokens: Tensor  # (rows,)
-    log_p: Tensor  # (rows,) how likely the model found them
+    log_p: Tensor  # (rows,) under the model, before any logits processor
     active: Tensor
-    """(rows,) Which go on: not the end mark. Who reads the step may let others end here too, by setting theirs to False."""
+    """(rows,) False where the token is the end token. The reader of a step may end a sequence by setting its entry to False."""
 
-    def each(self) -> Iterator[tuple[int, int, float, bool]]:
+    def items(self) -> Iterator[tuple[int, int, float, bool]]:
         return zip(self.rows.tolist(), self.tokens.tolist(), self.log_p.tolist(), self.active.tolist())
 
 
 @dataclass
 class DecodingGroup:
-    """Sentences that began together, and how their tokens are chosen."""
+    """Sequences that started together and whose tokens are chosen in the same way."""
 
-    limits: Tensor  # (B,) most tokens, end mark included
+    limits: Tensor  # (B,) most tokens, end token included
     choose: ChooseToken = greedy
     process: LogitsProcessor | None = None
     owner: Any = None
-    """Whoever they are for."""
-    number: int = 0
-    """Steps taken."""
+    """Whatever the caller wants to find again."""
+    num_steps: int = 0
 
-    def begin(self, prefix: Tensor) -> None:
-        self.rows = torch.arange(len(self.limits), device=self.limits.device)  # (rows,) those still being written
-        self.written = prefix  # (rows, L)
+    def start(self, prefix: Tensor) -> None:
+        self.rows = torch.arange(len(self.limits), device=self.limits.device)  # (rows,) those still being decoded
+        self.generated = prefix  # (rows, L)
 
     def ends_now(self) -> Tensor:
-        return self.limits[self.rows] == self.number + 1
+        return self.limits[self.rows] == self.num_steps + 1
 
     @property
-    def is_plain(self) -> bool:
-        """Whether the likeliest tokens are taken as they are."""
+    def is_plain_greedy(self) -> bool:
         return self.choose is greedy and self.process is None
 
-    def chosen(self, logits: Tensor, log_p: Tensor, special_tokens: SpecialTokens) -> tuple[Tensor, Tensor]:
-        """Of all log p (rows, V), the chosen ones, and their tokens: (rows,) each."""
-        wanted = (
-            log_p
-            if self.process is None
-            else next_log_probabilities(self.process(logits, self.written), self.ends_now(), special_tokens)
-        )
-        token = self.choose(wanted, self.rows, self.number)
-        return log_p.gather(-1, token[:, None])[:, 0], token
+    def choose_tokens(self, logits: Tensor, log_p: Tensor, special_tokens: SpecialTokens) -> tuple[Tensor, Tensor]:
+        """Return log p and ids of the chosen tokens, (rows,) each, from log p of all tokens (rows, V)."""
+        processed = log_p
+        if self.process is not None:
+            processed = next_log_probabilities(self.process(logits, self.generated), self.ends_now(), special_tokens)
+        tokens = self.choose(processed, self.rows, self.num_steps)
+        return log_p.gather(-1, tokens[:, None])[:, 0], tokens
 
-    def take(self, log_p: Tensor, token: Tensor, end: int) -> DecodingStep:
-        self.step = DecodingStep(self.rows, token, log_p, token != end)
-        self.number += 1
+    def finish_step(self, log_p: Tensor, tokens: Tensor, end: int) -> DecodingStep:
+        self.step = DecodingStep(self.rows, tokens, log_p, tokens != end)
+        self.num_steps += 1
         return self.step
 
-    def settle(self) -> Tensor:
-        """Go on with those that do: their last tokens (rows,)."""
-        going = self.step.active
-        self.rows, tokens, self.written = self.rows[going], self.step.tokens[going], self.written[going]
+    def drop_ended(self) -> Tensor:
+        """Keep the active sequences and return their last tokens (rows,)."""
+        active = self.step.active
+        self.rows, tokens, self.generated = self.rows[active], self.step.tokens[active], self.generated[active]
         if self.process is not None:
-            self.written = torch.cat([self.written, tokens[:, None]], dim=1)
+            self.generated = torch.cat([self.generated, tokens[:, None]], dim=1)
         return tokens
 
 
 class DecodingBatch:
-    """Sentences of several parties that are written at once, a token each in every step; others may join between steps."""
+    """Groups of sequences that are decoded together, one token each per step; others may join between steps."""
 
     @torch.no_grad()
     def __init__(
         self,
         model: Decodable,
         inputs: Any,
-        parties: list[DecodingGroup],
+        groups: list[DecodingGroup],
         prefix: Tensor | None = None,
         special_tokens: SpecialTokens = DEFAULT_SPECIAL_TOKENS,
+        longest: int | None = None,
     ):
-        self.model, self.parties, self.special_tokens = model, parties, special_tokens
-        last, state = start_decoding(model, inputs, torch.cat([party.limits for party in parties]), prefix, special_tokens)
-        for party, written in zip(parties, (last if prefix is None else prefix).split([len(party.limits) for party in parties])):
-            party.begin(written)
-        self.read(last, state)
+        self.model, self.groups, self.special_tokens = model, groups, special_tokens
+        limits = torch.cat([group.limits for group in groups])
+        last, state = start_decoding(model, inputs, limits, prefix, special_tokens, longest)
+        sizes = [len(group.limits) for group in groups]
+        for group, generated in zip(groups, (last if prefix is None else prefix).split(sizes)):
+            group.start(generated)
+        self._read(last, state)
 
     @torch.inference_mode()
-    def read(self, last: Tensor, state: DecodingState) -> None:
+    def _read(self, last: Tensor, state: DecodingState) -> None:
         logits, self.state = self.model.step(last, state)
         self.logits = last_logits(logits)  # (rows, V)
 
     @torch.no_grad()
     def step(self) -> list[DecodingStep]:
-        """The next token of every sentence, those of a party together."""
-        ends_now, plain = torch.cat([party.ends_now() for party in self.parties]), [party.is_plain for party in self.parties]
+        """Choose the next token of every sequence; return one step per group."""
+        ends_now, plain = torch.cat([group.ends_now() for group in self.groups]), [group.is_plain_greedy for group in self.groups]
         best = [part[:, 0] for part in best_next_tokens(self.logits, ends_now, 1, self.special_tokens)] if any(plain) else []
         log_p = None if all(plain) else next_log_probabilities(self.logits, ends_now, self.special_tokens)
-        found, first, end = [], 0, end_token(self.logits, self.special_tokens)
-        for party in self.parties:
-            rows, first = slice(first, first + len(party.rows)), first + len(party.rows)
-            said, token = (
+        steps, first, self.end = [], 0, end_token(self.logits, self.special_tokens)
+        for group in self.groups:
+            rows, first = slice(first, first + len(group.rows)), first + len(group.rows)
+            chosen_log_p, tokens = (
                 (part[rows] for part in best)
-                if party.is_plain or log_p is None
-                else party.chosen(self.logits[rows], log_p[rows], self.special_tokens)
+                if group.is_plain_greedy or log_p is None
+                else group.choose_tokens(self.logits[rows], log_p[rows], self.special_tokens)
             )
-            found.append(party.take(said, token, end))
-        return found
+            steps.append(group.finish_step(chosen_log_p, tokens, self.end))
+        return steps
 
     @torch.no_grad()
     def advance(self) -> None:
-        """Read what was chosen, in the sentences that have not ended."""
-        going = torch.cat([party.step.active for party in self.parties]).nonzero()[:, 0]
-        whole = sum(len(party.rows) for party in self.parties)
-        last = torch.cat([party.settle() for party in self.parties])[:, None]
-        self.parties = [party for party in self.parties if len(party.rows)]
-        if self.parties:
-            self.read(last, self.state if len(going) == whole else self.state.keep(going))
+        """Drop the sequences that have ended and feed the chosen tokens of the others to the model."""
+        active = torch.cat([group.step.active for group in self.groups]).nonzero()[:, 0]
+        num_rows = sum(len(group.rows) for group in self.groups)
+        last = torch.cat([group.drop_ended() for group in self.groups])[:, None]
+        self.groups = [group for group in self.groups if len(group.rows)]
+        if self.groups:
+            self._read(last, self.state if len(active) == num_rows else self.state.keep(active))
+
+    def advance_in_place(self) -> None:
+        """Feed the chosen tokens of all sequences to the model, also of those that have ended: no host synchronisation."""
+        tokens = torch.cat([group.step.tokens for group in self.groups])
+        self._read(torch.where(tokens == self.end, 0, tokens)[:, None], self.state)  # the end token may be outside the vocabulary
 
     def join(self, other: "DecodingBatch") -> None:
-        """Both are between `go_on` and the next step."""
+        """Add the sequences of another batch; both must be between `advance` and the next `step`."""
         self.state = type(self.state).join([self.state, other.state])
-        self.logits, self.parties = torch.cat([self.logits, other.logits]), self.parties + other.parties
+        self.logits, self.groups = torch.cat([self.logits, other.logits]), self.groups + other.groups
 
 
 def decode_steps(
@@ -162,96 +162,80 @@ def decode_steps(
     prefix: Tensor | None = None,
     special_tokens: SpecialTokens = DEFAULT_SPECIAL_TOKENS,
 ) -> Iterator[DecodingStep]:
-    """Write until every sentence has ended; sentence i has at most limits[i] tokens after its prefix, its end mark included."""
-    tapes = (
-        cuda_graph_cache(model, limits.device) if process is None and (choose is greedy or isinstance(choose, Sampler)) else None
-    )
-    tape, given = (None, []) if tapes is None else find_captured(tapes, model, inputs, limits, choose, prefix, special_tokens)
-    if tape is not None:
-        yield from replay_steps(tape, given, limits)
+    """Yield steps until every sequence has ended; sequence i has at most limits[i] tokens after its prefix, the end included."""
+    captured, tensors = None, list[Tensor]()
+    if process is None and (choose is greedy or isinstance(choose, Sampler)):
+        captured, tensors = _find_captured(model, inputs, limits, choose, prefix, special_tokens)
+    if captured is not None:
+        yield from _replay_steps(captured, tensors, limits)
         return
-    walking = DecodingBatch(model, inputs, [DecodingGroup(limits, choose, process)], prefix, special_tokens)
-    while walking.parties:
-        yield from walking.step()
-        walking.advance()
+    batch = DecodingBatch(model, inputs, [DecodingGroup(limits, choose, process)], prefix, special_tokens)
+    while batch.groups:
+        yield from batch.step()
+        batch.advance()
 
 
 class CapturableDecoding:
-    """A walk of which every sentence stays in the batch, which is how it can be recorded; the keys to draw by are given."""
+    """A `DecodingBatch` in which every sequence stays, so that a CUDA graph can capture its steps."""
 
-    def __init__(
-        self,
-        model: Decodable,
-        inputs: Any,
-        limits: Tensor,
-        longest: int,
-        keys: Tensor | None,
-        choose: ChooseToken,
-        prefix: Tensor | None,
-        special_tokens: SpecialTokens,
-    ):
-        self.model, self.limits, self.keys, self.choose, self.special_tokens = model, limits, keys, choose, special_tokens
-        self.start = partial(start_decoding, model, inputs, limits, prefix, special_tokens, longest)
+    def __init__(self, start: partial[DecodingBatch], limits: Tensor, choose: ChooseToken):
+        self.start_batch, self.limits, self.choose = start, limits, choose
 
-    def begin(self) -> None:
-        self.number = 0
-        self.read(*self.start())
-
-    def read(self, last: Tensor, state: DecodingState) -> None:
-        logits, self.state = self.model.step(last, state)
-        self.logits = last_logits(logits)  # (rows, V)
+    def start(self) -> None:
+        self.batch = self.start_batch(groups=[DecodingGroup(self.limits, self.choose)])
 
     def step(self) -> list[Tensor]:
-        """The tokens (rows,) and their log p."""
-        ends_now, end = self.limits == self.number + 1, end_token(self.logits, self.special_tokens)
-        if self.keys is None:
-            log_p, token = (part[:, 0] for part in best_next_tokens(self.logits, ends_now, 1, self.special_tokens))
-        else:
-            every = next_log_probabilities(self.logits, ends_now, self.special_tokens)
-            token = cast(Sampler, self.choose).pick(every, self.keys[:, self.number])
-            log_p = every.gather(-1, token[:, None])[:, 0]
-        self.number += 1
-        self.read(torch.where(token == end, 0, token)[:, None], self.state)
-        self.end = end
-        return [token, log_p]
+        """Return the tokens (rows,) and their log p."""
+        (step,) = self.batch.step()
+        self.batch.advance_in_place()
+        return [step.tokens, step.log_p]
 
 
-def find_captured(
-    tapes: CudaGraphCache,
-    model: Decodable,
-    inputs: Any,
-    limits: Tensor,
-    choose: ChooseToken,
-    prefix: Tensor | None,
-    special_tokens: SpecialTokens,
+def _find_captured(
+    model: Decodable, inputs: Any, limits: Tensor, choose: ChooseToken, prefix: Tensor | None, special_tokens: SpecialTokens
 ) -> tuple[CudaGraphSearch | None, list[Tensor]]:
-    """The tape of such a walk, where there is one, and what is to be put on it."""
-    if prefix is not None and bool((prefix[:, 0] < 0).any()):  # rows that begin later need a mask
+    """Return the captured decoding for these shapes, if there is one, and the tensors to copy into it."""
+    cache = cuda_graph_cache(model, limits.device)
+    if cache is None or (prefix is not None and bool((prefix[:, 0] < 0).any())):  # padded rows need a mask
         return None, []
-    (parts, together), longest = flatten_inputs(inputs), round_up_limit(limits)
-    given, manner = [*parts, limits], None
+    (parts, rebuild_inputs), longest = flatten_inputs(inputs), round_up_limit(limits)
+    tensors, sampling = [*parts, limits], None
     if isinstance(choose, Sampler):
-        drawn = choose.keys(np.arange(len(limits))[:, None], np.arange(longest))  # (B, L)
-        given, manner = [*given, torch.from_numpy(drawn).to(limits.device)], (choose.temperature, choose.top_k, choose.top_p)
+        keys = choose.keys(np.arange(len(limits))[:, None], np.arange(longest))  # (B, L)
+        tensors, sampling = [*tensors, torch.from_numpy(keys).to(limits.device)], (choose.temperature, choose.top_k, choose.top_p)
     if prefix is not None:
-        given = [*given, prefix]
+        tensors = [*tensors, prefix]
 
-    def build(places: Sequence[Tensor]) -> CapturableDecoding:
-        *read, limited = places[: len(parts) + 1]
-        keys = places[len(parts) + 1] if isinstance(choose, Sampler) else None
-        return CapturableDecoding(
-            proxy(model), together(read), limited, longest, keys, choose, None if prefix is None else places[-1], special_tokens
+    def build(buffers: Sequence[Tensor]) -> CapturableDecoding:
+        *own_inputs, own_limits = buffers[: len(parts) + 1]
+        own_prefix = None if prefix is None else buffers[-1]
+        choose_captured = choose
+        if isinstance(choose, Sampler):  # a captured step may not compute its keys on the host
+            own_keys = buffers[len(parts) + 1]
+            choose_captured = partial(_sample_with_keys, choose, own_keys)
+        start = partial(
+            DecodingBatch,
+            proxy(model),
+            rebuild_inputs(own_inputs),
+            prefix=own_prefix,
+            special_tokens=special_tokens,
+            longest=longest,
         )
+        return CapturableDecoding(start, own_limits, choose_captured)
 
-    return tapes.find(longest, (special_tokens, manner, prefix is None), given, build), given
+    return cache.find(longest, (special_tokens, sampling, prefix is None), tensors, build), tensors
 
 
-def replay_steps(tape: CudaGraphSearch, given: Sequence[Tensor], limits: Tensor) -> Iterator[DecodingStep]:
-    """Steps as the host hears of them; what was said of a sentence after its end is left out."""
+def _sample_with_keys(sampler: Sampler, keys: Tensor, log_p: Tensor, rows: Tensor, step: int) -> Tensor:
+    return sampler.sample(log_p, keys[:, step])
+
+
+def _replay_steps(captured: CudaGraphSearch, tensors: Sequence[Tensor], limits: Tensor) -> Iterator[DecodingStep]:
+    """Yield the steps of a captured decoding; leave out the tokens of a sequence after its end."""
     rows = torch.arange(len(limits))
-    for tokens, log_p in tape.play(given, int(limits.max())):
-        said = tokens[rows]
-        step = DecodingStep(rows, said, log_p[rows], said != cast(CapturableDecoding, tape.search).end)
+    for tokens, log_p in captured.replay(tensors, int(limits.max())):
+        own = tokens[rows]
+        step = DecodingStep(rows, own, log_p[rows], own != cast(CapturableDecoding, captured.search).batch.end)
         yield step
         rows = rows[step.active]
         if not len(rows):
@@ -267,16 +251,16 @@ def greedy_or_sample(
     prefix: Tensor | None = None,
     special_tokens: SpecialTokens = DEFAULT_SPECIAL_TOKENS,
 ) -> list[Hypothesis]:
-    """What is written of each sentence in the end."""
-    said: list[list[int]] = [[] for _ in range(len(limits))]
-    total, way = [0.0] * len(said), [list[int]() for _ in said]
+    """Return the output of each sequence."""
+    tokens: list[list[int]] = [[] for _ in range(len(limits))]
+    log_probabilities, rows = [0.0] * len(tokens), [list[int]() for _ in tokens]
     for step in decode_steps(model, inputs, limits, choose, prefix=prefix, special_tokens=special_tokens):
-        for place, (row, token, log_p, going) in enumerate(step.each()):
-            total[row] += log_p
-            way[row].append(place)
-            if going:
-                said[row].append(token)
+        for place, (row, token, log_p, active) in enumerate(step.items()):
+            log_probabilities[row] += log_p
+            rows[row].append(place)
+            if active:
+                tokens[row].append(token)
     return [
-        Hypothesis(tokens, log_probability, log_probability / float(length_penalty(len(tokens) + 1, alpha)), rows)
-        for tokens, log_probability, rows in zip(said, total, way)
+        Hypothesis(own, log_p, log_p / float(length_penalty(len(own) + 1, alpha)), places)
+        for own, log_p, places in zip(tokens, log_probabilities, rows)
     ]

@@ -1,7 +1,7 @@
-"""The processes of one job, as torchrun starts them: which of how many this is, and what they tell one another.
+"""The processes of one torchrun job: rank and world size, collectives over small values, failure handling.
 
-Everything may import this; it imports nothing of ours but errors. With one process nothing here does anything, and torch is not
-even imported.
+Every module may import this package; it imports nothing of regard but `errors`. With one process every function returns at once
+and torch is not imported.
 """
 
 from regard.distributed.collectives import (
@@ -11,13 +11,13 @@ from regard.distributed.collectives import (
     barrier,
     broadcast,
     broadcast_each,
+    interruptible,
     local_first,
     merge_shards,
     one_local_rank_at_a_time,
     shard,
 )
 from regard.distributed.failure import exit_process, report_exception, report_failure
-from regard.distributed.interrupts import interruptible
 from regard.distributed.process_group import destroy_process_group, init_process_group
 from regard.distributed.rank import is_main, is_restarted, local_rank, rank, world_size
 

@@ -1,4 +1,4 @@
-"""Coming and going."""
+"""Join and leave torch.distributed's process group."""
 
 import atexit
 import os
@@ -7,20 +7,19 @@ from datetime import timedelta
 from typing import Any
 
 from regard.distributed.collectives import barrier
-from regard.distributed.failure import connect_store, report_exception
-from regard.distributed.heartbeat import HEARTBEAT_SECONDS, HeartbeatMonitor
+from regard.distributed.failure import HEARTBEAT_SECONDS, HeartbeatMonitor, connect_store, report_exception
 from regard.distributed.rank import local_rank, rank, world_size
 from regard.errors import UserError
 
 COLLECTIVE_TIMEOUT = timedelta(hours=1)
-"""What one process may do alone while the others wait for it, such as training a tokenizer."""
-watch: HeartbeatMonitor | None = None
+"""How long one rank may work alone while the others wait, for example to train a tokenizer."""
+monitor: HeartbeatMonitor | None = None
 
 
 def init_process_group() -> None:
-    """Meet the other processes, where there are any; again is nothing."""
-    global watch
-    if world_size() == 1 or watch is not None:
+    """Join the other ranks, if there are any; a second call does nothing."""
+    global monitor
+    if world_size() == 1 or monitor is not None:
         return
     import torch
     import torch.distributed as dist
@@ -34,26 +33,26 @@ def init_process_group() -> None:
             )
         torch.cuda.set_device(local_rank())
         backend = "cpu:gloo,cuda:nccl"
-    watch = HeartbeatMonitor()
-    watch.start()
-    atexit.register(watch.end)
+    monitor = HeartbeatMonitor()
+    monitor.start()
+    atexit.register(monitor.stop)
     sys.excepthook = report_exception
     if not dist.is_initialized():
-        meet: dict[str, Any] = {}
-        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # where those of the last attempt left addresses
-            meet = {"store": connect_store(COLLECTIVE_TIMEOUT), "rank": rank(), "world_size": world_size()}
-        dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT, **meet)
-    watch.begun.wait(5 * HEARTBEAT_SECONDS)  # one that froze before its first sign would never be missed
+        rendezvous: dict[str, Any] = {}
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # a prefix apart from the last attempt's addresses
+            rendezvous = {"store": connect_store(COLLECTIVE_TIMEOUT), "rank": rank(), "world_size": world_size()}
+        dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT, **rendezvous)
+    monitor.started.wait(5 * HEARTBEAT_SECONDS)  # a rank frozen before its first heartbeat would never be missed
 
 
 def destroy_process_group() -> None:
-    """Part from the others after the last word; what this process still does it does alone."""
-    global watch
-    if watch is None:
+    """Leave the group after the last collective; from here on this process works alone."""
+    global monitor
+    if monitor is None:
         return
     import torch.distributed as dist
 
-    barrier()  # nobody goes while another may still need it
-    watch.end()
-    watch = None
+    barrier()  # no rank leaves while another may still need it
+    monitor.stop()
+    monitor = None
     dist.destroy_process_group()

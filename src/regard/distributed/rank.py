@@ -1,4 +1,4 @@
-"""Which of how many processes this is, as torchrun tells it."""
+"""Rank and world size, from the environment variables that torchrun sets."""
 
 import os
 
@@ -6,23 +6,25 @@ TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER
 
 
 def world_size() -> int:
+    """Return the number of processes; 1 without torchrun."""
     return int(os.environ["WORLD_SIZE"]) if all(name in os.environ for name in TORCHRUN_VARIABLES) else 1
 
 
 def rank() -> int:
+    """Return this process's number among all processes."""
     return int(os.environ["RANK"]) if world_size() > 1 else 0
 
 
 def is_main() -> bool:
-    """Whether this is the process that writes and prints."""
+    """Return whether this is rank 0, the process that writes files and prints."""
     return rank() == 0
 
 
 def local_rank() -> int:
-    """Among those of this machine: which GPU is this one's."""
+    """Return this process's number on its machine, which is the number of its GPU."""
     return int(os.environ["LOCAL_RANK"]) if world_size() > 1 else 0
 
 
 def is_restarted() -> bool:
-    """Whether torchrun has started the job again after a failure (--max-restarts)."""
+    """Return whether torchrun has restarted the job after a failure (--max-restarts)."""
     return world_size() > 1 and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0

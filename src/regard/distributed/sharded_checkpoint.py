@@ -1,5 +1,5 @@
-"""Checkpoints of several ranks. What every rank has is written by the first one. Of sharded tensors each rank writes its rows,
-the first one into `model.safetensors`, the second into `model-2-of-4.safetensors`, so that they load on any number of ranks."""
+"""Checkpoints of several ranks. Rank 0 writes what every rank has. Of a sharded tensor each rank writes its rows, rank 0 to
+`model.safetensors`, the next to `model-2-of-4.safetensors`; they load on any number of ranks."""
 
 import shutil
 from pathlib import Path
@@ -14,41 +14,40 @@ from regard.training.checkpoint import Checkpoint
 
 
 def save_sharded(folder: Path, step: int, whole: Checkpoint) -> None:
-    """Write a checkpoint together; it is there when this returns, on every rank."""
-    aside = folder / f".writing-shards-{step:08d}"
-    mine, beside = local_tensors(whole.tensors), {}
-    if any(is_sharded(x) for tensors in whole.tensors.values() for x in tensors.values()):
+    """Write a checkpoint from all ranks; when this returns, on any rank, it is complete."""
+    temporary = folder / f".writing-shards-{step:08d}"
+    tensors, shards = local_tensors(whole.tensors), {}
+    if any(is_sharded(x) for named in whole.tensors.values() for x in named.values()):
         if distributed.is_main():
-            shutil.rmtree(aside, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
         distributed.barrier()
-        written = {} if distributed.is_main() else write_shard(aside, mine)
-        beside = {aside / name: found for part in distributed.all_gather(written) for name, found in part.items()}
+        hashes = {} if distributed.is_main() else _write_shard(temporary, tensors)
+        shards = {temporary / name: digest for part in distributed.all_gather(hashes) for name, digest in part.items()}
     if distributed.is_main():
-        checkpoint.save_checkpoint(folder, step, Checkpoint(mine, whole.state), beside)
-        shutil.rmtree(aside, ignore_errors=True)
+        checkpoint.save_checkpoint(folder, step, Checkpoint(tensors, whole.state), shards)
+        shutil.rmtree(temporary, ignore_errors=True)
     distributed.barrier()
 
 
 def local_tensors(files: dict[str, dict[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
-    """What this rank writes, by file and name."""
+    """Return what this rank writes, by file and tensor name."""
     if distributed.is_main():
         return {file: {name: to_local(x) for name, x in tensors.items()} for file, tensors in files.items()}
     rows = {file: {name: to_local(x) for name, x in tensors.items() if is_sharded(x)} for file, tensors in files.items()}
-    return {
-        f"{file}-{distributed.rank() + 1}-of-{distributed.world_size()}": tensors for file, tensors in rows.items() if tensors
-    }
+    suffix = f"{distributed.rank() + 1}-of-{distributed.world_size()}"
+    return {f"{file}-{suffix}": tensors for file, tensors in rows.items() if tensors}
 
 
-def write_shard(aside: Path, files: dict[str, dict[str, Tensor]]) -> dict[str, str]:
-    """The files of a rank that is not the first; their hashes."""
-    found = {}
+def _write_shard(folder: Path, files: dict[str, dict[str, Tensor]]) -> dict[str, str]:
+    """Write the files of a rank other than 0; return their hashes."""
+    hashes = {}
     for file, tensors in files.items():
-        data, path = checkpoint.serialize(tensors), aside / f"{file}.safetensors"
+        data, path = checkpoint.serialize(tensors), folder / f"{file}.safetensors"
         try:
-            aside.mkdir(parents=True, exist_ok=True)
-            require_space(aside, len(data))
+            folder.mkdir(parents=True, exist_ok=True)
+            require_space(folder, len(data))
             write_and_fsync(path, data)
         except OSError as error:
             raise disk_error(path, len(data), error) from None
-        found[path.name] = checkpoint.sha256(data)
-    return found
+        hashes[path.name] = checkpoint.sha256(data)
+    return hashes

@@ -1,1 +1,1 @@
-"""Why a model said what it said, and whether to believe the explanation."""
+"""Why a model predicts what it does: attribution methods, their faithfulness, the roles of heads."""

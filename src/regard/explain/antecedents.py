@@ -1,8 +1,7 @@
-"""The head that resolves "it": chosen by where it looks in some sentences; in others, how often it is right, and what becomes of
-the pronouns without it.
+"""The head that resolves "it": selected on some sentences; measured on others, with the pronouns that depend on it.
 
-A head is right about an "it" if, of the nouns that it might mean, the one that it does mean gets the most weight: in the encoder
-from the "it", in the decoder from where its pronoun is about to be said. A head is taken away by zeros in place of its weights.
+A head's choice for an "it" is correct if, of the candidate nouns, the antecedent gets the most weight: in the encoder from the
+"it", in the decoder from the position that predicts its translation. A head is ablated by setting its weights to zero.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from regard.corpus.examples import SentencePairs
 from regard.explain.faithfulness import mean_score
-from regard.explain.heads import HeadId, KeyChoice, head_choices, without
+from regard.explain.heads import HeadId, KeyChoice, ablate_heads, head_choices
 from regard.explain.report import ReportTable
 from regard.scoring import Score, accuracy, compare_accuracy
 from regard.tasks.translate import TranslateRun
@@ -22,99 +21,95 @@ from regard.worlds import bilingual
 
 SIGNIFICANCE_LEVEL = 0.05
 PronounExample = tuple[dict[str, Tensor], dict[str, KeyChoice], bilingual.SentencePair]
-"""What the model reads of a pair, which noun each kind of attention should look at, and the pair."""
+"""The model inputs of a pair, the noun that each kind of attention should choose, and the pair."""
 
 
 @dataclass(frozen=True)
 class AblationResult:
-    """The pronouns without some heads."""
+    """The accuracy of pronouns without some heads."""
 
     heads: tuple[HeadId, ...]
-    right: Score
+    accuracy: Score
     p_value: float
-    """That they are as often right as with all heads: McNemar's exact test."""
+    """Of McNemar's exact test against the whole model."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"heads": [head_json(head) for head in self.heads], **self.right.to_json(), "p_value": self.p_value}
+        return {"heads": [head_json(head) for head in self.heads], **self.accuracy.to_json(), "p_value": self.p_value}
 
 
 @dataclass(frozen=True)
 class AntecedentHead:
-    """The head that resolves "it", and what a set on which it was not chosen says of it. Scores are in percent."""
+    """The head that resolves "it", measured on a set on which it was not selected. Scores are in percent."""
 
     head: HeadId
-    second: HeadId
-    """The next best."""
-    chosen_on: str
-    chosen: dict[HeadId, Score]
-    """How often each head is right there; of the best, flattered by the choice."""
+    runner_up: HeadId
+    selected_on: str
+    selection_accuracy: dict[HeadId, Score]
+    """Antecedent accuracy of each head there; that of the best is biased by the selection."""
     name: str
     number: int
     accuracy: dict[HeadId, Score]
-    """How often the two are right about the noun."""
-    rules: dict[str, float]
-    """How often one is right by lot, and by simple rules."""
-    whole: Score
-    """Pronouns that are right by the world's judge."""
-    without: dict[str, AblationResult]
-    """The same without the head, without the second, without both, without two others of their layers."""
-    beside: list[AblationResult]
+    """Antecedent accuracy of the head and of the runner-up."""
+    baselines: dict[str, float]
+    """Antecedent accuracy of a random choice and of simple rules."""
+    pronouns: Score
+    """Correct pronouns of the whole model."""
+    ablations: dict[str, AblationResult]
+    """The same without the "head", the "runner_up", "both", and two "controls" of their layers."""
+    same_layer: list[AblationResult]
     """The same without each other head of its layer."""
-    more: Score | None
-    """The points lost without it beyond those lost without another head of its layer, on average."""
-    otherwise: Score
-    """How many translations stay the same without it, but for pronouns."""
+    excess: Score | None
+    """The points lost without it beyond the mean loss without another head of its layer."""
+    unchanged: Score
+    """The translations that stay the same without it, except for pronouns."""
 
     @property
     def matters(self) -> bool:
-        """Whether the pronouns suffer without this head, and more than without those beside it."""
-        found = self.without["it"]
-        lost = found.right.score < self.whole.score and found.p_value < SIGNIFICANCE_LEVEL
-        return lost and self.more is not None and self.more.low > 0
+        """Whether pronouns suffer without this head, and more than without the others of its layer."""
+        ablated = self.ablations["head"]
+        lost = ablated.accuracy.score < self.pronouns.score and ablated.p_value < SIGNIFICANCE_LEVEL
+        return lost and self.excess is not None and self.excess.low > 0
 
-    def words(self) -> list[str]:
-        rules = ", ".join(f"{name} {share:.1f}%" for name, share in self.rules.items())
-        right = {name: format_percent(found.right) for name, found in self.without.items()}
-        verdict = "The pronouns depend on it" if self.matters else "That the pronouns depend on it alone is not shown"
-        said = [
-            f'"it" is resolved by {head_name(self.head)}: of all heads most often right about its noun on {self.chosen_on}.',
-            f"On {self.name} it is right in {format_percent(self.accuracy[self.head])} of {self.number} sentences; {rules}; the "
-            f"next best head, {head_name(self.second)}, {format_percent(self.accuracy[self.second])}.",
-            f"{verdict}: {format_percent(self.whole)} of them are right, {right['it']} without it; "
-            f"the rest of the translation is "
-            f"the same without it in {format_percent(self.otherwise)}.",
+    def summary(self) -> list[str]:
+        baselines = ", ".join(f"{name} {percent:.1f}%" for name, percent in self.baselines.items())
+        correct = {name: format_percent(found.accuracy) for name, found in self.ablations.items()}
+        verdict = "The pronouns depend on it" if self.matters else "It is not shown that the pronouns depend on it alone"
+        lines = [
+            f'"it" is resolved by {head_name(self.head)}: the head with the highest antecedent accuracy on {self.selected_on}.',
+            f"On {self.name} its antecedent accuracy is {format_percent(self.accuracy[self.head])} of {self.number} sentences; "
+            f"{baselines}; runner-up {head_name(self.runner_up)}: {format_percent(self.accuracy[self.runner_up])}.",
+            f"{verdict}: {format_percent(self.pronouns)} of them are correct, {correct['head']} without it; the rest of the "
+            f"translation is the same without it in {format_percent(self.unchanged)}.",
         ]
-        if self.more is not None:
-            said.append(
-                f"Without it, {format_percent(self.more)} more are lost than without another head of its layer, on average."
+        if self.excess is not None:
+            lines.append(
+                f"Without it, {format_percent(self.excess)} more are lost than without another head of its layer, on average."
             )
-        return [
-            *said,
-            f"Without it and the next best, {right['both']} are right; without two others of their layers, {right['others']}.",
-        ]
+        both, controls = correct["both"], correct["controls"]
+        return [*lines, f"Without it and the runner-up, {both} are correct; without two controls of their layers, {controls}."]
 
     def table(self) -> ReportTable:
-        rows = [["nothing", format_percent(self.whole), ""]]
-        for found in {one.heads: one for one in [*self.without.values(), *self.beside]}.values():
-            heads = " and ".join(f"{place} {number + 1}" for place, number in found.heads)
-            rows.append([heads, format_percent(found.right), f"{found.p_value:.4f}"])
-        return ReportTable(f'"it" in {self.number} sentences of {self.name}', ["taken away", "pronouns right", "p"], rows)
+        rows = [["none", format_percent(self.pronouns), ""]]
+        for found in {one.heads: one for one in [*self.ablations.values(), *self.same_layer]}.values():
+            heads = " and ".join(f"{module} {head + 1}" for module, head in found.heads)
+            rows.append([heads, format_percent(found.accuracy), f"{found.p_value:.4f}"])
+        return ReportTable(f'"it" in {self.number} sentences of {self.name}', ["ablated heads", "correct pronouns", "p"], rows)
 
     def to_json(self) -> dict[str, Any]:
         return {
             **head_json(self.head),
-            "chosen_on": self.chosen_on,
-            "chosen": self.chosen[self.head].to_json(),
+            "selected_on": self.selected_on,
+            "selection_accuracy": self.selection_accuracy[self.head].to_json(),
             "set": self.name,
             "number": self.number,
             "accuracy": self.accuracy[self.head].to_json(),
-            "rules": self.rules,
-            "second": {**head_json(self.second), "accuracy": self.accuracy[self.second].to_json()},
-            "pronouns": self.whole.to_json(),
-            "pronouns_without": {name: found.to_json() for name, found in self.without.items()},
-            "pronouns_beside": [found.to_json() for found in self.beside],
-            "more": None if self.more is None else self.more.to_json(),
-            "otherwise": self.otherwise.to_json(),
+            "baselines": self.baselines,
+            "runner_up": {**head_json(self.runner_up), "accuracy": self.accuracy[self.runner_up].to_json()},
+            "pronouns": self.pronouns.to_json(),
+            "ablations": {name: found.to_json() for name, found in self.ablations.items()},
+            "same_layer": [found.to_json() for found in self.same_layer],
+            "excess": None if self.excess is None else self.excess.to_json(),
+            "unchanged": self.unchanged.to_json(),
             "matters": self.matters,
         }
 
@@ -124,7 +119,7 @@ def head_name(head: HeadId) -> str:
 
 
 def head_json(head: HeadId) -> dict[str, Any]:
-    return {"place": head[0], "head": head[1] + 1}
+    return {"module": head[0], "head": head[1] + 1}
 
 
 def format_percent(score: Score) -> str:
@@ -132,32 +127,32 @@ def format_percent(score: Score) -> str:
 
 
 def find_antecedent_head(
-    run: TranslateRun, chosen: SentencePairs, reported: SentencePairs, names: tuple[str, str], number: int
+    run: TranslateRun, selection: SentencePairs, reported: SentencePairs, names: tuple[str, str], number: int
 ) -> AntecedentHead | None:
-    """Choose a head on one set and report it on another, on so many "it" of each; None where there are not two heads to
-    choose from, or nothing to ask."""
-    first, then = (list(pronoun_examples(run, examples, number)) for examples in (chosen, reported))
+    """Select a head on one set and measure it on another, on up to `number` "it" of each; None without two heads or any "it"."""
+    first, then = (list(pronoun_examples(run, examples, number)) for examples in (selection, reported))
     known = head_choices(run.model, (one[:2] for one in first))
     if len(known) < 2 or not then:
         return None
-    best, second = sorted(known, key=lambda head: -sum(known[head]))[:2]  # of equals the first
-    right = head_choices(run.model, (one[:2] for one in then))
+    best, second = sorted(known, key=lambda head: -sum(known[head]))[:2]  # of equal ones the first
+    choices = head_choices(run.model, (one[:2] for one in then))
     pairs = [pair for _, _, pair in then]
-    whole = translate_without(run, pairs, [])
-    judged = pronouns_correct(pairs, whole)
+    translations = translate_without(run, pairs, [])
+    correct = pronouns_correct(pairs, translations)
 
-    def tested(heads: Sequence[HeadId], said: Sequence[str]) -> AblationResult:
-        found = pronouns_correct(pairs, said)
-        _, row = compare_accuracy({"whole": judged, "without": found})
+    def ablation(heads: Sequence[HeadId], ablated: Sequence[str]) -> AblationResult:
+        found = pronouns_correct(pairs, ablated)
+        _, row = compare_accuracy({"whole": correct, "without": found})
         return AblationResult(tuple(heads), accuracy(found, "pronouns"), row["p_value"])
 
     alone = translate_without(run, pairs, [best])
-    taken = {"second": [second], "both": [best, second], "others": control_heads(known, [best, second])}
-    without = {
-        "it": tested([best], alone),
-        **{name: tested(heads, translate_without(run, pairs, heads)) for name, heads in taken.items()},
+    ablated = {"runner_up": [second], "both": [best, second], "controls": control_heads(known, [best, second])}
+    ablations = {
+        "head": ablation([best], alone),
+        **{name: ablation(heads, translate_without(run, pairs, heads)) for name, heads in ablated.items()},
     }
-    beside = {head: translate_without(run, pairs, [head]) for head in right if head[0] == best[0] and head != best}
+    same_layer = {head: translate_without(run, pairs, [head]) for head in choices if head[0] == best[0] and head != best}
+    excess = excess_loss(pronouns_correct(pairs, alone), [pronouns_correct(pairs, texts) for texts in same_layer.values()])
     return AntecedentHead(
         best,
         second,
@@ -165,88 +160,87 @@ def find_antecedent_head(
         {head: accuracy(found, "antecedents") for head, found in known.items()},
         names[1],
         len(pairs),
-        {head: accuracy(right[head], "antecedents") for head in (best, second)},
+        {head: accuracy(choices[head], "antecedents") for head in (best, second)},
         rule_baselines(pairs),
-        accuracy(judged, "pronouns"),
-        without,
-        [tested([head], said) for head, said in beside.items()],
-        mean_score(
-            "more", excess_loss(pronouns_correct(pairs, alone), [pronouns_correct(pairs, said) for said in beside.values()])
-        ),
-        accuracy([bilingual.equal_except_pronouns(*texts) for texts in zip(whole, alone)], "otherwise"),
+        accuracy(correct, "pronouns"),
+        ablations,
+        [ablation([head], texts) for head, texts in same_layer.items()],
+        mean_score("excess", excess),
+        accuracy([bilingual.equal_except_pronouns(*texts) for texts in zip(translations, alone)], "unchanged"),
     )
 
 
-def excess_loss(right: Sequence[bool], others: Sequence[Sequence[bool]]) -> list[float]:
-    """By sentence, in points: how much less often right without a head than without another, on average."""
-    return [100 * (sum(row) / len(row) - one) for one, row in zip(right, zip(*others))]
+def excess_loss(correct: Sequence[bool], others: Sequence[Sequence[bool]]) -> list[float]:
+    """Return, by sentence and in points, the mean correctness without another head minus that without this one."""
+    return [100 * (sum(row) / len(row) - one) for one, row in zip(correct, zip(*others))]
 
 
 def control_heads(known: Mapping[HeadId, Sequence[bool]], heads: Sequence[HeadId]) -> list[HeadId]:
-    """For each of some heads, another of its layer: the least often right of those that are left."""
+    """Return for each head another one of its layer: the least accurate of those that are left."""
     found: list[HeadId] = []
-    for place, _ in heads:
-        left = [head for head in known if head[0] == place and head not in (*heads, *found)]
+    for module, _ in heads:
+        left = [head for head in known if head[0] == module and head not in (*heads, *found)]
         found += sorted(left, key=lambda head: sum(known[head]))[:1]
     return found
 
 
 def translate_without(run: TranslateRun, pairs: Sequence[bilingual.SentencePair], heads: Sequence[HeadId]) -> list[str]:
-    """What the run says without some heads."""
-    with without(run.model, heads):
-        return [found.text for found in run._best([pair.source for pair in pairs])]
+    """Translate the sources with some heads ablated."""
+    with ablate_heads(run.model, heads):
+        return [found.text for found in run.best([pair.source for pair in pairs])]
 
 
-def pronouns_correct(pairs: Sequence[bilingual.SentencePair], said: Sequence[str]) -> list[bool]:
-    return [bilingual.pronouns_correct(pair, text) for pair, text in zip(pairs, said)]
+def pronouns_correct(pairs: Sequence[bilingual.SentencePair], translations: Sequence[str]) -> list[bool]:
+    return [bilingual.pronouns_correct(pair, text) for pair, text in zip(pairs, translations)]
 
 
 def rule_baselines(pairs: Sequence[bilingual.SentencePair]) -> dict[str, float]:
-    """How often one is right by lot, and by taking always the nearest noun, or the subject; in percent."""
-    meant = [(it.candidates.index(it.antecedent_source), len(it.candidates)) for pair in pairs for it in pair.pronouns]
-    found = {
-        "by lot": sum(1 / among for _, among in meant),
-        "the nearest noun": sum(place == among - 1 for place, among in meant),
-        "the subject": sum(place == 0 for place, _ in meant),
+    """Return the antecedent accuracy of a random choice, and of always choosing the nearest noun or the subject; in percent."""
+    known = [(it.candidates.index(it.antecedent_source), len(it.candidates)) for pair in pairs for it in pair.pronouns]
+    correct = {
+        "random": sum(1 / candidates for _, candidates in known),
+        "nearest noun": sum(index == candidates - 1 for index, candidates in known),
+        "subject": sum(index == 0 for index, _ in known),
     }
-    return {name: 100 * right / len(meant) for name, right in found.items()}
+    return {name: 100 * total / len(known) for name, total in correct.items()}
 
 
 def pronoun_examples(run: TranslateRun, examples: SentencePairs, number: int) -> Iterator[PronounExample]:
-    """So many pairs that have an "it", spread over the set."""
-    riddles = examples.select([index for index, pair in enumerate(examples.gold or []) if pair.pronouns])
-    riddles = riddles.select(range(0, len(riddles), max(1, -(-len(riddles) // number))))
-    rows = run._evaluation_rows(riddles)
-    for row, pair in enumerate(riddles.gold or []):
+    """Yield up to `number` pairs that have an "it", spread over the set."""
+    pairs = examples.select([index for index, pair in enumerate(examples.gold or []) if pair.pronouns])
+    pairs = pairs.select(range(0, len(pairs), max(1, -(-len(pairs) // number))))
+    rows = run.evaluation_rows(pairs)
+    for row, pair in enumerate(pairs.gold or []):
         inputs, (it,) = rows.batch(np.array([row]), 0, 0).to(run.device).inputs, pair.pronouns
-        read, heard, said = word_indices(run, inputs, pair)
-        if {it.source, *it.candidates} <= set(read) and it.target in said:  # nothing of it is cut off
-            yield inputs, pronoun_choices(pair, it, read, heard, said), pair
+        source, target, labels = word_indices(run, inputs, pair)
+        if {it.source, *it.candidates} <= set(source) and it.target in labels:  # not truncated
+            yield inputs, pronoun_choices(pair, it, source, target, labels), pair
 
 
 def pronoun_choices(
-    pair: bilingual.SentencePair, it: bilingual.Pronoun, read: list[int], heard: list[int], said: list[int]
+    pair: bilingual.SentencePair, it: bilingual.Pronoun, source: list[int], target: list[int], labels: list[int]
 ) -> dict[str, KeyChoice]:
-    """Which noun is meant, asked of each kind of attention: in the decoder's own of what translates the nouns."""
-    right = it.candidates.index(it.antecedent_source)
-    nouns = tuple(tokens_of_words({noun}, read) for noun in it.candidates)
-    spoken = tuple(tokens_of_words({t for s, t in pair.alignment if s == noun}, heard) for noun in it.candidates)
+    """Return the correct noun for each kind of attention; for the decoder's own, among the translations of the nouns."""
+    correct = it.candidates.index(it.antecedent_source)
+    nouns = tuple(tokens_of_words({noun}, source) for noun in it.candidates)
+    translated = tuple(tokens_of_words({t for s, t in pair.alignment if s == noun}, target) for noun in it.candidates)
     return {
-        "source": KeyChoice(read.index(it.source), nouns, right),
-        "cross": KeyChoice(said.index(it.target), nouns, right),
-        "target": KeyChoice(said.index(it.target), spoken, right),
+        "source": KeyChoice(source.index(it.source), nouns, correct),
+        "cross": KeyChoice(labels.index(it.target), nouns, correct),
+        "target": KeyChoice(labels.index(it.target), translated, correct),
     }
 
 
-def tokens_of_words(words: set[int], numbers: Sequence[int]) -> tuple[int, ...]:
-    return tuple(place for place, word in enumerate(numbers) if word in words)
+def tokens_of_words(words: set[int], word_ids: Sequence[int]) -> tuple[int, ...]:
+    return tuple(token for token, word in enumerate(word_ids) if word in words)
 
 
 def word_indices(
     run: TranslateRun, inputs: Mapping[str, Tensor], pair: bilingual.SentencePair
 ) -> tuple[list[int], list[int], list[int]]:
-    """Word numbers, -1 for marks: of what is read in the source, and in the target, and of what each place there says next."""
-    before, after = [-1] * len(run._special_tokens.prefix), [-1] * len(run._special_tokens.suffix)
-    read, spoken = (tokenizer.encode_words([text])[0][1] for tokenizer, text in zip(run.tokenizers, (pair.source, pair.target)))
-    read, spoken = read[: inputs["source"].size(1) - len(before) - len(after)], spoken[: inputs["target"].size(1) - 1]
-    return [*before, *read, *after], [-1, *spoken], [*spoken, -1]
+    """Return the word index of each token, -1 for special tokens: of the source, of the target, and of the labels (the target
+    shifted by one)."""
+    prefix, suffix = [-1] * len(run.special_tokens.prefix), [-1] * len(run.special_tokens.suffix)
+    source, target = (tokenizer.encode_words([text])[0][1] for tokenizer, text in zip(run.tokenizers, (pair.source, pair.target)))
+    source, target = source[: inputs["source"].size(1) - len(prefix) - len(suffix)], target[: inputs["target"].size(1) - 1]
+    return [*prefix, *source, *suffix], [-1, *target], [*target, -1]

@@ -1,4 +1,4 @@
-"""The attention of one sentence or picture as paths from the answer down to its pieces."""
+"""The attention of one example as a graph from the output down to its input features (Abnar & Zuidema 2020)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -7,108 +7,98 @@ import torch
 from torch import Tensor
 
 from regard.attention.modules import layer_index
-from regard.attention.recording import AttentionRecording
-from regard.attention.watch import watch
+from regard.attention.watch import AttentionRecording, watch
 from regard.errors import UserError
 from regard.explain.target import AttributionTarget, without_cudnn
-
-Combine = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class AttentionStage:
-    """One attention: the weights (H, T, S) of every head, and of which module."""
+    """One attention module: its name and the weights (H, T, S) of its heads."""
 
     name: str
     weights: Tensor
-    across: bool = False
-    """Whether it looks at the source."""
+    cross: bool = False
 
 
 @dataclass(frozen=True)
 class AttentionGraph:
-    """From the pieces up: the stages of the encoder where there is a source, and of the stack that says the answer."""
+    """The stages of the stack that predicts the output, and those of its encoder where there is a source, bottom up."""
 
     stages: list[AttentionStage]
-    source: list[AttentionStage]
-    asks: Tensor
-    """(T,) how much each position of the last stage has to do with the answer; they sum to 1."""
+    encoder: list[AttentionStage]
+    query_weights: Tensor
+    """(T,) By how much each position of the last stage determines the output; they sum to 1."""
     columns: Tensor
-    """(N,) those of the inputs that are explained; the source's come after the target's own."""
+    """(N,) The explained features among all inputs; those of the source come after the target's own."""
 
     @property
     def last(self) -> AttentionStage:
-        """What one sees first: the last attention from which the answer looks at the pieces."""
-        return next(stage for stage in reversed(self.stages) if stage.across or not self.source_size)
+        """The last stage that attends to the features."""
+        return next(stage for stage in reversed(self.stages) if stage.cross or not self.source_size)
 
     @property
     def source_size(self) -> int:
-        return next((stage.weights.size(-1) for stage in self.stages if stage.across), 0)
+        """The number of source positions that the decoder attends to."""
+        return next((stage.weights.size(-1) for stage in self.stages if stage.cross), 0)
 
     @property
-    def unseen(self) -> int:
-        """Marks before a source that its encoder reads, and the target does not look at."""
-        return self.source[0].weights.size(-1) - self.source_size if self.source else 0
+    def source_offset(self) -> int:
+        """The number of special tokens before the source that the encoder reads and the decoder does not attend to."""
+        return self.encoder[0].weights.size(-1) - self.source_size if self.encoder else 0
 
-    def climb(self, combine: Combine) -> Tensor:
-        """What every position has to do with every input: (T, inputs). At each stage `combine(weights (T, S), seen (S, inputs),
-        own (T, inputs))`, where `own` is what comes past it by the residual."""
-        own, S = self.stages[0].weights.size(-2), self.source_size + self.unseen
-        everything = torch.eye(own + S, dtype=torch.float64)
-        below, above = everything[own:], everything[:own]
-        for stage in self.source:
-            below = combine(stage.weights.mean(0), below, below)
+    def propagate(self, combine: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
+        """Return the relevance of every input for every position of the last stage: (T, inputs).
+
+        Each stage applies `combine(weights (T, S), attended (S, inputs), residual (T, inputs))`."""
+        T, S = self.stages[0].weights.size(-2), self.source_size + self.source_offset
+        inputs = torch.eye(T + S, dtype=torch.float64)
+        source, above = inputs[T:], inputs[:T]
+        for stage in self.encoder:
+            source = combine(stage.weights.mean(0), source, source)
         for stage in self.stages:
-            above = combine(stage.weights.mean(0), below[self.unseen :] if stage.across else above, above)
+            above = combine(stage.weights.mean(0), source[self.source_offset :] if stage.cross else above, above)
         return above
 
-    def answer(self, above: Tensor) -> Tensor:
-        """The answer's share of (T, inputs): (N,)."""
-        return (self.asks @ above)[self.columns]
+    def output_relevance(self, above: Tensor) -> Tensor:
+        """Return the relevance of the features for the output: (T, inputs) -> (N,)."""
+        return (self.query_weights @ above)[self.columns]
 
 
-def split_stages(
-    seen: AttentionRecording, target: AttributionTarget, weights: Callable[[str], Tensor]
-) -> tuple[list[AttentionStage], list[AttentionStage]]:
-    found = [AttentionStage(name, weights(name)[0].double().cpu(), "cross" in name) for name in seen.names()]
-    encoder = [stage for stage in found if target.translates and stage.name.startswith("encoder")]
-    return [stage for stage in found if stage not in encoder], encoder
-
-
-def attention_graph(target: AttributionTarget, *, deep: str | None = None) -> AttentionGraph:
-    """Watch the model while it says the answer. `deep` is a method that needs attention layer upon layer."""
-    with torch.no_grad(), watch(target.model, kinds=target.kinds) as seen:
-        target.said(target.read)
-    return build_graph(seen, target, lambda name: seen[name], deep)
+def attention_graph(target: AttributionTarget, *, method: str | None = None) -> AttentionGraph:
+    """Record the attention behind the output. `method` names a method that needs attention in every layer."""
+    with torch.no_grad(), watch(target.model, kinds=target.attention_pattern) as seen:
+        target.score(target.input)
+    return build_graph(seen, target, lambda name: seen[name], method)
 
 
 def gradient_attention_graph(target: AttributionTarget) -> AttentionGraph:
-    """Each weight times its gradient, where that speaks for the answer: (∇A ⊙ A)⁺ (Chefer et al. 2021, eq. 5)."""
+    """Record each weight times its gradient where that is positive: (∇A ⊙ A)⁺ (Chefer et al. 2021, eq. 5)."""
     parameters = [p for p in target.model.parameters() if p.requires_grad]
-    with torch.enable_grad(), watch(target.model, kinds=target.kinds, gradients=True) as seen, without_cudnn():
-        torch.autograd.grad(target.said(target.read).sum(), parameters, allow_unused=True)
+    with torch.enable_grad(), watch(target.model, kinds=target.attention_pattern, gradients=True) as seen, without_cudnn():
+        torch.autograd.grad(target.score(target.input).sum(), parameters, allow_unused=True)
 
-    def weighed(name: str) -> Tensor:
-        if all(kept is None for kept in seen.gradient_calls[name]):
+    def relevance(name: str) -> Tensor:
+        if all(call is None for call in seen.gradient_calls[name]):
             return torch.zeros_like(seen[name])
         return (seen.gradient(name) * seen[name]).clamp(min=0)
 
-    return build_graph(seen, target, weighed)
+    return build_graph(seen, target, relevance)
 
 
 def build_graph(
-    seen: AttentionRecording, target: AttributionTarget, weights: Callable[[str], Tensor], deep: str | None = None
+    seen: AttentionRecording, target: AttributionTarget, weights: Callable[[str], Tensor], method: str | None = None
 ) -> AttentionGraph:
     if not seen.names():
+        raise UserError("the model has no attention to explain it by; use: occlusion, input-gradient, integrated-gradients")
+    if method is not None and any(layer_index(name) is None for name in seen.names()):
         raise UserError(
-            "a model without attention has none to explain it by; use: occlusion, input-gradient, integrated-gradients"
+            f"{method} follows attention through the layers of a Transformer; this model is recurrent and also mixes its "
+            "tokens in other ways; use: attention, norms or a gradient method"
         )
-    if deep is not None and any(layer_index(name) is None for name in seen.names()):
-        raise UserError(
-            f"{deep} follows attention through the layers of a Transformer; this model is recurrent, and mixes its "
-            "words otherwise too; use: attention, norms or a method of gradients"
-        )
-    stages, source = split_stages(seen, target, weights)
-    found = AttentionGraph(stages, source, target.asking(stages[-1].weights.size(-2)), target.places.cpu())
-    first = stages[0].weights.size(-2) + found.unseen if target.translates else 0
-    return replace(found, columns=found.columns + first)
+    stages = [AttentionStage(name, weights(name)[0].double().cpu(), "cross" in name) for name in seen.names()]
+    encoder = [stage for stage in stages if target.has_source and stage.name.startswith("encoder")]
+    stages = [stage for stage in stages if stage not in encoder]
+    graph = AttentionGraph(stages, encoder, target.query_weights(stages[-1].weights.size(-2)), target.positions.cpu())
+    first = stages[0].weights.size(-2) + graph.source_offset if target.has_source else 0
+    return replace(graph, columns=graph.columns + first)

@@ -1,17 +1,27 @@
-"""Is an explanation true of the model? Measures of one sentence, and their means over many with intervals.
+"""Is an attribution faithful to the model? Measures of one output, and their means over many with intervals.
 
-comprehensiveness   DeYoung et al. 2020: how much less probable the answer is without the k% of pieces that are said to matter
-                    most; the mean over k. Hidden pieces are replaced by the stand-in, not taken out.
-sufficiency         the same with those pieces alone: the nearer to 0, the better
-spearman, kendall   how the ranking goes together with that of occlusion
-fresh               Adebayo et al. 2018: Spearman's correlation with the explanation of a model with random weights; an
-                    explanation that hardly changes does not show what the model has learned
-alignment           whether the token that is said to matter most is of a word that a world's gold alignment names
-antecedent          whether, of the nouns that an "it" might mean, that is said to matter most which it does
-box                 whether the patch that is said to matter most is in a box of what a world of pictures knows to be named
-apart, selective    of two answers' explanations: see apart.py
-permuted            Jain & Wallace 2019: how far the answers' distribution moves (total variation) when the weights that are
-                    shown are permuted; a measure of the model
+comprehensiveness   DeYoung et al. 2020: the probability lost when the top k% of features are masked, mean over k. Masked features
+                    are replaced, not removed.
+sufficiency         the same when only those features are kept: the nearer to 0, the better
+spearman, kendall   rank correlation with occlusion
+randomized          Adebayo et al. 2018: Spearman's correlation with the attribution of a model with random weights; an
+                    attribution that hardly changes does not show what the model has learned
+alignment           whether the top token belongs to a word that the gold alignment links to the output
+antecedent          whether, of the nouns that an "it" may refer to, the top one is its antecedent
+box                 whether the top patch lies in a bounding box of what the output names
+permutation effect  Jain & Wallace 2019: the total variation distance by which permuting the shown attention weights changes the
+                    output distribution; a measure of the model
+
+Is it class-discriminative? Rudin (2019, fig. 2) shows saliency maps of one image for "Siberian husky" and "transverse flute":
+they look alike, and so explain neither. The measures of two outputs are ours:
+
+map distance              1 − Spearman's correlation of the two maps: 0 the same map, 1 unrelated, 2 opposite
+map distance randomized   the same for a model with random weights; maps that differ as much there differ for no learned reason
+margin own                how much of the margin of the one output over the other (the difference of their log-probabilities, or
+                          similarities) is lost when the top k% of its own map are masked; mean over k
+margin other              the same with the top k% of the other's map
+selectivity               the first minus the second: above 0, each map marks what supports its own output rather than the other;
+                          0 where the maps are equal
 """
 
 import re
@@ -31,69 +41,70 @@ from regard.scoring.correlation import average_ranks, pearson
 from regard.scoring.score import SAMPLES, SEED, Score, bootstrap_score, make_signature
 
 TOP_PERCENTS = (1, 5, 10, 20, 50)
-"""Percent of the pieces."""
+"""Percent of the features."""
 RANDOM_ORDERS = 5
-"""Orders drawn by lot, and permutations."""
-RANDOM_BASELINE = "by lot"
-"""The explanation that every other has to beat: an order drawn by lot."""
+"""Random rankings, and permutations."""
+RANDOM_BASELINE = "random"
+"""The baseline that every method has to beat: features in random order."""
 MEASURES = (
     "comprehensiveness",
     "sufficiency",
     "spearman",
     "kendall",
-    "fresh",
+    "randomized",
     "alignment",
     "antecedent",
     "box",
-    "apart",
-    "apart fresh",
-    "selective",
+    "map distance",
+    "map distance randomized",
+    "selectivity",
 )
 
 
 @dataclass(frozen=True)
 class GroundTruth:
-    """The pieces that are known to matter, among some."""
+    """The features that are known to matter, among some candidates."""
 
-    right: frozenset[int]
-    among: tuple[int, ...]
+    correct: frozenset[int]
+    candidates: tuple[int, ...]
 
-    def agrees(self, values: Tensor) -> float:
-        return float(max(self.among, key=lambda piece: float(values[piece])) in self.right)
+    def top_is_correct(self, values: Tensor) -> float:
+        return float(max(self.candidates, key=lambda feature: float(values[feature])) in self.correct)
 
     @property
-    def by_lot(self) -> float:
-        return len(self.right) / len(self.among)
+    def chance(self) -> float:
+        """The accuracy of a random choice."""
+        return len(self.correct) / len(self.candidates)
 
 
 def erasure(target: AttributionTarget, values: Sequence[Tensor]) -> tuple[np.ndarray, np.ndarray]:
-    """How much of what it counts by the answer loses without the first k% of each ranking (M, K), and with them alone (M, K)."""
-    chosen = torch.stack([top_features(ranking, share) for ranking in values for share in TOP_PERCENTS])  # (M · K, N)
-    nothing = torch.zeros(1, chosen.size(1), dtype=torch.bool)
-    p = target.amounts(target.without(torch.cat([nothing, chosen, ~chosen]))).numpy()
+    """Return the probability lost without the top k% of each ranking (M, K), and with them alone (M, K)."""
+    top = torch.stack([top_features(ranking, percent) for ranking in values for percent in TOP_PERCENTS])  # (M · K, N)
+    nothing = torch.zeros(1, top.size(1), dtype=torch.bool)
+    p = target.to_probability(target.masked_scores(torch.cat([nothing, top, ~top]))).numpy()
     without, alone = (p[0] - p[1:]).reshape(2, len(values), len(TOP_PERCENTS))
     return without, alone
 
 
 def top_features(values: Tensor, percent: int) -> Tensor:
-    """Which pieces are the first k% by their numbers, one at least; of equals the earlier."""
+    """Return the mask (N,) of the top k% of features, at least one; of equal ones the earlier."""
     number = max(1, -(-len(values) * percent // 100))
     chosen = torch.zeros(len(values), dtype=torch.bool)
     chosen[values.argsort(descending=True, stable=True)[:number]] = True
     return chosen
 
 
-def random_rankings(pieces: int, seed: int) -> list[Tensor]:
-    return [torch.from_numpy(hash_uniform(seed, order, np.arange(pieces))) for order in range(RANDOM_ORDERS)]
+def random_rankings(features: int, seed: int) -> list[Tensor]:
+    return [torch.from_numpy(hash_uniform(seed, order, np.arange(features))) for order in range(RANDOM_ORDERS)]
 
 
 def spearman(one: Tensor, other: Tensor) -> float:
-    """-1 to 1; not a number where there are too few pieces to have an order."""
+    """Return the rank correlation, -1 to 1; NaN for fewer than three features."""
     return pearson(average_ranks(one.numpy()), average_ranks(other.numpy())) / 100 if len(one) > 2 else float("nan")
 
 
 def kendall(one: Tensor, other: Tensor) -> float:
-    """τ_b (Kendall 1945): pairs in the same order less pairs in the other, equals left out."""
+    """Return τ_b (Kendall 1945): concordant minus discordant pairs, corrected for ties; NaN for fewer than three features."""
     if len(one) < 3:
         return float("nan")
     a, b = (torch.sign(x[:, None] - x[None]) for x in (one, other))
@@ -102,72 +113,69 @@ def kendall(one: Tensor, other: Tensor) -> float:
 
 
 def permute_weights(weights: Tensor, generator: torch.Generator) -> Tensor:
-    """The weights of each row at other keys, drawn by lot; a key that may not be looked at keeps its nothing."""
-    unseen = weights <= 0
-    lot = torch.rand(weights.shape, generator=generator).to(weights.device)
-    drawn, in_order = (lot + 2 * unseen).argsort(-1), unseen.to(torch.uint8).argsort(stable=True)
-    return torch.zeros_like(weights).scatter(-1, in_order, weights.gather(-1, drawn))
+    """Permute the weights of each row among its visible keys; masked keys keep weight 0."""
+    masked = weights <= 0
+    noise = torch.rand(weights.shape, generator=generator).to(weights.device)
+    shuffled, in_order = (noise + 2 * masked).argsort(-1), masked.to(torch.uint8).argsort(stable=True)
+    return torch.zeros_like(weights).scatter(-1, in_order, weights.gather(-1, shuffled))
 
 
 @torch.no_grad()
-def permuted(target: AttributionTarget, seed: int = SEED) -> float:
-    """How far what is said moves, on the average, when the weights that are shown are permuted."""
+def permutation_effect(target: AttributionTarget, seed: int = SEED) -> float:
+    """Return the mean change of the output distribution when the shown attention weights are permuted."""
     generator = torch.Generator().manual_seed(seed)
-    before = target.scores(target.read)
-    with edit(
-        target.model,
-        lambda name, weights: permute_weights(weights, generator),
-        kinds=rf"^{re.escape(attention_graph(target).last.name)}$",
-    ):
-        after = target.scores(target.hide(torch.zeros(RANDOM_ORDERS, len(target.places), dtype=torch.bool)))
-    return target.moved(before, after)
+    before = target.scores(target.input)
+    shown = rf"^{re.escape(attention_graph(target).last.name)}$"
+    with edit(target.model, lambda name, weights: permute_weights(weights, generator), kinds=shown):
+        after = target.scores(target.mask(torch.zeros(RANDOM_ORDERS, len(target.positions), dtype=torch.bool)))
+    return target.output_change(before, after)
 
 
 def measure_faithfulness(
     target: AttributionTarget,
     values: Mapping[str, Tensor],
     *,
-    fresh: nn.Module | None = None,
-    gold: Mapping[str, GroundTruth] | None = None,
+    randomized: nn.Module | None = None,
+    truth: Mapping[str, GroundTruth] | None = None,
     seed: int = SEED,
 ) -> dict[str, dict[str, float]]:
-    """Every measure of every explanation of one answer, those by lot among them; `fresh` has random weights, `gold` are
-    the pieces that are known to matter, by measure."""
-    lots = random_rankings(len(target.places), seed)
+    """Return every measure of every attribution of one output, and of the random baseline.
+
+    `randomized` is the model with random weights, `truth` the features known to matter, by measure."""
+    truth = truth or {}
     occluded = attribute(target, ["occlusion"])[0]["occlusion"] if "occlusion" not in values else values["occlusion"]
-    others = {} if fresh is None else attribute(replace(target, model=fresh), tuple(values))[0]
-    without, alone = erasure(target, [*values.values(), *lots])
+    control = {} if randomized is None else attribute(replace(target, model=randomized), tuple(values))[0]
+    without, alone = erasure(target, [*values.values(), *random_rankings(len(target.positions), seed)])
+    random_without, random_alone = without[len(values) :], alone[len(values) :]
     found = {}
     for (name, numbers), lost, kept in zip(values.items(), without, alone):
-        found[name] = {
-            "comprehensiveness": lost.mean(),
-            "sufficiency": kept.mean(),
-            **{f"without {share}%": float(x) for share, x in zip(TOP_PERCENTS, lost)},
-            **{f"only {share}%": float(x) for share, x in zip(TOP_PERCENTS, kept)},
-            "above lot": lost.mean() - without[len(values) :].mean(),
-        }
+        found[name] = erasure_measures(lost, kept) | {"above random": lost.mean() - random_without.mean()}
         if name != "occlusion":
             found[name] |= {"spearman": spearman(numbers, occluded), "kendall": kendall(numbers, occluded)}
-        if name in others:
-            found[name]["fresh"] = spearman(numbers, others[name])
-        found[name] |= {measure: truth.agrees(numbers) for measure, truth in (gold or {}).items()}
-    lost, kept = without[len(values) :].mean(0), alone[len(values) :].mean(0)
-    found[RANDOM_BASELINE] = {
-        "comprehensiveness": lost.mean(),
-        "sufficiency": kept.mean(),
-        **{f"without {share}%": float(x) for share, x in zip(TOP_PERCENTS, lost)},
-        **{f"only {share}%": float(x) for share, x in zip(TOP_PERCENTS, kept)},
-    }
-    found[RANDOM_BASELINE] |= {measure: truth.by_lot for measure, truth in (gold or {}).items()}
+        if name in control:
+            found[name]["randomized"] = spearman(numbers, control[name])
+        found[name] |= {measure: known.top_is_correct(numbers) for measure, known in truth.items()}
+    found[RANDOM_BASELINE] = erasure_measures(random_without.mean(0), random_alone.mean(0))
+    found[RANDOM_BASELINE] |= {measure: known.chance for measure, known in truth.items()}
     return found
 
 
+def erasure_measures(lost: np.ndarray, kept: np.ndarray) -> dict[str, float]:
+    """Return comprehensiveness and sufficiency from losses (K,): their means over k, and each k."""
+    return {
+        "comprehensiveness": lost.mean(),
+        "sufficiency": kept.mean(),
+        **{f"comprehensiveness {percent}%": float(x) for percent, x in zip(TOP_PERCENTS, lost)},
+        **{f"sufficiency {percent}%": float(x) for percent, x in zip(TOP_PERCENTS, kept)},
+    }
+
+
 def summarise(measured: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, Score]]:
-    """The mean of every measure of every explanation over sentences, with its interval."""
-    methods = list(dict.fromkeys(name for sentence in measured for name in sentence))
+    """Return the mean of every measure of every method over outputs, with its interval."""
+    methods = list(dict.fromkeys(name for output in measured for name in output))
     found: dict[str, dict[str, Score]] = {}
     for method in methods:
-        rows = [sentence[method] for sentence in measured if method in sentence]
+        rows = [output[method] for output in measured if method in output]
         names = dict.fromkeys(name for row in rows for name in row)
         scores = {name: mean_score(name, [row.get(name, float("nan")) for row in rows]) for name in names}
         found[method] = {name: score for name, score in scores.items() if score is not None}
@@ -175,7 +183,7 @@ def summarise(measured: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str
 
 
 def mean_score(name: str, values: Sequence[float], samples: int = SAMPLES) -> Score | None:
-    """The mean over those sentences in which there is something to measure."""
+    """Return the mean over the finite values with its interval; None if there are none."""
     known = np.array([value for value in values if np.isfinite(value)])
     if not len(known):
         return None
@@ -186,3 +194,43 @@ def mean_score(name: str, values: Sequence[float], samples: int = SAMPLES) -> Sc
         make_signature(name.replace(" ", "-"), bs=samples, seed=SEED, n=len(known)),
         samples=samples,
     )
+
+
+# is an attribution class-discriminative?
+
+
+def margin_lost(target: AttributionTarget, other: AttributionTarget, values: list[Tensor]) -> list[float]:
+    """Return how much of the target's margin over the other is lost without the top k% of each ranking, mean over k."""
+    masked = torch.stack([top_features(ranking, percent) for ranking in values for percent in TOP_PERCENTS])  # (M · K, N)
+    masked = torch.cat([torch.zeros_like(masked[:1]), masked])
+    margin = target.masked_scores(masked) - other.masked_scores(masked)
+    return (margin[0] - margin[1:]).view(len(values), len(TOP_PERCENTS)).mean(1).tolist()
+
+
+def class_discrimination(
+    target: AttributionTarget,
+    output: int,
+    values: Mapping[str, Tensor],
+    others: Mapping[str, Tensor],
+    *,
+    randomized: nn.Module | None = None,
+    seed: int = SEED,
+) -> dict[str, dict[str, float]]:
+    """Return the measures of every method that attributes both the target (`values`) and another output (`others`)."""
+    other = replace(target, output=output)
+    names = [name for name in values if name in others]
+    random = random_rankings(len(target.positions), seed)
+    lost = margin_lost(target, other, [*(values[name] for name in names), *(others[name] for name in names), *random])
+    control = [] if randomized is None else [attribute(replace(one, model=randomized), names)[0] for one in (target, other)]
+    found = {}
+    for number, name in enumerate(names):
+        own, less = lost[number], lost[len(names) + number]
+        found[name] = {
+            "map distance": 1 - spearman(values[name], others[name]),
+            "margin own": own,
+            "margin other": less,
+            "selectivity": own - less,
+        }
+        if control and name in control[0] and name in control[1]:
+            found[name]["map distance randomized"] = 1 - spearman(control[0][name], control[1][name])
+    return {**found, RANDOM_BASELINE: {"margin own": sum(lost[2 * len(names) :]) / len(random)}}

@@ -1,4 +1,4 @@
-"""What the heads of a run do, and what it loses without them."""
+"""The roles of a run's heads, and what it loses without them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -28,84 +28,81 @@ from regard.explain.image_outputs import boxes_with_label, patches_in_boxes
 from regard.explain.report import ReportTable
 from regard.explain.text_outputs import aligned_word_outputs, load_examples, select_outputs
 from regard.tasks.base import EVALUATE_TOKENS, Run
-from regard.tasks.classify_images import ClassifyImagesRun
-from regard.tasks.shared.images import patch_grid
+from regard.tasks.classify import ClassifyRun
+from regard.tasks.images import ClassifyImagesRun, ImageRun
+from regard.tasks.language import LanguageRun
 from regard.tasks.translate import TranslateRun
 from regard.training.losses import sequence_log_probs
 from regard.worlds import bilingual
 
 PRUNED_FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
+ModelExamples = Iterator[tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]]
+"""Model inputs with the relations of each side."""
 
 
 @dataclass(frozen=True)
 class HeadReport:
-    """Every head: what it does, and what is lost without it."""
+    """Every head: its role, and what is lost without it."""
 
     heads: list[HeadRole]
-    lost: dict[HeadId, float]
-    """In loss a label."""
-    pronouns: dict[HeadId, float]
-    """In the log-probability of the right pronoun for "it", where a world knows it."""
+    importance: dict[HeadId, float]
+    """The loss per label that is added without the head."""
+    pronoun_importance: dict[HeadId, float]
+    """The same of the negative log-probability of the correct pronoun for "it", where a world knows it."""
     pruned: dict[float, float]
+    """The loss by the fraction of heads ablated, the least important first."""
     number: int
-    refused: dict[str, str]
-    resolver: AntecedentHead | None = None
+    unavailable: dict[str, str]
+    antecedent_head: AntecedentHead | None = None
 
-    def words(self) -> list[str]:
-        said = [
-            f"{head.place}, head {head.number + 1}: {head.does} ({head.shares[head.does][0]:.0%} of its weight; "
-            f"by lot {head.shares[head.does][1]:.0%})"
+    def summary(self) -> list[str]:
+        lines = [
+            f"{head.module}, head {head.head + 1}: {head.role} ({head.weights[head.role][0]:.0%} of its weight; "
+            f"chance {head.weights[head.role][1]:.0%})"
             for head in self.heads
-            if head.does != MIXED
+            if head.role != MIXED
         ]
-        said += [] if self.resolver is None else self.resolver.words()
-        pruned = ", ".join(f"{share:.0%}: {loss:.3f}" for share, loss in self.pruned.items())
-        return [*said, f"The loss without so many of the heads, the least important first: {pruned}."]
+        lines += [] if self.antecedent_head is None else self.antecedent_head.summary()
+        pruned = ", ".join(f"{fraction:.0%}: {loss:.3f}" for fraction, loss in self.pruned.items())
+        return [*lines, f"Loss by the fraction of heads ablated, the least important first: {pruned}."]
 
     def tables(self) -> list[ReportTable]:
-        names = list(dict.fromkeys(name for head in self.heads for name in head.shares))
-        right = {} if self.resolver is None else {head: f"{score.score:.0f}%" for head, score in self.resolver.chosen.items()}
-        header = [
-            "head",
-            "does",
-            *names,
-            "loss without it",
-            *(['"it" without it'] if self.pronouns else []),
-            *(["right noun"] if right else []),
-        ]
-        rows = [
-            [
-                f"{head.place} {head.number + 1}",
-                head.does,
-                *("{:.2f} ({:.2f})".format(*head.shares[name]) if name in head.shares else "" for name in names),
-                f"{self.lost[head.place, head.number]:+.4f}",
-                *([f"{self.pronouns[head.place, head.number]:+.3f}"] if self.pronouns else []),
-                *([right.get((head.place, head.number), "")] if right else []),
-            ]
-            for head in self.heads
-        ]
+        names = list(dict.fromkeys(name for head in self.heads for name in head.weights))
+        accuracy = {} if self.antecedent_head is None else self.antecedent_head.selection_accuracy
+        header = ["head", "role", *names, "loss without"]
+        header += ['"it" loss without'] * bool(self.pronoun_importance) + ["antecedent accuracy"] * bool(accuracy)
+        rows = []
+        for head in self.heads:
+            key = (head.module, head.head)
+            row = [f"{head.module} {head.head + 1}", head.role]
+            row += ["{:.2f} ({:.2f})".format(*head.weights[name]) if name in head.weights else "" for name in names]
+            row.append(f"{self.importance[key]:+.4f}")
+            row += [f"{self.pronoun_importance[key]:+.3f}"] if self.pronoun_importance else []
+            row += [f"{accuracy[key].score:.0f}%" if key in accuracy else ""] if accuracy else []
+            rows.append(row)
         return [
-            ReportTable(f"heads over {self.number} examples: share of weight (by lot)", header, rows),
-            *([] if self.resolver is None else [self.resolver.table()]),
+            ReportTable(f"heads over {self.number} examples: weight on each relation (chance)", header, rows),
+            *([] if self.antecedent_head is None else [self.antecedent_head.table()]),
         ]
 
     def to_json(self) -> dict[str, Any]:
-        right = {} if self.resolver is None else self.resolver.chosen
+        accuracy = {} if self.antecedent_head is None else self.antecedent_head.selection_accuracy
         return {
             "heads": [
                 {
-                    "place": head.place,
-                    "head": head.number + 1,
-                    "does": head.does,
-                    "shares": {name: {"share": share, "by_lot": lot} for name, (share, lot) in head.shares.items()},
-                    "loss_without": self.lost[head.place, head.number],
-                    "pronoun_without": self.pronouns.get((head.place, head.number)),
-                    "right_noun": right[head.place, head.number].to_json() if (head.place, head.number) in right else None,
+                    "module": head.module,
+                    "head": head.head + 1,
+                    "role": head.role,
+                    "relations": {name: {"weight": weight, "chance": chance} for name, (weight, chance) in head.weights.items()},
+                    "loss_without": self.importance[key],
+                    "pronoun_loss_without": self.pronoun_importance.get(key),
+                    "antecedent_accuracy": accuracy[key].to_json() if key in accuracy else None,
                 }
                 for head in self.heads
+                for key in [(head.module, head.head)]
             ],
-            "resolver": None if self.resolver is None else self.resolver.to_json(),
-            "pruned": {str(share): loss for share, loss in self.pruned.items()},
+            "antecedent_head": None if self.antecedent_head is None else self.antecedent_head.to_json(),
+            "pruned": {str(fraction): loss for fraction, loss in self.pruned.items()},
             "number": self.number,
         }
 
@@ -113,12 +110,13 @@ class HeadReport:
 def explain_heads(
     run: Run, data: str = "valid", *, number: int = 200, reference: Path | None = None, gold: Path | None = None
 ) -> HeadReport:
-    """Name the heads of a run over a set, and take each away."""
+    """Assign a role to each head over a set, and measure the loss without it."""
     if not attention_modules(run.model):
         raise UserError(f"{run.folder}: a model without attention has no heads")
     whole = fill_references(run, load_examples(run, data, reference, gold))
     examples = whole.select(range(0, len(whole), max(1, -(-len(whole) // number))))
-    rows = run._encode(examples) if run.task.explains == "image_label" else run._evaluation_rows(examples)
+    images = isinstance(run, ClassifyImagesRun)
+    rows = run.encode(examples) if images else run.evaluation_rows(examples)
     batches = [batch.to(run.device) for batch in sequential_batches(rows, EVALUATE_TOKENS)]
     labels = sum(batch.label_count() for batch in batches)
 
@@ -126,99 +124,90 @@ def explain_heads(
         with torch.no_grad():
             return -sum(float(sequence_log_probs(run.model, batch).sum()) for batch in batches) / labels
 
-    heads = assign_roles(
-        run.model,
-        image_relations(run, rows, examples) if run.task.explains == "image_label" else sentence_relations(run, rows, examples),
-    )
-    where = [(head.place, head.number) for head in heads]
+    heads = assign_roles(run.model, (image_relations if images else sentence_relations)(run, rows, examples))
+    head_ids = [(head.module, head.head) for head in heads]
     known = examples.gold if isinstance(examples, SentencePairs) and examples.gold is not None else []
-    asked = [
-        one.target
+    targets = [
+        selected.target
         for index, pair in enumerate(known)
-        if pair.pronouns and run.task.explains == "translation"
-        for one in aligned_word_outputs(run, pair, index)
+        if pair.pronouns and isinstance(run, TranslateRun)
+        for selected in aligned_word_outputs(run, pair, index)
     ]
 
-    def pronouns() -> float:
-        return -float(torch.cat([target.whole() for target in asked]).mean())
+    def pronoun_loss() -> float:
+        return -float(torch.cat([target.full_score() for target in targets]).mean())
 
-    lost = head_importance(run.model, where, loss)
+    importance = head_importance(run.model, head_ids, loss)
     return HeadReport(
         heads,
-        lost,
-        head_importance(run.model, where, pronouns) if asked else {},
-        prune_heads(run.model, lost, PRUNED_FRACTIONS, loss),
+        importance,
+        head_importance(run.model, head_ids, pronoun_loss) if targets else {},
+        prune_heads(run.model, importance, PRUNED_FRACTIONS, loss),
         len(examples),
         {},
-        antecedent_head(run, data, whole, number),
+        select_antecedent_head(run, data, whole, number),
     )
 
 
-def antecedent_head(run: Run, data: str, examples: Any, number: int) -> AntecedentHead | None:
-    """The head that resolves "it", chosen on one set of a world and reported on the first other one; of a translator alone."""
+def select_antecedent_head(run: Run, data: str, examples: Any, number: int) -> AntecedentHead | None:
+    """Return a translator's head that resolves "it", selected on one set of a world and measured on the first other one."""
 
-    def riddles(found: Any) -> bool:
+    def has_pronouns(found: Any) -> bool:
         return isinstance(found, SentencePairs) and any(pair.pronouns for pair in found.gold or [])
 
-    if run.task.explains != "translation" or not riddles(examples):
+    if not isinstance(run, TranslateRun) or not has_pronouns(examples):
         return None
-    others = {name: found for name, found in {"valid": run.data.valid, **run.data.tests}.items() if name != data}
-    return next(
-        (find_antecedent_head(run, examples, found, (data, name), number) for name, found in others.items() if riddles(found)),
-        None,
-    )
+    for name, found in {"valid": run.data.valid, **run.data.tests}.items():
+        if name != data and has_pronouns(found):
+            return find_antecedent_head(run, examples, found, (data, name), number)
+    return None
 
 
 def fill_references(run: Run, examples: Any) -> Any:
-    """Examples with what should be said of them; where nobody has said it, what the run says itself."""
-    if "image" in run.task.reads:
-        if run.task.explains != "image_label":
-            raise UserError(f"{run.folder} {run.task.does}; of runs that read pictures, heads are named of those that classify them")
-        said = [found[0].label for found in run.classify(examples.images)] if not examples.label else examples.label
-        return replace(examples, label=said)
-    if run.task.decoder_only or not isinstance(examples, TextLines):
-        next(select_outputs(run, examples, 1), None)  # refuses what is no text
+    """Return the examples with references; where there are none, with the run's own outputs."""
+    if isinstance(run, ImageRun):
+        if not isinstance(run, ClassifyImagesRun):
+            raise UserError(f"{run.folder} {run.does}; among runs that read images, --heads is for those that classify them")
+        predicted = [found[0].label for found in run.classify(examples.images)] if not examples.label else examples.label
+        return replace(examples, label=predicted)
+    if isinstance(run, LanguageRun) or not isinstance(examples, TextLines):
+        next(select_outputs(run, examples, 1), None)  # refuses examples without text
         return examples
-    if run.task.explains == "translation":
-        return SentencePairs(examples.text, [found.text for found in run._best(examples.text)], examples.name, examples.lines)
-    if run.task.explains == "label":
-        return LabelledTexts(
-            examples.text, [found[0].label for found in run.classify(examples.text)], examples.name, lines=examples.lines
-        )
-    raise UserError(f"{run.folder} {run.task.does}; heads are named of runs that classify texts, translate or write on")
+    if isinstance(run, TranslateRun):
+        return SentencePairs(examples.text, [found.text for found in run.best(examples.text)], examples.name, examples.lines)
+    if isinstance(run, ClassifyRun):
+        labels = [found[0].label for found in run.classify(examples.text)]
+        return LabelledTexts(examples.text, labels, examples.name, lines=examples.lines)
+    raise UserError(f"{run.folder} {run.does}; --heads is for runs that classify texts, translate or generate text")
 
 
-def sentence_relations(run: Run, rows: Any, examples: Any) -> Iterator[tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]]:
-    """Each example as the model reads it, with what is next to what, and what a world knows."""
-    known = {*run._special_tokens.prefix, *run._special_tokens.suffix, run._special_tokens.bos, run._special_tokens.eos}
+def sentence_relations(run: Run, rows: Any, examples: Any) -> ModelExamples:
+    """Yield the model inputs and the relations of each text, those that a world knows among them."""
+    special = {*run.special_tokens.prefix, *run.special_tokens.suffix, run.special_tokens.bos, run.special_tokens.eos}
     for index in range(len(rows)):
         inputs = rows.batch(np.array([index]), 0, 0).to(run.device).inputs
         relations = {
-            side: token_relations(inputs[side][0].cpu(), sorted(known), token_embeddings(run, side, inputs[side]))
+            side: token_relations(inputs[side][0].cpu(), sorted(special), token_embeddings(run, side, inputs[side]))
             for side in ("source", "target")
             if side in inputs
         }
-        if run.task.explains == "translation":
+        if isinstance(run, TranslateRun):
             add_cross_relations(run, inputs, examples.gold[index] if examples.gold else None, relations)
         yield inputs, relations
 
 
-def image_relations(
-    run: ClassifyImagesRun, rows: Any, examples: ImageExamples
-) -> Iterator[tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]]:
-    """Each picture as the model reads it, with what is beside what, and where what its label names is."""
+def image_relations(run: ClassifyImagesRun, rows: Any, examples: ImageExamples) -> ModelExamples:
+    """Yield the model inputs and the relations of each image, with the patches that show what its label names."""
     for index in range(len(rows)):
         named: list[int] = []
         if examples.gold and (boxes := boxes_with_label(examples.gold[index].scene, examples.label[index])):
-            named = sorted(patches_in_boxes(boxes, examples.gold[index], patch_grid(run))["box"].right)
-        yield (
-            rows.batch(np.array([index]), 0, 0).to(run.device).inputs,
-            {"target": patch_relations(patch_grid(run), run.recipe.model.num_prefix_tokens, named)},
-        )
+            named = sorted(patches_in_boxes(boxes, examples.gold[index], run.grid)["box"].correct)
+        inputs = rows.batch(np.array([index]), 0, 0).to(run.device).inputs
+        yield inputs, {"target": patch_relations(run.grid, run.recipe.model.prefix_tokens, named)}
 
 
 def token_embeddings(run: Run, side: str, ids: Tensor) -> Tensor | None:
-    """The word vectors of one side, where the model has its own."""
+    """Return the token embeddings of one side, None where the model has none of its own."""
     table = getattr(run.model, f"{side}_embedding", None) or getattr(run.model, "token_embedding", None)
     if table is None:
         return None
@@ -229,24 +218,20 @@ def token_embeddings(run: Run, side: str, ids: Tensor) -> Tensor | None:
 def add_cross_relations(
     run: TranslateRun, inputs: dict[str, Tensor], pair: bilingual.SentencePair | None, relations: dict[str, dict[str, Tensor]]
 ) -> None:
-    """Add what each word that is about to be said has to do with the source; and where a world knows it, what an "it" stands for,
-    in all three ways of looking."""
+    """Add the relations of the target's next words to the source; where a world knows them, alignments and antecedents too."""
     T, S = inputs["target"].size(1), inputs["source"].size(1)
     relations["cross"] = {"separator": relations["source"]["separator"][0].expand(T, S)}
     if pair is None:
         return
-    read, heard, said = (torch.tensor(words) for words in word_indices(run, inputs, pair))
+    source, target, labels = (torch.tensor(words) for words in word_indices(run, inputs, pair))
     aligned = torch.zeros(T, S, dtype=torch.bool)
     for s, t in pair.alignment:
-        aligned |= (said[:, None] == t) & (read == s)
+        aligned |= (labels[:, None] == t) & (source == s)
     relations["cross"]["aligned word"] = aligned
-    for side, queries, keys in (("source", read, read), ("cross", said, read), ("target", said, heard)):
+    for side, queries, keys in (("source", source, source), ("cross", labels, source), ("target", labels, target)):
         holds = torch.zeros(len(queries), len(keys), dtype=torch.bool)
         for it in pair.pronouns:
-            asking, meant = (
-                (it.source, it.antecedent_source)
-                if side == "source"
-                else (it.target, it.antecedent_source if side == "cross" else it.antecedent_target)
-            )
-            holds |= (queries[:, None] == asking) & (keys == meant)
+            pronoun = it.source if side == "source" else it.target
+            antecedent = it.antecedent_target if side == "target" else it.antecedent_source
+            holds |= (queries[:, None] == pronoun) & (keys == antecedent)
         relations[side]["antecedent"] = holds

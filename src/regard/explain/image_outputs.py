@@ -1,4 +1,4 @@
-"""What of a run that reads pictures is explained: the label of a picture, a word of its caption, how well it fits a text."""
+"""Outputs of runs that read images: the label of an image, a word of its caption, its similarity to a text."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,7 +12,6 @@ from regard.batches.rows import encoder_inputs
 from regard.corpus.examples import ImageExamples
 from regard.errors import UserError
 from regard.explain.faithfulness import GroundTruth
-from regard.explain.image_target import ImageTarget, ImageTextTarget, cells
 from regard.explain.selection import (
     ExplainedImage,
     ExplainedOutput,
@@ -23,162 +22,160 @@ from regard.explain.selection import (
     with_predicted_output,
     word_index,
 )
+from regard.explain.target import ImageTarget, ImageTextTarget, patch_indices
 from regard.scoring import box_coverage
-from regard.tasks.base import Run
 from regard.tasks.caption import CaptionRun
-from regard.tasks.classify_images import ClassifyImagesRun
 from regard.tasks.contrastive import ContrastiveRun
-from regard.tasks.shared.images import ImageInput, patch_grid, pooled_positions
+from regard.tasks.images import ClassifyImagesRun, ImageInput, ImageRun
 from regard.worlds import shapes
 
 
-def image_output(run: Run, picture: ImageInput, question: OutputSelection) -> ExplainedOutput:
-    if run.task.explains == "image_label":
-        return image_label_output(run, picture, question)
-    if run.task.explains == "similarity":
-        return similarity_output(run, picture, question)
-    return caption_word_output(run, picture, question)
+def image_output(run: ImageRun, image: ImageInput, selection: OutputSelection) -> ExplainedOutput:
+    """Return the selected output for one image."""
+    if isinstance(run, ClassifyImagesRun):
+        return image_label_output(run, image, selection)
+    if isinstance(run, ContrastiveRun):
+        return similarity_output(run, image, selection)
+    assert isinstance(run, CaptionRun)
+    return caption_word_output(run, image, selection)
 
 
-def image_label_output(run: ClassifyImagesRun, picture: ImageInput, question: OutputSelection) -> ExplainedOutput:
-    question.refuse(run, but="class", cure=f"use --class with one of: {', '.join(run.labels[:8])}")
-    label = -1 if question.label is None else label_index("class", question.label, run.labels)
-    inputs, about, seen = image_inputs(run, picture)
-    target = with_predicted_output(ImageTarget(run.model, inputs, "pixels", answer=label, pooled=pooled_positions(run), **about))
-    other = question.against
+def image_label_output(run: ClassifyImagesRun, image: ImageInput, selection: OutputSelection) -> ExplainedOutput:
+    selection.refuse(run, but="class", cure=f"use --class with one of: {', '.join(run.labels[:8])}")
+    label = -1 if selection.label is None else label_index("class", selection.label, run.numbers)
+    inputs, patches, shown = image_inputs(run, image)
+    target = with_predicted_output(ImageTarget(run.model, inputs, "pixels", output=label, pooled=run.pooled, **patches))
+    other = selection.against
     return ExplainedOutput(
         target,
-        patch_names(seen),
-        f"the label {run.labels[target.answer]!r}, " + ("the likeliest" if question.label is None else "asked for"),
-        picture=seen,
-        against=None if other is None else (label_index("against", other, run.labels), f"the label {other!r}"),
+        patch_names(shown),
+        f"the label {run.labels[target.output]!r}, " + ("predicted" if selection.label is None else "selected"),
+        image=shown,
+        against=None if other is None else (label_index("against", other, run.numbers), f"the label {other!r}"),
     )
 
 
-def similarity_output(run: ContrastiveRun, picture: ImageInput, question: OutputSelection) -> ExplainedOutput:
-    question.refuse(run, but="text", cure="use --text with one that the picture might fit")
-    texts = [text for text in (question.fits, question.against) if text is not None]
-    if question.fits is None:
-        raise UserError(f"which text? {run.folder} {run.task.does}; add --text 'a red circle'")
+def similarity_output(run: ContrastiveRun, image: ImageInput, selection: OutputSelection) -> ExplainedOutput:
+    selection.refuse(run, but="text", cure="use --text with a text to compare the image with")
+    texts = [text for text in (selection.fits, selection.against) if text is not None]
+    if selection.fits is None:
+        raise UserError(f"which text? {run.folder} {run.does}; add --text 'a red circle'")
     if not all(text.strip() for text in texts):
-        raise UserError("no picture fits an empty text; say what it might show")
-    pixels, about, seen = image_inputs(run, picture)
-    told = {
-        name: part.to(run.device) for name, part in encoder_inputs(Ragged.from_rows(run._ids(texts)), run._special_tokens).items()
-    }
-    target = ImageTextTarget(run.model, {**pixels, **told}, "pixels", answer=0, pooled=pooled_positions(run), **about)
+        raise UserError("an image has no similarity to an empty text; describe what it might show")
+    pixels, patches, shown = image_inputs(run, image)
+    encoded = encoder_inputs(Ragged.from_rows(run.ids(texts)), run.special_tokens)
+    inputs = {**pixels, **{name: part.to(run.device) for name, part in encoded.items()}}
     return ExplainedOutput(
-        target,
-        patch_names(seen),
-        f"that it fits {question.fits!r}",
-        picture=seen,
-        against=None if question.against is None else (1, f"that it fits {question.against!r}"),
+        ImageTextTarget(run.model, inputs, "pixels", output=0, pooled=run.pooled, **patches),
+        patch_names(shown),
+        f"the similarity to {selection.fits!r}",
+        image=shown,
+        against=None if selection.against is None else (1, f"the similarity to {selection.against!r}"),
     )
 
 
 def caption_word_output(
-    run: CaptionRun, picture: ImageInput, question: OutputSelection, reference: list[int] | None = None
+    run: CaptionRun, image: ImageInput, selection: OutputSelection, reference: list[int] | None = None
 ) -> ExplainedOutput:
-    """A word of the run's own caption, or of a reference, by its number from 1 or as it stands there; its first token."""
-    question.refuse(run, but="word", cure="use --word with one of its caption, or its number")
-    inputs, about, seen = image_inputs(run, picture)
-    said = run._caption_pixels(seen.pixels[None])[0][0].tokens if reference is None else reference
+    """Return the first token of a word of the run's own caption, or of a reference."""
+    selection.refuse(run, but="word", cure="use --word with a word of its caption, or its number")
+    inputs, patches, shown = image_inputs(run, image)
+    caption = run.tell(shown.pixels[None])[0][0].tokens if reference is None else reference
     tokenizer = run.tokenizers[0]
-    words, numbers = tokenizer.decode([said])[0].split(), tokenizer.word_ids(said)
-    chosen = word_index(question.word, words, "caption")
-    step = numbers.index(chosen)
-    inputs["target"] = torch.tensor([[run._special_tokens.bos, *said[:step]]], device=run.device)
-    target = ImageTarget(run.model, inputs, "pixels", answer=said[step], step=step, **about)
-    other = question.against
+    words, word_ids = tokenizer.decode([caption])[0].split(), tokenizer.word_ids(caption)
+    chosen = word_index(selection.word, words, "caption")
+    step = word_ids.index(chosen)
+    inputs["target"] = torch.tensor([[run.special_tokens.bos, *caption[:step]]], device=run.device)
+    other = selection.against
     return ExplainedOutput(
-        target,
-        patch_names(seen),
+        ImageTarget(run.model, inputs, "pixels", output=caption[step], step=step, **patches),
+        patch_names(shown),
         f"the word {words[chosen]!r}, {chosen + 1} of {len(words)} in {' '.join(words)!r}",
-        picture=seen,
+        image=shown,
         against=None if other is None else (first_token_id("against", other, tokenizer), f"the word {other!r} in its place"),
     )
 
 
-def image_inputs(run: Run, picture: ImageInput) -> tuple[dict[str, torch.Tensor], dict[str, Any], ExplainedImage]:
-    """A picture as the model reads it, normalised; its patches, what takes the place of one; and as one sees it."""
-    encoder, settings = run._image_encoder
-    raw = run._images.rows([picture]).batch(np.array([0]), 0, 0).inputs["pixels"].to(run.device)  # (1, 3, H, W)
-    pixels, grid = encoder.normalise(raw), patch_grid(run)
-    patch = getattr(settings, "patch", None)
+def image_inputs(run: ImageRun, image: ImageInput) -> tuple[dict[str, torch.Tensor], dict[str, Any], ExplainedImage]:
+    """Return the normalized pixels of an image, the arguments of ImageTarget on its patches, and the image to show."""
+    encoder, settings = run.eye
+    raw = run.unlabelled([image]).batch(np.array([0]), 0, 0).inputs["pixels"].to(run.device)  # (1, 3, H, W)
+    pixels, grid = encoder.normalize(raw), run.grid
+    patch = getattr(settings, "patch_size", None)
     sides = (patch, patch) if isinstance(patch, int) else patch
-    before = 0 if run.task.explains == "caption" else settings.num_prefix_tokens  # a decoder does not look at marks
-    about = dict(
-        places=torch.arange(grid[0] * grid[1], device=run.device) + before,
-        stand_in=pixels[0].mean((1, 2)),
-        cells=cells(run._images.size, grid, sides),
+    offset = 0 if isinstance(run, CaptionRun) else settings.prefix_tokens  # a decoder does not attend to prefix tokens
+    patches = dict(
+        positions=torch.arange(grid[0] * grid[1], device=run.device) + offset,
+        replacement=pixels[0].mean((1, 2)),
+        patch_of_pixel=patch_indices(run.frame.size, grid, sides),
     )
-    return {"pixels": pixels}, about, ExplainedImage(raw[0].permute(1, 2, 0).cpu().numpy(), grid)
+    return {"pixels": pixels}, patches, ExplainedImage(raw[0].permute(1, 2, 0).cpu().numpy(), grid)
 
 
-def patch_names(seen: ExplainedImage) -> list[str]:
-    """Patches by row and column, counted from 1."""
-    return [f"{y + 1},{x + 1}" for y in range(seen.grid[0]) for x in range(seen.grid[1])]
+def patch_names(image: ExplainedImage) -> list[str]:
+    """Return the names of patches: row and column, counted from 1."""
+    return [f"{y + 1},{x + 1}" for y in range(image.grid[0]) for x in range(image.grid[1])]
 
 
 # sets
 
 
 def image_outputs(
-    run: Run, examples: ImageExamples, chosen: Sequence[int], question: OutputSelection
+    run: ImageRun, examples: ImageExamples, chosen: Sequence[int], selection: OutputSelection
 ) -> Iterator[ExplainedOutput]:
-    """One answer of each of these pictures: a label, a caption that it fits, or a word of one, drawn by lot; with what a world
-    knows to be named. What would be held against itself is left out."""
+    """Yield one output for each chosen image: a label, the similarity to its caption, or a random word of it, with the patches
+    that show it where a world knows them. Outputs that would be compared with themselves are skipped."""
     for index in chosen:
-        picture, gold = examples.images[index], examples.gold[index] if examples.gold else None
-        if run.task.explains == "image_label":
-            asked = image_label_output(run, picture, question)
-            boxes = () if gold is None else boxes_with_label(gold.scene, run.labels[asked.target.answer])
-        elif run.task.explains == "similarity":
+        image, gold = examples.images[index], examples.gold[index] if examples.gold else None
+        if isinstance(run, ClassifyImagesRun):
+            selected = image_label_output(run, image, selection)
+            boxes = () if gold is None else boxes_with_label(gold.scene, run.labels[selected.target.output])
+        elif isinstance(run, ContrastiveRun):
             if not examples.captions:
-                raise UserError(f"{examples.name} has no captions, which its pictures should fit")
-            asked = similarity_output(run, picture, replace(question, fits=examples.captions[index][0]))
+                raise UserError(f"{examples.name} has no captions to compare its images with")
+            selected = similarity_output(run, image, replace(selection, fits=examples.captions[index][0]))
             boxes = () if gold is None else tuple(box for phrase in gold.captions[0].phrases for box in phrase.boxes)
         else:
-            found = caption_example_output(run, picture, gold, index, question)
+            assert isinstance(run, CaptionRun)
+            found = caption_example_output(run, image, gold, index, selection)
             if found is None:
                 continue
-            asked, boxes = found
-        if asked.against is None or asked.against[0] != asked.target.answer:
-            yield replace(asked, gold=patches_in_boxes(boxes, gold, patch_grid(run)) if boxes else {})
+            selected, boxes = found
+        if not selected.is_compared_with_itself:
+            yield replace(selected, truth=patches_in_boxes(boxes, gold, run.grid) if boxes else {})
 
 
 def caption_example_output(
-    run: CaptionRun, picture: ImageInput, gold: shapes.ShapesImage | None, index: int, question: OutputSelection
+    run: CaptionRun, image: ImageInput, gold: shapes.ShapesImage | None, index: int, selection: OutputSelection
 ) -> tuple[ExplainedOutput, tuple[shapes.Box, ...]] | None:
-    """A word of the run's own caption; where a world knows what a caption names, the noun that names it."""
+    """Return a word of the run's own caption; where a world knows what its caption names, one of its nouns, and the boxes."""
+    tokenizer = run.tokenizers[0]
     if gold is None:
-        said = run._caption_pixels(run._images.decode([picture]))[0][0].tokens
-        numbers = [word for word in dict.fromkeys(run.tokenizers[0].word_ids(said)) if word >= 0]
-        return (
-            (caption_word_output(run, picture, replace(question, word=str(pick(numbers, index) + 1)), said), ())
-            if numbers
-            else None
-        )
+        tokens = run.tell(run.seen([image]))[0][0].tokens
+        words = [word for word in dict.fromkeys(tokenizer.word_ids(tokens)) if word >= 0]
+        if not words:
+            return None
+        return caption_word_output(run, image, replace(selection, word=str(pick(words, index) + 1)), tokens), ()
     caption = gold.captions[0]
-    said = run.tokenizers[0].encode([caption.text])[0][: run._max_positions - 1]
-    spoken = set(run.tokenizers[0].word_ids(said))
-    phrases = [phrase for phrase in caption.phrases if phrase.end - 1 in spoken]
+    tokens = tokenizer.encode([caption.text])[0][: run.longest - 1]
+    present = set(tokenizer.word_ids(tokens))
+    phrases = [phrase for phrase in caption.phrases if phrase.end - 1 in present]
     if not phrases:
         return None
     phrase = phrases[pick(range(len(phrases)), index)]
-    return caption_word_output(run, picture, replace(question, word=str(phrase.end)), said), phrase.boxes
+    return caption_word_output(run, image, replace(selection, word=str(phrase.end)), tokens), phrase.boxes
 
 
 def boxes_with_label(scene: shapes.Scene, label: str) -> tuple[shapes.Box, ...]:
-    """Of the shapes that have this label."""
+    """Return the boxes of the shapes that have this label."""
     return tuple(shape.box for shape in scene.shapes if label in (shape.kind, shape.colour, " ".join(shape.combination)))
 
 
 def patches_in_boxes(
     boxes: Sequence[shapes.Box], gold: shapes.ShapesImage | None, grid: tuple[int, int]
 ) -> dict[str, GroundTruth]:
-    """The patches of which at least half is in the boxes; where there are none such, the one of which most is."""
+    """Return the patches of which at least half lies in the boxes; if there are none, the one with the largest part."""
     assert gold is not None
     part = box_coverage(boxes, (gold.scene.size, gold.scene.size), grid).flatten()
-    right = np.flatnonzero(part >= min(0.5, part.max()))
-    return {"box": GroundTruth(frozenset(right.tolist()), tuple(range(len(part))))}
+    correct = np.flatnonzero(part >= min(0.5, part.max()))
+    return {"box": GroundTruth(frozenset(correct.tolist()), tuple(range(len(part))))}

@@ -1,4 +1,4 @@
-"""Explanations of what a run says, never without what is known of their faithfulness."""
+"""Attributions of a run's outputs, always together with measures of their faithfulness."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from regard.attention.modules import attention_modules
 from regard.errors import UserError
-from regard.explain.discriminative import class_discrimination
 from regard.explain.faithfulness import (
     MEASURES,
     RANDOM_BASELINE,
     TOP_PERCENTS,
+    class_discrimination,
     mean_score,
     measure_faithfulness,
-    permuted,
+    permutation_effect,
     summarise,
 )
 from regard.explain.methods import METHODS, attribute
@@ -31,98 +31,8 @@ from regard.tasks.base import Run
 
 RANDOMIZED_SEED = 1
 MAX_PRINTED_PATCHES = 5
-"""Patches that are printed."""
 Curves = dict[str, dict[str, list[dict[str, float]]]]
-"""By what is done with the tokens or patches, and by who says that they matter: points over the share of them."""
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """One answer, and another beside it where one was asked for: a number for each token or patch by each method, and what was
-    measured of each."""
-
-    answer: str
-    pieces: list[str]
-    values: dict[str, list[float]]
-    refused: dict[str, str]
-    measured: dict[str, dict[str, float]]
-    permuted: float | None
-    called: Wording
-    amount: float
-    """Of the answer: its probability or likeness."""
-    picture: ExplainedImage | None = None
-    against: "AlternativeOutput | None" = None
-
-    def words(self) -> list[str]:
-        said = [single_verdict(name, self.measured, self.called) for name in self.values]
-        if self.permuted is not None:
-            said.append(
-                f"Permuting the weights that are shown moves the answers by {self.permuted:.2f} of their {self.called.counts}."
-            )
-        hidden = [] if self.picture is None else ["What takes the place of a hidden patch is the mean colour of the picture."]
-        one = self.called.each.removesuffix("s")
-        return [*said, *hidden, f"One {one} says little of a method: regard explain RUN --data SET measures it over many."]
-
-    def to_json(self) -> dict[str, Any]:
-        other = (
-            {}
-            if self.against is None
-            else {
-                "against": self.against.answer,
-                "against_amount": self.against.amount,
-                "against_values": round_values(self.against.values),
-            }
-        )
-        grid = {} if self.picture is None else {"grid": list(self.picture.grid)}
-        return {
-            "answer": self.answer,
-            self.called.pieces: self.pieces,
-            **grid,
-            "amount": round(self.amount, 6),
-            "values": round_values(self.values),
-            **other,
-            "refused": self.refused,
-            "faithfulness": round_values(self.measured),
-            "permuted": self.permuted,
-        }
-
-    def about(self, name: str) -> tuple[str, str]:
-        """A title, and a line under it."""
-        return f"Why {self.answer}", f"explained for {name} by {len(self.values)} methods"
-
-    def curves(self) -> Curves:
-        return curve_points(self.measured, self.called.pieces)
-
-    def tables(self) -> "list[ReportTable]":
-        explained = [(f"{self.answer} ({self.called.counts} {self.amount:.3f})", self.values)]
-        if self.against is not None:
-            explained.append((f"{self.against.answer} ({self.called.counts} {self.against.amount:.3f})", self.against.values))
-        present = [m for m in MEASURES if any(m in row for row in self.measured.values())]
-        figures = [[name, *(f"{row[m]:z.3f}" if m in row else "" for m in present)] for name, row in self.measured.items()]
-        made = self.all_pieces if self.picture is None else self.first_patches
-        return [*(made(title, values) for title, values in explained), ReportTable("faithfulness", ["", *present], figures)]
-
-    def all_pieces(self, title: str, values: dict[str, list[float]]) -> "ReportTable":
-        return ReportTable(
-            f"why {title}",
-            ["token", *values],
-            [[token, *(f"{numbers[i]:z.3f}" for numbers in values.values())] for i, token in enumerate(self.pieces)],
-        )
-
-    def first_patches(self, title: str, values: dict[str, list[float]]) -> "ReportTable":
-        """Where the most is; a picture, or JSON, has all of them."""
-        best = [sorted(zip(numbers, self.pieces), key=lambda pair: -pair[0])[:MAX_PRINTED_PATCHES] for numbers in values.values()]
-        rows = [[str(rank + 1), *(f"{piece}: {number:z.3f}" for number, piece in row)] for rank, row in enumerate(zip(*best))]
-        return ReportTable(f"why {title}: the first patches, as row,column: number", ["", *values], rows)
-
-
-@dataclass(frozen=True)
-class AlternativeOutput:
-    """Another answer that might have been given."""
-
-    answer: str
-    values: dict[str, list[float]]
-    amount: float
+"""By measure and by method: points over the percentage of features."""
 
 
 @dataclass(frozen=True)
@@ -133,118 +43,182 @@ class ReportTable:
 
 
 @dataclass(frozen=True)
+class AlternativeOutput:
+    """Another output that the explained one is compared with (--against)."""
+
+    output: str
+    attributions: dict[str, list[float]]
+    score: float
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One output, and optionally another one beside it: attributions of each feature by each method, and their measures."""
+
+    output: str
+    features: list[str]
+    attributions: dict[str, list[float]]
+    unavailable: dict[str, str]
+    """Why methods do not apply."""
+    faithfulness: dict[str, dict[str, float]]
+    permutation_effect: float | None
+    wording: Wording
+    score: float
+    """The probability or similarity of the output."""
+    image: ExplainedImage | None = None
+    against: AlternativeOutput | None = None
+
+    def summary(self) -> list[str]:
+        lines = [single_verdict(name, self.faithfulness, self.wording) for name in self.attributions]
+        if self.permutation_effect is not None:
+            changed = f"{self.permutation_effect:.2f} of their {self.wording.score}"
+            lines.append(f"Permuting the shown attention weights changes the outputs by {changed}.")
+        if self.image is not None:
+            lines.append("A masked patch is replaced by the mean colour of the image.")
+        one = self.wording.examples.removesuffix("s")
+        return [*lines, f"One {one} says little about a method: regard explain RUN --data SET measures it over many."]
+
+    def to_json(self) -> dict[str, Any]:
+        other = self.against
+        return {
+            "target": self.output,
+            self.wording.features: self.features,
+            **({} if self.image is None else {"grid": list(self.image.grid)}),
+            "score": round(self.score, 6),
+            "attributions": round_values(self.attributions),
+            **(
+                {}
+                if other is None
+                else {
+                    "alternative": other.output,
+                    "alternative_score": other.score,
+                    "alternative_attributions": round_values(other.attributions),
+                }
+            ),
+            "unavailable": self.unavailable,
+            "faithfulness": round_values(self.faithfulness),
+            "permutation_effect": self.permutation_effect,
+        }
+
+    def heading(self, name: str) -> tuple[str, str]:
+        """Return a title and a subtitle; `name` is that of the run."""
+        return f"Why {self.output}", f"explained for {name} by {len(self.attributions)} methods"
+
+    def curves(self) -> Curves:
+        return curve_points(self.faithfulness, self.wording.features)
+
+    def tables(self) -> list[ReportTable]:
+        explained = [(f"{self.output} ({self.wording.score} {self.score:.3f})", self.attributions)]
+        if self.against is not None:
+            other = self.against
+            explained.append((f"{other.output} ({self.wording.score} {other.score:.3f})", other.attributions))
+        present = [m for m in MEASURES if any(m in row for row in self.faithfulness.values())]
+        rows = [[name, *(f"{row[m]:z.3f}" if m in row else "" for m in present)] for name, row in self.faithfulness.items()]
+        make = self._token_table if self.image is None else self._patch_table
+        return [*(make(title, values) for title, values in explained), ReportTable("faithfulness", ["", *present], rows)]
+
+    def _token_table(self, title: str, values: dict[str, list[float]]) -> ReportTable:
+        rows = [[token, *(f"{numbers[i]:z.3f}" for numbers in values.values())] for i, token in enumerate(self.features)]
+        return ReportTable(f"why {title}", ["token", *values], rows)
+
+    def _patch_table(self, title: str, values: dict[str, list[float]]) -> ReportTable:
+        """Return the top patches; a figure or JSON has all of them."""
+        best = [
+            sorted(zip(numbers, self.features), key=lambda pair: -pair[0])[:MAX_PRINTED_PATCHES] for numbers in values.values()
+        ]
+        rows = [[str(rank + 1), *(f"{patch}: {number:z.3f}" for number, patch in row)] for rank, row in enumerate(zip(*best))]
+        return ReportTable(f"why {title}: the top patches, as row,column: attribution", ["", *values], rows)
+
+
+@dataclass(frozen=True)
 class FaithfulnessReport:
-    """A set of answers: what was measured of each method, with intervals."""
+    """The measures of each method over a set of outputs, with intervals."""
 
     name: str
     number: int
     scores: dict[str, dict[str, Score]]
-    permuted: Score | None
-    refused: dict[str, str]
-    called: Wording = TEXT_WORDING
+    permutation_effect: Score | None
+    unavailable: dict[str, str]
+    wording: Wording = TEXT_WORDING
 
-    def words(self) -> list[str]:
-        said = [set_verdict(name, scores, self.called) for name, scores in self.scores.items() if name != RANDOM_BASELINE]
-        return [*said, *([] if self.permuted is None else [permutation_verdict(self.permuted, self.called)])]
+    def summary(self) -> list[str]:
+        lines = [set_verdict(name, scores, self.wording) for name, scores in self.scores.items() if name != RANDOM_BASELINE]
+        effect = self.permutation_effect
+        return [*lines, *([] if effect is None else [permutation_verdict(effect, self.wording)])]
 
     def to_json(self) -> dict[str, Any]:
         return {
             "set": self.name,
             "number": self.number,
-            "refused": self.refused,
+            "unavailable": self.unavailable,
             "scores": {
                 method: {name: score.to_json() for name, score in scores.items()} for method, scores in self.scores.items()
             },
-            "permuted": None if self.permuted is None else self.permuted.to_json(),
-            "words": self.words(),
+            "permutation_effect": None if self.permutation_effect is None else self.permutation_effect.to_json(),
+            "summary": self.summary(),
         }
 
-    def about(self, name: str) -> tuple[str, str]:
+    def heading(self, name: str) -> tuple[str, str]:
+        """Return a title and a subtitle; `name` is that of the run."""
         return (
             f"Are explanations of {name} faithful?",
-            f"{self.number} answers of {self.name}; in brackets and as bands 95% intervals over them.",
+            f"{self.number} outputs of {self.name}; brackets and bands are 95% intervals over them.",
         )
 
     def curves(self) -> Curves:
-        return curve_points(self.scores, self.called.pieces)
+        return curve_points(self.scores, self.wording.features)
 
     def tables(self) -> list[ReportTable]:
         present = [m for m in MEASURES if any(m in scores for scores in self.scores.values())]
 
-        def cells(names: Sequence[str], scores: dict[str, Score]) -> list[str]:
-            return [format_interval(scores[name]) if name in scores else "" for name in names]
+        def table(title: str, header: Sequence[str], names: Sequence[str]) -> ReportTable:
+            rows = [
+                [method, *(format_interval(scores[name]) if name in scores else "" for name in names)]
+                for method, scores in self.scores.items()
+            ]
+            return ReportTable(title, ["", *header], rows)
 
-        curves = [
-            ReportTable(
-                title,
-                ["", *(f"{share}%" for share in TOP_PERCENTS)],
-                [
-                    [method, *cells([f"{key} {share}%" for share in TOP_PERCENTS], scores)]
-                    for method, scores in self.scores.items()
-                ],
-            )
-            for title, key in (
-                (f"{self.called.counts} lost without the first {self.called.pieces}", "without"),
-                (f"{self.called.counts} lost with the first {self.called.pieces} alone", "only"),
-            )
-        ]
+        percents = [f"{percent}%" for percent in TOP_PERCENTS]
+        score, features = self.wording.score, self.wording.features
         return [
-            ReportTable(
-                f"{self.name}: {self.number} answers",
-                ["", *present],
-                [[method, *cells(present, scores)] for method, scores in self.scores.items()],
-            ),
-            *curves,
+            table(f"{self.name}: {self.number} outputs", present, present),
+            table(f"{score} lost without the top {features}", percents, [f"comprehensiveness {percent}" for percent in percents]),
+            table(f"{score} lost with the top {features} alone", percents, [f"sufficiency {percent}" for percent in percents]),
         ]
 
 
 def format_number(number: float) -> str:
-    """Without a sign before nothing."""
-    return f"{number:z.2f}"
+    return f"{number:z.2f}"  # z: no minus before 0.00
 
 
 def format_interval(score: Score) -> str:
     return f"{format_number(score.score)} [{format_number(score.low)}, {format_number(score.high)}]"
 
 
-def explain_one(run: Run, given: Any, method: str = "all", question: OutputSelection = PREDICTED) -> Explanation:
-    """Why a run says of a text or a picture what it says, or why it might say something else."""
-    methods, other = parse_methods(method), randomized_model(run)
-    asked = select_output(run, given, question)
-    values, refused = attribute(asked.target, methods)
-    measured = measure_faithfulness(asked.target, values, fresh=other, gold=asked.gold)
+def explain_one(run: Run, given: Any, method: str = "all", selection: OutputSelection = PREDICTED) -> Explanation:
+    """Explain the run's output for a text or an image, or another output that is selected."""
+    methods, randomized = parse_methods(method), randomized_model(run)
+    selected = select_output(run, given, selection)
+    values, unavailable = attribute(selected.target, methods)
+    measured = measure_faithfulness(selected.target, values, randomized=randomized, truth=selected.truth)
     against = None
-    if asked.against is not None:
-        rival = replace(asked.target, answer=asked.against[0])
-        theirs = attribute(rival, methods)[0]
-        merge_measures(measured, class_discrimination(asked.target, rival.answer, values, theirs, fresh=other))
-        against = AlternativeOutput(asked.against[1], to_lists(theirs), output_score(rival))
-    shown = permuted(asked.target) if has_attention(asked) else None
+    if selected.against is not None:
+        other = replace(selected.target, output=selected.against[0])
+        other_values = attribute(other, methods)[0]
+        add_measures(measured, class_discrimination(selected.target, other.output, values, other_values, randomized=randomized))
+        against = AlternativeOutput(selected.against[1], to_lists(other_values), output_score(other))
     return Explanation(
-        asked.answer,
-        asked.pieces,
+        selected.description,
+        selected.features,
         to_lists(values),
-        refused,
+        unavailable,
         measured,
-        shown,
-        Wording.of(asked.target),
-        output_score(asked.target),
-        asked.picture,
+        permutation_effect(selected.target) if has_attention(selected) else None,
+        Wording.for_target(selected.target),
+        output_score(selected.target),
+        selected.image,
         against,
     )
-
-
-def to_lists(values: dict[str, Tensor]) -> dict[str, list[float]]:
-    return {name: numbers.tolist() for name, numbers in values.items()}
-
-
-def output_score(target: AttributionTarget) -> float:
-    return float(target.amounts(target.whole()))
-
-
-def merge_measures(measured: dict[str, dict[str, float]], more: dict[str, dict[str, float]]) -> None:
-    for name, row in more.items():
-        measured[name] |= row
 
 
 def explain_set(
@@ -253,56 +227,74 @@ def explain_set(
     method: str = "all",
     *,
     number: int = 200,
-    question: OutputSelection = PREDICTED,
+    selection: OutputSelection = PREDICTED,
     reference: Path | None = None,
     gold: Path | None = None,
     progress: bool = False,
 ) -> FaithfulnessReport:
-    """How faithful explanations are over a set; of a file, which may have its translation and a gold alignment beside it."""
-    methods, other = parse_methods(method), randomized_model(run)
-    rows, shown = [], []
-    refused: dict[str, str] = {}
-    called = TEXT_WORDING
-    for index, asked in enumerate(select_outputs(run, load_examples(run, data, reference, gold), number, question)):
-        values, why = attribute(asked.target, methods)
-        refused, called = refused | why, Wording.of(asked.target)
-        rows.append(measure_faithfulness(asked.target, values, fresh=other, gold=asked.gold, seed=index))
-        if asked.against is not None:
-            theirs = attribute(replace(asked.target, answer=asked.against[0]), methods)[0]
-            merge_measures(
-                rows[-1], class_discrimination(asked.target, asked.against[0], values, theirs, fresh=other, seed=index)
+    """Measure the methods over a set of the recipe or a file, which may have references and a gold alignment."""
+    methods, randomized = parse_methods(method), randomized_model(run)
+    rows, effects = [], []
+    unavailable: dict[str, str] = {}
+    wording = TEXT_WORDING
+    examples = load_examples(run, data, reference, gold)
+    for index, selected in enumerate(select_outputs(run, examples, number, selection)):
+        values, reasons = attribute(selected.target, methods)
+        unavailable, wording = unavailable | reasons, Wording.for_target(selected.target)
+        measured = measure_faithfulness(selected.target, values, randomized=randomized, truth=selected.truth, seed=index)
+        if selected.against is not None:
+            other = selected.against[0]
+            others = attribute(replace(selected.target, output=other), methods)[0]
+            add_measures(
+                measured, class_discrimination(selected.target, other, values, others, randomized=randomized, seed=index)
             )
-        if has_attention(asked):
-            shown.append(permuted(asked.target, seed=index))
+        rows.append(measured)
+        if has_attention(selected):
+            effects.append(permutation_effect(selected.target, seed=index))
         if progress:
-            print(f"\r{index + 1} answers", end="", file=sys.stderr, flush=True)
+            print(f"\r{index + 1} outputs", end="", file=sys.stderr, flush=True)
     if progress:
         print(file=sys.stderr)
     if not rows:
-        raise UserError(f"--data {data}: there is nothing to explain in it")
-    return FaithfulnessReport(Path(data).name, len(rows), summarise(rows), mean_score("permuted", shown), refused, called)
+        raise UserError(f"--data {data}: it has nothing to explain")
+    effect = mean_score("permutation effect", effects)
+    return FaithfulnessReport(Path(data).name, len(rows), summarise(rows), effect, unavailable, wording)
 
 
-def has_attention(asked: ExplainedOutput) -> bool:
-    return bool(attention_modules(asked.target.model, kinds=asked.target.kinds))
+def to_lists(values: dict[str, Tensor]) -> dict[str, list[float]]:
+    return {name: numbers.tolist() for name, numbers in values.items()}
+
+
+def output_score(target: AttributionTarget) -> float:
+    return float(target.to_probability(target.full_score()))
+
+
+def add_measures(measured: dict[str, dict[str, float]], more: dict[str, dict[str, float]]) -> None:
+    for name, row in more.items():
+        measured[name] |= row
+
+
+def has_attention(selected: ExplainedOutput) -> bool:
+    return bool(attention_modules(selected.target.model, kinds=selected.target.attention_pattern))
 
 
 def parse_methods(method: str) -> list[str]:
     chosen = list(METHODS) if method == "all" else method.split(",")
     for name in chosen:
         if name not in METHODS:
-            raise UserError(f"--method {name}: should be all, or some of {', '.join(METHODS)}, with commas between them")
+            raise UserError(f"--method {name}: no such method; use all, or some of {', '.join(METHODS)}, separated by commas")
     return chosen
 
 
 def randomized_model(run: Run) -> nn.Module:
-    """The run's model before it learned anything."""
+    """Return the run's model with random weights, as before training."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(RANDOMIZED_SEED)
         return run.build_model().to(run.device).eval()
 
 
 def round_values(found: Any) -> Any:
+    """Round numbers in nested dicts and lists to 6 digits; NaN becomes None."""
     if isinstance(found, dict):
         return {name: round_values(value) for name, value in found.items()}
     if isinstance(found, list):
@@ -311,20 +303,20 @@ def round_values(found: Any) -> Any:
     return round(number, 6) if number == number else None
 
 
-def curve_points(measured: Mapping[str, Mapping[str, Any]], pieces: str) -> Curves:
-    """Comprehensiveness and sufficiency of every method over the shares, with their intervals where there are such."""
+def curve_points(measured: Mapping[str, Mapping[str, Any]], features: str) -> Curves:
+    """Return comprehensiveness and sufficiency of every method over the percentages, with intervals where there are any."""
 
-    def point(share: int, found: float | Score) -> dict[str, float]:
+    def point(percent: int, found: float | Score) -> dict[str, float]:
         low, score, high = (found.low, found.score, found.high) if isinstance(found, Score) else (found, found, found)
-        return {"share": share, "score": score, "low": low, "high": high}
+        return {"percent": percent, "score": score, "low": low, "high": high}
 
     return {
         title: {
-            method: [point(share, scores[f"{key} {share}%"]) for share in TOP_PERCENTS if f"{key} {share}%" in scores]
+            method: [point(p, scores[f"{key} {p}%"]) for p in TOP_PERCENTS if f"{key} {p}%" in scores]
             for method, scores in measured.items()
         }
         for title, key in (
-            (f"comprehensiveness: without the first {pieces}", "without"),
-            (f"sufficiency: with the first {pieces} alone", "only"),
+            (f"comprehensiveness: without the top {features}", "comprehensiveness"),
+            (f"sufficiency: with the top {features} alone", "sufficiency"),
         )
     }

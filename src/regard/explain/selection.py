@@ -1,4 +1,4 @@
-"""What is asked of a run that is to be explained, and what is then explained."""
+"""Which output of a run is explained, and what is known about it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -16,22 +16,22 @@ from regard.tokens.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class OutputSelection:
-    """Which answer of a run is explained: its own where nothing is said."""
+    """The output to explain; the run's own prediction by default."""
 
     label: str | None = None
-    """--class, of a classifier."""
+    """--class, for a classifier."""
     word: str | None = None
-    """--word, of a translation or a caption, or what should come next."""
+    """--word, of a translation or a caption, or the next word."""
     fits: str | None = None
-    """--text, that a picture fits."""
+    """--text, to be compared with an image."""
     against: str | None = None
-    """--against: another label, word or text, which is explained beside it."""
+    """--against: another label, word or text, explained beside it."""
 
     def refuse(self, run: Run, *, but: str, cure: str) -> None:
-        """What a run has no use for, save one kind of answer."""
+        """Refuse the options that the run has no use for: all but one."""
         for name, value in (("class", self.label), ("word", self.word), ("text", self.fits)):
             if value is not None and name != but:
-                raise UserError(f"--{name} {value}: {run.folder} {run.task.does}; {cure}")
+                raise UserError(f"--{name} {value}: {run.folder} {run.does}; {cure}")
 
 
 PREDICTED = OutputSelection()
@@ -39,7 +39,7 @@ PREDICTED = OutputSelection()
 
 @dataclass(frozen=True)
 class ExplainedImage:
-    """A picture as the model sees it, (H, W, 3) in uint8, and the grid of its patches."""
+    """An image as the model reads it, (H, W, 3) in uint8, and the grid of its patches."""
 
     pixels: np.ndarray
     grid: tuple[int, int]
@@ -47,42 +47,45 @@ class ExplainedImage:
 
 @dataclass(frozen=True)
 class ExplainedOutput:
-    """An answer of a run, the pieces it is explained by, and those that are known to matter."""
+    """An output of a run, the features that explain it, and those known to matter."""
 
     target: AttributionTarget
-    pieces: list[str]
-    answer: str
-    """What is explained, in words."""
-    gold: dict[str, GroundTruth] = field(default_factory=dict)
-    picture: ExplainedImage | None = None
+    features: list[str]
+    description: str
+    """The output in words."""
+    truth: dict[str, GroundTruth] = field(default_factory=dict)
+    image: ExplainedImage | None = None
     against: tuple[int, str] | None = None
-    """Another answer: its number, and in words."""
+    """Another output: its index, and in words."""
+
+    @property
+    def is_compared_with_itself(self) -> bool:
+        return self.against is not None and self.against[0] == self.target.output
 
 
 def with_predicted_output(target: AttributionTarget) -> AttributionTarget:
-    """The same, of the answer that the model gives itself, where it is not known yet (-1)."""
-    if target.answer >= 0:
+    """Return the target with the model's own prediction if its output is not set (-1)."""
+    if target.output >= 0:
         return target
     with torch.no_grad():
-        return replace(target, answer=int(target.scores(target.read)[0].argmax()))
+        return replace(target, output=int(target.scores(target.input)[0].argmax()))
 
 
-def label_index(option: str, label: str, labels: Sequence[str]) -> int:
-    if label not in labels:
-        raise UserError(
-            f"--{option} {label}: there is no such label; there are: {', '.join(labels[:8])}" + (" …" if len(labels) > 8 else "")
-        )
-    return labels.index(label)
+def label_index(option: str, label: str, numbers: dict[str, int]) -> int:
+    if label not in numbers:
+        shown = ", ".join(list(numbers)[:8]) + (" …" if len(numbers) > 8 else "")
+        raise UserError(f"--{option} {label}: no such label; use one of: {shown}")
+    return numbers[label]
 
 
 def word_index(word: str | None, words: Sequence[str], what: str = "translation") -> int:
-    """Which word is meant, counted from 0."""
+    """Return the index of a word given by its number from 1 or as it is written; the first word if None."""
     if not words:
         raise UserError(f"the {what} is empty: there is nothing to explain")
     if word is not None and not word.isdigit():
         plain = [one.strip(".,;:!?") for one in words]
         if word not in (*words, *plain):
-            raise UserError(f"--word {word}: not in the {what} {' '.join(words)!r}; give one of its words, or a number from 1")
+            raise UserError(f"--word {word}: not in the {what} {' '.join(words)!r}; use one of its words, or a number from 1")
         return words.index(word) if word in words else plain.index(word)
     number = int(word or 1)
     if not 1 <= number <= len(words):
@@ -91,11 +94,12 @@ def word_index(word: str | None, words: Sequence[str], what: str = "translation"
 
 
 def first_token_id(option: str, word: str, tokenizer: Tokenizer) -> int:
-    found = tokenizer.encode([word])[0]
-    if not found:
-        raise UserError(f"--{option} {word!r}: there is no such token")
-    return found[0]
+    ids = tokenizer.encode([word])[0]
+    if not ids:
+        raise UserError(f"--{option} {word!r}: no such token")
+    return ids[0]
 
 
 def pick(values: Sequence[int], index: int) -> int:
+    """Return a pseudo-random value for the example of this index."""
     return values[int(hash64(index)) % len(values)]

@@ -1,144 +1,223 @@
-"""What is explained: how much a model is for one answer, as a function of the pieces it reads.
+"""The target of an attribution: the score of one model output as a function of its input features.
 
-The answer is a class, or the word at one step of an output, and counts by its log-probability; or a text that a picture fits, by
-its likeness. Pieces are the tokens of a text or the patches of a picture. R rows, N pieces that are explained, S positions.
+The output is a class, or the token at one step, scored by its log-probability; or, for CLIP, a text scored by its cosine
+similarity to an image. Features are the tokens of a text or the patches of an image. R rows, N explained features, S positions,
+C outputs.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import ClassVar
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
 
+GridSize = tuple[int, int]
+
 
 @dataclass(frozen=True)
 class AttributionTarget:
+    """A model, one example, and the output to explain."""
+
     model: nn.Module
     inputs: dict[str, Tensor]
-    """One example as the model reads it, by the names of its `forward`: (1, …) each."""
-    side: str
-    """The input that the pieces are in."""
-    places: Tensor
-    """(N,) at which positions of what attention looks at those are that are explained; marks are not."""
-    answer: int
-    stand_in: int | Tensor
-    """What takes the place of a piece that is hidden: a token, or a colour (3,)."""
+    """The example by the argument names of `model.forward`: (1, …) each."""
+    input_name: str
+    """The input that holds the features."""
+    positions: Tensor
+    """(N,) The positions of the explained features among the keys of attention; special tokens are not explained."""
+    output: int
+    """The index of the class or token."""
+    replacement: int | Tensor
+    """What replaces a masked feature: a token id, or a colour (3,)."""
     step: int | None = None
-    """At which position of the output the answer is said; None where one thing is said of the whole."""
+    """The position in the decoder that predicts the output; None for a classification of the whole input."""
 
-    pieces: ClassVar[str]
-    """What they are called."""
-    counts: ClassVar[str] = "probability"
-    """What an answer counts by."""
-    kinds: ClassVar[str | None] = None
-    """Which places of attention look at them, as `watch` takes it; None is all."""
-    at_once: ClassVar[int]
-    """Rows that are read together."""
+    feature_name: ClassVar[str]
+    """"tokens" or "patches"."""
+    score_name: ClassVar[str] = "probability"
+    attention_pattern: ClassVar[str | None] = None
+    """Which attention modules see the features, as `watch(kinds=…)` takes it; None is all."""
+    batch_size: ClassVar[int]
 
     @property
-    def read(self) -> Tensor:
-        """What was read: (1, …)."""
-        return self.inputs[self.side]
+    def input(self) -> Tensor:
+        """The input that holds the features: (1, …)."""
+        return self.inputs[self.input_name]
 
     @property
-    def translates(self) -> bool:
-        """Whether the pieces are in a source, and the answer is in its target."""
-        return self.side != "target" and self.step is not None
+    def has_source(self) -> bool:
+        """Whether the features are in the source of an encoder–decoder, and the output is a token of its target."""
+        return self.input_name != "target" and self.step is not None
 
-    def scores(self, read: Tensor) -> Tensor:
-        """The log-probability of every answer, had this been read: (R, …) -> (R, C)."""
-        others = {name: part.expand(len(read), *part.shape[1:]) for name, part in self.inputs.items() if name != self.side}
-        logits = self.model(**others, **{self.side: read})
+    def scores(self, inputs: Tensor) -> Tensor:
+        """Return the log-probability of every output for these inputs: (R, …) -> (R, C)."""
+        others = {
+            name: part.expand(len(inputs), *part.shape[1:]) for name, part in self.inputs.items() if name != self.input_name
+        }
+        logits = self.model(**others, **{self.input_name: inputs})
         return (logits if self.step is None else logits[:, self.step]).log_softmax(-1)
 
-    def amounts(self, scores: Tensor) -> Tensor:
-        """What the scores count as: probabilities."""
+    def to_probability(self, scores: Tensor) -> Tensor:
+        """Return the scores on the scale that is reported: probabilities."""
         return scores.exp()
 
-    def moved(self, before: Tensor, after: Tensor) -> float:
-        """How far apart two sets of scores (1, C), (R, C) are, on the average: total variation."""
-        return float((self.amounts(after) - self.amounts(before)).abs().sum(-1).mean() / 2)
+    def output_change(self, before: Tensor, after: Tensor) -> float:
+        """Return the mean total variation distance between the distributions of scores (1, C) and (R, C)."""
+        return float((self.to_probability(after) - self.to_probability(before)).abs().sum(-1).mean() / 2)
 
-    def said(self, read: Tensor) -> Tensor:
-        """The score of the answer: (R, …) -> (R,)."""
-        return self.scores(read)[:, self.answer]
+    def score(self, inputs: Tensor) -> Tensor:
+        """Return the score of the output: (R, …) -> (R,)."""
+        return self.scores(inputs)[:, self.output]
 
     @torch.no_grad()
-    def without(self, hidden: Tensor) -> Tensor:
-        """The same where pieces are hidden (R, N), a few rows at a time and without gradients."""
-        return torch.cat([self.said(self.hide(part)) for part in hidden.split(self.at_once)]).double().cpu()
+    def masked_scores(self, masked: Tensor) -> Tensor:
+        """Return the score of the output with features masked (R, N), in batches: (R,)."""
+        return torch.cat([self.score(self.mask(part)) for part in masked.split(self.batch_size)]).double().cpu()
 
-    def whole(self) -> Tensor:
-        """The same where none is: (1,)."""
-        return self.without(torch.zeros(1, len(self.places), dtype=torch.bool))
+    def full_score(self) -> Tensor:
+        """Return the score of the output for the whole input: (1,)."""
+        return self.masked_scores(torch.zeros(1, len(self.positions), dtype=torch.bool))
 
-    def hide(self, hidden: Tensor) -> Tensor:
-        """What is read with the stand-in where `hidden` (R, N) is true: (R, …)."""
+    def mask(self, masked: Tensor) -> Tensor:
+        """Return the input with the replacement where `masked` (R, N) is true: (R, …)."""
         raise NotImplementedError
 
-    def vectors(self, read: Tensor) -> Tensor:
-        """The numbers of what is read, of which there are gradients: (R, …)."""
+    def embed(self, inputs: Tensor) -> Tensor:
+        """Return the differentiable form of the input, of which gradients are taken: (R, …)."""
         raise NotImplementedError
 
     def gradients(self, vectors: Tensor) -> Tensor:
-        """Of the answer's score with respect to such numbers, in their shape."""
+        """Return the gradient of the output's score with respect to embedded inputs, in their shape."""
         raise NotImplementedError
 
-    def summed(self, x: Tensor) -> Tensor:
-        """What belongs to each piece of numbers in the shape of one row of vectors (1, …), added up: (N,)."""
+    def sum_features(self, x: Tensor) -> Tensor:
+        """Sum one row in the shape of embedded inputs (1, …) over what belongs to each feature: (N,)."""
         raise NotImplementedError
 
-    def asking(self, length: int) -> Tensor:
-        """(length,) how much each position of the last layer has to do with the answer; they sum to 1."""
+    def query_weights(self, length: int) -> Tensor:
+        """Return (length,) by how much each position of the last layer determines the output; they sum to 1."""
         raise NotImplementedError
 
 
 class TextTarget(AttributionTarget):
-    """What is read are the ids of tokens (R, S), and their numbers are word vectors (R, S, D)."""
+    """Inputs are token ids (R, S), embedded as token embeddings (R, S, D)."""
 
-    pieces = "tokens"
-    at_once = 64
+    feature_name = "tokens"
+    batch_size = 64
 
-    def hide(self, hidden: Tensor) -> Tensor:
-        ids = self.read.repeat(len(hidden), 1)
-        ids[:, self.places] = ids[:, self.places].masked_fill(hidden.to(ids.device), self.stand_in)
+    def mask(self, masked: Tensor) -> Tensor:
+        ids = self.input.repeat(len(masked), 1)
+        ids[:, self.positions] = ids[:, self.positions].masked_fill(masked.to(ids.device), self.replacement)
         return ids
 
     @torch.no_grad()
-    def vectors(self, read: Tensor) -> Tensor:
+    def embed(self, inputs: Tensor) -> Tensor:
         found: list[Tensor] = []
 
         def keep(x: Tensor) -> Tensor:
             found.append(x)
             return x
 
-        with replace_embeddings(self.model, read, keep):
-            self.said(read)
+        with replace_embeddings(self.model, inputs, keep):
+            self.score(inputs)
         if not found:
-            raise UserError("the model reads no word vectors of its own that have gradients; use: occlusion")
+            raise UserError("the model has no token embeddings of its own to take gradients of; use: occlusion")
         return found[0]
 
     def gradients(self, vectors: Tensor) -> Tensor:
-        ids, leaf = self.read.repeat(len(vectors), 1), vectors.detach().requires_grad_()
+        ids, leaf = self.input.repeat(len(vectors), 1), vectors.detach().requires_grad_()
         with torch.enable_grad(), replace_embeddings(self.model, ids, lambda _: leaf), without_cudnn():
-            (gradient,) = torch.autograd.grad(self.said(ids).sum(), leaf, allow_unused=True)
+            (gradient,) = torch.autograd.grad(self.score(ids).sum(), leaf, allow_unused=True)
         if gradient is None:
-            raise UserError("the model reads the frozen vectors of another, which gradients do not reach; use: occlusion")
+            raise UserError("the model reads frozen features of another model, which gradients do not reach; use: occlusion")
         return gradient
 
-    def summed(self, x: Tensor) -> Tensor:
-        return x[0].sum(-1)[self.places].double().cpu()
+    def sum_features(self, x: Tensor) -> Tensor:
+        return x[0].sum(-1)[self.positions].double().cpu()
 
-    def asking(self, length: int) -> Tensor:
+    def query_weights(self, length: int) -> Tensor:
         kind = getattr(getattr(self.model, "pool", None), "kind", "first")
         if self.step is None and not kind.startswith("first"):
             real = torch.arange(length) < int(self.inputs["lengths"][0])
-            return real.double() / real.sum()  # all of them (mean, max)
+            return real.double() / real.sum()  # pooled over all positions (mean, max)
         return one_hot(0 if self.step is None else self.step, length)
+
+
+@dataclass(frozen=True)
+class ImageTarget(AttributionTarget):
+    """Inputs are normalized pixels (R, 3, H, W); the mean colour of the image replaces a masked patch."""
+
+    patch_of_pixel: Tensor = field(kw_only=True)
+    """(H, W) The index of the patch that each pixel is in, -1 if none."""
+    pooled: tuple[int, ...] | None = field(default=None, kw_only=True)
+    """The positions that a label is predicted from; None is all of them."""
+
+    feature_name = "patches"
+    batch_size = 16
+
+    def mask(self, masked: Tensor) -> Tensor:
+        assert isinstance(self.replacement, Tensor)
+        none = torch.zeros(len(masked), 1, dtype=torch.bool)  # index -1: pixels that are in no patch
+        where = torch.cat([masked.cpu(), none], dim=1)[:, self.patch_of_pixel.cpu()].to(self.input.device)  # (R, H, W)
+        return torch.where(where[:, None], self.replacement.to(self.input)[:, None, None], self.input)
+
+    def embed(self, inputs: Tensor) -> Tensor:
+        return inputs
+
+    def gradients(self, vectors: Tensor) -> Tensor:
+        found = []
+        for part in vectors.split(self.batch_size):
+            leaf = part.detach().requires_grad_()
+            with torch.enable_grad(), without_cudnn():
+                found += torch.autograd.grad(self.score(leaf).sum(), leaf)
+        return torch.cat(found)
+
+    def sum_features(self, x: Tensor) -> Tensor:
+        patch = self.patch_of_pixel.flatten().cpu()
+        values = x[0].sum(0).flatten().double().cpu()
+        return torch.zeros(len(self.positions), dtype=torch.float64).index_add(0, patch[patch >= 0], values[patch >= 0])
+
+    def query_weights(self, length: int) -> Tensor:
+        if self.step is not None:
+            return one_hot(self.step, length)
+        positions = range(length) if self.pooled is None else self.pooled
+        return torch.stack([one_hot(position, length) for position in positions]).mean(0)
+
+
+class ImageTextTarget(ImageTarget):
+    """The cosine similarity of an image to each of some texts (C, …), which are further inputs of the model (CLIP)."""
+
+    score_name = "similarity"
+    attention_pattern = r"^image\."
+
+    def scores(self, inputs: Tensor) -> Tensor:
+        model: Any = self.model
+        texts = model.text_features(**{name: part for name, part in self.inputs.items() if name != self.input_name})
+        return model.image_features(inputs) @ texts.T
+
+    def to_probability(self, scores: Tensor) -> Tensor:
+        """Return the similarities as they are."""
+        return scores
+
+    def output_change(self, before: Tensor, after: Tensor) -> float:
+        """Return the mean change of the output's own similarity: there may be no other text."""
+        return float((after - before)[:, self.output].abs().mean())
+
+
+def patch_indices(size: GridSize, grid: GridSize, patch: GridSize | None = None) -> Tensor:
+    """Return the index, row by row, of the patch that each pixel is in: (H, W). Without a patch size, the grid divides the image
+    into equal parts."""
+
+    def along(pixels: int, patches: int, length: int | None) -> Tensor:
+        index = torch.arange(pixels) * patches // pixels if length is None else torch.arange(pixels) // length
+        return index.masked_fill(index >= patches, -1)
+
+    down, across = (along(*one) for one in zip(size, grid, patch or (None, None)))
+    return torch.where((down[:, None] < 0) | (across < 0), -1, down[:, None] * grid[1] + across)
 
 
 def one_hot(position: int, length: int) -> Tensor:
@@ -147,7 +226,7 @@ def one_hot(position: int, length: int) -> Tensor:
 
 @contextmanager
 def replace_embeddings(model: nn.Module, ids: Tensor, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """While the block runs, the word vectors of `ids` (that very tensor) are what `change` makes of them."""
+    """Inside the block, replace the embeddings of `ids` (this very tensor) by `change(embeddings)`."""
 
     def hook(module: nn.Module, args: tuple, output: Tensor) -> Tensor | None:
         return change(output) if args[0] is ids else None
@@ -160,6 +239,6 @@ def replace_embeddings(model: nn.Module, ids: Tensor, change: Callable[[Tensor],
             handle.remove()
 
 
-def without_cudnn():
-    """cuDNN's cells go backward in training only; torch's own always do."""
+def without_cudnn() -> AbstractContextManager[None]:
+    """Disable cuDNN, whose recurrent cells have no backward pass in eval mode."""
     return torch.backends.cudnn.flags(enabled=False)

@@ -1,4 +1,4 @@
-"""What of a run that reads texts is explained: the label of a text, a word of a translation, the word that comes next."""
+"""Outputs of runs that read texts: the label of a text, a word of a translation, the next word; and sets of examples."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -31,135 +31,134 @@ from regard.explain.selection import (
 )
 from regard.explain.target import AttributionTarget, TextTarget
 from regard.tasks.base import Run
+from regard.tasks.caption import CaptionRun
 from regard.tasks.classify import ClassifyRun
+from regard.tasks.contrastive import ContrastiveRun
+from regard.tasks.gold import attach_gold_alignments
+from regard.tasks.images import ClassifyImagesRun, ImageRun
 from regard.tasks.language import LanguageRun
-from regard.tasks.shared.gold import attach_gold_alignments
-from regard.tasks.shared.labels import pair_rows, single_rows
 from regard.tasks.translate import TranslateRun
 from regard.tokens.special_tokens import NO_TOKEN
 from regard.tokens.tokenizer import Tokenizer
 from regard.worlds import bilingual
 
 NOT_EXPLAINED = (
-    "{run.folder} {run.task.does}; what is explained are labels of texts and pictures, words of translations and of "
-    "captions, what comes next, and how well a picture fits a text"
+    "{run.folder} {run.does}; explanations are for labels of texts and images, words of translations and captions, next words, "
+    "and the similarity of an image to a text"
 )
 REPLACEMENT_TOKENS = ("<mask>", "[MASK]", "<unk>", "[UNK]", "<pad>", "[PAD]")
 
 
-def select_output(run: Run, given: Any, question: OutputSelection = PREDICTED) -> ExplainedOutput:
-    """What a run says of a text or a picture: by itself, or what is asked for."""
-    if (run.task.explains is not None and "image" in run.task.reads):
-        return image_output(run, given, question)
-    if run.task.explains == "label":
-        return label_output(run, given, question)
-    if run.task.explains in ("translation", "next_token"):
-        question.refuse(run, but="word", cure="use --word")
-        return (
-            translation_output(run, given, question) if run.task.explains == "translation" else next_token_output(run, given, question)
-        )
+def select_output(run: Run, given: Any, selection: OutputSelection = PREDICTED) -> ExplainedOutput:
+    """Return the output for a text or an image: the run's prediction, or the selected one."""
+    if isinstance(run, ClassifyImagesRun | ContrastiveRun | CaptionRun):
+        return image_output(run, given, selection)
+    if isinstance(run, ClassifyRun):
+        return label_output(run, given, selection)
+    if isinstance(run, TranslateRun | LanguageRun):
+        selection.refuse(run, but="word", cure="use --word")
+        if isinstance(run, TranslateRun):
+            return translation_output(run, given, selection)
+        return next_token_output(run, given, selection)
     raise UserError(NOT_EXPLAINED.format(run=run))
 
 
-def label_output(run: ClassifyRun, text: str, question: OutputSelection) -> ExplainedOutput:
-    question.refuse(run, but="class", cure=f"use --class with one of: {', '.join(run.labels[:8])}")
-    answer = -1 if question.label is None else label_index("class", question.label, run.labels)
-    marks = run._special_tokens
-    paired = run.recipe.data.text_pair is not None if run._huggingface is None else "\t" in text
-    rows: Any = pair_rows(run, {0: text}) if paired else single_rows(run, {0: text})
+def label_output(run: ClassifyRun, text: str, selection: OutputSelection) -> ExplainedOutput:
+    selection.refuse(run, but="class", cure=f"use --class with one of: {', '.join(run.labels[:8])}")
+    output = -1 if selection.label is None else label_index("class", selection.label, run.numbers)
+    special = run.special_tokens
+    paired = run.recipe.data.text_pair is not None if run.huggingface is None else "\t" in text
+    rows: Any = run.pairs({0: text}) if paired else run.singles({0: text})
     inputs = rows.batch(np.arange(1), 0, 0).to(run.device).inputs
-    length = inputs["source"].size(1)
+    end = inputs["source"].size(1) - len(special.suffix)
     if isinstance(rows, PairClassificationRows):
-        second = length - len(marks.suffix) - int(rows.second.lengths(0, 0)[0])
-        places = [*range(len(marks.prefix), second - len(marks.separator)), *range(second, length - len(marks.suffix))]
+        second = end - int(rows.second.lengths(0, 0)[0])
+        positions = [*range(len(special.prefix), second - len(special.separator)), *range(second, end)]
     else:
-        places = list(range(len(marks.prefix), length - len(marks.suffix)))
-    target, tokens = text_target(run, inputs, "source", places, answer, None)
-    said, other = "asked for" if question.label is not None else "the likeliest", question.against
+        positions = list(range(len(special.prefix), end))
+    target, tokens = text_target(run, inputs, "source", positions, output, None)
+    other = selection.against
     return ExplainedOutput(
         target,
         tokens,
-        f"the label {run.labels[target.answer]!r}, {said}",
-        against=None if other is None else (label_index("against", other, run.labels), f"the label {other!r}"),
+        f"the label {run.labels[target.output]!r}, " + ("predicted" if selection.label is None else "selected"),
+        against=None if other is None else (label_index("against", other, run.numbers), f"the label {other!r}"),
     )
 
 
 def translation_output(
-    run: TranslateRun, text: str, question: OutputSelection, reference: list[int] | None = None
+    run: TranslateRun, text: str, selection: OutputSelection, reference: list[int] | None = None
 ) -> ExplainedOutput:
-    """A word of the run's own translation, or of a reference, by its number from 1 or as it stands there; its first piece."""
-    (source,) = run._ids([text])
+    """Return the first token of a word of the run's own translation, or of a reference."""
+    (source,) = run.ids([text])
     if not source:
-        raise UserError("there is nothing to explain of an empty text")
-    said = run._best([text])[0].tokens if reference is None else reference
-    words, numbers = run.tokenizers[1].decode([said])[0].split(), run.tokenizers[1].word_ids(said)
-    chosen = word_index(question.word, words)
-    if chosen not in numbers:
-        raise UserError(f"--word {question.word}: the translation has no piece of it: {' '.join(words)!r}")
-    step = numbers.index(chosen)
-    rows = TranslationRows(TokenStore(Ragged.from_rows([source])), TokenStore(Ragged.from_rows([said])), run._special_tokens)
+        raise UserError("there is nothing to explain in an empty text")
+    tokenizer, special = run.tokenizers[1], run.special_tokens
+    translation = run.best([text])[0].tokens if reference is None else reference
+    words, word_ids = tokenizer.decode([translation])[0].split(), tokenizer.word_ids(translation)
+    chosen = word_index(selection.word, words)
+    if chosen not in word_ids:
+        raise UserError(f"--word {selection.word}: the translation has no token of it: {' '.join(words)!r}")
+    step = word_ids.index(chosen)
+    rows = TranslationRows(TokenStore(Ragged.from_rows([source])), TokenStore(Ragged.from_rows([translation])), special)
     inputs = dict(rows.batch(np.arange(1), 0, 0).to(run.device).inputs)
-    inputs["target"] = inputs["target"][:, : step + 1]  # what comes later has no part in it
-    places = range(len(run._special_tokens.prefix), len(run._special_tokens.prefix) + len(source))
-    target, tokens = text_target(run, inputs, "source", places, said[step], step)
-    first = "" if numbers.count(chosen) == 1 else f", by its first piece {run.tokenizers[1].piece(said[step]).strip()!r}"
+    inputs["target"] = inputs["target"][:, : step + 1]  # later tokens have no influence
+    positions = range(len(special.prefix), len(special.prefix) + len(source))
+    target, tokens = text_target(run, inputs, "source", positions, translation[step], step)
+    first = "" if word_ids.count(chosen) == 1 else f", by its first token {tokenizer.piece(translation[step]).strip()!r}"
+    other = selection.against
     return ExplainedOutput(
         target,
         tokens,
         f"the word {words[chosen]!r}{first}, {chosen + 1} of {len(words)} in {' '.join(words)!r}",
-        against=None
-        if question.against is None
-        else (first_token_id("against", question.against, run.tokenizers[1]), f"the word {question.against!r} in its place"),
+        against=None if other is None else (first_token_id("against", other, tokenizer), f"the word {other!r} in its place"),
     )
 
 
-def next_token_output(run: LanguageRun, text: str, question: OutputSelection) -> ExplainedOutput:
-    """What comes next after a text: the likeliest token, or the first of a word."""
-    ids, tokenizer = run._encode_prompts([text])[0], run.tokenizers[0]
+def next_token_output(run: LanguageRun, text: str, selection: OutputSelection) -> ExplainedOutput:
+    """Return the next token after a text: the predicted one, or the first of the selected word."""
+    ids, tokenizer = run.begun([text])[0], run.tokenizers[0]
 
-    def following(option: str, word: str) -> int:
-        after, begun = tokenizer.encode([f"{text} {word}"])[0], tokenizer.encode([text])[0]
-        return (
-            after[len(begun)]
-            if after[: len(begun)] == begun and len(after) > len(begun)
-            else first_token_id(option, word, tokenizer)
-        )
+    def next_token(option: str, word: str) -> int:
+        longer, prompt = tokenizer.encode([f"{text} {word}"])[0], tokenizer.encode([text])[0]
+        continues = longer[: len(prompt)] == prompt and len(longer) > len(prompt)
+        return longer[len(prompt)] if continues else first_token_id(option, word, tokenizer)
 
-    answer = -1 if question.word is None else following("word", question.word)
-    places = [place for place, token in enumerate(ids) if token not in (run._special_tokens.bos, run._special_tokens.eos)]
-    target, tokens = text_target(run, {"target": torch.tensor([ids], device=run.device)}, "target", places, answer, len(ids) - 1)
-    said, other = "the likeliest" if question.word is None else "asked for", question.against
+    output = -1 if selection.word is None else next_token("word", selection.word)
+    special = (run.special_tokens.bos, run.special_tokens.eos)
+    positions = [position for position, token in enumerate(ids) if token not in special]
+    inputs = {"target": torch.tensor([ids], device=run.device)}
+    target, tokens = text_target(run, inputs, "target", positions, output, len(ids) - 1)
+    other = selection.against
     return ExplainedOutput(
         target,
         tokens,
-        f"that {token_label(tokenizer, target.answer)!r} comes next, {said}",
-        against=None if other is None else (following("against", other), f"that {other!r} comes next"),
+        f"the next token {token_label(tokenizer, target.output)!r}, " + ("predicted" if selection.word is None else "selected"),
+        against=None if other is None else (next_token("against", other), f"the next token {other!r}"),
     )
 
 
 def text_target(
-    run: Run, inputs: dict[str, torch.Tensor], side: str, places: Sequence[int], answer: int, step: int | None
+    run: Run, inputs: dict[str, torch.Tensor], input_name: str, positions: Sequence[int], output: int, step: int | None
 ) -> tuple[AttributionTarget, list[str]]:
-    """And the tokens that it is explained by. An answer of -1 is the likeliest."""
-    if not places:
-        raise UserError("there is nothing to explain of an empty text")
-    tokenizer = run.tokenizers[0]
-    target = TextTarget(
-        run.model, inputs, side, torch.tensor(list(places), device=run.device), answer, replacement_token(tokenizer), step
-    )
-    return with_predicted_output(target), [token_label(tokenizer, i) for i in inputs[side][0, list(places)].tolist()]
+    """Return the target and the tokens at its positions. An output of -1 is the predicted one."""
+    if not positions:
+        raise UserError("there is nothing to explain in an empty text")
+    tokenizer, at = run.tokenizers[0], torch.tensor(list(positions), device=run.device)
+    target = TextTarget(run.model, inputs, input_name, at, output, replacement_token(tokenizer), step)
+    return with_predicted_output(target), [token_label(tokenizer, i) for i in inputs[input_name][0, list(positions)].tolist()]
 
 
-def token_label(tokenizer: Tokenizer, number: int) -> str:
-    return tokenizer.piece(number).strip() or tokenizer.library.id_to_token(number) or str(number)
+def token_label(tokenizer: Tokenizer, token: int) -> str:
+    return tokenizer.piece(token).strip() or tokenizer.library.id_to_token(token) or str(token)
 
 
 def replacement_token(tokenizer: Tokenizer) -> int:
-    """What stands for a hidden token: the mask, what is unknown, or what fills rows, whichever the vocabulary has first."""
+    """Return the token that replaces a masked one: mask, unknown or padding, whichever the vocabulary has first, else the end."""
     known = (tokenizer.library.token_to_id(name) for name in REPLACEMENT_TOKENS)
-    found = next((number for number in known if number is not None), tokenizer.special_tokens.eos)
+    found = next((token for token in known if token is not None), tokenizer.special_tokens.eos)
     if found == NO_TOKEN:
-        raise UserError("the vocabulary has no mask, unknown, padding or end mark that could stand for a hidden token")
+        raise UserError("the vocabulary has no mask, unknown, padding or end token that could replace a masked one")
     return found
 
 
@@ -167,88 +166,88 @@ def replacement_token(tokenizer: Tokenizer) -> int:
 
 
 def load_examples(run: Run, data: str, reference: Path | None = None, gold: Path | None = None) -> Any:
-    """The validation set or a test set of the recipe by its name, or a file: labelled texts or pairs (.tsv, .jsonl), or a text a
-    line, which may have its translation in a second file; of pictures, a folder or what else a recipe may name. Pairs may have
-    a `gold` alignment."""
+    """Return the validation or a test set of the recipe by name, or the examples of a file.
+
+    A file has labelled texts or pairs (.tsv, .jsonl), or a text per line, with its translations in `reference`; for images, a
+    folder or whatever a recipe may name. Pairs may have a `gold` alignment."""
     path, settings = Path(data), run.recipe.data
-    if (reference is not None or gold is not None) and run.task.explains != "translation":
-        raise UserError(f"--reference and --gold are for a run that translates; {run.folder} {run.task.does}")
-    if "image" in run.task.reads and path.exists():
-        return read_images([path], captions=settings.captions if run.task.explains == "similarity" else None, path=settings.path)
+    if (reference is not None or gold is not None) and not isinstance(run, TranslateRun):
+        raise UserError(f"--reference and --gold are for a run that translates; {run.folder} {run.does}")
+    if isinstance(run, ImageRun) and path.exists():
+        return read_images([path], captions=settings.captions if isinstance(run, ContrastiveRun) else None, path=settings.path)
     if path.is_file():
         table = file_kind(path) in (".tsv", ".jsonl")
-        if run.task.explains == "translation" and (table or reference is not None):
+        if isinstance(run, TranslateRun) and (table or reference is not None):
             pairs = read_pairs([path] if reference is None else [path, reference])
             return pairs if gold is None else attach_gold_alignments(run, pairs, gold)
         if gold is not None:
-            raise UserError("--gold aligns the words of a text and its translation: give --reference too, or --data FILE.tsv")
-        if run.task.explains == "label" and run._huggingface is None and table:
+            raise UserError("--gold aligns the words of a text and its translation: add --reference, or use --data FILE.tsv")
+        if isinstance(run, ClassifyRun) and run.huggingface is None and table:
             return read_labelled([path], text=settings.text, text_pair=settings.text_pair, label=settings.label)
         return read_text([path])
     if reference is not None or gold is not None:
-        raise UserError(f"--data {data}: --reference and --gold go with a file of sources")
+        raise UserError(f"--data {data}: --reference and --gold need a file of source sentences")
     own: dict[str, Any] = {}
-    if run._huggingface is None:
+    if run.huggingface is None:
         valid = run.data.valid
-        parts = (
-            {f"valid/{name}": part for name, part in valid.parts.items()} if isinstance(valid, TaskMixture) else {"valid": valid}
-        )
-        own = {**parts, **run.data.tests}
+        mixed = isinstance(valid, TaskMixture)
+        own = {f"valid/{name}": part for name, part in valid.parts.items()} if mixed else {"valid": valid}
+        own |= run.data.tests
     if data not in own:
-        raise UserError(f"--data {data}: there is no such file" + (f" or set; there are: {', '.join(own)}" if own else ""))
+        raise UserError(f"--data {data}: no such file" + (f" or set; the sets are: {', '.join(own)}" if own else ""))
     return own[data]
 
 
-def select_outputs(run: Run, examples: Any, number: int, question: OutputSelection = PREDICTED) -> Iterator[ExplainedOutput]:
-    """One answer for each of so many examples, spread over the set; of a translation or caption one word, drawn by lot."""
+def select_outputs(run: Run, examples: Any, number: int, selection: OutputSelection = PREDICTED) -> Iterator[ExplainedOutput]:
+    """Yield one output for each of `number` examples spread over the set; of a translation or caption, one random word."""
     chosen = range(0, len(examples), max(1, -(-len(examples) // number)))
-    if isinstance(examples, ImageExamples) and (run.task.explains is not None and "image" in run.task.reads):
-        yield from image_outputs(run, examples, chosen, question)
+    if isinstance(examples, ImageExamples) and isinstance(run, ClassifyImagesRun | ContrastiveRun | CaptionRun):
+        yield from image_outputs(run, examples, chosen, selection)
         return
     for index in chosen:
-        if isinstance(examples, SentencePairs) and examples.gold is not None and run.task.explains == "translation":
-            yield from aligned_word_outputs(run, examples.gold[index], index, question)
-        elif run.task.explains == "translation":
+        if isinstance(examples, SentencePairs) and examples.gold is not None and isinstance(run, TranslateRun):
+            yield from aligned_word_outputs(run, examples.gold[index], index, selection)
+        elif isinstance(run, TranslateRun):
             text = examples.source[index] if isinstance(examples, SentencePairs) else examples.text[index]
-            said = run._best([text])[0].tokens
-            numbers = [word for word in dict.fromkeys(run.tokenizers[1].word_ids(said)) if word >= 0]
-            if numbers and run._ids([text])[0]:
-                yield translation_output(run, text, replace(question, word=str(pick(numbers, index) + 1)), said)
+            translation = run.best([text])[0].tokens
+            words = [word for word in dict.fromkeys(run.tokenizers[1].word_ids(translation)) if word >= 0]
+            if words and run.ids([text])[0]:
+                yield translation_output(run, text, replace(selection, word=str(pick(words, index) + 1)), translation)
         elif isinstance(examples, LabelledTexts):
-            asked = select_output(run, examples.keys()[index], question)
-            if asked.against is None or asked.against[0] != asked.target.answer:
-                yield asked
+            selected = select_output(run, examples.keys()[index], selection)
+            if not selected.is_compared_with_itself:
+                yield selected
         elif isinstance(examples, TextLines):
             words = examples.text[index].split()
-            if run.task.decoder_only and len(words) < 2:
-                continue
-            yield select_output(run, " ".join(words[:-1]) if run.task.decoder_only else examples.text[index], question)
+            if not isinstance(run, LanguageRun):
+                yield select_output(run, examples.text[index], selection)
+            elif len(words) > 1:
+                yield select_output(run, " ".join(words[:-1]), selection)
         else:
             raise UserError(NOT_EXPLAINED.format(run=run))
 
 
 def aligned_word_outputs(
-    run: TranslateRun, pair: bilingual.SentencePair, index: int, question: OutputSelection = PREDICTED
+    run: TranslateRun, pair: bilingual.SentencePair, index: int, selection: OutputSelection = PREDICTED
 ) -> Iterator[ExplainedOutput]:
-    """The pronoun that an "it" became in a world's reference; where there is none, an aligned word."""
+    """Yield the translation of each "it" in a world's reference with its antecedent; without an "it", one aligned word."""
     most = run.recipe.model.max_length - 1
-    words = run.tokenizers[0].encode_words([pair.source])[0][1][: len(run._ids([pair.source])[0])]
-    target, spoken = (part[:most] for part in run.tokenizers[1].encode_words([pair.target])[0])
-    linked = sorted({t for _, t in pair.alignment if t in spoken})
+    source_words = run.tokenizers[0].encode_words([pair.source])[0][1][: len(run.ids([pair.source])[0])]
+    reference, target_words = (part[:most] for part in run.tokenizers[1].encode_words([pair.target])[0])
+    linked = sorted({t for _, t in pair.alignment if t in target_words})
 
-    def tokens(of: set[int]) -> tuple[int, ...]:
-        return tuple(i for i, word in enumerate(words) if word in of)
+    def tokens(words: set[int]) -> tuple[int, ...]:
+        return tuple(i for i, word in enumerate(source_words) if word in words)
+
+    def word_output(word: int, measure: str, truth: GroundTruth) -> ExplainedOutput:
+        selected = translation_output(run, pair.source, replace(selection, word=str(word + 1)), reference)
+        return replace(selected, truth={measure: truth})
 
     if linked and not pair.pronouns:
         chosen = pick(linked, index)
-        asked = translation_output(run, pair.source, replace(question, word=str(chosen + 1)), target)
-        gold = GroundTruth(
-            frozenset(tokens({s for s, t in (*pair.alignment, *pair.possible) if t == chosen})), tokens(set(words))
-        )
-        yield replace(asked, gold={"alignment": gold})
+        correct = tokens({s for s, t in (*pair.alignment, *pair.possible) if t == chosen})
+        yield word_output(chosen, "alignment", GroundTruth(frozenset(correct), tokens(set(source_words))))
     for pronoun in pair.pronouns:
-        gold = GroundTruth(frozenset(tokens({pronoun.antecedent_source})), tokens(set(pronoun.candidates)))
-        if pronoun.target not in spoken or not gold.right:  # cut off
-            continue
-        asked = translation_output(run, pair.source, replace(question, word=str(pronoun.target + 1)), target)
-        yield replace(asked, gold={"antecedent": gold})
+        truth = GroundTruth(frozenset(tokens({pronoun.antecedent_source})), tokens(set(pronoun.candidates)))
+        if pronoun.target in target_words and truth.correct:  # else it is cut off
+            yield word_output(pronoun.target, "antecedent", truth)

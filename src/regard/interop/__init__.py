@@ -1,1 +1,1 @@
-"""Hugging Face folders in and out: one declarative map per family, and a proof for every conversion."""
+"""Read and write Hugging Face folders, CTranslate2 and ONNX: a table per family, a proof for every conversion."""

@@ -1,4 +1,4 @@
-"""A config.json as somebody else wrote it: nothing in it is believed before it is checked."""
+"""Read JSON settings written by others: every value is checked before it is used."""
 
 import json
 import math
@@ -13,45 +13,55 @@ MAX_JSON_BYTES = 32 * 2**20
 MISSING = object()
 
 
-def read_json(path: Path, largest: int = MAX_JSON_BYTES) -> dict[str, Any]:
-    """A JSON object from a file that may be anything."""
+def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
+    """Read a JSON object from a file of unknown origin."""
     try:
-        if path.stat().st_size > largest:
-            raise UserError(f"{path} is larger than {largest // 2**20} MB; that is not a settings file")
-        found = json.loads(path.read_text(encoding="utf-8"))
+        if path.stat().st_size > max_bytes:
+            raise UserError(f"{path} is larger than {max_bytes // 2**20} MB; that is not a settings file")
+        values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
     except RecursionError:
         raise UserError(f"{path} is nested too deeply to be read") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is not readable JSON: {str(error).splitlines()[0]}") from None
-    if not isinstance(found, dict):
-        raise UserError(f"{path} should hold a JSON object, not a {type(found).__name__}")
-    return found
+    if not isinstance(values, dict):
+        raise UserError(f"{path} should hold a JSON object, not a {type(values).__name__}")
+    return values
 
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """Settings with the file they come from; `at` follows dots into parts."""
+    """Settings and the file that they come from."""
 
     values: dict[str, Any]
     path: Path
 
     def get(self, name: str) -> Any:
-        """The value of a dotted name; MISSING where there is none, or none is given (null)."""
-        found: Any = self.values
+        """Return the value of a dotted name; MISSING where it is absent or null."""
+        value: Any = self.values
         for key in name.split("."):
-            found = found.get(key, MISSING) if isinstance(found, dict) else MISSING
-        return MISSING if found is None else found
+            value = value.get(key, MISSING) if isinstance(value, dict) else MISSING
+        return MISSING if value is None else value
 
     def section(self, name: str) -> "ConfigFile":
-        """The settings of a part as such, empty where there is none."""
-        found = self.get(name) if name else self.values
-        return ConfigFile(found if isinstance(found, dict) else {}, self.path)
+        """Return a nested object as settings, empty where there is none; the whole where `name` is empty."""
+        value = self.get(name) if name else self.values
+        return ConfigFile(value if isinstance(value, dict) else {}, self.path)
 
-    def error(self, name: str, value: Any, should: str) -> UserError:
+    def read(self, name: str, value_type: "ValueType") -> Any:
+        """Return the converted value of a name."""
+        return self.convert(name, self.get(name), value_type)
+
+    def convert(self, name: str, value: Any, value_type: "ValueType") -> Any:
+        try:
+            return value_type.read(value)
+        except ValueError as error:
+            raise self.error(name, value, str(error)) from None
+
+    def error(self, name: str, value: Any, expected: str) -> UserError:
         shown = repr(value) if len(repr(value)) <= 60 else repr(value)[:60] + " …"
-        return UserError(f"{self.path}: {name} = {shown}: {should}")
+        return UserError(f"{self.path}: {name} = {shown}: {expected}")
 
 
 @dataclass(frozen=True)
@@ -62,65 +72,65 @@ class ValueType:
     write: Callable[[Any], Any] = lambda value: value
 
 
-def integer(most: int = 2**20, least: int = 1, plus: int = 0) -> ValueType:
-    """A whole number; theirs counts `plus` more than ours."""
+def integer(maximum: int = 2**20, minimum: int = 1, offset: int = 0) -> ValueType:
+    """An integer; theirs is `offset` larger than ours."""
 
     def read(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value - plus <= most:
-            raise ValueError(f"should be a whole number from {least + plus} to {most + plus}")
-        return value - plus
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value - offset <= maximum:
+            raise ValueError(f"should be an integer from {minimum + offset} to {maximum + offset}")
+        return value - offset
 
-    return ValueType(read, lambda value: value + plus)
+    return ValueType(read, lambda value: value + offset)
 
 
-def int_or_pair(most: int = 8192) -> ValueType:
-    """One whole number, or two: height and width."""
-    one = integer(most)
+def int_or_pair(maximum: int = 8192) -> ValueType:
+    """One integer, or two: height and width."""
+    side = integer(maximum)
 
     def read(value: Any) -> int | tuple[int, int]:
         if not isinstance(value, list | tuple):
-            return one.read(value)
+            return side.read(value)
         if len(value) != 2:
-            raise ValueError("should be one whole number, or two")
-        height, width = (one.read(side) for side in value)
+            raise ValueError("should be one integer, or two")
+        height, width = (side.read(one) for one in value)
         return height if height == width else (height, width)
 
     return ValueType(read, lambda value: list(value) if isinstance(value, list | tuple) else value)
 
 
-def positive_float(most: float = 1e9) -> ValueType:
+def positive_float(maximum: float = 1e9) -> ValueType:
     """A positive number."""
 
     def read(value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not 0 < value <= most:
-            raise ValueError(f"should be a number above 0, at most {most:g}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not 0 < value <= maximum:
+            raise ValueError(f"should be a number above 0, at most {maximum:g}")
         return float(value)
 
     return ValueType(read)
 
 
-def boolean(*, yes: Any = True, no: Any = False) -> ValueType:
-    """True or false, which ours may call otherwise."""
+def boolean(*, true: Any = True, false: Any = False) -> ValueType:
+    """A boolean of theirs; ours may have other values for true and false."""
 
     def read(value: Any) -> Any:
         if not isinstance(value, bool):
             raise ValueError("should be true or false")
-        return yes if value else no
+        return true if value else false
 
     def write(value: Any) -> bool:
-        if value not in (yes, no):
+        if value not in (true, false):
             raise ValueError
-        return value == yes
+        return value == true
 
     return ValueType(read, write)
 
 
 def choice(theirs_to_ours: dict[str, str]) -> ValueType:
-    """One of some words; where two of theirs mean the same, the first is written."""
+    """One of several strings; where two of theirs mean the same, the first is written."""
 
     def read(value: Any) -> str:
         if not isinstance(value, str) or value not in theirs_to_ours:
-            raise ValueError(f"is not read here; should be {' or '.join(theirs_to_ours)}")
+            raise ValueError(f"is not supported; should be {' or '.join(theirs_to_ours)}")
         return theirs_to_ours[value]
 
     def write(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""A Hugging Face folder opened as ours, and a run of ours written as one."""
+"""Open a Hugging Face folder as a model of ours, and write a run as a Hugging Face folder."""
 
 import json
 from collections.abc import Mapping
@@ -11,11 +11,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from regard.errors import UserError
+from regard.files import atomic_folder, require_new_folder
 from regard.interop.config import MISSING, ConfigFile, integer
 from regard.interop.families import FAMILIES
 from regard.interop.family_rules import Architecture, FlatSettings, ModelFamily, flatten_settings, nest_settings
 from regard.interop.huggingface_files import huggingface_files, resolve_defaults
-from regard.interop.new_folder import require_new_folder, write_folder_atomically
 from regard.interop.preprocessor import read_preprocessor
 from regard.interop.tensor_names import TensorMapper, UnmappedTensors, canonical_name, has_separate_output, to_huggingface_tensors
 from regard.interop.tokenizer_config import find_mask_token, open_tokenizer, read_labels
@@ -30,194 +30,189 @@ COPIED_FILES = (
     "special_tokens_map.json",
     "preprocessor_config.json",
 )
-"""What goes back as it came."""
+"""Files of a folder that are written again unchanged."""
 LABEL_TASKS = ("classify", "tag")
 EXPORTED_AS = {"span-corruption": "translate", "text-to-text": "translate", "regress": "classify"}
-"""Tasks whose models are those of another task."""
+"""Tasks whose models are exported as those of another task."""
 
 
 @dataclass
 class HuggingFaceFolder:
-    """A folder as ours: what it is for, the settings of its model, its tokenizer; its weights when they are asked for."""
+    """A Hugging Face folder: its task, our settings of its model, its tokenizer; `weights` reads the tensors."""
 
     folder: Path
     family: ModelFamily
-    name: str
-    """Of the architecture."""
+    architecture_name: str
     settings: FlatSettings
     tokenizer: Tokenizer | None
-    """None where it reads pictures."""
+    """None if the model reads only images."""
     config: ConfigFile
     tensors: TensorFiles
     labels: list[str] = field(default_factory=list)
     mask: int | None = None
+    """The id of the mask token."""
     unmapped: UnmappedTensors = field(default_factory=UnmappedTensors)
 
     @property
     def architecture(self) -> Architecture:
-        return self.family.architectures[self.name]
+        return self.family.architectures[self.architecture_name]
 
     @property
     def task(self) -> str:
-        """What it is for; a classifier of one label says a number."""
+        """The task of the architecture; a classifier with one label is a regression."""
         return "regress" if self.architecture.task == "classify" and len(self.labels) == 1 else self.architecture.task
 
     @property
     def model(self) -> dict[str, Any]:
-        """The settings as a recipe has them under [model]."""
+        """The settings as in a recipe's [model]."""
         return nest_settings({name: value for name, value in self.settings.items() if not name.startswith("data.")})
 
     @property
     def data(self) -> dict[str, Any]:
-        """And under [data]: how pictures are brought to one size."""
+        """The settings as in a recipe's [data]: how images are resized."""
         return nest_settings(self.settings).get("data", {})
 
-    def weights(self, wanted: Mapping[str, torch.Size]) -> dict[str, Tensor]:
-        """The tensors that a model of ours wants, by our names; every shape is compared before one is read."""
-        found, self.unmapped = TensorMapper(self.family, self.architecture, self.settings, self.tensors).read(wanted)
-        return found
+    def weights(self, expected: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+        """Return the tensors that our model expects, by our names; all shapes are checked before any tensor is read."""
+        weights, self.unmapped = TensorMapper(self.family, self.architecture, self.settings, self.tensors).read(expected)
+        return weights
 
 
 def is_huggingface_folder(folder: Path) -> bool:
-    """Whether a folder is one of Hugging Face's, and not a run of ours."""
+    """Return whether a folder is a Hugging Face folder, and not a run of ours."""
     return (folder / "config.json").is_file() and not (folder / "recipe.toml").is_file()
 
 
 def open_huggingface_folder(path: str | Path, *, allow_pickle: bool = False) -> HuggingFaceFolder:
-    """Everything about a folder but its weights, checked."""
+    """Read and check everything in a folder but its weights."""
     folder = Path(path)
     config = open_config(folder)
     family, name = identify_architecture(config)
     architecture = family.architectures[name]
-    settings = family.settings(config, architecture)
-    texts = None if family.text_section is None else config.section(family.text_section)
-    rows = 0 if texts is None else read_vocab_size(texts)
+    settings = family.read_config(config, architecture)
+    text_config = None if family.text_section is None else config.section(family.text_section)
+    rows = 0 if text_config is None else read_vocab_size(text_config)
     tensors = open_tensors(folder, allow_pickle=allow_pickle)
     settings |= settings_from_tensors(family, architecture, config, tensors)
-    tokenizer = None if texts is None else open_tokenizer(folder, texts, family, rows)
+    tokenizer = None if text_config is None else open_tokenizer(folder, text_config, family, rows)
     if family.image_processor:
         settings |= read_preprocessor(folder, family, settings["data.size"])
-    labels = read_labels(config) if architecture.task in LABEL_TASKS else []
+    labels = []
     if architecture.task in LABEL_TASKS:
-        require_single_label(config, name, len(labels), numbers=architecture.task == "classify" and not family.image_processor)
+        labels = read_labels(config)
+        allow_regression = architecture.task == "classify" and not family.image_processor
+        require_single_label(config, name, len(labels), allow_regression=allow_regression)
     mask = None if tokenizer is None else find_mask_token(folder, tokenizer)
     if architecture.task == "masked" and mask is None:
-        raise UserError(f"{folder}/tokenizer.json has no token for a masked word ([MASK] or <mask>)")
+        raise UserError(f"{folder}/tokenizer.json has no mask token ([MASK] or <mask>)")
     return HuggingFaceFolder(folder, family, name, settings, tokenizer, config, tensors, labels, mask)
 
 
-def require_single_label(config: ConfigFile, name: str, labels: int, *, numbers: bool) -> None:
-    """One of several labels is said, or, where `numbers` are, one of these; not several of either."""
+def require_single_label(config: ConfigFile, name: str, labels: int, *, allow_regression: bool) -> None:
+    """Require that a classifier predicts one of several labels, or one number where regression is allowed."""
     problem = config.get("problem_type")
     if problem == "multi_label_classification" or (problem == "regression" and labels > 1):
-        raise UserError(f"{config.path}: {name} with several labels or numbers at once is not read; one of them is")
-    if labels == 1 and (not numbers or problem not in (MISSING, "regression")):
-        raise UserError(f"{config.path}: {name} with one label is not read; one of at least two is")
+        raise UserError(f"{config.path}: {name} that predicts several labels or numbers at once is not supported; one of them is")
+    if labels == 1 and (not allow_regression or problem not in (MISSING, "regression")):
+        raise UserError(f"{config.path}: {name} with one label is not supported; it needs at least two")
 
 
 def identify_architecture(config: ConfigFile) -> tuple[ModelFamily, str]:
-    """The family and architecture that a config.json names."""
-    kind = config.get("model_type")
-    if not isinstance(kind, str) or kind not in FAMILIES:
-        shown = "does not say its model_type" if kind is MISSING else f"has model_type {str(kind)[:60]!r}"
-        raise UserError(f"{config.path} {shown}; regard reads {', '.join(FAMILIES)}")
-    family, named = FAMILIES[kind], config.get("architectures")
-    if named is MISSING or named == []:
+    """Return the family and the architecture that a config.json names."""
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
+        shown = "has no model_type" if model_type is MISSING else f"has model_type {str(model_type)[:60]!r}"
+        raise UserError(f"{config.path} {shown}; regard supports {', '.join(FAMILIES)}")
+    family, architectures = FAMILIES[model_type], config.get("architectures")
+    if architectures is MISSING or architectures == []:
         return family, family.bare
-    name = named[0] if isinstance(named, list) else named
+    name = architectures[0] if isinstance(architectures, list) else architectures
     if not isinstance(name, str) or name not in family.architectures:
-        raise config.error(
-            "architectures",
-            name,
-            f"is not read; {', '.join(family.architectures)} are (to read the model without its head, write {family.bare})",
-        )
+        supported = ", ".join(family.architectures)
+        expected = f"is not supported; {supported} are (to read the model without its head, write {family.bare})"
+        raise config.error("architectures", name, expected)
     return family, name
 
 
 def read_vocab_size(config: ConfigFile) -> int:
-    rows, most = config.get("vocab_size"), integer(most=2**24)
+    rows, size = config.get("vocab_size"), integer(maximum=2**24)
     if rows is MISSING:
-        raise UserError(f"{config.path} does not say vocab_size")
+        raise UserError(f"{config.path} has no vocab_size")
     for name in ("vocab_size", "decoder_vocab_size"):
-        try:
-            other = most.read(rows if config.get(name) is MISSING else config.get(name))
-        except ValueError as error:
-            raise config.error(name, config.get(name), str(error)) from None
-        if other != rows:
-            raise config.error(name, other, f"a vocabulary of its own for the target is not read (vocab_size = {rows})")
+        value = config.convert(name, rows if config.get(name) is MISSING else config.get(name), size)
+        if value != rows:
+            raise config.error(name, value, f"a separate target vocabulary is not supported (vocab_size = {rows})")
     return rows
 
 
 def settings_from_tensors(
     family: ModelFamily, architecture: Architecture, config: ConfigFile, tensors: TensorFiles
 ) -> FlatSettings:
-    """Settings that the tensors decide: whether the output is its own, whether there is a pooler."""
-    found = {canonical_name(name, family) for name in tensors.shapes}
-    settings = {
-        name: there if tensor in found else not_there for name, (tensor, there, not_there) in architecture.inferred.items()
-    }
-    says = config.get("tie_word_embeddings")
-    if family.tie_default is not None and says is not MISSING and not isinstance(says, bool):
-        raise config.error("tie_word_embeddings", says, "should be true or false")
+    """Return the settings that depend on the tensors: whether the output is tied, whether there is a pooler."""
+    names = {canonical_name(name, family) for name in tensors.shapes}
+    settings = {name: present if tensor in names else absent for name, (tensor, present, absent) in architecture.inferred.items()}
+    value = config.get("tie_word_embeddings")
+    if family.tie_default is not None and value is not MISSING and not isinstance(value, bool):
+        raise config.error("tie_word_embeddings", value, "should be true or false")
     if family.tie_values is None:
         return settings
-    tied = family.tie_default is None or (family.tie_default if says is MISSING else says)
+    tied = family.tie_default is None or (family.tie_default if value is MISSING else value)
     return settings | {"tie": family.tie_values[0 if tied and not has_separate_output(family, tensors) else 1]}
 
 
 def find_family(task: str, settings: FlatSettings) -> tuple[ModelFamily, str]:
-    """The family that says everything our settings say; or which of them the nearest one has no word for."""
-    found = [
+    """Return the family and architecture that can express all our settings; otherwise name those that the closest one cannot."""
+    candidates = [
         (family, name, family.unsupported(settings, architecture))
         for family in FAMILIES.values()
         for name, architecture in family.architectures.items()
         if architecture.task == task and settings.get("kind") == family.constant["kind"]
     ]
-    if not found:
+    if not candidates:
         raise UserError(
             f"a {settings.get('kind')} model for the task {task} has no Hugging Face family; regard writes {', '.join(FAMILIES)}"
         )
-    family, name, misfits = min(found, key=lambda candidate: len(candidate[2]))
-    if misfits:
+    family, name, unsupported = min(candidates, key=lambda candidate: len(candidate[2]))
+    if unsupported:
         raise UserError(
-            f"no Hugging Face family is built like this model: {', '.join(misfits[:3])} "
-            f"{'has' if len(misfits) == 1 else 'have'} no counterpart in the nearest, {family.model_type}"
+            f"no Hugging Face family has this architecture: {', '.join(unsupported[:3])} "
+            f"{'has' if len(unsupported) == 1 else 'have'} no counterpart in the closest, {family.model_type}"
         )
     return family, name
 
 
 def image_data_settings(run: Any) -> FlatSettings:
-    """How the run brings its pictures to one size, where it reads some."""
-    if "image" not in run.task.reads:
+    """Return how a run resizes its images, if it reads any."""
+    if not hasattr(run, "frame"):
         return {}
     return {
-        "data.size": run._images.size,
-        "data.resize": run._images.transform.resized,
-        "data.resize_mode": run._images.transform.fit,
-        "data.resample": run._images.transform.resample,
+        "data.size": run.frame.size,
+        "data.resize": run.frame.resized,
+        "data.resize_mode": run.frame.fit,
+        "data.resample": run.frame.resample,
     }
 
 
 def write_huggingface_folder(run: Any, path: str | Path) -> Path:
-    """A run as a folder that `transformers` opens; written aside and put in place whole."""
+    """Write a run as a new folder that `transformers` can open."""
     path = require_new_folder(path)
-    weights = {name: tensor.detach() for name, tensor in run._export_weights().items()}
-    if run._huggingface is not None:
-        found: HuggingFaceFolder = run._huggingface
-        family, architecture, settings, left = found.family, found.architecture, found.settings, found.unmapped
-        files = {name: (found.folder / name).read_bytes() for name in COPIED_FILES if (found.folder / name).is_file()}
+    weights = {name: tensor.detach() for name, tensor in run.spoken_weights().items()}
+    if run.huggingface is not None:
+        source: HuggingFaceFolder = run.huggingface
+        family, architecture, settings, unmapped = source.family, source.architecture, source.settings, source.unmapped
+        files = {name: (source.folder / name).read_bytes() for name in COPIED_FILES if (source.folder / name).is_file()}
     else:
         settings = resolve_defaults(flatten_settings(run.recipe.model.model_dump(mode="json"))) | image_data_settings(run)
         family, name = find_family(EXPORTED_AS.get(run.recipe.task, run.recipe.task), settings)
-        architecture, left = family.architectures[name], UnmappedTensors()
+        architecture, unmapped = family.architectures[name], UnmappedTensors()
         files = {
             file: (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
             for file, content in huggingface_files(run, family, name, settings).items()
         }
-    tensors = to_huggingface_tensors(weights, family, architecture, settings, left)
-    with write_folder_atomically(path) as aside:
+    tensors = to_huggingface_tensors(weights, family, architecture, settings, unmapped)
+    with atomic_folder(path) as folder:
         for file, content in files.items():
-            (aside / file).write_bytes(content)
-        save_file(tensors, aside / "model.safetensors", metadata={"format": "pt"})
-        (aside / "model.safetensors").chmod((aside / "config.json").stat().st_mode)
+            (folder / file).write_bytes(content)
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        (folder / "model.safetensors").chmod((folder / "config.json").stat().st_mode)
     return path

@@ -1,7 +1,7 @@
-"""Transformers as CTranslate2 has them: the encoder–decoder and the decoder alone, weight by weight.
+"""Export to CTranslate2: encoder–decoder and decoder-only Transformers, weight by weight.
 
-What does not fit is said by name: positions that are none of sinusoidal, learned and rotary; heads of another width than
-width / heads, or that share keys; blocks without a residual; batch norm; layers of several widths; windows.
+Not supported: positions other than sinusoidal, learned and rotary; a head width other than width / heads; grouped heads;
+blocks without a residual connection; batch norm; layers of different widths; attention windows.
 """
 
 import importlib.metadata
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.interop.new_folder import require_new_folder, write_folder_atomically
+from regard.files import atomic_folder, require_new_folder
 from regard.models.gpt import Gpt
 from regard.models.transformer import Transformer
 from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
@@ -45,7 +45,7 @@ def is_ctranslate2_installed() -> bool:
 
 
 def import_ctranslate2() -> ModuleType:
-    """CTranslate2, told to use the widest registers there are: by itself it takes half of them on some processors."""
+    """Return the library, set to use AVX-512 where the CPU has it: by itself it uses AVX2 on some processors."""
     if not is_ctranslate2_installed():
         raise UserError(f"CTranslate2 is not installed: {INSTALL_EXPORT}")
     if "avx512f" in cpu_flags():
@@ -68,13 +68,13 @@ def cpu_flags() -> set[str]:
 
 
 def unsupported_settings(model: nn.Module) -> list[str]:
-    """What of a model CTranslate2 has no word for."""
+    """Return the settings of a model that CTranslate2 cannot express."""
     if type(model) not in (Transformer, Gpt):
         return [f"a {type(model).__name__}"]
     settings: Any = model.settings
-    head = settings.width // settings.heads
-    widths = settings.key_width not in (None, head) or settings.value_width not in (None, head)
-    found = {
+    head_width = settings.width // settings.heads
+    widths = settings.key_width not in (None, head_width) or settings.value_width not in (None, head_width)
+    problems = {
         f"positions.kind = {settings.positions.kind!r}": settings.positions.kind not in POSITIONS,
         "model.key_width or model.value_width": widths,
         "model.key_value_heads": settings.key_value_heads not in (None, settings.heads),
@@ -84,24 +84,24 @@ def unsupported_settings(model: nn.Module) -> list[str]:
         "model.encoder_widths": getattr(settings, "encoder_widths", None) is not None,
         "model.window": getattr(settings, "window", None) is not None,
     }
-    return [name for name, there in found.items() if there]
+    return [name for name, present in problems.items() if present]
 
 
-def require_supported(model: nn.Module, where: str) -> None:
-    if wrong := unsupported_settings(model):
-        raise UserError(f"{where}: CTranslate2 has no counterpart of {', '.join(wrong[:3])}; use --to hf or --to onnx")
+def require_supported(model: nn.Module, path: Path) -> None:
+    if problems := unsupported_settings(model):
+        raise UserError(f"{path}: CTranslate2 does not support {', '.join(problems[:3])}; use --to hf or --to onnx")
 
 
 def write_ctranslate2(model: nn.Module, tokenizers: Sequence[Tokenizer], path: str | Path) -> Path:
-    """A model as a folder that CTranslate2 opens, in float32; written aside and put in place whole."""
+    """Write a model in float32 as a new folder that CTranslate2 can open."""
     path = require_new_folder(path)
     import_ctranslate2()
-    require_supported(model, str(path))
+    require_supported(model, path)
     spec = encoder_decoder_spec(model, tokenizers) if isinstance(model, Transformer) else decoder_spec(model, tokenizers[0])
     spec.validate()
     spec.optimize(quantization="float32")
-    with write_folder_atomically(path) as aside:
-        spec.save(str(aside))
+    with atomic_folder(path) as folder:
+        spec.save(str(folder))
     return path
 
 
@@ -164,7 +164,7 @@ def block_options(model: nn.Module) -> dict[str, Any]:
 
 
 def configure(config: Any, model: nn.Module, tokens: Sequence[str], special_tokens: SpecialTokens) -> None:
-    """The marks by their names; a vocabulary without one is given a token that stands for none."""
+    """Set the names of the special tokens; where the vocabulary lacks one, its first token stands in."""
     settings: Any = model.settings
     config.layer_norm_epsilon = settings.norm_epsilon or (1e-6 if settings.norm == "rms" else 1e-5)
     config.bos_token = tokens[special_tokens.bos] if special_tokens.bos != NO_TOKEN else tokens[0]
@@ -173,9 +173,9 @@ def configure(config: Any, model: nn.Module, tokens: Sequence[str], special_toke
 
 
 def vocabulary_tokens(tokenizer: Tokenizer) -> list[str]:
-    """The vocabulary by its numbers; rows that no token has are given names."""
-    named = (tokenizer.library.id_to_token(number) for number in range(tokenizer.size))
-    return [f"<row {number}>" if token is None else token for number, token in enumerate(named)]
+    """Return all tokens in the order of their ids; unused ids get made-up names."""
+    tokens = (tokenizer.library.id_to_token(i) for i in range(tokenizer.size))
+    return [f"<row {i}>" if token is None else token for i, token in enumerate(tokens)]
 
 
 def fill_stack(spec: Any, stack: "Stack", settings: Any) -> None:
@@ -183,7 +183,7 @@ def fill_stack(spec: Any, stack: "Stack", settings: Any) -> None:
         table: Any = stack.positions.table
         spec.position_encodings.encodings = to_numpy(table.weight if isinstance(table, nn.Embedding) else table)
     elif hasattr(spec, "position_encodings"):
-        del spec.position_encodings  # of an encoder, which asks for them even where it turns its queries
+        del spec.position_encodings  # an encoder requires them even with rotary positions
     if settings.norm_first:
         fill_norm(spec.layer_norm, stack.norm)
     for layer, block in zip(spec.layer, stack.layers()):
@@ -191,30 +191,30 @@ def fill_stack(spec: Any, stack: "Stack", settings: Any) -> None:
 
 
 def fill_block(spec: Any, block: "Block", scale: float | None) -> None:
-    own = block.self_attention
-    fill_linear(spec.self_attention.linear[0], [own.q_proj, own.k_proj, own.v_proj])
-    fill_linear(spec.self_attention.linear[1], [own.out_proj])
+    attention = block.self_attention
+    fill_linear(spec.self_attention.linear[0], [attention.q_proj, attention.k_proj, attention.v_proj])
+    fill_linear(spec.self_attention.linear[1], [attention.out_proj])
     fill_norm(spec.self_attention.layer_norm, block.self_residual.norm)
-    attended = [spec.self_attention]
+    attention_specs = [spec.self_attention]
     if hasattr(spec, "attention"):
         cross = block.cross_attention
         fill_linear(spec.attention.linear[0], [cross.q_proj])
         fill_linear(spec.attention.linear[1], [cross.k_proj, cross.v_proj])
         fill_linear(spec.attention.linear[2], [cross.out_proj])
         fill_norm(spec.attention.layer_norm, block.cross_residual.norm)
-        attended.append(spec.attention)
-    for place in attended if scale is not None else ():
-        place.queries_scale = to_numpy(torch.tensor(scale))
-    feed = block.feed_forward
+        attention_specs.append(spec.attention)
+    for attention_spec in attention_specs if scale is not None else ():
+        attention_spec.queries_scale = to_numpy(torch.tensor(scale))
+    feed_forward = block.feed_forward
     fill_norm(spec.ffn.layer_norm, block.feed_forward_residual.norm)
-    fill_linear(spec.ffn.linear_0, [feed.inner if feed.gate is None else feed.gate])
-    if feed.gate is not None:
-        fill_linear(spec.ffn.linear_0_noact, [feed.inner])
-    fill_linear(spec.ffn.linear_1, [feed.outer])
+    fill_linear(spec.ffn.linear_0, [feed_forward.inner if feed_forward.gate is None else feed_forward.gate])
+    if feed_forward.gate is not None:
+        fill_linear(spec.ffn.linear_0_noact, [feed_forward.inner])
+    fill_linear(spec.ffn.linear_1, [feed_forward.outer])
 
 
 def fill_linear(spec: Any, layers: Sequence[nn.Linear]) -> None:
-    """Layers that read the same, as one."""
+    """Concatenate layers with the same input into one."""
     spec.weight = to_numpy(torch.cat([layer.weight for layer in layers]))
     if layers[0].bias is not None:
         spec.bias = to_numpy(torch.cat([layer.bias for layer in layers]))

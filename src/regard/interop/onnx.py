@@ -1,5 +1,5 @@
-"""Models as ONNX: what one forward pass says, for batches and lengths of any size. Encoder–decoders and language models are
-written without a cache: all of a text is read again for each token."""
+"""Export to ONNX: one forward pass, for any batch size and length. Encoder–decoders and language models are exported without a KV
+cache: each step reads the whole text again."""
 
 import importlib.util
 import logging
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.interop.new_folder import require_new_folder, write_folder_atomically
+from regard.files import atomic_folder, require_new_folder
 
 INSTALL_EXPORT = "pip install 'regard[export]'"
 REQUIRED_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -24,7 +24,7 @@ DYNAMIC_AXES = {
     "segments": ("batch", "source_length"),
     "target": ("batch", "target_length"),
 }
-"""What may be of any size, of each input."""
+"""The first axes of each input, which may have any size."""
 
 
 def require_installed() -> None:
@@ -34,39 +34,38 @@ def require_installed() -> None:
 
 
 def write_onnx(model: nn.Module, inputs: Mapping[str, Tensor], path: str | Path) -> Path:
-    """A model with an example of what it reads, into a folder; written aside and put in place whole."""
+    """Write a model to a new folder; `inputs` are an example of what it reads."""
     path = require_new_folder(path)
     require_installed()
-    dimensions = {name: torch.export.Dim.DYNAMIC for sizes in DYNAMIC_AXES.values() for name in sizes}
-    shapes = {name: {axis: dimensions[size] for axis, size in enumerate(DYNAMIC_AXES[name])} for name in inputs}
+    shapes = {name: dict.fromkeys(range(len(DYNAMIC_AXES[name])), torch.export.Dim.DYNAMIC) for name in inputs}
     try:
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-        with write_folder_atomically(path) as aside, warnings.catch_warnings():
+        with atomic_folder(path) as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.onnx.export(
                 model,
                 (),
                 kwargs=dict(inputs),
-                f=str(aside / ONNX_FILE),
+                f=str(folder / ONNX_FILE),
                 input_names=list(inputs),
-                output_names=["said"],
+                output_names=["logits"],
                 dynamic_shapes=shapes,
                 dynamo=True,
                 verbose=False,
                 external_data=False,
             )
     except torch.onnx.OnnxExporterError as error:
-        raise UserError(f"torch cannot write this model as ONNX ({str(error).splitlines()[0][:160]}); use --to hf") from None
+        raise UserError(f"torch cannot export this model to ONNX ({str(error).splitlines()[0][:160]}); use --to hf") from None
     return path
 
 
 def run_onnx(folder: Path, inputs: Mapping[str, Tensor]) -> Tensor:
-    """What onnxruntime says, on the CPU."""
+    """Return the output of onnxruntime, on the CPU."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(str(folder / ONNX_FILE), options, providers=["CPUExecutionProvider"])
-    known = {one.name for one in session.get_inputs()}
-    found = session.run(None, {name: np.asarray(part) for name, part in inputs.items() if name in known})
-    return torch.from_numpy(found[0])
+    known = {item.name for item in session.get_inputs()}
+    outputs = session.run(None, {name: np.asarray(tensor) for name, tensor in inputs.items() if name in known})
+    return torch.from_numpy(outputs[0])

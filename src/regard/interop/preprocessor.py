@@ -1,4 +1,4 @@
-"""preprocessor_config.json: how somebody else brings pictures to one size and normalises them, and how a run of ours does."""
+"""Read and write preprocessor_config.json: how images are resized and normalized."""
 
 import math
 from pathlib import Path
@@ -9,9 +9,9 @@ from regard.interop.config import MISSING, ConfigFile, ValueType, int_or_pair, r
 from regard.interop.family_rules import FlatSettings, ModelFamily
 
 RESAMPLE_FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
-"""By Pillow's numbers."""
+"""In the order of Pillow's numbers."""
 RESCALE_FACTOR = 1 / 255
-SIDE = int_or_pair()
+IMAGE_SIZE = int_or_pair()
 VIT: dict[str, Any] = {
     "image_processor_type": "ViTImageProcessor",
     "do_resize": True,
@@ -45,114 +45,104 @@ PROCESSORS: dict[str, dict[str, Any]] = {
     },
     "CLIP": CLIP,
 }
-"""What a preprocessor_config.json says when it does not say otherwise, by the beginning of the type that it names."""
+"""Defaults of preprocessor_config.json, by the prefix of its processor type."""
 
 
-def rgb(most: float, least: float = 0.0) -> ValueType:
-    """Three numbers: of red, green and blue."""
+def rgb(maximum: float, minimum: float = 0.0) -> ValueType:
+    """Three numbers, for red, green and blue; one number stands for all three."""
+
+    def is_valid(value: Any) -> bool:
+        return (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and math.isfinite(value)
+            and minimum <= value <= maximum
+        )
 
     def read(value: Any) -> tuple[float, ...]:
-        three = [value] * 3 if isinstance(value, int | float) else value
-        if (
-            not isinstance(three, list | tuple)
-            or len(three) != 3
-            or not all(
-                isinstance(one, int | float) and not isinstance(one, bool) and math.isfinite(one) and least <= one <= most
-                for one in three
-            )
-        ):
-            raise ValueError(f"should be three numbers from {least:g} to {most:g}")
-        return tuple(float(one) for one in three)
+        channels = [value] * 3 if isinstance(value, int | float) else value
+        if not isinstance(channels, list | tuple) or len(channels) != 3 or not all(map(is_valid, channels)):
+            raise ValueError(f"should be three numbers from {minimum:g} to {maximum:g}")
+        return tuple(float(one) for one in channels)
 
     return ValueType(read)
 
 
-MEAN, DEVIATION = rgb(1.0), rgb(1e6, 1e-6)
+MEAN, STD = rgb(1.0), rgb(1e6, 1e-6)
 
 
 def read_preprocessor(folder: Path, family: ModelFamily, size: int | tuple[int, int]) -> FlatSettings:
-    """Our settings, from preprocessor_config.json; pictures must come out at the size that the model reads."""
+    """Return our settings from preprocessor_config.json; images must come out at the size that the model reads."""
     path = folder / "preprocessor_config.json"
-    said = (
-        read_json(path)
-        if path.is_file()
-        else {"size": size, "crop_size": size, "do_center_crop": family.image_processor == "CLIP"}
-    )
-    kind = str(said.get("image_processor_type") or said.get("feature_extractor_type") or family.image_processor)
-    standard = next((PROCESSORS[name] for name in PROCESSORS if kind.startswith(name)), None)
-    if standard is None:
-        raise UserError(f"{path}: image_processor_type = {kind[:60]!r} is not read; those of {' and '.join(PROCESSORS)} are")
-    given = ConfigFile({**standard, **said}, path)
+    without_file = {"size": size, "crop_size": size, "do_center_crop": family.image_processor == "CLIP"}
+    values = read_json(path) if path.is_file() else without_file
+    kind = str(values.get("image_processor_type") or values.get("feature_extractor_type") or family.image_processor)
+    defaults = next((PROCESSORS[name] for name in PROCESSORS if kind.startswith(name)), None)
+    if defaults is None:
+        raise UserError(f"{path}: image_processor_type = {kind[:60]!r} is not supported; those of {' and '.join(PROCESSORS)} are")
+    config = ConfigFile({**defaults, **values}, path)
     for name in ("do_resize", "do_rescale"):
-        if given.get(name) not in (True, MISSING):
-            raise given.error(name, given.get(name), "is not read here; only True")
-    factor = given.get("rescale_factor")
+        if config.get(name) not in (True, MISSING):
+            raise config.error(name, config.get(name), "is not supported; only True")
+    factor = config.get("rescale_factor")
     if factor is not MISSING and not (isinstance(factor, int | float) and math.isclose(factor, RESCALE_FACTOR, rel_tol=1e-6)):
-        raise given.error("rescale_factor", factor, "is not read here; only 1/255")
-    resample = given.get("resample")
+        raise config.error("rescale_factor", factor, "is not supported; only 1/255")
+    resample = config.get("resample")
     if isinstance(resample, bool) or not isinstance(resample, int) or not 0 <= resample < len(RESAMPLE_FILTERS):
-        raise given.error("resample", resample, f"should be one of Pillow's numbers, 0 to {len(RESAMPLE_FILTERS) - 1}")
-    resized, fit = read_image_size(given, "size", shorter="shortest_edge" in standard["size"])
-    cut = read_image_size(given, "crop_size")[0] if given.get("do_center_crop") is True else resized
-    if fit == "crop" and given.get("do_center_crop") is not True:
-        raise given.error("size", given.get("size"), "leaves pictures of different shapes; do_center_crop should be true")
-    if cut != size:
-        raise UserError(f"{path} brings pictures to {cut} pixels, the model reads {size} (image_size)")
-    plain = given.get("do_normalize") is False
+        raise config.error("resample", resample, f"should be one of Pillow's numbers, 0 to {len(RESAMPLE_FILTERS) - 1}")
+    resized, mode = read_image_size(config, "size", shortest_edge="shortest_edge" in defaults["size"])
+    crops = config.get("do_center_crop") is True
+    cropped = read_image_size(config, "crop_size")[0] if crops else resized
+    if mode == "crop" and not crops:
+        raise config.error("size", config.get("size"), "leaves images of different shapes; do_center_crop should be true")
+    if cropped != size:
+        raise UserError(f"{path} resizes images to {cropped} pixels, the model reads {size} (image_size)")
+    normalizes = config.get("do_normalize") is not False
     return {
         "data.size": size,
         "data.resize": resized,
-        "data.resize_mode": fit,
+        "data.resize_mode": mode,
         "data.resample": RESAMPLE_FILTERS[resample],
-        f"{family.image_prefix}mean": (0.0,) * 3 if plain else read_value(given, "image_mean", MEAN),
-        f"{family.image_prefix}deviation": (1.0,) * 3 if plain else read_value(given, "image_std", DEVIATION),
+        f"{family.image_prefix}mean": config.read("image_mean", MEAN) if normalizes else (0.0,) * 3,
+        f"{family.image_prefix}std": config.read("image_std", STD) if normalizes else (1.0,) * 3,
     }
 
 
-def read_image_size(given: ConfigFile, name: str, *, shorter: bool = False) -> tuple[int | tuple[int, int], str]:
-    """A size, and whether the shorter side is brought to it (crop) or both (stretch); one number means the `shorter` side in some
-    families, both in others."""
-    value: Any = given.get(name)
-    if shorter and isinstance(value, int):
-        return read_value(given, name, SIDE), "crop"
+def read_image_size(config: ConfigFile, name: str, *, shortest_edge: bool = False) -> tuple[int | tuple[int, int], str]:
+    """Return a size, and whether it is that of the shorter side (crop) or of both (stretch). In some families one number is the
+    `shortest_edge`, in others both sides."""
+    value: Any = config.get(name)
+    if shortest_edge and isinstance(value, int):
+        return config.read(name, IMAGE_SIZE), "crop"
     if isinstance(value, dict) and value.keys() >= {"height", "width"}:
         value = [value["height"], value["width"]]
     elif isinstance(value, dict):
         if value.keys() != {"shortest_edge"}:
-            raise given.error(name, value, "should have height and width, or shortest_edge")
-        return read_value(given, f"{name}.shortest_edge", SIDE), "crop"
-    try:
-        return SIDE.read(value), "stretch"
-    except ValueError as error:
-        raise given.error(name, value, str(error)) from None
-
-
-def read_value(given: ConfigFile, name: str, kind: ValueType) -> Any:
-    try:
-        return kind.read(given.get(name))
-    except ValueError as error:
-        raise given.error(name, given.get(name), str(error)) from None
+            raise config.error(name, value, "should have height and width, or shortest_edge")
+        return config.read(f"{name}.shortest_edge", IMAGE_SIZE), "crop"
+    return config.convert(name, value, IMAGE_SIZE), "stretch"
 
 
 def write_preprocessor(settings: FlatSettings, family: ModelFamily) -> dict[str, Any]:
-    """preprocessor_config.json, from our settings."""
-    size, resized = settings["data.size"], settings["data.resize"]
-    if settings["data.resize_mode"] == "crop" and resized[0] != resized[1]:
+    """Return preprocessor_config.json from our settings."""
+    size, resized, mode = settings["data.size"], settings["data.resize"], settings["data.resize_mode"]
+    if mode == "crop" and resized[0] != resized[1]:
         raise UserError(
             f"data.resize_mode = 'crop' to {resized[0]} × {resized[1]} pixels has no counterpart in preprocessor_config.json; "
-            "a square has, and data.resize_mode = 'stretch'"
+            "use a square, or data.resize_mode = 'stretch'"
         )
-    crop = settings["data.resize_mode"] == "crop" or tuple(size) != tuple(resized)
-    made = {
+    crops = mode == "crop" or tuple(size) != tuple(resized)
+    config = {
         **PROCESSORS[family.image_processor],
         "image_mean": list(settings[f"{family.image_prefix}mean"]),
-        "image_std": list(settings[f"{family.image_prefix}deviation"]),
+        "image_std": list(settings[f"{family.image_prefix}std"]),
         "resample": RESAMPLE_FILTERS.index(settings["data.resample"]),
-        "do_center_crop": crop,
-        "size": {"shortest_edge": resized[0]} if settings["data.resize_mode"] == "crop" else sides(resized),
+        "do_center_crop": crops,
+        "size": {"shortest_edge": resized[0]} if mode == "crop" else height_and_width_json(resized),
     }
-    return {name: value for name, value in made.items() if name != "crop_size"} | ({"crop_size": sides(size)} if crop else {})
+    config.pop("crop_size", None)
+    return config | ({"crop_size": height_and_width_json(size)} if crops else {})
 
 
-def sides(size: tuple[int, int]) -> dict[str, int]:
+def height_and_width_json(size: tuple[int, int]) -> dict[str, int]:
     return {"height": size[0], "width": size[1]}

@@ -1,4 +1,4 @@
-"""The tokenizer of a folder, and the marks its model was made with."""
+"""Read the tokenizer of a Hugging Face folder, the special tokens its model was trained with, and its labels."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,16 +7,15 @@ from typing import Any
 from regard.errors import UserError
 from regard.interop.config import MISSING, ConfigFile, read_json
 from regard.interop.family_rules import ModelFamily
-from regard.tokens.detect_special import tokens_around_text, tokens_between_texts
 from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
-from regard.tokens.tokenizer import Tokenizer, parse_tokenizer
+from regard.tokens.tokenizer import Tokenizer, parse_tokenizer, tokens_around_text, tokens_between_texts
 
 MAX_TOKENIZER_BYTES = 256 * 2**20
 MASK_TOKENS = ("[MASK]", "<mask>")
 
 
 def open_tokenizer(folder: Path, config: ConfigFile, family: ModelFamily, rows: int) -> Tokenizer:
-    """tokenizer.json with its marks; the embedding has so many rows."""
+    """Read tokenizer.json with its special tokens; `rows` is the size of the embedding."""
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise UserError(
@@ -26,11 +25,13 @@ def open_tokenizer(folder: Path, config: ConfigFile, family: ModelFamily, rows: 
         raise UserError(f"{path} is larger than {MAX_TOKENIZER_BYTES // 2**20} MB; that is not a vocabulary")
     tokenizer = parse_tokenizer(path, rows=rows)
     vocabulary = tokenizer.library.get_vocab(with_added_tokens=True)
-    word, number = max(vocabulary.items(), key=lambda item: item[1], default=("", -1))
-    if number >= rows:
-        raise UserError(f"{path} does not fit the model: {word!r} is token {number}, the embedding has {rows} rows (vocab_size)")
+    token, highest = max(vocabulary.items(), key=lambda item: item[1], default=("", -1))
+    if highest >= rows:
+        raise UserError(
+            f"{path} does not fit the model: {token!r} is token {highest}, the embedding has {rows} rows (vocab_size)"
+        )
     tokenizer.special_tokens = read_special_tokens(tokenizer, config, family, read_generation_config(folder), rows)
-    if problem := family.end_problem(config, tokenizer.special_tokens, number):
+    if problem := family.end_problem(config, tokenizer.special_tokens, highest):
         raise UserError(f"{path} does not fit the model: {problem}")
     return tokenizer
 
@@ -43,34 +44,33 @@ def read_generation_config(folder: Path) -> ConfigFile:
 def read_special_tokens(
     tokenizer: Tokenizer, config: ConfigFile, family: ModelFamily, generation: ConfigFile, rows: int
 ) -> SpecialTokens:
-    """What is put around a text is what the tokenizer puts there; what begins and ends an output, what the settings say."""
-    before, after = tokens_around_text(tokenizer)
-    between, segment = tokens_between_texts(tokenizer, before, after)
-    if largest := [number for number in (*before, *after, *(between or ())) if number >= rows]:
+    """Return the special tokens: around a text those that the tokenizer adds, for an output those that the settings name."""
+    prefix, suffix = tokens_around_text(tokenizer)
+    separator, segment = tokens_between_texts(tokenizer, prefix, suffix)
+    if too_large := [token for token in (*prefix, *suffix, *(separator or ())) if token >= rows]:
         raise UserError(
             f"{config.path.parent / 'tokenizer.json'} does not fit the model: it puts token "
-            f"{max(largest)} around a text, the embedding has {rows} rows (vocab_size)"
+            f"{max(too_large)} around a text, the embedding has {rows} rows (vocab_size)"
         )
-    end = read_token_id(config, "eos_token_id", rows)
+    eos = read_token_id(config, "eos_token_id", rows)
     if family.decoder_start is not None:
-        begin = read_token_id(config, family.decoder_start, rows)
-        begin = read_token_id(config, "pad_token_id", rows) if begin == NO_TOKEN else begin
-        if NO_TOKEN in (begin, end):
+        bos = read_token_id(config, family.decoder_start, rows)
+        bos = read_token_id(config, "pad_token_id", rows) if bos == NO_TOKEN else bos
+        if NO_TOKEN in (bos, eos):
             raise UserError(
-                f"{config.path} does not say what an output begins with and ends with ({family.decoder_start}, eos_token_id)"
+                f"{config.path} does not name the first and last token of an output ({family.decoder_start}, eos_token_id)"
             )
     else:
-        begin = before[-1] if before else NO_TOKEN
-    never = dict.fromkeys(
-        [*(read_token_id(config, name, rows) for name in family.suppressed), *read_suppressed_tokens(generation, rows)]
-    )
+        bos = prefix[-1] if prefix else NO_TOKEN
+    named = [read_token_id(config, name, rows) for name in family.suppressed]
+    suppressed = dict.fromkeys([*named, *read_suppressed_tokens(generation, rows)])
     return SpecialTokens(
-        begin, end, before, after, tuple(number for number in never if number not in (NO_TOKEN, end)), between, segment
+        bos, eos, prefix, suffix, tuple(token for token in suppressed if token not in (NO_TOKEN, eos)), separator, segment
     )
 
 
 def read_token_id(config: ConfigFile, name: str, rows: int) -> int:
-    """A token that the settings name; of several, the first."""
+    """Return a token id from the settings, the first of several; NO_TOKEN where there is none."""
     value = config.get(name)
     value = value[0] if isinstance(value, list) and value else value
     if value is MISSING:
@@ -81,39 +81,39 @@ def read_token_id(config: ConfigFile, name: str, rows: int) -> int:
 
 
 def read_suppressed_tokens(generation: ConfigFile, rows: int) -> list[int]:
-    """Tokens that are never to be said: `suppress_tokens`, and `bad_words_ids` of one token."""
-    listed: list[Any] = []
+    """Return the tokens that are never generated: `suppress_tokens`, and `bad_words_ids` of one token."""
+    tokens: list[Any] = []
     for name in ("suppress_tokens", "bad_words_ids"):
         value: Any = [] if generation.get(name) is MISSING else generation.get(name)
         if not isinstance(value, list):
             raise generation.error(name, value, "should be a list of tokens")
-        listed += [item[0] if isinstance(item, list) and len(item) == 1 else item for item in value]
-    return [item for item in listed if isinstance(item, int) and not isinstance(item, bool) and 0 <= item < rows]
+        tokens += [item[0] if isinstance(item, list) and len(item) == 1 else item for item in value]
+    return [token for token in tokens if isinstance(token, int) and not isinstance(token, bool) and 0 <= token < rows]
 
 
 def find_mask_token(folder: Path, tokenizer: Tokenizer) -> int | None:
-    """The token that stands for a hidden word."""
+    """Return the id of the mask token."""
     path = folder / "tokenizer_config.json"
     named: Any = (read_json(path) if path.is_file() else {}).get("mask_token")
     named = named.get("content") if isinstance(named, Mapping) else named
-    found = [tokenizer.library.token_to_id(name) for name in (named, *MASK_TOKENS) if isinstance(name, str)]
-    return next((number for number in found if number is not None), None)
+    ids = [tokenizer.library.token_to_id(name) for name in (named, *MASK_TOKENS) if isinstance(name, str)]
+    return next((token for token in ids if token is not None), None)
 
 
 def read_labels(config: ConfigFile) -> list[str]:
-    """The labels of a classifier or tagger, by number."""
-    given = config.get("id2label")
-    if given is MISSING:
+    """Return the labels of a classifier or tagger, in the order of their ids."""
+    labels = config.get("id2label")
+    if labels is MISSING:
         number = config.get("num_labels")
         number = 2 if number is MISSING else number
         if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= 2**16:
-            raise config.error("num_labels", number, "should be a whole number from 1 to 65536")
+            raise config.error("num_labels", number, "should be an integer from 1 to 65536")
         return [f"LABEL_{i}" for i in range(number)]
     if (
-        not isinstance(given, dict)
-        or not given
-        or not all(isinstance(label, str) for label in given.values())
-        or set(given) != {str(i) for i in range(len(given))}
+        not isinstance(labels, dict)
+        or not labels
+        or not all(isinstance(label, str) for label in labels.values())
+        or set(labels) != {str(i) for i in range(len(labels))}
     ):
-        raise config.error("id2label", given, "should name the labels 0, 1, 2 …")
-    return [given[str(i)] for i in range(len(given))]
+        raise config.error("id2label", labels, "should name the labels 0, 1, 2 …")
+    return [labels[str(i)] for i in range(len(labels))]

@@ -1,6 +1,6 @@
 """One block for every Transformer: self-attention, cross-attention where there is a source, feed-forward; each with its residual.
 
-The encoder, the decoder, and later BERT, GPT, T5 and ViT are this block with other settings.
+The encoder and the decoder of 2017, BERT, GPT, T5 and ViT are this block with other settings.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BlockConfig:
-    """What a block needs to know."""
+    """The settings of a block."""
 
     width: int
     heads: int
@@ -43,15 +43,15 @@ class BlockConfig:
     bias: bool = True
     norm_epsilon: float | None = None
     window: int | None = None
-    """How far self-attention sees, where it does not see everything."""
+    """How far self-attention sees, if not everywhere."""
     grid: GridPattern | None = None
-    """What of a picture it sees, likewise."""
+    """The part of an image grid that it sees, if not all."""
     drop_path: float = 0.0
     layer_scale: float | None = None
 
 
 def block_config(settings: "BlockSettings", regularize: "Regularization | None") -> BlockConfig:
-    """The block that a recipe's settings describe; its key width is the same in layers of another width."""
+    """Return the block that a recipe's settings describe; its key width stays the same in layers of another width."""
     rates: dict[str, Any] = {}
     if regularize is not None:
         rates = dict(
@@ -80,6 +80,7 @@ def block_config(settings: "BlockSettings", regularize: "Regularization | None")
 
 
 def embedding_dropout(regularize: "Regularization | None") -> nn.Module:
+    """Return the regularisation of the embeddings: SwitchOut and dropout, as the settings say."""
     if regularize is None:
         return nn.Identity()
     dropout = nn.Dropout(regularize.dropout if regularize.embedding_dropout is None else regularize.embedding_dropout)
@@ -88,7 +89,7 @@ def embedding_dropout(regularize: "Regularization | None") -> nn.Module:
 
 @dataclass
 class SourceKV:
-    """A source sentence as one block's cross-attention sees it, projected once."""
+    """The keys and values of a source sequence for one block's cross-attention, projected once."""
 
     keys: Tensor  # (B, G, S, K)
     values: Tensor  # (B, G, S, J)
@@ -96,38 +97,38 @@ class SourceKV:
 
 
 class Block(nn.Module):
-    """(B, T, width) -> (B, T, out width); `source_width` adds attention over a source of that width."""
+    """(B, T, width) -> (B, T, out width); `source_width` adds cross-attention over a source of that width."""
 
-    def __init__(self, shape: BlockConfig, *, source_width: int | None = None, out_width: int | None = None):
+    def __init__(self, config: BlockConfig, *, source_width: int | None = None, out_width: int | None = None):
         super().__init__()
-        width, out = shape.width, out_width or shape.width
-        heads = partial(
+        width, out = config.width, out_width or config.width
+        attention = partial(
             MultiHeadAttention,
-            heads=shape.heads,
-            key_width=shape.key_width,
-            value_width=shape.value_width,
-            key_value_heads=shape.key_value_heads,
-            dropout=shape.attention_dropout,
-            scale=shape.scale,
-            bias=shape.bias,
+            heads=config.heads,
+            key_width=config.key_width,
+            value_width=config.value_width,
+            key_value_heads=config.key_value_heads,
+            dropout=config.attention_dropout,
+            scale=config.scale,
+            bias=config.bias,
         )
         residual = partial(
             Residual,
-            norm=shape.norm,
-            norm_first=shape.norm_first,
-            dropout=shape.dropout,
-            residual=shape.residual,
-            epsilon=shape.norm_epsilon,
-            drop_path=shape.drop_path,
-            layer_scale=shape.layer_scale,
+            norm=config.norm,
+            norm_first=config.norm_first,
+            dropout=config.dropout,
+            residual=config.residual,
+            epsilon=config.norm_epsilon,
+            drop_path=config.drop_path,
+            layer_scale=config.layer_scale,
         )
-        self.sight = None if shape.window is None and shape.grid is None else Mask(window=shape.window, grid=shape.grid)
-        self.self_attention = heads(width, out_width=out)
+        self.sparsity = None if config.window is None and config.grid is None else Mask(window=config.window, grid=config.grid)
+        self.self_attention = attention(width, out_width=out)
         self.self_residual = residual(width, out)
         if source_width is not None:
-            self.cross_attention = heads(out, source_width=source_width)
+            self.cross_attention = attention(out, source_width=source_width)
             self.cross_residual = residual(out, out)
-        self.feed_forward = FeedForward(out, shape.feed_forward, shape.activation, shape.activation_dropout, bias=shape.bias)
+        self.feed_forward = FeedForward(out, config.feed_forward, config.activation, config.activation_dropout, bias=config.bias)
         self.feed_forward_residual = residual(out, out)
 
     def project_source(self, source: Tensor, mask: Mask | None = None) -> SourceKV:
@@ -144,20 +145,20 @@ class Block(nn.Module):
         cache: KVCache | None = None,
         source: SourceKV | None = None,
     ) -> Tensor:
-        mask = mask if self.sight is None else self.sight & (mask or NO_MASK)
+        mask = mask if self.sparsity is None else self.sparsity & (mask or NO_MASK)
 
-        def look_around(y: Tensor) -> Tensor:
+        def attend_to_self(y: Tensor) -> Tensor:
             q, keys, values = self.self_attention.project_qkv(y, rotation)
             if cache is not None:
                 keys, values = cache.append(keys, values)
-            return self.self_attention.look(q, keys, values, mask=mask, bias=bias)
+            return self.self_attention.attend_projected(q, keys, values, mask=mask, bias=bias)
 
-        def look_at_source(y: Tensor) -> Tensor:
+        def attend_to_source(y: Tensor) -> Tensor:
             assert source is not None
-            shared = y.reshape(source.keys.size(0), -1, y.size(-1))  # hypotheses of one sentence ask the same keys together
-            return self.cross_attention(shared, source.keys, source.values, mask=source.mask).reshape(y.shape)
+            queries = y.reshape(source.keys.size(0), -1, y.size(-1))  # the hypotheses of one sentence share its keys
+            return self.cross_attention(queries, source.keys, source.values, mask=source.mask).reshape(y.shape)
 
-        x = self.self_residual(x, look_around)
+        x = self.self_residual(x, attend_to_self)
         if source is not None:
-            x = self.cross_residual(x, look_at_source)
+            x = self.cross_residual(x, attend_to_source)
         return self.feed_forward_residual(x, self.feed_forward)

@@ -1,11 +1,11 @@
-"""From vectors on a grid to codes and back: one code of a book for each place.
+"""Codebooks: quantise a grid of vectors to one code per position, and back.
 
-    Relaxed   a soft choice that grows hard (Gumbel-softmax: Jang et al. 2017; Maddison et al. 2017), as DALL·E has it (Ramesh et
-              al. 2021, sec. 2.1), with the divergence of the choices from a uniform one
-    Nearest   the nearest vector of the book; gradients go straight through (VQ-VAE, van den Oord et al. 2017)
+    GumbelCodebook     a soft choice that grows hard (Gumbel-softmax: Jang et al. 2017; Maddison et al. 2017), as in DALL·E
+                       (Ramesh et al. 2021, sec. 2.1), with the KL divergence of the choices from a uniform distribution
+    VectorQuantizer    the nearest vector of the codebook, with a straight-through gradient (VQ-VAE, van den Oord et al. 2017)
 
-Deviations: the divergence is that of the distribution without noise, as published; the book of `Nearest` moves in every forward
-pass of training, as a batch norm's statistics do, so that with gradient accumulation it moves more than once a step.
+Deviations: the divergence is that of the distribution without noise, as published; the codebook of `VectorQuantizer` is updated
+in every training forward pass, like a batch norm's statistics, so more than once a step with gradient accumulation.
 """
 
 import math
@@ -16,18 +16,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.layers.conv2d import GridConv2d
+from regard.layers.convolution import GridConv2d
 
 if TYPE_CHECKING:
     from regard.recipe import DvaeModel
 
-GRACE = 2
-"""A code that begins anew counts as chosen so many times as often as one that must."""
+RESTART_MARGIN = 2
+"""A restarted code starts with this many times the count below which codes are restarted."""
 
 
 @dataclass
 class CodebookOutput:
-    """What stands for each place of a grid, and what the choice costs."""
+    """The quantised vectors of a grid, their codes, and the loss of the choice per example."""
 
     vectors: Tensor  # (B, D, h, w)
     codes: Tensor  # (B, h, w)
@@ -35,8 +35,8 @@ class CodebookOutput:
 
 
 class GumbelCodebook(nn.Module):
-    """(B, width, h, w) -> the mean of the book's vectors under a softmax of (logits + Gumbel noise) / τ, while training; the
-    likeliest one else. The divergence is shared out among the numbers of a picture, as its pixels' error is."""
+    """(B, width, h, w) -> the mean of the code vectors under a softmax of (logits + Gumbel noise) / τ while training, the most
+    likely one otherwise. The divergence is divided by the number of pixel values, as the reconstruction error is."""
 
     def __init__(self, settings: "DvaeModel", size: tuple[int, int]):
         super().__init__()
@@ -50,30 +50,31 @@ class GumbelCodebook(nn.Module):
         self.begin_step(1)
 
     def begin_step(self, step: int) -> None:
-        """τ falls along a cosine, and the weight of the divergence rises (app. A.2): pure functions of the step."""
+        """Set τ, which falls along a cosine, and the rising weight of the divergence (app. A.2): pure functions of the step."""
         settings = self.settings
         self.temperature.fill_(cosine_anneal(step, settings.anneal_steps, *settings.temperature))
         self.weight.fill_(cosine_anneal(step, settings.kl_warmup_steps, 0.0, settings.kl_weight))
 
     def forward(self, x: Tensor) -> CodebookOutput:
-        log_p = normalised(self.to_logits(x).float())  # (B, V, h, w)
+        log_p = _log_probs(self.to_logits(x).float())  # (B, V, h, w)
         codes = log_p.argmax(1)
         uniform = math.log(self.settings.codebook_size)
         penalty = self.weight * (log_p.exp() * (log_p + uniform)).sum((1, 2, 3)) / self.values
         if not self.training:
-            return CodebookOutput(self.look_up(codes), codes, penalty)
+            return CodebookOutput(self.embed(codes), codes, penalty)
         noise = -torch.empty_like(log_p).exponential_().log()
-        soft = normalised((log_p + noise) / self.temperature).exp()
+        soft = _log_probs((log_p + noise) / self.temperature).exp()
         return CodebookOutput(torch.einsum("bvhw,vd->bdhw", soft, self.table), codes, penalty)
 
-    def look_up(self, codes: Tensor) -> Tensor:
+    def embed(self, codes: Tensor) -> Tensor:
+        """Return the vectors of codes."""
         return self.table[codes].permute(0, 3, 1, 2)  # (B, h, w) -> (B, D, h, w)
 
 
 class VectorQuantizer(nn.Module):
-    """(B, width, h, w) -> the vector of the book that is nearest to each, z + sg(e - z). The book follows the means of what chose
-    each of its vectors (app. A.1), or the gradient of its distance to them. A vector that hardly any chooses begins anew at one
-    of the batch's: chance is seeded by the step, so that it is the same one again."""
+    """(B, width, h, w) -> the nearest code vector e of each z, as z + sg(e - z). The codebook follows the moving averages of the
+    vectors that chose each code (app. A.1), or the gradient of its distance to them. A code that is hardly ever chosen restarts
+    at a random vector of the batch; the random state is seeded by the step, so a resumed run draws the same one."""
 
     def __init__(self, settings: "DvaeModel", size: tuple[int, int]):
         super().__init__()
@@ -95,51 +96,55 @@ class VectorQuantizer(nn.Module):
 
     def forward(self, x: Tensor) -> CodebookOutput:
         z = self.to_vectors(x).float()  # (B, D, h, w)
-        codes = self.nearest(z)
-        e = self.look_up(codes)
+        codes = self._nearest(z)
+        e = self.embed(codes)
         penalty = self.settings.commitment_weight * (z - e.detach()).square().mean((1, 2, 3))
         if self.settings.codebook_update == "loss":
             penalty = penalty + (z.detach() - e).square().mean((1, 2, 3))
         if self.training:
-            self.follow(z.detach().movedim(1, -1).flatten(0, 2), codes.flatten())
+            self._update(z.detach().movedim(1, -1).flatten(0, 2), codes.flatten())
         return CodebookOutput(z + (e - z).detach(), codes, penalty)
 
-    def look_up(self, codes: Tensor) -> Tensor:
+    def embed(self, codes: Tensor) -> Tensor:
+        """Return the vectors of codes."""
         return self.table[codes].permute(0, 3, 1, 2)  # (B, h, w) -> (B, D, h, w)
 
     @torch.no_grad()
-    def nearest(self, z: Tensor) -> Tensor:
-        """|z - e|² = |z|² - 2 z·e + |e|², in full precision: (B, D, h, w) -> (B, h, w)."""
+    def _nearest(self, z: Tensor) -> Tensor:
+        """Return the argmin of |z - e|² = |z|² - 2 z·e + |e|², in full precision: (B, D, h, w) -> (B, h, w)."""
         with torch.autocast(z.device.type, enabled=False):
             return (self.table.square().sum(1) - 2 * z.movedim(1, -1) @ self.table.T).argmin(-1)
 
     @torch.no_grad()
-    def follow(self, vectors: Tensor, codes: Tensor) -> None:
-        """Move the book towards the vectors (N, D) that chose these codes (N,); nothing moves where one is not finite."""
-        settings, sound = self.settings, vectors.isfinite().all()
+    def _update(self, vectors: Tensor, codes: Tensor) -> None:
+        """Move the codebook towards the vectors (N, D) that chose these codes (N,), unless one of them is not finite."""
+        settings, finite = self.settings, vectors.isfinite().all()
         with torch.autocast(vectors.device.type, enabled=False):
             choices = F.one_hot(codes, settings.codebook_size).to(vectors.dtype)  # (N, V)
-            fewest = settings.restart_threshold * len(vectors) / settings.codebook_size
+            minimum = settings.restart_threshold * len(vectors) / settings.codebook_size
             counts = self.counts.lerp(choices.sum(0), 1 - settings.decay)
-            dead = counts < fewest  # (V,)
-            anew = vectors[torch.randint(len(vectors), (settings.codebook_size,), device=vectors.device)]
-            moved = {"counts": counts.masked_fill(dead, GRACE * fewest), "table": torch.where(dead[:, None], anew, self.table)}
+            dead = counts < minimum  # (V,)
+            restarted = vectors[torch.randint(len(vectors), (settings.codebook_size,), device=vectors.device)]
+            moved = {
+                "counts": counts.masked_fill(dead, RESTART_MARGIN * minimum),
+                "table": torch.where(dead[:, None], restarted, self.table),
+            }
             if settings.codebook_update == "ema":
                 sums = self.sums.lerp(choices.T @ vectors, 1 - settings.decay)
-                moved["sums"] = torch.where(dead[:, None], anew * GRACE * fewest, sums)
+                moved["sums"] = torch.where(dead[:, None], restarted * RESTART_MARGIN * minimum, sums)
                 moved["table"] = moved["sums"] / moved["counts"].clamp(min=1e-6)[:, None]
         for name, new in moved.items():
-            kept = getattr(self, name)
-            kept.copy_(torch.where(sound, new, kept))
+            buffer = getattr(self, name)
+            buffer.copy_(torch.where(finite, new, buffer))
 
 
-def normalised(logits: Tensor) -> Tensor:
-    """log p of each code (B, V, h, w)."""
+def _log_probs(logits: Tensor) -> Tensor:
+    """Return log p of each code (B, V, h, w)."""
     return logits - logits.logsumexp(1, keepdim=True)
 
 
 def cosine_anneal(step: int, steps: int, first: float, last: float) -> float:
-    """From the first value to the last along half a cosine."""
+    """Return a value between `first` and `last` along half a cosine."""
     return last + (first - last) * (1 + math.cos(math.pi * min(1.0, step / steps))) / 2
 
 

@@ -1,16 +1,7 @@
-"""A convolutional encoder layer (Gehring et al. 2017, sec. 3.2, 3.4 and 3.5).
-
-    y_i = (x_i + (A w_i + a) ⊙ σ(B w_i + b)) · √½,    w_i = [x_{i-(k-1)/2}; …; x_{i+(k-1)/2}]
-
-A gated linear unit (Dauphin et al. 2017) over the k positions around each one; beyond the ends of a sequence are zeros. The
-factor √½ halves the variance of the sum. Weights start at N(0, √(4p/kd)), p what dropout leaves, since a gate passes a quarter of
-the variance of small inputs.
-
-Deviations: no weight normalisation (Salimans & Kingma 2016); the width stays the same from layer to layer, so that nothing is
-projected on the residual path.
-"""
+"""Convolutions: a gated layer over sequences, layers over images and code grids, and the normalisation of pixels."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +9,17 @@ from torch import Tensor, nn
 
 
 class GatedConvolution(nn.Module):
-    """(B, T, D) -> (B, T, D); each output sees the `kernel` inputs around its place."""
+    """The convolutional encoder layer of Gehring et al. 2017 (sec. 3.2, 3.4 and 3.5): (B, T, D) -> (B, T, D).
+
+        y_i = (x_i + (A w_i + a) ⊙ σ(B w_i + b)) · √½,    w_i = [x_{i-(k-1)/2}; …; x_{i+(k-1)/2}]
+
+    A gated linear unit (Dauphin et al. 2017) over the k positions around each one, zeros beyond the ends of a sequence. The
+    factor √½ halves the variance of the sum. Weights start at N(0, √(4p/kd)), p the fraction that dropout keeps, since a gate
+    passes a quarter of the variance of small inputs.
+
+    Deviations: no weight normalisation (Salimans & Kingma 2016); all layers have the same width, so that nothing is projected on
+    the residual path.
+    """
 
     def __init__(self, width: int, kernel: int = 3, *, dropout: float = 0.0):
         super().__init__()
@@ -29,9 +30,45 @@ class GatedConvolution(nn.Module):
         nn.init.zeros_(self.convolve.bias)  # type: ignore[arg-type]
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """With `lengths` (B,), what stands after the end of a sequence counts as zeros; what comes out there means nothing."""
+        """With `lengths` (B,), positions after the end of a sequence are read as zeros; their outputs are meaningless."""
         if lengths is not None:
             padding = torch.arange(x.size(1), device=x.device) >= lengths[:, None]  # (B, T)
             x = x.masked_fill(padding[..., None], 0.0)
         gated = F.glu(self.convolve(self.dropout(x).transpose(1, 2)), dim=1)  # (B, D, T)
         return (x + gated.transpose(1, 2)) * math.sqrt(0.5)
+
+
+class GridConv2d(nn.Conv2d):
+    """A convolution whose output has the size `grid`; its initialisation keeps the variance through ReLUs (He et al. 2015)."""
+
+    def __init__(self, width: int, out: int, kernel: int, grid: tuple[int, int], *, stride: int = 1):
+        super().__init__(width, out, kernel, stride=stride, padding=(kernel - 1) // 2)
+        self.grid = grid
+        nn.init.kaiming_normal_(self.weight, nonlinearity="relu")
+        nn.init.zeros_(self.bias)  # type: ignore[arg-type]
+
+
+class ResidualConv2d(nn.Module):
+    """x + W₁ relu(W₃ relu(x)): (B, D, h, w) -> (B, D, h, w) (van den Oord et al. 2017, sec. 4.1)."""
+
+    def __init__(self, width: int, grid: tuple[int, int]):
+        super().__init__()
+        self.wide = GridConv2d(width, width, 3, grid)
+        self.narrow = GridConv2d(width, width, 1, grid)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.narrow(F.relu(self.wide(F.relu(x))))
+
+
+class NormalizePixels(nn.Module):
+    """uint8 pixels (B, 3, H, W) -> (x / 255 - mean) / std; floating-point pixels are normalised already and pass through."""
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]):
+        super().__init__()
+        self.mean: Tensor
+        self.std: Tensor
+        for name, values in (("mean", mean), ("std", std)):
+            self.register_buffer(name, torch.tensor(values)[:, None, None], persistent=False)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return pixels if pixels.is_floating_point() else (pixels / 255 - self.mean) / self.std

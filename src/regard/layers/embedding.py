@@ -1,4 +1,4 @@
-"""Token embeddings, scaled as published (Vaswani et al. 2017, sec. 3.4)."""
+"""Token embeddings, scaled as published (Vaswani et al. 2017, sec. 3.4), and SwitchOut."""
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +18,10 @@ class TokenEmbedding(nn.Module):
 
 
 class SwitchOut(nn.Module):
-    """While training, some of the words (B, T, D) are switched for others of the batch (after Wang et al. 2018, SwitchOut).
+    """While training, replace some of the embeddings (B, T, D) by others of the batch (after Wang et al. 2018, SwitchOut).
 
-    Not left out: a word of zeros stays one through every block where it sees no other, and the gradient of each norm on it is
-    1/√ε, which in eight layers is too much for any number.
+    Setting them to zero instead fails: a zero vector stays zero through every block where it sees no other token, and the
+    gradient of each norm on it is 1/√ε, which overflows after eight layers.
     """
 
     def __init__(self, rate: float):
@@ -31,7 +31,7 @@ class SwitchOut(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
             return x
-        words = x.flatten(0, 1)  # (B · T, D)
-        others = words[torch.randint(len(words), (len(words),), device=x.device)]
-        switched = torch.rand(len(words), 1, device=x.device) < self.rate
-        return torch.where(switched, others, words).view_as(x)
+        tokens = x.flatten(0, 1)  # (B · T, D)
+        others = tokens[torch.randint(len(tokens), (len(tokens),), device=x.device)]
+        switched = torch.rand(len(tokens), 1, device=x.device) < self.rate
+        return torch.where(switched, others, tokens).view_as(x)

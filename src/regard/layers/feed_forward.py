@@ -11,7 +11,7 @@ gelu_tanh: Callable[[Tensor], Tensor] = partial(F.gelu, approximate="tanh")
 
 
 def quick_gelu(x: Tensor) -> Tensor:
-    """x σ(1.702 x), the quicker of the two approximations in Hendrycks & Gimpel 2016, sec. 2."""
+    """Return x σ(1.702 x), the faster of the two approximations in Hendrycks & Gimpel 2016, sec. 2."""
     return x * torch.sigmoid(1.702 * x)
 
 

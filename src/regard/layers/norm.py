@@ -1,4 +1,4 @@
-"""Layer norm (Ba et al. 2016), RMS norm (Zhang & Sennrich 2019), and the residual connection around a sub-layer."""
+"""Layer norm (Ba et al. 2016), RMS norm (Zhang & Sennrich 2019), batch norm, and the residual connection around a sub-layer."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ def build_norm(kind: str, width: int, epsilon: float | None = None) -> nn.Module
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Each feature normalised over all positions of a batch (Ioffe & Szegedy 2015), padding included: (B, T, D) -> (B, T, D)."""
+    """Normalise each feature over all positions of a batch (Ioffe & Szegedy 2015), padding included: (B, T, D) -> (B, T, D)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.flatten(0, 1)).view_as(x)
@@ -26,9 +26,9 @@ class BatchNorm(nn.BatchNorm1d):
 class Residual(nn.Module):
     """x + sublayer(norm(x)) with the norm first, norm(x + sublayer(x)) as published (Vaswani et al. 2017, sec. 5.4).
 
-    Where the sub-layer changes the width, x is projected to it. What the sub-layer says may be left out for some examples while
-    training (stochastic depth, Huang et al. 2016), and multiplied by a learned vector that begins small (CaiT, Touvron et al.
-    2021, eq. 9).
+    Where the sub-layer changes the width, x is projected to it. While training, the sub-layer's output may be dropped for whole
+    examples (stochastic depth, Huang et al. 2016). It may be multiplied by a learned vector that starts small (LayerScale in
+    CaiT, Touvron et al. 2021, eq. 9).
     """
 
     def __init__(
@@ -53,18 +53,18 @@ class Residual(nn.Module):
         self.scale = None if layer_scale is None else nn.Parameter(torch.full((out_width,), layer_scale))
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        kept = self.skip(x) if self.residual else 0.0
+        skipped = self.skip(x) if self.residual else 0.0
         if self.norm_first:
-            return kept + self.said(sublayer(self.norm(x)))
-        return self.norm(kept + self.said(sublayer(x)))
+            return skipped + self._regularize(sublayer(self.norm(x)))
+        return self.norm(skipped + self._regularize(sublayer(x)))
 
-    def said(self, y: Tensor) -> Tensor:
-        """What is added of a sub-layer's output: (B, T, D)."""
+    def _regularize(self, y: Tensor) -> Tensor:
+        """Apply layer scale, dropout and stochastic depth to a sub-layer's output (B, T, D)."""
         y = y if self.scale is None else self.scale * y
         if not self.training:
             return y
         y = self.dropout(y)
         if not self.drop_path:
             return y
-        stays = torch.rand(len(y), 1, 1, device=y.device) >= self.drop_path
-        return y * (stays / (1 - self.drop_path)).to(y.dtype)
+        kept = torch.rand(len(y), 1, 1, device=y.device) >= self.drop_path
+        return y * (kept / (1 - self.drop_path)).to(y.dtype)

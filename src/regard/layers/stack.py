@@ -1,4 +1,4 @@
-"""Blocks one after another, with the positions they share: an encoder or a decoder."""
+"""A stack of blocks and the positions they share: an encoder or a decoder."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,11 +15,11 @@ from regard.layers.norm import build_norm
 
 
 class Stack(nn.Module):
-    """Embeddings (B, T, D) -> contextual vectors (B, T, D of the last layer)."""
+    """Embeddings (B, T, D) -> contextual vectors (B, T, width of the last layer)."""
 
     def __init__(
         self,
-        shape: BlockConfig,
+        config: BlockConfig,
         layers: int,
         positions: PositionEncoding,
         *,
@@ -31,18 +31,18 @@ class Stack(nn.Module):
         embedding_norm: bool = False,
     ):
         super().__init__()
-        widths = [shape.width, *(widths or [shape.width] * layers)]
+        widths = [config.width, *(widths or [config.width] * layers)]
         self.positions = positions
-        self.embedding_norm = build_norm(shape.norm, shape.width, shape.norm_epsilon) if embedding_norm else nn.Identity()
+        self.embedding_norm = build_norm(config.norm, config.width, config.norm_epsilon) if embedding_norm else nn.Identity()
         self.dropout = embedding_dropout or nn.Identity()
-        sights = zip(widths, windows or [None] * layers, grids or [None] * layers)
-        shapes = [
-            replace(shape, width=width, window=window, grid=grid, drop_path=shape.drop_path * number / layers)
-            for number, (width, window, grid) in enumerate(sights, start=1)
+        per_layer = zip(widths, windows or [None] * layers, grids or [None] * layers)
+        configs = [
+            replace(config, width=width, window=window, grid=grid, drop_path=config.drop_path * number / layers)
+            for number, (width, window, grid) in enumerate(per_layer, start=1)
         ]
-        self.blocks = nn.ModuleList(Block(one, source_width=source_width, out_width=out) for one, out in zip(shapes, widths[1:]))
+        self.blocks = nn.ModuleList(Block(one, source_width=source_width, out_width=out) for one, out in zip(configs, widths[1:]))
         self.width = widths[-1]
-        self.norm = build_norm(shape.norm, self.width, shape.norm_epsilon) if shape.norm_first else nn.Identity()
+        self.norm = build_norm(config.norm, self.width, config.norm_epsilon) if config.norm_first else nn.Identity()
 
     def layers(self) -> Iterator[Block]:
         return cast(Iterator[Block], iter(self.blocks))
@@ -55,30 +55,36 @@ class Stack(nn.Module):
         caches: Sequence[KVCache] | None = None,
         sources: Sequence[SourceKV] | None = None,
         states: list[Tensor] | None = None,
-        begins: Tensor | None = None,
+        position_offsets: Tensor | None = None,
     ) -> Tensor:
-        """`states` collects the embeddings with their positions and what each block makes of them, the last one normalised.
-        `begins` (B,) is the first position of each row, 0 when not given."""
-        at, options = self.prepare(x, mask, caches, sources, begins)
-        x = self.dropout(self.embedding_norm(self.positions.embed(x, at)))
+        """`states` collects the embeddings with their positions and the output of each block, the last one normalised.
+        `position_offsets` (B,) are the first positions of the rows, 0 by default."""
+        positions, options = self.prepare(x, mask, caches, sources, position_offsets)
+        x = self.dropout(self.embedding_norm(self.positions.embed(x, positions)))
         for block, given in zip(self.layers(), options):
             collect_state(states, x)
             x = block(x, mask=mask, **given)
         return collect_state(states, self.norm(x))
 
     def prepare(
-        self, x: Tensor, mask: Mask, caches: Sequence[KVCache] | None, sources: Sequence[SourceKV] | None, begins: Tensor | None
+        self,
+        x: Tensor,
+        mask: Mask,
+        caches: Sequence[KVCache] | None,
+        sources: Sequence[SourceKV] | None,
+        position_offsets: Tensor | None,
     ) -> tuple[Tensor, list[dict[str, Any]]]:
-        """The positions of what is read (T,) or (B, T), and what each block is given besides it."""
+        """Return the positions of the new tokens, (T,) or (B, T), and the keyword arguments of each block."""
         past = caches[0].length if caches else 0
-        key_at = token_positions(past + x.size(1), mask, x.device)  # (S,) or (B, S)
-        key_at = key_at if begins is None else key_at + begins[:, None]  # (B, S)
-        at = key_at[..., past:]
-        rotation, bias = self.positions.rotation(at), self.positions.bias(at, key_at)
-        nothing = [None] * len(self.blocks)
-        return at, [
+        key_positions = token_positions(past + x.size(1), mask, x.device)  # (S,) or (B, S)
+        if position_offsets is not None:
+            key_positions = key_positions + position_offsets[:, None]  # (B, S)
+        positions = key_positions[..., past:]
+        rotation, bias = self.positions.rotation(positions), self.positions.bias(positions, key_positions)
+        none = [None] * len(self.blocks)
+        return positions, [
             {"rotation": rotation, "bias": bias, "cache": cache, "source": source}
-            for cache, source in zip(caches or nothing, sources or nothing)
+            for cache, source in zip(caches or none, sources or none)
         ]
 
 
@@ -89,8 +95,8 @@ def collect_state(states: list[Tensor] | None, x: Tensor) -> Tensor:
 
 
 def token_positions(length: int, mask: Mask, device: torch.device) -> Tensor:
-    """0, 1, 2 …, counted from where each row begins, or in it each document."""
-    if mask.documents is not None and mask.packed is not None:
-        return mask.packed.place
-    at = torch.arange(length, device=device)
-    return at if mask.starts is None else (at - mask.starts[:, None]).clamp(min=0)
+    """Return 0, 1, 2 …, counted from the start of each row, or of each document in it."""
+    if mask.documents is not None and mask.packed_documents is not None:
+        return mask.packed_documents.positions
+    positions = torch.arange(length, device=device)
+    return positions if mask.starts is None else (positions - mask.starts[:, None]).clamp(min=0)

@@ -1,7 +1,8 @@
-"""One block applied again and again, each token as often as it needs (Dehghani et al. 2019; Graves 2016)."""
+"""One block applied repeatedly, for each token as often as it needs (Dehghani et al. 2019; Graves 2016)."""
 
 import copy
 from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,18 +14,20 @@ from regard.attention.positions import PositionEncoding, sinusoids
 from regard.layers.block import Block, BlockConfig, SourceKV
 from regard.layers.stack import Stack, collect_state
 
+Module = TypeVar("Module", bound=nn.Module)
+
 
 class UniversalStack(Stack):
-    """A stack whose blocks share all their weights; before each step comes a signal of position and time.
+    """A stack whose blocks share all weights; an encoding of position and time step is added before each step.
 
-    With `halting`, a token's output is the mean of its states under its halting probabilities (Graves 2016, eq. 8), and a token
-    that has halted keeps its state for the others to look at. The last forward pass leaves behind `steps` (B, T), how often each
-    token was updated, and `ponder` (B, T), steps plus remainder, through which the cost is learned.
+    With `halting`, a token's output is the mean of its states under its halting probabilities (Graves 2016, eq. 8); a halted
+    token keeps its state, which the others still see. A forward pass sets `steps` (B, T), the number of updates of each token,
+    and `ponder` (B, T), steps plus remainder, through which the ponder cost is learned.
     """
 
     def __init__(
         self,
-        shape: BlockConfig,
+        config: BlockConfig,
         steps: int,
         positions: PositionEncoding,
         *,
@@ -34,10 +37,10 @@ class UniversalStack(Stack):
         halting: bool = True,
         threshold: float = 0.99,
     ):
-        super().__init__(shape, 1, positions, source_width=source_width, embedding_dropout=embedding_dropout)
+        super().__init__(config, 1, positions, source_width=source_width, embedding_dropout=embedding_dropout)
         first = next(self.layers())
         self.blocks.extend(share_weights(first) for _ in range(steps - 1))
-        self.halt = nn.Linear(shape.width, 1) if halting else None
+        self.halt = nn.Linear(config.width, 1) if halting else None
         self.threshold = threshold
         self.steps: Tensor | None = None
         self.ponder: Tensor | None = None
@@ -50,46 +53,46 @@ class UniversalStack(Stack):
         caches: Sequence[KVCache] | None = None,
         sources: Sequence[SourceKV] | None = None,
         states: list[Tensor] | None = None,
-        begins: Tensor | None = None,
+        position_offsets: Tensor | None = None,
     ) -> Tensor:
-        at, options = self.prepare(x, mask, caches, sources, begins)
+        positions, options = self.prepare(x, mask, caches, sources, position_offsets)
         x = self.dropout(x)
-        mixed, spent = torch.zeros_like(x), x.new_zeros(x.shape[:2])  # (B, T, D), (B, T) probability used up
-        steps, remainder = torch.zeros_like(spent), torch.zeros_like(spent)
-        for time, (block, given) in enumerate(zip(self.layers(), options)):
+        mean, used = torch.zeros_like(x), x.new_zeros(x.shape[:2])  # (B, T, D), (B, T) halting probability so far
+        steps, remainder = torch.zeros_like(used), torch.zeros_like(used)
+        for step, (block, given) in enumerate(zip(self.layers(), options)):
             collect_state(states, x)
-            signal = sinusoids(torch.tensor(time, device=x.device), x.size(-1)).to(x.dtype)
-            after = block(self.positions.embed(x, at) + signal, mask=mask, **given)
+            step_encoding = sinusoids(torch.tensor(step, device=x.device), x.size(-1)).to(x.dtype)
+            after = block(self.positions.embed(x, positions) + step_encoding, mask=mask, **given)
             if self.halt is None:
                 x = after
                 continue
-            running = spent < self.threshold
+            running = used < self.threshold
             p = self.halt(after).sigmoid()[..., 0]  # (B, T)
-            last = running & ((spent + p >= self.threshold) | (time == len(options) - 1))
-            weight = torch.where(last, 1 - spent, p) * running
-            mixed = mixed + weight[..., None] * after
+            last = running & ((used + p >= self.threshold) | (step == len(options) - 1))
+            weight = torch.where(last, 1 - used, p) * running
+            mean = mean + weight[..., None] * after
             remainder = remainder + torch.where(last, weight, 0.0)
             steps = steps + running
-            spent = torch.where(last, 1.0, spent + weight)
+            used = torch.where(last, 1.0, used + weight)
             x = torch.where(running[..., None], after, x)
         if self.halt is not None:
             self.steps, self.ponder = steps.detach(), steps.detach() + remainder
-        return collect_state(states, self.norm(x if self.halt is None else mixed))
+        return collect_state(states, self.norm(x if self.halt is None else mean))
 
 
 def share_weights(block: Block) -> Block:
-    """The same block in another place: every weight is shared, only the places where one looks are its own."""
-    twin = twin_of(block)
+    """Return a block that shares every weight with this one, but has attention modules of its own to watch."""
+    twin = _shallow_copy(block)
     for name, child in block.named_children():
         if isinstance(child, MultiHeadAttention):
-            own = twin_of(child)
+            own = _shallow_copy(child)
             own.attend = Attention(child.attend.dropout, child.attend.scale)
             setattr(twin, name, own)
     return twin
 
 
-def twin_of(module):
-    """A copy that shares parameters and children, but whose children can be exchanged."""
+def _shallow_copy(module: Module) -> Module:
+    """Return a copy that shares parameters and children, but whose children can be replaced."""
     twin = copy.copy(module)
     twin._modules = dict(module._modules)
     return twin

@@ -1,6 +1,6 @@
-"""Transformer encoders that read one text or two: BERT (Devlin et al. 2019), with other settings RoBERTa (Liu et al. 2019) and
-DistilBERT (Sanh et al. 2019); what they say of a text (masked words and the next sentence, a label, tags, where an answer
-stands) is their head."""
+"""Transformer encoders of one text or two: BERT (Devlin et al. 2019), with other settings RoBERTa (Liu et al. 2019) and
+DistilBERT (Sanh et al. 2019), and their heads: masked tokens and the next sentence, a label, tags, the span of an answer.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from regard.recipe import Regularization
     from regard.recipe.stacks import EncoderModel
 
-
 MASK_RATE = 0.15
+"""The usual fraction of masked tokens, by which the next-sentence loss is weighted."""
 
 
 class TextEncoder(nn.Module):
-    """Ids (B, S) and the segment of each -> contextual vectors (B, S, D). Packed rows say which document each is of, what fills
-    them up being one too."""
+    """Ids (B, S) and their segments -> contextual vectors (B, S, D). For packed rows, `documents` (B, S) has the document of each
+    token, padding being one of them."""
 
     def __init__(self, settings: "EncoderModel", vocabulary: int, regularize: "Regularization | None" = None):
         super().__init__()
@@ -52,7 +52,7 @@ class TextEncoder(nn.Module):
 
 
 class EncoderWithHead(nn.Module):
-    """An encoder, to which a head is added."""
+    """A text encoder, to which subclasses add a head."""
 
     def __init__(self, settings: "EncoderModel", vocabulary: int, regularize: "Regularization | None" = None):
         super().__init__()
@@ -62,19 +62,19 @@ class EncoderWithHead(nn.Module):
 
     @property
     def token_embedding(self) -> nn.Embedding:
-        """The table of word vectors."""
+        """The embedding table."""
         return self.encoder.token_embedding
 
     def hidden_states(self, source: Tensor, lengths: Tensor, segments: Tensor | None = None) -> list[Tensor]:
-        """The embeddings with their positions, then what each layer makes of them: (B, S, D) each."""
+        """Return the embeddings with their positions, then the output of each layer: (B, S, D) each."""
         states: list[Tensor] = []
         self.encoder(source, lengths, segments, states)
         return states
 
 
 class Pooling(nn.Module):
-    """What a text is judged by (B, S, D) -> (B, D): tanh(W x_1) of its first token, as BERT has it, relu(W x_1) as DistilBERT,
-    its last token as it is, or the mean or the largest numbers of all."""
+    """The vector of a whole text, (B, S, D) -> (B, D): tanh(W x_1) of its first token as in BERT, relu(W x_1) as in DistilBERT,
+    its last token ("end"), or the mean or maximum of all tokens."""
 
     def __init__(self, kind: str, width: int):
         super().__init__()
@@ -88,13 +88,13 @@ class Pooling(nn.Module):
             return x[torch.arange(len(x), device=x.device), (lengths - 1).clamp(min=0)]
         real = torch.arange(x.size(1), device=x.device) < lengths[:, None]  # (B, S)
         if self.kind == "max":
-            hidden = ~real & (lengths > 0)[:, None]  # of nothing, the largest is whatever fills it up
-            return x.masked_fill(hidden[..., None], float("-inf")).amax(1)
+            padding = ~real & (lengths > 0)[:, None]  # an empty text gives the maximum of its padding, which is finite
+            return x.masked_fill(padding[..., None], float("-inf")).amax(1)
         return (x * real[..., None]).sum(1) / lengths[:, None].clamp(min=1)
 
 
 class TextEmbedder(EncoderWithHead):
-    """Says nothing: what is wanted of it is the vectors (B, S, D), and what it thinks of the whole where it has learned to."""
+    """An encoder without a head: its output are the vectors (B, S, D); `pool` may have pretrained weights."""
 
     def __init__(self, settings: "EncoderModel", vocabulary: int, regularize: "Regularization | None" = None):
         super().__init__(settings, vocabulary, regularize)
@@ -106,7 +106,8 @@ class TextEmbedder(EncoderWithHead):
 
 
 class MaskedLanguageModel(EncoderWithHead):
-    """Says the words that were masked: V (norm(gelu(W x))) + b, V the word embeddings (Devlin et al. 2019, sec. 3.1)."""
+    """Predicts masked tokens, V (norm(gelu(W x))) + b with V the token embeddings (Devlin et al. 2019, sec. 3.1), and whether
+    the second text follows the first."""
 
     once_per_example = ("pool.dense", "next_sentence")
 
@@ -119,8 +120,7 @@ class MaskedLanguageModel(EncoderWithHead):
         self.next_sentence = nn.Linear(settings.width, 2)
         init_normal(self)
         self.output.weight = self.encoder.token_embedding.weight
-
-        self.followed: Tensor | None = None
+        self.next_sentence_logits: Tensor | None = None
 
     def forward(
         self,
@@ -130,23 +130,25 @@ class MaskedLanguageModel(EncoderWithHead):
         follows: Tensor | None = None,
         documents: Tensor | None = None,
     ) -> Tensor:
-        """The logits (B, S, V) of the word at each position. Where it is known whether the second text follows the first, what
-        is thought of that (B, 2) is left behind in `followed`."""
+        """Return the logits (B, S, V) of the token at each position. With `follows`, the next-sentence logits (B, 2) are
+        kept for `auxiliary_loss`."""
         x = self.encoder(source, lengths, segments, documents=documents)
-        self.followed = None if follows is None else self.next_sentence(self.pool(x, lengths))
+        self.next_sentence_logits = None if follows is None else self.next_sentence(self.pool(x, lengths))
         return self.output(self.norm(F.gelu(self.transform(x))))
 
     def auxiliary_loss(self, batch: "Batch") -> Tensor:
-        """The surprise at whether one text follows the other, each row counting as much as the words usually hidden in it."""
-        if self.followed is None:
+        """Return the next-sentence loss of the last forward pass, each row weighted by its usual number of masked tokens."""
+        if self.next_sentence_logits is None:
             return torch.zeros((), device=batch.labels.device)
         follows, lengths = batch.inputs["follows"], batch.inputs["lengths"]
-        passes = len(self.followed) // len(follows)  # two under R-Drop
-        surprise = F.cross_entropy(self.followed.float(), follows.repeat(passes), reduction="none")
-        return (surprise * (MASK_RATE * lengths).repeat(passes)).sum() / passes
+        passes = len(self.next_sentence_logits) // len(follows)  # two under R-Drop
+        nll = F.cross_entropy(self.next_sentence_logits.float(), follows.repeat(passes), reduction="none")
+        return (nll * (MASK_RATE * lengths).repeat(passes)).sum() / passes
 
 
 class EncoderClassifier(EncoderWithHead):
+    """A classifier on the pooled vector."""
+
     once_per_example = ("output", "pool.dense")
 
     def __init__(
@@ -163,12 +165,12 @@ class EncoderClassifier(EncoderWithHead):
         init_normal(self)
 
     def forward(self, source: Tensor, lengths: Tensor, segments: Tensor | None = None) -> Tensor:
-        """The logits (B, C) of the labels of each text."""
+        """Return the logits (B, C) of the labels of each text."""
         return self.output(self.dropout(self.pool(self.encoder(source, lengths, segments), lengths)))
 
 
 class SpanPredictor(EncoderWithHead):
-    """Says where the answer to a question begins and ends in the text beside it (Devlin et al. 2019, sec. 4.2)."""
+    """Predicts where the answer to a question starts and ends in its context (Devlin et al. 2019, sec. 4.2)."""
 
     def __init__(self, settings: "EncoderModel", vocabulary: int, regularize: "Regularization | None" = None):
         super().__init__(settings, vocabulary, regularize)
@@ -176,13 +178,15 @@ class SpanPredictor(EncoderWithHead):
         init_normal(self)
 
     def forward(self, source: Tensor, lengths: Tensor, segments: Tensor | None = None) -> Tensor:
-        """The logits (B, 2, S) of each position to be the first and the last of the answer; -inf behind a text's end."""
+        """Return the logits (B, 2, S) of each position as the first and the last of the answer; -inf for padding."""
         logits = self.output(self.encoder(source, lengths, segments)).transpose(1, 2)  # (B, 2, S)
-        outside = torch.arange(source.size(1), device=source.device) >= lengths[:, None].clamp(min=1)  # (B, S)
-        return logits.masked_fill(outside[:, None], -torch.inf)
+        padding = torch.arange(source.size(1), device=source.device) >= lengths[:, None].clamp(min=1)  # (B, S)
+        return logits.masked_fill(padding[:, None], -torch.inf)
 
 
 class EncoderTagger(EncoderWithHead):
+    """A tagger of every token."""
+
     def __init__(
         self,
         settings: "EncoderModel",
@@ -196,5 +200,5 @@ class EncoderTagger(EncoderWithHead):
         init_normal(self)
 
     def forward(self, source: Tensor, lengths: Tensor, segments: Tensor | None = None) -> Tensor:
-        """The logits (B, S, C) of the labels of each token."""
+        """Return the logits (B, S, C) of the labels of each token."""
         return self.output(self.dropout(self.encoder(source, lengths, segments)))

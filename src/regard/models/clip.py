@@ -1,8 +1,7 @@
-"""CLIP (Radford et al. 2021): a picture and a text are read by a tower each, and mapped into one space, where the one lies near
-the other if they belong together.
+"""CLIP (Radford et al. 2021): an image encoder and a text encoder whose projections into one space are near for matching pairs.
 
-Deviations: of a map that convolutions make, the mean is taken (the paper's ResNets end in attention); a text tower that reads in
-both directions, and means instead of a class token and an end mark, are settings.
+Deviations: convolutional feature maps are averaged (the paper's ResNets end in attention pooling); a bidirectional text encoder,
+and mean pooling instead of the class token and the end token, are settings.
 """
 
 import math
@@ -22,18 +21,17 @@ from regard.models.vit import Size, VitEncoder, resize_position_table
 
 if TYPE_CHECKING:
     from regard.recipe import Regularization
-    from regard.recipe.image_text import ClipModel
-    from regard.recipe.image_text import TextTowerModel as Settings
+    from regard.recipe.image_text import ClipModel, TextTowerModel
 
 MAX_LOG_SCALE = math.log(100)
-"""Of the logarithm of the scale (sec. 2.5)."""
+"""The scale of the logits is at most 100 (sec. 2.5)."""
 POSITION_TABLE = "image.stack.positions.table.weight"
 
 
 class ClipTextEncoder(nn.Module):
     """Ids (B, S) -> a vector of each text (B, D)."""
 
-    def __init__(self, settings: "Settings", vocabulary: int, regularize: "Regularization | None" = None):
+    def __init__(self, settings: "TextTowerModel", vocabulary: int, regularize: "Regularization | None" = None):
         super().__init__()
         self.causal = settings.causal
         self.token_embedding = nn.Embedding(vocabulary, settings.width)
@@ -46,6 +44,8 @@ class ClipTextEncoder(nn.Module):
 
 
 class Clip(nn.Module):
+    """Two encoders and their projections into one space of width E."""
+
     once_per_example = ("image_projection", "text_projection")
 
     def __init__(self, settings: "ClipModel", size: Size, vocabulary: int, regularize: "Regularization | None" = None):
@@ -66,31 +66,31 @@ class Clip(nn.Module):
             nn.init.normal_(projection.weight, std=projection.in_features**-0.5)
 
     def forward(self, pixels: Tensor, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Vectors of pictures and of texts (B, E), and what their products are multiplied by."""
+        """Return the features of images and of texts (B, E) each, and the scale of their products."""
         return self.image_features(pixels), self.text_features(source, lengths), self.scale()
 
     def image_features(self, pixels: Tensor) -> Tensor:
-        """A vector of length 1 of each picture: (B, E)."""
+        """Return a unit vector of each image: (B, E)."""
         x = self.image(pixels)  # (B, N, D)
         x = x[:, 0] if self.settings.image.pool == "class" else x.mean(1)
         return unit_features(self.image_projection(x))
 
     def text_features(self, source: Tensor, lengths: Tensor) -> Tensor:
-        """A vector of length 1 of each text: (B, E)."""
+        """Return a unit vector of each text: (B, E)."""
         return unit_features(self.text_projection(self.text(source, lengths)))
 
     def resize(self, size: Size) -> None:
         if not isinstance(self.image, VitEncoder):
-            raise UserError("a tower of convolutions reads pictures of the size it was trained on; bring them to it")
+            raise UserError("a convolutional image encoder reads images of its training size only; resize them")
         self.image.resize(size)
 
     def adapt_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Another one's weights for this one, which may read pictures of another size."""
+        """Return the weights of another model for this one, which may have another image size."""
         return resize_position_table(weights, POSITION_TABLE, self.image) if isinstance(self.image, VitEncoder) else weights
 
     def scale(self) -> Tensor:
-        """One over the temperature, at most 100. While training, the weight itself is brought back, lest it wander off where
-        no gradient reaches it."""
+        """Return one over the temperature, at most 100. While training, the parameter itself is clamped, because it gets no
+        gradient beyond the limit."""
         if not self.training:
             return self.log_scale.clamp(max=MAX_LOG_SCALE).exp()
         with torch.no_grad():
@@ -99,12 +99,12 @@ class Clip(nn.Module):
 
 
 def unit_features(x: Tensor) -> Tensor:
-    """Vectors of length 1, in float32 at least, whatever they were computed in."""
+    """Return unit vectors in at least float32, also under autocast."""
     return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1)
 
 
 def init_clip_tower(stack: Stack) -> None:
-    """Matrices by the width and depth of their tower, as the authors' code has it."""
+    """Initialise matrices by the width and depth of their encoder, as in the authors' code."""
     for block in stack.layers():
         width = block.self_attention.q_proj.in_features
         inside, out = width**-0.5, (2 * width * len(stack.blocks)) ** -0.5

@@ -1,8 +1,8 @@
-"""Pictures as maps of vectors (B, S, D), a vector a place, through convolutions: what a captioner looks at (Xu et al. 2015,
+"""Convolutional encoders that map an image to a grid of feature vectors (B, S, D), which a captioner attends to (Xu et al. 2015,
 sec. 3.1.1).
 
-The small network is of residual blocks (He et al. 2016, fig. 2) with group norm (Wu & He 2018), which a batch cannot change. A
-convolution hardly knows where in the picture it is: positions are added, of which Xu et al. have none.
+The small network has residual blocks (He et al. 2016, fig. 2) with group norm (Wu & He 2018), which does not depend on the batch.
+Convolutions hardly encode positions in the image, so these are added, unlike in Xu et al.
 """
 
 import math
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.positions import LearnedPositions, build_grid_positions
-from regard.layers.normalize_pixels import NormalizePixels
+from regard.layers.convolution import NormalizePixels
 
 if TYPE_CHECKING:
     from regard.recipe.image_encoders import CnnEncoderModel, MapEncoderModel
@@ -21,27 +21,29 @@ GROUPS = 8
 
 
 class ImageFeatureMap(nn.Module):
-    """Pixels (B, 3, H, W) -> a vector of each place of a grid (B, S, D), row by row."""
+    """Pixels (B, 3, H, W) -> a vector for each position of a grid (B, S, D), row by row; subclasses have the network."""
 
     def __init__(self, settings: "MapEncoderModel", grid: tuple[int, int]):
         super().__init__()
-        self.places = build_grid_positions(settings.positions, width=settings.width, grid=grid, marks=0)
-        if isinstance(self.places, LearnedPositions):
-            nn.init.normal_(self.places.table.weight, std=0.02)  # what a place shows counts more at first
+        self.positions = build_grid_positions(settings.positions, width=settings.width, grid=grid, prefix_tokens=0)
+        if isinstance(self.positions, LearnedPositions):
+            nn.init.normal_(self.positions.table.weight, std=0.02)  # small beside the features at first
 
     def channels(self, pixels: Tensor) -> Tensor:
-        """(B, D, rows, columns)"""
+        """Return the feature map (B, D, rows, columns)."""
         raise NotImplementedError
 
     def forward(self, pixels: Tensor) -> Tensor:
         x = self.channels(pixels).flatten(2).transpose(1, 2)  # (B, S, D)
-        return self.places.embed(x, torch.arange(x.size(1), device=x.device))
+        return self.positions.embed(x, torch.arange(x.size(1), device=x.device))
 
 
 class Cnn(ImageFeatureMap):
+    """A small residual network."""
+
     def __init__(self, settings: "CnnEncoderModel", size: tuple[int, int]):
         super().__init__(settings, settings.grid(size))
-        self.normalise = NormalizePixels(settings.mean, settings.std)
+        self.normalize = NormalizePixels(settings.mean, settings.std)
         self.blocks = nn.Sequential(
             *(
                 ResidualConvBlock(before, width, stride)
@@ -50,11 +52,11 @@ class Cnn(ImageFeatureMap):
         )
 
     def channels(self, pixels: Tensor) -> Tensor:
-        return self.blocks(self.normalise(pixels).to(next(self.parameters()).dtype))
+        return self.blocks(self.normalize(pixels).to(next(self.parameters()).dtype))
 
 
 class ResidualConvBlock(nn.Module):
-    """relu(Wx + f(x)), f being convolution, norm, ReLU, convolution, norm."""
+    """relu(Wx + f(x)), f = convolution, norm, ReLU, convolution, norm."""
 
     def __init__(self, width: int, out: int, stride: int):
         super().__init__()

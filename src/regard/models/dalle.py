@@ -1,10 +1,10 @@
-"""DALL·E (Ramesh et al. 2021, sec. 2.2): one Transformer decoder reads a caption and goes on with the codes of its picture.
+"""DALL·E (Ramesh et al. 2021, sec. 2.2): one Transformer decoder reads a caption and continues with the codes of its image.
 
-A row is <s>, the caption filled up to `text_length` tokens, and the codes row by row. Words, what fills up (one token for each
-position) and codes have one table: codes come after the fillers, fillers after the words. What can be said follows from the
-place: the logits of all else are -inf, so that nothing but codes is ever drawn in a picture.
+A row is <s>, the caption padded to `text_length` tokens, and the codes row by row. Words, padding tokens (one for each position)
+and codes share one embedding table, in this order. The position decides which tokens are possible: the logits of all others are
+-inf, so that only codes are sampled in an image.
 
-Deviations: no share of captions is hidden (10% of BPE-dropout as published); embedding and output are not tied.
+Deviations: no dropout of captions (10% BPE dropout as published); embedding and output are not tied.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -24,18 +24,22 @@ if TYPE_CHECKING:
 
 
 class Dalle(nn.Module):
+    """A decoder of captions followed by image codes."""
+
     supports_cuda_graphs = True
-    """Its steps never ask the device anything."""
+    """No host–device synchronisation in `step`."""
 
     def __init__(
         self, settings: "DalleModel", words: int, codes: int, grid: tuple[int, int], regularize: "Regularization | None" = None
     ):
         super().__init__()
         self.settings, self.grid = settings, grid
-        text = 1 + settings.text_length  # positions before the picture
+        text = 1 + settings.text_length  # positions before the image
         self.text, self.first_code = text, words + settings.text_length
         self.vocabulary = self.first_code + codes
-        grids = [None if see == "full" else GridPattern(text, grid[1], see, settings.kernel_size) for see in settings.patterns()]
+        grids = [
+            None if kind == "full" else GridPattern(text, grid[1], kind, settings.kernel_size) for kind in settings.patterns()
+        ]
         self.token_embedding = nn.Embedding(self.vocabulary, settings.width)
         self.decoder = Stack(
             block_config(settings, regularize),
@@ -48,33 +52,33 @@ class Dalle(nn.Module):
         init_normal(self)
 
     def forward(self, target: Tensor) -> Tensor:
-        """The logits (B, T, V) of what comes after each position, given all before it."""
-        return self.said(self.decoder(self.token_embedding(target), mask=Mask(causal=True)), 0)
+        """Return the logits (B, T, V) of the token after each position."""
+        return self._logits(self.decoder(self.token_embedding(target), mask=Mask(causal=True)), 0)
 
-    def said(self, x: Tensor, past: int) -> Tensor:
-        at = torch.arange(past, past + x.size(1), device=x.device)
-        return self.output(x).masked_fill(~self.sayable(at), -torch.inf)
+    def _logits(self, x: Tensor, past: int) -> Tensor:
+        positions = torch.arange(past, past + x.size(1), device=x.device)
+        return self.output(x).masked_fill(~self.possible_tokens(positions), -torch.inf)
 
-    def sayable(self, at: Tensor) -> Tensor:
-        """What may come after these positions: words and fillers in the text, codes in the picture: (T,) -> (T, V)."""
-        codes = torch.arange(self.vocabulary, device=at.device) >= self.first_code
-        return codes == (at >= self.text - 1)[:, None]
+    def possible_tokens(self, positions: Tensor) -> Tensor:
+        """Return which tokens may follow these positions, words and padding in the text, codes in the image: (T,) -> (T, V)."""
+        codes = torch.arange(self.vocabulary, device=positions.device) >= self.first_code
+        return codes == (positions >= self.text - 1)[:, None]
 
     def hidden_states(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
-        """The embeddings with their positions, then what each layer makes of them: (B, S, D) each."""
+        """Return the embeddings with their positions, then the output of each layer: (B, S, D) each."""
         states: list[Tensor] = []
         self.decoder(self.token_embedding(source), mask=Mask(causal=True), states=states)
         return states
 
     def start(self, inputs: Any, prefix: Tensor, capacity: int = 32) -> DecoderState:
-        """Read what is already written (B, P), which begins in all rows at the same place; there is no other input."""
-        return prefill(self.hidden, prefix.size(0), [], len(self.decoder.blocks), prefix, capacity)
+        """Read a prefix (B, P) without padding; there is no other input."""
+        return prefill(self.step_features, prefix.size(0), [], len(self.decoder.blocks), prefix, capacity)
 
     def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
-        """Read the next tokens (rows, T); the logits (rows, T, V) after each of them."""
+        """Read the next tokens (rows, T); return the logits (rows, T, V) after each."""
         past = state.caches[0].length
-        return self.said(self.hidden(tokens, state), past), state
+        return self._logits(self.step_features(tokens, state), past), state
 
-    def hidden(self, tokens: Tensor, state: DecoderState) -> Tensor:
-        """Read the next tokens; the vectors (rows, T, D) that what comes after them is said from."""
+    def step_features(self, tokens: Tensor, state: DecoderState) -> Tensor:
+        """Read the next tokens; return the decoder's output (rows, T, D), without logits."""
         return self.decoder(self.token_embedding(tokens), mask=Mask(causal=True), caches=state.caches)

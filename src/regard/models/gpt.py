@@ -1,5 +1,5 @@
-"""Transformer decoders that say the next word: GPT (Radford et al. 2018), GPT-2 (2019), GPT-3 (Brown et al. 2020), and with other
-settings Llama's shape (Touvron et al. 2023): rotary positions, RMS norm, SwiGLU, grouped heads, no biases.
+"""Transformer decoders that predict the next token: GPT (Radford et al. 2018), GPT-2 (2019), GPT-3 (Brown et al. 2020), and with
+other settings Llama (Touvron et al. 2023): rotary positions, RMS norm, SwiGLU, grouped-query attention, no biases.
 
 Deviations: GPT-3's sparse layers see a window of the past, without the strided pattern of Child et al. 2019.
 """
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 
 class Gpt(nn.Module):
+    """A decoder-only language model."""
+
     supports_cuda_graphs = True
-    """Its steps never ask the device anything."""
+    """No host–device synchronisation in `step`."""
 
     def __init__(self, settings: "DecoderModel", vocabulary: int, regularize: "Regularization | None" = None):
         super().__init__()
@@ -35,46 +37,45 @@ class Gpt(nn.Module):
             self.output.weight = self.token_embedding.weight
 
     def forward(self, target: Tensor, documents: Tensor | None = None) -> Tensor:
-        """The logits (B, T, V) of the word after each position, given all before it; in packed rows (`documents`, (B, T)) all
-        before it in its document."""
+        """Return the logits (B, T, V) of the token after each position; with `documents` (B, T), of packed rows."""
         return self.output(self.decoder(self.token_embedding(target), mask=Mask(causal=True, documents=documents)))
 
     def hidden_states(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
-        """The embeddings with their positions, then what each layer makes of them: (B, S, D) each."""
+        """Return the embeddings with their positions, then the output of each layer: (B, S, D) each."""
         states: list[Tensor] = []
         self.decoder(self.token_embedding(source), mask=Mask(causal=True), states=states)
         return states
 
     def start(self, inputs: Any, prefix: Tensor, capacity: int = 32) -> DecoderState:
-        """Read what is already written (B, P), short rows filled with -1 on the left; there is no other input."""
-        return prefill(self.hidden, prefix.size(0), [], len(self.decoder.blocks), prefix, capacity)
+        """Read a prefix (B, P), short rows padded with -1 on the left; there is no other input."""
+        return prefill(self.step_features, prefix.size(0), [], len(self.decoder.blocks), prefix, capacity)
 
     def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
-        """Read the next tokens (rows, T); the logits (rows, T, V) after each of them."""
-        return self.output(self.hidden(tokens, state)), state
+        """Read the next tokens (rows, T); return the logits (rows, T, V) after each."""
+        return self.output(self.step_features(tokens, state)), state
 
-    def hidden(self, tokens: Tensor, state: DecoderState) -> Tensor:
-        """Read the next tokens; the vectors (rows, T, D) that what comes after them is said from."""
+    def step_features(self, tokens: Tensor, state: DecoderState) -> Tensor:
+        """Read the next tokens; return the decoder's output (rows, T, D), without logits."""
         return self.decoder(self.token_embedding(tokens), mask=Mask(causal=True, starts=state.starts), caches=state.caches)
 
 
 def build_stack(settings: "StackSettings", regularize: "Regularization | None", *, causal: bool, **options: Any) -> Stack:
-    """The stack that settings of an encoder or a decoder describe."""
-    shape = block_config(settings, regularize)
-    assert shape.key_width is not None
+    """Return the stack that settings of an encoder or a decoder describe."""
+    config = block_config(settings, regularize)
+    assert config.key_width is not None
     positions = build_positions(
         settings.positions,
-        width=shape.width,
-        heads=shape.heads,
-        key_width=shape.key_width,
+        width=config.width,
+        heads=config.heads,
+        key_width=config.key_width,
         max_length=settings.max_length,
         causal=causal,
     )
-    return Stack(shape, settings.layers, positions, embedding_dropout=embedding_dropout(regularize), **options)
+    return Stack(config, settings.layers, positions, embedding_dropout=embedding_dropout(regularize), **options)
 
 
 def init_normal(model: nn.Module) -> None:
-    """Matrices and embeddings from a normal distribution of 0.02, as GPT-2 and BERT; biases zero."""
+    """Initialise matrices and embeddings from N(0, 0.02²), as in GPT-2 and BERT, and biases with zeros."""
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=0.02)

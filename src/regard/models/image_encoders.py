@@ -1,4 +1,4 @@
-"""What makes a map of vectors (B, S, D) of pictures (B, 3, H, W), by the `kind` of its settings."""
+"""Image encoders by the `kind` of their settings: pixels (B, 3, H, W) -> vectors (B, S, D)."""
 
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,6 @@ def build_image_encoder(
         return Cnn(settings, size)
     if settings.kind == "efficientnet-lite0":
         return EfficientNetFeatureMap(settings, size)
-    made = VitEncoder(settings, size, regularize)
-    init_normal(made)
-    return made
+    encoder = VitEncoder(settings, size, regularize)
+    init_normal(encoder)
+    return encoder

@@ -1,6 +1,7 @@
-"""Recurrent networks that read one text: a classifier (many to one) and a tagger (many to many, aligned), each with attention
-over its states or without; and what they read, words or another model's contextual vectors (CoVe, McCann et al. 2017; ELMo,
-Peters et al. 2018)."""
+"""Recurrent classifier (many to one) and tagger (many to many), with or without self-attention over their states.
+
+Their inputs are token embeddings, or contextual vectors of another model (CoVe, McCann et al. 2017; ELMo, Peters et al. 2018).
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class ContextualEmbedding(nn.Module):
-    """The frozen vectors of another model for each token in its sentence: one layer, or γ Σ_j s_j h_j over all, the s_j a softmax
-    of learned scalars and γ learned (Peters et al. 2018, eq. 1). Narrower layers are filled up with zeros."""
+    """The frozen contextual vectors of another model: one layer, or γ Σ_j s_j h_j over all of them, with s_j a softmax of learned
+    scalars and γ learned (Peters et al. 2018, eq. 1). Narrower layers are padded with zeros."""
 
     def __init__(self, model: Any, layer: int | str, widths: list[int]):
         super().__init__()
@@ -28,18 +29,18 @@ class ContextualEmbedding(nn.Module):
             self.gamma = nn.Parameter(torch.ones(()))
 
     def forward(self, source: Tensor, lengths: Tensor) -> Tensor:
-        self.model.eval()  # frozen: its dropout too
+        self.model.eval()  # frozen, without dropout
         with torch.no_grad():
             layers = self.model.hidden_states(source, lengths)
         if self.layer != "mix":
             return layers[int(self.layer)]
         wide = torch.stack([nn.functional.pad(x, (0, self.width - x.size(-1))) for x in layers], dim=-1)  # (B, S, D, L)
-        share = (self.scalars - self.scalars.logsumexp(0)).exp()
-        return self.gamma * (wide @ share)
+        weights = (self.scalars - self.scalars.logsumexp(0)).exp()
+        return self.gamma * (wide @ weights)
 
 
 class RecurrentTextEncoder(nn.Module):
-    """Ids (B, S) -> states (B, S, H) and the last one of each direction (B, H)."""
+    """Ids (B, S) -> states (B, S, H), and the last states of both directions (B, H)."""
 
     def __init__(
         self, settings: "RecurrentEncoderModel", vocabulary: int, dropout: float, features: ContextualEmbedding | None = None
@@ -65,17 +66,17 @@ class RecurrentTextEncoder(nn.Module):
         return self.embedding(source)
 
     def hidden_states(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
-        """The word vectors, then the states of each layer: (B, S, ·) each."""
+        """Return the embeddings, then the states of each layer: (B, S, ·) each."""
         x = self.embed(source, lengths)
-        return [x, *self.cells.read(x, lengths)[0]]
+        return [x, *self.cells.encode(x, lengths)[0]]
 
     def forward(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        (*_, states), last = self.cells.read(self.dropout(self.embed(source, lengths)), lengths)
+        (*_, states), last = self.cells.encode(self.dropout(self.embed(source, lengths)), lengths)
         return states, last.hidden[:, -1]
 
 
 class RecurrentTextModel(nn.Module):
-    """A reader, what it sees of its own states, and a label to say."""
+    """An encoder, self-attention over its states, and an output layer."""
 
     def __init__(
         self,
@@ -98,31 +99,35 @@ class RecurrentTextModel(nn.Module):
 
     @property
     def token_embedding(self) -> nn.Embedding | None:
-        """The table of word vectors."""
+        """The embedding table, None where the inputs are contextual vectors."""
         return self.reader.embedding
 
     def hidden_states(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
         return self.reader.hidden_states(source, lengths)
 
-    def with_seen(self, asking: Tensor, states: Tensor, lengths: Tensor) -> Tensor:
-        """What asks (B, T, H), and beside it what it sees of the states (B, S, H)."""
+    def with_context(self, queries: Tensor, states: Tensor, lengths: Tensor) -> Tensor:
+        """Return queries (B, T, H), concatenated with their context from the states (B, S, H) if there is attention."""
         if self.self_attention is None:
-            return asking
-        seen = self.self_attention(asking, *self.self_attention.project_kv(states), mask=Mask(lengths=lengths))
-        return torch.cat([asking, seen], dim=-1)
+            return queries
+        context = self.self_attention(queries, *self.self_attention.project_kv(states), mask=Mask(lengths=lengths))
+        return torch.cat([queries, context], dim=-1)
 
 
 class RecurrentClassifier(RecurrentTextModel):
+    """A classifier on the last states."""
+
     once_per_example = ("output", "self_attention", "self_attention.q_proj")
 
     def forward(self, source: Tensor, lengths: Tensor) -> Tensor:
-        """The logits (B, C) of the labels of each text."""
+        """Return the logits (B, C) of the labels of each text."""
         states, last = self.reader(source, lengths)
-        return self.output(self.dropout(self.with_seen(last[:, None], states, lengths)[:, 0]))
+        return self.output(self.dropout(self.with_context(last[:, None], states, lengths)[:, 0]))
 
 
 class RecurrentTagger(RecurrentTextModel):
+    """A tagger on the states of every token."""
+
     def forward(self, source: Tensor, lengths: Tensor) -> Tensor:
-        """The logits (B, S, C) of the labels of each token."""
+        """Return the logits (B, S, C) of the labels of each token."""
         states, _ = self.reader(source, lengths)
-        return self.output(self.dropout(self.with_seen(states, states, lengths)))
+        return self.output(self.dropout(self.with_context(states, states, lengths)))

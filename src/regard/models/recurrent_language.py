@@ -1,8 +1,8 @@
-"""Recurrent language models (one to many): one that goes forward (Mikolov et al. 2010), with attention over its earlier states or
-without; and ELMo, one forward and one backward (Peters et al. 2018).
+"""Recurrent language models (one to many): a forward one (Mikolov et al. 2010), with or without attention over its earlier
+states; and ELMo, a forward and a backward one (Peters et al. 2018).
 
-Deviations of ELMo: words, sub-words or characters are embedded directly, without convolutions over a word's characters; the two
-directions share embedding and output as published; no residual connections between layers.
+Deviations of ELMo: tokens are embedded directly, without convolutions over a word's characters; the two directions share
+embedding and output as published; no residual connections between layers.
 """
 
 from dataclasses import replace
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RecurrentLanguageModel(nn.Module):
-    """s_i = f(s_{i-1}, y_{i-1});  with attention, c_i = look(s_i) over s_1 … s_i and the output reads tanh(W [c_i; s_i])."""
+    """s_i = f(s_{i-1}, y_{i-1});  with attention, c_i = attend(s_i) over s_1 … s_i, and the output reads tanh(W [c_i; s_i])."""
 
     def __init__(self, settings: "RecurrentDecoderModel", vocabulary: int, regularize: "Regularization | None" = None):
         super().__init__()
@@ -41,12 +41,13 @@ class RecurrentLanguageModel(nn.Module):
             self.output.weight = self.token_embedding.weight
 
     def forward(self, target: Tensor) -> Tensor:
-        """The logits (B, T, V) of the word after each position, given all before it."""
-        nothing = self.cells.nothing(target.size(0), self.output.weight)
-        states, _ = self.cells(self.dropout(self.token_embedding(target)), nothing)
-        return self.output(self.dropout(self.seen(states, None, Mask(causal=True))))
+        """Return the logits (B, T, V) of the token after each position."""
+        zeros = self.cells.zero_state(target.size(0), self.output.weight)
+        states, _ = self.cells(self.dropout(self.token_embedding(target)), zeros)
+        return self.output(self.dropout(self._with_context(states, None, Mask(causal=True))))
 
-    def seen(self, states: Tensor, cache: KVCache | None, mask: Mask) -> Tensor:
+    def _with_context(self, states: Tensor, cache: KVCache | None, mask: Mask) -> Tensor:
+        """Return states (rows, T, H) combined with their context from earlier states, if there is attention."""
         if self.self_attention is None:
             return states
         keys, values = self.self_attention.project_kv(states)
@@ -55,37 +56,40 @@ class RecurrentLanguageModel(nn.Module):
         return self.combine(torch.cat([self.self_attention(states, keys, values, mask=mask), states], dim=-1)).tanh()
 
     def hidden_states(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
-        """The word embeddings, then the states of each layer, which know only what is before them: (B, S, D) each."""
+        """Return the embeddings, then the states of each layer, which depend on earlier tokens only: (B, S, D) each."""
         x = self.token_embedding(source)
-        return [x, *self.cells.read(x, lengths)[0]]
+        return [x, *self.cells.encode(x, lengths)[0]]
 
     def start(self, inputs: Any, prefix: Tensor, capacity: int = 32) -> DecoderState:
-        """Read what is already written (B, P), short rows filled with -1 on the left; there is no other input."""
-        carry = self.cells.nothing(prefix.size(0), self.output.weight)
+        """Read a prefix (B, P), short rows padded with -1 on the left; there is no other input."""
+        recurrent = self.cells.zero_state(prefix.size(0), self.output.weight)
         state = DecoderState(
-            prefix.size(0), [], [carry] if self.self_attention is None else [carry, KVCache(capacity)], leading_padding(prefix)
+            prefix.size(0),
+            [],
+            [recurrent] if self.self_attention is None else [recurrent, KVCache(capacity)],
+            leading_padding(prefix),
         )
         for token in prefix.unbind(1):
             before = state.caches[0]
-            _, state = self.hidden(token.clamp(min=0)[:, None], state)
+            _, state = self.step_features(token.clamp(min=0)[:, None], state)
             state = replace(state, caches=[state.caches[0].where(token >= 0, before), *state.caches[1:]])
         return state
 
     def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
-        """Read the next tokens (rows, T); the logits (rows, T, V) after each of them."""
-        seen, state = self.hidden(tokens, state)
-        return self.output(seen), state
+        """Read the next tokens (rows, T); return the logits (rows, T, V) after each."""
+        features, state = self.step_features(tokens, state)
+        return self.output(features), state
 
-    def hidden(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
-        """Read the next tokens; the vectors (rows, T, D) that what comes after them is said from."""
-        carry, *caches = state.caches
-        states, carry = self.cells(self.token_embedding(tokens), carry)
-        seen = self.seen(states, caches[0] if caches else None, Mask(causal=True, starts=state.starts))
-        return seen, replace(state, caches=[carry, *caches])
+    def step_features(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+        """Read the next tokens; return the features (rows, T, D) of what follows them, without logits, and the new state."""
+        recurrent, *caches = state.caches
+        states, recurrent = self.cells(self.token_embedding(tokens), recurrent)
+        features = self._with_context(states, caches[0] if caches else None, Mask(causal=True, starts=state.starts))
+        return features, replace(state, caches=[recurrent, *caches])
 
 
 class Elmo(nn.Module):
-    """Says at every word the next one, from what is before it, and the one before, from what is after it."""
+    """Predicts at every token the next one from those before it, and the previous one from those after it."""
 
     outputs_per_token = 2
 
@@ -95,30 +99,30 @@ class Elmo(nn.Module):
         dropout = regularize.dropout if regularize else 0.0
         self.token_embedding = nn.Embedding(vocabulary, embedding)
         self.dropout = nn.Dropout(dropout)
-        self.ahead = RecurrentLayers(settings.cell, embedding, half, settings.layers, dropout=dropout)
-        self.back = RecurrentLayers(settings.cell, embedding, half, settings.layers, dropout=dropout)
+        self.forward_layers = RecurrentLayers(settings.cell, embedding, half, settings.layers, dropout=dropout)
+        self.backward_layers = RecurrentLayers(settings.cell, embedding, half, settings.layers, dropout=dropout)
         self.output = nn.Linear(half, vocabulary)
 
-    def both_ways(self, x: Tensor, lengths: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Every layer's states (B, S, D/2) of the two directions, each in reading order."""
-        ahead, _ = self.ahead.read(x, lengths)
-        back, _ = self.back.read(reverse_sequences(x, lengths), lengths)
-        return ahead, [reverse_sequences(states, lengths) for states in back]
+    def _both_directions(self, x: Tensor, lengths: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """Return every layer's states (B, S, D/2) of the two directions, both from left to right."""
+        forward, _ = self.forward_layers.encode(x, lengths)
+        backward, _ = self.backward_layers.encode(reverse_sequences(x, lengths), lengths)
+        return forward, [reverse_sequences(states, lengths) for states in backward]
 
     def hidden_states(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
-        """The word embeddings twice, then both directions of each layer side by side: (B, S, ·) each."""
+        """Return the embeddings twice, then both directions of each layer concatenated: (B, S, ·) each."""
         x = self.token_embedding(source)
-        ahead, back = self.both_ways(x, lengths)
-        return [torch.cat(pair, dim=-1) for pair in [(x, x), *zip(ahead, back)]]
+        forward, backward = self._both_directions(x, lengths)
+        return [torch.cat(pair, dim=-1) for pair in [(x, x), *zip(forward, backward)]]
 
     def forward(self, source: Tensor, lengths: Tensor) -> Tensor:
-        """The logits (B, S, 2, V) of the word after and of the word before each."""
-        ahead, back = self.both_ways(self.dropout(self.token_embedding(source)), lengths)
-        return self.output(self.dropout(torch.stack([ahead[-1], back[-1]], dim=2)))
+        """Return the logits (B, S, 2, V) of the next and of the previous token at each position."""
+        forward, backward = self._both_directions(self.dropout(self.token_embedding(source)), lengths)
+        return self.output(self.dropout(torch.stack([forward[-1], backward[-1]], dim=2)))
 
 
 def reverse_sequences(x: Tensor, lengths: Tensor) -> Tensor:
-    """Each row's first `length` positions the other way round: (B, S, D) -> (B, S, D)."""
-    at = torch.arange(x.size(1), device=x.device)
-    back = torch.where(at < lengths[:, None], lengths[:, None] - 1 - at, at)  # (B, S)
-    return x.gather(1, back[..., None].expand_as(x))
+    """Reverse the first `length` positions of each row: (B, S, D) -> (B, S, D)."""
+    positions = torch.arange(x.size(1), device=x.device)
+    reverse = torch.where(positions < lengths[:, None], lengths[:, None] - 1 - positions, positions)  # (B, S)
+    return x.gather(1, reverse[..., None].expand_as(x))

@@ -1,9 +1,9 @@
-"""Sequence to sequence with recurrent cells: without attention (Sutskever et al. 2014), with Bahdanau's (Bahdanau et al. 2015)
-and with Luong's global attention and input feeding (Luong et al. 2015).
+"""Recurrent sequence-to-sequence models: without attention (Sutskever et al. 2014), with Bahdanau's (Bahdanau et al. 2015), and
+with Luong's global attention and input feeding (Luong et al. 2015).
 
-Deviations: the source is read as it is, not reversed; layers are stacked with torch's fused cells; Bahdanau's decoder begins from
-tanh(W h) of the backward direction as published, the others from both directions. Bahdanau's output is g(y_{i-1}, s_i, c_i) of
-eq. 4, a maxout layer as in his appendix A.2.2 (which has s_{i-1} there).
+Deviations: the source is not reversed; layers are stacked with torch's fused cells; Bahdanau's decoder starts from tanh(W h) of
+the backward direction as published, the others from both directions. Bahdanau's output is g(y_{i-1}, s_i, c_i) of eq. 4, a maxout
+layer as in his appendix A.2.2 (which has s_{i-1} there).
 """
 
 from dataclasses import replace
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 
 class RecurrentTranslator(nn.Module):
+    """A recurrent encoder, and a recurrent decoder with or without attention."""
+
     def __init__(
         self,
         settings: "RecurrentModel",
@@ -41,49 +43,49 @@ class RecurrentTranslator(nn.Module):
             settings.cell, embedding, width, settings.encoder_layers, bidirectional=settings.bidirectional, dropout=dropout
         )
         self.decoder = build_decoder(settings, embedding, dropout)
-        seen = width // 2 if settings.bidirectional and isinstance(self.decoder, BahdanauDecoder) else width
-        self.bridge = nn.Linear(seen, settings.decoder_layers * width)
-        self.bridge_cell = nn.Linear(seen, settings.decoder_layers * width) if settings.cell == "lstm" else None
+        backward_only = settings.bidirectional and isinstance(self.decoder, BahdanauDecoder)
+        bridge_width = width // 2 if backward_only else width
+        self.bridge = nn.Linear(bridge_width, settings.decoder_layers * width)
+        self.bridge_cell = nn.Linear(bridge_width, settings.decoder_layers * width) if settings.cell == "lstm" else None
         self.output = nn.Linear(self.decoder.out_width, target_vocabulary, bias=settings.tie == "none")
         if settings.tie != "none":
             nn.init.normal_(self.target_embedding.weight, std=embedding**-0.5)
             self.output.weight = self.target_embedding.weight
 
     def hidden_states(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
-        """The source's word embeddings, then the states of each encoder layer (CoVe, McCann et al. 2017): (B, S, D) each."""
+        """Return the source embeddings, then the states of each encoder layer (CoVe, McCann et al. 2017): (B, S, D) each."""
         x = self.source_embedding(source)
-        return [x, *self.encoder.read(x, lengths)[0]]
+        return [x, *self.encoder.encode(x, lengths)[0]]
 
-    def read(self, source: Tensor, lengths: Tensor) -> tuple[list[SourceKV], RecurrentState]:
-        """Source ids (B, S): what the decoder may look at, projected once, and the state it begins from."""
-        (*_, annotations), last = self.encoder.read(self.dropout(self.source_embedding(source)), lengths)
-        hidden = (
-            self.bridge(last.hidden[:, -1, -self.bridge.in_features :]).tanh().unflatten(1, (self.settings.decoder_layers, -1))
-        )
+    def encode(self, source: Tensor, lengths: Tensor) -> tuple[list[SourceKV], RecurrentState]:
+        """Encode source ids (B, S); return their keys and values, projected once, and the decoder's first state."""
+        (*_, annotations), last = self.encoder.encode(self.dropout(self.source_embedding(source)), lengths)
+        width, layers = self.bridge.in_features, self.settings.decoder_layers
+        hidden = self.bridge(last.hidden[:, -1, -width:]).tanh().unflatten(1, (layers, -1))
         cell = None
         if self.bridge_cell is not None and last.cell is not None:
-            cell = self.bridge_cell(last.cell[:, -1, -self.bridge.in_features :]).unflatten(1, (self.settings.decoder_layers, -1))
+            cell = self.bridge_cell(last.cell[:, -1, -width:]).unflatten(1, (layers, -1))
         sources = self.decoder.project_source(annotations, Mask(lengths=lengths))
-        return sources, RecurrentState(hidden, cell, self.decoder.nothing_fed(hidden))
+        return sources, RecurrentState(hidden, cell, self.decoder.first_input_feed(hidden))
 
     def forward(self, source: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
-        """The logits (B, T, V) of the word after each target position, given all before it."""
-        sources, carry = self.read(source, lengths)
-        features, _ = self.decoder(self.dropout(self.target_embedding(target)), carry, sources)
+        """Return the logits (B, T, V) of the token after each target position."""
+        sources, state = self.encode(source, lengths)
+        features, _ = self.decoder(self.dropout(self.target_embedding(target)), state, sources)
         return self.output(self.dropout(features))
 
     def start(self, inputs: tuple[Tensor, Tensor], prefix: Tensor | None = None, capacity: int = 32) -> DecoderState:
-        """Read the sources (ids, lengths), and target tokens (B, P) already written, short ones filled with -1 on the left."""
-        sources, carry = self.read(*inputs)
+        """Encode the sources (ids, lengths) and read a target prefix (B, P), short rows padded with -1 on the left."""
+        sources, state = self.encode(*inputs)
         for token in () if prefix is None else prefix.unbind(1):
-            _, after = self.decoder(self.target_embedding(token.clamp(min=0))[:, None], carry, sources)
-            carry = after.where(token >= 0, carry)
-        return DecoderState(len(inputs[0]), sources, [carry])
+            _, after = self.decoder(self.target_embedding(token.clamp(min=0))[:, None], state, sources)
+            state = after.where(token >= 0, state)
+        return DecoderState(len(inputs[0]), sources, [state])
 
     def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
-        """Read the next target tokens (hypotheses, T); the logits (hypotheses, T, V) after each of them."""
-        features, carry = self.decoder(self.target_embedding(tokens), state.caches[0], state.sources)
-        return self.output(features), replace(state, caches=[carry])
+        """Read the next target tokens (hypotheses, T); return the logits (hypotheses, T, V) after each."""
+        features, after = self.decoder(self.target_embedding(tokens), state.caches[0], state.sources)
+        return self.output(features), replace(state, caches=[after])
 
 
 def build_decoder(settings: "RecurrentModel", embedding: int, dropout: float) -> "RecurrentDecoder":
@@ -95,86 +97,89 @@ def build_decoder(settings: "RecurrentModel", embedding: int, dropout: float) ->
 
 
 class RecurrentDecoder(nn.Module):
-    """No attention: all it knows of the source is the state it begins from."""
+    """A decoder without attention: it knows the source only through its first state."""
 
-    def __init__(self, settings: "RecurrentModel", embedding: int, dropout: float, read_width: int | None = None):
+    def __init__(self, settings: "RecurrentModel", embedding: int, dropout: float, input_width: int | None = None):
         super().__init__()
         self.cells = RecurrentLayers(
-            settings.cell, read_width or embedding, settings.width, settings.decoder_layers, dropout=dropout
+            settings.cell, input_width or embedding, settings.width, settings.decoder_layers, dropout=dropout
         )
         self.out_width = settings.width
 
     def project_source(self, annotations: Tensor, mask: Mask) -> list[SourceKV]:
+        """Return the keys and values of the source; empty without attention."""
         return []
 
-    def nothing_fed(self, hidden: Tensor) -> Tensor | None:
+    def first_input_feed(self, hidden: Tensor) -> Tensor | None:
+        """Return the input feed before the first token; None without input feeding."""
         return None
 
-    def forward(self, x: Tensor, carry: RecurrentState, sources: list[SourceKV]) -> tuple[Tensor, RecurrentState]:
-        """Embeddings (rows, T, E) of the words read -> features (rows, T, out width) for the words to say."""
-        return self.cells(x, carry)
+    def forward(self, x: Tensor, state: RecurrentState, sources: list[SourceKV]) -> tuple[Tensor, RecurrentState]:
+        """Embeddings (rows, T, E) of the tokens read -> features (rows, T, out width) of the next tokens."""
+        return self.cells(x, state)
 
 
 class RecurrentAttentionDecoder(RecurrentDecoder):
-    """A decoder that looks at the source's annotations."""
+    """A decoder that attends to the states of the encoder, its annotations."""
 
-    def __init__(self, settings: "RecurrentModel", embedding: int, dropout: float, read_width: int):
-        super().__init__(settings, embedding, dropout, read_width)
+    def __init__(self, settings: "RecurrentModel", embedding: int, dropout: float, input_width: int):
+        super().__init__(settings, embedding, dropout, input_width)
         self.cross_attention = SingleHeadAttention(settings.attention, settings.width, settings.width, settings.attention_width)
 
     def project_source(self, annotations: Tensor, mask: Mask) -> list[SourceKV]:
         return [SourceKV(*self.cross_attention.project_kv(annotations), mask)]
 
-    def look(self, x: Tensor, sources: list[SourceKV]) -> Tensor:
-        """What states (rows, T, H) see; the hypotheses of one sentence ask the same keys together."""
+    def context(self, x: Tensor, sources: list[SourceKV]) -> Tensor:
+        """Return the context of states (rows, T, H); the hypotheses of one sentence share its keys."""
         (source,) = sources
-        shared = x.reshape(source.keys.size(0), -1, x.size(-1))
-        return self.cross_attention(shared, source.keys, source.values, mask=source.mask).reshape(*x.shape[:-1], -1)
+        queries = x.reshape(source.keys.size(0), -1, x.size(-1))
+        return self.cross_attention(queries, source.keys, source.values, mask=source.mask).reshape(*x.shape[:-1], -1)
 
 
 class BahdanauDecoder(RecurrentAttentionDecoder):
-    """c_i = look(s_{i-1});  s_i = f(s_{i-1}, y_{i-1}, c_i);  t_i = maxout(U s_i + V y_{i-1} + C c_i)."""
+    """c_i = attend(s_{i-1});  s_i = f(s_{i-1}, y_{i-1}, c_i);  t_i = maxout(U s_i + V y_{i-1} + C c_i)."""
 
     def __init__(self, settings: "RecurrentModel", embedding: int, dropout: float):
         super().__init__(settings, embedding, dropout, embedding + settings.width)
         self.out_width = embedding
-        self.deep = nn.Linear(2 * settings.width + embedding, 2 * embedding)
+        self.maxout = nn.Linear(2 * settings.width + embedding, 2 * embedding)
 
-    def forward(self, x, carry, sources):
+    def forward(self, x: Tensor, state: RecurrentState, sources: list[SourceKV]) -> tuple[Tensor, RecurrentState]:
         features = []
         for y in x.split(1, dim=1):  # (rows, 1, E)
-            context = self.look(carry.hidden[:, -1:], sources)
-            state, carry = self.cells(torch.cat([y, context], dim=-1), carry)
-            pairs = self.deep(torch.cat([state, y, context], dim=-1)).unflatten(-1, (-1, 2))
+            context = self.context(state.hidden[:, -1:], sources)
+            output, state = self.cells(torch.cat([y, context], dim=-1), state)
+            pairs = self.maxout(torch.cat([output, y, context], dim=-1)).unflatten(-1, (-1, 2))
             features.append(pairs.amax(-1))
-        return torch.cat(features, dim=1), carry
+        return torch.cat(features, dim=1), state
 
 
 class LuongDecoder(RecurrentAttentionDecoder):
-    """s_i = f(s_{i-1}, y_{i-1}, h̃_{i-1});  c_i = look(s_i);  h̃_i = tanh(W [c_i; s_i]).
+    """s_i = f(s_{i-1}, y_{i-1}, h̃_{i-1});  c_i = attend(s_i);  h̃_i = tanh(W [c_i; s_i]).
 
-    Without input feeding, all words at once.
+    Without input feeding, all tokens are processed at once.
     """
 
     def __init__(self, settings: "RecurrentModel", embedding: int, dropout: float):
         width = settings.width
         super().__init__(settings, embedding, dropout, embedding + width if settings.input_feeding else embedding)
-        self.feeds = settings.input_feeding
+        self.input_feeding = settings.input_feeding
         self.combine = nn.Linear(2 * width, width, bias=False)
 
-    def nothing_fed(self, hidden):
-        return hidden.new_zeros(hidden.size(0), self.combine.out_features) if self.feeds else None
+    def first_input_feed(self, hidden: Tensor) -> Tensor | None:
+        return hidden.new_zeros(hidden.size(0), self.combine.out_features) if self.input_feeding else None
 
-    def forward(self, x, carry, sources):
-        if not self.feeds:
-            states, carry = self.cells(x, carry)
-            return self.seen(states, sources), carry
-        features = []
+    def forward(self, x: Tensor, state: RecurrentState, sources: list[SourceKV]) -> tuple[Tensor, RecurrentState]:
+        if not self.input_feeding:
+            states, state = self.cells(x, state)
+            return self._with_context(states, sources), state
+        features: list[Tensor] = []
         for y in x.split(1, dim=1):  # (rows, 1, E)
-            state, after = self.cells(torch.cat([y, carry.fed[:, None]], dim=-1), carry)
-            features.append(self.seen(state, sources))
-            carry = replace(after, fed=features[-1][:, 0])
-        return torch.cat(features, dim=1), carry
+            assert state.input_feed is not None
+            output, after = self.cells(torch.cat([y, state.input_feed[:, None]], dim=-1), state)
+            features.append(self._with_context(output, sources))
+            state = replace(after, input_feed=features[-1][:, 0])
+        return torch.cat(features, dim=1), state
 
-    def seen(self, states: Tensor, sources: list[SourceKV]) -> Tensor:
-        return self.combine(torch.cat([self.look(states, sources), states], dim=-1)).tanh()
+    def _with_context(self, states: Tensor, sources: list[SourceKV]) -> Tensor:
+        return self.combine(torch.cat([self.context(states, sources), states], dim=-1)).tanh()

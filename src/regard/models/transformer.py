@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 
 class Transformer(nn.Module):
+    """An encoder–decoder of source and target tokens."""
+
     supports_cuda_graphs = True
-    """Its steps never ask the device anything."""
+    """No host–device synchronisation in `step`."""
 
     def __init__(
         self,
@@ -34,15 +36,15 @@ class Transformer(nn.Module):
     ):
         super().__init__()
         self.settings = settings
-        shape = block_config(settings, regularize)
+        config = block_config(settings, regularize)
 
         def positions(causal: bool) -> PositionEncoding:
-            assert shape.key_width is not None
+            assert config.key_width is not None
             return build_positions(
                 settings.positions,
                 width=settings.width,
                 heads=settings.heads,
-                key_width=shape.key_width,
+                key_width=config.key_width,
                 max_length=settings.max_length + 1 + settings.positions.random_offset,
                 causal=causal,
             )
@@ -51,14 +53,14 @@ class Transformer(nn.Module):
         self.source_embedding = embedding(source_vocabulary)
         self.target_embedding = self.source_embedding if settings.tie in ("all", "embeddings") else embedding(target_vocabulary)
         self.encoder = self.build_stack(
-            shape,
+            config,
             settings.encoder_layers,
             positions(False),
             widths=settings.encoder_widths,
             embedding_dropout=embedding_dropout(regularize),
         )
         self.decoder = self.build_stack(
-            shape,
+            config,
             settings.decoder_layers,
             positions(True),
             source_width=self.encoder.width,
@@ -69,53 +71,56 @@ class Transformer(nn.Module):
         if settings.tie in ("all", "target"):
             self.output.weight = self.target_embedding.table.weight
 
-    def build_stack(self, shape: BlockConfig, layers: int, positions: PositionEncoding, **options: Any) -> Stack:
-        return Stack(shape, layers, positions, **options)
+    def build_stack(self, config: BlockConfig, layers: int, positions: PositionEncoding, **options: Any) -> Stack:
+        return Stack(config, layers, positions, **options)
 
     def hidden_states(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
-        """The source's embeddings with their positions, then what each encoder layer makes of them: (B, S, D) each."""
+        """Return the source embeddings with their positions, then the output of each encoder layer: (B, S, D) each."""
         states: list[Tensor] = []
         self.encoder(self.source_embedding(source), mask=Mask(lengths=lengths), states=states)
         return states
 
-    def encode(self, source: Tensor, lengths: Tensor, begins: Tensor | None = None) -> list[SourceKV]:
-        """Read source ids (B, S), each row valid up to its length; what each decoder layer will look at."""
+    def encode(self, source: Tensor, lengths: Tensor, position_offsets: Tensor | None = None) -> list[SourceKV]:
+        """Encode source ids (B, S), each row up to its length; return the keys and values for each decoder layer."""
         mask = Mask(lengths=lengths)
-        memory = self.encoder(self.source_embedding(source), mask=mask, begins=begins)  # (B, S, D)
-        return [block.project_source(memory, mask) for block in self.decoder.layers()]
+        encoded = self.encoder(self.source_embedding(source), mask=mask, position_offsets=position_offsets)  # (B, S, D)
+        return [block.project_source(encoded, mask) for block in self.decoder.layers()]
 
     def forward(self, source: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
-        """The logits (B, T, V) of the word after each target position, given all before it."""
-        begins = self.draw_begins(source)
+        """Return the logits (B, T, V) of the token after each target position."""
+        offsets = self.random_offsets(source)
         x = self.decoder(
-            self.target_embedding(target), mask=Mask(causal=True), sources=self.encode(source, lengths, begins), begins=begins
+            self.target_embedding(target),
+            mask=Mask(causal=True),
+            sources=self.encode(source, lengths, offsets),
+            position_offsets=offsets,
         )
-        return self.say(x)
+        return self._logits(x)
 
-    def say(self, x: Tensor) -> Tensor:
+    def _logits(self, x: Tensor) -> Tensor:
         return self.output(x * self.settings.width**-0.5 if self.settings.scale_output else x)
 
-    def draw_begins(self, source: Tensor) -> Tensor | None:
-        """While training, where the positions of each source and its target begin: (B,), if anywhere but at 0."""
+    def random_offsets(self, source: Tensor) -> Tensor | None:
+        """Return the random first position (B,) of each source and its target while training, None where all start at 0."""
         offset = self.settings.positions.random_offset
         return torch.randint(offset + 1, (len(source),), device=source.device) if offset and self.training else None
 
     def start(self, inputs: tuple[Tensor, Tensor], prefix: Tensor | None = None, capacity: int = 32) -> DecoderState:
-        """Read the sources (ids, lengths), and target tokens (B, P) already written, short ones filled with -1 on the left."""
-        return prefill(self.hidden, len(inputs[0]), self.encode(*inputs), len(self.decoder.blocks), prefix, capacity)
+        """Encode the sources (ids, lengths) and read a target prefix (B, P), short rows padded with -1 on the left."""
+        return prefill(self.step_features, len(inputs[0]), self.encode(*inputs), len(self.decoder.blocks), prefix, capacity)
 
     def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
-        """Read the next target tokens (hypotheses, T); the logits (hypotheses, T, V) after each of them."""
-        return self.say(self.hidden(tokens, state)), state
+        """Read the next target tokens (hypotheses, T); return the logits (hypotheses, T, V) after each."""
+        return self._logits(self.step_features(tokens, state)), state
 
-    def hidden(self, tokens: Tensor, state: DecoderState) -> Tensor:
-        """Read the next target tokens; the vectors (hypotheses, T, D) that what comes after them is said from."""
+    def step_features(self, tokens: Tensor, state: DecoderState) -> Tensor:
+        """Read the next target tokens; return the decoder's output (hypotheses, T, D), without logits."""
         mask = Mask(causal=True, starts=state.starts)
         return self.decoder(self.target_embedding(tokens), mask=mask, caches=state.caches, sources=state.sources)
 
 
 def init_xavier(model: nn.Module) -> None:
-    """Glorot's uniform matrices and zero biases, as the authors' code does."""
+    """Initialise matrices with Glorot's uniform distribution and biases with zeros, as the authors' code does."""
     for module in model.modules():
         if isinstance(module, nn.Linear):
             nn.init.xavier_uniform_(module.weight)

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 class UniversalTransformer(Transformer):
-    supports_cuda_graphs = False  # how long it thinks is decided as it does
+    """The Transformer with universal stacks in the encoder and the decoder."""
+
+    supports_cuda_graphs = False  # the number of steps depends on the values
     settings: "UniversalModel"
     encoder: UniversalStack
     decoder: UniversalStack
@@ -31,24 +33,24 @@ class UniversalTransformer(Transformer):
         super().__init__(settings, source_vocabulary, target_vocabulary, regularize)
         for stack in (self.encoder, self.decoder):
             if stack.halt is not None:
-                nn.init.ones_(stack.halt.bias)  # early in training, think little
+                nn.init.ones_(stack.halt.bias)  # few steps early in training
 
-    def build_stack(self, shape: BlockConfig, layers: int, positions: PositionEncoding, **options: Any) -> UniversalStack:
+    def build_stack(self, config: BlockConfig, layers: int, positions: PositionEncoding, **options: Any) -> UniversalStack:
         halting = self.settings.halting == "act"
-        return UniversalStack(shape, layers, positions, **options, halting=halting, threshold=self.settings.threshold)
+        return UniversalStack(config, layers, positions, **options, halting=halting, threshold=self.settings.threshold)
 
-    def encode(self, source: Tensor, lengths: Tensor, begins: Tensor | None = None) -> list[SourceKV]:
-        """As in the Transformer, but all steps look at one projection of the source."""
-        sources = super().encode(source, lengths, begins)
+    def encode(self, source: Tensor, lengths: Tensor, position_offsets: Tensor | None = None) -> list[SourceKV]:
+        """Encode the source as in the Transformer; all steps share one projection of it."""
+        sources = super().encode(source, lengths, position_offsets)
         return [sources[0]] * len(sources)
 
     def auxiliary_loss(self, batch: "Batch") -> Tensor:
-        """The ponder cost of the last forward pass, summed over its words (Graves 2016, eq. 13)."""
+        """Return the ponder cost of the last forward pass, summed over its tokens (Graves 2016, eq. 13)."""
         if self.encoder.ponder is None or self.decoder.ponder is None:
             return torch.zeros((), device=batch.labels.device)
         passes = len(self.decoder.ponder) // len(batch.labels)  # two under R-Drop
         source, lengths = batch.inputs["source"], batch.inputs["lengths"]
-        read = torch.arange(source.size(1), device=lengths.device) < lengths[:, None]
-        said = batch.labels >= 0
-        thought = (self.encoder.ponder * read.repeat(passes, 1)).sum() + (self.decoder.ponder * said.repeat(passes, 1)).sum()
-        return self.settings.ponder_cost * thought / passes
+        real = torch.arange(source.size(1), device=lengths.device) < lengths[:, None]
+        labelled = batch.labels >= 0
+        ponder = (self.encoder.ponder * real.repeat(passes, 1)).sum() + (self.decoder.ponder * labelled.repeat(passes, 1)).sum()
+        return self.settings.ponder_cost * ponder / passes

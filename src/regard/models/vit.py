@@ -1,8 +1,8 @@
-"""The Vision Transformer (Dosovitskiy et al. 2021): the patches of a picture are read like words. With a second mark it is DeiT
-(Touvron et al. 2021).
+"""The Vision Transformer (Dosovitskiy et al. 2021): an encoder whose tokens are image patches. With a distillation token it is
+DeiT (Touvron et al. 2021).
 
-Deviations: the head is one linear layer also before fine-tuning (sec. 3.1 has a hidden one there); a mean of patches instead of a
-class token is a setting (app. D.3), and so are sinusoidal positions of two dimensions (Beyer et al. 2022).
+Deviations: the head is one linear layer also in pretraining (sec. 3.1 has a hidden layer there); mean pooling instead of a class
+token is a setting (app. D.3), and so are two-dimensional sinusoidal positions (Beyer et al. 2022).
 """
 
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from regard.attention.positions import LearnedPositions, build_grid_positions
 from regard.errors import UserError
 from regard.layers.block import block_config, embedding_dropout
-from regard.layers.normalize_pixels import NormalizePixels
+from regard.layers.convolution import NormalizePixels
 from regard.layers.stack import Stack
 from regard.models.gpt import init_normal
 
@@ -36,12 +36,12 @@ class PatchEmbedding(nn.Conv2d):
             nn.init.zeros_(self.bias)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """In the weights' precision, whatever it was computed in, as embeddings are."""
+        """Return the embeddings in the precision of the weights, also under autocast."""
         return super().forward(pixels).flatten(2).transpose(1, 2).to(self.weight.dtype)
 
 
 class VitEncoder(nn.Module):
-    """Pixels (B, 3, H, W), 0 to 255 in uint8 or already normalised, -> vectors of the marks and the patches (B, S, D)."""
+    """Pixels (B, 3, H, W), uint8 or already normalised -> vectors of the prefix tokens and the patches (B, S, D)."""
 
     def __init__(self, settings: "VitModel", size: Size, regularize: "Regularization | None" = None):
         super().__init__()
@@ -54,34 +54,33 @@ class VitEncoder(nn.Module):
         self.stack = Stack(
             block_config(settings, regularize),
             settings.layers,
-            build_grid_positions(settings.positions, width=width, grid=grid, marks=settings.num_prefix_tokens),
+            build_grid_positions(settings.positions, width=width, grid=grid, prefix_tokens=settings.prefix_tokens),
             embedding_dropout=embedding_dropout(regularize),
             embedding_norm=settings.embedding_norm,
         )
-        self.normalise = NormalizePixels(settings.mean, settings.std)
+        self.normalize = NormalizePixels(settings.mean, settings.std)
 
     def forward(self, pixels: Tensor, states: list[Tensor] | None = None) -> Tensor:
         if tuple(pixels.shape[2:]) != self.size:
             raise UserError(
-                f"pictures of {format_size(pixels.shape[2:])} pixels, the model reads {format_size(self.size)}: bring them "
-                "to that size, or fit the model to theirs with resize(size)"
+                f"images of {format_size(pixels.shape[2:])} pixels, the model reads {format_size(self.size)}: resize them, "
+                "or the model with resize(size)"
             )
-        x = self.patches(self.normalised(pixels))  # (B, N, D)
-        marks = [mark.expand(len(x), 1, -1) for mark in (self.class_token, self.distillation_token) if mark is not None]
-        return self.stack(torch.cat([*marks, x], dim=1), states=states)
-
-    def normalised(self, pixels: Tensor) -> Tensor:
-        return self.normalise(pixels).to(self.patches.weight.dtype)
+        x = self.patches(self.normalize(pixels).to(self.patches.weight.dtype))  # (B, N, D)
+        prefix = [token.expand(len(x), 1, -1) for token in (self.class_token, self.distillation_token) if token is not None]
+        return self.stack(torch.cat([*prefix, x], dim=1), states=states)
 
     def resize(self, size: Size) -> None:
-        """Read pictures of another size from now on; learned positions are interpolated (sec. 3.2)."""
+        """Accept images of another size from now on; learned positions are interpolated (sec. 3.2)."""
         settings, old = self.settings, self.patches.grid
         grid = settings.grid(size)
         if min(grid) < 1:
-            raise UserError(f"pictures of {format_size(size)} pixels are smaller than a patch, {settings.patch_size} pixels")
-        positions = build_grid_positions(settings.positions, width=settings.width, grid=grid, marks=settings.num_prefix_tokens)
+            raise UserError(f"images of {format_size(size)} pixels are smaller than a patch, {settings.patch_size} pixels")
+        positions = build_grid_positions(
+            settings.positions, width=settings.width, grid=grid, prefix_tokens=settings.prefix_tokens
+        )
         if isinstance(positions, LearnedPositions) and isinstance(self.stack.positions, LearnedPositions):
-            table = interpolate_positions(self.stack.positions.table.weight.detach(), settings.num_prefix_tokens, old, grid)
+            table = interpolate_positions(self.stack.positions.table.weight.detach(), settings.prefix_tokens, old, grid)
             positions.table = nn.Embedding.from_pretrained(table, freeze=False)
         self.stack.positions = positions.to(self.patches.weight.device)
         self.size = size
@@ -89,7 +88,7 @@ class VitEncoder(nn.Module):
 
 
 class VitWithHead(nn.Module):
-    """An encoder of pictures, to which a head is added."""
+    """An image encoder, to which subclasses add a head."""
 
     def __init__(self, settings: "VitModel", size: Size, regularize: "Regularization | None" = None):
         super().__init__()
@@ -97,21 +96,22 @@ class VitWithHead(nn.Module):
         self.encoder = VitEncoder(settings, size, regularize)
 
     def hidden_states(self, pixels: Tensor) -> list[Tensor]:
-        """Marks and patches with their positions, then what each layer makes of them: (B, S, D) each."""
+        """Return the prefix tokens and patches with their positions, then the output of each layer: (B, S, D) each."""
         states: list[Tensor] = []
         self.encoder(pixels, states)
         return states
 
     def resize(self, size: Size) -> None:
+        """Accept images of another size from now on."""
         self.encoder.resize(size)
 
     def adapt_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Another one's weights for this one, which may read pictures of another size; a square grid is interpolated."""
+        """Return the weights of another model for this one, with positions interpolated from a square grid to this image size."""
         return resize_position_table(weights, POSITION_TABLE, self.encoder)
 
 
 class ImageEmbedder(VitWithHead):
-    """Says nothing: what is wanted of it is the vectors (B, S, D)."""
+    """An encoder without a head: its output are the vectors (B, S, D)."""
 
     def __init__(self, settings: "VitModel", size: Size, regularize: "Regularization | None" = None):
         super().__init__(settings, size, regularize)
@@ -122,8 +122,7 @@ class ImageEmbedder(VitWithHead):
 
 
 class VitClassifier(VitWithHead):
-    """Says a label of the whole picture, from the class token or from the mean of the patches; distilled, the mean of what is
-    said from both marks."""
+    """An image classifier on the class token or the mean of the patches; distilled, the mean of the logits of both tokens."""
 
     once_per_example = ("output", "distilled_output")
 
@@ -134,30 +133,31 @@ class VitClassifier(VitWithHead):
         init_normal(self)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """The logits (B, C) of the labels of each picture."""
+        """Return the logits (B, C) of the labels of each image."""
         x = self.encoder(pixels)
-        said = self.output(x[:, 0] if self.settings.pool == "class" else x.mean(1))
-        return said if self.distilled_output is None else (said + self.distilled_output(x[:, 1])) / 2
+        logits = self.output(x[:, 0] if self.settings.pool == "class" else x.mean(1))
+        return logits if self.distilled_output is None else (logits + self.distilled_output(x[:, 1])) / 2
 
 
 def resize_position_table(weights: dict[str, Tensor], name: str, encoder: VitEncoder) -> dict[str, Tensor]:
-    """Weights whose positions, of this name, are those of the encoder's grid; those of another square grid are interpolated."""
-    marks, (rows, columns) = encoder.settings.num_prefix_tokens, encoder.patches.grid
+    """Return weights whose position table `name` fits the encoder's grid; that of another square grid is interpolated."""
+    prefix, (rows, columns) = encoder.settings.prefix_tokens, encoder.patches.grid
     table = weights.get(name)
-    if table is None or len(table) == marks + rows * columns:
+    if table is None or len(table) == prefix + rows * columns:
         return weights
-    side = round((len(table) - marks) ** 0.5)
-    if side * side != len(table) - marks or encoder.settings.positions.kind != "learned":
+    side = round((len(table) - prefix) ** 0.5)
+    if side * side != len(table) - prefix or encoder.settings.positions.kind != "learned":
         return weights
-    return {**weights, name: interpolate_positions(table, marks, (side, side), (rows, columns))}
+    return {**weights, name: interpolate_positions(table, prefix, (side, side), (rows, columns))}
 
 
-def interpolate_positions(table: Tensor, marks: int, old: Size, new: Size) -> Tensor:
-    """Positions (marks + old, D) for another grid (marks + new, D); those of the marks stay."""
-    grid = table[marks:].float().unflatten(0, old).permute(2, 0, 1)[None]  # (1, D, rows, columns)
+def interpolate_positions(table: Tensor, prefix_tokens: int, old: Size, new: Size) -> Tensor:
+    """Return a table of positions (prefix + old grid, D) interpolated to another grid (prefix + new grid, D)."""
+    grid = table[prefix_tokens:].float().unflatten(0, old).permute(2, 0, 1)[None]  # (1, D, rows, columns)
     grid = F.interpolate(grid, size=new, mode="bicubic", align_corners=False)
-    return torch.cat([table[:marks], grid[0].flatten(1).T.to(table.dtype)])
+    return torch.cat([table[:prefix_tokens], grid[0].flatten(1).T.to(table.dtype)])
 
 
 def format_size(size: Size | torch.Size) -> str:
+    """Return a size as text, such as "32 × 48"."""
     return f"{size[0]} × {size[1]}"

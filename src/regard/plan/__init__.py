@@ -1,5 +1,5 @@
-"""Parameters, FLOPs, memory, time and cost of a recipe, before it runs; the published costs to hold them against;
-and what the types of layers cost."""
+"""Parameters, FLOPs, memory, time and cost of a recipe before it runs; the published costs to compare with; the cost of
+layer types."""
 
 from regard.plan.block import BlockPlan, plan_block
 from regard.plan.layer_types import LayerComparison, LayerSizes, compare_layer_types

@@ -1,10 +1,10 @@
-"""A recipe or a preset, planned: what it has, what it computes, what it takes.
+"""The plan of a recipe or a preset: its size, its computation, its memory and its time.
 
-forward         the matrix products of one sentence pair (parts.py)
-training        3 × forward: the backward pass makes two products for each one
-a step          tokens_per_batch / longer side sentence pairs, or images_per_batch; × gradient_accumulation_steps;
+forward         the matrix products of one example (flops.py)
+training        3 × forward: the backward pass has two products for each one
+per step        tokens_per_batch / longer side examples, or images_per_batch; × gradient_accumulation_steps;
                 × 2 with R-Drop
-rule of thumb   6 · N · tokens (Kaplan et al. 2020): N parameters, each used once a token; tokens of one side,
+rule of thumb   6 · N · tokens (Kaplan et al. 2020): N parameters, each used once per token; tokens of one side,
                 since every parameter sees either the source or the target
 """
 
@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard import recipe as recipes
 from regard.errors import UserError
+from regard.models.registry import MODELS
 from regard.plan.block import BlockPlan, plan_block
 from regard.plan.flops import Component, ComponentTotal, count_components, record_conv_grids, total_cost
 from regard.plan.memory import training_memory
@@ -31,16 +31,21 @@ from regard.recipe import (
     ENCODERS,
     PRESETS,
     VITS,
-    BaseImageData,
+    CaptionRecipe,
+    ClassifyImagesRecipe,
+    ContrastiveRecipe,
+    ImageCodesRecipe,
     Recipe,
+    TextToImageRecipe,
+    apply_override,
+    build_recipe,
+    read_recipe,
 )
-from regard.tasks import build_recipe, read_recipe, recipe_task
 
 TYPICAL_LENGTH = 30
-"""Tokens of a sentence where no data say better; WMT sentences have about as many. A single text is as long as it may be."""
+"""Tokens of a sentence where no data are given; WMT sentences have about as many. A single text has its maximal length."""
 TYPICAL_LENGTHS = (TYPICAL_LENGTH, TYPICAL_LENGTH)
-IMAGE_AND_TEXT = ("similarity", "caption")
-"""Tasks whose models read an image and a text, by the output they explain."""
+PAIR_TASKS = ("translate", "text-to-text")
 
 GPT3_BATCH_TOKENS = {
     "125m": 0.5e6,
@@ -53,7 +58,7 @@ GPT3_BATCH_TOKENS = {
     "175b": 3.2e6,
 }
 IMAGENET_LABELS = 1_000
-"""Of a picture, where no data say better: ImageNet's."""
+"""The number of image labels where no data are given."""
 GPT_SETTINGS: dict[str, Any] = {"task": "language", "tokens": {"size": 50_257}, "model": {"kind": "transformer"}}
 PRESET_SETTINGS: dict[str, dict[str, Any]] = {
     "tiny": {"tokens": {"size": 8_000}},
@@ -89,9 +94,8 @@ PRESET_SETTINGS: dict[str, dict[str, Any]] = {
         for name in CLIPS
     },
 }
-"""What a preset is planned with when there is no recipe: base and big as published (Vaswani et al. 2017, sec. 5), GPT-3 on 300
-billion tokens (Brown et al. 2020, tables 2.1 and D.1), CLIP 32 times through 400 million pairs (Radford et al. 2021,
-sec. 2.5)."""
+"""The settings of a preset without a recipe: base and big as published (Vaswani et al. 2017, sec. 5), GPT-3 on 300 billion tokens
+(Brown et al. 2020, tables 2.1 and D.1), CLIP for 32 epochs of 400 million pairs (Radford et al. 2021, sec. 2.5)."""
 
 PAPER_HOURS = {"base": 12.0, "big": 84.0}
 """Training times on 8 P100 (Vaswani et al. 2017, sec. 5.2)."""
@@ -99,18 +103,20 @@ PAPER_HOURS = {"base": 12.0, "big": 84.0}
 
 @dataclass(frozen=True)
 class Plan:
+    """The cost of training a recipe."""
+
     name: str
     recipe: Recipe
     vocabulary: tuple[int, int]
     lengths: tuple[int, int]
     components: list[Component]
     memory: dict[str, dict[str, int]]
-    """Bytes by purpose, for each precision the recipe may run in."""
+    """Bytes by purpose, for each precision that the recipe may run in."""
     devices: list[DeviceSpeed]
     notes: list[str]
     gpus: int = 0
     strategies: list[ParallelStrategy] = field(default_factory=list)
-    """Of spreading over so many GPUs, where that was asked for."""
+    """Ways to train on this many GPUs, if a number was given."""
 
     @property
     def total(self) -> ComponentTotal:
@@ -121,35 +127,35 @@ class Plan:
         return self.total.parameters
 
     @property
-    def flops_a_token(self) -> float:
+    def flops_per_token(self) -> float:
         """Forward FLOPs of one source and one target token."""
-        return 2 * self.total.multiplications_a_token
+        return 2 * self.total.macs_per_token
 
     @property
-    def tokens_a_step(self) -> int:
+    def tokens_per_step(self) -> int:
         """Positions of the longer side."""
         return self.recipe.train.budget(max(self.lengths)) * self.recipe.train.gradient_accumulation_steps
 
     @property
-    def flops_a_step(self) -> float:
+    def flops_per_step(self) -> float:
         passes = 2 if self.recipe.train.regularize.r_drop else 1
-        return 3 * passes * 2 * self.total.multiplications * self.tokens_a_step / max(self.lengths)
+        return 3 * passes * 2 * self.total.macs * self.tokens_per_step / max(self.lengths)
 
     @property
     def flops(self) -> float:
-        return self.flops_a_step * self.recipe.train.steps
+        return self.flops_per_step * self.recipe.train.steps
 
     @property
     def rule_of_thumb(self) -> float:
-        return 6.0 * self.parameters * self.tokens_a_step * self.recipe.train.steps
+        return 6.0 * self.parameters * self.tokens_per_step * self.recipe.train.steps
 
     @property
     def published_hours(self) -> float | None:
-        """How long the paper trained this model, where it is one of the paper's two and trained as long."""
+        """The paper's training time, if this is one of its two models, trained as long."""
         for preset, hours in PAPER_HOURS.items():
             same_shape = all(getattr(self.recipe.model, name, None) == value for name, value in PRESETS[preset].items())
             published = PRESET_SETTINGS[preset]["train"]
-            same_training = (self.recipe.train.steps, self.tokens_a_step) == (published["steps"], published["tokens_per_batch"])
+            same_training = (self.recipe.train.steps, self.tokens_per_step) == (published["steps"], published["tokens_per_batch"])
             if same_shape and same_training:
                 return hours
         return None
@@ -160,41 +166,35 @@ class Plan:
         return None if self.published_hours is None else flops_from_time(hours=self.published_hours)
 
     def to_json(self) -> dict[str, Any]:
+        parallelism = [{**s.to_json(), "seconds": s.step_seconds * self.recipe.train.steps} for s in self.strategies]
         return {
             "name": self.name,
             "vocabulary": list(self.vocabulary),
             "lengths": list(self.lengths),
             "parameters": self.parameters,
-            "parts": [
+            "components": [
                 {
-                    **asdict(part.place),
-                    "parameters": part.parameters,
-                    "forward_flops": 2 * part.multiplications,
-                    "forward_flops_a_token": 2 * part.multiplications / part.rows,
+                    **asdict(component.location),
+                    "parameters": component.parameters,
+                    "forward_flops": 2 * component.macs,
+                    "forward_flops_per_token": 2 * component.macs / component.positions,
                 }
-                for part in self.components
+                for component in self.components
             ],
-            "forward_flops_a_token": self.flops_a_token,
+            "forward_flops_per_token": self.flops_per_token,
             "steps": self.recipe.train.steps,
-            "tokens_a_step": self.tokens_a_step,
-            "flops_a_step": self.flops_a_step,
+            "tokens_per_step": self.tokens_per_step,
+            "flops_per_step": self.flops_per_step,
             "flops": self.flops,
             "rule_of_thumb_flops": self.rule_of_thumb,
             "published_flops": self.published_flops,
             "memory": {precision: {**sizes, "total": sum(sizes.values())} for precision, sizes in self.memory.items()},
             "time": [
-                {**asdict(device), "step": device.seconds(self.flops_a_step), "seconds": device.seconds(self.flops)}
+                {**asdict(device), "step": device.seconds(self.flops_per_step), "seconds": device.seconds(self.flops)}
                 for device in self.devices
             ],
             "notes": self.notes,
-            **(
-                {
-                    "gpus": self.gpus,
-                    "spread": [{**way.to_json(), "seconds": way.step * self.recipe.train.steps} for way in self.strategies],
-                }
-                if self.gpus
-                else {}
-            ),
+            **({"gpus": self.gpus, "parallelism": parallelism} if self.gpus else {}),
         }
 
 
@@ -207,26 +207,24 @@ def plan(
     target_length: int = TYPICAL_LENGTH,
     gpus: int | None = None,
 ) -> Plan | BlockPlan:
-    """Plan a recipe (its file, a run folder, settings), a preset by name, or `block`, the deck's encoder block.
+    """Return the plan of a recipe (its file, a run folder, settings), of a preset by name, or of `block`, a lecture's encoder
+    block.
 
-    `overrides` are `a.b=c`, as everywhere. `vocabulary` replaces the recipe's tokens.size, `gpus` says how it
-    spreads over so many.
+    `overrides` are `a.b=c`, as everywhere. `vocabulary` replaces the recipe's tokens.size; `gpus` adds the strategies for this
+    many GPUs.
     """
     if gpus is not None and gpus < 1:
-        raise UserError(f"--gpus {gpus}: there is at least 1")
+        raise UserError(f"--gpus {gpus}: give at least 1")
     if what == "block":
         if gpus is not None:
-            raise UserError(f"--gpus {gpus}: one block does not spread; plan a recipe or a preset")
+            raise UserError(f"--gpus {gpus}: one block is not trained in parallel; plan a recipe or a preset")
         return plan_block()
-    name, recipe, found, notes = resolve_recipe(what, overrides)
+    name, recipe, found, notes = _resolve_recipe(what, overrides)
     if min(source_length, target_length) < 1:
         raise UserError(f"lengths {source_length} and {target_length}: a sentence has at least 1 token")
     if vocabulary is not None:
         found = (vocabulary, vocabulary) if isinstance(vocabulary, int) else vocabulary
-        notes = [
-            f"vocabulary {format_sizes(found)}, as asked for",
-            *(note for note in notes if not note.startswith("vocabulary")),
-        ]
+        notes = [f"vocabulary {_format_sizes(found)}, as given", *(note for note in notes if not note.startswith("vocabulary"))]
     planned = plan_recipe(name, recipe, found, (source_length, target_length), notes=notes)
     return planned if gpus is None else replace(planned, gpus=gpus, strategies=plan_parallelism(planned, gpus))
 
@@ -239,96 +237,126 @@ def plan_recipe(
     devices: Sequence[DeviceSpeed] = DEVICES,
     notes: Sequence[str] = (),
 ) -> Plan:
-    task = recipe_task(recipe)
-    translates = task.explains == "translation"
-    if translates and recipe.model.tie in ("all", "embeddings") and vocabulary[0] != vocabulary[1]:
+    """Return the plan of a recipe with these vocabulary sizes."""
+    if recipe.task in PAIR_TASKS and recipe.model.tie in ("all", "embeddings") and vocabulary[0] != vocabulary[1]:
         raise UserError(
-            f"vocabularies {format_sizes(vocabulary)} differ, but model.tie = {recipe.model.tie!r} shares one: "
+            f"vocabularies {_format_sizes(vocabulary)} differ, but model.tie = {recipe.model.tie!r} shares one: "
             "set model.tie = 'target'"
         )
     model = build_on_meta(recipe, vocabulary)
-    lengths = task.lengths(recipe, None if lengths == TYPICAL_LENGTHS else lengths)
+    lengths, assumption = _input_lengths(recipe, lengths)
     precisions = ["bf16", "fp32"] if recipe.train.precision == "auto" else [recipe.train.precision]
     memory = {precision: training_memory(model, recipe.train, precision, *lengths) for precision in precisions}
-    assumed = f"texts of {lengths[0]} tokens"
-    if translates:
-        assumed = f"sentences of {lengths[0]} source and {lengths[1]} target tokens"
-    last = f"{assumed} assumed"
-    if isinstance(recipe.data, BaseImageData):
-        last = "pictures of {} × {} pixels, {} positions".format(*recipe.data.height_width, lengths[0])
-    if task.explains in IMAGE_AND_TEXT:
-        last = "pictures of {} × {} pixels, {} positions, and texts of {} tokens assumed".format(
-            *recipe.data.height_width, *lengths
-        )
     frozen = [] if all(p.requires_grad for p in model.parameters()) else ["frozen weights are counted as if they were trained"]
-    return Plan(
-        name, recipe, vocabulary, lengths, count_components(model, *lengths), memory, list(devices), [*notes, last, *frozen]
-    )
+    components = count_components(model, *lengths)
+    return Plan(name, recipe, vocabulary, lengths, components, memory, list(devices), [*notes, assumption, *frozen])
+
+
+def _input_lengths(recipe: Recipe, lengths: tuple[int, int]) -> tuple[tuple[int, int], str]:
+    """Return the lengths of source and target for a recipe, and a note on what is assumed."""
+    if recipe.task in PAIR_TASKS:
+        return lengths, f"sentences of {lengths[0]} source and {lengths[1]} target tokens assumed"
+    image_text = isinstance(recipe, ContrastiveRecipe | CaptionRecipe)
+    if isinstance(recipe, ContrastiveRecipe):
+        lengths = recipe.model.image.length(recipe.data.height_width), recipe.model.max_length
+    elif isinstance(recipe, CaptionRecipe):
+        lengths = recipe.model.encoder.length(recipe.data.height_width), lengths[1]
+    elif isinstance(recipe, ClassifyImagesRecipe | ImageCodesRecipe):
+        lengths = (recipe.model.length(recipe.data.height_width),) * 2
+    elif isinstance(recipe, TextToImageRecipe):
+        lengths = (recipe.model.text_length + _image_codes_recipe(recipe).model.length(recipe.data.height_width),) * 2
+    else:
+        longest = max(lengths) if lengths != TYPICAL_LENGTHS else recipe.model.max_length
+        return (longest, longest), f"texts of {longest} tokens assumed"
+    height, width = recipe.data.height_width
+    texts = f", and texts of {lengths[1]} tokens assumed" if image_text else ""
+    return lengths, f"images of {height} × {width} pixels, {lengths[0]} positions{texts}"
 
 
 def build_on_meta(recipe: Recipe, vocabulary: tuple[int, int]) -> nn.Module:
-    """The recipe's model with shapes but without memory."""
+    """Return the recipe's model on the meta device: shapes without memory."""
     if getattr(recipe.model, "features", None) is not None:
-        raise UserError("model.features: the vectors come from another run; plan that one, and this recipe without them")
-    task = recipe_task(recipe)
+        raise UserError("model.features: the features come from another run; plan that one, and this recipe without them")
     with torch.device("meta"):
-        model = task.build(recipe.model, *task.model_sizes(recipe, vocabulary), recipe.train.regularize)
-    if task.explains in IMAGE_AND_TEXT:
+        model: nn.Module = MODELS[recipe.task][recipe.model.kind](
+            recipe.model, *model_sizes(recipe, vocabulary), recipe.train.regularize
+        )
+    if isinstance(recipe, ContrastiveRecipe | CaptionRecipe):
         record_conv_grids(model, recipe.data.height_width)
     return model
 
 
-def resolve_recipe(what: str | Path | Recipe, overrides: Sequence[str]) -> tuple[str, Recipe, tuple[int, int], list[str]]:
-    """Name, settings and vocabulary sizes of anything that can be planned, and what was assumed for it."""
+def model_sizes(recipe: Recipe, vocabulary: tuple[int, int]) -> tuple[Any, ...]:
+    """Return what a model is built with besides its settings: the sizes of its input and output."""
+    outputs: dict[str, tuple[int, ...]] = {
+        **dict.fromkeys((*PAIR_TASKS, "span-corruption"), vocabulary[1:]),
+        "classify": (2,),
+        "regress": (1,),
+        "tag": (2,),
+    }
+    if isinstance(recipe, ClassifyImagesRecipe | ContrastiveRecipe | CaptionRecipe):
+        return recipe.data.height_width, vocabulary[0]
+    if isinstance(recipe, ImageCodesRecipe):
+        return (recipe.data.height_width,)
+    if isinstance(recipe, TextToImageRecipe):
+        codes = _image_codes_recipe(recipe)
+        return vocabulary[0], codes.model.codebook_size, codes.model.grid(recipe.data.height_width)
+    return vocabulary[:1] + outputs.get(recipe.task, ())
+
+
+def _image_codes_recipe(recipe: TextToImageRecipe) -> Recipe:
+    """Return the recipe of the image codes that a text-to-image model generates."""
+    path = Path(recipe.model.image_codes.run, "recipe.toml")
+    if not path.is_file():
+        raise UserError(
+            f"model.image_codes.run = '{recipe.model.image_codes.run}' does not exist, and the number of codes per image "
+            "depends on it; train it first"
+        )
+    return read_recipe(path)
+
+
+def _resolve_recipe(what: str | Path | Recipe, overrides: Sequence[str]) -> tuple[str, Recipe, tuple[int, int], list[str]]:
+    """Return name, settings and vocabulary sizes of anything that can be planned, and notes on what was assumed."""
     if isinstance(what, Recipe):
-        recipe = build_recipe(apply_overrides(what.model_dump(mode="json", exclude_none=True), overrides))
-        return "recipe", recipe, target_vocabulary(recipe), vocabulary_notes(recipe)
+        recipe = build_recipe(_apply_overrides(what.model_dump(mode="json", exclude_none=True), overrides))
+        return "recipe", recipe, _target_vocabulary(recipe), _vocabulary_notes(recipe)
     if str(what) in PRESET_SETTINGS:
         settings = {"data": {"world": {}}, **copy.deepcopy(PRESET_SETTINGS[str(what)])}
         settings["model"] = {**settings.get("model", {}), "preset": str(what)}
-        recipe = build_recipe(apply_overrides(settings, overrides), name=f"preset {what}")
-        if recipe_task(recipe).explains == "image_label":
-            return f"{what} (preset)", recipe, target_vocabulary(recipe), vocabulary_notes(recipe)
-        why = "as published" if "steps" in settings.get("train", {}) and not overrides else "unless a recipe says otherwise"
+        recipe = build_recipe(_apply_overrides(settings, overrides), name=f"preset {what}")
+        sizes = _target_vocabulary(recipe)
+        if isinstance(recipe, ClassifyImagesRecipe):
+            return f"{what} (preset)", recipe, sizes, _vocabulary_notes(recipe)
+        why = "as published" if "steps" in settings.get("train", {}) and not overrides else "by default"
         joint = " joint" if recipe.task == "translate" else ""
-        return (
-            f"{what} (preset)",
-            recipe,
-            target_vocabulary(recipe),
-            [
-                f"vocabulary {format_sizes(target_vocabulary(recipe))}{joint}, {why}",
-                f"{recipe.train.steps:,} steps of {per_batch(recipe)}, {why}",
-            ],
+        per_batch = (
+            f"{recipe.train.images_per_batch:,} pairs"
+            if isinstance(recipe, ContrastiveRecipe)
+            else f"{recipe.train.tokens_per_batch:,} tokens"
         )
+        notes = [f"vocabulary {_format_sizes(sizes)}{joint}, {why}", f"{recipe.train.steps:,} steps of {per_batch}, {why}"]
+        return f"{what} (preset)", recipe, sizes, notes
     path = Path(what)
     if (path / "recipe.toml").is_file():
-        inside = [f"model.image_codes.run={path / 'image_codes'}"] if (path / "image_codes" / "recipe.toml").is_file() else []
+        inside = [f"model.image_codes.run={path / 'codes'}"] if (path / "codes" / "recipe.toml").is_file() else []
         return str(path), read_recipe(path / "recipe.toml", [*inside, *overrides]), *run_vocabulary(path)
     if not path.exists() and not path.suffix:
         raise UserError(
-            f"{str(what)!r} is no recipe, run folder or preset; presets: {', '.join(PRESET_SETTINGS)}, "
+            f"{str(what)!r} is not a recipe, run folder or preset; presets: {', '.join(PRESET_SETTINGS)}, "
             "and block for one encoder block"
         )
     recipe = read_recipe(path, list(overrides))
-    return path.name, recipe, target_vocabulary(recipe), vocabulary_notes(recipe)
+    return path.name, recipe, _target_vocabulary(recipe), _vocabulary_notes(recipe)
 
 
-def per_batch(recipe: Recipe) -> str:
-    return (
-        f"{recipe.train.images_per_batch:,} pairs"
-        if recipe_task(recipe).explains == "similarity"
-        else f"{recipe.train.tokens_per_batch:,} tokens"
-    )
-
-
-def apply_overrides(settings: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def _apply_overrides(settings: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     for override in overrides:
-        recipes.apply_override(settings, override)
+        apply_override(settings, override)
     return settings
 
 
 def run_vocabulary(folder: Path) -> tuple[tuple[int, int], list[str]]:
-    """The sizes in a run's config.json, or what its recipe aims at before there is one."""
+    """Return the sizes in a run's config.json, or the target sizes of its recipe while there is none, and a note."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         if "labels" in config:
@@ -336,31 +364,28 @@ def run_vocabulary(folder: Path) -> tuple[tuple[int, int], list[str]]:
         found = int(config["vocabularies"][0]), int(config["vocabularies"][-1])
     except FileNotFoundError:
         recipe = read_recipe(folder / "recipe.toml")
-        return target_vocabulary(recipe), vocabulary_notes(recipe)
+        return _target_vocabulary(recipe), _vocabulary_notes(recipe)
     except (ValueError, LookupError, TypeError) as error:
         raise UserError(f"{folder / 'config.json'} is damaged ({type(error).__name__}: {error}); train the run again") from None
-    return found, [f"vocabulary {format_sizes(found)}, as in the run"]
+    return found, [f"vocabulary {_format_sizes(found)}, as in the run"]
 
 
-def target_vocabulary(recipe: Recipe) -> tuple[int, int]:
-    if hasattr(recipe.model, "codebook_size"):
+def _target_vocabulary(recipe: Recipe) -> tuple[int, int]:
+    """Return the vocabulary sizes that a recipe aims at."""
+    if isinstance(recipe, ImageCodesRecipe):
         return recipe.model.codebook_size, recipe.model.codebook_size
-    return (
-        (IMAGENET_LABELS, IMAGENET_LABELS)
-        if recipe_task(recipe).explains == "image_label"
-        else (recipe.tokens.size, recipe.tokens.size)
-    )
+    return (IMAGENET_LABELS,) * 2 if isinstance(recipe, ClassifyImagesRecipe) else (recipe.tokens.size, recipe.tokens.size)
 
 
-def vocabulary_notes(recipe: Recipe) -> list[str]:
-    if recipe_task(recipe).explains == "image_label":
+def _vocabulary_notes(recipe: Recipe) -> list[str]:
+    if isinstance(recipe, ClassifyImagesRecipe):
         return [f"{IMAGENET_LABELS:,} labels assumed"]
-    if hasattr(recipe.model, "codebook_size"):
-        return [f"a book of {recipe.model.codebook_size:,} codes"]
+    if isinstance(recipe, ImageCodesRecipe):
+        return [f"a codebook of {recipe.model.codebook_size:,} codes"]
     kind = "joint" if getattr(recipe.tokens, "joint", True) else "for each language"
     kind = f" {kind}" if recipe.task == "translate" else ""
-    return [f"vocabulary {recipe.tokens.size:,}{kind}: the size aimed at (tokens.size); small data may give fewer"]
+    return [f"vocabulary {recipe.tokens.size:,}{kind}: the target size (tokens.size); small data may give fewer"]
 
 
-def format_sizes(sizes: tuple[int, int]) -> str:
+def _format_sizes(sizes: tuple[int, int]) -> str:
     return f"{sizes[0]:,}" if sizes[0] == sizes[1] else f"{sizes[0]:,} and {sizes[1]:,}"

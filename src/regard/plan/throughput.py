@@ -1,7 +1,7 @@
-"""How long a number of FLOPs takes: FLOPs / (devices · speed · utilisation).
+"""The time that a number of FLOPs takes: FLOPs / (devices · speed · utilisation).
 
-The speed is what large matrix products reach, the utilisation the share of it that training reaches. Whether each was
-measured or assumed is said beside it. Where it can be measured, calls take turns.
+The speed is what large matrix products reach, and the utilisation the fraction of it that training reaches (MFU relative to
+that speed, not to the vendor's peak). Each figure says whether it was measured or assumed. Measured calls are interleaved.
 """
 
 import statistics
@@ -15,6 +15,8 @@ import torch
 
 @dataclass(frozen=True)
 class DeviceSpeed:
+    """How fast one or several equal devices train."""
+
     name: str
     speed: float
     """FLOP/s of one device in large matrix products."""
@@ -24,37 +26,37 @@ class DeviceSpeed:
     count: int = 1
 
     def seconds(self, flops: float) -> float:
+        """Return the time that these FLOPs take in training."""
         return flops / (self.count * self.speed * self.utilisation)
 
 
 DEVICES = [
     DeviceSpeed("8 × P100, fp32", 9.5e12, 0.30, "9.5 as published; 30% from base's 12 h", count=8),
-    DeviceSpeed("1 × H200, bf16", 790e12, 0.31, "790 seen in large products; 31% with base, compiled"),
+    DeviceSpeed("1 × H200, bf16", 790e12, 0.31, "790 measured in large products; 31% with base, compiled"),
     DeviceSpeed("2 CPU cores, fp32", 0.1e12, 0.50, "both assumed"),
 ]
 
 
 def flops_from_time(devices: int = 8, sustained: float = 9.5e12, hours: float = 12.0) -> float:
-    """The 2017 paper's reckoning of a training's cost: time × devices × sustained FLOP/s (sec. 6.1, footnote 5)."""
+    """Return a training cost as in Vaswani et al. 2017 (sec. 6.1, footnote 5): time × devices × sustained FLOP/s."""
     return devices * sustained * hours * 3600
 
 
 def measure_device(
     device: torch.device, precision: str, *, seconds: float = 1.0, size: int | None = None, utilisation: float = 0.5
 ) -> DeviceSpeed:
-    """This machine, timed for about a second in square matrix products; the utilisation stays assumed."""
+    """Return the speed of this machine, timed for about a second in square matrix products; the utilisation remains assumed."""
     dtype, size = torch.bfloat16 if precision == "bf16" else torch.float32, size or (1024 if device.type == "cpu" else 8192)
     a, b = torch.randn(2, size, size, device=device, dtype=dtype)
     fastest, end = float("inf"), time.perf_counter() + seconds
     while fastest == float("inf") or time.perf_counter() < end:
-        begin = time.perf_counter()
+        start = time.perf_counter()
         c = a @ b
-        c[0, 0].item()  # waits for the device
-        fastest = min(fastest, time.perf_counter() - begin)
+        c[0, 0].item()  # synchronises with the device
+        fastest = min(fastest, time.perf_counter() - start)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"this machine, {torch.get_num_threads()} threads"
-    return DeviceSpeed(
-        f"{name}, {precision}", 2 * size**3 / fastest, utilisation, f"measured in {size}-wide products; {utilisation:.0%} assumed"
-    )
+    basis = f"measured in {size}-wide products; {utilisation:.0%} assumed"
+    return DeviceSpeed(f"{name}, {precision}", 2 * size**3 / fastest, utilisation, basis)
 
 
 def time_interleaved(
@@ -62,45 +64,45 @@ def time_interleaved(
     device: torch.device,
     *,
     repeats: int = 9,
-    shortest: float = 2e-3,
-    seconds: float = 12.0,
+    min_seconds: float = 2e-3,
+    max_seconds: float = 12.0,
 ) -> list[list[float]]:
-    """Seconds a call, for each of the calls, in each repeat: [call][repeat].
+    """Return the seconds per call, [call][repeat].
 
-    All calls take turns in every repeat, so that a busy spell of the machine falls on all alike. A turn is as many calls as fill
-    `shortest` seconds; after `seconds` there are no more repeats, but at least 3.
+    Every repeat runs all calls in turn, so that a busy spell of the machine affects all of them. A measurement is as many
+    calls as fill `min_seconds`; after `max_seconds` there are no more repeats, but at least 3.
     """
 
-    def turn(call: Callable[[], object], number: int) -> float:
-        synchronize(device)
-        begin = time.perf_counter()
+    def measure(call: Callable[[], object], number: int) -> float:
+        _synchronize(device)
+        start = time.perf_counter()
         for _ in range(number):
             call()
-        synchronize(device)
-        return (time.perf_counter() - begin) / number
+        _synchronize(device)
+        return (time.perf_counter() - start) / number
 
     for call in calls:
-        turn(call, 1)  # warm-up
-    numbers = [max(1, round(shortest / turn(call, 1))) for call in calls]
+        measure(call, 1)  # warm-up
+    numbers = [max(1, round(min_seconds / measure(call, 1))) for call in calls]
     found: list[list[float]] = [[] for _ in calls]
-    end = time.perf_counter() + seconds
+    end = time.perf_counter() + max_seconds
     for repeat in range(repeats):
         if repeat >= 3 and time.perf_counter() > end:
             break
         for times, call, number in zip(found, calls, numbers):
-            times.append(turn(call, number))
+            times.append(measure(call, number))
     return found
 
 
 @contextmanager
 def fastest_thread_count(call: Callable[[], object]) -> Iterator[int]:
-    """All of torch's threads, or one where `call` is faster with it: on a busy machine threads wait for one another."""
+    """Use all of torch's threads, or one if `call` is faster with it (on a busy machine threads wait for one another)."""
     usual, cpu = torch.get_num_threads(), torch.device("cpu")
     seconds = {}
     try:
         for number in dict.fromkeys((usual, 1)):
             torch.set_num_threads(number)
-            seconds[number] = statistics.median(time_interleaved([call], cpu, repeats=5, shortest=0.0)[0])
+            seconds[number] = statistics.median(time_interleaved([call], cpu, repeats=5, min_seconds=0.0)[0])
         best = min(seconds, key=lambda number: seconds[number])
         torch.set_num_threads(best)
         yield best
@@ -108,7 +110,6 @@ def fastest_thread_count(call: Callable[[], object]) -> Iterator[int]:
         torch.set_num_threads(usual)
 
 
-def synchronize(device: torch.device) -> None:
-    """Until the device has done all it was given."""
+def _synchronize(device: torch.device) -> None:
     if device.type != "cpu":
         torch.accelerator.synchronize(device)

@@ -1,4 +1,4 @@
-"""The training costs of Vaswani et al. 2017 (table 2), and one's own runs beside them."""
+"""The training costs of Vaswani et al. 2017 (table 2), and those of runs beside them."""
 
 import json
 from collections.abc import Sequence
@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from regard.errors import UserError
 from regard.plan.planner import TYPICAL_LENGTH, plan_recipe, run_vocabulary
-from regard.tasks import read_recipe
+from regard.recipe import read_recipe
 
 
 class PublishedSystem(NamedTuple):
-    """BLEU on newstest2014, as printed, and the FLOPs of the training; English to German and to French."""
+    """BLEU on newstest2014, as printed, and training FLOPs; English to German and to French."""
 
     name: str
     bleu_de: str | None
@@ -30,22 +30,22 @@ PUBLISHED_COSTS = [
     PublishedSystem("Deep-Att + PosUnk ensemble", None, "40.4", None, 8.0e20),
     PublishedSystem("GNMT + RL ensemble", "26.30", "41.16", 1.8e20, 1.1e21),
     PublishedSystem("ConvS2S ensemble", "26.36", "41.29", 7.7e19, 1.2e21),
-    PublishedSystem("Transformer base", "27.3", "38.1", 3.3e18, 3.3e18),  # one figure for both languages in the table
+    PublishedSystem("Transformer base", "27.3", "38.1", 3.3e18, 3.3e18),  # table 2 has one figure for both languages
     PublishedSystem("Transformer big", "28.4", "41.8", 2.3e19, 2.3e19),
 ]
 
 NOTES = [
-    "Published BLEU is on tokenised text, German compounds split; ours is cased sacreBLEU (13a): the two are not comparable, "
+    "Published BLEU is on tokenised text with German compounds split; ours is cased sacreBLEU (13a): the two are not comparable, "
     "even on the same test set.",
     "Published FLOPs are what the devices could have done in the time: for the Transformer, "
     "8 P100 × 9.5 TFLOP/s × 12 h = 3.3·10¹⁸ (base) "
-    "and × 3.5 days = 2.3·10¹⁹ (big). Ours are the matrix products of the steps done, full batches and sentences of "
-    f"{TYPICAL_LENGTH} tokens assumed: counted so, base comes to 29% of its published figure and big to 42%.",
+    "and × 3.5 days = 2.3·10¹⁹ (big). Ours are the matrix products of the completed steps, assuming full batches and "
+    f"sentences of {TYPICAL_LENGTH} tokens: by this count base has 29% of its published figure and big 42%.",
 ]
 
 
 class RunCost(NamedTuple):
-    """A run's BLEU on one test set, with its interval and signature, and the FLOPs of its training so far."""
+    """A run's BLEU on one test set with its interval and signature, and the FLOPs of its training so far."""
 
     name: str
     test: str
@@ -59,59 +59,53 @@ class RunCost(NamedTuple):
 
 @dataclass(frozen=True)
 class CostTable:
+    """Published systems and runs."""
+
     published: list[PublishedSystem]
-    own: list[RunCost]
+    runs: list[RunCost]
     notes: list[str]
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "published": [plain(row) for row in self.published], "own": [row._asdict() for row in self.own]}
+        published = [
+            {
+                **row._asdict(),
+                "bleu_de": None if row.bleu_de is None else float(row.bleu_de),
+                "bleu_fr": None if row.bleu_fr is None else float(row.bleu_fr),
+            }
+            for row in self.published
+        ]
+        return {**asdict(self), "published": published, "runs": [row._asdict() for row in self.runs]}
 
 
-def plain(row: PublishedSystem) -> dict[str, Any]:
-    scores = {
-        name: None if score is None else float(score) for name, score in (("bleu_de", row.bleu_de), ("bleu_fr", row.bleu_fr))
-    }
-    return {**row._asdict(), **scores}
-
-
-def compare_costs(own: Sequence[RunCost] = ()) -> CostTable:
-    """The published table and one's own runs (`own_costs`)."""
-    return CostTable(PUBLISHED_COSTS, list(own), NOTES)
+def compare_costs(runs: Sequence[RunCost] = ()) -> CostTable:
+    """Return the published table and runs beside it (see `run_costs`)."""
+    return CostTable(PUBLISHED_COSTS, list(runs), NOTES)
 
 
 def run_costs(folders: Sequence[str | Path]) -> list[RunCost]:
-    """Each run's row for each of its test sets; a run that was not evaluated yet has one without BLEU."""
-    return [row for folder in folders for row in run_cost_rows(Path(folder))]
+    """Return a row for each test set of each run; a run that was not evaluated has one row without BLEU."""
+    return [row for folder in folders for row in _run_rows(Path(folder))]
 
 
-def run_cost_rows(folder: Path) -> list[RunCost]:
+def _run_rows(folder: Path) -> list[RunCost]:
     if not (folder / "recipe.toml").is_file():
-        raise UserError(f"{folder} is not a run folder (it has no recipe.toml); give folders that regard train made")
+        raise UserError(f"{folder} is not a run folder (it has no recipe.toml); give folders written by regard train")
     recipe = read_recipe(folder / "recipe.toml")
     vocabulary, _ = run_vocabulary(folder)
-    steps = steps_done(folder / "log.jsonl")
+    steps = _completed_steps(folder / "log.jsonl")
     flops = None
-    if getattr(recipe.model, "features", None) is None:  # else part of the work is another run's
-        flops = plan_recipe(str(folder), recipe, vocabulary).flops_a_step * steps
-    path = folder / "scores.json"
-    if not path.is_file():
-        return [RunCost(folder.name, "", None, None, None, "", steps, flops)]
+    if getattr(recipe.model, "features", None) is None:  # otherwise another run does part of the work
+        flops = plan_recipe(str(folder), recipe, vocabulary).flops_per_step * steps
+    path, rows = folder / "scores.json", []
     try:
         scores = json.loads(path.read_text(encoding="utf-8"))
-        found = {test: metrics["bleu"] for test, metrics in scores.items() if "bleu" in metrics}
-        rows = [
-            RunCost(
-                folder.name,
-                test,
-                float(bleu["score"]),
-                float(bleu["low"]),
-                float(bleu["high"]),
-                str(bleu["signature"]),
-                steps,
-                flops,
-            )
-            for test, bleu in found.items()
-        ]
+        for test, metrics in scores.items():
+            if "bleu" in metrics:
+                bleu = metrics["bleu"]
+                score, low, high = (float(bleu[key]) for key in ("score", "low", "high"))
+                rows.append(RunCost(folder.name, test, score, low, high, str(bleu["signature"]), steps, flops))
+    except FileNotFoundError:
+        pass
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{path} is damaged ({type(error).__name__}: {error}); write it again with: regard evaluate {folder}"
@@ -119,17 +113,15 @@ def run_cost_rows(folder: Path) -> list[RunCost]:
     return rows or [RunCost(folder.name, "", None, None, None, "", steps, flops)]
 
 
-def steps_done(log: Path) -> int:
-    """The last step of training that was logged; 0 before there is any. A last line without its end is still being written."""
-    done = 0
+def _completed_steps(log: Path) -> int:
+    """Return the last logged training step, or 0. A last line without a newline is still being written."""
+    completed = 0
     if not log.is_file():
-        return done
+        return completed
     for number, line in enumerate(log.read_text(encoding="utf-8").split("\n")[:-1], 1):
         try:
-            record = json.loads(line)
-            done = max(done, int(record["step"]) if "loss" in record else 0)
+            entry = json.loads(line)
+            completed = max(completed, int(entry["step"]) if "loss" in entry else 0)
         except (ValueError, KeyError, TypeError) as error:
-            raise UserError(
-                f"{log}:{number} is not a record of training ({type(error).__name__}: {error}); remove the line"
-            ) from None
-    return done
+            raise UserError(f"{log}:{number} is not a log entry ({type(error).__name__}: {error}); remove the line") from None
+    return completed

@@ -17,7 +17,7 @@ BLOCKS = {1280: 16, 320: 16, 112: 11}
 class MapEncoderModel(Settings):
     """What encoders that are convolutional have."""
 
-    num_prefix_tokens: ClassVar[int] = 0
+    prefix_tokens: ClassVar[int] = 0
     pool: ClassVar[Literal["mean"]] = "mean"
 
     positions: GridPositionSettings = GridPositionSettings()

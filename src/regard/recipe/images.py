@@ -137,7 +137,7 @@ class VitModel(BlockSettings):
     """In the map from a patch to its vector."""
 
     @property
-    def num_prefix_tokens(self) -> int:
+    def prefix_tokens(self) -> int:
         """Positions before the patches."""
         return (self.pool == "class") + (self.distilled != "none")
 
@@ -148,7 +148,7 @@ class VitModel(BlockSettings):
     def length(self, size: tuple[int, int]) -> int:
         """Positions that a picture takes."""
         rows, columns = self.grid(size)
-        return self.num_prefix_tokens + rows * columns
+        return self.prefix_tokens + rows * columns
 
     @model_validator(mode="before")
     @classmethod

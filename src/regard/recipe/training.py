@@ -101,7 +101,8 @@ class Training(Settings):
     ema_decay: Fraction = 0.0
     """Decay of an exponential moving average of the weights, which is then what is evaluated and kept; 0 is none."""
     workers: int = Field(1, ge=0)
-    """Batches prepared ahead in threads; the number changes nothing but the speed. `waiting` in log.jsonl: are they in time?"""
+    """Batches prepared ahead in threads; the number changes nothing but the speed. `data_wait_fraction` in log.jsonl: are they in
+    time?"""
     parallel: Literal["auto", "none", "ddp", "fsdp"] = "auto"
     """How several processes, started by torchrun, train together: `ddp` has the whole model on each, `fsdp` (FSDP2) shards
     weights, gradients and the optimiser over all; `auto` is ddp. One process trains alone, whatever is said here."""

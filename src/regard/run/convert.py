@@ -86,7 +86,7 @@ def verify_conversion(run: Run, folder: Path) -> ConversionProof:
     samples = verification_inputs(run)
     ours = model_outputs(run, samples, generates_text(run))
     theirs = (
-        run_transformers(folder, samples, writes=generates_text(run))
+        run_transformers(folder, samples, generates=generates_text(run))
         if is_transformers_installed()
         else model_outputs(load(folder, device="cpu"), samples, generates_text(run))
     )

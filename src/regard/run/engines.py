@@ -15,20 +15,19 @@ import torch
 
 from regard import __version__
 from regard.corpus.examples import SentencePairs
-from regard.decoding.batching import output_limit
+from regard.decoding.batching import SearchParams, output_limit
 from regard.decoding.protocol import Hypothesis, length_penalty
 from regard.errors import UserError
 from regard.hardware import hardware
 from regard.interop import ctranslate2 as ct2
 from regard.layers.quantized import LARGE_BATCH_ENGINE, PRECISIONS, SMALL_BATCH_ENGINE, convert_precision
-from regard.recipe import DecodeSettings
 from regard.scoring import translation_scores
 from regard.tasks.base import Run
 from regard.tasks.translate import TranslateRun
 from regard.tokens.special_tokens import SpecialTokens
 from regard.tokens.tokenizer import Tokenizer
 from regard.training.log import note
-from regard.training.precision import has_bf16
+from regard.training.precision import cpu_has_bf16
 
 ENGINES = ("auto", "regard", "ctranslate2")
 FOLDER, FILE = "ctranslate2", "engines.json"
@@ -52,18 +51,16 @@ class CTranslate2Engine:
             str(folder), device="cpu", compute_type=COMPUTE_TYPES[precision], inter_threads=self.workers, intra_threads=1
         )
 
-    def decode(
-        self, sources: Sequence[Sequence[int]], settings: DecodeSettings, number: int, max_length: int
-    ) -> list[list[Hypothesis]]:
-        """Return the `number` best hypotheses of each source, best first, ranked by our length penalty (theirs differs)."""
+    def decode(self, sources: Sequence[Sequence[int]], params: SearchParams, max_length: int) -> list[list[Hypothesis]]:
+        """Return the best hypotheses of each source, best first, ranked by our length penalty: theirs differs."""
         special_tokens = self.special_tokens
         tokens = [[self.source[i] for i in (*special_tokens.prefix, *ids, *special_tokens.suffix)] for ids in sources]
-        limits = [output_limit(len(row), max_length, settings.max_tokens) for row in tokens]
-        budget = settings.batch_tokens // settings.beam // max(map(len, tokens), default=1)
+        limits = [output_limit(len(row), max_length, params.max_tokens) for row in tokens]
+        budget = params.batch_tokens // params.beam // max(map(len, tokens), default=1)
         found = self.translator.translate_batch(
             tokens,
-            beam_size=settings.beam,
-            num_hypotheses=settings.beam,
+            beam_size=params.beam,
+            num_hypotheses=params.beam,
             length_penalty=0.0,
             return_scores=True,
             max_batch_size=max(1, min(-(-len(tokens) // self.workers), budget)),
@@ -72,7 +69,8 @@ class CTranslate2Engine:
             suppress_sequences=[[self.target[token]] for token in special_tokens.suppressed] or None,
         )
         return [
-            self.rank(one.hypotheses, one.scores, settings.length_penalty, limit)[:number] for one, limit in zip(found, limits)
+            self.rank(one.hypotheses, one.scores, params.length_penalty, limit)[: params.num_hypotheses]
+            for one, limit in zip(found, limits)
         ]
 
     def rank(self, texts: Sequence[Sequence[str]], log_p: Sequence[float], alpha: float, limit: int) -> list[Hypothesis]:
@@ -136,7 +134,7 @@ def describe_precision(precision: str, device: torch.device) -> str:
     """Return how a precision is computed on this device."""
     if precision == "int8":
         return f"int8, linear layers quantized for {' and '.join(dict.fromkeys((SMALL_BATCH_ENGINE, LARGE_BATCH_ENGINE)))}"
-    slow = "" if device.type != "cpu" or has_bf16() else ", which this processor emulates: fp32 may be faster"
+    slow = "" if device.type != "cpu" or cpu_has_bf16() else ", which this processor emulates: fp32 may be faster"
     return f"bf16{slow}"
 
 

@@ -14,13 +14,13 @@ from torch import nn
 from regard import distributed, tasks
 from regard.batches.batches import Batches
 from regard.batches.mixture import MixtureRows
-from regard.batches.packing import PackedRows
+from regard.batches.language_rows import PackedRows
 from regard.batches.rows import Rows
 from regard.corpus.dataset import Dataset, read_dataset
 from regard.corpus.word_vectors import read_word_vectors
 from regard.distributed import parallel
 from regard.errors import Interrupted, UserError
-from regard.files import atomic_write, clean_up_partial_writes
+from regard.files import atomic_write, clean_up_partial_writes, lock_folder
 from regard.hardware import choose_device, hardware
 from regard.interop.convert import is_huggingface_folder
 from regard.recipe import InitFrom, Recipe, apply_override
@@ -29,7 +29,6 @@ from regard.run.load import load
 from regard.tasks.base import Run
 from regard.training import checkpoint
 from regard.training import verify as verification
-from regard.training.lock import lock_folder
 from regard.training.log import Log, note
 from regard.training.loop import Trainer
 from regard.training.precision import choose_precision
@@ -201,7 +200,7 @@ def train_run(
             folder=folder / "checkpoints",
             log=log,
             evaluate=lambda model: validate(run, model, data.valid, valid),
-            metrics=task.metrics,
+            maximize=task.metrics,
         )
         changed = environment.changes(folder, device)
         distributed.barrier()

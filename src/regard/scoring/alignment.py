@@ -36,6 +36,12 @@ def format_moses(pairs: Iterable[Link]) -> str:
     return " ".join(f"{s}-{t}" for s, t in sorted(pairs))
 
 
+def sharpest_layer(weights: np.ndarray) -> int:
+    """Return the layer of attention weights (L, H, T, S) whose mean over heads has the lowest entropy."""
+    mean = weights.mean(1)  # (L, T, S)
+    return int((mean * np.log(np.maximum(mean, 1e-12))).sum(-1).mean(-1).argmax())
+
+
 def merge_words(weights: np.ndarray, target_words: Sequence[int], source_words: Sequence[int]) -> np.ndarray:
     """Attention between sub-words (T_sub, S_sub) -> between words (T_words, S_words).
 

@@ -1,5 +1,5 @@
-"""Connections: uvicorn's, with limits that it does not have. A request's head has to come in time; where too many connections
-wait without one, the oldest goes."""
+"""Connections: uvicorn with limits that it lacks. The head of a request has to arrive in time; of too many connections, the
+oldest one that waits for a head is closed."""
 
 import asyncio
 import math
@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import sys
-from typing import Any
+from collections.abc import Mapping
 
 import h11
 import uvicorn
@@ -17,43 +17,43 @@ from regard.errors import UserError
 from regard.server.app import create_app
 from regard.server.limits import log, log_to_stderr
 from regard.server.settings import ServerSettings
+from regard.tasks.base import Run
 
 MAX_HEAD_BYTES = 16_384
 KEEP_ALIVE_SECONDS = 5
-"""Seconds that a connection is kept between two requests."""
 SWITCH_INTERVAL = 0.0005
-"""Seconds after which a model's thread, where it holds Python, lets the connections have it."""
+"""Seconds after which a model's thread that holds the GIL lets the event loop run."""
 CLOSE_SECONDS = 2
-"""Seconds for clients to hear that what they asked for was given up."""
+"""Seconds for clients to read that their job was cancelled, when the server stops."""
 BACKLOG = 2048
-"""Connections that the system holds until they are taken."""
 
 
 def limited_protocol(settings: ServerSettings) -> type[H11Protocol]:
-    headless: dict[H11Protocol, None] = {}
-    """Connections without a whole head, the oldest first."""
+    """Return a protocol class that closes connections whose request head is late; its instances share the list of those."""
+    waiting: dict[H11Protocol, None] = {}
+    """Connections without a complete head, oldest first."""
 
-    class Limited(H11Protocol):
-        clock: asyncio.TimerHandle | None = None
+    class LimitedProtocol(H11Protocol):
+        timer: asyncio.TimerHandle | None = None
 
-        def connection_made(self, transport: Any) -> None:
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             self.wait_for_head()
-            if len(self.connections) > settings.connections and headless:
-                oldest = next(iter(headless))
-                headless.pop(oldest)
+            if len(self.connections) > settings.max_connections and waiting:
+                oldest = next(iter(waiting))
+                waiting.pop(oldest)
                 oldest.transport.abort()
 
         def wait_for_head(self) -> None:
             self.stop_waiting()
-            headless[self] = None
-            self.clock = self.loop.call_later(settings.head_seconds, self.transport.close)
+            waiting[self] = None
+            self.timer = self.loop.call_later(settings.head_timeout, self.transport.close)
 
         def stop_waiting(self) -> None:
-            headless.pop(self, None)
-            if self.clock is not None:
-                self.clock.cancel()
-                self.clock = None
+            waiting.pop(self, None)
+            if self.timer is not None:
+                self.timer.cancel()
+                self.timer = None
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
@@ -69,45 +69,46 @@ def limited_protocol(settings: ServerSettings) -> type[H11Protocol]:
             self.stop_waiting()
             super().connection_lost(exc)
 
-    return Limited
+    return LimitedProtocol
 
 
 def bind_socket(settings: ServerSettings) -> socket.socket:
-    """The address taken, before anything is loaded."""
+    """Bind the server's address, before any model is loaded."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    taken = socket.socket(family, socket.SOCK_STREAM)
-    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        taken.bind((settings.host, settings.port))
+        bound.bind((settings.host, settings.port))
     except (OSError, UnicodeError) as error:
-        taken.close()
+        bound.close()
         reason = getattr(error, "strerror", None) or "no such address"
         raise UserError(
             f"--host {settings.host} --port {settings.port}: cannot listen there ({reason}); choose another"
         ) from None
-    return taken
+    return bound
 
 
-def socket_url(taken: socket.socket) -> str:
-    host, port = taken.getsockname()[:2]
+def socket_url(bound: socket.socket) -> str:
+    host, port = bound.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 class GracefulServer(uvicorn.Server):
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """What is being written may end for a while; then it is told that it will not."""
-        giving_up = asyncio.create_task(self.give_up())
-        await super().shutdown(sockets)
-        giving_up.cancel()
+    """A uvicorn server that lets running streams finish for a while, then cancels them and says so."""
 
-    async def give_up(self) -> None:
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        cancelling = asyncio.create_task(self._cancel_after_grace())
+        await super().shutdown(sockets)
+        cancelling.cancel()
+
+    async def _cancel_after_grace(self) -> None:
         state = self.config.app.state  # type: ignore[union-attr]
-        await asyncio.sleep(state.settings.grace)
+        await asyncio.sleep(state.settings.shutdown_grace)
         for worker in state.models.workers:
             worker.stop()
 
 
-def create_server(runs: dict[str, Any], settings: ServerSettings) -> GracefulServer:
+def create_server(runs: Mapping[str, Run], settings: ServerSettings) -> GracefulServer:
     return GracefulServer(
         uvicorn.Config(
             create_app(runs, settings),
@@ -121,21 +122,21 @@ def create_server(runs: dict[str, Any], settings: ServerSettings) -> GracefulSer
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             server_header=False,
             backlog=BACKLOG,
-            timeout_graceful_shutdown=math.ceil(settings.grace) + CLOSE_SECONDS,
+            timeout_graceful_shutdown=math.ceil(settings.shutdown_grace) + CLOSE_SECONDS,
             proxy_headers=False,
         )
     )
 
 
-def serve(runs: dict[str, Any], settings: ServerSettings, taken: socket.socket) -> None:
-    """Until a signal comes: then what is being written may end, for a while, and the rest is given up."""
+def serve(runs: Mapping[str, Run], settings: ServerSettings, bound: socket.socket) -> None:
+    """Serve until SIGTERM or SIGINT; then let running streams finish within the grace period and cancel the rest."""
     log_to_stderr()
     server = create_server(runs, settings)
     sys.setswitchinterval(SWITCH_INTERVAL)
-    for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises them again when it has stopped; by then all is done
+    for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises them again after its shutdown, when all is done
         signal.signal(number, lambda *_: None)
-    log.info("serving", extra={"address": socket_url(taken), "models": ", ".join(runs)})
-    server.run(sockets=[taken])
+    log.info("serving", extra={"address": socket_url(bound), "models": ", ".join(runs)})
+    server.run(sockets=[bound])
     log.info("stopped")
     sys.stderr.flush()
-    os._exit(0)  # taking torch apart takes seconds; what cannot be given up may still go on
+    os._exit(0)  # tearing down torch takes seconds, and a model's thread cannot be interrupted

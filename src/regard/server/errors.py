@@ -1,7 +1,7 @@
-"""What goes wrong, in one line: no paths, no tracebacks, nothing of the request."""
+"""Errors as one line of JSON: no paths, no tracebacks, no content of the request."""
 
 import re
-from typing import Any
+from pathlib import Path
 
 from fastapi import HTTPException
 from fastapi.responses import JSONResponse
@@ -22,7 +22,7 @@ ERROR_TYPES = {
     422: "invalid_request_error",
     429: "rate_limit_error",
     431: "request_too_large",
-    499: "client_left",
+    499: "client_disconnected",
     503: "overloaded_error",
 }
 PATH = re.compile(r"(?:[A-Za-z]:)?(?:/[\w.@+~-]+){2,}/?")
@@ -30,28 +30,27 @@ OPTION = re.compile(r"--([a-z][a-z-]*)")
 
 
 class ApiError(HTTPException):
-    """An answer that is no success. The framework passes on what it knows as such, even from within reading a body."""
+    """An error response. It is an HTTPException, since FastAPI passes only those on when one is raised while a body is read."""
 
     def __init__(
-        self, status: int, message: str, *, code: str | None = None, param: str | None = None, retry: float | None = None
+        self, status: int, message: str, *, code: str | None = None, param: str | None = None, retry_after: float | None = None
     ):
-        more = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
-        super().__init__(status, message, more if retry is None else {**more, "Retry-After": str(max(1, round(retry)))})
+        headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+        if retry_after is not None:
+            headers["Retry-After"] = str(max(1, round(retry_after)))
+        super().__init__(status, message, headers)
         self.status, self.message, self.code, self.param = status, message, code, param
 
-    def wrong(self) -> ErrorResponse:
-        return ErrorResponse(
-            error=ErrorDetail(
-                message=self.message, type=ERROR_TYPES.get(self.status, "server_error"), param=self.param, code=self.code
-            )
-        )
+    def body(self) -> ErrorResponse:
+        error_type = ERROR_TYPES.get(self.status, "server_error")
+        return ErrorResponse(error=ErrorDetail(message=self.message, type=error_type, param=self.param, code=self.code))
 
     def response(self) -> JSONResponse:
-        return JSONResponse(self.wrong().model_dump(), status_code=self.status, headers=self.headers)
+        return JSONResponse(self.body().model_dump(), status_code=self.status, headers=self.headers)
 
 
-def redact_message(message: str, folder: Any, name: str) -> str:
-    """A mistake as it may be told to anyone: the run by its name, settings without dashes, no path, one line."""
+def redact_message(message: str, folder: str | Path = "\0", name: str = "") -> str:
+    """Return a message that any client may see: the run's folder by its name, options without dashes, no other path, one line."""
     text = message.replace(str(folder), name)
     text = OPTION.sub(lambda option: option[1].replace("-", "_"), PATH.sub("a file", text))
     return "".join(letter if letter.isprintable() else " " for letter in text)[:1000]

@@ -1,17 +1,16 @@
-"""What every request goes through before it is looked at, and every answer before it leaves: who may ask, how much, how long;
-what a page may do with it; one line in the log."""
+"""Middleware around every request: access checks, size and time limits, security headers, metrics and one log line."""
 
 import asyncio
 import hmac
 import json
 import logging
-import re
 import secrets
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from urllib.parse import urlsplit
 
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from regard.server.errors import ApiError
@@ -33,76 +32,86 @@ HEADERS = [
     (b"permissions-policy", b"camera=(), microphone=(), geolocation=()"),
 ]
 IMAGE_ENDPOINTS = ("/v1/caption", "/v1/match", "/v1/classify", "/v1/embed", "/v1/attention", "/v1/explain")
-"""Where a picture may be sent."""
-AUTHORITY = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
+"""Endpoints that take an image, and therefore larger bodies."""
 
 
 class RequestLimits:
-    def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: Metrics, full: Callable[[str], ApiError | None]):
-        """`full` is what a client is told where there is no room for it: then its request is not even read."""
-        self.app, self.settings, self.metrics, self.full = app, settings, metrics, full
+    """The outermost middleware: check, limit, time and log every request."""
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: Metrics, rejection: Callable[[str], ApiError | None]):
+        """`rejection` gives the error for a client whose job no queue would take: its request is then not even read."""
+        self.app, self.settings, self.metrics, self.rejection = app, settings, metrics, rejection
+        names = settings.host_names
+        self.trusted_hosts = [f"[{name}]" if ":" in name else name for name in names]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
         if scope["type"] != "http":
-            return  # there are no web sockets here
+            return  # no WebSockets
         exchange = Exchange(scope, receive, send, self.settings)
         try:
-            self.check(scope)
-            if scope["method"] == "POST" and (refused := self.full(client_address(scope))) is not None:
-                await exchange.receive()  # what has come of it, so that the connection may be kept
-                raise refused
+            await self._check_host(scope, receive)
+            self._check_headers(scope)
+            if scope["method"] == "POST" and (error := self.rejection(client_address(scope))) is not None:
+                await exchange.receive()  # read what has arrived, so that the connection can be kept alive
+                raise error
             await self.app(scope, exchange.receive, exchange.send)
         except asyncio.CancelledError:
-            log.warning("cancelled", extra={"id": exchange.id})  # the server stops, the client does not read
-        except ApiError as refused:
+            log.warning("cancelled", extra={"id": exchange.id})  # the server stops, or the client does not read
+        except ApiError as error:
             if exchange.status == 0:
-                await refused.response()(scope, receive, exchange.send)
+                await error.response()(scope, receive, exchange.send)
         finally:
-            self.note(scope, exchange)
+            self._record(scope, exchange)
 
-    def check(self, scope: Scope) -> None:
+    async def _check_host(self, scope: Scope, receive: Receive) -> None:
+        """Reject other names in the Host header (DNS rebinding) by Starlette's check, with our JSON error instead of its text."""
+
+        async def accept(scope: Scope, receive: Receive, send: Send) -> None:
+            pass
+
+        async def reject(message: Message) -> None:
+            raise ApiError(421, "this server does not answer to that Host; start it with --allow-host NAME", code="host")
+
+        await TrustedHostMiddleware(accept, self.trusted_hosts, www_redirect=False)(scope, receive, reject)
+
+    def _check_headers(self, scope: Scope) -> None:
         headers: dict[bytes, list[bytes]] = {}
         for name, value in scope["headers"]:
             headers.setdefault(name.lower(), []).append(value)
-        names = [host_name(value) for value in headers.get(b"host", [])]
-        if len(names) != 1 or names[0] not in self.settings.host_names:
-            raise ApiError(421, "this server does not answer to that Host; start it with --allow-host NAME", code="host")
-        for origin in headers.get(b"origin", []):
-            if host_name(origin.partition(b"://")[2]) not in self.settings.host_names:
-                raise ApiError(403, "pages of other sites may not ask here", code="origin")
-        if headers.get(b"sec-fetch-site", [b"none"])[0] == b"cross-site" and scope["method"] != "GET":
-            raise ApiError(403, "pages of other sites may not ask here", code="origin")
+        cross_site = headers.get(b"sec-fetch-site", [b"none"])[0] == b"cross-site" and scope["method"] != "GET"
+        if cross_site or any(origin_host(origin) not in self.settings.host_names for origin in headers.get(b"origin", [])):
+            raise ApiError(403, "pages of other sites may not use this server", code="origin")
         if self.settings.token is not None and requires_token(scope["path"]):
             given = headers.get(b"authorization", [b""])[0]
             if not hmac.compare_digest(given, b"Bearer " + self.settings.token.encode()):
                 raise ApiError(401, "send the server's token: Authorization: Bearer TOKEN", code="token")
         if scope["method"] in ("POST", "PUT", "PATCH"):
-            kind = headers.get(b"content-type", [b""])[0].partition(b";")[0].strip().lower()
-            if scope["method"] == "POST" and scope["path"].startswith("/v1/") and kind != b"application/json":
+            media_type = headers.get(b"content-type", [b""])[0].partition(b";")[0].strip().lower()
+            if scope["method"] == "POST" and scope["path"].startswith("/v1/") and media_type != b"application/json":
                 raise ApiError(415, "send JSON: Content-Type: application/json", code="content_type")
             length = headers.get(b"content-length", [b""])[0]
-            if length.isdigit() and int(length[:12]) > max_body_bytes(self.settings, scope["path"]):
+            if length.isdigit() and int(length[:12]) > body_limit(self.settings, scope["path"]):
                 raise body_too_large(self.settings, scope["path"])
 
-    def note(self, scope: Scope, exchange: "Exchange") -> None:
-        seconds = time.monotonic() - exchange.began
-        route = getattr(scope.get("route"), "path", None) or "other"
+    def _record(self, scope: Scope, exchange: "Exchange") -> None:
+        seconds = time.monotonic() - exchange.start
+        endpoint = getattr(scope.get("route"), "path", None) or "other"
         status = exchange.status or 499
-        self.metrics.count("regard_requests_total", endpoint=route, status=str(status))
-        self.metrics.time(seconds, endpoint=route)
+        self.metrics.requests.labels(endpoint, str(status)).inc()
+        self.metrics.request_duration.labels(endpoint).observe(seconds)
         log.info(
             "request",
             extra={
                 "id": exchange.id,
                 "method": scope["method"],
-                "endpoint": route,
+                "endpoint": endpoint,
                 "status": status,
                 "seconds": round(seconds, 4),
-                "read": exchange.read,
-                "sent": exchange.sent,
+                "received_bytes": exchange.received,
+                "sent_bytes": exchange.sent,
                 "client": client_address(scope),
                 "model": scope.get("model"),
             },
@@ -110,88 +119,92 @@ class RequestLimits:
 
 
 class Exchange:
-    """One request and its answer, counted and timed while they pass."""
+    """One request and its response: count and time both, add headers to the response."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, settings: ServerSettings):
-        self.scope, self.inner_receive, self.inner_send, self.settings = scope, receive, send, settings
-        self.began, self.id = time.monotonic(), secrets.token_hex(8)
-        self.most = max_body_bytes(settings, scope["path"])
-        self.read = self.sent = self.status = 0
-        self.whole = False
+        self.scope, self.settings, self._receive, self._send = scope, settings, receive, send
+        self.start, self.id = time.monotonic(), secrets.token_hex(8)
+        self.received = self.sent = self.status = 0
+        self.complete = False
+        """Whether the whole body was received."""
 
     async def receive(self) -> Message:
-        if self.whole:
-            return await self.inner_receive()
-        left = self.began + self.settings.body_seconds - time.monotonic()
+        if self.complete:
+            return await self._receive()
+        remaining = self.start + self.settings.body_timeout - time.monotonic()
         try:
-            message = await asyncio.wait_for(self.inner_receive(), max(0.001, left))
+            message = await asyncio.wait_for(self._receive(), max(0.001, remaining))
         except TimeoutError:
-            raise ApiError(408, f"the request did not come within {self.settings.body_seconds:g} seconds", code="slow") from None
+            raise ApiError(
+                408, f"the body did not arrive within {self.settings.body_timeout:g} seconds", code="slow_body"
+            ) from None
         if message["type"] == "http.request":
-            self.read += len(message.get("body", b""))
-            self.whole = not message.get("more_body", False)
-            if self.read > self.most:
+            self.received += len(message.get("body", b""))
+            self.complete = not message.get("more_body", False)
+            if self.received > body_limit(self.settings, self.scope["path"]):
                 raise body_too_large(self.settings, self.scope["path"])
         return message
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            given = {name.lower() for name, _ in message.get("headers", [])}
-            more = [(b"x-request-id", self.id.encode()), *HEADERS]
-            if b"cache-control" not in given:
-                more.append((b"cache-control", b"no-store"))
-            if not self.whole and self.scope["method"] not in ("GET", "HEAD"):
-                more.append((b"connection", b"close"))  # what is still to come would be read as the next request
-            message = {**message, "headers": [*message.get("headers", []), *more]}
+            present = {name.lower() for name, _ in message.get("headers", [])}
+            added = [(b"x-request-id", self.id.encode()), *HEADERS]
+            if b"cache-control" not in present:
+                added.append((b"cache-control", b"no-store"))
+            if not self.complete and self.scope["method"] not in ("GET", "HEAD"):
+                added.append((b"connection", b"close"))  # an unread body would be parsed as the next request
+            message = {**message, "headers": [*message.get("headers", []), *added]}
         else:
             self.sent += len(message.get("body", b""))
         try:
-            await asyncio.wait_for(self.inner_send(message), self.settings.send_seconds)
+            await asyncio.wait_for(self._send(message), self.settings.send_timeout)
         except TimeoutError:
-            raise ApiError(499, "the client does not read", code="client_left") from None
+            raise ApiError(499, "the client does not read the response", code="client_disconnected") from None
 
 
 def client_address(scope: Scope) -> str:
     return (scope.get("client") or ["?"])[0]
 
 
-def host_name(value: bytes) -> str | None:
-    """The name in a Host header, without its port; None where it is no such thing."""
-    found = AUTHORITY.fullmatch(value.decode("latin-1"))
-    return None if found is None else found[1].lower().strip("[]")
+def origin_host(origin: bytes) -> str | None:
+    """Return the host of an Origin header in lower case and without brackets, or None."""
+    try:
+        return urlsplit(origin.decode("latin-1")).hostname
+    except ValueError:
+        return None
 
 
 def requires_token(path: str) -> bool:
-    """What needs the token: all but the page itself, and whether the server is there."""
+    """Return whether a path needs the token: all but the page's files and the health checks."""
     return path.startswith("/v1") or path in ("/metrics", "/openapi.json")
 
 
-def max_body_bytes(settings: ServerSettings, path: str) -> int:
-    return settings.picture_body if path in IMAGE_ENDPOINTS else settings.body
+def body_limit(settings: ServerSettings, path: str) -> int:
+    return settings.max_image_body_bytes if path in IMAGE_ENDPOINTS else settings.max_body_bytes
 
 
 def body_too_large(settings: ServerSettings, path: str) -> ApiError:
-    return ApiError(413, f"the request is larger than {max_body_bytes(settings, path):,} bytes", code="too_large")
+    return ApiError(413, f"the request is larger than {body_limit(settings, path):,} bytes", code="too_large")
 
 
 class JsonLogFormatter(logging.Formatter):
-    """A line of JSON for each event."""
+    """Format each log record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        usual = logging.makeLogRecord({}).__dict__
-        more = {name: value for name, value in record.__dict__.items() if name not in usual and value is not None}
+        standard = logging.makeLogRecord({}).__dict__
+        extra = {name: value for name, value in record.__dict__.items() if name not in standard and value is not None}
         if record.exc_info:
-            more["traceback"] = self.formatException(record.exc_info)
-        said = {"time": round(record.created, 3), "level": record.levelname.lower(), "event": record.getMessage(), **more}
-        return json.dumps(said, ensure_ascii=False, default=str)
+            extra["traceback"] = self.formatException(record.exc_info)
+        line = {"time": round(record.created, 3), "level": record.levelname.lower(), "event": record.getMessage(), **extra}
+        return json.dumps(line, ensure_ascii=False, default=str)
 
 
 def log_to_stderr(level: int = logging.INFO) -> None:
-    """Our events, and uvicorn's warnings."""
-    handler: Any = logging.StreamHandler(sys.stderr)
+    """Log our events, and uvicorn's warnings, to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLogFormatter())
-    for name, least in (("regard.server", level), ("uvicorn.error", logging.WARNING)):
+    for name, threshold in (("regard.server", level), ("uvicorn.error", logging.WARNING)):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(least)
+        logger.setLevel(threshold)

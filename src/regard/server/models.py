@@ -1,11 +1,11 @@
-"""The models that a server was started with, by their names, and what each can be asked."""
+"""The models that a server was started with, by name, and the verbs that each supports."""
 
 import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from regard.errors import UserError
 from regard.run.load import load
@@ -16,122 +16,137 @@ from regard.server.settings import ServerSettings
 from regard.server.worker import Worker
 from regard.show.recording import attention_kinds
 from regard.tasks.base import Run
-from regard.tasks.shared.chat import chat_template
+from regard.tasks.chat import chat_template
+from regard.tasks.contrastive import ContrastiveRun
+from regard.tasks.image_codes import ImageCodesRun
+from regard.tasks.images import ImageRun
+from regard.tasks.text_to_image import TextToImageRun
 
 VERBS = ("translate", "generate", "fill", "classify", "tag", "answer", "embed", "caption", "match", "draw")
-"""The verbs that the API offers, in this order."""
+"""Verbs that are methods of a run."""
 DECODING_VERBS = {"translate", "generate", "caption"}
+EXPLAINABLE_TASKS = ("translate", "language", "classify", "caption", "contrastive")
 MAX_LABELS = 1000
 InputKind = Literal["text", "image"]
 
 
 class ServedModel:
-    """A model, what it is, and the threads that it works in: where it writes for many at once, a twin of it does everything else,
-    so that who looks at one text does not hold up the others, and is not shown their attention."""
+    """A model and its workers. A model that decodes has two: one decodes texts in batches, the other does everything else, on a
+    copy of the weights: explaining one text then neither delays the others nor records their attention."""
 
-    def __init__(self, name: str, run: Any, settings: ServerSettings, metrics: Metrics):
+    def __init__(self, name: str, run: Run, settings: ServerSettings, metrics: Metrics):
         self.name, self.run = name, run
-        self.reads: list[InputKind] = list(run.task.reads)
-        self.about = describe_model(name, run, self.reads)
+        self.inputs = input_kinds(run)
+        self.info = describe_model(name, run, self.inputs)
         self.worker = Worker(name, run, settings, metrics)
-        self.looker = Worker(name, run, settings, metrics, "looks") if DECODING_VERBS & set(self.about.verbs) else self.worker
+        decodes = not DECODING_VERBS.isdisjoint(self.info.verbs)
+        self.analysis_worker = Worker(name, run, settings, metrics, "analysis") if decodes else self.worker
 
     @property
     def workers(self) -> list[Worker]:
-        return [self.worker] if self.looker is self.worker else [self.worker, self.looker]
+        return [self.worker] if self.analysis_worker is self.worker else [self.worker, self.analysis_worker]
 
     @cached_property
-    def twin(self) -> Any:
-        """The same run with weights of its own, made when it is first needed."""
-        if self.looker is self.worker:
+    def analysis_run(self) -> Run:
+        """The run for everything but decoding: a copy with its own weights, made when it is first needed."""
+        if self.analysis_worker is self.worker:
             return self.run
-        twin = copy.copy(self.run)
-        twin.model = copy.deepcopy(self.run.model)
-        return twin
+        replica = copy.copy(self.run)
+        replica.model = copy.deepcopy(self.run.model)
+        return replica
 
 
 class ServedModels:
-    """All models; there are no others."""
+    """All models of a server; the list is fixed when it starts."""
 
-    def __init__(self, runs: dict[str, Any], settings: ServerSettings, metrics: Metrics):
+    def __init__(self, runs: Mapping[str, Run], settings: ServerSettings, metrics: Metrics):
         if not runs:
             raise UserError("no model to serve; give at least one run folder")
-        self.models = {name: ServedModel(name, run, settings, metrics) for name, run in runs.items()}
+        self.by_name = {name: ServedModel(name, run, settings, metrics) for name, run in runs.items()}
 
     @property
     def workers(self) -> list[Worker]:
-        return [worker for served in self.models.values() for worker in served.workers]
+        return [worker for model in self.by_name.values() for worker in model.workers]
 
-    def full(self, client: str) -> ApiError | None:
-        """What is answered where no model has room, whatever is asked."""
-        answers = [served.worker.full(client) for served in self.models.values()]
-        return answers[0] if all(answers) else None
+    def rejection(self, client: str) -> ApiError | None:
+        """Return an error if no model's queue has room for another job of this client."""
+        errors = [model.worker.rejection(client) for model in self.by_name.values()]
+        return errors[0] if all(errors) else None
 
     def find(self, name: str | None, verb: str) -> ServedModel:
-        """The model of this name, or the first that has the verb."""
+        """Return the model of this name, or without a name the first that supports the verb."""
+        names = ", ".join(self.by_name)
         if name is None:
-            able = next((served for served in self.models.values() if verb in served.about.verbs), None)
+            able = next((model for model in self.by_name.values() if verb in model.info.verbs), None)
             if able is None:
-                raise ApiError(422, f"no model here can do this; there are: {', '.join(self.models)}", code="no_such_verb")
+                raise ApiError(422, f"no model here supports {verb}; the models are: {names}", code="unsupported_verb")
             return able
-        if name not in self.models:
-            raise ApiError(
-                404, f"there is no such model; there are: {', '.join(self.models)}", code="model_not_found", param="model"
-            )
-        served = self.models[name]
-        if verb not in served.about.verbs:
-            raise ApiError(
-                422,
-                f"{name} {served.about.does} and cannot {verb}; it can: {', '.join(served.about.verbs)}",
-                code="no_such_verb",
-                param="model",
-            )
-        return served
+        if name not in self.by_name:
+            raise ApiError(404, f"there is no such model; the models are: {names}", code="model_not_found", param="model")
+        model = self.by_name[name]
+        if verb not in model.info.verbs:
+            supported = ", ".join(model.info.verbs)
+            message = f"{name} {model.info.description} and does not support {verb}; it supports: {supported}"
+            raise ApiError(422, message, code="unsupported_verb", param="model")
+        return model
 
 
-def describe_model(name: str, run: Any, reads: list[InputKind]) -> ModelInfo:
-    attends = bool(run._attends) and "embed" in run.task.verbs
+def input_kinds(run: Run) -> list[InputKind]:
+    if isinstance(run, ContrastiveRun):
+        return ["text", "image"]
+    return ["image"] if isinstance(run, ImageRun) and not isinstance(run, TextToImageRun) else ["text"]
+
+
+def describe_model(name: str, run: Run, inputs: list[InputKind]) -> ModelInfo:
+    has_attention = bool(run.attends) and not isinstance(run, TextToImageRun | ImageCodesRun)
     return ModelInfo(
         id=name,
         created=int(time.time()),
         task=run.recipe.task,
-        does=run.task.does,
-        verbs=supported_verbs(run, attends),
-        reads=reads,
-        attends=attends,
-        kinds=attention_kinds(run) if attends else [],
+        description=run.does,
+        verbs=supported_verbs(run, has_attention),
+        inputs=inputs,
+        has_attention=has_attention,
+        attention_kinds=attention_kinds(run) if has_attention else [],
         labels=list(getattr(run, "labels", []))[:MAX_LABELS],
         tasks=list(getattr(run.recipe.data, "tasks", None) or []),
-        max_length=run._max_positions,
+        max_length=run.longest,
         parameters=sum(weights.numel() for weights in run.model.parameters()),
         device=str(run.device),
-        beam=run.recipe.decode.beam if {"translate", "caption"} & set(run.task.verbs) else None,
+        beam=run.recipe.decode.beam if hasattr(run, "translate") or hasattr(run, "caption") else None,
     )
 
 
-def supported_verbs(run: Run, attends: bool) -> list[str]:
-    found = [verb for verb in VERBS if verb in run.task.verbs]
-    if attends:
-        found.append("attention")
-    if run.task.explains is not None:
-        found.append("explain")
-    if "generate" in found:
-        found.append("completions")
+def supported_verbs(run: Run, has_attention: bool) -> list[str]:
+    """Return the endpoints under /v1 that work for a run."""
+    verbs = [verb for verb in VERBS if hasattr(run, verb)]
+    if "generate" in verbs and not hasattr(run.model, "step"):
+        verbs.remove("generate")  # a bidirectional language model
+    if isinstance(run, TextToImageRun | ImageCodesRun):
+        verbs.remove("embed")
+    if has_attention:
+        verbs.append("attention")
+    if run.recipe.task in EXPLAINABLE_TASKS:
+        verbs.append("explain")
+    if "generate" in verbs:
+        verbs.append("completions")
     if chat_template(run) is not None:
-        found.append("chat/completions")
-    return [*found, "embeddings"] if "embed" in found and "text" in run.task.reads else found
+        verbs.append("chat/completions")
+    if "embed" in verbs and "text" in input_kinds(run):
+        verbs.append("embeddings")
+    return verbs
 
 
-def load_runs(given: Sequence[str], device: str) -> dict[str, Any]:
-    """NAME=RUN, or RUN alone, which is called as its folder is."""
-    runs: dict[str, Any] = {}
-    for one in given:
-        name, equals, path = one.partition("=")
-        if not equals or Path(one).exists():
-            name, path = Path(one).resolve().name if Path(one).exists() else one, one
+def load_runs(arguments: Sequence[str], device: str) -> dict[str, Run]:
+    """Load runs given as NAME=RUN, or as RUN, which is then named after its folder."""
+    runs: dict[str, Run] = {}
+    for argument in arguments:
+        name, equals, path = argument.partition("=")
+        if not equals or Path(argument).exists():
+            name, path = Path(argument).resolve().name if Path(argument).exists() else argument, argument
         if not name or len(name) > 200 or not name.isprintable():
-            raise UserError(f"{one!r}: give a run folder, or NAME=RUN to call it otherwise")
+            raise UserError(f"{argument!r}: give a run folder, or NAME=RUN to choose the model's name")
         if name in runs:
-            raise UserError(f"two models are called {name!r}; call one of them otherwise: NAME={path}")
+            raise UserError(f"two models are named {name!r}; rename one of them: NAME={path}")
         runs[name] = load(path, device=device)
     return runs

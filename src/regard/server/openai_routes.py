@@ -1,11 +1,11 @@
-"""What OpenAI's clients ask: completions, chat and embeddings, whole or as server-sent events."""
+"""OpenAI-compatible endpoints: completions, chat and embeddings, as one response or as server-sent events."""
 
 import base64
 import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Request
@@ -14,54 +14,57 @@ from fastapi.responses import Response
 from regard.server import openai_types as types
 from regard.server import render, request_types
 from regard.server.errors import ApiError
-from regard.server.verbs import STREAM_RESPONSES, ModelRequest, as_list, json_response
-from regard.server.worker import OnToken
-from regard.tasks.shared.chat import encode_conversation
-from regard.tasks.shared.requests import DecodingTask, SamplingParams, StreamedToken, generate_task
+from regard.server.jobs import ModelRequest, StartDecoding, as_list, json_response
+from regard.server.routes import STREAM_RESPONSES
+from regard.tasks.base import Run
+from regard.tasks.chat import encode_conversation
+from regard.tasks.streaming import SamplingParams, StreamedToken, StreamResult, generate_task
 
 router = APIRouter(prefix="/v1")
 DEFAULT_CHAT_TOKENS = 256
-"""Tokens of a reply where a client does not say."""
+"""Tokens of a reply when the client sets no limit."""
+Prompt = str | Callable[[], list[int]]
 
 
 class CompletionParams:
-    """How the texts of a request are to be written, and what is told of them."""
+    """The sampling parameters of a request, and the id and time that all its chunks carry."""
 
-    def __init__(self, asked: types.OpenAISamplingRequest, max_tokens: int, kind: str):
-        drawn = asked.temperature is None or asked.temperature > 0
-        if not drawn and (asked.n or 1) > 1:
+    def __init__(self, body: types.OpenAISamplingRequest, max_tokens: int, id_prefix: str):
+        samples = body.temperature is None or body.temperature > 0
+        if not samples and (body.n or 1) > 1:
             raise ApiError(422, "n: with temperature 0 all texts would be the same", code="invalid", param="n")
-        seed = asked.seed if asked.seed is not None else secrets.randbelow(2**53) if drawn else 0
-        stops = [] if asked.stop is None else as_list(asked.stop)
-        self.manner = SamplingParams(
+        seed = body.seed if body.seed is not None else secrets.randbelow(2**53) if samples else 0
+        self.sampling = SamplingParams(
             max_tokens,
-            max(asked.temperature or 1.0, 1e-6) if drawn else None,
-            top_p=(asked.top_p or 1.0) if drawn else 1.0,
-            stop=tuple(stops),
+            max(body.temperature or 1.0, 1e-6) if samples else None,
+            top_p=(body.top_p or 1.0) if samples else 1.0,
+            stop=() if body.stop is None else tuple(as_list(body.stop)),
             seed=seed,
-            number=asked.n or 1,
+            number=body.n or 1,
         )
-        self.id, self.created, self.asked = f"{kind}-{secrets.token_hex(12)}", int(time.time()), asked
-        self.usage = bool(asked.stream_options and asked.stream_options.include_usage)
+        self.id, self.created = f"{id_prefix}-{secrets.token_hex(12)}", int(time.time())
+        self.include_usage = bool(body.stream_options and body.stream_options.include_usage)
 
-    def tasks(self, run: Any, prompts: Sequence[Any]) -> list[Callable[[OnToken], DecodingTask]]:
-        """One for each text; prompts are texts, or functions that give ids."""
+    def starts(self, run: Run, prompts: Sequence[Prompt]) -> list[StartDecoding]:
+        """Return one function per text; a prompt is a text, or a function that returns ids."""
 
-        def begin(place: int, prompt: Any, sample: int) -> Callable[[OnToken], DecodingTask]:
-            return lambda tell: generate_task(
-                run, prompt() if callable(prompt) else prompt, self.manner, place=place, sample=sample, tell=tell
+        def start(place: int, prompt: Prompt, sample: int) -> StartDecoding:
+            return lambda on_token: generate_task(
+                run, prompt() if callable(prompt) else prompt, self.sampling, place=place, sample=sample, tell=on_token
             )
 
-        return [begin(place, prompt, sample) for place, prompt in enumerate(prompts) for sample in range(self.manner.number)]
+        return [start(place, prompt, sample) for place, prompt in enumerate(prompts) for sample in range(self.sampling.number)]
 
-    def counted(self, found: Sequence[Any]) -> types.Usage:
-        read = sum(one.read for one in found[:: self.manner.number])
-        wrote = sum(len(one.words) for one in found)
-        return types.Usage(prompt_tokens=read, completion_tokens=wrote, total_tokens=read + wrote)
+    def count_usage(self, results: Sequence[StreamResult]) -> types.Usage:
+        prompt_tokens = sum(result.read for result in results[:: self.sampling.number])
+        completion_tokens = sum(len(result.words) for result in results)
+        return types.Usage(
+            prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, total_tokens=prompt_tokens + completion_tokens
+        )
 
 
-def finish_reason(found: Any) -> str:
-    return "length" if found.cut else "stop"
+def finish_reason(result: StreamResult) -> Literal["stop", "length"]:
+    return "length" if result.cut else "stop"
 
 
 def log_probabilities(probabilities: Sequence[float]) -> list[float]:
@@ -69,149 +72,140 @@ def log_probabilities(probabilities: Sequence[float]) -> list[float]:
 
 
 @router.post("/completions", response_model=types.CompletionResponse, responses=STREAM_RESPONSES)
-async def completions(asked: types.CompletionRequest, request: Request) -> Response:
-    asking = ModelRequest.of(request, asked.model, "completions")
-    prompts = as_list(asked.prompt)
-    if len(prompts) * (asked.n or 1) > request_types.MAX_TEXTS:
+async def completions(body: types.CompletionRequest, request: Request) -> Response:
+    model_request = ModelRequest.create(request, body.model, "completions")
+    prompts = as_list(body.prompt)
+    if len(prompts) * (body.n or 1) > request_types.MAX_TEXTS:
         raise ApiError(422, f"n: more than {request_types.MAX_TEXTS} texts in all", code="invalid", param="n")
-    wanted = CompletionParams(asked, asked.max_tokens or 16, "cmpl")
-    tasks = wanted.tasks(asking.served.run, prompts)
+    params = CompletionParams(body, body.max_tokens or 16, "cmpl")
+    starts = params.starts(model_request.model.run, prompts)
 
     def chunk(choices: list[types.CompletionChoice], usage: types.Usage | None = None) -> types.CompletionResponse:
         return types.CompletionResponse(
-            id=wanted.id, created=wanted.created, model=asking.served.name, choices=choices, usage=usage
+            id=params.id, created=params.created, model=model_request.model.name, choices=choices, usage=usage
         )
 
-    def logprobs(words: Sequence[str], probabilities: Sequence[float], pieces: Sequence[str]) -> types.CompletionLogprobs | None:
-        if asked.logprobs is None:
+    def logprobs(tokens: Sequence[str], probabilities: Sequence[float], texts: Sequence[str]) -> types.CompletionLogprobs | None:
+        if body.logprobs is None:
             return None
-        offsets = np.cumsum([0, *map(len, pieces)])[:-1].tolist()
-        return types.CompletionLogprobs(tokens=list(words), token_logprobs=log_probabilities(probabilities), text_offset=offsets)
+        offsets = np.cumsum([0, *map(len, texts)])[:-1].tolist()
+        return types.CompletionLogprobs(tokens=list(tokens), token_logprobs=log_probabilities(probabilities), text_offset=offsets)
 
-    def piece(index: int, told: StreamedToken) -> types.CompletionResponse:
-        said = logprobs([told.word], [told.probability], [told.text]) if told.word else None
-        return chunk([types.CompletionChoice(index=index, text=told.text, finish_reason=None, logprobs=said)])
+    def token_event(index: int, token: StreamedToken) -> types.CompletionResponse:
+        details = logprobs([token.word], [token.probability], [token.text]) if token.word else None
+        return chunk([types.CompletionChoice(index=index, text=token.text, finish_reason=None, logprobs=details)])
 
-    def ended(index: int, found: Any) -> types.CompletionResponse:
-        return chunk([types.CompletionChoice(index=index, text="", finish_reason=finish_reason(found))])
+    def end_event(index: int, result: StreamResult) -> types.CompletionResponse:
+        return chunk([types.CompletionChoice(index=index, text="", finish_reason=finish_reason(result))])
 
-    if asked.stream:
-        return await asking.events(tasks, piece, lambda found: chunk([], wanted.counted(found)) if wanted.usage else None, ended)
-    found = await asking.written(tasks)
-    return json_response(
-        chunk(
-            [
-                types.CompletionChoice(
-                    index=index,
-                    text=(one.text.text if asked.echo else one.text.written),
-                    finish_reason=finish_reason(one),
-                    logprobs=logprobs(one.words, one.probabilities, one.words),
-                )
-                for index, one in enumerate(found)
-            ],
-            wanted.counted(found),
+    def usage_event(results: list[StreamResult]) -> types.CompletionResponse | None:
+        return chunk([], params.count_usage(results)) if params.include_usage else None
+
+    if body.stream:
+        return await model_request.stream(starts, token_event, usage_event, end_event)
+    results = await model_request.decode(starts)
+    choices = [
+        types.CompletionChoice(
+            index=index,
+            text=result.text.text if body.echo else result.text.generated_text,
+            finish_reason=finish_reason(result),
+            logprobs=logprobs(result.words, result.probabilities, result.words),
         )
-    )
+        for index, result in enumerate(results)
+    ]
+    return json_response(chunk(choices, params.count_usage(results)))
 
 
 @router.post("/chat/completions", response_model=types.ChatCompletionResponse, responses=STREAM_RESPONSES)
-async def chat(asked: types.ChatCompletionRequest, request: Request) -> Response:
-    """A reply to a conversation, by a model whose folder has a chat template."""
-    asking = ModelRequest.of(request, asked.model, "chat/completions")
-    run = asking.served.run
-    said = [
+async def chat(body: types.ChatCompletionRequest, request: Request) -> Response:
+    """Reply to a conversation, with a model whose folder has a chat template."""
+    model_request = ModelRequest.create(request, body.model, "chat/completions")
+    run = model_request.model.run
+    messages = [
         {
             "role": message.role,
             "content": message.content if isinstance(message.content, str) else "".join(part.text for part in message.content),
         }
-        for message in asked.messages
+        for message in body.messages
     ]
-    wanted = CompletionParams(asked, asked.max_completion_tokens or asked.max_tokens or DEFAULT_CHAT_TOKENS, "chatcmpl")
-    tasks = wanted.tasks(run, [lambda: encode_conversation(run, said)])
+    params = CompletionParams(body, body.max_completion_tokens or body.max_tokens or DEFAULT_CHAT_TOKENS, "chatcmpl")
+    starts = params.starts(run, [lambda: encode_conversation(run, messages)])
 
     def chunk(choices: list[dict[str, Any]], usage: types.Usage | None = None) -> dict[str, Any]:
         return {
-            "id": wanted.id,
+            "id": params.id,
             "object": "chat.completion.chunk",
-            "created": wanted.created,
-            "model": asking.served.name,
+            "created": params.created,
+            "model": model_request.model.name,
             "choices": choices,
             **({} if usage is None else {"usage": usage.model_dump()}),
         }
 
-    def logprobs(words: Sequence[str], probabilities: Sequence[float]) -> types.ChatLogprobs | None:
-        return (
-            types.ChatLogprobs(
-                content=[
-                    types.TokenLogprob(token=word, logprob=value, bytes=list(word.encode()))
-                    for word, value in zip(words, log_probabilities(probabilities))
-                ]
-            )
-            if asked.logprobs
-            else None
+    def logprobs(tokens: Sequence[str], probabilities: Sequence[float]) -> types.ChatLogprobs | None:
+        if not body.logprobs:
+            return None
+        pairs = zip(tokens, log_probabilities(probabilities))
+        return types.ChatLogprobs(
+            content=[types.TokenLogprob(token=token, logprob=value, bytes=list(token.encode())) for token, value in pairs]
         )
 
-    begun: set[int] = set()
+    first_sent: set[int] = set()
 
-    def piece(index: int, told: StreamedToken) -> dict[str, Any]:
-        role = {} if index in begun else {"role": "assistant"}
-        begun.add(index)
-        known = logprobs([told.word], [told.probability]) if told.word else None
-        return chunk(
-            [
-                {
-                    "index": index,
-                    "delta": {**role, "content": told.text},
-                    "finish_reason": None,
-                    "logprobs": None if known is None else known.model_dump(),
-                }
-            ]
+    def token_event(index: int, token: StreamedToken) -> dict[str, Any]:
+        role = {} if index in first_sent else {"role": "assistant"}
+        first_sent.add(index)
+        details = logprobs([token.word], [token.probability]) if token.word else None
+        choice = {
+            "index": index,
+            "delta": {**role, "content": token.text},
+            "finish_reason": None,
+            "logprobs": None if details is None else details.model_dump(),
+        }
+        return chunk([choice])
+
+    def end_event(index: int, result: StreamResult) -> dict[str, Any]:
+        return chunk([{"index": index, "delta": {}, "finish_reason": finish_reason(result), "logprobs": None}])
+
+    def usage_event(results: list[StreamResult]) -> dict[str, Any] | None:
+        return chunk([], params.count_usage(results)) if params.include_usage else None
+
+    if body.stream:
+        return await model_request.stream(starts, token_event, usage_event, end_event)
+    results = await model_request.decode(starts)
+    choices = [
+        types.ChatChoice(
+            index=index,
+            message=types.AssistantMessage(content=result.text.generated_text),
+            finish_reason=finish_reason(result),
+            logprobs=logprobs(result.words, result.probabilities),
         )
-
-    def ended(index: int, found: Any) -> dict[str, Any]:
-        return chunk([{"index": index, "delta": {}, "finish_reason": finish_reason(found), "logprobs": None}])
-
-    if asked.stream:
-        return await asking.events(tasks, piece, lambda found: chunk([], wanted.counted(found)) if wanted.usage else None, ended)
-    found = await asking.written(tasks)
-    usage = wanted.counted(found)
+        for index, result in enumerate(results)
+    ]
     return json_response(
         types.ChatCompletionResponse(
-            id=wanted.id,
-            created=wanted.created,
-            model=asking.served.name,
-            usage=usage,
-            choices=[
-                types.ChatChoice(
-                    index=index,
-                    message=types.AssistantMessage(content=one.text.written),
-                    finish_reason=finish_reason(one),
-                    logprobs=logprobs(one.words, one.probabilities),
-                )
-                for index, one in enumerate(found)
-            ],
+            id=params.id,
+            created=params.created,
+            model=model_request.model.name,
+            usage=params.count_usage(results),
+            choices=choices,
         )
     )
 
 
 @router.post("/embeddings", response_model=types.EmbeddingsResponse)
-async def embeddings(asked: types.EmbeddingsRequest, request: Request) -> Response:
-    asking = ModelRequest.of(request, asked.model, "embeddings")
-    given = await asking.all_given(asked.input, None)
-    found, tokens = await asking.of_model(
-        lambda run: (render.embed_inputs(run, given, -1, "mean"), render.count_tokens(run, given))
+async def embeddings(body: types.EmbeddingsRequest, request: Request) -> Response:
+    """Embed texts: the mean of the last layer's vectors."""
+    model_request = ModelRequest.create(request, body.model, "embeddings")
+    inputs = await model_request.read_inputs(body.input, None)
+    results, tokens = await model_request.analyse(
+        lambda run: (render.embed_inputs(run, inputs, -1, "mean"), render.count_tokens(run, inputs))
     )
-    coded = asked.encoding_format == "base64"
-    return json_response(
-        types.EmbeddingsResponse(
-            model=asking.served.name,
-            usage=types.Usage(prompt_tokens=tokens, total_tokens=tokens),
-            data=[
-                types.EmbeddingObject(
-                    index=index,
-                    embedding=base64.b64encode(np.array(one.vectors[0], "<f4").tobytes()).decode() if coded else one.vectors[0],
-                )
-                for index, one in enumerate(found)
-            ],
-        )
-    )
+
+    def encode(vector: list[float]) -> list[float] | str:
+        if body.encoding_format == "float":
+            return vector
+        return base64.b64encode(np.array(vector, "<f4").tobytes()).decode()
+
+    data = [types.EmbeddingObject(index=index, embedding=encode(result.vectors[0])) for index, result in enumerate(results)]
+    usage = types.Usage(prompt_tokens=tokens, total_tokens=tokens)
+    return json_response(types.EmbeddingsResponse(model=model_request.model.name, usage=usage, data=data))

@@ -1,30 +1,45 @@
-"""What OpenAI's clients send and expect: completions, chat, embeddings. What would change an answer and is not offered here is
-refused; what would not is ignored."""
+"""Requests and responses of OpenAI's API: completions, chat and embeddings, with OpenAI's field names. An
+unsupported field that would change the result is rejected; one that would not is ignored."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from regard.server.request_types import MAX_TEXTS, MAX_TOKENS, Name, Number, Seed, Text, Texts, TopP, Word, reject_surrogates
+from regard.server.request_types import (
+    MAX_TEXT_LENGTH,
+    MAX_TEXTS,
+    Name,
+    Number,
+    Seed,
+    Text,
+    Texts,
+    Tokens,
+    TopP,
+    Word,
+    reject_surrogates,
+)
 
 Stop = Word | Annotated[list[Word], Field(max_length=8)]
 Zero = Annotated[float, Field(ge=0, le=0)]
+NonEmptyText = Annotated[str, Field(min_length=1, max_length=MAX_TEXT_LENGTH), AfterValidator(reject_surrogates)]
 
 
-class OpenAIRequest(BaseModel):
+class OpenAIType(BaseModel):
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False, strict=True, frozen=True)
+
+
+class OpenAIRequest(OpenAIType):
     model: Name
     user: Name | None = None
 
 
-class StreamOptions(BaseModel):
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+class StreamOptions(OpenAIType):
     include_usage: bool = False
 
 
 class OpenAISamplingRequest(OpenAIRequest):
     temperature: Annotated[float, Field(ge=0, le=100)] | None = 1.0
-    """0 takes the likeliest token each time."""
+    """0 is greedy decoding."""
     top_p: TopP | None = 1.0
     n: Number | None = 1
     seed: Seed | None = None
@@ -37,37 +52,32 @@ class OpenAISamplingRequest(OpenAIRequest):
 
 class CompletionRequest(OpenAISamplingRequest):
     prompt: Texts
-    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = 16
+    max_tokens: Tokens | None = 16
     echo: bool | None = False
-    logprobs: Annotated[int, Field(ge=0, le=0, description="0: of the tokens that were chosen.")] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=0, description="0: of the sampled tokens only.")] | None = None
     best_of: Annotated[int, Field(ge=1, le=1)] | None = None
     suffix: Annotated[str, Field(max_length=0)] | None = None
 
 
-class ContentPart(BaseModel):
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+class ContentPart(OpenAIType):
     type: Literal["text"]
     text: Text
 
 
-class ChatMessage(BaseModel):
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+class ChatMessage(OpenAIType):
     role: Literal["system", "developer", "user", "assistant"]
     content: Text | Annotated[list[ContentPart], Field(max_length=MAX_TEXTS)]
 
 
 class ChatCompletionRequest(OpenAISamplingRequest):
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_TEXTS)]
-    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
+    max_tokens: Tokens | None = None
+    max_completion_tokens: Tokens | None = None
     logprobs: bool | None = False
 
 
 class EmbeddingsRequest(OpenAIRequest):
-    input: (
-        Annotated[str, Field(min_length=1, max_length=20_000), AfterValidator(reject_surrogates)]
-        | Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
-    )
+    input: NonEmptyText | Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
     encoding_format: Literal["float", "base64"] = "float"
 
 

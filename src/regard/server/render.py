@@ -1,4 +1,4 @@
-"""What runs say and show, as answers: numbers with few digits, pictures as PNG in base64. Called in the model's thread."""
+"""Build responses from what runs return: round numbers, encode images as PNG in base64. Called in a model's thread."""
 
 import base64
 import json
@@ -15,275 +15,283 @@ from PIL import Image
 from regard.errors import UserError
 from regard.explain.report import round_values
 from regard.server import request_types, response_types
-from regard.show.attention import ViewSelection, resolve_indices, select_group, show_attention, show_image_attention
+from regard.show.attention import show_attention
 from regard.show.beam import build_beam_tree, show_beam_tree
+from regard.show.figures.attention_maps import sharpest_layer
 from regard.show.generation import trace_tokens
+from regard.show.image_attention import show_image_attention
 from regard.show.recording import attention_maps, record_attention, token_labels
-from regard.tasks.contrastive import PlainText
-from regard.tasks.shared.images import patch_grid
+from regard.show.selection import ViewSelection, resolve_indices, select_group
+from regard.tasks.contrastive import ContrastiveRun, PlainText
+from regard.tasks.images import ImageRun
 
 DIGITS = 6
 MAX_WEIGHTS = 1_000_000
-"""In an answer."""
+"""Numbers in one response."""
 SEED_LOCK = threading.Lock()
-"""Random weights, which explanations are compared with, are drawn by the one seed that all threads share."""
+"""Explanations build a randomly initialised model from torch's global seed, which all threads share."""
+NO_TASKS = "task: this model has no other tasks; leave it out"
 
 
 def mark_as_text(run: Any, text: str) -> str:
-    """A text that is no path, whatever it looks like."""
-    return PlainText(text) if run.task.explains == "similarity" else text
+    """Mark a text so that a run that also reads images never takes it for a path."""
+    return PlainText(text) if isinstance(run, ContrastiveRun) else text
 
 
 def add_task_prefix(run: Any, texts: list[str], task: str | None) -> list[str]:
     if task is None:
         return texts
-    if run.task.name != "text-to-text":
-        raise UserError("task: this model has no other tasks; leave it out")
-    return run._prefixed(texts, task)
+    if not hasattr(run, "prefixed"):
+        raise UserError(NO_TASKS)
+    return run.prefixed(texts, task)
 
 
 def indices_of_nonempty(texts: Sequence[str]) -> list[int]:
-    """What is drawn for a text goes by its place among those that are not empty."""
-    spoken = np.cumsum([0, *(bool(text.strip()) for text in texts)])
-    return spoken[:-1].tolist()
+    """Return each text's index among the non-empty ones, which selects its random stream."""
+    counts = np.cumsum([0, *(bool(text.strip()) for text in texts)])
+    return counts[:-1].tolist()
 
 
-def label_probabilities(found: Sequence[Any]) -> list[response_types.LabelProbability]:
-    return [response_types.LabelProbability(label=one.label, probability=round(one.probability, DIGITS)) for one in found]
+def label_probabilities(predictions: Sequence[Any]) -> list[response_types.LabelProbability]:
+    return [response_types.LabelProbability(label=one.label, probability=round(one.probability, DIGITS)) for one in predictions]
 
 
-def hypothesis_results(found: Sequence[Any]) -> list[response_types.HypothesisResult]:
-    return [response_types.HypothesisResult(text=one.text, score=one.score, log_probability=one.log_probability) for one in found]
+def hypothesis_results(hypotheses: Sequence[Any]) -> list[response_types.HypothesisResult]:
+    return [
+        response_types.HypothesisResult(text=one.text, score=one.score, log_probability=one.log_probability) for one in hypotheses
+    ]
 
 
 def png_base64(pixels: np.ndarray) -> str:
-    kept = BytesIO()
-    Image.fromarray(np.asarray(pixels, np.uint8)).save(kept, "PNG")
-    return base64.b64encode(kept.getvalue()).decode()
+    buffer = BytesIO()
+    Image.fromarray(np.asarray(pixels, np.uint8)).save(buffer, "PNG")
+    return base64.b64encode(buffer.getvalue()).decode()
 
 
-# what is written
+# decoded texts
 
 
-def translation_result(run: Any, found: Sequence[Any], more: dict[str, Any]) -> response_types.TranslationResult:
-    best = found[0]
+def translation_result(run: Any, hypotheses: Sequence[Any], views: dict[str, Any]) -> response_types.TranslationResult:
+    best = hypotheses[0]
     return response_types.TranslationResult(
         text=best.text,
         score=best.score,
         log_probability=best.log_probability,
         tokens=token_labels(run.tokenizers[1], best.tokens),
-        others=hypothesis_results(found[1:]),
-        **more,
+        alternatives=hypothesis_results(hypotheses[1:]),
+        **views,
     )
 
 
 def translation_views(
-    run: Any, texts: Sequence[str], found: Sequence[Any], asked: request_types.TranslateRequest
+    run: Any, texts: Sequence[str], translations: Sequence[Any], request: request_types.TranslateRequest
 ) -> list[dict[str, Any]]:
-    """The alignment and the tree of each translation, where there is anything to show."""
-    seen: list[dict[str, Any]] = [{} for _ in texts]
-    shown = [i for i, best in enumerate(found) if best[0].tokens]
-    if asked.align and shown:
-        for i, one in zip(shown, run._align_translations([texts[i] for i in shown], [found[i][0] for i in shown])):
-            weights, name = one.view()
-            seen[i]["alignment"] = response_types.AlignmentResult(
-                source=one.source, target=one.target, weights=np.round(weights, 4).tolist(), name=name
+    """Return the alignment and the beam tree of each translation, where the request asks for them."""
+    views: list[dict[str, Any]] = [{} for _ in texts]
+    nonempty = [i for i, hypotheses in enumerate(translations) if hypotheses[0].tokens]
+    if request.alignment and nonempty:
+        alignments = run.aligned([texts[i] for i in nonempty], [translations[i][0] for i in nonempty])
+        for i, alignment in zip(nonempty, alignments):
+            weights, name = alignment.view()
+            views[i]["alignment"] = response_types.AlignmentResult(
+                source=alignment.source, target=alignment.target, weights=np.round(weights, 4).tolist(), name=name
             )
-    if asked.tree:
-        beam, alpha = asked.beam or run.recipe.decode.beam, asked.length_penalty
-        for i in shown:
-            nodes, _ = build_beam_tree(
-                run, texts[i], max(2, beam), run.recipe.decode.length_penalty if alpha is None else alpha, asked.max_tokens
-            )
-            seen[i]["tree"] = [
-                response_types.BeamTreeNode(
-                    parent=node.parent,
-                    step=node.step,
-                    word=node.word,
-                    best=node.best,
-                    log_probability=round(node.log_p, 4),
-                    fate=node.fate,
-                    score=None if node.score is None else round(node.score, 4),
-                )
-                for node in nodes
-            ]
-    return seen
+    if request.beam_tree:
+        decode = run.recipe.decode
+        beam = max(2, request.beam or decode.beam)
+        length_penalty = decode.length_penalty if request.length_penalty is None else request.length_penalty
+        for i in nonempty:
+            nodes, _ = build_beam_tree(run, texts[i], beam, length_penalty, request.max_tokens)
+            views[i]["beam_tree"] = [beam_node(node) for node in nodes]
+    return views
 
 
-def generation_result(found: Any, looks: response_types.GenerationAttention | None) -> response_types.GenerationResult:
+def beam_node(node: Any) -> response_types.BeamTreeNode:
+    return response_types.BeamTreeNode(
+        parent=node.parent,
+        step=node.step,
+        token=node.word,
+        on_best_path=node.best,
+        log_probability=round(node.log_p, 4),
+        status=node.fate,
+        score=None if node.score is None else round(node.score, 4),
+    )
+
+
+def generation_result(generated: Any, attention: response_types.GenerationAttention | None) -> response_types.GenerationResult:
     return response_types.GenerationResult(
-        text=found.text.text,
-        written=found.text.written,
-        score=found.text.score,
-        tokens=found.words,
-        probabilities=[round(p, DIGITS) for p in found.probabilities],
-        finish_reason="length" if found.cut else "stop",
-        looks=looks,
+        text=generated.text.text,
+        continuation=generated.text.generated_text,
+        score=generated.text.score,
+        tokens=generated.words,
+        probabilities=[round(p, DIGITS) for p in generated.probabilities],
+        finish_reason="length" if generated.cut else "stop",
+        attention=attention,
     )
 
 
 def generation_attentions(
-    run: Any, prompts: Sequence[str], found: Sequence[Any], asked: request_types.GenerateRequest
+    run: Any, prompts: Sequence[str], generated: Sequence[Any], request: request_types.GenerateRequest
 ) -> list[response_types.GenerationAttention | None]:
-    choice = ViewSelection("steps", asked.kind, asked.layer, asked.head)
+    selection = ViewSelection("steps", request.kind, request.layer, request.head)
     return [
-        generation_attention(trace_tokens(run, prompt, one.text.tokens, choice)) if one.text.tokens else None
-        for prompt, one in zip(prompts, found)
+        generation_attention(trace_tokens(run, prompt, one.text.tokens, selection)) if one.text.tokens else None
+        for prompt, one in zip(prompts, generated)
     ]
 
 
-def generation_attention(found: Any) -> response_types.GenerationAttention:
+def generation_attention(trace: Any) -> response_types.GenerationAttention:
     return response_types.GenerationAttention(
-        name=found.name,
-        keys=list(found.keys),
-        own=found.own,
-        weights=np.round(found.weights, 4).tolist(),
-        note=found.note or "",
+        name=trace.name,
+        keys=list(trace.keys),
+        first_generated_key=trace.own,
+        weights=np.round(trace.weights, 4).tolist(),
+        note=trace.note or "",
         steps=[
             response_types.GeneratedStep(
-                word=step.word,
+                token=step.word,
                 probability=round(step.probability, DIGITS),
-                others=[[word, round(p, DIGITS)] for word, p in step.others],
+                alternatives=[[word, round(p, DIGITS)] for word, p in step.others],
             )
-            for step in found.steps
+            for step in trace.steps
         ],
     )
 
 
-def caption_result(run: Any, found: Sequence[Any], looks: response_types.CaptionAttention | None) -> response_types.CaptionResult:
-    best = found[0]
+def caption_result(
+    run: Any, hypotheses: Sequence[Any], attention: response_types.CaptionAttention | None
+) -> response_types.CaptionResult:
+    best = hypotheses[0]
     return response_types.CaptionResult(
         text=best.text,
         score=best.score,
         log_probability=best.log_probability,
         tokens=token_labels(run.tokenizers[0], best.tokens),
-        others=hypothesis_results(found[1:]),
-        looks=looks,
+        alternatives=hypothesis_results(hypotheses[1:]),
+        attention=attention,
     )
 
 
-def caption_attention(run: Any, picture: Image.Image, found: Any) -> response_types.CaptionAttention | None:
-    if not found.tokens:
+def caption_attention(run: Any, image: Image.Image, caption: Any) -> response_types.CaptionAttention | None:
+    if not caption.tokens:
         return None
-    pixels = run._images.decode([picture])
-    (look,) = run._align_tokens(pixels, [found.tokens])
+    pixels = run.seen([image])
+    (attention,) = run.looks(pixels, [caption.tokens])
     return response_types.CaptionAttention(
-        words=look.words,
+        words=attention.words,
         grid=list(run.model.grid),
-        maps=np.round(look.weights, 4).tolist(),
-        name="cross-attention, mean of the heads of the layer that looks most sharply",
-        picture=png_base64(pixels[0]),
+        maps=np.round(attention.weights, 4).tolist(),
+        name="cross-attention, mean over the heads of the sharpest layer",
+        image=png_base64(pixels[0]),
     )
 
 
-# what is judged
+# labels and vectors
 
 
-def classify_inputs(run: Any, given: Sequence[Any], task: str | None) -> list[Any]:
-    if task is not None and run.task.name != "text-to-text":
-        raise UserError("task: this model has no other tasks; leave it out")
-    return run.classify(given, task) if task is not None else run.classify(given)
+def classify_inputs(run: Any, inputs: Sequence[Any], task: str | None) -> list[Any]:
+    if task is not None and not hasattr(run, "prefixed"):
+        raise UserError(NO_TASKS)
+    return run.classify(inputs, task) if task is not None else run.classify(inputs)
 
 
-def embed_inputs(run: Any, given: Sequence[Any], layer: int, pool: str) -> list[response_types.EmbeddingResult]:
-    options = {"read_as": "text" if isinstance(given[0], str) else "image"} if run.task.explains == "similarity" else {}
-    found = run.embed(given, layer=layer, pool=pool, **options)
-    named = pool == "words" or isinstance(given[0], str)
+def embed_inputs(run: Any, inputs: Sequence[Any], layer: int, pool: str) -> list[response_types.EmbeddingResult]:
+    is_text = isinstance(inputs[0], str)
+    options = {"read_as": "text" if is_text else "image"} if isinstance(run, ContrastiveRun) else {}
+    embeddings = run.embed(inputs, layer=layer, pool=pool, **options)
     return [
         response_types.EmbeddingResult(
-            tokens=one.tokens if named else [], vectors=np.round(one.vectors.astype(float), DIGITS).tolist()
+            tokens=one.tokens if pool == "words" or is_text else [],
+            vectors=np.round(one.vectors.astype(float), DIGITS).tolist(),
         )
-        for one in found
+        for one in embeddings
     ]
 
 
-# what is looked at
+# attention and explanations
 
 
-def attention_json(name: str, run: Any, given: Any, asked: request_types.AttentionRequest) -> bytes:
-    found = attention_maps(record_attention(run, given))
-    picked = found[select_group(found, asked.kind)]
-    layers = [index_of(picked, "layer", number) for number in asked.layers] if asked.layers else list(range(len(picked.layers)))
-    heads = [index_of(picked, "head", number) for number in asked.heads] if asked.heads else list(range(len(picked.heads)))
-    weights = picked.weights[np.ix_(layers, heads)]  # (L, H, T, S)
+def attention_json(name: str, run: Any, given: Any, request: request_types.AttentionRequest) -> bytes:
+    groups = attention_maps(record_attention(run, given))
+    group = groups[select_group(groups, request.kind)]
+    layers = [index_of(group, "layer", number) for number in request.layers] if request.layers else list(range(len(group.layers)))
+    heads = [index_of(group, "head", number) for number in request.heads] if request.heads else list(range(len(group.heads)))
+    weights = group.weights[np.ix_(layers, heads)]  # (L, H, T, S)
     if weights.size > MAX_WEIGHTS:
-        raise UserError(f"{weights.size:,} numbers are more than {MAX_WEIGHTS:,}; name fewer layers or heads")
-    picture = "image" in run.task.reads and not isinstance(given, str)
-    entropy = -(weights.mean(1) * np.log(np.maximum(weights.mean(1), 1e-12))).sum(-1).mean(-1)
-    said = response_types.AttentionResponse.model_construct(
+        raise UserError(f"{weights.size:,} weights are more than {MAX_WEIGHTS:,}; ask for fewer layers or heads")
+    is_image = isinstance(run, ImageRun) and not isinstance(given, str)
+    response = response_types.AttentionResponse.model_construct(
         model=name,
-        name=picked.name,
-        names=[one.name for one in found],
-        queries=list(picked.queries),
-        keys=list(picked.keys),
-        layers=[int(picked.layers[i]) for i in layers],
-        heads=[int(picked.heads[i]) for i in heads],
-        weights=np.round(weights.astype(float), asked.digits).tolist(),
-        sharpest=int(entropy.argmin()),
-        tile=picked.tile,
-        note=picked.note or "",
-        grid=list(patch_grid(run)) if picture else None,
-        picture=png_base64(resize_image(run, given)) if picture else None,
+        name=group.name,
+        names=[one.name for one in groups],
+        queries=list(group.queries),
+        keys=list(group.keys),
+        layers=[int(group.layers[i]) for i in layers],
+        heads=[int(group.heads[i]) for i in heads],
+        weights=np.round(weights.astype(float), request.digits).tolist(),
+        sharpest_layer=sharpest_layer(weights),
+        tile_size=group.tile,
+        note=group.note or "",
+        grid=list(run.grid) if is_image else None,
+        image=png_base64(resize_image(run, given)) if is_image else None,
     )
-    return json.dumps(said.model_dump(), ensure_ascii=False, allow_nan=False).encode()
+    return json.dumps(response.model_dump(), ensure_ascii=False, allow_nan=False).encode()
 
 
-def index_of(picked: Any, what: str, number: int) -> int:
-    """The place of a layer or a head, by what it is called."""
-    layer, head, _ = resolve_indices(
-        picked, ViewSelection("model", layer=number if what == "layer" else None, head=number if what == "head" else None)
-    )
-    found = layer if what == "layer" else head
-    assert found is not None
-    return found
+def index_of(group: Any, axis: str, number: int) -> int:
+    """Return the index of a layer or head by its number."""
+    index = getattr(resolve_indices(group, ViewSelection("model", **{axis: number})), axis)
+    assert index is not None
+    return index
 
 
-def resize_image(run: Any, picture: Image.Image) -> np.ndarray:
-    """A picture, brought to the size that the model reads."""
-    return run._images.transform.apply(picture.convert("RGB"))
+def resize_image(run: Any, image: Image.Image) -> np.ndarray:
+    """Return an image at the size that the model reads."""
+    return run.frame.apply(image.convert("RGB"))
 
 
-def attention_file(run: Any, given: Any, asked: request_types.AttentionRequest) -> bytes:
-    """A record of everything, or one view as a picture."""
-    first = [None if not chosen else chosen[0] for chosen in (asked.layers, asked.heads)]
-    layer = first[0] if first[0] is not None or first[1] is None else 1
+def attention_file(run: Any, given: Any, request: request_types.AttentionRequest) -> bytes:
+    """Return a recording of all attention (.attn), or one view as a figure."""
+    layer, head = (None if not numbers else numbers[0] for numbers in (request.layers, request.heads))
+    if layer is None and head is not None:
+        layer = 1
     with tempfile.TemporaryDirectory(prefix="regard-") as folder:
-        out = Path(folder, f"attention.{asked.form}")
-        if asked.form == "attn":
+        out = Path(folder, f"attention.{request.format}")
+        if request.format == "attn":
             record_attention(run, given).write(out)
-        elif asked.view == "beam":
-            if run.task.explains != "translation":
-                raise UserError("view beam: of a model that translates")
+        elif request.view == "beam":
+            if not hasattr(run, "align"):
+                raise UserError("view beam: needs a model that translates")
             show_beam_tree(run, given, out=out)
         else:
-            choice = ViewSelection(asked.view, asked.kind, layer, first[1], asked.token)
+            selection = ViewSelection(request.view, request.kind, layer, head, request.token)
             if isinstance(given, str):
-                show_attention(run, given, choice, out=out)
+                show_attention(run, given, selection, out=out)
             else:
-                show_image_attention(run, given, choice, out)
+                show_image_attention(run, given, selection, out)
         return out.read_bytes()
 
 
-def explain_response(name: str, run: Any, given: Any, asked: request_types.ExplainRequest) -> response_types.ExplainResponse:
-    question = {key: value for key in ("label", "word", "fits", "against") if (value := getattr(asked, key)) is not None}
+def explain_response(name: str, run: Any, given: Any, request: request_types.ExplainRequest) -> response_types.ExplainResponse:
+    target = {key: value for key in ("label", "word", "fits", "against") if (value := getattr(request, key)) is not None}
     with SEED_LOCK:
-        found = run.explain(given, asked.method, **question)
-    other = found.against
+        explanation = run.explain(given, request.method, **target)
+    other = explanation.against
     return response_types.ExplainResponse(
         model=name,
-        answer=found.answer,
-        amount=round(found.amount, DIGITS),
-        pieces=found.pieces,
-        values=round_values(found.values),
-        against=None if other is None else other.answer,
-        against_amount=None if other is None else round(other.amount, DIGITS),
-        against_values=None if other is None else round_values(other.values),
-        refused=found.refused,
-        faithfulness=round_values(found.measured),
-        permuted=None if found.permuted is None else round_values(found.permuted),
-        words=found.words(),
-        grid=None if found.picture is None else list(found.picture.grid),
-        picture=None if found.picture is None else png_base64(found.picture.pixels),
+        target=explanation.output,
+        score=round(explanation.score, DIGITS),
+        tokens=explanation.features,
+        attributions=round_values(explanation.attributions),
+        alternative=None if other is None else other.output,
+        alternative_score=None if other is None else round(other.score, DIGITS),
+        alternative_attributions=None if other is None else round_values(other.attributions),
+        unavailable=explanation.unavailable,
+        faithfulness=round_values(explanation.faithfulness),
+        permutation_effect=None if explanation.permutation_effect is None else round_values(explanation.permutation_effect),
+        summary=explanation.summary(),
+        grid=None if explanation.image is None else list(explanation.image.grid),
+        image=None if explanation.image is None else png_base64(explanation.image.pixels),
     )
 
 

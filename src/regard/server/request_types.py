@@ -1,6 +1,6 @@
-"""What may be asked of the server: every number has bounds, every text is one, and nothing else may be sent."""
+"""The bodies of requests: every number has bounds, every text is valid Unicode, unknown fields are rejected."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -12,7 +12,7 @@ MAX_IMAGE_LENGTH = 8_000_000
 
 
 def reject_surrogates(text: str) -> str:
-    """Half a character, which JSON can write and UTF-8 cannot."""
+    """Reject lone surrogates, which JSON can express and UTF-8 cannot."""
     if any("\ud800" <= letter <= "\udfff" for letter in text):
         raise ValueError("should be text: a lone surrogate is half a character")
     return text
@@ -27,6 +27,7 @@ ImageData = Annotated[
 ]
 Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 Beam = Annotated[int, Field(ge=1, le=16)]
+LengthPenalty = Annotated[float, Field(ge=-5, le=5)]
 Temperature = Annotated[float, Field(ge=1e-6, le=100)]
 TopK = Annotated[int, Field(ge=0, le=1_000_000)]
 TopP = Annotated[float, Field(gt=0, le=1)]
@@ -34,17 +35,19 @@ Seed = Annotated[int, Field(ge=0, le=2**53 - 1)]
 Number = Annotated[int, Field(ge=1, le=8)]
 Stops = Annotated[list[Word], Field(max_length=8)]
 Index = Annotated[int, Field(ge=1, le=1000)]
+"""Of a layer or head, counted from 1."""
+AttentionKind = Literal["cross", "encoder", "decoder"]
 
 
 class ApiRequest(BaseModel):
-    """What every request has: which model is meant; the first that can do it, when not said."""
+    """What every request has: the model's name; without it, the first model that has the endpoint is used."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True, frozen=True)
     model: Name | None = None
 
 
 class SamplingRequest(ApiRequest):
-    """How tokens are drawn; without a temperature none are, and the likeliest is taken each time."""
+    """Sampling settings; without a temperature decoding is greedy or by beam search."""
 
     temperature: Temperature | None = None
     top_k: TopK = 0
@@ -55,17 +58,17 @@ class SamplingRequest(ApiRequest):
 class TranslateRequest(SamplingRequest):
     text: Texts
     beam: Beam | None = None
-    length_penalty: Annotated[float, Field(ge=-5, le=5)] | None = None
+    length_penalty: LengthPenalty | None = None
     max_tokens: Tokens | None = None
     number: Number = 1
     task: Name | None = None
-    """Of a run of several tasks, the one that is wanted."""
-    align: bool = False
-    """What each word of the translation looked at."""
-    tree: bool = False
-    """The tree of the beam search."""
+    """For a run of several tasks, the one to do."""
+    alignment: bool = False
+    """Also return the attention of each target word over the source."""
+    beam_tree: bool = False
+    """Also return the tree of the beam search."""
     stream: bool = False
-    """Pieces of one text as server-sent events; with a beam, there is one piece, at the end."""
+    """Send tokens as server-sent events; with a beam, each text is one event, at its end."""
 
 
 class GenerateRequest(SamplingRequest):
@@ -74,9 +77,9 @@ class GenerateRequest(SamplingRequest):
     repetition_penalty: Annotated[float, Field(ge=0.001, le=1000)] = 1.0
     stop: Stops = []
     number: Number = 1
-    looks: bool = False
-    """Where each word looked, what else it might have been, and how likely."""
-    kind: Literal["cross", "encoder", "decoder"] | None = None
+    attention: bool = False
+    """Also return the attention, the alternatives and the probability of each token."""
+    kind: AttentionKind | None = None
     layer: Index | None = None
     head: Index | None = None
     stream: bool = False
@@ -88,28 +91,20 @@ class FillRequest(ApiRequest):
 
 
 class TextOrImageRequest(ApiRequest):
-    """A text or a picture."""
+    """Either texts or one image."""
 
-    text: Text | None = None
-    image: ImageData | None = None
-
-    @model_validator(mode="after")
-    def one_of_both(self) -> "TextOrImageRequest":
-        if (self.text is None) == (self.image is None):
-            raise ValueError("give either text or image")
-        return self
-
-
-class ClassifyRequest(ApiRequest):
     text: Texts | None = None
     image: ImageData | None = None
-    task: Name | None = None
 
     @model_validator(mode="after")
-    def one_of_both(self) -> "ClassifyRequest":
+    def require_one_input(self) -> Self:
         if (self.text is None) == (self.image is None):
             raise ValueError("give either text or image")
         return self
+
+
+class ClassifyRequest(TextOrImageRequest):
+    task: Name | None = None
 
 
 class TagRequest(ApiRequest):
@@ -122,27 +117,19 @@ class AnswerRequest(ApiRequest):
     top: Annotated[int, Field(ge=1, le=20)] = 1
 
 
-class EmbedRequest(ApiRequest):
-    text: Texts | None = None
-    image: ImageData | None = None
+class EmbedRequest(TextOrImageRequest):
     layer: Annotated[int, Field(ge=-1000, le=1000)] = -1
     pool: Literal["mean", "cls", "words"] = "mean"
-
-    @model_validator(mode="after")
-    def one_of_both(self) -> "EmbedRequest":
-        if (self.text is None) == (self.image is None):
-            raise ValueError("give either text or image")
-        return self
 
 
 class CaptionRequest(SamplingRequest):
     image: ImageData
     beam: Beam | None = None
-    length_penalty: Annotated[float, Field(ge=-5, le=5)] | None = None
+    length_penalty: LengthPenalty | None = None
     max_tokens: Tokens | None = None
     number: Number = 1
-    looks: bool = False
-    """A map for each word: where it looked."""
+    attention: bool = False
+    """Also return the attention of each word over the image."""
     stream: bool = False
 
 
@@ -152,29 +139,28 @@ class MatchRequest(ApiRequest):
     templates: Annotated[list[Word], Field(min_length=1, max_length=20)] = ["{}"]
 
 
-class DrawRequest(ApiRequest):
+class DrawRequest(SamplingRequest):
     text: Text
     number: Number = 1
     temperature: Temperature | None = 1.0
-    top_k: TopK = 0
-    top_p: TopP = 1.0
-    seed: Seed = 0
 
 
 class AttentionRequest(TextOrImageRequest):
-    """All layers and heads of one kind, or those that are named, counted from 1; as JSON, or as a file to keep."""
+    """All layers and heads of one kind of attention, or those named; as JSON, or as a file."""
 
-    kind: Literal["cross", "encoder", "decoder"] | None = None
+    text: Text | None = None
+    kind: AttentionKind | None = None
     layers: Annotated[list[Index], Field(min_length=1, max_length=200)] | None = None
     heads: Annotated[list[Index], Field(min_length=1, max_length=200)] | None = None
     digits: Annotated[int, Field(ge=1, le=6)] = 3
-    form: Literal["json", "attn", "svg", "png"] = "json"
+    format: Literal["json", "attn", "svg", "png"] = "json"
     view: Literal["matrix", "heads", "model", "token", "entropy", "beam"] = "matrix"
-    """Of a picture (svg, png): one layer and head at most."""
+    """Of a figure (svg, png): one layer and head at most."""
     token: Word | None = None
 
 
 class ExplainRequest(TextOrImageRequest):
+    text: Text | None = None
     method: Annotated[str, Field(pattern="^[a-z]+(-[a-z]+)*(,[a-z]+(-[a-z]+)*)*$", max_length=200)] = "all"
     label: Word | None = None
     word: Word | None = None

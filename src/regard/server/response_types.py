@@ -1,11 +1,11 @@
-"""What the server answers. Lists of results are in the order of what was asked."""
+"""The bodies of responses. Results are in the order of the inputs."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 Grid = Annotated[list[int], Field(min_length=2, max_length=2)]
-"""Rows and columns."""
+"""Rows and columns of image patches."""
 
 
 class ApiResponse(BaseModel):
@@ -21,38 +21,38 @@ class ErrorDetail(ApiResponse):
 
 
 class ErrorResponse(ApiResponse):
-    """What every answer that is no success looks like; OpenAI's clients read it so too."""
+    """The body of every error, in the form that OpenAI's clients expect."""
 
     error: ErrorDetail
 
 
 class ModelInfo(ApiResponse):
-    """One model, and what it can do. `created` and `owned_by` are what OpenAI's clients expect."""
+    """One model and what it can do. `created` and `owned_by` are there for OpenAI's clients."""
 
     id: str
     object: Literal["model"] = "model"
     created: int
     owned_by: Literal["regard"] = "regard"
     task: str
-    does: str
-    """In words."""
+    description: str
+    """What the model does, such as "translates"."""
     verbs: list[str]
-    """The endpoints under /v1 that it can be asked at: translate, generate, completions, chat/completions …"""
-    reads: list[Literal["text", "image"]]
-    attends: bool
-    """Whether there is something to see at /v1/attention."""
-    kinds: list[str]
-    """Of attention: cross, encoder, decoder; empty where there is only one."""
+    """Its endpoints under /v1: translate, generate, completions, chat/completions …"""
+    inputs: list[Literal["text", "image"]]
+    has_attention: bool
+    """Whether /v1/attention has something to show."""
+    attention_kinds: list[str]
+    """cross, encoder, decoder; empty where there is only one."""
     labels: list[str] = []
-    """Those it chooses from, the first 1,000."""
+    """Of a classifier, the first 1,000."""
     tasks: list[str] = []
-    """Of a run of several."""
+    """Of a run of several tasks."""
     max_length: int
-    """Tokens that it reads."""
+    """Of the input, in tokens."""
     parameters: int
     device: str
     beam: int | None = None
-    """The recipe's."""
+    """The recipe's default."""
 
 
 class ModelsResponse(ApiResponse):
@@ -61,27 +61,27 @@ class ModelsResponse(ApiResponse):
 
 
 class AlignmentResult(ApiResponse):
-    """What each word of a translation looked at: of the layer that looks most sharply, the mean of its heads."""
+    """The cross-attention of a translation: the mean over the heads of the sharpest layer."""
 
     source: list[str]
     target: list[str]
     weights: list[list[float]]
-    """A row for each word of the target, a number for each of the source."""
+    """One row per target word, one column per source word."""
     name: str
-    """Of which layer and heads."""
+    """The layer and heads."""
 
 
 class BeamTreeNode(ApiResponse):
-    """A continuation in a beam search; `parent` is its place in the list, -1 the beginning."""
+    """A hypothesis of a beam search, extended by one token; `parent` is an index into the list, -1 the root."""
 
     parent: int
     step: int
-    word: str
+    token: str
     log_probability: float
-    fate: Literal["kept", "ended", "pruned"]
+    status: Literal["kept", "ended", "pruned"]
     score: float | None
-    best: bool
-    """On the way of the output."""
+    on_best_path: bool
+    """Whether the output goes through it."""
 
 
 class HypothesisResult(ApiResponse):
@@ -92,10 +92,10 @@ class HypothesisResult(ApiResponse):
 
 class TranslationResult(HypothesisResult):
     tokens: list[str]
-    others: list[HypothesisResult]
-    """The next best, where more than one was asked for."""
+    alternatives: list[HypothesisResult]
+    """The next best, where `number` asks for them."""
     alignment: AlignmentResult | None = None
-    tree: list[BeamTreeNode] | None = None
+    beam_tree: list[BeamTreeNode] | None = None
 
 
 class TranslateResponse(ApiResponse):
@@ -104,38 +104,38 @@ class TranslateResponse(ApiResponse):
 
 
 class GeneratedStep(ApiResponse):
-    """A token that was said, and what else it might have been."""
+    """A generated token and its alternatives."""
 
-    word: str
+    token: str
     probability: float
-    others: list[list[str | float]]
-    """Word and probability of each."""
+    alternatives: list[list[str | float]]
+    """Token and probability of each."""
 
 
 class GenerationAttention(ApiResponse):
-    """Where each token that was written looked."""
+    """The attention of each generated token."""
 
     name: str
-    """Of which attention: kind, layer, heads."""
+    """The kind, layer and heads."""
     keys: list[str]
-    """What could be looked at: the prompt, and what was said."""
-    own: int | None
-    """Of the keys, the number of the first that was said."""
+    """The prompt's tokens and the generated ones."""
+    first_generated_key: int | None
+    """The index of the first generated token among the keys."""
     steps: list[GeneratedStep]
     weights: list[list[float]]
-    """A row for each step, a number for each key."""
+    """One row per step, one column per key."""
     note: str
 
 
 class GenerationResult(ApiResponse):
     text: str
-    """The prompt, as the model reads it, and what was written."""
-    written: str
+    """The prompt, as the model reads it, and the continuation."""
+    continuation: str
     score: float
     tokens: list[str]
     probabilities: list[float]
     finish_reason: Literal["stop", "length"]
-    looks: GenerationAttention | None = None
+    attention: GenerationAttention | None = None
 
 
 class GenerateResponse(ApiResponse):
@@ -144,11 +144,10 @@ class GenerateResponse(ApiResponse):
 
 
 class TokenEvent(ApiResponse):
-    """A server-sent event while a text is written: what is certain of it with this token. Of the texts of a request, `index` says
-    which."""
+    """A server-sent event of a stream: the text that one more token makes certain, in text `index` of the request."""
 
     index: int
-    piece: str
+    text: str
     token: str
     probability: float
 
@@ -171,7 +170,7 @@ class FillResponse(ApiResponse):
 
 class ClassificationResult(ApiResponse):
     labels: list[LabelProbability]
-    """Every label, the most probable first; none where numbers are said."""
+    """Every label, most probable first; empty for a regression."""
     score: float | None = None
 
 
@@ -205,7 +204,7 @@ class AnswerResponse(ApiResponse):
 class EmbeddingResult(ApiResponse):
     tokens: list[str]
     vectors: list[list[float]]
-    """One of the whole, or with pool = words one for each."""
+    """One vector, or with pool = words one for each word."""
 
 
 class EmbedResponse(ApiResponse):
@@ -214,22 +213,21 @@ class EmbedResponse(ApiResponse):
 
 
 class CaptionAttention(ApiResponse):
-    """Where each word of a caption looked, over the picture as the model sees it."""
+    """The attention of each word of a caption over the image, as the model sees it."""
 
     words: list[str]
     grid: Grid
-    """Rows and columns."""
     maps: list[list[list[float]]]
-    """A map for each word: rows of columns."""
+    """One map per word: rows of columns."""
     name: str
-    picture: str
+    image: str
     """A PNG in base64."""
 
 
 class CaptionResult(HypothesisResult):
     tokens: list[str]
-    others: list[HypothesisResult]
-    looks: CaptionAttention | None = None
+    alternatives: list[HypothesisResult]
+    attention: CaptionAttention | None = None
 
 
 class CaptionResponse(ApiResponse):
@@ -240,11 +238,11 @@ class CaptionResponse(ApiResponse):
 class MatchResponse(ApiResponse):
     model: str
     results: list[LabelProbability]
-    """Every label, the best first."""
+    """Every label, best first."""
 
 
 class ImageResult(ApiResponse):
-    picture: str
+    image: str
     """A PNG in base64."""
     score: float
 
@@ -255,49 +253,51 @@ class DrawResponse(ApiResponse):
 
 
 class AttentionResponse(ApiResponse):
-    """What was looked at: weights of layer, head, query, key. Of thousands of tokens, tiles of them."""
+    """Attention weights by layer, head, query and key; for thousands of tokens, reduced to tiles."""
 
     model: str
     name: str
-    """Of the kind that is given."""
+    """Of the kind returned."""
     names: list[str]
-    """Of all kinds that there are."""
+    """Of all kinds that the model has."""
     queries: list[str]
     keys: list[str]
     layers: list[int]
     heads: list[int]
     weights: list[list[list[list[float]]]]
-    sharpest: int
-    """Of the layers that are given, the place of the one that looks most sharply."""
-    tile: int
-    """Tokens along the side of one number."""
+    sharpest_layer: int
+    """The index, among the layers returned, of the one with the lowest mean entropy."""
+    tile_size: int
+    """Tokens along the side of one tile."""
     note: str
     grid: Grid | None = None
-    """Of a picture: rows and columns of its patches, which are the last of the keys."""
-    picture: str | None = None
+    """For an image; its patches are the last of the keys."""
+    image: str | None = None
     """As the model sees it, a PNG in base64."""
 
 
 class ExplainResponse(ApiResponse):
-    """A number for each piece by each method, and how far each method can be trusted. Measures that cannot be taken are null."""
+    """Attributions by several methods, and how faithful each is. Measures that cannot be taken are null."""
 
     model: str
-    answer: str
-    """What is explained, in words."""
-    amount: float
-    """Its probability or likeness."""
-    pieces: list[str]
-    values: dict[str, list[float | None]]
-    against: str | None
-    against_amount: float | None
-    against_values: dict[str, list[float | None]] | None
-    refused: dict[str, str]
+    target: str
+    """The explained output, in words."""
+    score: float
+    """Its probability or similarity."""
+    tokens: list[str]
+    """The explained inputs: tokens or patches."""
+    attributions: dict[str, list[float | None]]
+    alternative: str | None
+    alternative_score: float | None
+    alternative_attributions: dict[str, list[float | None]] | None
+    unavailable: dict[str, str]
+    """Methods that were not run, with the reason."""
     faithfulness: dict[str, dict[str, float | None]]
-    permuted: float | None
-    words: list[str]
+    permutation_effect: float | None
+    summary: list[str]
     """The faithfulness, in sentences."""
     grid: Grid | None = None
-    picture: str | None = None
+    image: str | None = None
 
 
 class HealthResponse(ApiResponse):
@@ -305,6 +305,6 @@ class HealthResponse(ApiResponse):
 
 
 class DoneEvent(ApiResponse):
-    """The last server-sent event of a stream, before [DONE]: the whole answer, or what went wrong."""
+    """The last server-sent event of a stream, before [DONE]: the complete response."""
 
     done: Annotated[dict[str, Any], Field(description="as the endpoint answers without stream")]

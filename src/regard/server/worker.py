@@ -1,5 +1,5 @@
-"""A thread in which a model works. Texts that are asked for wait in turn, those of a client behind each other and the clients
-side by side; they are written together; everything else is done between two steps, one thing at a time."""
+"""A thread in which one model works. Jobs wait in one queue per client, and the clients take turns. Texts are decoded together by
+continuous batching; every other job runs alone, between two decoding steps."""
 
 import asyncio
 import logging
@@ -13,7 +13,8 @@ from regard.errors import UserError
 from regard.server.errors import ApiError, redact_message
 from regard.server.metrics import Metrics
 from regard.server.settings import ServerSettings
-from regard.tasks.shared.requests import DecodingTask, StreamedToken, open_continuous_batch
+from regard.tasks.base import Run
+from regard.tasks.streaming import DecodingTask, StreamCallback, StreamedToken, open_continuous_batch
 
 FAILURES = (
     ArithmeticError,
@@ -27,245 +28,244 @@ FAILURES = (
     TypeError,
     ValueError,
 )
-"""Whatever may go wrong in a model: the request has failed, the server goes on."""
-MIN_JOIN_FRACTION = 8
-"""Where more wait than there is room for, texts begin in groups of one part in so many of all: whatever is being written is moved
-once for each that joins it."""
-FAILURE_MESSAGE = "the server failed at this; its log says why"
+"""What a model may raise: the job fails, the server goes on."""
+JOIN_GROUPS = 8
+"""When more texts wait than fit, they join in groups of at least 1/8 of the batch: each join copies the batch's cache."""
+FAILURE_MESSAGE = "internal error; see the server's log"
 log = logging.getLogger("regard.server")
-OnToken = Callable[[StreamedToken], None]
+TokenQueue = asyncio.Queue[tuple[int, StreamedToken | None]]
+"""Streamed tokens with the index of their text; None at the end of a text."""
 
 
 class Job:
-    """One thing that is asked of a model. `begin` is called in the model's thread: it gives a Task, whose text is written with
-    others', or is the whole work."""
+    """One unit of work for a model. `start` runs in the model's thread; it returns a DecodingTask if `decodes`, else a result."""
 
     def __init__(
         self,
-        begin: Callable[[OnToken], Any],
+        start: Callable[[StreamCallback], Any],
         *,
         client: str,
         decodes: bool = False,
         index: int = 0,
-        pieces: "asyncio.Queue[tuple[int, StreamedToken | None]] | None" = None,
+        tokens: TokenQueue | None = None,
     ):
-        """`pieces` is told what is written while it is, and None at the end; `index` says of which text of a request."""
-        self.begin, self.client, self.decodes, self.index, self.pieces = begin, client, decodes, index, pieces
+        """`tokens` receives the tokens while they are generated, under the `index` of this text in its request."""
+        self.start, self.client, self.decodes, self.index, self.tokens = start, client, decodes, index, tokens
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
         self.task: DecodingTask | None = None
-        self.unwanted = False
+        self.cancelled = False
 
-    def tell(self, piece: StreamedToken | None) -> None:
-        if self.pieces is not None:
-            self.soon(self.pieces.put_nowait, (self.index, piece))
+    def send_token(self, token: StreamedToken | None) -> None:
+        if self.tokens is not None:
+            self._call_soon(self.tokens.put_nowait, (self.index, token))
 
     def succeed(self, result: Any) -> None:
-        self.soon(self.settle, result, None)
+        self._call_soon(self._settle, result, None)
 
     def fail(self, error: ApiError) -> None:
-        self.soon(self.settle, None, error)
+        self._call_soon(self._settle, None, error)
 
-    def settle(self, result: Any, error: ApiError | None) -> None:
+    def _settle(self, result: Any, error: ApiError | None) -> None:
         if not self.future.done():
             if error is None:
                 self.future.set_result(result)
             else:
                 self.future.set_exception(error)
-        if self.pieces is not None:
-            self.pieces.put_nowait((self.index, None))
+        if self.tokens is not None:
+            self.tokens.put_nowait((self.index, None))
 
-    def soon(self, what: Callable[..., Any], *given: Any) -> None:
+    def _call_soon(self, function: Callable[..., Any], *arguments: Any) -> None:
         try:
-            self.loop.call_soon_threadsafe(what, *given)
-        except RuntimeError:  # the loop is closed: nobody is there to hear it
-            self.unwanted = True
+            self.loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            self.cancelled = True
 
 
 class Worker:
-    def __init__(self, name: str, run: Any, settings: ServerSettings, metrics: Metrics, part: str = "writes"):
+    """The queue and the thread of one model."""
+
+    def __init__(self, name: str, run: Run, settings: ServerSettings, metrics: Metrics, kind: str = "decoding"):
         self.name, self.run, self.settings, self.metrics = name, run, settings, metrics
-        self.ready = threading.Condition()
-        self.waiting: OrderedDict[str, deque[Job]] = OrderedDict()
-        self.number = 0
-        """Tickets that wait."""
+        self.changed = threading.Condition()
+        self.queues: OrderedDict[str, deque[Job]] = OrderedDict()
+        """Waiting jobs by client; the client at the front is served next."""
+        self.queued = 0
         self.running: dict[Any, Job] = {}
+        """Jobs being decoded, by their request."""
         self.stopping = False
-        self.pace = 0.05
-        """Seconds that a text takes from one end of the queue to the next, on the average."""
-        self.together = open_continuous_batch(run) if hasattr(run.model, "step") else None
-        self.thread = threading.Thread(target=self.work, name=f"{name} {part}", daemon=True)
-        metrics.watch("regard_waiting", lambda: self.number, model=name, part=part)
-        metrics.watch("regard_running", lambda: len(self.running), model=name, part=part)
+        self.seconds_per_text = 0.05
+        """Moving average of the time between two finished texts."""
+        self.batch = open_continuous_batch(run) if hasattr(run.model, "step") else None
+        self.thread = threading.Thread(target=self._loop, name=f"{name} {kind}", daemon=True)
+        metrics.watch_worker(name, kind, lambda: len(self.running), lambda: self.queued)
 
     @property
     def alive(self) -> bool:
         return self.thread.is_alive() and not self.stopping
 
-    # from the server's thread
+    # called in the event loop's thread
 
     def start(self) -> None:
         self.thread.start()
 
-    def submit(self, tickets: Sequence[Job]) -> None:
-        """All of them, or none where there is no room: one client may fill half of the queue."""
-        with self.ready:
-            if self.stopping or not self.thread.is_alive():
-                raise ApiError(503, "the server is stopping; try another time", code="stopping", retry=5)
-            more, client = len(tickets), tickets[0].client
-            if (refused := self.full(client, more)) is not None:
-                raise refused
-            self.waiting.setdefault(client, deque()).extend(tickets)
-            self.number += more
-            self.ready.notify()
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Queue all jobs, or none where there is no room: one client may fill half of the queue."""
+        with self.changed:
+            if not self.alive:
+                raise ApiError(503, "the server is stopping; try again later", code="stopping", retry_after=5)
+            client = jobs[0].client
+            if (error := self.rejection(client, len(jobs))) is not None:
+                raise error
+            self.queues.setdefault(client, deque()).extend(jobs)
+            self.queued += len(jobs)
+            self.changed.notify()
 
-    def full(self, client: str, more: int = 1) -> ApiError | None:
-        """What is answered to a client whose texts have no room."""
-        mine, wait = len(self.waiting.get(client, ())), self.number * self.pace
-        if self.number + more > self.settings.queue:
-            refused = ApiError(503, f"{self.number} texts are waiting already; try again later", code="queue_full", retry=wait)
-        elif mine + more > max(1, self.settings.queue // 2):
-            refused = ApiError(
-                429, f"{mine} of your texts are waiting already; send fewer at a time", code="too_many_waiting", retry=wait
+    def rejection(self, client: str, number: int = 1) -> ApiError | None:
+        """Return the error for a client whose jobs do not fit the queue, or None if they do."""
+        own, wait = len(self.queues.get(client, ())), self.queued * self.seconds_per_text
+        if self.queued + number > self.settings.max_queue:
+            error = ApiError(
+                503, f"{self.queued} texts are already waiting; try again later", code="queue_full", retry_after=wait
+            )
+        elif own + number > max(1, self.settings.max_queue // 2):
+            error = ApiError(
+                429, f"{own} of your texts are already waiting; send fewer at a time", code="too_many_waiting", retry_after=wait
             )
         else:
             return None
-        self.metrics.count("regard_refused_total", more, model=self.name)
-        return refused
+        self.metrics.rejected.labels(self.name).inc(number)
+        return error
 
-    def give_up(self, tickets: Sequence[Job]) -> None:
-        """What waits leaves the queue at once; what is being written stops before the next step."""
-        with self.ready:
-            for ticket in tickets:
-                if ticket.unwanted or ticket.future.done():
+    def cancel(self, jobs: Sequence[Job]) -> None:
+        """Remove waiting jobs from the queue at once; running ones stop before the next step."""
+        with self.changed:
+            for job in jobs:
+                if job.cancelled or job.future.done():
                     continue
-                ticket.unwanted = True
-                self.metrics.count("regard_cancelled_total", model=self.name)
-                line = self.waiting.get(ticket.client)
-                if line is not None and ticket in line:
-                    line.remove(ticket)
-                    self.number -= 1
-                    if not line:
-                        del self.waiting[ticket.client]
+                job.cancelled = True
+                self.metrics.cancelled.labels(self.name).inc()
+                queue = self.queues.get(job.client)
+                if queue is not None and job in queue:
+                    queue.remove(job)
+                    self.queued -= 1
+                    if not queue:
+                        del self.queues[job.client]
 
     def stop(self) -> None:
-        """Refuse what waits, and give up what is being written."""
-        with self.ready:
+        """Fail the waiting jobs and cancel the running ones."""
+        with self.changed:
             self.stopping = True
-            for line in self.waiting.values():
-                for ticket in line:
-                    ticket.fail(ApiError(503, "the server is stopping", code="stopping", retry=5))
-            self.waiting.clear()
-            self.number = 0
-            for ticket in self.running.values():
-                ticket.unwanted = True
-            self.ready.notify()
+            for queue in self.queues.values():
+                for job in queue:
+                    job.fail(ApiError(503, "the server is stopping", code="stopping", retry_after=5))
+            self.queues.clear()
+            self.queued = 0
+            for job in self.running.values():
+                job.cancelled = True
+            self.changed.notify()
 
-    # in the model's thread
+    # called in the model's thread
 
-    def work(self) -> None:
+    def _loop(self) -> None:
         try:
             while True:
-                with self.ready:
-                    while not self.waiting and not self.running and not self.stopping:
-                        self.ready.wait()
+                with self.changed:
+                    while not self.queues and not self.running and not self.stopping:
+                        self.changed.wait()
                     if self.stopping and not self.running:
                         return
-                    taken = self.take()
-                self.round(taken)
-        finally:  # also where something gave way that nobody thought of
-            with self.ready:
+                    jobs = self.take_jobs()
+                self._run_round(jobs)
+        finally:  # also after an exception outside FAILURES
+            with self.changed:
                 self.stopping = True
-                left = [*self.running.values(), *(ticket for line in self.waiting.values() for ticket in line)]
-            for ticket in left:
-                ticket.fail(ApiError(503, "the model has stopped", code="stopping"))
+                remaining = [*self.running.values(), *(job for queue in self.queues.values() for job in queue)]
+            for job in remaining:
+                job.fail(ApiError(503, "the model has stopped", code="stopping"))
 
-    def take(self) -> list[Job]:
-        """The next ones of each client in turn: as many texts as there is room for, and at most one thing else."""
+    def take_jobs(self) -> list[Job]:
+        """Take the next jobs of each client in turn: as many texts as fit the batch, and at most one other job."""
         taken: list[Job] = []
-        room = self.settings.max_batch_size - len(self.running)
-        if self.number > room and room < self.settings.max_batch_size // MIN_JOIN_FRACTION:
-            room = 0  # some have to wait in any case: they come together a little later
-        passed = 0
-        while self.waiting and passed < len(self.waiting):
-            client, line = next(iter(self.waiting.items()))
-            self.waiting.move_to_end(client)
-            texts = sum(ticket.decodes for ticket in taken)
-            fits = texts < room if line[0].decodes else texts == len(taken)
+        free = self.settings.max_batch_size - len(self.running)
+        if self.queued > free and free < self.settings.max_batch_size // JOIN_GROUPS:
+            free = 0  # not all fit anyway: wait until a group can join
+        skipped = 0
+        while self.queues and skipped < len(self.queues):
+            client, queue = next(iter(self.queues.items()))
+            self.queues.move_to_end(client)
+            texts = sum(job.decodes for job in taken)
+            fits = texts < free if queue[0].decodes else texts == len(taken)
             if not fits:
-                passed += 1
+                skipped += 1
                 continue
-            passed = 0
-            taken.append(line.popleft())
-            self.number -= 1
-            if not line:
-                del self.waiting[client]
+            skipped = 0
+            taken.append(queue.popleft())
+            self.queued -= 1
+            if not queue:
+                del self.queues[client]
         return taken
 
-    def round(self, taken: Sequence[Job]) -> None:
-        """Begin what was taken, and go a step on with everything."""
-        began, before = time.monotonic(), len(self.running)
-        begun: list[Job] = []
-        for ticket in taken:
-            if not ticket.unwanted and self.begin(ticket) and ticket.task is not None:
-                begun.append(ticket)
-        if begun:
-            self.attempt(lambda: self.add(begun), begun)
+    def _run_round(self, jobs: Sequence[Job]) -> None:
+        """Start the jobs taken, then decode one step for all running texts."""
+        start, before = time.monotonic(), len(self.running)
+        new = [job for job in jobs if not job.cancelled and self._start(job)]
+        if new:
+            self._attempt(lambda: self._join(new), new)
         if self.running:
-            self.attempt(self.step, list(self.running.values()))
-        ended = before + len(begun) - len(self.running)
-        if ended > 0:
-            self.pace += 0.2 * ((time.monotonic() - began) / ended - self.pace)
+            self._attempt(self._step, list(self.running.values()))
+        finished = before + len(new) - len(self.running)
+        if finished > 0:
+            self.seconds_per_text += 0.2 * ((time.monotonic() - start) / finished - self.seconds_per_text)
 
-    def begin(self, ticket: Job) -> bool:
-        """Do what can be done at once; whether there is a text to be written."""
+    def _start(self, job: Job) -> bool:
+        """Start a job; finish it unless it has a text to decode. Return whether it has."""
         try:
-            result = ticket.begin(ticket.tell)
-            if ticket.decodes and result.request is not None:
-                ticket.task = result
+            result = job.start(job.send_token)
+            if job.decodes and result.request is not None:
+                job.task = result
                 return True
-            ticket.succeed(result.result() if ticket.decodes else result)
-        except UserError as mistake:
-            ticket.fail(ApiError(422, redact_message(str(mistake), self.run.folder, self.name), code="mistake"))
-        except ApiError as refused:
-            ticket.fail(refused)
+            job.succeed(result.result() if job.decodes else result)
+        except UserError as error:
+            job.fail(ApiError(422, redact_message(str(error), self.run.folder, self.name), code="invalid_input"))
+        except ApiError as error:
+            job.fail(error)
         except FAILURES:
-            self.broke([ticket])
+            self._fail_all([job])
         return False
 
-    def add(self, begun: Sequence[Job]) -> None:
-        assert self.together is not None
-        requests = {
-            ticket.task.request: ticket for ticket in begun if ticket.task is not None and ticket.task.request is not None
-        }
-        self.together.add(requests)
+    def _join(self, jobs: Sequence[Job]) -> None:
+        """Add new texts to the running batch."""
+        assert self.batch is not None
+        requests = {job.task.request: job for job in jobs if job.task is not None and job.task.request is not None}
+        self.batch.add(requests)
         self.running |= requests
 
-    def step(self) -> None:
-        assert self.together is not None
-        self.metrics.count("regard_steps_total", model=self.name)
-        self.metrics.count("regard_tokens_total", len(self.running), model=self.name)
-        unwanted = {request for request, ticket in self.running.items() if ticket.unwanted}
-        done = self.together.step(unwanted.__contains__)
-        for request in unwanted:
-            ticket = self.running.pop(request)
-            ticket.fail(ApiError(503, "the server is stopping" if self.stopping else "given up", code="cancelled"))
+    def _step(self) -> None:
+        assert self.batch is not None
+        self.metrics.steps.labels(self.name).inc()
+        self.metrics.tokens.labels(self.name).inc(len(self.running))
+        cancelled = {request for request, job in self.running.items() if job.cancelled}
+        done = self.batch.step(cancelled.__contains__)
+        for request in cancelled:
+            message = "the server is stopping" if self.stopping else "the request was cancelled"
+            self.running.pop(request).fail(ApiError(503, message, code="cancelled"))
         for request in done:
-            ended = self.running.pop(request, None)
-            if ended is not None and ended.task is not None:
-                ended.succeed(ended.task.result())
+            job = self.running.pop(request, None)
+            if job is not None and job.task is not None:
+                job.succeed(job.task.result())
 
-    def attempt(self, what: Callable[[], None], tickets: Sequence[Job]) -> None:
-        """If it fails, these have; where texts were being written together, all of them."""
+    def _attempt(self, function: Callable[[], None], jobs: Sequence[Job]) -> None:
+        """Run a step of the batch; if it fails, fail these and all running jobs and start an empty batch."""
         try:
-            what()
+            function()
         except FAILURES:
-            self.broke([*tickets, *self.running.values()])
+            self._fail_all([*jobs, *self.running.values()])
             self.running.clear()
-            self.together = open_continuous_batch(self.run)
+            self.batch = open_continuous_batch(self.run)
 
-    def broke(self, tickets: Sequence[Job]) -> None:
+    def _fail_all(self, jobs: Sequence[Job]) -> None:
         log.exception("failure", extra={"model": self.name})
-        self.metrics.count("regard_failures_total", model=self.name)
-        for ticket in tickets:
-            ticket.fail(ApiError(500, FAILURE_MESSAGE, code="failure"))
+        self.metrics.failures.labels(self.name).inc()
+        for job in jobs:
+            job.fail(ApiError(500, FAILURE_MESSAGE, code="failure"))

@@ -1,1 +1,1 @@
-"""Attention of a run as figures: record, select, draw."""
+"""Figures of what a run attends to: record, select, draw."""

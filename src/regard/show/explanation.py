@@ -1,6 +1,5 @@
-"""Explanations as pictures and pages: the maps of a picture, the curves of faithfulness."""
+"""Explanations as figures and pages: saliency maps of an image, curves of faithfulness."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,72 +8,65 @@ from matplotlib.figure import Figure
 from regard.explain.faithfulness import RANDOM_BASELINE
 from regard.explain.report import Explanation, FaithfulnessReport, format_number
 from regard.show.figures.curves import erasure_curves
-from regard.show.figures.html_report import HtmlReport, html_report
-from regard.show.figures.saliency import SaliencyRow, saliency_figure
+from regard.show.figures.html_pages import HtmlReport, html_report
+from regard.show.figures.image_figures import SaliencyRow, saliency_figure
 from regard.show.figures.style import figure_format, save_figure, to_svg, write_file
 from regard.tasks.base import Run
 
 LEGEND = (
-    "Bright is what is said to speak for the answer. Below each map: what the answer loses without the patches it puts "
-    "first (without patches drawn by lot). "
+    "Bright patches support the output. Below each map: what the output loses without its top patches (without random patches). "
 )
-TOLD = (
-    "Apart: 1 less the rank correlation of the two maps, 0 where they are the same (with random weights). Selective: above "
-    "0, each map names what speaks for its own answer."
+DISCRIMINATION_LEGEND = (
+    "Distance: 1 minus the rank correlation of the two maps, 0 where they are equal (with random weights). Selectivity: above 0, "
+    "each map marks what supports its own output."
 )
 
 
-def attribution_figure(found: Explanation) -> Figure:
-    """The picture that was explained with each method's map."""
-    assert found.picture is not None
-    picture = found.picture
-    grid, methods, counts = picture.grid, list(found.values), found.called.counts
+def attribution_figure(explanation: Explanation) -> Figure:
+    """Draw the explained image with the saliency map of each method."""
+    assert explanation.image is not None
+    image, measured, other = explanation.image, explanation.faithfulness, explanation.against
+    methods, score_name = list(explanation.attributions), explanation.wording.score
 
-    def shown(title: str, values: dict[str, list[float]], notes: Sequence[str]) -> SaliencyRow:
-        maps = [np.array(values[name]).reshape(grid) if name in values else None for name in methods]
-        return SaliencyRow(title, maps, notes)
+    def row(output: str, score: float, values: dict[str, list[float]], notes: list[str]) -> SaliencyRow:
+        maps = [np.array(values[name]).reshape(image.grid) if name in values else None for name in methods]
+        return SaliencyRow(f"{output}: {score_name} {score:.2f}", maps, notes)
 
-    def loses(name: str) -> str:
-        own, random = (format_number(found.measured[one]["comprehensiveness"]) for one in (name, RANDOM_BASELINE))
-        return f"{own} ({random})"
-
-    def apart(name: str) -> str:
-        row = found.measured[name]
-        if "apart" not in row:
+    def discrimination(name: str) -> str:
+        if "map distance" not in measured[name]:
             return ""
-        return (
-            f"apart {format_number(row['apart'])} ({format_number(row['apart fresh'])})\n"
-            f"selective {format_number(row['selective'])}"
+        distance, control, selectivity = (
+            format_number(measured[name][key]) for key in ("map distance", "map distance randomized", "selectivity")
         )
+        return f"distance {distance} ({control})\nselectivity {selectivity}"
 
-    answers = [shown(f"{found.answer}: {counts} {found.amount:.2f}", found.values, [loses(name) for name in methods])]
-    if found.against is not None:
-        other = found.against
-        answers.append(shown(f"{other.answer}: {counts} {other.amount:.2f}", other.values, [""] * len(methods)))
-    told = found.against is not None
-    return saliency_figure(
-        picture.pixels, methods, answers, below=[apart(name) for name in methods] if told else (), legend=LEGEND + TOLD * told
-    )
+    random = format_number(measured[RANDOM_BASELINE]["comprehensiveness"])
+    losses = [f"{format_number(measured[name]['comprehensiveness'])} ({random})" for name in methods]
+    rows = [row(explanation.output, explanation.score, explanation.attributions, losses)]
+    if other is None:
+        return saliency_figure(image.pixels, methods, rows, legend=LEGEND)
+    rows.append(row(other.output, other.score, other.attributions, [""] * len(methods)))
+    below = [discrimination(name) for name in methods]
+    return saliency_figure(image.pixels, methods, rows, below=below, legend=LEGEND + DISCRIMINATION_LEGEND)
 
 
 def write_explanation(run: Run, found: Explanation | FaithfulnessReport, path: Path) -> None:
-    """The curves, or of one picture its maps, as a picture; or with the tables, and what they mean, as one HTML page."""
-    title, summary = found.about(run.folder.name)
-    maps = attribution_figure(found) if isinstance(found, Explanation) and found.picture is not None else None
+    """Write the erasure curves, or the maps of one image, as a figure; or both with tables and summary as an HTML page."""
+    title, summary = found.heading(run.folder.name)
+    maps = attribution_figure(found) if isinstance(found, Explanation) and found.image is not None else None
     if figure_format(path, pages=True) != "html":
-        save_figure(erasure_curves(found.curves(), aside=RANDOM_BASELINE, title=title) if maps is None else maps, path)
+        save_figure(erasure_curves(found.curves(), baseline=RANDOM_BASELINE, title=title) if maps is None else maps, path)
         return
-    refused = [f"{name} does not apply: {why}." for name, why in found.refused.items()]
-    caption = (
-        f"What the answer loses without a share of the {found.called.pieces}, and with them alone; dashed, {RANDOM_BASELINE}."
-    )
-    figures = [] if maps is None else [("What each method says speaks for the answer.", to_svg(maps, "maps"))]
-    figures.append((caption, to_svg(erasure_curves(found.curves(), aside=RANDOM_BASELINE))))
+    reasons = [f"{name} does not apply: {why}." for name, why in found.unavailable.items()]
+    features = found.wording.features
+    caption = f"Score lost without the top {features}, and with them alone; dashed: the random baseline."
+    figures = [] if maps is None else [("The saliency map of each method.", to_svg(maps, "maps"))]
+    figures.append((caption, to_svg(erasure_curves(found.curves(), baseline=RANDOM_BASELINE))))
     report = HtmlReport(
         title,
         summary,
         tables=[(table.title, table.header, table.rows) for table in found.tables()],
-        notes=[*found.words(), *refused],
+        notes=[*found.summary(), *reasons],
         figures=figures,
     )
     write_file(path, html_report(report).encode())

@@ -1,4 +1,4 @@
-"""Draw how a run writes: each token with its probability, what else it might have been, and what it looked at."""
+"""Draw how a run generates: each token with its probability, the alternatives, and what it attends to."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,16 +6,6 @@ from pathlib import Path
 import torch
 
 from regard.errors import UserError
-from regard.show.attention import (
-    ATTENTION_KINDS,
-    ViewSelection,
-    head_label,
-    pluralize,
-    resolve_indices,
-    select_group,
-    sharpest_layer,
-    token_index,
-)
 from regard.show.figures.decoding_steps import (
     GenerationStep,
     GenerationTrace,
@@ -35,6 +25,7 @@ from regard.show.recording import (
     require_attention,
     token_labels,
 )
+from regard.show.selection import ATTENTION_KINDS, ViewSelection, pluralize, select, token_index
 from regard.tasks.base import Run
 from regard.tasks.language import LanguageRun
 from regard.tokens.special_tokens import NO_TOKEN
@@ -43,90 +34,101 @@ MAX_TOKENS, MAX_ALTERNATIVES = 20, 5
 
 
 def show_generation(
-    run: Run, text: str, choice: ViewSelection, *, max_tokens: int | None = None, out: Path | None = None, terminal: bool = False
+    run: Run,
+    text: str,
+    selection: ViewSelection,
+    *,
+    max_tokens: int | None = None,
+    out: Path | None = None,
+    terminal: bool = False,
 ) -> str:
-    """Let a run write, and draw its steps. In words, what was drawn."""
-    found = trace_generation(run, text, choice, max_tokens)
-    first = 0 if choice.token is None else token_index([step.word for step in found.steps], choice.token)
+    """Let a run generate, and draw its steps. Return a description."""
+    trace = trace_generation(run, text, selection, max_tokens)
+    first = 0 if selection.token is None else token_index([step.word for step in trace.steps], selection.token)
     title = shorten(clean(text), 90)
     if out is not None:
         if out.suffix.lower() == ".html":
-            write_file(out, generation_page(found, title=title, first=first).encode())
+            write_file(out, generation_page(trace, title=title, first=first).encode())
         else:
-            save_figure(generation_figure(found, title=title, first=first), out)
-    about = f"{found.name}: {pluralize(len(found.steps), 'step')}" + (f" ({found.note})" if found.note else "")
-    return about + (f"\n\n{generation_text(found, first)}" if terminal else "")
+            save_figure(generation_figure(trace, title=title, first=first), out)
+    description = f"{trace.name}: {pluralize(len(trace.steps), 'step')}" + (f" ({trace.note})" if trace.note else "")
+    return description + (f"\n\n{generation_text(trace, first)}" if terminal else "")
 
 
-def trace_generation(run: Run, text: str, choice: ViewSelection, max_tokens: int | None = None) -> GenerationTrace:
-    """What is written, token by token, and what the chosen head looked at, or all of the chosen layer, on average."""
-    return trace_attention(*generated_inputs(run, text, max_tokens), choice)
+def trace_generation(run: Run, text: str, selection: ViewSelection, max_tokens: int | None = None) -> GenerationTrace:
+    """Return the generated tokens with the weights of the selected head, or the mean of the heads of a layer."""
+    return trace_attention(*generated_inputs(run, text, max_tokens), selection)
 
 
-def trace_tokens(run: LanguageRun, prompt: str, tokens: Sequence[int], choice: ViewSelection) -> GenerationTrace:
-    """The same of what was written after a prompt, however it was chosen."""
+def trace_tokens(run: LanguageRun, prompt: str, tokens: Sequence[int], selection: ViewSelection) -> GenerationTrace:
+    """Return the same for tokens that were generated after a prompt in any way."""
     require_attention(run)
     if not tokens:
-        raise UserError("nothing was written: there is nothing to show")
-    return trace_attention(*inputs_with_continuation(run, run._encode_prompts([prompt])[0], list(tokens)), choice)
+        raise UserError("nothing was generated: there is nothing to show")
+    return trace_attention(*inputs_with_continuation(run, run.begun([prompt])[0], list(tokens)), selection)
 
 
-def trace_attention(read: ModelInputs, said: list[int], rows: list[int] | None, choice: ViewSelection) -> GenerationTrace:
-    run = read.run
-    logits, seen = read.watch(budget=BUDGET, keep="top", rows=rows)
-    record = read.recorded(seen)
-    maps = attention_maps(record)
-    number = select_group(maps, choice.kind)
-    picked, group = maps[number], list(group_layers(record).values())[number]
-    layer, head, _ = resolve_indices(picked, ViewSelection(kind=choice.kind, layer=choice.layer, head=choice.head))
-    layer = sharpest_layer(picked) if layer is None else layer
-    if picked.name == ATTENTION_KINDS["encoder"]:
-        raise UserError(f"--kind {choice.kind}: no token is said there; use cross or decoder")
-    place, (_, keys, _) = group[layer], query_and_key_labels(group[layer], record.tokens, 0)
-    weights = place.weights()[0][:, : len(said), : len(keys)]  # (H, T, S)
+def trace_attention(
+    inputs: ModelInputs, generated: list[int], rows: list[int] | None, selection: ViewSelection
+) -> GenerationTrace:
+    """Run the model on inputs whose rows (None is all) predict the generated tokens."""
+    run = inputs.run
+    logits, seen = inputs.watch(budget=BUDGET, keep="top", rows=rows)
+    record = inputs.to_record(seen)
+    group, selected = select(
+        attention_maps(record), ViewSelection(kind=selection.kind, layer=selection.layer, head=selection.head)
+    )
+    if selected.maps.name == ATTENTION_KINDS["encoder"]:
+        raise UserError(f"--kind {selection.kind}: the encoder generates no tokens; use cross or decoder")
+    module = list(group_layers(record).values())[group][selected.shown_layer]
+    keys = query_and_key_labels(module, record.tokens, 0)[1]
+    weights = module.weights()[0][:, : len(generated), : len(keys)]  # (H, T, S)
     p = (logits[0] if rows is None else logits[0, rows]).float().softmax(-1).cpu()  # (T, V)
-    words = token_labels(run.tokenizers[-1], said)
+    words = token_labels(run.tokenizers[-1], generated)
+    steps = [GenerationStep(words[i], float(p[i, token]), alternatives(run, p[i], token)) for i, token in enumerate(generated)]
     return GenerationTrace(
-        f"{picked.name}, layer {picked.layers[layer]}, {head_label(picked, head)}",
+        f"{selected.layer_name}, {selected.head_name}",
         keys,
-        [GenerationStep(words[i], float(p[i, token]), alternatives(run, p[i], token)) for i, token in enumerate(said)],
-        weights.mean(0) if head is None else weights[head],
-        None if place.kind == "cross" else 1 + (0 if rows is None else rows[0]),
-        place.dropped and f"without {place.dropped}",
+        steps,
+        weights.mean(0) if selected.head is None else weights[selected.head],
+        None if module.kind == "cross" else 1 + (0 if rows is None else rows[0]),
+        module.dropped and f"without {module.dropped}",
     )
 
 
-def alternatives(run: Run, p: torch.Tensor, said: int) -> list[tuple[str, float]]:
-    """The likeliest tokens besides the one that was said."""
-    best = [token for token in p.topk(min(MAX_ALTERNATIVES + 1, len(p))).indices.tolist() if token != said][:MAX_ALTERNATIVES]
+def alternatives(run: Run, p: torch.Tensor, generated: int) -> list[tuple[str, float]]:
+    """Return the most probable tokens besides the generated one."""
+    top = p.topk(min(MAX_ALTERNATIVES + 1, len(p))).indices.tolist()
+    best = [token for token in top if token != generated][:MAX_ALTERNATIVES]
     return list(zip(token_labels(run.tokenizers[-1], best), p[best].tolist()))
 
 
 def generated_inputs(run: Run, text: str, max_tokens: int | None) -> tuple[ModelInputs, list[int], list[int] | None]:
-    """What a run has read when it has written, the tokens that it said, and where it said them, when not everywhere."""
-    if run.task.decoder_only:
+    """Return the inputs after generation, the generated tokens, and the rows that predict them, None if all."""
+    if isinstance(run, LanguageRun):
         return continued_inputs(run, text, max_tokens or MAX_TOKENS)
     if max_tokens is not None:
-        raise UserError(f"--max-tokens {max_tokens}: for language models; {run.folder} {run.task.does}")
-    read = model_inputs(run, text)
-    if not read.both:
-        raise UserError(f"{run.folder} {run.task.does}; --view steps is for runs that write, one token after another")
-    return read, [*read.inputs["target"][0, 1:].tolist(), run._special_tokens.eos], None
+        raise UserError(f"--max-tokens {max_tokens}: for language models; {run.folder} {run.does}")
+    inputs = model_inputs(run, text)
+    if not inputs.is_encoder_decoder:
+        raise UserError(f"{run.folder} {run.does}; --view steps is for runs that generate token by token")
+    return inputs, [*inputs.inputs["target"][0, 1:].tolist(), run.special_tokens.eos], None
 
 
 def continued_inputs(run: LanguageRun, text: str, max_tokens: int) -> tuple[ModelInputs, list[int], list[int]]:
-    """From a prompt; its end is said too, where it came by itself."""
+    """Continue a prompt; an end token that stopped the generation counts as generated."""
     require_attention(run)
-    (begun,), (written,) = run._encode_prompts([text]), run.generate([text], max_tokens=max_tokens)
-    end, room = run._output_special_tokens().eos, run._output_limit(len(begun), max_tokens)
-    return inputs_with_continuation(
-        run, begun, [*written.tokens, end] if end != NO_TOKEN and len(written.tokens) < room - 1 else written.tokens
-    )
+    (prompt,), (generated,) = run.begun([text]), run.generate([text], max_tokens=max_tokens)
+    end, capacity = run.writing_marks().eos, run.room(len(prompt), max_tokens)
+    stopped = end != NO_TOKEN and len(generated.tokens) < capacity - 1
+    return inputs_with_continuation(run, prompt, [*generated.tokens, end] if stopped else generated.tokens)
 
 
-def inputs_with_continuation(run: LanguageRun, begun: list[int], said: list[int]) -> tuple[ModelInputs, list[int], list[int]]:
-    """All that was read when the last token was said."""
-    ids = [*begun, *said[:-1]]
-    tokens = {"text": [token_labels(run.tokenizers[0], ids)], "said": [token_labels(run.tokenizers[0], said)]}
-    read = ModelInputs(run, {"target": torch.tensor([ids], device=run.device)}, tokens, False)
-    return read, said, list(range(len(begun) - 1, len(ids)))
+def inputs_with_continuation(
+    run: LanguageRun, prompt: list[int], generated: list[int]
+) -> tuple[ModelInputs, list[int], list[int]]:
+    """Return the inputs when the last token was generated."""
+    ids = [*prompt, *generated[:-1]]
+    tokens = {"text": [token_labels(run.tokenizers[0], ids)], "predicted": [token_labels(run.tokenizers[0], generated)]}
+    inputs = ModelInputs(run, {"target": torch.tensor([ids], device=run.device)}, tokens, False)
+    return inputs, generated, list(range(len(prompt) - 1, len(ids)))

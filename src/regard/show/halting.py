@@ -1,4 +1,4 @@
-"""How many steps a Universal Transformer took for each token that it read and said (Dehghani et al. 2019, sec. 2.2)."""
+"""The halting steps of a Universal Transformer for each token of source and output (Dehghani et al. 2019, sec. 2.2)."""
 
 from pathlib import Path
 
@@ -18,19 +18,19 @@ from regard.tokens.special_tokens import EOS
 
 
 def show_halting_steps(run: TranslateRun, text: str, *, out: Path | None = None, terminal: bool = False) -> str:
-    """Translate a text and draw the steps of every token. What was said, and in the terminal the steps too."""
-    said, sides = count_halting_steps(run, text)
+    """Translate a text and draw the steps of every token. Return the translation, with the steps if for a terminal."""
+    translation, columns = count_halting_steps(run, text)
     if out is not None:
-        save_figure(halting_figure(sides, title="steps of each token"), out)
-    return f"{said}\n\n{halting_text(sides)}" if terminal else said
+        save_figure(halting_figure(columns, title="halting steps of each token"), out)
+    return f"{translation}\n\n{halting_text(columns)}" if terminal else translation
 
 
 def count_halting_steps(run: TranslateRun, text: str) -> tuple[str, list[HaltingColumn]]:
-    """The translation, and the steps of each source token and of each token said, end marks included."""
+    """Return the translation, and the steps of each source and output token, end tokens included."""
     require_halting(run)
     found, (source,) = run._best([text])[0], run._ids([text])
     if not source:
-        raise UserError("there is nothing to show of an empty sentence")
+        raise UserError("there is nothing to show in an empty sentence")
     batch = (
         TranslationRows(TokenStore(Ragged.from_rows([source])), TokenStore(Ragged.from_rows([found.tokens])))
         .batch(np.array([0]), 0, 0)
@@ -38,17 +38,17 @@ def count_halting_steps(run: TranslateRun, text: str) -> tuple[str, list[Halting
     )
     with torch.no_grad():
         run.model(**batch.inputs)
-    sides = []
+    columns = []
     for name, tokenizer, ids, stack in zip(
-        ("read", "said"), run.tokenizers, (source, found.tokens), (run.model.encoder, run.model.decoder)
+        ("source", "output"), run.tokenizers, (source, found.tokens), (run.model.encoder, run.model.decoder)
     ):
         pieces = [piece.strip() for piece in tokenizer.pieces([*ids, EOS])]
-        sides.append(HaltingColumn(name, pieces, stack.steps[0].long().tolist(), len(stack.blocks)))
-    return found.text, sides
+        columns.append(HaltingColumn(name, pieces, stack.steps[0].long().tolist(), len(stack.blocks)))
+    return found.text, columns
 
 
 def mean_halting_steps(run: TranslateRun, examples: SentencePairs) -> tuple[float, float]:
-    """The mean steps of a token read and of one said, end marks included, while the references themselves are read."""
+    """Return the mean steps of source and target tokens, end tokens included, with the references as target."""
     require_halting(run)
     steps, tokens = torch.zeros(2), torch.zeros(2)
     for batch in sequential_batches(run._encode(examples), run.recipe.decode.batch_tokens):
@@ -56,20 +56,20 @@ def mean_halting_steps(run: TranslateRun, examples: SentencePairs) -> tuple[floa
         with torch.no_grad():
             run.model(**batch.inputs)
         source, lengths = batch.inputs["source"], batch.inputs["lengths"]
-        read = torch.arange(source.size(1), device=lengths.device) < lengths[:, None]
-        for side, (stack, counted) in enumerate(((run.model.encoder, read), (run.model.decoder, batch.labels >= 0))):
+        real = torch.arange(source.size(1), device=lengths.device) < lengths[:, None]
+        for side, (stack, counted) in enumerate(((run.model.encoder, real), (run.model.decoder, batch.labels >= 0))):
             steps[side] += (stack.steps * counted).sum().cpu()
             tokens[side] += counted.sum().cpu()
-    read_mean, said_mean = (steps / tokens).tolist()
-    return read_mean, said_mean
+    source_mean, target_mean = (steps / tokens).tolist()
+    return source_mean, target_mean
 
 
 def require_halting(run: TranslateRun) -> None:
     model = run.recipe.model
     if model.kind != "universal":
         raise UserError(
-            f"{run.folder}: model.kind = {model.kind!r} has no steps to count, all tokens go through all its layers; "
-            "--steps is for model.kind = 'universal'"
+            f"{run.folder}: model.kind = {model.kind!r} has no halting steps: all tokens pass all its layers; "
+            "--halting is for model.kind = 'universal'"
         )
     if model.halting == "none":
         raise UserError(

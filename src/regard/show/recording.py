@@ -1,4 +1,4 @@
-"""What a run attends to when it reads a text: a record of it, and its maps as pictures take them."""
+"""Record what a run attends to when it reads a text or an image, and turn the record into maps to draw."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from regard.attention.modules import attention_modules
-from regard.attention.record_file import ModuleRecord, Record
-from regard.attention.recording import AttentionRecording
-from regard.attention.watch import watch
+from regard.attention.record import ModuleRecord, Record
+from regard.attention.watch import AttentionRecording, watch
 from regard.errors import UserError
 from regard.show.figures.attention_maps import AttentionMaps, tile_attention
 from regard.tasks.base import Run
-from regard.tasks.shared.images import patch_grid
+from regard.tasks.images import ImageRun
 from regard.tokens.tokenizer import Tokenizer
 
 BUDGET = "512MB"
@@ -30,122 +29,115 @@ ATTENTION_NAMES = {
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """What a model is given of a text, and the tokens of each side. In cross-attention, what asks is the token said in each
-    place."""
+    """The inputs of a model, and the token labels of each side. In cross-attention, the label of a query is the token that it
+    predicts."""
 
     run: Run
     inputs: dict[str, Tensor]
     tokens: dict[str, Any]
-    both: bool
+    is_encoder_decoder: bool
 
     def watch(self, **options: Any) -> tuple[Any, AttentionRecording]:
-        """What the model says of it, and what is seen meanwhile."""
+        """Run the model; return its output and the recorded attention."""
         with torch.no_grad(), watch(self.run.model, **options) as seen:
-            said = self.run._forward(self.inputs)
+            output = self.run.read(self.inputs)
         if not seen.names():
             raise UserError(f"{self.run.folder} reads this without attention: there is nothing to show")
-        return said, seen
+        return output, seen
 
     def record(self, budget: str = BUDGET) -> Record:
-        return self.recorded(self.watch(budget=budget)[1])
+        return self.to_record(self.watch(budget=budget)[1])
 
-    def recorded(self, seen: AttentionRecording) -> Record:
-        if self.both:
+    def to_record(self, seen: AttentionRecording) -> Record:
+        if self.is_encoder_decoder:
             return seen.to_record(self.tokens, model=self.run.model, inputs=self.inputs)
-        found = seen.to_record(model=self.run.model, inputs=self.inputs)  # whose only stack may be called a decoder
-        asks = "text" if seen.rows is None else "said"
-        places = {name: replace(place, queries=asks, keys="text") for name, place in found.modules.items()}
-        return replace(found, modules=places, tokens=self.tokens)
+        record = seen.to_record(model=self.run.model, inputs=self.inputs)  # the only stack may be called a decoder
+        queries = "text" if seen.rows is None else "predicted"
+        modules = {name: replace(module, queries=queries, keys="text") for name, module in record.modules.items()}
+        return replace(record, modules=modules, tokens=self.tokens)
 
 
 def record_attention(run: Run, text: Any, *, budget: str = BUDGET) -> Record:
-    """Read a text or a picture, and with a translator or captioner what it says of it, and record it all."""
+    """Record the attention of a run that reads a text or an image; of a translator or captioner, also while it generates."""
     return model_inputs(run, text).record(budget)
 
 
 def attention_kinds(run: Run) -> list[str]:
-    """The kinds of attention to choose from, where there are several."""
+    """Return the kinds of attention to choose from; none if there is only one."""
     patterns = {"cross": "cross", "encoder": r"^encoder\..*self", "decoder": r"^decoder\..*self"}
     found = [kind for kind, pattern in patterns.items() if attention_modules(run.model, kinds=pattern)]
     return found if len(found) > 1 else []
 
 
 def require_attention(run: Run) -> None:
-    if not run._attends:
+    if not run.attends:
         raise UserError(f"{run.folder}: a model without attention has nothing to show")
 
 
 def model_inputs(run: Run, text: Any) -> ModelInputs:
+    """Return the inputs and token labels of a text or an image; of a translator or captioner, with its own output as target."""
     require_attention(run)
-    inputs = {name: part.to(run.device) for name, part in run._inputs(text).items()}
-    both = "target" in inputs and len(inputs) > 1
-    given: Any = (
-        {"patches": list(patch_grid(run))}
-        if "image" in run.task.reads and "pixels" in inputs
-        else [token_labels(run.tokenizers[0], inputs.get("source", next(iter(inputs.values())))[0].tolist())]
-    )
-    if not both:
-        return ModelInputs(run, inputs, {"text": given}, both)
-    target = inputs["target"][0].tolist()
-    return ModelInputs(
-        run,
-        inputs,
-        {
-            "source": given,
-            "target": [token_labels(run.tokenizers[-1], target)],
-            "said": [token_labels(run.tokenizers[-1], [*target[1:], run._special_tokens.eos])],
-        },
-        both,
-    )
+    inputs = {name: part.to(run.device) for name, part in run.reading(text).items()}
+    if isinstance(run, ImageRun) and "pixels" in inputs:
+        source: Any = {"patches": list(run.grid)}
+    else:
+        source = [token_labels(run.tokenizers[0], inputs.get("source", next(iter(inputs.values())))[0].tolist())]
+    if "target" not in inputs or len(inputs) == 1:
+        return ModelInputs(run, inputs, {"text": source}, False)
+    target, tokenizer = inputs["target"][0].tolist(), run.tokenizers[-1]
+    predicted = [token_labels(tokenizer, [*target[1:], run.special_tokens.eos])]
+    tokens = {"source": source, "target": [token_labels(tokenizer, target)], "predicted": predicted}
+    return ModelInputs(run, inputs, tokens, True)
 
 
 def token_labels(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """Tokens as words to draw; a mark, or what has no letters, by its name."""
-    return [piece.strip() or tokenizer.library.id_to_token(number) or "" for piece, number in zip(tokenizer.pieces(ids), ids)]
+    """Return tokens as labels; special tokens and those without letters by their name."""
+    return [piece.strip() or tokenizer.library.id_to_token(token) or "" for piece, token in zip(tokenizer.pieces(ids), ids)]
 
 
 def attention_maps(record: Record, row: int = 0) -> list[AttentionMaps]:
-    """The maps of one row of the batch, those of a stack's layers together; cross-attention first."""
-    return [stack_maps(name, places, record.tokens, row) for name, places in group_layers(record).items()]
+    """Return the maps of one row of the batch, one group per stack of layers; cross-attention first."""
+    return [stack_maps(name, modules, record.tokens, row) for name, modules in group_layers(record).items()]
 
 
 def group_layers(record: Record) -> dict[str, list[ModuleRecord]]:
-    """The places of each stack's layers that have weights, by what they are called; cross-attention first."""
-    alike: dict[str, list[ModuleRecord]] = {}
-    for place in record.modules.values():
-        alike.setdefault(re.sub(r"\d+", "*", place.name), []).append(place)
+    """Group the modules that have weights by stack, by the name of its attention; cross-attention first."""
+    stacks: dict[str, list[ModuleRecord]] = {}
+    for module in record.modules.values():
+        stacks.setdefault(re.sub(r"\d+", "*", module.name), []).append(module)
     found: dict[str, list[ModuleRecord]] = {}
-    for pattern, these in alike.items():
-        lost = next((kept for place in these for kept in place.calls if kept.kind in ("entropy", "nothing")), None)
-        if lost is None:
-            name = ATTENTION_NAMES.get((these[0].kind, these[0].keys), pattern)
-            found[pattern if name in found else name] = these
+    for pattern, modules in stacks.items():
+        if not any(call.kind in ("entropy", "nothing") for module in modules for call in module.calls):
+            name = ATTENTION_NAMES.get((modules[0].kind, modules[0].keys), pattern)
+            found[pattern if name in found else name] = modules
     if not found:
-        why = "; ".join(dict.fromkeys(place.dropped for place in record.modules.values())) or "there are no places in it"
+        why = "; ".join(dict.fromkeys(module.dropped for module in record.modules.values())) or "it has no attention modules"
         raise UserError(f"this record has no weights to draw ({why}); record again with a larger budget")
     return dict(sorted(found.items(), key=lambda one: one[0] != ATTENTION_NAMES["cross", "source"]))
 
 
-def stack_maps(name: str, places: list[ModuleRecord], tokens: dict[str, Any], row: int) -> AttentionMaps:
-    first = places[0]
+def stack_maps(name: str, modules: list[ModuleRecord], tokens: dict[str, Any], row: int) -> AttentionMaps:
+    """Return the maps of the layers of one stack; the steps of a universal block count as layers."""
+    first = modules[0]
     queries, keys, steps = query_and_key_labels(first, tokens, row)
-    longest, S = sum(kept.shape[2] for kept in first.calls) // steps, max(kept.shape[3] for kept in first.calls)
+    T, S = sum(call.shape[2] for call in first.calls) // steps, max(call.shape[3] for call in first.calls)
     size = first.calls[0].size if len(first.calls) == 1 and first.calls[0].kind == "blocks" else 1
 
     def layers() -> Iterator[np.ndarray]:
-        for place in places:
-            if size > 1 and place.calls[0].kind == "blocks" and place.calls[0].size == size and len(place.calls) == 1:
-                means = place.calls[0].numpy().parts["means"][row]  # (H, T/n, S/n)
-                across = np.minimum(size, S - size * np.arange(means.shape[2]))
-                yield means[:, : -(-len(queries) // size), : -(-len(keys) // size)] * across[: -(-len(keys) // size)]
+        for module in modules:
+            call = module.calls[0]
+            if size > 1 and call.kind == "blocks" and call.size == size and len(module.calls) == 1:
+                means = call.numpy().parts["means"][row]  # (H, T/n, S/n)
+                widths = np.minimum(size, S - size * np.arange(means.shape[2]))[: -(-len(keys) // size)]
+                yield means[:, : -(-len(queries) // size), : -(-len(keys) // size)] * widths
                 continue
-            weights = place.weights()[row]  # (H, T, S); universal: (H, steps · T, S)
+            weights = module.weights()[row]  # (H, T, S); universal: (H, steps · T, S)
             for step in range(steps):
-                yield weights[:, step * longest :][:, : len(queries), : len(keys)]
+                yield weights[:, step * T :][:, : len(queries), : len(keys)]
 
-    numbers = [str(number + 1) for number in range(len(places) * steps)]
-    if steps == 1 and all(place.layer is not None for place in places):
-        numbers = [str((place.layer or 0) + 1) for place in places]
+    numbers = [str(layer + 1) for layer in range(len(modules) * steps)]
+    if steps == 1 and all(module.layer is not None for module in modules):
+        numbers = [str((module.layer or 0) + 1) for module in modules]
     return tile_attention(
         name,
         layers(),
@@ -158,24 +150,21 @@ def stack_maps(name: str, places: list[ModuleRecord], tokens: dict[str, Any], ro
     )
 
 
-def query_and_key_labels(place: ModuleRecord, tokens: dict[str, Any], row: int) -> tuple[list[str], list[str], int]:
-    """What asks and what is looked at in a row, and how often: a universal block asks again in each step."""
-    T, S = sum(kept.shape[2] for kept in place.calls), max(kept.shape[3] for kept in place.calls)
-    asking = "said" if place.kind == "cross" and "said" in tokens else place.queries
-    longest = max(map(len, tokens[asking])) if isinstance(tokens.get(asking), list) else T
-    return (
-        row_labels(tokens.get(asking), row, T),
-        row_labels(tokens.get(place.keys), row, S),
-        T // longest if T % longest == 0 else 1,
-    )
+def query_and_key_labels(module: ModuleRecord, tokens: dict[str, Any], row: int) -> tuple[list[str], list[str], int]:
+    """Return the labels of queries and keys in a row, and how many steps attend (more than one in a universal block)."""
+    T, S = sum(call.shape[2] for call in module.calls), max(call.shape[3] for call in module.calls)
+    side = "predicted" if module.kind == "cross" and "predicted" in tokens else module.queries
+    longest = max(map(len, tokens[side])) if isinstance(tokens.get(side), list) else T
+    queries, keys = row_labels(tokens.get(side), row, T), row_labels(tokens.get(module.keys), row, S)
+    return queries, keys, T // longest if T % longest == 0 else 1
 
 
-def row_labels(said: Any, row: int, number: int) -> list[str]:
-    """The tokens of a row; patches by their row and column, what is unknown by its place."""
-    if isinstance(said, dict):
-        down, across = said["patches"]
-        marks = ["[class]", "[distilled]", *(f"[{extra}]" for extra in range(number))][: max(0, number - down * across)]
-        return [*marks, *(f"{y + 1},{x + 1}" for y in range(down) for x in range(across))][:number]
-    if said is None:
-        return [str(place + 1) for place in range(number)]
-    return list(said[row])
+def row_labels(tokens: Any, row: int, number: int) -> list[str]:
+    """Return the labels of a row: tokens; patches by row and column; positions where tokens are unknown."""
+    if isinstance(tokens, dict):
+        down, across = tokens["patches"]
+        special = ["[class]", "[distilled]", *(f"[{extra}]" for extra in range(number))][: max(0, number - down * across)]
+        return [*special, *(f"{y + 1},{x + 1}" for y in range(down) for x in range(across))][:number]
+    if tokens is None:
+        return [str(position + 1) for position in range(number)]
+    return list(tokens[row])

@@ -1,4 +1,4 @@
-"""Draw how alike the vectors of words are in their sentences: "took a train" and "likes to train" must come apart."""
+"""Draw the cosine similarity of contextual word embeddings: "took a train" and "likes to train" should differ."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,35 +6,38 @@ from pathlib import Path
 import numpy as np
 
 from regard.errors import UserError
-from regard.show.figures.similarity import similarity_figure
 from regard.show.figures.style import save_figure
+from regard.show.figures.teaching import similarity_figure
 from regard.tasks.base import Run
 
 CONTEXT_WORDS = 2
 
 
 def draw_word_similarity(run: Run, texts: Sequence[str], words: str | None, out: Path, *, layer: int = -1) -> str:
-    """The cosine of every two of the words, wherever they occur in the texts, as a matrix; the pairs, least alike first."""
-    wanted = {word.strip().lower() for word in (words or "").split(",") if word.strip()}
-    if not wanted:
-        raise UserError("say which words to draw: --words train,date")
-    names, vectors = word_occurrences(run, texts, wanted, layer)
+    """Draw the cosine similarity of every two occurrences of the words in the texts. Return the pairs, least similar first."""
+    chosen = {word.strip().lower() for word in (words or "").split(",") if word.strip()}
+    if not chosen:
+        raise UserError("no words to draw: add --words train,date")
+    names, vectors = word_occurrences(run, texts, chosen, layer)
     if len(names) < 2:
-        raise UserError(f"{', '.join(sorted(wanted))}: found {len(names)} times in {len(texts)} texts; at least two are needed")
+        raise UserError(f"{', '.join(sorted(chosen))}: found {len(names)} times in {len(texts)} texts; at least two are needed")
     matrix = cosine_similarity(vectors)
     save_figure(
-        similarity_figure(matrix, names, title=f"how alike, layer {layer}" if layer >= 0 else "how alike, last layer"), out
+        similarity_figure(
+            matrix, names, title=f"cosine similarity, layer {layer}" if layer >= 0 else "cosine similarity, last layer"
+        ),
+        out,
     )
     pairs = sorted((float(matrix[i, j]), names[i], names[j]) for i in range(len(names)) for j in range(i))
     return "\n".join(f"{cosine:.3f}  {one}  |  {other}" for cosine, one, other in pairs)
 
 
-def word_occurrences(run: Run, texts: Sequence[str], wanted: set[str], layer: int) -> tuple[list[str], np.ndarray]:
-    """The wanted words in a little of their context, alike ones together, and their vectors (N, D)."""
+def word_occurrences(run: Run, texts: Sequence[str], chosen: set[str], layer: int) -> tuple[list[str], np.ndarray]:
+    """Return the occurrences of the words with a little context, grouped by word, and their vectors (N, D)."""
     listed = []
     for found in run.embed(texts, layer=layer, pool="words"):
         for at, (word, vector) in enumerate(zip(found.tokens, found.vectors)):
-            if (plain := word.strip(".,;:!?\"'()").lower()) in wanted:
+            if (plain := word.strip(".,;:!?\"'()").lower()) in chosen:
                 before, after = found.tokens[max(0, at - CONTEXT_WORDS) : at], found.tokens[at + 1 : at + 1 + CONTEXT_WORDS]
                 listed.append((plain, " ".join([*before, f"[{word}]", *after]), vector))
     listed.sort(key=lambda one: one[0])

@@ -1,1 +1,1 @@
-"""Experiments built from the parts of the package: the demo, the ladder, length generalisation, layer timing."""
+"""Experiments built from the package: the demo, the ladder and its ablations, length generalisation, layer timing."""

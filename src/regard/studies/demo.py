@@ -1,4 +1,4 @@
-"""The main job on the embedded world: train, score, translate, picture."""
+"""The demo: train, score, translate and visualise on the embedded bilingual world."""
 
 import json
 import shutil
@@ -8,78 +8,72 @@ from importlib.resources import files
 from pathlib import Path
 from typing import cast
 
+from matplotlib.figure import Figure
 from rich.console import Console
 
-from regard.hardware import hardware
-from regard.recipe import Recipe
+from regard.recipe import parse_recipe, read_recipe
+from regard.run import environment
 from regard.run.card import write_card
 from regard.run.evaluate import evaluate
 from regard.run.train import train
 from regard.show.figures.curves import score_by_length, training_curves
-from regard.show.figures.html_report import HtmlReport, html_report
+from regard.show.figures.html_pages import HtmlReport, html_report
 from regard.show.figures.matrix import attention_matrix
 from regard.show.figures.style import save_figure, to_svg
-from regard.tasks import parse_recipe, read_recipe
 from regard.tasks.base import EvaluationResult
-from regard.tasks.shared.gold import align_gold, best_alignment_head
+from regard.tasks.gold import align_gold, best_alignment_head
 from regard.tasks.translate import TranslateRun
 
 EXAMPLES = 5
 
 
 def run_demo(out: Path, *, device: str = "auto", overrides: Sequence[str] = ()) -> Path:
-    """Make the demonstration's run folder anew; returns its report."""
-    console, begun = Console(highlight=False), time.perf_counter()
+    """Train the demo into `out`, print its scores and some translations, and return the path of its report."""
+    console, start = Console(highlight=False), time.perf_counter()
+
+    def show(text: str = "") -> None:
+        console.print(text, markup=False, soft_wrap=True)
+
     text = files("regard.studies").joinpath("demo.toml").read_text(encoding="utf-8")
     recipe = parse_recipe(text, list(overrides), name="the demo's recipe")
-    remove_previous_demo(out, recipe)
-    console.print(
-        "A Transformer learns to translate English into German, from nothing, on sentences of an embedded world.\n", markup=False
-    )
+    _remove_previous_demo(out)
+    show("Training a small Transformer from scratch to translate English into German, on sentences of an embedded world.\n")
     run = cast(TranslateRun, train(recipe, out, device=device))
     result = evaluate(run)[0]
-    print_result(console, result)
+    show(f"\nScores on {len(result.examples):,} held-out sentences, with 95% intervals:\n")
+    for metric, score in result.scores.items():
+        show(f"  {metric.replace('_', ' '):<16} {score.score:7.3f}   [{score.low:.3f}, {score.high:.3f}]")
+    for note in result.notes:
+        show(note)
+    show("\nTranslations of held-out sentences:\n")
+    for source, hypothesis, reference in _examples(result):
+        mistake = "" if hypothesis == reference else f"\n  (reference: {reference})"
+        show(f"  {source}\n  {hypothesis}{mistake}\n")
     write_card(run)
-    report = write_report(run, result, time.perf_counter() - begun)
-    console.print(f"\n{time.perf_counter() - begun:.0f} seconds in all. Look at {report} in a browser, then try:", markup=False)
-    for command in commands(run, result):
-        console.print(f"  {command}", markup=False, soft_wrap=True)
-    console.print(
-        f"Or point at all of it in a browser: regard serve {run.folder}, then open http://127.0.0.1:8000",
-        markup=False,
-        soft_wrap=True,
-    )
+    report = _write_report(run, result, time.perf_counter() - start)
+    show(f"Finished in {time.perf_counter() - start:.0f} seconds. Open {report} in a browser for the figures. Next, try:\n")
+    for command in _commands(run, result):
+        show(f"  {command}")
+    show(f"\nTo explore the model in a browser: regard serve {run.folder}, then open http://127.0.0.1:8000")
     return report
 
 
-def remove_previous_demo(out: Path, recipe: Recipe) -> None:
-    """Remove an earlier demonstration, and nothing else."""
+def _remove_previous_demo(out: Path) -> None:
+    """Remove the folder of an earlier demo, and nothing else."""
     recipe_file, report_file = out / "recipe.toml", out / "report.html"
     if recipe_file.is_file() and report_file.is_file() and read_recipe(recipe_file).data.world is not None:
         shutil.rmtree(out)
 
 
-def print_result(console: Console, result: EvaluationResult) -> None:
-    console.print()
-    for metric, score in result.scores.items():
-        console.print(f"{metric.replace('_', ' '):<16} {score.score:7.3f}   [{score.low:.3f}, {score.high:.3f}]", markup=False)
-    for note in result.notes:
-        console.print(note, markup=False)
-    console.print()
-    for source, hypothesis, reference in examples(result):
-        wanted = "" if hypothesis == reference else f"\n  (reference: {reference})"
-        console.print(f"  {source}\n  {hypothesis}{wanted}\n", markup=False, soft_wrap=True)
-
-
-def examples(result: EvaluationResult) -> list[tuple[str, str, str]]:
-    """Held-out sentences: the first with an "it", and the first without."""
+def _examples(result: EvaluationResult) -> list[tuple[str, str, str]]:
+    """Return source, hypothesis and reference of held-out sentences: the first with an "it", and the first without."""
     gold = result.examples.gold or []
-    riddles = [i for i, pair in enumerate(gold) if pair.pronouns][: EXAMPLES - 2]
-    plain = [i for i, pair in enumerate(gold) if not pair.pronouns][: EXAMPLES - len(riddles)]
-    return [(result.examples.source[i], result.outputs[i], result.examples.target[i]) for i in (*riddles, *plain)]
+    with_pronoun = [i for i, pair in enumerate(gold) if pair.pronouns][: EXAMPLES - 2]
+    without = [i for i, pair in enumerate(gold) if not pair.pronouns][: EXAMPLES - len(with_pronoun)]
+    return [(result.examples.source[i], result.outputs[i], result.examples.target[i]) for i in (*with_pronoun, *without)]
 
 
-def commands(run: TranslateRun, result: EvaluationResult) -> list[str]:
+def _commands(run: TranslateRun, result: EvaluationResult) -> list[str]:
     sentence = next(pair.source for pair in result.examples.gold or [] if pair.pronouns)
     return [
         f'regard translate {run.folder} "{sentence}"',
@@ -89,56 +83,54 @@ def commands(run: TranslateRun, result: EvaluationResult) -> list[str]:
     ]
 
 
-def write_report(run: TranslateRun, result: EvaluationResult, seconds: float) -> Path:
-    """report.html and the pictures it shows."""
-    figures = draw_figures(run, result)
+def _write_report(run: TranslateRun, result: EvaluationResult, seconds: float) -> Path:
+    """Write report.html and its figures."""
+    figures = _figures(run, result)
     for name, (_, figure) in figures.items():
-        save_figure(figure, run.folder / "pictures" / f"{name}.svg")
+        save_figure(figure, run.folder / "figures" / f"{name}.svg")
     report = HtmlReport(
-        title="A Transformer, seen through",
-        summary=f"Trained from nothing in {seconds:.0f} seconds on sentences of an embedded English–German world, "
-        "then tested on sentences it has never seen.",
-        facts=facts(run),
+        title="A Transformer and what it attends to",
+        summary=f"Trained from scratch in {seconds:.0f} seconds on sentences of an embedded English–German world, "
+        "then tested on held-out sentences.",
+        facts=_facts(run),
         scores=[
             (result.name, metric.replace("_", " "), f"{score.score:.3f}", f"{score.low:.3f} – {score.high:.3f}", score.signature)
             for metric, score in result.scores.items()
         ],
         notes=result.notes,
-        examples=examples(result),
+        examples=_examples(result),
         figures=[(caption, to_svg(figure, name)) for name, (caption, figure) in figures.items()],
-        commands=commands(run, result),
+        commands=_commands(run, result),
     )
     path = run.folder / "report.html"
     path.write_text(html_report(report), encoding="utf-8")
     return path
 
 
-def facts(run: TranslateRun) -> list[tuple[str, str]]:
+def _facts(run: TranslateRun) -> list[tuple[str, str]]:
     model, world = run.recipe.model, run.recipe.data.world
     parameters = sum(p.numel() for p in run.model.parameters())
-    layers = f"{model.encoder_layers}+{model.decoder_layers} layers"
     return [
-        ("model", f"{layers} of {model.width}, {parameters:,} parameters"),
-        ("data", f"{world.number:,} pairs of level {world.level}" if world else ""),
-        ("hardware", hardware(run.device)),
+        ("model", f"{model.encoder_layers}+{model.decoder_layers} layers of width {model.width}, {parameters:,} parameters"),
+        ("data", f"{world.number:,} sentence pairs of level {world.level}" if world else ""),
+        ("hardware", environment.hardware(run.device)),
         ("recipe", run.recipe.digest()),
     ]
 
 
-def draw_figures(run: TranslateRun, result: EvaluationResult):
-    """The pictures by name: (caption, figure)."""
+def _figures(run: TranslateRun, result: EvaluationResult) -> dict[str, tuple[str, Figure]]:
+    """Return the figures by name: (caption, figure)."""
     gold = next(pair for pair in result.examples.gold or [] if pair.pronouns)
     layer, head = best_alignment_head(run)
     weights, name = next(align_gold(run, [gold])).view(layer, head)
-    records = [json.loads(line) for line in (run.folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    log = [json.loads(line) for line in (run.folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     it = gold.pronouns[0]
     caption = (
-        "What each German word looked at while the reference was read "
-        f"({name}, the best aligner on validation sentences). "
-        f"“it” means “{gold.source.split()[it.antecedent_source].strip('.,')}”, hence “{it.form}”."
+        f"Cross-attention of each German word of the reference ({name}, the best aligner on validation sentences). "
+        f"“it” refers to “{gold.source.split()[it.antecedent_source].strip('.,')}”, hence “{it.form}”."
     )
     return {
         "attention": (caption, attention_matrix(weights, gold.source.split(), gold.target.split(), gold=gold.alignment)),
-        "training": ("The loss and the validation score while training.", training_curves(records)),
+        "training": ("Training loss and validation score.", training_curves(log)),
         "length": ("BLEU by sentence length, with 95% intervals.", score_by_length({run.folder.name: result.by_length})),
     }

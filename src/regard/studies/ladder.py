@@ -1,5 +1,5 @@
-"""The ladder: the history of attention, each step trained on the same data, tokens and budget; and the Transformer's parts, one
-taken away at a time."""
+"""The ladder: the history of attention, every model trained on the same data, tokens and budget; and the ablation of the
+Transformer's components, one at a time."""
 
 import json
 from collections.abc import Sequence
@@ -7,44 +7,45 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from regard.errors import UserError
-from regard.hardware import hardware
 from regard.recipe import AlgorithmWorld, Recipe
+from regard.run import environment
 from regard.run.evaluate import evaluate
 from regard.run.load import load
 from regard.run.train import to_recipe, train
 from regard.scoring import Score, translation_scores
 from regard.show.figures.curves import score_by_length
-from regard.show.figures.html_report import HtmlReport, html_report
+from regard.show.figures.html_pages import HtmlReport, html_report
 from regard.show.figures.matrix import attention_matrix
 from regard.show.figures.style import save_figure, to_svg
 from regard.tasks.base import EvaluationResult
 from regard.tasks.translate import TranslateRun
 
 RECURRENT: dict[str, Any] = {"kind": "recurrent", "cell": "lstm", "encoder_layers": 2, "decoder_layers": 1, "tie": "target"}
-ATTENTIVE: dict[str, Any] = {**RECURRENT, "attention": "general", "decoder": "luong", "input_feeding": True}
+RECURRENT_WITH_ATTENTION: dict[str, Any] = {**RECURRENT, "attention": "general", "decoder": "luong", "input_feeding": True}
 
 HEADER = ["", "BLEU", "longest third", "alignment error", "perplexity", "parameters", "training"]
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One model of a ladder: what it is called, what it changes, and what a lecture says of it."""
+    """One model of a ladder: its name, the settings it changes, and the claim it tests."""
 
     name: str
     change: dict[str, Any]
     claim: str = ""
-    before: "Variant | None" = None
-    """Trained first, for its weights."""
+    pretrain: "Variant | None" = None
+    """A variant trained first, whose weights this one starts from."""
 
 
 @dataclass
 class VariantResult:
-    """A rung climbed."""
+    """A trained and evaluated variant."""
 
-    rung: Variant
+    variant: Variant
     run: TranslateRun
     result: EvaluationResult
     seconds: float
@@ -54,14 +55,14 @@ class VariantResult:
         self.parameters = sum(p.numel() for p in self.run.model.parameters())
 
     def row(self) -> list[str]:
-        """Its line in the report's table."""
+        """Return its row of the report's table."""
 
         def cell(metric: str, digits: int) -> str:
             score = self.result.scores.get(metric)
             return "–" if score is None else f"{score.score:.{digits}f} [{score.low:.{digits}f}, {score.high:.{digits}f}]"
 
         return [
-            self.rung.name,
+            self.variant.name,
             cell("bleu", 1),
             cell("bleu, longest third", 1),
             cell("alignment_error", 3),
@@ -72,8 +73,8 @@ class VariantResult:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "name": self.rung.name,
-            "claim": self.rung.claim,
+            "name": self.variant.name,
+            "claim": self.variant.claim,
             "parameters": self.parameters,
             "seconds": round(self.seconds, 1),
             "scores": {metric: score.to_json() for metric, score in self.result.scores.items()},
@@ -82,43 +83,44 @@ class VariantResult:
 
 
 def ladder_variants(recipe: Recipe) -> list[Variant]:
-    """RNN, RNN with attention, the same from the encoder of the reverse direction, Transformer, Universal Transformer."""
+    """Return RNN, RNN with attention, the same with a pretrained encoder (CoVe), Transformer and Universal Transformer."""
     width = 2 * recipe.model.width
+    attention = {**RECURRENT_WITH_ATTENTION, "width": width}
     universal = {**recipe.model.model_dump(mode="json", exclude_none=True), "kind": "universal", "encoder_widths": None}
-    reverse = Variant("reverse direction", {"model": {**ATTENTIVE, "width": width}, "data": {"reverse": True}})
-    begin = {"init_from": {"run": "../reverse-direction", "modules": ["encoder."], "tokenizer": False}}
+    reverse = Variant("reverse direction", {"model": attention, "data": {"reverse": True}})
+    init_from = {"init_from": {"run": "../reverse-direction", "modules": ["encoder."], "tokenizer": False}}
     return [
-        Variant("RNN", {"model": {**RECURRENT, "attention": "none", "width": width}}, "the whole source through one vector"),
-        Variant("RNN with attention", {"model": {**ATTENTIVE, "width": width}}, "looks back at every word"),
+        Variant("RNN", {"model": {**RECURRENT, "attention": "none", "width": width}}, "one vector holds the whole source"),
+        Variant("RNN with attention", {"model": attention}, "attends to every source word"),
         Variant(
             "RNN with attention, CoVe",
-            {"model": {**ATTENTIVE, "width": width}, "train": begin},
-            "its encoder has translated before",
-            reverse,
+            {"model": attention, "train": init_from},
+            "its encoder was pretrained on translation",
+            pretrain=reverse,
         ),
-        Variant("Transformer", {}, "attention is all it has"),
-        Variant("Universal Transformer", {"model": universal}, "one block, as often as a word needs"),
+        Variant("Transformer", {}, "uses nothing but attention"),
+        Variant("Universal Transformer", {"model": universal}, "one block, applied as often as each word needs"),
     ]
 
 
 def ablation_variants(recipe: Recipe) -> list[Variant]:
-    """What the lectures say each part of the Transformer is for, by taking it away."""
+    """Return the Transformer, and variants without one of its components, each with the claim about that component."""
 
-    def without(**change: Any) -> dict[str, Any]:
+    def model(**change: Any) -> dict[str, Any]:
         return {"model": change}
 
     return [
-        Variant("as it is", {}),
-        Variant("one head", without(heads=1, key_width=recipe.model.width), "several heads look at several things at once"),
-        Variant("no score scaling", without(scale_scores=False), "unscaled scores saturate the softmax"),
-        Variant("no positions", without(positions={"kind": "none"}), "without positions a sentence is a bag of words"),
-        Variant("learned positions", without(positions={"kind": "learned"}), "learned positions do as well as sinusoids"),
-        Variant("no residuals", without(residual=False), "residual connections make depth trainable"),
-        Variant("batch norm", without(norm="batch"), "layer norm suits sequences better than batch norm"),
+        Variant("unchanged", {}),
+        Variant("one head", model(heads=1, key_width=recipe.model.width), "several heads attend to several things at once"),
+        Variant("no score scaling", model(scale_scores=False), "unscaled scores saturate the softmax"),
+        Variant("no positions", model(positions={"kind": "none"}), "without positions a sentence is a bag of words"),
+        Variant("learned positions", model(positions={"kind": "learned"}), "learned positions do as well as sinusoids"),
+        Variant("no residuals", model(residual=False), "residual connections make depth trainable"),
+        Variant("batch norm", model(norm="batch"), "layer norm suits sequences better than batch norm"),
         Variant(
             "no label smoothing",
             {"train": {"regularize": {"label_smoothing": 0.0}}},
-            "label smoothing helps BLEU and hurts perplexity",
+            "label smoothing improves BLEU and worsens perplexity",
         ),
         Variant("greedy", {"decode": {"beam": 1}}, "beam search beats greedy search"),
     ]
@@ -132,91 +134,85 @@ def run_ladder(
     overrides: Sequence[str] = (),
     device: str = "auto",
 ) -> Path:
-    """Train and score every rung into `out`, and write its report; rungs already there are only scored."""
+    """Train and evaluate every variant into `out` and return the path of the report; trained variants are only evaluated."""
     base = require_transformer(recipe, overrides)
     if isinstance(base.data.world, AlgorithmWorld):
         raise UserError(f"data.world.kind = {base.data.world.kind!r} has no sentences to score with BLEU: add --lengths")
     console = Console(stderr=True, highlight=False)
-    steps = []
-    for rung in (ablation_variants if ablate else ladder_variants)(base):
-        console.print(f"\n{rung.name}", markup=False)
-        if rung.before is not None:
-            run_variant(base, rung.before, out, device)
-        steps.append(run_variant(base, rung, out, device))
-    return write_ladder_report(base, steps, out, ablate)
+    results = []
+    for variant in (ablation_variants if ablate else ladder_variants)(base):
+        console.print(f"\n{variant.name}", markup=False)
+        if variant.pretrain is not None:
+            _run_variant(base, variant.pretrain, out, device)
+        results.append(_run_variant(base, variant, out, device))
+    return _write_report(base, results, out, ablate)
 
 
 def require_transformer(recipe: Recipe | dict[str, Any] | str | Path, overrides: Sequence[str]) -> Recipe:
+    """Return a recipe of a Transformer that translates, or raise a UserError."""
     base = to_recipe(recipe, overrides)
     if base.task != "translate":
-        raise UserError(f"a ladder is for task = 'translate', not {base.task!r}")
+        raise UserError(f"task = {base.task!r}: a ladder needs task = 'translate'")
     if base.model.kind != "transformer":
-        raise UserError(f"a ladder starts from a Transformer's recipe, not from model.kind = {base.model.kind!r}")
+        raise UserError(f"model.kind = {base.model.kind!r}: a ladder starts from the recipe of a Transformer")
     return base
 
 
-def run_variant(base: Recipe, rung: Variant, out: Path, device: str) -> VariantResult:
-    run, seconds = train_or_load(base, rung, out, device)
+def _run_variant(base: Recipe, variant: Variant, out: Path, device: str) -> VariantResult:
+    run, seconds = train_or_load(base, variant, out, device)
     result = evaluate(run)[0]
-    result.scores["bleu, longest third"] = longest_third(result)
-    return VariantResult(rung, run, result, seconds)
+    result.scores["bleu, longest third"] = _longest_third(result)
+    return VariantResult(variant, run, result, seconds)
 
 
-def train_or_load(base: Recipe, rung: Variant, out: Path, device: str) -> tuple[Any, float]:
-    """A rung's run, trained now or found, and the seconds that its training took."""
-    folder = out / rung.name.lower().replace(",", "").replace(" ", "-")
-    settings = merge_settings(base.model_dump(mode="json", exclude_none=True), rung.change)
-    if begin := settings["train"].get("init_from"):
-        begin["run"] = str((folder / begin["run"]).resolve())
+def train_or_load(base: Recipe, variant: Variant, out: Path, device: str) -> tuple[Any, float]:
+    """Return a variant's run, trained now or earlier, and the seconds that its training took."""
+    folder = out / variant.name.lower().replace(",", "").replace(" ", "-")
+    settings = merge_settings(base.model_dump(mode="json", exclude_none=True), variant.change)
+    if init_from := settings["train"].get("init_from"):
+        init_from["run"] = str((folder / init_from["run"]).resolve())
     if (folder / "model.safetensors").exists():
         run = load(folder, device=device)
     else:
         run = train(settings, folder, device=device, resume=False)
-    return run, training_seconds(folder)
+    log = [json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    return run, log[-1]["time"] - log[0]["time"]
 
 
-def longest_third(result: EvaluationResult) -> Score:
-    """BLEU of the third of the sentences that have the most words, where one vector for all of them is too little."""
+def _longest_third(result: EvaluationResult) -> Score:
+    """Return BLEU on the longest third of the sentences, where a single vector has to hold most."""
     lengths = [len(text.split()) for text in result.examples.source]
-    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])[: max(1, len(lengths) // 3)]
-    said, meant = [result.outputs[i] for i in order], [result.examples.target[i] for i in order]
-    return translation_scores(said, meant, metrics=("bleu",))["bleu"]
+    longest = sorted(range(len(lengths)), key=lambda i: -lengths[i])[: max(1, len(lengths) // 3)]
+    hypotheses, references = [result.outputs[i] for i in longest], [result.examples.target[i] for i in longest]
+    return translation_scores(hypotheses, references, metrics=("bleu",))["bleu"]
 
 
 def merge_settings(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
-    """Settings with a change; a model of another kind replaces the whole part."""
+    """Return settings with a change; a change with a `kind` replaces the whole section."""
     merged = dict(base)
     for key, value in change.items():
-        replaces = not isinstance(value, dict) or "kind" in value
-        merged[key] = (
-            {k: v for k, v in value.items() if v is not None}
-            if isinstance(value, dict) and replaces
-            else value
-            if replaces
-            else merge_settings(base.get(key) or {}, value)
-        )
+        if not isinstance(value, dict):
+            merged[key] = value
+        elif "kind" in value:
+            merged[key] = {k: v for k, v in value.items() if v is not None}
+        else:
+            merged[key] = merge_settings(base.get(key) or {}, value)
     return merged
 
 
-def training_seconds(folder: Path) -> float:
-    records = [json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-    return records[-1]["time"] - records[0]["time"]
-
-
-def write_ladder_report(base: Recipe, steps: list[VariantResult], out: Path, ablate: bool) -> Path:
-    """ladder.json, the pictures, and ladder.html."""
-    rows = [step.to_json() for step in steps]
+def _write_report(base: Recipe, results: list[VariantResult], out: Path, ablate: bool) -> Path:
+    """Write ladder.json, the figures, and ladder.html."""
+    rows = [result.to_json() for result in results]
     (out / "ladder.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    figures = draw_ladder_figures(steps)
+    figures = _figures(results)
     for name, (_, figure) in figures.items():
-        save_figure(figure, out / "pictures" / f"{name}.svg")
-    title = "What each part of the Transformer is for" if ablate else "From the RNN to the Transformer"
+        save_figure(figure, out / "figures" / f"{name}.svg")
     report = HtmlReport(
-        title=title,
-        summary=f"Every model on the same data, tokens and budget of {base.train.steps:,} steps.",
-        facts=[("recipe", base.digest()), ("hardware", hardware(steps[0].run.device))],
-        tables=[("Every step", HEADER, [step.row() for step in steps])],
-        notes=[f"{step.rung.name}: {step.rung.claim}." for step in steps if step.rung.claim],
+        title="Ablation of the Transformer" if ablate else "From the RNN to the Transformer",
+        summary=f"Every model is trained on the same data and tokens for {base.train.steps:,} steps.",
+        facts=[("recipe", base.digest()), ("hardware", environment.hardware(results[0].run.device))],
+        tables=[("All models", HEADER, [result.row() for result in results])],
+        notes=[f"{result.variant.name}: {result.variant.claim}." for result in results if result.variant.claim],
         figures=[(caption, to_svg(figure, name)) for name, (caption, figure) in figures.items()],
     )
     path = out / "ladder.html"
@@ -224,15 +220,16 @@ def write_ladder_report(base: Recipe, steps: list[VariantResult], out: Path, abl
     return path
 
 
-def draw_ladder_figures(steps: list[VariantResult]) -> dict[str, tuple[str, Any]]:
-    """BLEU by length of all, and what each that attends looked at in the same sentence."""
-    series = {step.rung.name: step.result.by_length for step in steps}
-    figures: dict[str, tuple[str, Any]] = {"length": ("BLEU by sentence length, with 95% intervals.", score_by_length(series))}
-    sources = steps[0].result.examples.source
+def _figures(results: list[VariantResult]) -> dict[str, tuple[str, Figure]]:
+    """Return BLEU by length of all models, and the attention of each that has one, on the same sentence."""
+    series = {result.variant.name: result.result.by_length for result in results}
+    figures: dict[str, tuple[str, Figure]] = {"length": ("BLEU by sentence length, with 95% intervals.", score_by_length(series))}
+    sources = results[0].result.examples.source
     sentence = max(sources[:50], key=lambda text: len(text.split()))
-    for number, step in enumerate(steps):
-        if step.run._attends and step.run._best([sentence])[0].tokens:  # one that has learned nothing may say nothing
-            found = next(step.run.align([sentence]))
+    for i, result in enumerate(results):
+        if result.run.attends and result.run.best([sentence])[0].tokens:  # an untrained model may give an empty translation
+            found = next(result.run.align([sentence]))
             weights, name = found.view()
-            figures[f"alignment-{number}"] = (f"{step.rung.name}: {name}.", attention_matrix(weights, found.source, found.target))
+            figure = attention_matrix(weights, found.source, found.target)
+            figures[f"alignment-{i}"] = (f"{result.variant.name}: {name}.", figure)
     return figures

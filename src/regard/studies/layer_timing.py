@@ -1,4 +1,4 @@
-"""The types of layers, timed on this machine and drawn: time over n and over d."""
+"""Layer types timed on this machine and plotted over n and over d."""
 
 import sys
 from dataclasses import replace
@@ -6,14 +6,14 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from regard.hardware import choose_device
-from regard.plan.layer_types import LAYER_TYPES, LayerComparison, compare_layer_types
-from regard.show.figures.complexity import TimingCurve, TimingPanel, layer_timing_figure
+from regard.plan.layer_types import LAYER_TYPES, LayerComparison, LayerType, compare_layer_types
+from regard.run.environment import choose_device
 from regard.show.figures.style import figure_format, save_figure
+from regard.show.figures.teaching import TimingCurve, TimingPanel, layer_timing_figure
 
 
 def time_layer_types(device: str = "auto", out: Path | None = None) -> LayerComparison:
-    """The types of layers, timed; a wrong name for the picture is told first."""
+    """Time the layer types and save a figure to `out`, whose format is checked first."""
     if out is not None:
         figure_format(out)
     chosen = choose_device(device)
@@ -24,21 +24,17 @@ def time_layer_types(device: str = "auto", out: Path | None = None) -> LayerComp
     return found
 
 
-def plot_layer_types(plan: LayerComparison) -> Figure:
-    def curve(over: str, layer: str) -> TimingCurve:
-        timings = sorted((t for t in plan.over[over] if t.layer == layer), key=lambda t: (t.n, t.d))
-        kind = next(kind for kind in LAYER_TYPES if kind.name == layer)
-        low, median, high = zip(*(t.quartiles for t in timings))
-        return TimingCurve(
-            [getattr(t, over) for t in timings],
-            low,
-            median,
-            high,
-            [kind.exact(replace(plan.sizes, n=t.n, d=t.d)) for t in timings],
-        )
+def plot_layer_types(found: LayerComparison) -> Figure:
+    """Return a figure with one panel over n and one over d."""
 
-    s = plan.sizes
+    def curve(over: str, layer: LayerType) -> TimingCurve:
+        timings = sorted((t for t in found.over[over] if t.layer == layer.name), key=lambda t: (t.n, t.d))
+        low, median, high = zip(*(t.quartiles for t in timings))
+        counts = [layer.exact(replace(found.sizes, n=t.n, d=t.d)) for t in timings]
+        return TimingCurve([getattr(t, over) for t in timings], low, median, high, counts)
+
+    s = found.sizes
     titles = {"n": (f"longer sequences (width d = {s.d})", "tokens n"), "d": (f"wider layers (n = {s.n} tokens)", "width d")}
     return layer_timing_figure(
-        [TimingPanel(*titles[over], {kind.name: curve(over, kind.name) for kind in LAYER_TYPES}) for over in plan.over]
+        [TimingPanel(*titles[over], {layer.name: curve(over, layer) for layer in LAYER_TYPES}) for over in found.over]
     )

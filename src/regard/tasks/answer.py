@@ -94,10 +94,11 @@ class AnswerRun(Run):
         for batch in sequential_batches(rows, EVALUATE_TOKENS):
             with torch.no_grad():
                 logits = self.model(**batch.to(self.device).inputs).double().cpu().numpy()  # (B, 2, S)
-            for (start, end), row, begin in zip(logits, batch.rows, rows.begins(batch.rows)):
+            for (start, end), row, begin in zip(logits, batch.rows, rows.context_starts(batch.rows)):
                 inside = slice(begin, begin + rows.last[row] - rows.first[row])
                 no_answer = float(start[NO_ANSWER] + end[NO_ANSWER])
-                windows[rows.asks[row]].append(SpanLogits(start[inside], end[inside], int(rows.first[row]), no_answer))
+                question = rows.question_of_window[row]
+                windows[question].append(SpanLogits(start[inside], end[inside], int(rows.first[row]), no_answer))
         settings = self.recipe.answering
         allow_none = self.recipe.data.unanswerable if unanswerable is None else unanswerable
         return [

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from regard import __version__, distributed
 from regard.attention.modules import attention_modules
 from regard.batches.batches import sequential_batches
-from regard.batches.lengths import evaluation_rows, training_rows
-from regard.batches.packing import PackedRows
+from regard.batches.language_rows import PackedRows, UnpaddedRows
 from regard.batches.ragged import Ragged
-from regard.batches.rows import Rows, UnpaddedRows, encoder_inputs
+from regard.batches.rows import Rows, encoder_inputs, evaluation_rows, training_rows
 from regard.batches.token_store import TokenStore, build_token_store, open_token_store
 from regard.corpus.dataset import Dataset, read_dataset
 from regard.corpus.examples import Examples
-from regard.decoding.batching import batches_by_length
+from regard.decoding.batching import SearchParams, batches_by_length
+from regard.decoding.sampling import SamplingParams
 from regard.errors import UserError
 from regard.hardware import hardware
 from regard.interop.convert import HuggingFaceFolder
@@ -33,11 +33,9 @@ from regard.tasks.shared.run_folder import (
     read_json,
     write_tokenizer,
 )
-from regard.tokens.detect_special import load_any_tokenizer
 from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, SpecialTokens
-from regard.tokens.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
-from regard.training.compile import Objective
-from regard.training.losses import CrossEntropy, sequence_log_probs
+from regard.tokens.tokenizer import Tokenizer, load_any_tokenizer, load_tokenizer, train_tokenizer
+from regard.training.losses import CrossEntropy, Objective, sequence_log_probs
 
 if TYPE_CHECKING:
     from regard.explain.report import Explanation
@@ -419,12 +417,21 @@ def pool_words(text: str, word_ids: Sequence[int], vectors: np.ndarray) -> Embed
     return EmbeddedText([words[word] for word in present], np.stack([vectors[ids == word].mean(0) for word in present]))
 
 
-def search_settings(
-    settings: DecodeSettings, number: int, temperature: float | None, outputs: str, **given: Any
-) -> DecodeSettings:
-    """Return the recipe's decoding settings with those that the caller gave in their place."""
+def search_params(
+    settings: DecodeSettings,
+    outputs: str,
+    *,
+    number: int = 1,
+    temperature: float | None = None,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    **given: Any,
+) -> SearchParams:
+    """Return how to search: the recipe's settings, overridden by what the caller gave; a temperature samples instead."""
     changed = {name: value for name, value in given.items() if value is not None}
     settings = settings.model_validate({**settings.model_dump(), **changed}) if changed else settings
     if number > settings.beam and temperature is None:
         raise UserError(f"{number} {outputs} asked for, but beam is {settings.beam}; set --beam {number}")
-    return settings
+    sampling = None if temperature is None else SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    return SearchParams(**settings.model_dump(), num_hypotheses=number, sampling=sampling)

@@ -17,7 +17,7 @@ from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows
 from regard.batches.token_store import TokenStore
 from regard.corpus.examples import ImageExamples
-from regard.decoding.batching import make_search
+from regard.decoding.batching import Sources, decode_all
 from regard.decoding.protocol import Hypothesis
 from regard.errors import UserError
 from regard.models.captioner import LstmCaptioner, TransformerCaptioner
@@ -31,7 +31,7 @@ from regard.scoring import (
     merge_words,
     transpose_references,
 )
-from regard.tasks.base import EmbeddedText, EvaluationResult, Run, Task, TaskCard, search_settings
+from regard.tasks.base import EmbeddedText, EvaluationResult, Run, Task, TaskCard, search_params
 from regard.tasks.shared.images import ImageInput, ImageReader
 from regard.tasks.starters.starter_pairs import caption_recipe
 from regard.tasks.translate import Alignment, Translation
@@ -119,34 +119,31 @@ class CaptionRun(Run):
         seed: int = 0,
     ) -> list[list[Translation]]:
         """Caption decoded images (N, H, W, 3)."""
-        settings = search_settings(
-            self.recipe.decode, number, temperature, "captions", beam=beam, length_penalty=length_penalty, max_tokens=max_tokens
-        )
-        search = make_search(
-            self.model,
-            beam=settings.beam,
-            alpha=settings.length_penalty,
+        params = search_params(
+            self.recipe.decode,
+            "captions",
+            beam=beam,
+            length_penalty=length_penalty,
+            max_tokens=max_tokens,
             number=number,
             temperature=temperature,
             top_k=top_k,
             top_p=top_p,
             seed=seed,
-            special_tokens=self._special_tokens,
         )
-        rows, columns = self.model.grid
-        batch_size = max(1, settings.batch_tokens // (settings.beam * rows * columns))
-        limit = self._output_limit(settings.max_tokens)
-        results: list[list[Translation]] = []
-        for start in range(0, len(pixels), batch_size):
-            chosen = np.arange(start, min(start + batch_size, len(pixels)))
-            limits = torch.full((len(chosen),), limit, device=self.device)
-            for best in search(take_pixels(pixels, chosen).to(self.device), limits, chosen):
-                results.append(self._captions(best))
-        return results
+        sources = self._sources(pixels, params.max_tokens)
+        found = decode_all(self.model, sources, params, device=self.device, special_tokens=self._special_tokens)
+        return [self._captions(hypotheses) for hypotheses in found]
 
-    def _output_limit(self, max_tokens: int | None) -> int:
-        """Return the most tokens of a caption, end token included."""
-        return min(self._max_positions, max_tokens + 1 if max_tokens else self._max_positions)
+    def _sources(self, pixels: Pixels, max_tokens: int | None) -> Sources:
+        """Return images (N, H, W, 3) as inputs to decode from."""
+        rows, columns = self.model.grid
+        limit = min(self._max_positions, max_tokens + 1 if max_tokens else self._max_positions)
+        return Sources(
+            [rows * columns] * len(pixels),
+            [limit] * len(pixels),
+            lambda indices: take_pixels(pixels, np.array(indices)).to(self.device),
+        )
 
     def _captions(self, hypotheses: Sequence[Hypothesis]) -> list[Translation]:
         texts = self.tokenizers[0].decode([one.tokens for one in hypotheses])
@@ -207,7 +204,7 @@ class CaptionRun(Run):
             positions=self._max_positions,
             special_tokens=self._special_tokens,
             augment=self._images.augmentation(training),
-            each=not training,
+            row_per_caption=not training,
         )
 
     def _inputs(self, text: ImageInput) -> dict[str, Tensor]:

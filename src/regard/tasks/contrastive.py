@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from regard import distributed
 from regard.batches.batches import sequential_batches
-from regard.batches.image_text_rows import ImageTextRows
+from regard.batches.image_rows import ImageTextRows
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows, encoder_inputs
 from regard.corpus.examples import ImageExamples
@@ -30,7 +30,7 @@ from regard.tasks.shared.labels import Prediction, rank_labels
 from regard.tasks.starters.starter_pairs import contrastive_recipe
 from regard.tokens.special_tokens import BOS, DEFAULT_SPECIAL_TOKENS, END_NAME, SpecialTokens
 from regard.tokens.tokenizer import Tokenizer
-from regard.training.contrastive import ContrastiveLoss
+from regard.training.losses import ContrastiveLoss
 from regard.worlds import shapes
 
 CHOICES = 100

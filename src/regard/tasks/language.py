@@ -11,10 +11,13 @@ import torch
 from pydantic import model_validator
 from torch import Tensor
 
-from regard.batches.rows import BidirectionalRows, LanguageModelRows, Rows, StreamRows
+from regard.batches.language_rows import LanguageModelRows, StreamRows
+from regard.batches.rows import BidirectionalRows, Rows
 from regard.corpus.examples import TextLines
+from regard.decoding.continuous_batching import pad_left
 from regard.decoding.greedy import decode_steps
-from regard.decoding.streaming import SamplingParams, TextStreamer, pad_prompts, stream_texts
+from regard.decoding.sampling import SamplingParams
+from regard.decoding.streaming import TextStreamer, stream_texts
 from regard.errors import UserError
 from regard.models.gpt import Gpt
 from regard.models.recurrent_language import Elmo, RecurrentLanguageModel
@@ -149,9 +152,9 @@ class LanguageRun(Run):
                 self.model,
                 None,
                 torch.tensor(limits, device=self.device),
-                params.choose(np.array(samples)),
-                process=params.process(),
-                prefix=pad_prompts(streamers, self.device),
+                params.chooser(np.array(samples)),
+                process=params.logits_processor(),
+                prefix=pad_left([streamer.ids for streamer in streamers], self.device),
                 special_tokens=self._output_special_tokens(),
             ),
             streamers,
@@ -231,7 +234,7 @@ def sample_index(prompt: int, sample: int) -> int:
 
 def generated_text(streamer: TextStreamer) -> GeneratedText:
     """Return what a streamer has received so far."""
-    return GeneratedText(streamer.prompt + streamer.written, streamer.written, streamer.log_probability, streamer.tokens)
+    return GeneratedText(streamer.prompt + streamer.text, streamer.text, streamer.log_probability, streamer.tokens)
 
 
 LANGUAGE = Task(

@@ -144,7 +144,7 @@ class MaskedRun(Run):
             for row, right, number in zip(batch.rows, ((predicted == batch.labels) & masked).sum(1), masked.sum(1)):
                 words[row] = int(right), int(number)
             if "follows" in batch.inputs:
-                next_sentence += (self.model.followed.argmax(-1).cpu() == batch.inputs["follows"]).tolist()
+                next_sentence += (self.model.next_sentence_logits.argmax(-1).cpu() == batch.inputs["follows"]).tolist()
         return distributed.merge_shards(words), [one for some in distributed.all_gather(next_sentence) for one in some]
 
     def _validate(self, examples: TextLines, rows: Rows) -> dict[str, float]:

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from regard import distributed
 from regard.batches.batches import sequential_batches
-from regard.batches.image_code_rows import TextToImageRows, caption_prefix, open_image_codes
+from regard.batches.image_rows import TextToImageRows, caption_prefix, open_image_codes
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows
 from regard.corpus.dataset import Dataset
 from regard.corpus.examples import ImageExamples
 from regard.decoding.greedy import greedy_or_sample
-from regard.decoding.streaming import SamplingParams
+from regard.decoding.sampling import SamplingParams
 from regard.errors import UserError
 from regard.models.dalle import Dalle
 from regard.models.vit import format_size
@@ -129,7 +129,7 @@ class TextToImageRun(Run):
             limits = torch.full((len(part),), self._num_codes + 1, device=self.device)
             chosen = prefix[[caption for caption, _ in part]].to(self.device)
             found = greedy_or_sample(
-                self.model, None, limits, params.choose(samples), prefix=chosen, special_tokens=CODES_ONLY
+                self.model, None, limits, params.chooser(samples), prefix=chosen, special_tokens=CODES_ONLY
             )
             codes = np.array([one.tokens for one in found]).reshape(-1, *self._codes_run.model.grid) - self.model.first_code
             for (caption, _), image, grid, one in zip(part, self._codes_run.decode(codes), codes, found):

@@ -15,7 +15,7 @@ from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows, TranslationRows
 from regard.batches.token_store import TokenStore
 from regard.corpus.examples import SentencePairs
-from regard.decoding.batching import decode_all, make_search, num_workers
+from regard.decoding.batching import SearchParams, Sources, decode_all, num_workers, text_sources
 from regard.decoding.protocol import Hypothesis
 from regard.errors import UserError
 from regard.models.recurrent_translator import RecurrentTranslator
@@ -23,7 +23,6 @@ from regard.models.transformer import Transformer
 from regard.models.universal import UniversalTransformer
 from regard.recipe import (
     AlgorithmWorld,
-    DecodeSettings,
     Model,
     PairData,
     PairTokenSettings,
@@ -40,7 +39,8 @@ from regard.scoring import (
     score_by_length,
     translation_scores,
 )
-from regard.tasks.base import EvaluationResult, Run, Task, TaskCard, embed_texts, search_settings
+from regard.scoring.alignment import sharpest_layer
+from regard.tasks.base import EvaluationResult, Run, Task, TaskCard, embed_texts, search_params
 from regard.tasks.shared.card_texts import HUMAN_CHECK, TEXT_LIMITS
 from regard.tasks.starters.starter import translate_recipe
 from regard.tokens.special_tokens import NO_TOKEN
@@ -85,9 +85,7 @@ class DecodingEngine(Protocol):
 
     name: str
 
-    def decode(
-        self, sources: Sequence[Sequence[int]], settings: DecodeSettings, number: int, max_length: int
-    ) -> list[list[Hypothesis]]: ...
+    def decode(self, sources: Sequence[Sequence[int]], params: SearchParams, max_length: int) -> list[list[Hypothesis]]: ...
 
 
 @dataclass(frozen=True)
@@ -98,14 +96,9 @@ class Alignment:
     target: list[str]
     weights: np.ndarray
 
-    def sharpest_layer(self) -> int:
-        """Return the layer whose mean over heads has the lowest entropy."""
-        mean = self.weights.mean(1)  # (L, T, S)
-        return int((mean * np.log(np.maximum(mean, 1e-12))).sum(-1).mean(-1).argmax())
-
     def view(self, layer: int | None = None, head: int | None = None) -> tuple[np.ndarray, str]:
         """Return one matrix and its name: a head, the mean of a layer's heads, or of the sharpest layer's."""
-        chosen = self.sharpest_layer() if layer is None else layer
+        chosen = sharpest_layer(self.weights) if layer is None else layer
         if head is None:
             heads = self.weights.shape[1]
             return self.weights[chosen].mean(0), f"layer {chosen + 1}" + (f", mean of {heads} heads" if heads > 1 else "")
@@ -138,37 +131,30 @@ class TranslateRun(Run):
         seed: int = 0,
     ) -> list[Translation] | list[list[Translation]]:
         """Return the `number` best translations of a text, or of each text, best first; with a `temperature`, sample one."""
-        if isinstance(texts, str):
-            options = dict(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-            return self.translate(
-                [texts], beam=beam, length_penalty=length_penalty, max_tokens=max_tokens, number=number, **options
-            )[0]
-        settings = search_settings(
-            self.recipe.decode, number, temperature, "hypotheses", beam=beam, length_penalty=length_penalty, max_tokens=max_tokens
+        params = search_params(
+            self.recipe.decode,
+            "hypotheses",
+            beam=beam,
+            length_penalty=length_penalty,
+            max_tokens=max_tokens,
+            number=number,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
         )
-        sources = self._ids(texts)
+        sources = self._ids([texts] if isinstance(texts, str) else texts)
         not_empty = [i for i, ids in enumerate(sources) if ids]
         engine = self._engine if temperature is None else None  # our sampling uses our random stream
         name = self._engine_name if engine is self._engine else super()._engine_name
-        results = [[Translation("", 0.0, 0.0, [], name)] for _ in texts]
+        results = [[Translation("", 0.0, 0.0, [], name)] for _ in sources]
         if engine is not None:
-            found = engine.decode([sources[i] for i in not_empty], settings, number, self.recipe.model.max_length)
+            found = engine.decode([sources[i] for i in not_empty], params, self.recipe.model.max_length)
         else:
-            search = make_search(
-                self.model,
-                beam=settings.beam,
-                alpha=settings.length_penalty,
-                number=number,
-                temperature=temperature,
-                top_k=top_k,
-                top_p=top_p,
-                seed=seed,
-                special_tokens=self._special_tokens,
-            )
-            found = self._decode([sources[i] for i in not_empty], search, settings)
+            found = self._search([sources[i] for i in not_empty], params)
         for i, hypotheses in zip(not_empty, found):
             results[i] = self._translations(hypotheses, name)
-        return results
+        return results[0] if isinstance(texts, str) else results
 
     def align(self, texts: Sequence[str], references: Sequence[str] | None = None, *, kind: str = "cross") -> Iterator[Alignment]:
         """Yield what each word of a translation, the model's own or a reference, attends to in its source.
@@ -203,16 +189,25 @@ class TranslateRun(Run):
         )
         return TranslationRows(source, target, self._special_tokens)
 
-    def _decode(self, sources: Sequence[Sequence[int]], search: Any, settings: DecodeSettings) -> list[list[Hypothesis]]:
+    def _search(self, ids: Sequence[Sequence[int]], params: SearchParams) -> list[list[Hypothesis]]:
+        """Return the best hypotheses of each source by our own search."""
         return decode_all(
-            sources,
-            search,
-            batch_tokens=max(1, settings.batch_tokens // settings.beam),
+            self.model,
+            self._sources(ids, params.max_tokens),
+            params,
             device=self.device,
-            most=self.recipe.model.max_length,
-            max_tokens=settings.max_tokens,
-            special_tokens=self._special_tokens,
             workers=num_workers(self.model, self.device),
+            special_tokens=self._special_tokens,
+        )
+
+    def _sources(self, ids: Sequence[Sequence[int]], max_tokens: int | None) -> Sources:
+        """Return token ids as inputs to decode from."""
+        return text_sources(
+            ids,
+            device=self.device,
+            max_length=self.recipe.model.max_length,
+            max_tokens=max_tokens,
+            special_tokens=self._special_tokens,
         )
 
     def _translations(self, hypotheses: list[Hypothesis], engine: str = "") -> list[Translation]:

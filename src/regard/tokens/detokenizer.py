@@ -1,8 +1,8 @@
-"""Ids to text, token by token, for a text that is read while it is written.
+"""Ids to text, token by token, for text that is read while it is generated.
 
-A token alone is not yet text: it may hold a part of a character (byte-level BPE, byte fallback), and the first of a text is
-decoded otherwise than the same one further on. So tokens are decoded after the one before them, and kept back while a later
-one could change what they say.
+A token alone is not yet text: it may hold a part of a character (byte-level BPE, byte fallback), and the first token of a text
+is decoded differently from the same one further on. So tokens are decoded after the one before them, and held back while a later
+one could change their text.
 """
 
 import re
@@ -11,54 +11,58 @@ from collections.abc import Sequence
 from regard.tokens.tokenizer import Tokenizer
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-"""What the library says of bytes that are no character, or not yet one."""
+"""What the library returns for bytes that are no character, or not yet one."""
 BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 PLACEHOLDER = "a"
 
 
 class Detokenizer:
-    """The text after a prompt: all pieces together are what decoding it at once gives there. Only a run of single bytes that goes
-    on from the prompt's is decoded apart from them: a prompt stays what it is. Where a token ends lines, each line is decoded as
-    a text of its own."""
+    """Decode the text after a prompt in pieces: joined, they are what decoding it at once gives there.
+
+    One exception: a run of single bytes that continues the prompt's is decoded apart from it, so that the prompt does not change.
+    If a token ends lines (`line_end`), each line is decoded as a text of its own.
+    """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int] = (), line_end: int | None = None):
         self.tokenizer, self.line_end = tokenizer, line_end
-        lines = split_lines(prompt, line_end)
+        lines = _split_lines(prompt, line_end)
         self.prompt = "\n".join(tokenizer.library.decode(line, skip_special_tokens=True) for line in lines)
-        self.waiting: list[str] = []
-        spoken = [token for token in map(tokenizer.spoken, lines[-1]) if token is not None]
-        self.before = [PLACEHOLDER if self.is_byte(token) else token for token in spoken[-1:]]
+        self._pending: list[str] = []
+        visible = [token for token in map(tokenizer.visible_token, lines[-1]) if token is not None]
+        self._previous = [PLACEHOLDER if self._is_byte(token) else token for token in visible[-1:]]
 
     def push(self, number: int) -> str:
-        """What the next token settles; nothing where it must be waited for more."""
+        """Add a token; return the text that is certain with it, which may be empty."""
         if number == self.line_end:
-            text = self.rest()
-            self.before, self.waiting = [], []
+            text = self.flush()
+            self._previous, self._pending = [], []
             return text + "\n"
-        token = self.tokenizer.spoken(number)
+        token = self.tokenizer.visible_token(number)
         if token is None:
             return ""
-        self.waiting.append(token)
-        text = self.text()
-        if text.endswith(REPLACEMENT) or self.is_byte(token):
+        self._pending.append(token)
+        text = self._decode_pending()
+        if text.endswith(REPLACEMENT) or self._is_byte(token):
             return ""
-        self.before, self.waiting = [token], []
+        self._previous, self._pending = [token], []
         return text
 
-    def rest(self) -> str:
-        """What was kept back, where nothing more comes."""
-        return self.text() if self.waiting else ""
+    def flush(self) -> str:
+        """Return the text held back, when no more tokens come."""
+        return self._decode_pending() if self._pending else ""
 
-    def text(self) -> str:
-        return self.tokenizer.join_tokens([*self.before, *self.waiting])[len(self.tokenizer.join_tokens(self.before)) :]
+    def _decode_pending(self) -> str:
+        join = self.tokenizer.join_tokens
+        return join([*self._previous, *self._pending])[len(join(self._previous)) :]
 
-    def is_byte(self, token: str) -> bool:
-        """The library decodes a run of these at once: with a wrong byte, none of it is readable any more."""
+    def _is_byte(self, token: str) -> bool:
+        """Whether a token is a single byte: the library decodes a run of these at once, and one wrong byte makes all of it
+        unreadable."""
         return self.tokenizer.byte_fallback and BYTE_TOKEN.fullmatch(token) is not None
 
 
-def split_lines(ids: Sequence[int], line_end: int | None) -> list[list[int]]:
-    """Ids cut where a line ends."""
+def _split_lines(ids: Sequence[int], line_end: int | None) -> list[list[int]]:
+    """Return ids split at the line ends."""
     lines: list[list[int]] = [[]]
     for number in ids:
         if number == line_end:

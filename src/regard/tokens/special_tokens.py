@@ -1,39 +1,39 @@
-"""The tokens that are not text: ours, and those of anybody's vocabulary."""
+"""The tokens that are not text: those of our own tokenizers, and those of any other vocabulary."""
 
 from dataclasses import dataclass
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
+"""PAD also pads batches of any vocabulary: positions after the end of a text are masked, so any id would do."""
 SPECIAL_TOKEN_NAMES = ["<pad>", "<s>", "</s>", "<unk>"]
 MASK, MASK_NAME = 4, "<mask>"
-"""Where words are masked, the next one."""
+"""The next token in the vocabulary of a masked language model."""
 
 END, END_NAME = 4, "<end>"
-"""Where what is thought of a text gathers at its end, a mark of its own: `transformers` takes a CLIP whose texts end with token 2
-for one of the first folders, and looks for the highest token instead."""
-
+"""The next token in the vocabulary of a text encoder that pools at the end of a text: `transformers` mistakes a CLIP whose texts
+end with token 2 for one of the first released models, and looks for the highest token id instead."""
 
 NO_TOKEN = -1
-"""Where a vocabulary has no such mark."""
+"""The id of a special token that a vocabulary does not have."""
 
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """The marks of one vocabulary."""
+    """The special tokens of one vocabulary."""
 
     bos: int = BOS
-    """What an output is begun from; NO_MARK where it goes on from its prompt alone."""
+    """The first decoder input; NO_TOKEN if an output continues its prompt alone."""
     eos: int = EOS
-    """What ends it; NO_MARK where only its length does."""
+    """The token that ends an output; NO_TOKEN if only its length does."""
     prefix: tuple[int, ...] = ()
-    """What a text begins with when it is read."""
+    """Tokens before an input text."""
     suffix: tuple[int, ...] = (EOS,)
-    """What it ends with."""
+    """Tokens after an input text."""
     suppressed: tuple[int, ...] = (PAD, BOS)
-    """What is never said."""
+    """Tokens that are never generated."""
     pair_separator: tuple[int, ...] | None = None
-    """What stands between two texts that are read together; as `after` when not given."""
+    """Tokens between the two texts of a pair; `suffix` if not given."""
     second_segment: int = 1
-    """The segment of the second of them."""
+    """The segment id of the second text of a pair."""
 
     @property
     def separator(self) -> tuple[int, ...]:
@@ -41,13 +41,15 @@ class SpecialTokens:
 
     @property
     def num_added(self) -> int:
+        """Special tokens added to a text."""
         return len(self.prefix) + len(self.suffix)
 
     @property
     def num_added_to_pair(self) -> int:
+        """Special tokens added to a pair of texts."""
         return self.num_added + len(self.separator)
 
 
 DEFAULT_SPECIAL_TOKENS = SpecialTokens()
 BOS_AND_EOS = SpecialTokens(prefix=(BOS,), suffix=(EOS,))
-"""As BERT reads a text: what is thought of all of it gathers at its first mark."""
+"""As in BERT: the first token's state represents the whole text."""

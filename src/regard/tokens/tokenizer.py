@@ -1,7 +1,7 @@
 """Text to ids and back, by the `tokenizers` library; lossless but for the normaliser and unknown characters.
 
-A space travels with the word after it ("▁"), punctuation stands apart, so that decoding needs no rules. Characters and bytes are
-taken as they come, white space included.
+A space is part of the word after it ("▁") and punctuation is split off, so that decoding needs no rules. Character and byte
+tokenizers take text as it is, white space included.
 """
 
 import os
@@ -18,49 +18,52 @@ from tokenizers import Tokenizer as Library
 
 from regard.errors import Interrupted, UserError
 from regard.recipe import TokenSettings
-from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, SPECIAL_TOKEN_NAMES, SpecialTokens
+from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, NO_TOKEN, SPECIAL_TOKEN_NAMES, SpecialTokens
 
 MAX_ALPHABET = 1000
-PROBE_TEXTS = ["a word", "", "Wörter, 12 “Stück”; 漢字!\n"]
+CHECK_TEXTS = ["a word", "", "Wörter, 12 “Stück”; 漢字!\n"]
+PROBES = ("a", "the", "0", ".", "word")
+END_TOKEN_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "[SEP]", "<eos>")
 
 
 class Tokenizer:
-    """`rows` is how many ids a model has room for, where that is more than there are tokens."""
+    """A tokenizer of the library with its special tokens. `rows` is the size of the model's embedding, if that is larger than the
+    vocabulary."""
 
     def __init__(self, library: Library, special_tokens: SpecialTokens = DEFAULT_SPECIAL_TOKENS, rows: int | None = None):
         self.library, self.special_tokens, self.rows = library, special_tokens, rows
-        library.encode_special_tokens = True  # "<pad>" in somebody's text is text
+        library.encode_special_tokens = True  # "<pad>" in a user's text is text
 
     @property
     def size(self) -> int:
         return self.rows or self.library.get_vocab_size()
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text, without special tokens."""
+        """Return the ids of each text, without special tokens."""
         return [encoding.ids for encoding in self.library.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         return [text.strip() for text in self.library.decode_batch([list(row) for row in ids], skip_special_tokens=True)]
 
     def encode_words(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
-        """Ids of each text, and for each of them which white-space separated word of the text it belongs to."""
+        """Return the ids of each text and, for each id, the index of the white-space separated word that it belongs to."""
         encodings = self.library.encode_batch(list(texts), add_special_tokens=False)
-        return [(encoding.ids, word_ids_from_spans(text, encoding.offsets)) for text, encoding in zip(texts, encodings)]
+        return [(encoding.ids, _word_ids_from_spans(text, encoding.offsets)) for text, encoding in zip(texts, encodings)]
 
     def encode_spans(self, texts: Sequence[str]) -> list[tuple[list[int], np.ndarray]]:
-        """Ids of each text, and for each of them where it stands in the text: (from, to) in characters, without the white space
-        around it; nothing (from = to) where it is white space alone."""
+        """Return the ids of each text and, for each id, its characters (from, to) in the text, without the white space around
+        them; from = to for a token of white space alone."""
         encodings = self.library.encode_batch(list(texts), add_special_tokens=False)
-        return [(encoding.ids, trim_spans(text, encoding.offsets)) for text, encoding in zip(texts, encodings)]
+        return [(encoding.ids, _trim_spans(text, encoding.offsets)) for text, encoding in zip(texts, encodings)]
 
     def word_ids(self, ids: Sequence[int]) -> list[int]:
-        """For each token, which white-space separated word of the decoded text it belongs to."""
+        """Return for each token the index of the white-space separated word of the decoded text that it belongs to."""
         pieces = ["" if i in self.special_ids else piece for i, piece in zip(ids, self.pieces(ids))]
         starts = np.cumsum([0, *map(len, pieces)]).tolist()
-        return word_ids_from_spans("".join(pieces), list(pairwise(starts)))
+        return _word_ids_from_spans("".join(pieces), list(pairwise(starts)))
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The text of each token, as it stands in the sentence: what the decoder makes of it between others."""
+        """Return the text of each token as it is decoded between others."""
         return [self.piece(i) for i in ids]
 
     def piece(self, number: int) -> str:
@@ -72,12 +75,12 @@ class Tokenizer:
         )
 
     def join_tokens(self, tokens: Sequence[str]) -> str:
-        """The text of tokens given as strings, by the library's decoder; without one, it puts a space between them."""
+        """Return the text of tokens given as strings, by the library's decoder; without one, joined by spaces, as it does."""
         decoder = self.library.decoder
         return " ".join(tokens) if decoder is None else decoder.decode(list(tokens))
 
-    def spoken(self, number: int) -> str | None:
-        """A token as a string; None where decoding leaves it out."""
+    def visible_token(self, number: int) -> str | None:
+        """Return a token as a string; None if decoding skips it."""
         return None if number in self.special_ids else self.library.id_to_token(number)
 
     @cached_property
@@ -87,7 +90,7 @@ class Tokenizer:
 
     @cached_property
     def special_ids(self) -> set[int]:
-        """Tokens that decoding leaves out."""
+        """Tokens that decoding skips."""
         return {number for number, token in self.library.get_added_tokens_decoder().items() if token.special}
 
     def to_json(self) -> str:
@@ -95,8 +98,8 @@ class Tokenizer:
 
 
 def train_tokenizer(settings: TokenSettings, texts: Iterable[str], more: Sequence[str] = ()) -> Tokenizer:
-    """A tokenizer trained on texts; `more` are marks besides the usual ones."""
-    library = build_tokenizer(settings)
+    """Train a tokenizer on texts; `more` are special tokens besides the usual ones."""
+    library = _build_tokenizer(settings)
     options: dict[str, Any] = dict(vocab_size=settings.size, special_tokens=[*SPECIAL_TOKEN_NAMES, *more], show_progress=False)
     trainer: Any
     match settings.kind:
@@ -116,7 +119,7 @@ def train_tokenizer(settings: TokenSettings, texts: Iterable[str], more: Sequenc
     return Tokenizer(library)
 
 
-def build_tokenizer(settings: TokenSettings) -> Library:
+def _build_tokenizer(settings: TokenSettings) -> Library:
     model = {
         "bpe": lambda: models.BPE(unk_token="<unk>"),
         "bytes": models.BPE,
@@ -126,8 +129,8 @@ def build_tokenizer(settings: TokenSettings) -> Library:
         "characters": lambda: models.WordLevel(unk_token="<unk>"),
     }[settings.kind]()
     library = Library(model)
-    exact = settings.kind in ("characters", "bytes")
-    spaces = [] if exact else [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
+    keeps_spaces = settings.kind in ("characters", "bytes")
+    spaces = [] if keeps_spaces else [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
     steps = [
         *([] if settings.kind == "bytes" else [normalizers.NFC()]),
         *spaces,
@@ -142,15 +145,15 @@ def build_tokenizer(settings: TokenSettings) -> Library:
             library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
             library.decoder = decoders.ByteLevel()
         case kind:
-            apart = [pre_tokenizers.Split(Regex(r"[^\w\s▁]|_"), "isolated")] if settings.split_punctuation else []
-            library.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), *apart])
-            unmark = [decoders.Replace("##", "")] if kind == "wordpiece" else []
-            library.decoder = decoders.Sequence([*unmark, decoders.Metaspace()])
+            split_punctuation = [pre_tokenizers.Split(Regex(r"[^\w\s▁]|_"), "isolated")] if settings.split_punctuation else []
+            library.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), *split_punctuation])
+            continuation = [decoders.Replace("##", "")] if kind == "wordpiece" else []
+            library.decoder = decoders.Sequence([*continuation, decoders.Metaspace()])
     return library
 
 
-def word_ids_from_spans(text: str, spans: Sequence[tuple[int, int]]) -> list[int]:
-    """Which white-space separated word each span of a text begins in; white space belongs to the word after it."""
+def _word_ids_from_spans(text: str, spans: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the white-space separated word that each span of a text begins in; white space belongs to the word after it."""
     owner, word, inside = [], -1, False
     for char in text:
         word, inside = (word, False) if char.isspace() else (word if inside else word + 1, True)
@@ -158,10 +161,13 @@ def word_ids_from_spans(text: str, spans: Sequence[tuple[int, int]]) -> list[int
     return [min(max(0, word), owner[start] if start < len(owner) else word) for start, _ in spans]
 
 
-def trim_spans(text: str, spans: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Spans of a text without the white space around them (N, 2). Where letters were composed, a span of the library's ends after
-    the first of them ("e" of "é" in two code points): it goes on to white space, or to where the next one begins."""
-    found = np.zeros((len(spans), 2), np.int64)
+def _trim_spans(text: str, spans: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Return spans of a text without the white space around them (N, 2).
+
+    Where letters were composed, a span of the library ends after the first code point ("e" of "é" in two code points): extend it
+    to white space, or to where the next span begins.
+    """
+    trimmed = np.zeros((len(spans), 2), np.int64)
     for i, (start, end) in enumerate(spans):
         limit = spans[i + 1][0] if i + 1 < len(spans) else len(text)
         while start < end and text[start].isspace():
@@ -170,61 +176,111 @@ def trim_spans(text: str, spans: Sequence[tuple[int, int]]) -> np.ndarray:
             end -= 1
         while start < end < limit and not text[end].isspace():
             end += 1
-        found[i] = start, end
-    return found
+        trimmed[i] = start, end
+    return trimmed
 
 
 @contextmanager
-def silence_stderr() -> Iterator[None]:
-    """Nothing on standard error, not even from a library that writes to it past Python."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
+def _silence_stderr() -> Iterator[None]:
+    """Discard standard error, also of a library that writes to it past Python."""
+    stderr, devnull = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, 2)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(devnull)
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """A tokenizer.json of ours."""
+    """Load a tokenizer.json of ours."""
     tokenizer = parse_tokenizer(path)
-    if not has_default_special_tokens(tokenizer):
+    if not _has_default_special_tokens(tokenizer):
         raise UserError(f"{path}: the first tokens must be {' '.join(SPECIAL_TOKEN_NAMES)}")
-    require_contiguous_ids(tokenizer, path)
+    _require_contiguous_ids(tokenizer, path)
     return tokenizer
 
 
-def require_contiguous_ids(tokenizer: Tokenizer, path: Path) -> None:
-    """Every number from 0 on is that of one token."""
+def load_any_tokenizer(path: Path) -> Tokenizer:
+    """Load a tokenizer.json of any origin, such as GPT-2's; its special tokens are found by encoding a few words."""
+    tokenizer = parse_tokenizer(path)
+    _require_contiguous_ids(tokenizer, path)
+    if _has_default_special_tokens(tokenizer):
+        return tokenizer
+    prefix, suffix = tokens_around_text(tokenizer)
+    known = [tokenizer.library.token_to_id(name) for name in END_TOKEN_NAMES]
+    eos = suffix[-1] if suffix else next((number for number in known if number is not None), NO_TOKEN)
+    if eos == NO_TOKEN:
+        raise UserError(f"{path} has no token that ends a text; add one of {' '.join(END_TOKEN_NAMES)}")
+    pair_separator, segment = tokens_between_texts(tokenizer, prefix, suffix)
+    bos = prefix[-1] if prefix else NO_TOKEN
+    tokenizer.special_tokens = SpecialTokens(bos, eos, prefix, suffix or (eos,), (), pair_separator, segment)
+    return tokenizer
+
+
+def tokens_around_text(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the special tokens that the tokenizer puts before and after a text."""
+    for probe in PROBES:
+        plain = tokenizer.library.encode(probe, add_special_tokens=False).ids
+        whole = tokenizer.library.encode(probe, add_special_tokens=True).ids
+        starts = [i for i in range(len(whole)) if plain and whole[i : i + len(plain)] == plain]
+        if starts:
+            return tuple(whole[: starts[0]]), tuple(whole[starts[0] + len(plain) :])
+    return (), ()
+
+
+def tokens_between_texts(
+    tokenizer: Tokenizer, prefix: tuple[int, ...], suffix: tuple[int, ...]
+) -> tuple[tuple[int, ...] | None, int]:
+    """Return the special tokens between the two texts of a pair, None if they are the suffix; and the second text's segment."""
+    for probe in PROBES:
+        plain = tuple(tokenizer.library.encode(probe, add_special_tokens=False).ids)
+        pair = tokenizer.library.encode(probe, probe, add_special_tokens=True)
+        start, end = (*prefix, *plain), (*plain, *suffix)
+        if (
+            plain
+            and len(pair.ids) >= len(start) + len(end)
+            and tuple(pair.ids[: len(start)]) == start
+            and tuple(pair.ids[-len(end) :]) == end
+        ):
+            between = tuple(pair.ids[len(start) : -len(end)])
+            return None if between == suffix else between, pair.type_ids[-len(end)]
+    return DEFAULT_SPECIAL_TOKENS.pair_separator, DEFAULT_SPECIAL_TOKENS.second_segment
+
+
+def _require_contiguous_ids(tokenizer: Tokenizer, path: Path) -> None:
+    """Refuse a vocabulary in which an id from 0 on is missing or used twice."""
     known: dict[int, str] = {}
     for token, number in sorted(tokenizer.library.get_vocab(with_added_tokens=True).items()):
         if number in known:
-            raise UserError(f"{path}: {known[number]!r} and {token!r} are both token {number}; give each its own number")
+            raise UserError(f"{path}: {known[number]!r} and {token!r} are both token {number}; give each its own id")
         known[number] = token
     missing = next((number for number in range(len(known)) if number not in known), None)
     if missing is not None:
-        raise UserError(f"{path}: no token has the number {missing}; number them from 0 without a gap")
+        raise UserError(f"{path}: no token has the id {missing}; number them from 0 without a gap")
 
 
-def has_default_special_tokens(tokenizer: Tokenizer) -> bool:
+def _has_default_special_tokens(tokenizer: Tokenizer) -> bool:
     return [tokenizer.library.id_to_token(i) for i in range(len(SPECIAL_TOKEN_NAMES))] == SPECIAL_TOKEN_NAMES
 
 
 def parse_tokenizer(path: Path, rows: int | None = None) -> Tokenizer:
-    """Anybody's tokenizer.json, tried once; texts are neither cut nor filled up by it. The library panics past `except Exception`
-    on some malformed files, hence the last clause, and tells the terminal about it."""
+    """Load any tokenizer.json and try it once; its own truncation and padding are switched off.
+
+    The library panics past `except Exception` on some malformed files, hence the last clause, and writes about it to the
+    terminal.
+    """
     if path.exists() and not path.is_file():
         raise UserError(f"{path} is not a regular file; give a tokenizer.json")
     try:
         text = path.read_text(encoding="utf-8")
-        with silence_stderr():
+        with _silence_stderr():
             tokenizer = Tokenizer(Library.from_str(text), rows=rows)
             tokenizer.library.no_truncation()
             tokenizer.library.no_padding()
-            tokenizer.decode([tokenizer.library.encode(word).ids for word in PROBE_TEXTS] + tokenizer.encode(PROBE_TEXTS))
-            tokenizer.library.encode(PROBE_TEXTS[0], PROBE_TEXTS[0])
+            tokenizer.decode([tokenizer.library.encode(word).ids for word in CHECK_TEXTS] + tokenizer.encode(CHECK_TEXTS))
+            tokenizer.library.encode(CHECK_TEXTS[0], CHECK_TEXTS[0])
     except FileNotFoundError:
         raise UserError(f"no tokenizer at {path}") from None
     except BaseException as error:

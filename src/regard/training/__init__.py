@@ -1,1 +1,1 @@
-"""The training loop and what it needs."""
+"""The training loop and its parts: losses, optimizers, schedules, checkpoints, CUDA graphs, the log."""

@@ -1,4 +1,4 @@
-"""Means of weights: exponential over all steps, or plain over the last checkpoints."""
+"""Weight averaging: an exponential moving average over all steps, or the mean of the last checkpoints."""
 
 from collections.abc import Sequence
 
@@ -9,37 +9,42 @@ from regard.distributed.parallel import shard_like, to_local
 
 
 class MovingAverage:
-    """w̄ ← d w̄ + (1 − d) w, with d growing from 0 so that early weights are soon forgotten."""
+    """w̄ ← d w̄ + (1 − d) w, with d rising from 0 to the decay, so that the initial weights are soon forgotten."""
 
     def __init__(self, model: nn.Module, decay: float):
         self.decay, self.step = decay, 0
         self.names = [name for name, _ in model.named_parameters()]
-        self.mean = [p.detach().clone() for p in model.parameters()]
-        self.live, self.own = [to_local(p.detach()) for p in model.parameters()], [to_local(mean) for mean in self.mean]
+        self.averages = [p.detach().clone() for p in model.parameters()]
+        self._local_weights = [to_local(p.detach()) for p in model.parameters()]
+        self._local_averages = [to_local(average) for average in self.averages]
 
     @torch.no_grad()
     def update(self) -> None:
+        """Move the averages towards the current weights."""
         self.step += 1
         decay = min(self.decay, self.step / (self.step + 10))
-        torch._foreach_lerp_(self.own, self.live, 1 - decay)
+        torch._foreach_lerp_(self._local_averages, self._local_weights, 1 - decay)
 
     def swap(self) -> None:
-        """Exchange the model's weights with their averages; twice is as before."""
-        for live, mean in zip(self.live, self.own):
-            kept = live.clone()
-            live.copy_(mean)
-            mean.copy_(kept)
+        """Exchange the model's weights and their averages; a second call restores them."""
+        for weight, average in zip(self._local_weights, self._local_averages):
+            saved = weight.clone()
+            weight.copy_(average)
+            average.copy_(saved)
 
     def tensors(self) -> dict[str, Tensor]:
-        return dict(zip(self.names, self.mean))
+        """Return the averages by parameter name, for a checkpoint."""
+        return dict(zip(self.names, self.averages))
 
     def load(self, tensors: dict[str, Tensor], step: int) -> None:
+        """Restore the averages from a checkpoint."""
         self.step = step
-        for name, mean, own in zip(self.names, self.mean, self.own):
-            own.copy_(to_local(shard_like(tensors[name], mean)))
+        for name, average, local in zip(self.names, self.averages, self._local_averages):
+            local.copy_(to_local(shard_like(tensors[name], average)))
 
 
 def average_weights(several: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the mean of several sets of weights, computed in float64."""
     return {
         name: torch.stack([weights[name].double() for weights in several]).mean(0).to(tensor.dtype)
         for name, tensor in several[0].items()

@@ -1,67 +1,103 @@
-"""Steps recorded as CUDA graphs: what a small model computes is soon done, and launching it kernel by kernel takes longer.
+"""Faster steps: objectives under torch.compile, and steps captured as CUDA graphs.
 
-A shape of batch runs as ever the first times it comes (kernels are chosen, the optimiser makes its state), is recorded then and
-replayed from there on. The random numbers of a replay follow the generator's seed, as those of a plain step do.
+A small model computes faster than its kernels can be launched one by one. The first times a batch shape occurs, the step runs
+eagerly (kernels are chosen, the optimizer allocates its state); then it is captured, and replayed from there on. A replay's
+random numbers follow the generator's seed, as those of an eager step do.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.batches.batch import Batch, MixedLabels
+from regard.training.losses import Objective
 
 StepFunction = Callable[[Sequence[Batch], Tensor], Tensor]
 WARMUP_CALLS = 2
-"""Times that a shape runs as ever."""
+"""Eager calls of a shape before it is captured."""
 MAX_GRAPHS = 96
-"""Shapes that are recorded; each keeps its batch, and all share their memory."""
+"""Shapes that are captured; each keeps its own batch, and all share one memory pool."""
+
+
+class CompiledObjective:
+    """An objective under torch.compile; the model itself is left as it is for hooks and inspection.
+
+    It is compiled for any shape or, where nearly all batches have one shape (`uniform`), for the largest shape met: the few other
+    batches run eagerly, since compiling for them would take longer than it saves.
+    """
+
+    def __init__(self, objective: Objective, uniform: bool):
+        self.objective, self.uniform, self.largest = objective, uniform, 0
+        self.compiled = torch.compile(lambda model, batch: objective(model, batch), dynamic=not uniform)
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
+        self.largest = max(self.largest, batch.labels.numel())
+        eager = self.uniform and batch.labels.numel() < self.largest
+        return self.objective(model, batch) if eager else self.compiled(model, batch)
 
 
 class CudaGraphedStep:
-    """The same work, replayed wherever the shapes were met before. Everything it changes is changed in place."""
+    """A step function that is replayed from a CUDA graph for every known batch shape. It must change everything in place."""
 
-    def __init__(self, work: StepFunction):
-        self.work = work
-        self.met: Counter[tuple] = Counter()
+    def __init__(self, function: StepFunction):
+        self.function = function
+        self.calls: Counter[tuple] = Counter()
         self.graphs: dict[tuple, tuple[torch.cuda.CUDAGraph, list[Tensor], Tensor]] = {}
         self.pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, batches: Sequence[Batch], count: Tensor) -> Tensor:
-        shape = tuple((tuple(part.shape), part.dtype) for part in parts_of(batches))
+        shape = tuple((tuple(tensor.shape), tensor.dtype) for tensor in _tensors(batches))
         if shape not in self.graphs:
-            self.met[shape] += 1
-            if self.met[shape] <= WARMUP_CALLS or len(self.graphs) >= MAX_GRAPHS:
-                return self.work(batches, count)
-            self.graphs[shape] = self.record(batches, count)
-        graph, places, result = self.graphs[shape]
-        for place, part in zip(places, [*parts_of(batches), count]):  # torch._foreach_copy_ wants one type for all
-            place.copy_(part)
+            self.calls[shape] += 1
+            if self.calls[shape] <= WARMUP_CALLS or len(self.graphs) >= MAX_GRAPHS:
+                return self.function(batches, count)
+            self.graphs[shape] = self.capture(batches, count)
+        graph, static_inputs, output = self.graphs[shape]
+        for static, tensor in zip(static_inputs, [*_tensors(batches), count]):  # torch._foreach_copy_ needs one dtype for all
+            static.copy_(tensor)
         graph.replay()
-        return result
+        return output
 
-    def record(self, batches: Sequence[Batch], count: Tensor) -> tuple[torch.cuda.CUDAGraph, list[Tensor], Tensor]:
-        """Nothing is computed here. Threads that prepare batches may go on."""
-        own, count = [copied(batch) for batch in batches], count.clone()
+    def capture(self, batches: Sequence[Batch], count: Tensor) -> tuple[torch.cuda.CUDAGraph, list[Tensor], Tensor]:
+        """Capture a step without running it; return the graph, its static inputs and its output. Other threads may go on."""
+        batches, count = [_clone(batch) for batch in batches], count.clone()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"):
-            result = self.work(own, count)
-        return graph, [*parts_of(own), count], result
+            output = self.function(batches, count)
+        return graph, [*_tensors(batches), count], output
 
 
-def parts_of(batches: Sequence[Batch]) -> list[Tensor]:
-    """Every tensor of some batches, in one order."""
-    return [part for batch in batches for part in (*batch.inputs.values(), batch.labels, *mixed(batch.mixture))]
+def _tensors(batches: Sequence[Batch]) -> list[Tensor]:
+    """Return every tensor of some batches, in a fixed order."""
+    return [
+        tensor
+        for batch in batches
+        for tensor in (
+            *batch.inputs.values(),
+            batch.labels,
+            *(() if batch.mixture is None else (batch.mixture.other, batch.mixture.weight)),
+        )
+    ]
 
 
-def mixed(mixture: MixedLabels | None) -> tuple[Tensor, ...]:
-    return () if mixture is None else (mixture.other, mixture.share)
+def _clone(batch: Batch) -> Batch:
+    mixture = batch.mixture and MixedLabels(batch.mixture.other.clone(), batch.mixture.weight.clone())
+    inputs = {name: tensor.clone() for name, tensor in batch.inputs.items()}
+    return replace(batch, inputs=inputs, labels=batch.labels.clone(), mixture=mixture)
 
 
-def copied(batch: Batch) -> Batch:
-    mixture = batch.mixture and MixedLabels(batch.mixture.other.clone(), batch.mixture.share.clone())
-    return replace(
-        batch, inputs={name: part.clone() for name, part in batch.inputs.items()}, labels=batch.labels.clone(), mixture=mixture
-    )
+@contextmanager
+def side_stream(device: torch.device) -> Iterator[None]:
+    """On a GPU, run the block in a side stream: the default stream cannot be captured."""
+    if device.type != "cuda":
+        yield
+        return
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        yield
+    torch.cuda.current_stream(device).wait_stream(stream)

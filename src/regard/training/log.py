@@ -1,39 +1,47 @@
-"""What is told while training: log.jsonl always, a live line on a terminal, TensorBoard where it is installed and asked for."""
+"""Progress of a training run: log.jsonl always, a live line on a terminal, TensorBoard on request; and the meter behind them."""
 
 import json
 import os
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor
 
 from regard import distributed
 from regard.files import disk_error
 
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
 SLOW_DATA_FRACTION = 0.01
-"""The share of the time from which on the live line says that batches come late."""
+"""The fraction of time spent waiting for batches from which the live line shows it."""
+LogValue = str | float | bool | None
 
 
 def note(text: str) -> None:
-    """Tell the user something, on standard error."""
+    """Print a message to standard error, on rank 0."""
     if distributed.is_main():
         Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
 
 
 class Log:
-    """Records go to `path`, one JSON object a line; `note` prints a sentence. Of several ranks only the first one speaks."""
+    """Write JSON lines to `path`, and show progress on a terminal. Only rank 0 writes and prints."""
 
     def __init__(self, path: Path, *, steps: int, board: Path | None = None):
         self.path, self.steps = path, steps
         self.console = Console(stderr=True, highlight=False, quiet=not distributed.is_main())
         if distributed.is_main():
-            drop_partial_line(path)
+            _drop_partial_line(path)
         self.file = (path if distributed.is_main() else Path(os.devnull)).open("a", encoding="utf-8")
-        self.board = open_tensorboard(board) if board and distributed.is_main() else None
+        self.board = _open_tensorboard(board) if board and distributed.is_main() else None
         self.progress = Progress(
             TextColumn("{task.fields[text]}"),
             BarColumn(bar_width=20),
@@ -50,12 +58,13 @@ class Log:
 
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
-        with suppress(OSError):  # a full disk was told of already
+        with suppress(OSError):  # a full disk has been reported already
             self.file.close()
         if self.board is not None:
             self.board.close()
 
-    def write(self, **values: Any) -> None:
+    def write(self, **values: LogValue) -> None:
+        """Append one JSON object, with the time; numbers also go to TensorBoard."""
         line = json.dumps({"time": round(time.time(), 3), **values}) + "\n"
         try:
             self.file.write(line)
@@ -67,44 +76,89 @@ class Log:
                 if isinstance(value, int | float) and name != "step":
                     self.board.add_scalar(name, value, values.get("step", 0))
 
-    def training(self, step: int, loss: float, rate: float, tokens_per_second: float, waiting: float, **more: Any) -> None:
-        """`waiting`: the share of the time in which the next batch was not ready."""
+    def log_step(self, step: int, reading: "MeterReading", learning_rate: float, **values: LogValue) -> None:
+        """Write the loss and speed since the last call, and update the live line."""
+        waiting = reading.data_wait_fraction
         self.write(
             step=step,
-            loss=round(loss, 5),
-            learning_rate=rate,
-            tokens_per_second=round(tokens_per_second),
-            waiting=round(waiting, 4),
-            **more,
+            loss=round(reading.loss, 5),
+            learning_rate=learning_rate,
+            tokens_per_second=round(reading.tokens_per_second),
+            data_wait_fraction=round(waiting, 4),
+            **values,
         )
-        slow = f"  waits for data {waiting:.0%} of the time" if waiting > SLOW_DATA_FRACTION else ""
+        slow = f"  waiting for data {waiting:.0%} of the time" if waiting > SLOW_DATA_FRACTION else ""
         self.progress.update(
             self.task,
             completed=step,
-            text=f"step {step:,}/{self.steps:,}  loss {loss:.3f}  "
-            f"{tokens_per_second / 1000:.1f}k tokens/s  rate {rate:.1e}{slow}",
+            text=f"step {step:,}/{self.steps:,}  loss {reading.loss:.3f}  "
+            f"{reading.tokens_per_second / 1000:.1f}k tokens/s  lr {learning_rate:.1e}{slow}",
         )
 
-    def evaluation(self, step: int, scores: dict[str, float], best: bool) -> None:
+    def log_evaluation(self, step: int, scores: dict[str, float], best: bool) -> None:
+        """Write and print the scores of an evaluation; a star marks the best so far."""
         self.write(step=step, **scores, best=best)
-        said = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in scores.items())
-        self.note(f"step {step:,}: {said}" + (" *" if best else ""))
+        text = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in scores.items())
+        self.note(f"step {step:,}: {text}" + (" *" if best else ""))
 
     def note(self, text: str) -> None:
+        """Print a message above the live line."""
         self.console.print(text, markup=False, soft_wrap=True)
 
 
-def drop_partial_line(path: Path) -> None:
-    """Cut off a line that a killed process had not finished."""
+def _drop_partial_line(path: Path) -> None:
+    """Cut off a last line that a killed process did not finish."""
     with suppress(FileNotFoundError), path.open("rb+") as file:
-        whole = file.read()
-        file.truncate(whole.rfind(b"\n") + 1)
+        data = file.read()
+        file.truncate(data.rfind(b"\n") + 1)
 
 
-def open_tensorboard(folder: Path) -> Any:
+def _open_tensorboard(folder: Path) -> "SummaryWriter | None":
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        note("TensorBoard is not installed; log.jsonl has the same figures (pip install 'regard[board]')")
+        note("TensorBoard is not installed; log.jsonl has the same values (pip install 'regard[board]')")
         return None
     return SummaryWriter(str(folder))
+
+
+@dataclass(frozen=True)
+class MeterReading:
+    """What the meter measured since the last reading."""
+
+    loss: float
+    tokens_per_second: float
+    seconds: float
+    data_wait_fraction: float
+
+
+class Meter:
+    """Accumulate loss and speed; the device is synchronised only by `read`."""
+
+    def __init__(self, device: torch.device):
+        self.loss, self.count, self.start, self.waited = torch.zeros((), device=device), 0, time.perf_counter(), 0.0
+
+    def add(self, loss: Tensor, count: int) -> None:
+        """Add the loss sum of a step and its number of labels."""
+        self.loss += loss
+        self.count += count
+
+    def exclude(self, seconds: float) -> None:
+        """Leave out time that was not spent in training steps."""
+        self.start += seconds
+
+    @contextmanager
+    def waiting_for_data(self) -> Iterator[None]:
+        """Time the host's wait for a batch; on a GPU, queued steps may still be running meanwhile."""
+        start = time.perf_counter()
+        yield
+        self.waited += time.perf_counter() - start
+
+    def read(self) -> MeterReading:
+        """Return the measurements since the last call, and start anew."""
+        loss = self.loss.item() / max(1, self.count)
+        seconds = time.perf_counter() - self.start
+        reading = MeterReading(loss, self.count / max(seconds, 1e-9), seconds, self.waited / max(seconds, 1e-9))
+        self.loss.zero_()
+        self.count, self.start, self.waited = 0, time.perf_counter(), 0.0
+        return reading

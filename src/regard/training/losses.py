@@ -1,8 +1,11 @@
-"""What a model is trained for. An objective returns the loss *sum*; its count is the batch's labels, so accumulation is exact."""
+"""Loss functions. An objective returns the *sum* of its losses; the loop divides by the number of labels, so that gradient
+accumulation is exact."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from regard.batches.batch import IGNORE_INDEX, Batch
@@ -10,111 +13,175 @@ from regard.batches.batch import IGNORE_INDEX, Batch
 if TYPE_CHECKING:
     from regard.recipe import Regularization
 
+Objective = Callable[[nn.Module, Batch], Tensor]
 
-def nll(log_p: Tensor, labels: Tensor, smoothing: float = 0.0, choices: Tensor | None = None) -> Tensor:
-    """-log p of each label, 0 where nothing is asked: (…, V), (…,) -> (…,).
 
-    Smoothed, it is (1 - ε) of the label's surprise and ε of the mean one (Szegedy et al. 2016), where not all V can be said the
-    mean of so many `choices`.
+def nll(log_p: Tensor, labels: Tensor, smoothing: float = 0.0, num_choices: Tensor | None = None) -> Tensor:
+    """Return -log p of each label, 0 at IGNORE_INDEX: (…, V), (…,) -> (…,).
+
+    With label smoothing it is (1 - ε) of that and ε of the mean over the vocabulary (Szegedy et al. 2016); where not all V
+    entries are possible, `num_choices` says how many are.
     """
-    found = -log_p.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
+    losses = -log_p.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
     if smoothing:
-        found = (1 - smoothing) * found - smoothing * (log_p.mean(-1) if choices is None else log_p.sum(-1) / choices)
-    return torch.where(labels != IGNORE_INDEX, found, 0.0)
+        losses = (1 - smoothing) * losses - smoothing * (log_p.mean(-1) if num_choices is None else log_p.sum(-1) / num_choices)
+    return torch.where(labels != IGNORE_INDEX, losses, 0.0)
 
 
-def mixed_nll(log_p: Tensor, batch: Batch, smoothing: float = 0.0, choices: Tensor | None = None) -> Tensor:
-    """The surprise at each label; at a mixture of two, each by its share, which add up to one label."""
-    found = nll(log_p, batch.labels, smoothing, choices)
+def mixed_nll(log_p: Tensor, batch: Batch, smoothing: float = 0.0, num_choices: Tensor | None = None) -> Tensor:
+    """Return the NLL of each label; with mixup or CutMix, the weighted NLL of both labels."""
+    losses = nll(log_p, batch.labels, smoothing, num_choices)
     if batch.mixture is None:
-        return found
-    share = batch.mixture.share
-    return share * found + (1 - share) * nll(log_p, batch.mixture.other, smoothing, choices)
+        return losses
+    weight = batch.mixture.weight
+    return weight * losses + (1 - weight) * nll(log_p, batch.mixture.other, smoothing, num_choices)
 
 
 class CrossEntropy:
-    """Say the labels; with R-Drop, say them alike under two different dropouts. A model may ask for a penalty besides."""
+    """Cross-entropy of the labels; with R-Drop, also the divergence of two passes under different dropout (Liang et al. 2021).
+
+    A model may add a term of its own (`auxiliary_loss`).
+    """
 
     def __init__(self, regularize: "Regularization"):
         self.smoothing, self.r_drop = regularize.label_smoothing, regularize.r_drop
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
-        loss = self.agreeing(model, batch) if self.r_drop else self.loss(model, batch)
-        penalty = getattr(model, "auxiliary_loss", None)
-        return loss if penalty is None else loss + penalty(batch)
+        loss = self._r_drop_loss(model, batch) if self.r_drop else self.loss(self.log_probs(model, batch), batch)
+        auxiliary_loss = getattr(model, "auxiliary_loss", None)
+        return loss if auxiliary_loss is None else loss + auxiliary_loss(batch)
 
-    def log_p(self, model: nn.Module, batch: Batch) -> Tensor:
+    def log_probs(self, model: nn.Module, batch: Batch) -> Tensor:
         return model(**batch.inputs).float().log_softmax(-1)  # (B, …, V)
 
-    def choices(self, batch: Batch) -> Tensor | None:
-        """How many of V can be said, where not all can."""
+    def num_choices(self, batch: Batch) -> Tensor | None:
+        """Return how many of the V entries are possible, where not all are."""
         return None
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        return mixed_nll(self.log_p(model, batch), batch, self.smoothing, self.choices(batch)).sum()
+    def loss(self, log_p: Tensor, batch: Batch) -> Tensor:
+        return mixed_nll(log_p, batch, self.smoothing, self.num_choices(batch)).sum()
 
-    def agreeing(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The mean loss of two passes, and what sets them apart."""
+    def _r_drop_loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the mean loss of two passes plus their divergence."""
         both = batch.duplicate()
-        log_p = self.log_p(model, both)  # (2B, …, V)
-        said = mixed_nll(log_p, both, self.smoothing, self.choices(both)).sum()
-        return (said + self.r_drop * symmetric_kl(log_p, batch.labels)) / 2
+        log_p = self.log_probs(model, both)  # (2B, …, V)
+        losses = mixed_nll(log_p, both, self.smoothing, self.num_choices(both)).sum()
+        return (losses + self.r_drop * symmetric_kl(log_p, batch.labels)) / 2
 
 
-class MaskedCrossEntropy(CrossEntropy):
-    """Say labels of which not all can be said everywhere: where log p is -inf is no choice."""
+class SpanLoss(CrossEntropy):
+    """Cross-entropy of the first and last position of an answer; positions behind the end of the text are impossible."""
 
-    def log_p(self, model: nn.Module, batch: Batch) -> Tensor:
-        log_p = super().log_p(model, batch)  # (B, …, V)
-        return log_p.masked_fill(log_p == -torch.inf, 0.0)
+    def log_probs(self, model: nn.Module, batch: Batch) -> Tensor:
+        return _zero_impossible(super().log_probs(model, batch))
 
-
-class SpanLoss(MaskedCrossEntropy):
-    """Say positions in a text: what is behind its end is no choice."""
-
-    def choices(self, batch: Batch) -> Tensor:
+    def num_choices(self, batch: Batch) -> Tensor:
         return batch.inputs["lengths"][:, None]
 
 
-class TextToImageLoss(MaskedCrossEntropy):
-    """Say a caption and after it the codes of its picture, each of the positions with its weight (T,); so many (T,) can be said
-    in each."""
+class TextToImageLoss(CrossEntropy):
+    """Cross-entropy of a caption and the image codes after it, each position with its weight (T,); `num_possible` (T,) entries of
+    the vocabulary are possible there."""
 
-    def __init__(self, regularize: "Regularization", weights: Tensor, sayable: Tensor):
+    def __init__(self, regularize: "Regularization", weights: Tensor, num_possible: Tensor):
         super().__init__(regularize)
-        self.weights, self.sayable = weights, sayable
+        self.weights, self.num_possible = weights, num_possible
 
-    def choices(self, batch: Batch) -> Tensor:
-        return self.sayable
+    def log_probs(self, model: nn.Module, batch: Batch) -> Tensor:
+        return _zero_impossible(super().log_probs(model, batch))
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        return (mixed_nll(self.log_p(model, batch), batch, self.smoothing, self.choices(batch)) * self.weights).sum()
+    def num_choices(self, batch: Batch) -> Tensor:
+        return self.num_possible
+
+    def loss(self, log_p: Tensor, batch: Batch) -> Tensor:
+        return (mixed_nll(log_p, batch, self.smoothing, self.num_choices(batch)) * self.weights).sum()
+
+
+def _zero_impossible(log_p: Tensor) -> Tensor:
+    """Replace -inf, which marks impossible entries, by 0, so that sums over the vocabulary leave them out."""
+    return log_p.masked_fill(log_p == -torch.inf, 0.0)  # (B, …, V)
 
 
 class MeanSquaredError:
-    """Say the numbers: the sum of squared errors."""
+    """The sum of squared errors; the loop divides it by the number of labels."""
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
         return (model(**batch.inputs)[..., 0].float() - batch.labels).square().sum()
 
 
 class ReconstructionLoss:
-    """Say the pixels of pictures again, and choose their codes well; a picture is one label."""
+    """The reconstruction error of images and the codebook's loss; an image counts as one label."""
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
-        rebuilt = model(**batch.inputs)
-        return (model.pixel_loss(rebuilt.prediction, batch.inputs["pixels"]) + rebuilt.penalty).sum()  # type: ignore[operator]
+        output = model(**batch.inputs)
+        return (model.pixel_loss(output.prediction, batch.inputs["pixels"]) + output.penalty).sum()  # type: ignore[operator]
+
+
+class ContrastiveLoss:
+    """CLIP's symmetric loss (Radford et al. 2021, fig. 3): the mean of the NLL of each image's text among all texts of the batch
+    and of each text's image among all images.
+
+    Under data parallelism each rank contrasts its own pairs with those of all ranks and returns the sum over its own. Summed over
+    the ranks, loss and gradients are those of one process with the whole batch.
+    """
+
+    def __init__(self, smoothing: float = 0.0):
+        self.smoothing = smoothing
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
+        images, texts, scale = model(**batch.inputs)  # (B, E) each
+        if not batch.in_loss:
+            images, texts = images[:0], texts[:0]
+        with torch.autocast(images.device.type, enabled=False):  # similarities up to 100 need more than 8 bits
+            all_images, first = all_gather_rows(images)  # (global B, E)
+            all_texts, _ = all_gather_rows(texts)
+            labels = first + torch.arange(len(images), device=images.device)
+            losses = [
+                nll((scale * queries @ keys.T).log_softmax(-1), labels, self.smoothing)  # (B,) each
+                for queries, keys in ((images, all_texts), (texts, all_images))
+            ]
+            return (losses[0] + losses[1]).sum() / 2
+
+
+def all_gather_rows(x: Tensor) -> tuple[Tensor, int]:
+    """Return the rows of all ranks, with gradients, and the index of this rank's first row."""
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+        return x, 0
+    sizes = [torch.zeros((), dtype=torch.long) for _ in range(dist.get_world_size())]  # on the CPU: no device synchronisation
+    dist.all_gather(sizes, torch.tensor(len(x)))
+    counts = [int(size) for size in sizes]
+    return AllGatherRows.apply(x, counts), sum(counts[: dist.get_rank()])
+
+
+class AllGatherRows(torch.autograd.Function):
+    """Rows (B, E) of each rank -> rows of all ranks (global B, E); the ranks' numbers of rows may differ by one."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, counts: list[int]) -> Tensor:
+        ctx.counts = counts
+        padded = torch.cat([x, x.new_zeros(max(counts) - len(x), *x.shape[1:])]).contiguous()
+        parts = [torch.empty_like(padded) for _ in counts]
+        dist.all_gather(parts, padded)
+        return torch.cat([part[:count] for part, count in zip(parts, counts)])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient of all ranks' losses with respect to this rank's rows."""
+        total = grads[0].contiguous().clone()
+        dist.all_reduce(total)
+        first = sum(ctx.counts[: dist.get_rank()])
+        return total[first : first + ctx.counts[dist.get_rank()]], None
 
 
 def symmetric_kl(log_p: Tensor, labels: Tensor) -> Tensor:
-    """½ (KL(p‖q) + KL(q‖p)) between the two halves of a batch, summed over what is asked (Liang et al. 2021, eq. 2)."""
+    """Return ½ (KL(p‖q) + KL(q‖p)) between the two halves of a batch, summed over the labels (Liang et al. 2021, eq. 2)."""
     p, q = log_p.chunk(2)  # (B, …, V) each
-    symmetric = ((p.exp() - q.exp()) * (p - q)).sum(-1) / 2  # (B, …)
-    return torch.where(labels != IGNORE_INDEX, symmetric, 0.0).sum()
+    divergence = ((p.exp() - q.exp()) * (p - q)).sum(-1) / 2  # (B, …)
+    return torch.where(labels != IGNORE_INDEX, divergence, 0.0).sum()
 
 
 @torch.no_grad()
 def sequence_log_probs(model: nn.Module, batch: Batch) -> Tensor:
-    """log p of all labels of each row: (B,)."""
-    log_p = model(**batch.inputs).float().log_softmax(-1)  # (B, …, V)
-    return -nll(log_p, batch.labels).flatten(1).sum(1) if batch.labels.dim() > 1 else -nll(log_p, batch.labels)
+    """Return the sum of log p over each row's labels: (B,)."""
+    losses = nll(model(**batch.inputs).float().log_softmax(-1), batch.labels)  # (B, …)
+    return -(losses.flatten(1).sum(1) if losses.dim() > 1 else losses)

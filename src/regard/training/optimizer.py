@@ -1,41 +1,50 @@
 """Adam (Kingma & Ba 2015) and AdamW (Loshchilov & Hutter 2019), from torch.optim, and Muon (Jordan et al. 2024).
 
-A step whose gradients are not finite is not applied: a flag on the device says so, and nothing waits for it. On a GPU the rates
-lie there too, so that a step can be recorded.
+A step whose gradients are not finite is skipped by a flag on the device, without a host–device synchronisation. On a GPU the
+learning rates are device tensors too, so that a step can be captured in a CUDA graph.
 """
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from regard.distributed.parallel import is_sharded, shard_like
-from regard.training.muon import Muon
 
 if TYPE_CHECKING:
-    from regard.recipe import OptimizerSettings as Settings
+    from regard.recipe import OptimizerSettings
+
+MUON_MOMENTUM, NEWTON_SCHULZ_STEPS, MIN_NORM = 0.95, 5, 1e-7
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 
 
 class CombinedOptimizer:
-    def __init__(self, model: nn.Module, settings: "Settings"):
+    """Adam for all parameters or, with `kind = "muon"`, Muon for the hidden matrices and AdamW for the rest."""
+
+    def __init__(self, model: nn.Module, settings: "OptimizerSettings"):
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         hidden = [(name, p) for name, p in named if settings.kind == "muon" and p.dim() == 2 and is_hidden_matrix(name)]
         rest = [(name, p) for name, p in named if not any(p is q for _, q in hidden)]
-        self.parts: list[torch.optim.Optimizer] = [build_adam(rest, settings)]
-        self.peaks = [settings.learning_rate]
+        self.optimizers: list[torch.optim.Optimizer] = [_build_adam(rest, settings)]
+        self.peak_rates = [settings.learning_rate]
         if hidden:
-            self.parts.append(Muon([p for _, p in hidden], lr=settings.muon_learning_rate, weight_decay=settings.weight_decay))
-            self.peaks.append(settings.muon_learning_rate)
+            self.optimizers.append(
+                Muon([p for _, p in hidden], lr=settings.muon_learning_rate, weight_decay=settings.weight_decay)
+            )
+            self.peak_rates.append(settings.muon_learning_rate)
         self.names: dict[Tensor, str] = {p: name for name, p in named}
-        for group in (group for part in self.parts for group in part.param_groups if named[0][1].is_cuda):
-            group["lr"] = torch.tensor(group["lr"], device=named[0][1].device)
+        if named[0][1].is_cuda:
+            for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
+                group["lr"] = torch.tensor(group["lr"], device=named[0][1].device)
 
-    def set_rate(self, share: float) -> None:
-        for part, peak in zip(self.parts, self.peaks):
-            for group in part.param_groups:
-                rate = peak * share * group.get("share", 1.0)
+    def set_learning_rate(self, factor: float) -> None:
+        """Set every group's learning rate to a fraction of its peak."""
+        for optimizer, peak in zip(self.optimizers, self.peak_rates):
+            for group in optimizer.param_groups:
+                rate = peak * factor * group.get("rate_factor", 1.0)
                 if isinstance(group["lr"], Tensor):
                     group["lr"].fill_(rate)
                 else:
@@ -43,48 +52,53 @@ class CombinedOptimizer:
 
     def step(self, skip: Tensor) -> None:
         """Apply the gradients unless `skip` (a 0-d float on the device) is 1."""
-        for part in self.parts:
-            part.grad_scale, part.found_inf = None, skip  # type: ignore[attr-defined]
-            part.step()
+        for optimizer in self.optimizers:
+            optimizer.grad_scale, optimizer.found_inf = None, skip  # type: ignore[attr-defined]
+            optimizer.step()
 
     def zero_grad(self) -> None:
-        for part in self.parts:
-            part.zero_grad(set_to_none=True)
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The whole state by parameter name, for a checkpoint."""
+        """Return the state by "parameter name/slot", for a checkpoint."""
         return {
-            f"{self.names[p]}/{key}": value
-            for part in self.parts
-            for p, state in part.state.items()
-            for key, value in state.items()
+            f"{self.names[p]}/{slot}": value
+            for optimizer in self.optimizers
+            for p, state in optimizer.state.items()
+            for slot, value in state.items()
         }
 
     def load(self, tensors: dict[str, Tensor]) -> None:
+        """Restore the state from a checkpoint."""
         by_name: dict[str, dict[str, Tensor]] = {}
         for key, value in tensors.items():
             name, _, slot = key.rpartition("/")
             by_name.setdefault(name, {})[slot] = value
-        for part in self.parts:
-            for group in part.param_groups:
-                for p in group["params"]:
-                    if self.names[p] in by_name:
-                        part.state[p] = {slot: shard_like(value, p) for slot, value in by_name[self.names[p]].items()}
+        for optimizer in self.optimizers:
+            for p in (p for group in optimizer.param_groups for p in group["params"]):
+                if self.names[p] in by_name:
+                    optimizer.state[p] = {slot: shard_like(value, p) for slot, value in by_name[self.names[p]].items()}
 
 
 def is_hidden_matrix(name: str) -> bool:
-    """Matrices between embeddings and output, which Muon is for."""
+    """Return whether a parameter lies between the embeddings and the output, where Muon applies."""
     return ".blocks." in name
 
 
-def build_adam(named: list[tuple[str, nn.Parameter]], settings: "Settings") -> torch.optim.Optimizer:
-    """Matrices decay, vectors do not; and where layers learn at different rates, each has its groups."""
-    below = layer_depths([name for name, _ in named]) if settings.layer_decay < 1 else {}
+def _build_adam(named: list[tuple[str, nn.Parameter]], settings: "OptimizerSettings") -> torch.optim.Optimizer:
+    """Build Adam with weight decay on matrices only and, with layer-wise decay, one group of parameters for each depth."""
+    depths = layer_depths([name for name, _ in named]) if settings.layer_decay < 1 else {}
     groups: dict[tuple[bool, int, bool], dict[str, Any]] = {}
     for name, p in named:
-        decay, depth = settings.weight_decay if p.dim() >= 2 else 0.0, below.get(name, 0)
+        depth = depths.get(name, 0)
         group = groups.setdefault(
-            (p.dim() < 2, depth, is_sharded(p)), {"params": [], "weight_decay": decay, "share": settings.layer_decay**depth}
+            (p.dim() < 2, depth, is_sharded(p)),
+            {
+                "params": [],
+                "weight_decay": settings.weight_decay if p.dim() >= 2 else 0.0,
+                "rate_factor": settings.layer_decay**depth,
+            },
         )
         group["params"].append(p)
     kind = torch.optim.Adam if settings.kind == "adam" else torch.optim.AdamW
@@ -99,13 +113,64 @@ def build_adam(named: list[tuple[str, nn.Parameter]], settings: "Settings") -> t
 
 
 def layer_depths(names: Sequence[str]) -> dict[str, int]:
-    """How many layers each weight is below the head: a stack's last layer 1, its embeddings one more than its first."""
-    layer = {name: int(found.group(1)) for name in names if (found := re.search(r"\.(?:blocks|layers)\.(\d+)\.", name))}
-    depth = max(layer.values(), default=-1) + 1
+    """Return the distance of each parameter from the output: 0 for the head, 1 for the last layer, embeddings one below the
+    first."""
+    layer = {name: int(match.group(1)) for name in names if (match := re.search(r"\.(?:blocks|layers)\.(\d+)\.", name))}
+    num_layers = max(layer.values(), default=-1) + 1
 
-    def below(name: str) -> int:
+    def depth(name: str) -> int:
         if name in layer:
-            return depth - layer[name]
-        return depth + 1 if re.search(r"words|embedding|positions|segments|patches|token", name) else 0
+            return num_layers - layer[name]
+        return num_layers + 1 if re.search(r"words|embedding|positions|segments|patches|token", name) else 0
 
-    return {name: below(name) for name in names}
+    return {name: depth(name) for name in names}
+
+
+class Muon(torch.optim.Optimizer):
+    """w ← (1 − ηλ) w − η √max(1, rows / columns) · orthogonalize(momentum of the gradient), unless `found_inf` is 1.
+
+    The numbers are those of torch.optim.Muon, which goes matrix by matrix and reads its learning rate on the host. Here matrices
+    of one shape are updated together, the learning rate is on the device, and a step can be skipped there, so that it can be
+    captured.
+    """
+
+    found_inf: Tensor
+
+    def __init__(self, params: Iterable[nn.Parameter], lr: float | Tensor, weight_decay: float):
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            by_shape: dict[torch.Size, list[Tensor]] = {}
+            for p in group["params"]:
+                if p.grad is not None:
+                    by_shape.setdefault(p.shape, []).append(p)
+            for shape, weights in by_shape.items():
+                self._update(shape, weights, group["lr"], group["weight_decay"])
+
+    def _update(self, shape: torch.Size, weights: list[Tensor], learning_rate: float | Tensor, decay: float) -> None:
+        """Update all matrices of one shape."""
+        apply = 1 - self.found_inf
+        buffers = [self.state[p].setdefault("momentum_buffer", torch.zeros_like(p)) for p in weights]
+        gradients = torch.stack([p.grad for p in weights if p.grad is not None])  # (N, rows, columns)
+        gradients = gradients.masked_fill(self.found_inf.bool(), 0.0)
+        momentum = torch.stack(buffers).lerp(gradients, (1 - MUON_MOMENTUM) * apply)
+        update = orthogonalize(gradients.lerp(momentum, MUON_MOMENTUM)).to(momentum.dtype)
+        rate = learning_rate * apply
+        torch._foreach_copy_(buffers, list(momentum.unbind()))
+        torch._foreach_mul_(weights, torch.as_tensor(1 - rate * decay, dtype=momentum.dtype, device=momentum.device))
+        torch._foreach_add_(weights, list((update * (-math.sqrt(max(1, shape[0] / shape[1])) * rate)).unbind()))
+
+
+def orthogonalize(x: Tensor) -> Tensor:
+    """Return roughly U Vᵀ of each matrix U S Vᵀ, in bf16, by Newton–Schulz iteration: (N, rows, columns)."""
+    if x.size(-2) > x.size(-1):
+        return orthogonalize(x.mT).mT
+    a, b, c = NEWTON_SCHULZ
+    x = x.bfloat16()
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=MIN_NORM)
+    for _ in range(NEWTON_SCHULZ_STEPS):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x

@@ -1,4 +1,4 @@
-"""The learning rate as a share of its peak: a pure function of the step."""
+"""Learning-rate schedules: the learning rate as a fraction of its peak, a pure function of the step."""
 
 import math
 from typing import TYPE_CHECKING
@@ -8,18 +8,18 @@ if TYPE_CHECKING:
 
 
 def learning_rate_factor(step: int, steps: int, schedule: "ScheduleSettings") -> float:
-    """The share of the peak at a step counted from 1."""
+    """Return the fraction of the peak learning rate at a step counted from 1."""
     warmup = schedule.warmup_steps
     if step < warmup:
         return step / warmup
     match schedule.kind:
         case "constant":
             return 1.0
-        case "inverse-sqrt":  # sec. 5.3, eq. 3, divided by its peak
+        case "inverse-sqrt":  # Vaswani et al. 2017, sec. 5.3, eq. 3, divided by its peak
             return math.sqrt(max(1, warmup) / step)
         case "cosine":
-            done = min(1.0, (step - warmup) / max(1, steps - warmup))
-            return schedule.final_fraction + (1 - schedule.final_fraction) * (1 + math.cos(math.pi * done)) / 2
+            progress = min(1.0, (step - warmup) / max(1, steps - warmup))
+            return schedule.final_fraction + (1 - schedule.final_fraction) * (1 + math.cos(math.pi * progress)) / 2
         case "trapezoid":
-            falling = min(1.0, (steps - step) / max(1, round(steps * schedule.cooldown_fraction)))
-            return schedule.final_fraction + (1 - schedule.final_fraction) * max(0.0, falling)
+            remaining = min(1.0, (steps - step) / max(1, round(steps * schedule.cooldown_fraction)))
+            return schedule.final_fraction + (1 - schedule.final_fraction) * max(0.0, remaining)

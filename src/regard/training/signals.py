@@ -1,4 +1,4 @@
-"""SIGTERM, SIGUSR1 and Ctrl-C: the step ends, a checkpoint is written, the process leaves with 128 + the signal's number."""
+"""SIGTERM, SIGUSR1 and Ctrl-C: finish the step, write a checkpoint, exit with 128 + the signal's number."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ SIGNAL_NAMES = ("SIGINT", "SIGTERM", "SIGUSR1")
 
 
 class SignalHandler:
-    """What came. By default it waits until it is asked for; where nothing would be lost, it interrupts at once."""
+    """Keep the first signal's number until the loop asks for it; where nothing would be lost (`immediate`), raise it at once."""
 
     def __init__(self, immediate: bool = False):
         self.number: int | None = None
@@ -23,14 +23,14 @@ class SignalHandler:
 
     def handle(self, number: int, _frame: object) -> None:
         if self.number is not None:
-            exit_now(number)
+            _exit_now(number)
         self.number = number
         if self.immediate:
             raise Interrupted(number)
 
     @contextmanager
-    def interrupting(self) -> Iterator[None]:
-        """What is done here may be broken off anywhere."""
+    def raising(self) -> Iterator[None]:
+        """Let a signal raise `Interrupted` anywhere in the block."""
         if self.number is not None:
             raise Interrupted(self.number)
         self.immediate = True
@@ -40,8 +40,8 @@ class SignalHandler:
             self.immediate = False
 
     @contextmanager
-    def holding(self) -> Iterator[None]:
-        """Of that, a part that may not: it is broken off when this is done."""
+    def deferring(self) -> Iterator[None]:
+        """Within `raising`, hold a signal back until the end of the block."""
         self.immediate = False
         try:
             yield
@@ -53,23 +53,23 @@ class SignalHandler:
 
 @contextmanager
 def catch_signals(*, immediate: bool = False) -> Iterator[SignalHandler]:
-    """Collect signals instead of dying of them; a second one leaves at once."""
-    caught = SignalHandler(immediate)
-    known = [getattr(signal, name) for name in SIGNAL_NAMES if hasattr(signal, name)]
+    """Handle signals in the block; a second signal exits at once."""
+    handler = SignalHandler(immediate)
+    numbers = [getattr(signal, name) for name in SIGNAL_NAMES if hasattr(signal, name)]
     try:
-        before = {number: signal.signal(number, caught.handle) for number in known}
-    except ValueError:  # not in the main thread: whoever started us handles signals
-        yield caught
+        previous = {number: signal.signal(number, handler.handle) for number in numbers}
+    except ValueError:  # not in the main thread: the caller handles signals
+        yield handler
         return
     try:
-        yield caught
+        yield handler
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, old_handler in previous.items():
+            signal.signal(number, old_handler)
 
 
-def exit_now(number: int) -> None:
-    """Without a look back; only the terminal's cursor, which a progress bar hides, is shown again."""
+def _exit_now(number: int) -> None:
+    """Exit without cleaning up; only show the terminal's cursor again, which a progress bar hides."""
     if sys.stderr.isatty():
         os.write(sys.stderr.fileno(), b"\x1b[?25h\n")
     os._exit(128 + number)

@@ -1,1 +1,1 @@
-"""Embedded data whose truth is known."""
+"""Embedded data sets with exact annotations: a bilingual grammar, images of shapes, algorithms."""

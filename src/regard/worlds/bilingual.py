@@ -1,7 +1,7 @@
-"""A bilingual world: English and German sentences, word alignments and the antecedent of every "it", all of them known.
+"""A bilingual world: English and German sentences with known word alignments and the known antecedent of every "it".
 
-The grammar and the words are our own (see nouns, verbs, words, german, grammar and riddles beside this file). A sentence is
-a pure function of the seed; its English alone decides its German, and also whether it belongs to train, valid or test.
+The grammar and the words are our own (grammar.py, coreference.py, data/). A sentence is a pure function of the seed; its
+English alone determines its German, and also whether it belongs to train, valid or test.
 """
 
 import hashlib
@@ -12,34 +12,35 @@ from pathlib import Path
 
 from regard.errors import UserError
 from regard.worlds.coreference import Coreference, CoreferenceGrammar
+from regard.worlds.grammar import SentenceGrammar
 from regard.worlds.lexicon import Noun, lexicon
 from regard.worlds.phrases import UNCOUNTABLE, Words
 
 LEVELS = (1, 2, 3)
 SPLITS = {"train": 14, "valid": 1, "test": 1}  # of sixteen sentences
-PRONOUN_FRACTION = 0.32  # of the sentences have an "it", unless asked otherwise
-PRONOUN_GENDER = {"er": "m", "ihn": "m", "sie": "f", "es": "n"}  # German words that stand for "it" and, here, for nothing else
-MAX_DUPLICATES = 2000  # draws in a row without a new sentence before a level counts as used up
+PRONOUN_FRACTION = 0.32  # of the sentences contain an "it", by default
+PRONOUN_GENDER = {"er": "m", "ihn": "m", "sie": "f", "es": "n"}  # German words that here translate "it" and nothing else
+MAX_DUPLICATES = 2000  # consecutive repeated sentences after which a level counts as exhausted
 ANTECEDENT_HEADER = "line\tsource\ttarget\tantecedent_source\tantecedent_target\tform\tcandidates\tgenders"
 README = """# A bilingual world
 
-English and German sentences of level {level}, as `regard world bilingual --number {number} --seed {seed}` writes them.
-{number} sentences to train on, {held_out} each for valid and test; no sentence is in two of them.
+English and German sentences of level {level}, written by `regard world bilingual --number {number} --seed {seed}`:
+{number} training sentences and {held_out} each for valid and test; no sentence is in two splits.
 
-| file | line by line |
+| file | one line per |
 |---|---|
-| `*.en`, `*.de` | a sentence and its translation; words are what spaces separate |
-| `*.align` | Moses alignments: `0-1` aligns the first English word with the second German one |
-| `*.antecedents.tsv` | one "it" a line, below a header |
+| `*.en`, `*.de` | sentence and its translation; words are separated by spaces |
+| `*.align` | sentence: Moses alignments; `0-1` aligns the first English word with the second German one |
+| `*.antecedents.tsv` | "it", below a header |
 
-The columns of the antecedents: the line of the sentence; the words "it", its German pronoun, and the noun that it stands for in
-English and in German; the pronoun's form; the English nouns that it might mean, and their German genders. Every count starts
-at 0. The first of these candidates is the subject among them, the last the nearest noun."""
+The columns of the antecedents: the line of the sentence; the word indices of "it", of its German pronoun, and of its
+antecedent in English and in German; the form of the pronoun; the English nouns that it could refer to, and their German
+genders. All indices start at 0. The first candidate is the subject among them, the last is the nearest noun."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pronoun:
-    """An "it", by the positions of words. The first candidate is the subject among them, the last the nearest noun."""
+    """An "it", by word indices. The first candidate is the subject among them, the last is the nearest noun."""
 
     source: int
     target: int
@@ -52,150 +53,149 @@ class Pronoun:
 
 @dataclass(frozen=True, slots=True)
 class SentencePair:
-    """A sentence and its translation; words are what spaces separate, punctuation riding on them."""
+    """A sentence and its translation; words are separated by spaces, with punctuation attached."""
 
     source: str
     target: str
     alignment: tuple[tuple[int, int], ...]
     pronouns: tuple[Pronoun, ...]
     possible: tuple[tuple[int, int], ...] = ()
-    """Links that are neither right nor wrong. A world has none; gold alignments in files may."""
+    """Links that count neither as right nor as wrong: never in this world, but in gold alignments read from files."""
 
 
 def generate(
     number: int, seed: int, *, level: int = 3, split: str = "train", pronoun_fraction: float = PRONOUN_FRACTION
 ) -> list[SentencePair]:
-    """The first `number` distinct sentences of a seed, `share` of them with an "it"; fewer are always the beginning of more."""
+    """Return the first `number` distinct sentences of a seed; a smaller number gives a prefix of a larger one."""
     if number <= 0:
         raise UserError(f"number = {number}: ask for at least one sentence")
     if level not in LEVELS:
         raise UserError(f"level = {level!r}: the levels are 1, 2 and 3")
     if split not in SPLITS:
         raise UserError(f"split = {split!r}: the splits are {', '.join(SPLITS)}")
-    promised = count_sentences(level) * SPLITS[split] // 16
-    if number > promised:
-        raise UserError(
-            f"number = {number}: level {level} promises {promised} {split} sentences; ask for fewer, or a higher level"
-        )
-    pairs: list[SentencePair] = []
-    seen: set[str] = set()
-    idle = 0
-    for ours, theirs, solution in iterate_sentences(level, seed, pronoun_fraction):
-        text = sentence_text(ours)
+    available = count_sentences(level) * SPLITS[split] // 16
+    if number > available:
+        raise UserError(f"number = {number}: level {level} has {available} {split} sentences; ask for fewer, or a higher level")
+    pairs: dict[str, SentencePair] = {}
+    duplicates = 0
+    for source, target, coreference in iterate_sentences(level, seed, pronoun_fraction):
+        text = sentence_text(source)
         if assign_split(text) != split:
             continue
-        if text in seen:
-            idle += 1
-            if idle == MAX_DUPLICATES:
-                raise UserError(f"number = {number}: level {level} runs dry at {len(pairs)} {split} sentences; ask for fewer")
+        if text in pairs:
+            duplicates += 1
+            if duplicates == MAX_DUPLICATES:
+                raise UserError(
+                    f"number = {number}: level {level} is exhausted after {len(pairs)} {split} sentences; ask for fewer"
+                )
             continue
-        idle = 0
-        seen.add(text)
-        pairs.append(build_pair(text, ours, theirs, solution))
+        duplicates = 0
+        pairs[text] = _build_pair(text, source, target, coreference)
         if len(pairs) == number:
             break
-    return pairs
+    return list(pairs.values())
 
 
 def iterate_sentences(
     level: int, seed: int, pronoun_fraction: float = PRONOUN_FRACTION
 ) -> Iterator[tuple[Words, Words, Coreference | None]]:
-    """Sentences without end."""
-    speaker = CoreferenceGrammar(level, seed)
+    """Yield sentences without end: English words, German words, and the coreference of an "it"."""
+    grammar = SentenceGrammar(lexicon(level), seed)
+    coreference_grammar = CoreferenceGrammar(level, grammar)
     while True:
-        speaker.meanings = 0
-        if speaker.chance(pronoun_fraction):
-            sentence, solution = speaker.pronoun_sentence()
-            yield *sentence, solution
+        grammar.concepts = 0
+        if grammar.chance(pronoun_fraction):
+            sentence, coreference = coreference_grammar.pronoun_sentence()
+            yield *sentence, coreference
         else:
-            yield *speaker.sentence(), None
+            yield *grammar.sentence(), None
 
 
 def sentence_text(words: Words) -> str:
-    """Capital first, full stop last."""
+    """Return the words as text with a capital letter and a full stop."""
     text = " ".join([word for word, _ in words]).removesuffix(",")
     return text[0].upper() + text[1:] + "."
 
 
 def assign_split(text: str) -> str:
-    """By the English sentence alone, so that no seed and no number puts a test sentence into train."""
-    drawn = hashlib.blake2b(text.encode(), digest_size=1).digest()[0] % 16
-    return {0: "valid", 1: "test"}.get(drawn, "train")
+    """Return the split of an English sentence, by its text alone: no seed and no number puts a test sentence into train."""
+    bucket = hashlib.blake2b(text.encode(), digest_size=1).digest()[0] % 16
+    return {0: "valid", 1: "test"}.get(bucket, "train")
 
 
-def build_pair(text: str, ours: Words, theirs: Words, solution: Coreference | None) -> SentencePair:
-    places: dict[int, list[int]] = {}
-    for place, (_, meanings) in enumerate(theirs):
-        for meaning in meanings:
-            places.setdefault(meaning, []).append(place)
-    links = tuple((at, to) for at, (_, meanings) in enumerate(ours) for m in meanings for to in places.get(m, ()))
-    pronouns = (locate_pronoun(ours, theirs, places, solution),) if solution else ()
-    return SentencePair(text, sentence_text(theirs), links, pronouns)
+def _build_pair(text: str, source: Words, target: Words, coreference: Coreference | None) -> SentencePair:
+    """Return a pair with the alignment that the shared concepts define."""
+    positions: dict[int, list[int]] = {}
+    for j, (_, concepts) in enumerate(target):
+        for concept in concepts:
+            positions.setdefault(concept, []).append(j)
+    links = tuple((i, j) for i, (_, concepts) in enumerate(source) for concept in concepts for j in positions.get(concept, ()))
+    pronouns = (_locate_pronoun(source, target, positions, coreference),) if coreference else ()
+    return SentencePair(text, sentence_text(target), links, pronouns)
 
 
-def locate_pronoun(ours: Words, theirs: Words, places: dict[int, list[int]], solution: Coreference) -> Pronoun:
-    at = {meanings[0]: place for place, (_, meanings) in enumerate(ours)}
-    gold = solution.candidates[solution.gold]
-    target = places[solution.pronoun][0]
+def _locate_pronoun(source: Words, target: Words, positions: dict[int, list[int]], coreference: Coreference) -> Pronoun:
+    index = {concepts[0]: i for i, (_, concepts) in enumerate(source)}
+    gold = coreference.candidates[coreference.gold]
+    pronoun_target = positions[coreference.pronoun][0]
     return Pronoun(
-        at[solution.pronoun],
-        target,
-        at[gold],
-        places[gold][0],
-        theirs[target][0],
-        tuple(at[candidate] for candidate in solution.candidates),
-        solution.genders,
+        source=index[coreference.pronoun],
+        target=pronoun_target,
+        antecedent_source=index[gold],
+        antecedent_target=positions[gold][0],
+        form=target[pronoun_target][0],
+        candidates=tuple(index[candidate] for candidate in coreference.candidates),
+        genders=coreference.genders,
     )
 
 
 def pronoun_baselines(pairs: Iterable[SentencePair]) -> dict[str, float]:
-    """The share of pronouns whose form three simple rules get right; they must lose to whoever reads for the meaning."""
+    """Return the fraction of pronouns that three simple rules get right; a model that understands must beat them."""
     pronouns = [pronoun for pair in pairs for pronoun in pair.pronouns]
     if not pronouns:
         raise UserError("no pair has a pronoun: there is nothing to compare with")
     gold = [PRONOUN_GENDER[pronoun.form] for pronoun in pronouns]
-    right = {
+    correct = {
         "nearest noun": sum(p.genders[-1] == g for p, g in zip(pronouns, gold)),
         "subject": sum(p.genders[0] == g for p, g in zip(pronouns, gold)),
         "commonest gender": max(Counter(gold).values()),
     }
-    return {name: count / len(gold) for name, count in right.items()}
+    return {name: count / len(gold) for name, count in correct.items()}
 
 
 def pronouns_correct(pair: SentencePair, hypothesis: str) -> bool:
-    """Whether a translation's er, sie, es and ihn are the gold ones, in order: here they never stand for anything but "it"."""
-    return [word for word in normalized_words(hypothesis) if word in PRONOUN_GENDER] == [
-        pronoun.form for pronoun in pair.pronouns
-    ]
+    """Return whether the er, sie, es and ihn of a translation are the gold ones, in order; here they only translate "it"."""
+    words = [word for word in _normalized_words(hypothesis) if word in PRONOUN_GENDER]
+    return words == [pronoun.form for pronoun in pair.pronouns]
 
 
 def equal_except_pronouns(one: str, other: str) -> bool:
-    """Whether two translations differ in nothing but their er, sie, es and ihn."""
-    ours, theirs = ([word for word in normalized_words(text) if word not in PRONOUN_GENDER] for text in (one, other))
-    return ours == theirs
+    """Return whether two translations differ in nothing but their er, sie, es and ihn."""
+    first, second = ([word for word in _normalized_words(text) if word not in PRONOUN_GENDER] for text in (one, other))
+    return first == second
 
 
-def normalized_words(text: str) -> list[str]:
+def _normalized_words(text: str) -> list[str]:
     return [word.strip(',.;:!?"').lower() for word in text.split()]
 
 
 def pronoun_accuracy(pairs: Iterable[SentencePair], hypotheses: Iterable[str]) -> tuple[int, int]:
-    """How many of the sentences with a pronoun have it right, and how many there are."""
-    right = [pronouns_correct(pair, text) for pair, text in zip(pairs, hypotheses, strict=True) if pair.pronouns]
-    return sum(right), len(right)
+    """Return how many of the sentences with a pronoun translate it correctly, and how many such sentences there are."""
+    correct = [pronouns_correct(pair, text) for pair, text in zip(pairs, hypotheses, strict=True) if pair.pronouns]
+    return sum(correct), len(correct)
 
 
 def count_sentences(level: int) -> int:
-    """Distinct English sentences of a level, counted in its simplest construction alone: "The old queen buys seven apples."
+    """Return the number of distinct English sentences in the simplest construction alone: "The old queen buys seven apples."
 
-    One main clause in the present or the past with a singular subject and an object. Each slot of it shows in the sentence,
-    so two derivations never give the same words, and the product is exact; everything else comes on top.
+    It is one main clause in the present or the past with a singular subject and an object. Every slot is visible in the sentence,
+    so two derivations never give the same words and the product is exact; all other constructions come on top.
     """
     words = lexicon(level)
-    subjects = {kind: sum(count_singular_phrases(level, noun) for noun in words.nouns[kind]) for kind in ("person", "animal")}
+    subjects = {kind: sum(_count_singular(level, noun) for noun in words.nouns[kind]) for kind in ("person", "animal")}
     objects = {
-        kind: sum(count_singular_phrases(level, noun) + count_plural_phrases(level, noun) for noun in words.nouns[kind])
-        for kind in words.nouns
+        kind: sum(_count_singular(level, noun) + _count_plural(level, noun) for noun in nouns)
+        for kind, nouns in words.nouns.items()
     }
     return sum(
         2 * subjects[kind] * objects[thing]
@@ -205,42 +205,42 @@ def count_sentences(level: int) -> int:
     )
 
 
-def count_singular_phrases(level: int, noun: Noun) -> int:
-    """The singular phrases around a noun: determiners by adjectives."""
+def _count_singular(level: int, noun: Noun) -> int:
+    """Return the number of singular phrases of a noun: determiners × adjectives."""
     words = lexicon(level)
     choices = len({determiner.english for determiner in words.singular}) if noun.plural else 2
     return choices * (1 + len(words.adjectives[noun.kind]))
 
 
-def count_plural_phrases(level: int, noun: Noun) -> int:
-    """The plural phrases around a noun: determiners, with a number where it may follow, by adjectives."""
+def _count_plural(level: int, noun: Noun) -> int:
+    """Return the number of plural phrases of a noun: determiners, with a number where one may follow, × adjectives."""
     if not noun.plural:
         return 0
     words = lexicon(level)
     names = {determiner.english for determiner in words.plural}
-    counted = len(names - UNCOUNTABLE)
-    return (len(names) + counted * len(words.numbers)) * (1 + len(words.adjectives[noun.kind]))
+    countable = len(names - UNCOUNTABLE)
+    return (len(names) + countable * len(words.numbers)) * (1 + len(words.adjectives[noun.kind]))
 
 
 def write(folder: Path, number: int, seed: int, level: int = 3) -> None:
-    """Plain files: `number` sentences to train on and a twentieth of that, at least 200, for valid and for test each."""
+    """Write plain files: `number` training sentences, and a twentieth of that, at least 200, each for valid and test."""
     folder.mkdir(parents=True, exist_ok=True)
     held_out = max(200, number // 20)
     for split in SPLITS:
         pairs = generate(number if split == "train" else held_out, seed, level=level, split=split)
-        write_lines(folder, f"{split}.en", [pair.source for pair in pairs])
-        write_lines(folder, f"{split}.de", [pair.target for pair in pairs])
-        write_lines(folder, f"{split}.align", [" ".join(f"{a}-{b}" for a, b in pair.alignment) for pair in pairs])
-        write_lines(folder, f"{split}.antecedents.tsv", [ANTECEDENT_HEADER, *antecedent_lines(pairs)])
-    write_lines(folder, "README.md", [README.format(number=number, held_out=held_out, seed=seed, level=level)])
+        _write_lines(folder / f"{split}.en", [pair.source for pair in pairs])
+        _write_lines(folder / f"{split}.de", [pair.target for pair in pairs])
+        _write_lines(folder / f"{split}.align", [" ".join(f"{a}-{b}" for a, b in pair.alignment) for pair in pairs])
+        _write_lines(folder / f"{split}.antecedents.tsv", [ANTECEDENT_HEADER, *_antecedent_lines(pairs)])
+    _write_lines(folder / "README.md", [README.format(number=number, held_out=held_out, seed=seed, level=level)])
 
 
-def antecedent_lines(pairs: Iterable[SentencePair]) -> Iterator[str]:
+def _antecedent_lines(pairs: Iterable[SentencePair]) -> Iterator[str]:
     for line, pair in enumerate(pairs):
         for p in pair.pronouns:
-            places = (line, p.source, p.target, p.antecedent_source, p.antecedent_target)
-            yield "\t".join([*map(str, places), p.form, ",".join(map(str, p.candidates)), ",".join(p.genders)])
+            indices = (line, p.source, p.target, p.antecedent_source, p.antecedent_target)
+            yield "\t".join([*map(str, indices), p.form, ",".join(map(str, p.candidates)), ",".join(p.genders)])
 
 
-def write_lines(folder: Path, name: str, lines: list[str]) -> None:
-    (folder / name).write_bytes("".join(line + "\n" for line in lines).encode())
+def _write_lines(path: Path, lines: list[str]) -> None:
+    path.write_bytes("".join(line + "\n" for line in lines).encode())

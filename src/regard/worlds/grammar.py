@@ -1,6 +1,6 @@
-"""The sentences without "it": simple ones, relative and subordinate clauses, indirect speech and pairs of clauses."""
+"""Sentences without "it": simple ones, relative and subordinate clauses, indirect speech and coordinated clauses."""
 
-from regard.worlds.german import RELATIVE_PRONOUNS, Verb
+from regard.worlds.inflection import RELATIVE_PRONOUNS, Verb
 from regard.worlds.lexicon import Adjective, TimeAdverbial
 from regard.worlds.phrases import (
     BilingualPhrase,
@@ -15,188 +15,189 @@ from regard.worlds.phrases import (
 
 TENSES = ("present",) * 5 + ("past",) * 5 + ("perfect",) * 2 + ("future", "can", "must", "want", "wanted")
 MODALS = frozenset({"can", "must", "want"})
-VAGUE = frozenset({"every", "all", "many", "some"})  # "every man does not sleep" means two things
+QUANTIFIERS = frozenset({"every", "all", "many", "some"})  # ambiguous under negation: "every man does not sleep"
 DEFINITE = frozenset({"the", "this", "these", "my", "our", "his", "her"})
 DEGREES = {True: (("very", "sehr"), ("too", "zu"), ("still", "noch")), False: (("already", "schon"), ("really", "wirklich"))}
-INSTEAD = {"present": "perfect", "past": "perfect"}
+UNAMBIGUOUS_TENSE = {"present": "perfect", "past": "perfect"}
 
 Sentence = tuple[Words, Words]
 
 
 class SentenceGrammar(PhraseGrammar):
-    """Draws whole clauses and sentences."""
+    """Samples whole clauses and sentences."""
 
     def sentence(self) -> Sentence:
-        share = self.random()
-        if share < 0.40:
-            return self.simple()
-        if share < 0.58:
-            return self.with_relative()
-        if share < 0.80:
-            return self.subordinate()
-        return self.reported() if share < 0.92 else self.coordinated()
+        """Return a random sentence of any construction."""
+        draw = self.random()
+        if draw < 0.40:
+            return self._simple()
+        if draw < 0.58:
+            return self._with_relative()
+        if draw < 0.80:
+            return self._subordinate()
+        return self._reported() if draw < 0.92 else self._coordinated()
 
-    def simple(self) -> Sentence:
-        """One main clause; a time may stand first, and then the subject follows the verb: "Heute kauft der Mann …"."""
-        clause = self.clause(self.pick(TENSES), timed=self.chance(0.2))
-        return self.fronted(clause, 0.35) if not clause.timed else (english_clause(clause), main_clause(clause))
+    def _simple(self) -> Sentence:
+        """Return one main clause; a time may come first, and then the subject follows the verb: "Heute kauft der Mann …"."""
+        clause = self._clause(self.choose(TENSES), timed=self.chance(0.2))
+        return self._fronted(clause, 0.35) if not clause.timed else (english_clause(clause), main_clause(clause))
 
-    def fronted(self, clause: Clause, share: float) -> Sentence:
-        fitting = self.times(clause.tense)
-        if fitting and self.chance(share):
-            time = self.when(self.pick(fitting))
+    def _fronted(self, clause: Clause, probability: float) -> Sentence:
+        fitting = self._times(clause.tense)
+        if fitting and self.chance(probability):
+            time = self.time_phrase(self.choose(fitting))
             return time.english + english_clause(clause), main_clause(clause, time.german)
         return english_clause(clause), main_clause(clause)
 
-    def with_relative(self) -> Sentence:
-        """A relative clause on the subject or on the object."""
-        tense = self.pick(TENSES)
+    def _with_relative(self) -> Sentence:
+        """Return a sentence with a relative clause on the subject or on the object."""
+        tense = self.choose(TENSES)
         if self.chance(0.5):
-            subject = self.subject()
-            return self.fronted(self.clause(tense, subject=self.relative(subject)), 0.2)
-        subject = self.subject()
-        # A prefix would be left alone behind the relative clause: "hebt das Buch, das die Frau liest, auf".
-        verb = self.pick([verb for verb in self.words.acting["transitive", subject.kind] if not verb.prefix])
-        return self.fronted(self.transitive(subject, verb, tense, relative=True), 0.2)
+            subject = self._subject()
+            return self._fronted(self._clause(tense, subject=self._relative(subject)), 0.2)
+        subject = self._subject()
+        # A separable prefix would be stranded behind the relative clause: "hebt das Buch, das die Frau liest, auf".
+        verb = self.choose([verb for verb in self.lexicon.acting["transitive", subject.kind] if not verb.prefix])
+        return self._fronted(self._transitive(subject, verb, tense, relative=True), 0.2)
 
-    def subordinate(self) -> Sentence:
-        """Two clauses and a conjunction; the second is verb-final in German, and may stand first."""
-        tense = self.pick(("present", "past"))
-        name, conjunction = self.pick(self.words.subordinators[tense])
-        key = (self.meaning(),)
-        main, side = self.clause(tense), self.clause(tense)
-        dependent = (
-            [*((part, key) for part in name.split()), *english_clause(side)],
-            [(conjunction, key), *verb_final_clause(side)],
-        )
+    def _subordinate(self) -> Sentence:
+        """Return a main and a subordinate clause, which is verb-final in German and may come first."""
+        tense = self.choose(("present", "past"))
+        name, conjunction = self.choose(self.lexicon.subordinators[tense])
+        key = (self.new_concept(),)
+        main, side = self._clause(tense), self._clause(tense)
+        source = [*((part, key) for part in name.split()), *english_clause(side)]
+        target = [(conjunction, key), *verb_final_clause(side)]
         if self.chance(0.4):
-            return add_comma(dependent[0]) + english_clause(main), main_clause(main, add_comma(dependent[1]))
-        source = english_clause(main)
-        return (add_comma(source) if name == "although" else source) + dependent[0], add_comma(main_clause(main)) + dependent[1]
+            return add_comma(source) + english_clause(main), main_clause(main, add_comma(target))
+        first = english_clause(main)
+        return (add_comma(first) if name == "although" else first) + source, add_comma(main_clause(main)) + target
 
-    def reported(self) -> Sentence:
-        """The queen says that …"""
-        tense = self.pick(("present", "past"))
-        subject = self.some("person", "nominative")
-        main = Clause(subject, self.verb_group(self.pick(self.words.verbs["saying"]), tense, subject.plural), [], [])
-        side = self.clause(self.pick(TENSES) if tense == "present" else "past")
-        key = (self.meaning(),)
+    def _reported(self) -> Sentence:
+        """Return indirect speech: "The queen says that …"."""
+        tense = self.choose(("present", "past"))
+        subject = self.sample_noun_phrase("person", "nominative")
+        main = Clause(subject, self.verb_group(self.choose(self.lexicon.verbs["saying"]), tense, subject.plural), [], [])
+        side = self._clause(self.choose(TENSES) if tense == "present" else "past")
+        key = (self.new_concept(),)
         return (
             [*english_clause(main), ("that", key), *english_clause(side)],
             [*add_comma(main_clause(main)), ("dass", key), *verb_final_clause(side)],
         )
 
-    def coordinated(self) -> Sentence:
-        tense = self.pick(("present", "past"))
-        name, conjunction = self.pick((("and", "und"), ("but", "aber")))
-        key = (self.meaning(),)
-        first, second = self.clause(tense), self.clause(tense)
-        ours, theirs = english_clause(first), main_clause(first)
+    def _coordinated(self) -> Sentence:
+        tense = self.choose(("present", "past"))
+        name, conjunction = self.choose((("and", "und"), ("but", "aber")))
+        key = (self.new_concept(),)
+        first, second = self._clause(tense), self._clause(tense)
+        source, target = english_clause(first), main_clause(first)
         if name == "but":
-            ours, theirs = add_comma(ours), add_comma(theirs)
-        return [*ours, (name, key), *english_clause(second)], [*theirs, (conjunction, key), *main_clause(second)]
+            source, target = add_comma(source), add_comma(target)
+        return [*source, (name, key), *english_clause(second)], [*target, (conjunction, key), *main_clause(second)]
 
-    def subject(self) -> BilingualPhrase:
-        return self.some("person" if self.chance(0.7) else "animal", "nominative")
+    def _subject(self) -> BilingualPhrase:
+        return self.sample_noun_phrase("person" if self.chance(0.7) else "animal", "nominative")
 
-    def clause(self, tense: str, subject: BilingualPhrase | None = None, timed: bool = False) -> Clause:
-        """Any clause about a person or an animal, or of what a thing is like."""
-        share = self.random()
+    def _clause(self, tense: str, subject: BilingualPhrase | None = None, timed: bool = False) -> Clause:
+        """Return a clause about a person or an animal, or about a quality of a thing."""
+        draw = self.random()
         if subject is None:
-            if share < 0.12:
-                return self.quality("past" if tense in {"past", "wanted", "perfect"} else "present")
-            subject = self.subject()
-        if share < 0.50:
-            return self.transitive(subject, self.pick(self.words.acting["transitive", subject.kind]), tense, timed=timed)
-        if share < 0.62 and subject.kind == "person":
-            return self.giving(subject, tense, timed)
-        if share < 0.76:
-            return self.alone(subject, tense, timed)
-        return self.placed(subject, tense, timed)
+            if draw < 0.12:
+                return self._quality("past" if tense in {"past", "wanted", "perfect"} else "present")
+            subject = self._subject()
+        if draw < 0.50:
+            return self._transitive(subject, self.choose(self.lexicon.acting["transitive", subject.kind]), tense, timed=timed)
+        if draw < 0.62 and subject.kind == "person":
+            return self._ditransitive(subject, tense, timed)
+        if draw < 0.76:
+            return self._intransitive(subject, tense, timed)
+        return self._located(subject, tense, timed)
 
-    def times(self, tense: str) -> tuple[TimeAdverbial, ...]:
-        return self.words.times.get("modal" if tense in MODALS else "past" if tense == "wanted" else tense, ())
+    def _times(self, tense: str) -> tuple[TimeAdverbial, ...]:
+        return self.lexicon.times.get("modal" if tense in MODALS else "past" if tense == "wanted" else tense, ())
 
-    def when_within(self, tense: str, timed: bool) -> tuple[Words, Words]:
-        """A time that stands within the clause: last in English, after the finite verb in German."""
-        fitting = self.times(tense) if timed else ()
-        phrase = self.when(self.pick(fitting)) if fitting else BilingualPhrase([], [])
+    def _time_inside(self, tense: str, timed: bool) -> tuple[Words, Words]:
+        """Return a time inside the clause: last in English, after the finite verb in German."""
+        fitting = self._times(tense) if timed else ()
+        phrase = self.time_phrase(self.choose(fitting)) if fitting else BilingualPhrase([], [])
         return phrase.english, phrase.german
 
-    def settle(self, verb: Verb, tense: str, plural: bool) -> str:
-        """ "They read" would be present or past: say "have read"."""
-        return INSTEAD.get(tense, tense) if plural and verb.past == verb.base else tense
+    def _disambiguate(self, verb: Verb, tense: str, plural: bool) -> str:
+        """Return the perfect where the English form is present or past at once: "they read" becomes "they have read"."""
+        return UNAMBIGUOUS_TENSE.get(tense, tense) if plural and verb.past == verb.base else tense
 
-    def negation(self, subject: BilingualPhrase, tense: str, share: float) -> int:
-        """The meaning of a "not", or 0 for none."""
-        vague = tense in MODALS or tense == "wanted" or subject.english[0][0] in VAGUE
-        return self.meaning() if not vague and self.chance(share) else 0
+    def _negation(self, subject: BilingualPhrase, tense: str, probability: float) -> int:
+        """Return the concept of a "not", or 0 for none."""
+        ambiguous = tense in MODALS or tense == "wanted" or subject.english[0][0] in QUANTIFIERS
+        return self.new_concept() if not ambiguous and self.chance(probability) else 0
 
-    def transitive(
+    def _transitive(
         self, subject: BilingualPhrase, verb: Verb, tense: str, *, timed: bool = False, relative: bool = False
     ) -> Clause:
-        tense = self.settle(verb, tense, subject.plural)
-        thing = self.some(self.pick(verb.objects), verb.governs)
+        tense = self._disambiguate(verb, tense, subject.plural)
+        thing = self.sample_noun_phrase(self.choose(verb.objects), verb.object_case)
         if relative:
-            thing = self.relative(thing)
-        denied = 0
+            thing = self._relative(thing)
+        negation = 0
         if not timed and not relative and thing.english[0][0] in DEFINITE:
-            denied = self.negation(subject, tense, 0.2)
-        last, first = self.when_within(tense, timed)
-        group = self.verb_group(verb, tense, subject.plural, denied)
-        rest = BilingualPhrase([], [("nicht", (denied,))] if denied else [])
-        if verb.place == "for" and not denied and not relative and self.chance(0.2):
-            rest = self.prepositional(("for",), "für", self.some("person", "accusative", plain=True))
+            negation = self._negation(subject, tense, 0.2)
+        last, first = self._time_inside(tense, timed)
+        group = self.verb_group(verb, tense, subject.plural, negation)
+        rest = BilingualPhrase([], [("nicht", (negation,))] if negation else [])
+        if verb.complement == "for" and not negation and not relative and self.chance(0.2):
+            rest = self.prepositional(("for",), "für", self.sample_noun_phrase("person", "accusative", plain=True))
         return Clause(subject, group, thing.english + rest.english + last, first + thing.german + rest.german, tense, timed)
 
-    def giving(self, subject: BilingualPhrase, tense: str, timed: bool) -> Clause:
-        verb = self.pick(self.words.verbs["giving"])
-        getter = self.some("person", "dative", plain=True)
-        thing = self.some(self.pick(verb.objects), "accusative")
+    def _ditransitive(self, subject: BilingualPhrase, tense: str, timed: bool) -> Clause:
+        verb = self.choose(self.lexicon.verbs["giving"])
+        recipient = self.sample_noun_phrase("person", "dative", plain=True)
+        thing = self.sample_noun_phrase(self.choose(verb.objects), "accusative")
         group = self.verb_group(verb, tense, subject.plural)
-        last, first = self.when_within(tense, timed)
-        return Clause(subject, group, getter.english + thing.english + last, first + getter.german + thing.german, tense, timed)
+        last, first = self._time_inside(tense, timed)
+        english, german = recipient.english + thing.english + last, first + recipient.german + thing.german
+        return Clause(subject, group, english, german, tense, timed)
 
-    def alone(self, subject: BilingualPhrase, tense: str, timed: bool) -> Clause:
-        """An intransitive verb, with company, a manner or a "not"."""
-        verb = self.pick(self.words.acting["alone", subject.kind])
-        denied = 0 if timed else self.negation(subject, tense, 0.2)
-        last, first = self.when_within(tense, timed)
-        how = BilingualPhrase([], [("nicht", (denied,))] if denied else [])
-        if not denied and self.chance(0.35):
-            name, manner = self.pick(self.words.manners)
-            key = (self.meaning(),)
+    def _intransitive(self, subject: BilingualPhrase, tense: str, timed: bool) -> Clause:
+        """Return a clause with an intransitive verb, and company, a manner or a "not"."""
+        verb = self.choose(self.lexicon.acting["alone", subject.kind])
+        negation = 0 if timed else self._negation(subject, tense, 0.2)
+        last, first = self._time_inside(tense, timed)
+        how = BilingualPhrase([], [("nicht", (negation,))] if negation else [])
+        if not negation and self.chance(0.35):
+            name, manner = self.choose(self.lexicon.manners)
+            key = (self.new_concept(),)
             how = BilingualPhrase([(name, key)], [(manner, key)])
-        elif not denied and self.chance(0.3):
-            how = self.prepositional(("with",), "mit", self.some(self.pick(("person", "animal")), "dative", plain=True))
-        group = self.verb_group(verb, tense, subject.plural, denied)
+        elif not negation and self.chance(0.3):
+            company = self.sample_noun_phrase(self.choose(("person", "animal")), "dative", plain=True)
+            how = self.prepositional(("with",), "mit", company)
+        group = self.verb_group(verb, tense, subject.plural, negation)
         return Clause(subject, group, how.english + last, first + how.german, tense, timed)
 
-    def placed(self, subject: BilingualPhrase, tense: str, timed: bool) -> Clause:
-        """Where (dative) or where to (accusative)."""
+    def _located(self, subject: BilingualPhrase, tense: str, timed: bool) -> Clause:
+        """Return a clause that says where (dative) or where to (accusative)."""
         moving = self.chance(0.45)
-        verb = self.pick(self.words.acting["moving" if moving else "resting", subject.kind])
-        place = self.where(self.pick(self.words.places), "accusative" if moving else "dative", moving)
-        last, first = self.when_within(tense, timed)
+        verb = self.choose(self.lexicon.acting["moving" if moving else "resting", subject.kind])
+        place = self.place_phrase(self.choose(self.lexicon.prepositions), moving)
+        last, first = self._time_inside(tense, timed)
         group = self.verb_group(verb, tense, subject.plural)
         return Clause(subject, group, place.english + last, first + place.german, tense, timed)
 
-    def quality(self, tense: str) -> Clause:
-        """The coat is still wrinkled."""
-        adjective = self.pick(self.words.predicates)
-        subject = self.some(self.pick(self.fitting(adjective)), "nominative")
-        group, what = self.copula(adjective, tense, subject.plural, DEGREES[adjective.kinds == ("person",)])
-        return Clause(subject, group, what.english, what.german, tense)
+    def _quality(self, tense: str) -> Clause:
+        """Return a clause with a predicative adjective: "The coat is still wrinkled."."""
+        adjective = self.choose(self.lexicon.predicates)
+        subject = self.sample_noun_phrase(self.choose(self._classes(adjective)), "nominative")
+        group, quality = self.copula(adjective, tense, subject.plural, DEGREES[adjective.kinds == ("person",)])
+        return Clause(subject, group, quality.english, quality.german, tense)
 
-    def fitting(self, adjective: Adjective) -> tuple[str, ...]:
-        """The classes an adjective fits that have nouns on this level."""
-        return tuple(kind for kind in adjective.kinds if self.words.nouns[kind])
+    def _classes(self, adjective: Adjective) -> tuple[str, ...]:
+        """Return the classes that an adjective fits and that have nouns on this level."""
+        return tuple(kind for kind in adjective.kinds if self.lexicon.nouns[kind])
 
-    def relative(self, phrase: BilingualPhrase) -> BilingualPhrase:
-        """The phrase with a relative clause: "der Hund, der schläft," or "das Buch, das der Mann liest,"."""
-        agents = [verb for verb in self.words.verbs["transitive"] if phrase.kind in verb.objects]
-        tense = self.pick(("present", "past"))
-        key = (self.meaning(),)
+    def _relative(self, phrase: BilingualPhrase) -> BilingualPhrase:
+        """Return the phrase with a relative clause: "der Hund, der schläft," or "das Buch, das der Mann liest,"."""
+        verbs = [verb for verb in self.lexicon.verbs["transitive"] if phrase.kind in verb.objects]
+        tense = self.choose(("present", "past"))
+        key = (self.new_concept(),)
         person = phrase.kind == "person"
         if phrase.kind in {"person", "animal"} and self.chance(0.5):
             pronoun = BilingualPhrase(
@@ -205,12 +206,12 @@ class SentenceGrammar(PhraseGrammar):
                 plural=phrase.plural,
                 kind=phrase.kind,
             )
-            side = self.clause(tense, subject=pronoun)
+            side = self._clause(tense, subject=pronoun)
             source, target = english_clause(side), verb_final_clause(side)
         else:
-            verb = self.pick(agents)
-            subject = self.some(self.pick(verb.subjects), "nominative", plain=True)
-            side = Clause(subject, self.verb_group(verb, self.settle(verb, tense, False), subject.plural), [], [])
+            verb = self.choose(verbs)
+            subject = self.sample_noun_phrase(self.choose(verb.subjects), "nominative", plain=True)
+            side = Clause(subject, self.verb_group(verb, self._disambiguate(verb, tense, False), subject.plural), [], [])
             source = [("whom" if person else "that", key), *english_clause(side)]
-            target = [(RELATIVE_PRONOUNS[verb.governs, phrase.genus], key), *verb_final_clause(side)]
+            target = [(RELATIVE_PRONOUNS[verb.object_case, phrase.genus], key), *verb_final_clause(side)]
         return phrase._replace(english=phrase.english + source, german=add_comma(phrase.german) + add_comma(target))

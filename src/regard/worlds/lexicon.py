@@ -1,23 +1,40 @@
-"""The tables of words, read once and cut to a level of difficulty."""
+"""The word tables of the bilingual world (data/*.tsv, described in data/README.md), read once and restricted to a difficulty
+level."""
 
-from collections.abc import Iterator
 from functools import cache
+from importlib.resources import files
 from typing import NamedTuple
 
-from regard.worlds import english, german, nouns, verbs, words
-from regard.worlds.german import InflectionTable, Verb
+from regard.worlds.inflection import (
+    CASES,
+    InflectionTable,
+    Verb,
+    decline_determiner,
+    decline_noun,
+    past_tense,
+    plural_past,
+    pluralize,
+    third_person,
+)
 
 GENDER = {"der": "m", "die": "f", "das": "n"}
 COLOURED = ("building", "container", "device", "furniture", "garment", "instrument", "part", "vehicle")
 GROUPS = {"coloured": COLOURED, "thing": (*COLOURED, "food", "plant", "room", "text", "tool")}
+# The determiners that each level samples from, frequent ones repeated; "" is none, and the first is the plain one.
+SINGULAR_DETERMINERS = {
+    1: "the the the a a my",
+    2: "the the the the a a this my our",
+    3: "the the the the a a this every my our his her",
+}
+PLURAL_DETERMINERS = {1: "the -", 2: "the the - these many", 3: "the the - - these my our many some all"}
 
 
 class Noun(NamedTuple):
     singular: str
-    plural: str  # "" where there is none
+    plural: str  # "" for a mass noun
     forms: InflectionTable  # German, by case and genus
     gender: str
-    kind: str  # its class: animal, food …
+    kind: str  # its semantic class: animal, food …
 
 
 class Adjective(NamedTuple):
@@ -25,7 +42,7 @@ class Adjective(NamedTuple):
     german: str
     stem: str  # what takes endings: teuer, but teur-
     kinds: tuple[str, ...]
-    pinch: tuple[str, ...] = ()
+    marginal: tuple[str, ...] = ()
 
 
 class Determiner(NamedTuple):
@@ -35,7 +52,7 @@ class Determiner(NamedTuple):
 
 
 class TimeAdverbial(NamedTuple):
-    english: tuple[tuple[str, ...], ...]  # segments, each aligned with the German segment of the same rank
+    english: tuple[tuple[str, ...], ...]  # segments, each aligned with the German segment at the same index
     german: tuple[tuple[str, ...], ...]
     tenses: tuple[str, ...]
 
@@ -50,165 +67,135 @@ class Preposition(NamedTuple):
 class Lexicon(NamedTuple):
     nouns: dict[str, tuple[Noun, ...]]  # by class
     gendered: dict[tuple[str, str], tuple[Noun, ...]]  # by class and gender
-    adjectives: dict[str, tuple[Adjective, ...]]  # by class, before the noun
-    predicates: tuple[Adjective, ...]  # after the verb
-    verbs: dict[str, tuple[Verb, ...]]  # by the name of their table
-    acting: dict[tuple[str, str], tuple[Verb, ...]]  # by the name of their table and the class of their subject
+    adjectives: dict[str, tuple[Adjective, ...]]  # attributive, by class
+    predicates: tuple[Adjective, ...]  # predicative
+    verbs: dict[str, tuple[Verb, ...]]  # by table
+    acting: dict[tuple[str, str], tuple[Verb, ...]]  # by table and class of the subject
     singular: tuple[Determiner, ...]
     plural: tuple[Determiner, ...]
     numbers: tuple[tuple[str, str], ...]
     times: dict[str, tuple[TimeAdverbial, ...]]  # by tense
     manners: tuple[tuple[str, str], ...]
-    places: tuple[Preposition, ...]
+    prepositions: tuple[Preposition, ...]
     subordinators: dict[str, tuple[tuple[str, str], ...]]  # by tense
 
 
-def lines(text: str, level: int) -> Iterator[str]:
-    """The lines of a table up to a level, without their level."""
-    for line in text.strip().splitlines():
-        if line[:1].isdigit() and int(line[0]) <= level:
-            yield line[2:]
-
-
-def fields(line: str) -> list[str]:
-    return [field.strip() for field in line.split("=")]
-
-
-def spread(kinds: str) -> tuple[str, ...]:
-    """Class names, those of groups spelt out."""
-    return tuple(kind for name in kinds.split() for kind in GROUPS.get(name, (name,)))
-
-
-def read_nouns(level: int) -> dict[str, tuple[Noun, ...]]:
-    found: dict[str, tuple[Noun, ...]] = {}
-    for paragraph in nouns.DICTIONARY.strip().split("\n\n"):
-        kind, _, body = paragraph.partition("\n")
-        found[kind] = tuple(noun(line, kind) for line in lines(body, level))
-    return found
-
-
-def noun(line: str, kind: str) -> Noun:
-    article, singular, plural, name = line.split()
-    name, _, names = name.partition("/")
-    gender = GENDER[article]
-    if plural == "-":
-        return Noun(name, "", {(case, gender): singular for case in german.CASES}, gender, kind)
-    forms = german.decline_noun(singular, plural, gender, singular in nouns.WEAK)
-    return Noun(name, names or english.pluralize(name), forms, gender, kind)
-
-
-def verb(line: str) -> Verb:
-    name, forms, subjects, *rest = fields(line)
-    name, _, place = name.partition(" ")
-    name, *irregular = name.split("/")
-    base, *particle = name.split("_")
-    past, participle = irregular or (english.past_tense(base), english.past_tense(base))
-    infinitive, present, preterite, perfect, partizip = forms.split()
-    prefix, _, stem = infinitive.rpartition("|")
-    finite = {
-        ("present", False): present,
-        ("present", True): stem,
-        ("past", False): preterite,
-        ("past", True): german.plural_past(preterite),
-    }
-    objects = rest[0].split() if rest else []
-    governs = "dative" if "dative" in objects else "accusative"
-    fitting, _, pinch = subjects.partition("+")
-    return Verb(
-        base,
-        english.third_person(base),
-        past,
-        participle,
-        tuple(particle),
-        prefix + stem,
-        prefix,
-        finite,
-        perfect,
-        partizip,
-        tuple(fitting.split()),
-        tuple(o for o in objects if o != "dative"),
-        tuple(pinch.split()),
-        governs,
-        place,
-    )
-
-
-def read_verbs(level: int) -> dict[str, tuple[Verb, ...]]:
-    tables = ("TRANSITIVE", "GIVING", "ALONE", "RESTING", "MOVING", "SAYING", "HANDLING", "IT_DOES", "IT_UNDERGOES")
-    found = {name.lower(): tuple(map(verb, lines(getattr(verbs, name), level))) for name in tables}
-    # On a low level a class may still have no nouns: no verb may ask for one.
-    peopled = {kind for kind, members in read_nouns(level).items() if members}
-    return {
-        name: tuple(
-            v._replace(objects=tuple(o for o in v.objects if o in peopled))
-            for v in listed
-            if not v.objects or set(v.objects) & peopled
-        )
-        for name, listed in found.items()
-    }
-
-
-def adjective(line: str) -> Adjective:
-    forms, kinds = fields(line)
-    name, word, *stem = forms.split()
-    fitting, _, pinch = kinds.partition("+")
-    root = stem[0] if stem else word.removesuffix("e")
-    return Adjective(name.replace("_", " "), word, root, spread(fitting), tuple(pinch.split()))
-
-
-def determiners(level: int) -> tuple[tuple[Determiner, ...], tuple[Determiner, ...]]:
-    """Those of the singular and those of the plural, the commonest repeated."""
-    known = {
-        name: Determiner(name if name != "-" else "", german.decline_determiner(stem), pattern)
-        for name, stem, pattern in (line.split() for line in words.DETERMINERS.strip().splitlines())
-    }
-    one, more = words.SINGULAR[level], words.PLURAL[level]
-    return tuple(known[name] for name in one.split()), tuple(known[name] for name in more.split())
-
-
-def segments(phrase: str) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(part.split("_")) for part in phrase.split("|"))
-
-
-def pairs(text: str, level: int) -> tuple[tuple[str, str], ...]:
-    return tuple((line.split()[0], line.split()[1]) for line in lines(text, level))
-
-
-def times(level: int) -> dict[str, tuple[TimeAdverbial, ...]]:
-    """The adverbs of time that go with a tense."""
-    read = [fields(line) for line in lines(words.TIMES, level)]
-    every = [TimeAdverbial(segments(e), segments(g), tuple(tenses.split())) for e, g, tenses in read]
-    return {tense: tuple(t for t in every if tense in t.tenses) for tense in ("present", "past", "perfect", "future", "modal")}
+@cache
+def read_table(name: str, level: int = 3) -> tuple[dict[str, str], ...]:
+    """Return the rows of data/NAME.tsv up to a level, each as column -> cell; "-" is an empty cell."""
+    text = files("regard.worlds").joinpath("data", f"{name}.tsv").read_text(encoding="utf-8")
+    header, *lines = (line.split("\t") for line in text.splitlines())
+    rows = (dict(zip(header, ("" if cell == "-" else cell for cell in line), strict=True)) for line in lines)
+    return tuple(row for row in rows if int(row.get("level", 1)) <= level)
 
 
 @cache
 def lexicon(level: int) -> Lexicon:
-    by_class = read_nouns(level)
-    listed = read_verbs(level)
-    attributive = [adjective(line) for line in lines(words.ATTRIBUTIVE, level)]
-    personal = [Adjective(e, g, g, ("person",)) for e, g in pairs(words.PERSONAL, level)]
-    predicative = [adjective(line) for line in lines(words.PREDICATIVE, level)]
-    singular, plural = determiners(level)
-    places = [fields(line) for line in lines(words.PLACES, level)]
-    subordinators = [fields(line) for line in lines(words.SUBORDINATORS, level)]
-    subjects = ("person", "animal")
+    """Return all words of a level."""
+    nouns = _read_nouns(level)
+    verbs = _read_verbs(level, {kind for kind, members in nouns.items() if members})
+    adjectives = {use: _read_adjectives(use, level) for use in ("attributive", "personal", "predicative")}
+    determiners = {
+        row["english"] or "-": Determiner(row["english"], decline_determiner(row["german"]), row["adjective_endings"])
+        for row in read_table("determiners")
+    }
+    times = [
+        TimeAdverbial(_segments(row["english"]), _segments(row["german"]), tuple(row["tenses"].split()))
+        for row in read_table("times", level)
+    ]
     return Lexicon(
-        nouns=by_class,
-        gendered={(kind, g): tuple(n for n in ns if n.gender == g) for kind, ns in by_class.items() for g in "mfn"},
-        adjectives={kind: tuple(a for a in attributive if kind in a.kinds) for kind in by_class},
-        predicates=tuple(personal + predicative),
-        verbs=listed,
-        acting={(name, s): tuple(v for v in vs if s in v.subjects) for name, vs in listed.items() for s in subjects},
-        singular=singular,
-        plural=plural,
-        numbers=pairs(words.NUMBERS, level),
-        times=times(level),
-        manners=pairs(words.MANNERS, level),
-        places=tuple(
-            Preposition(tuple(r.split("_")), tuple(m.split("_")), g, tuple(k for k in kinds.split() if by_class[k]))
-            for r, m, g, kinds in places
-        ),
+        nouns=nouns,
+        gendered={(kind, g): tuple(n for n in members if n.gender == g) for kind, members in nouns.items() for g in "mfn"},
+        adjectives={kind: tuple(a for a in adjectives["attributive"] if kind in a.kinds) for kind in nouns},
+        predicates=(*adjectives["personal"], *adjectives["predicative"]),
+        verbs=verbs,
+        acting={(name, s): tuple(v for v in vs if s in v.subjects) for name, vs in verbs.items() for s in ("person", "animal")},
+        singular=tuple(determiners[name] for name in SINGULAR_DETERMINERS[level].split()),
+        plural=tuple(determiners[name] for name in PLURAL_DETERMINERS[level].split()),
+        numbers=tuple((row["english"], row["german"]) for row in read_table("numbers", level)),
+        times={
+            tense: tuple(t for t in times if tense in t.tenses) for tense in ("present", "past", "perfect", "future", "modal")
+        },
+        manners=tuple((row["english"], row["german"]) for row in read_table("manners", level)),
+        prepositions=tuple(_preposition(row, nouns) for row in read_table("prepositions", level)),
         subordinators={
-            tense: tuple((e, g) for e, g, tenses in subordinators if tense in tenses) for tense in ("present", "past")
+            tense: tuple(
+                (row["english"], row["german"]) for row in read_table("subordinators", level) if tense in row["tenses"].split()
+            )
+            for tense in ("present", "past")
         },
     )
+
+
+def _read_nouns(level: int) -> dict[str, tuple[Noun, ...]]:
+    """Return the nouns of every class; a class may have none on a low level."""
+    by_class: dict[str, list[Noun]] = {row["class"]: [] for row in read_table("nouns")}
+    for row in read_table("nouns", level):
+        singular, plural, gender = row["german"], row["german_plural"], GENDER[row["article"]]
+        if plural:
+            forms = decline_noun(singular, plural, gender, row["declension"] == "weak")
+        else:
+            forms = {(case, gender): singular for case in CASES}
+        name = row["english"]
+        plural_name = (row["english_plural"] or pluralize(name)) if plural else ""
+        by_class[row["class"]].append(Noun(name, plural_name, forms, gender, row["class"]))
+    return {kind: tuple(members) for kind, members in by_class.items()}
+
+
+def _read_verbs(level: int, classes: set[str]) -> dict[str, tuple[Verb, ...]]:
+    """Return the verbs of every table whose objects, if any, include one of the classes that have nouns on this level."""
+    tables: dict[str, list[Verb]] = {row["table"]: [] for row in read_table("verbs")}
+    for row in read_table("verbs", level):
+        objects = row["objects"].split()
+        if objects and not classes.intersection(objects):
+            continue
+        base, stem, preterite = row["english"], row["german"], row["preterite"]
+        tables[row["table"]].append(
+            Verb(
+                base=base,
+                third=third_person(base),
+                past=row["past"] or past_tense(base),
+                participle=row["participle"] or past_tense(base),
+                particle=tuple(row["particle"].split()),
+                infinitive=row["prefix"] + stem,
+                prefix=row["prefix"],
+                finite={
+                    ("present", False): row["present"],
+                    ("present", True): stem,
+                    ("past", False): preterite,
+                    ("past", True): plural_past(preterite),
+                },
+                auxiliary=row["auxiliary"],
+                german_participle=row["german_participle"],
+                subjects=tuple(row["subjects"].split()),
+                objects=tuple(kind for kind in objects if kind in classes),
+                marginal=tuple(row["marginal"].split()),
+                object_case=row["object_case"],
+                complement=row["complement"],
+            )
+        )
+    return {name: tuple(verbs) for name, verbs in tables.items()}
+
+
+def _read_adjectives(use: str, level: int) -> list[Adjective]:
+    """Return the adjectives of one use, with the names of groups expanded to their classes."""
+    return [
+        Adjective(
+            row["english"],
+            row["german"],
+            row["stem"],
+            tuple(kind for name in row["classes"].split() for kind in GROUPS.get(name, (name,))),
+            tuple(row["marginal"].split()),
+        )
+        for row in read_table("adjectives", level)
+        if row["use"] == use
+    ]
+
+
+def _preposition(row: dict[str, str], nouns: dict[str, tuple[Noun, ...]]) -> Preposition:
+    rest, motion = (tuple(row[column].split("_")) for column in ("at_rest", "in_motion"))
+    return Preposition(rest, motion, row["german"], tuple(kind for kind in row["classes"].split() if nouns[kind]))
+
+
+def _segments(phrase: str) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(part.split("_")) for part in phrase.split("|"))

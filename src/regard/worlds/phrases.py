@@ -1,34 +1,33 @@
-"""Phrases in two languages at once, word by word.
+"""Phrases in English and German at once, word by word.
 
-A word is its text and the meanings it carries, each a number; words of the two languages that share a meaning are aligned.
-That is all there is to the gold alignment: "im" carries both meanings of "in the", and "macht … auf" twice that of "opens".
+A word is its text and the concepts that it expresses, each a number; words of the two languages that share a concept are aligned.
+That alone defines the gold alignment: "im" expresses both concepts of "in the", and both parts of "macht … auf" that of "opens".
 """
 
 from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple, TypeVar
 
-from regard.worlds import english
-from regard.worlds.german import ADJECTIVE_ENDINGS, AUXILIARIES, CONTRACTIONS, Verb
+from regard.worlds.inflection import ADJECTIVE_ENDINGS, AUXILIARIES, CONTRACTIONS, Verb, indefinite_article
 from regard.worlds.lexicon import Adjective, Determiner, Lexicon, Noun, Preposition, TimeAdverbial
 
 T = TypeVar("T")
 Word = tuple[str, tuple[int, ...]]
 Words = list[Word]
-UNCOUNTABLE = frozenset({"many", "some", "all"})
+UNCOUNTABLE = frozenset({"many", "some", "all"})  # determiners that no number follows
 
 
 class BilingualPhrase(NamedTuple):
     english: Words
     german: Words
-    head: int = -1  # the meaning of its noun
+    head: int = -1  # the concept of its noun
     plural: bool = False
     kind: str = ""  # the class of its noun
-    genus: str = ""  # m, f, n, or p
+    genus: str = ""  # m, f, n or p
 
 
 class VerbGroup(NamedTuple):
-    """A verb with its helpers. English "has switched on" has a tail; German has a finite verb and a right bracket."""
+    """A verb with its auxiliaries. English "has switched on" has a tail; German has a finite verb and a right bracket."""
 
     english: Words
     tail: Words  # the particle of a phrasal verb
@@ -38,28 +37,29 @@ class VerbGroup(NamedTuple):
 
 
 class Clause(NamedTuple):
-    """Parts from which each language makes its own order."""
+    """The parts from which each language builds its own word order."""
 
     subject: BilingualPhrase
     group: VerbGroup
     after: Words  # English after the verb
     middle: Words  # German between the finite verb and the bracket
     tense: str = ""
-    timed: bool = False  # it holds an adverb of time already
+    timed: bool = False  # whether it contains a time adverbial
 
 
 def add_comma(words: Words) -> Words:
-    """The same words with a comma after the last."""
-    text, meanings = words[-1]
-    return words if text.endswith(",") else [*words[:-1], (text + ",", meanings)]
+    """Return the words with a comma after the last."""
+    text, concepts = words[-1]
+    return words if text.endswith(",") else [*words[:-1], (text + ",", concepts)]
 
 
 def english_clause(clause: Clause) -> Words:
+    """Return the English words of a clause in order."""
     return clause.subject.english + clause.group.english + clause.group.tail + clause.after
 
 
 def main_clause(clause: Clause, front: Words | None = None) -> Words:
-    """Verb second: whatever stands in front, the finite verb follows it."""
+    """Return the German words with the verb second: the finite verb follows the front phrase or the subject."""
     group, middle = clause.group, clause.middle
     end = [*group.bracket, (group.prefix, group.finite[1])] if group.prefix else group.bracket
     if front is None:
@@ -68,83 +68,83 @@ def main_clause(clause: Clause, front: Words | None = None) -> Words:
 
 
 def verb_final_clause(clause: Clause) -> Words:
-    """Verb last: the prefix of a separable verb is back on its stem."""
+    """Return the German words with the verb last: a separable prefix rejoins its stem."""
     group, middle = clause.group, clause.middle
-    text, meanings = group.finite
-    return [*clause.subject.german, *middle, *group.bracket, (group.prefix + text, meanings)]
+    text, concepts = group.finite
+    return [*clause.subject.german, *middle, *group.bracket, (group.prefix + text, concepts)]
 
 
 class PhraseGrammar:
-    """Makes phrases of a level's words; every choice is drawn from one stream of random numbers."""
+    """Builds phrases from the words of a level; every choice is drawn from one stream of random numbers."""
 
     def __init__(self, words: Lexicon, seed: int):
-        self.words = words
+        self.lexicon = words
         self.random = Random(seed).random
-        self.meanings = 0
+        self.concepts = 0
 
-    def pick(self, options: Sequence[T]) -> T:
+    def choose(self, options: Sequence[T]) -> T:
+        """Return one of the options, uniformly."""
         return options[int(self.random() * len(options))]
 
-    def chance(self, share: float) -> bool:
-        return self.random() < share
+    def chance(self, probability: float) -> bool:
+        """Return True with this probability."""
+        return self.random() < probability
 
-    def meaning(self) -> int:
-        self.meanings += 1
-        return self.meanings
+    def new_concept(self) -> int:
+        """Return the number of a concept not used yet in this sentence."""
+        self.concepts += 1
+        return self.concepts
 
     def noun_phrase(self, noun: Noun, case: str, *, plural: bool = False, plain: bool = False) -> BilingualPhrase:
-        """Determiner, number, adjectives and noun, agreeing; a plain one has an article and no more."""
+        """Return a noun with agreeing determiner, number and adjective; a plain one has mostly an article alone."""
         genus = "p" if plural else noun.gender
-        determiner = self.determiner(noun, plural, plain)
+        determiner = self._determiner(noun, plural, plain)
         source: Words = []
         target: Words = []
+
+        def add(english: str, german: str) -> None:
+            key = (self.new_concept(),)
+            source.append((english, key))
+            target.append((german, key))
+
         if determiner is not None and determiner.english:
-            key = (self.meaning(),)
-            source.append((determiner.english, key))
-            target.append((determiner.forms[case, genus], key))
-        if plural and self.numbered(determiner):
-            name, number = self.pick(self.words.numbers)
-            key = (self.meaning(),)
-            source.append((name, key))
-            target.append((number, key))
-        fitting = self.words.adjectives[noun.kind]
+            add(determiner.english, determiner.forms[case, genus])
+        if plural and self._takes_number(determiner):
+            add(*self.choose(self.lexicon.numbers))
+        fitting = self.lexicon.adjectives[noun.kind]
         if fitting and self.chance(0.15 if plain else 0.35):
-            adjective = self.pick(fitting)
-            key = (self.meaning(),)
+            adjective = self.choose(fitting)
             ending = ADJECTIVE_ENDINGS["strong" if determiner is None else determiner.pattern][case, genus]
-            source.append((adjective.english, key))
-            target.append((adjective.stem + ending, key))
-        head = self.meaning()
-        source.append((noun.plural if plural else noun.singular, (head,)))
-        target.append((noun.forms[case, genus], (head,)))
+            add(adjective.english, adjective.stem + ending)
+        add(noun.plural if plural else noun.singular, noun.forms[case, genus])
         if source[0][0] == "a":
-            source[0] = (english.indefinite_article(source[1][0]), source[0][1])
-        return BilingualPhrase(source, target, head, plural, noun.kind, genus)
+            source[0] = (indefinite_article(source[1][0]), source[0][1])
+        return BilingualPhrase(source, target, source[-1][1][0], plural, noun.kind, genus)
 
-    def determiner(self, noun: Noun, plural: bool, plain: bool) -> Determiner | None:
+    def _determiner(self, noun: Noun, plural: bool, plain: bool) -> Determiner | None:
         if not noun.plural:  # a mass noun: the tea, or tea
-            return None if self.chance(0.5) and not plain else self.words.singular[0]
+            return None if self.chance(0.5) and not plain else self.lexicon.singular[0]
         if plural:
-            return self.pick(self.words.plural)
+            return self.choose(self.lexicon.plural)
         if plain and self.chance(0.8):
-            return self.words.singular[0]
-        determiner = self.pick(self.words.singular)
-        return self.words.singular[0] if plain and determiner.english == "every" else determiner
+            return self.lexicon.singular[0]
+        determiner = self.choose(self.lexicon.singular)
+        return self.lexicon.singular[0] if plain and determiner.english == "every" else determiner
 
-    def numbered(self, determiner: Determiner | None) -> bool:
-        """Three dogs, the three dogs, but not many three dogs."""
+    def _takes_number(self, determiner: Determiner | None) -> bool:
+        """Decide whether a number follows: three dogs, the three dogs, but not many three dogs."""
         if determiner is None or not determiner.english:
             return self.chance(0.8)
         return determiner.english not in UNCOUNTABLE and self.chance(0.3)
 
-    def some(self, kind: str, case: str, *, plain: bool = False) -> BilingualPhrase:
-        """A noun phrase of a class."""
-        noun = self.pick(self.words.nouns[kind])
+    def sample_noun_phrase(self, kind: str, case: str, *, plain: bool = False) -> BilingualPhrase:
+        """Return a noun phrase with a random noun of a class."""
+        noun = self.choose(self.lexicon.nouns[kind])
         return self.noun_phrase(noun, case, plural=not plain and noun.plural != "" and self.chance(0.25), plain=plain)
 
     def verb_group(self, verb: Verb, tense: str, plural: bool, negated: int = 0) -> VerbGroup:
-        """Tense and number; `negated` is the meaning of "not", which German says later."""
-        act = (self.meaning(),)
+        """Return a verb in a tense and number; `negated` is the concept of "not", which German places later."""
+        act = (self.new_concept(),)
         tail: Words = [(particle, act) for particle in verb.particle]
         no: Words = [("not", (negated,))] if negated else []
         if tense in {"present", "past"}:
@@ -155,47 +155,49 @@ class PhraseGrammar:
             text = verb.past if tense == "past" else verb.base if plural else verb.third
             return VerbGroup([(text, act)], tail, finite, [], verb.prefix)
         perfect = tense in {"perfect", "pluperfect"}
-        forms = AUXILIARIES[f"{tense} {verb.perfect}" if perfect else tense]
-        helper = (self.meaning(),)
-        source = [(forms[plural], helper), *no]
+        forms = AUXILIARIES[f"{tense} {verb.auxiliary}" if perfect else tense]
+        auxiliary = (self.new_concept(),)
+        source = [(forms[plural], auxiliary), *no]
         if tense in {"want", "wanted"}:
-            source.append(("to", helper))
+            source.append(("to", auxiliary))
         source.append((verb.participle if perfect else verb.base, act))
-        return VerbGroup(source, tail, (forms[2 + plural], helper), [(verb.partizip if perfect else verb.infinitive, act)], "")
+        bracket = [(verb.german_participle if perfect else verb.infinitive, act)]
+        return VerbGroup(source, tail, (forms[2 + plural], auxiliary), bracket, "")
 
     def copula(
         self, adjective: Adjective, tense: str, plural: bool, degrees: Sequence[tuple[str, str]]
     ) -> tuple[VerbGroup, BilingualPhrase]:
-        """To be, and what: "is very old"."""
+        """Return "to be" and its predicate: "is", "very old"."""
         forms = AUXILIARIES[f"be {tense}"]
-        is_, what = (self.meaning(),), (self.meaning(),)
-        phrase = BilingualPhrase([(part, what) for part in adjective.english.split()], [(adjective.german, what)])
+        be, quality = (self.new_concept(),), (self.new_concept(),)
+        phrase = BilingualPhrase([(part, quality) for part in adjective.english.split()], [(adjective.german, quality)])
         if degrees and self.chance(0.4):
-            name, degree = self.pick(degrees)
-            key = (self.meaning(),)
+            name, degree = self.choose(degrees)
+            key = (self.new_concept(),)
             phrase = BilingualPhrase([(name, key), *phrase.english], [(degree, key), *phrase.german])
-        return VerbGroup([(forms[plural], is_)], [], (forms[2 + plural], is_), [], ""), phrase
+        return VerbGroup([(forms[plural], be)], [], (forms[2 + plural], be), [], ""), phrase
 
-    def when(self, time: TimeAdverbial) -> BilingualPhrase:
+    def time_phrase(self, time: TimeAdverbial) -> BilingualPhrase:
+        """Return a time adverbial, aligned segment by segment."""
         source: Words = []
         target: Words = []
-        for ours, theirs in zip(time.english, time.german):
-            key = (self.meaning(),)
-            source.extend((word, key) for word in ours)
-            target.extend((word, key) for word in theirs)
+        for english, german in zip(time.english, time.german):
+            key = (self.new_concept(),)
+            source.extend((word, key) for word in english)
+            target.extend((word, key) for word in german)
         return BilingualPhrase(source, target)
 
     def prepositional(self, names: Sequence[str], preposition: str, phrase: BilingualPhrase) -> BilingualPhrase:
-        """A preposition before a phrase, melted with its article where German melts them (im, ins)."""
-        key = self.meaning()
+        """Return a preposition before a phrase, contracted with its article where German does so (im, ins)."""
+        key = self.new_concept()
         source = [*((name, (key,)) for name in names), *phrase.english]
-        first, meanings = phrase.german[0]
-        melted = CONTRACTIONS.get((preposition, first))
-        if melted:
-            return phrase._replace(english=source, german=[(melted, (key, *meanings)), *phrase.german[1:]])
+        first, concepts = phrase.german[0]
+        contracted = CONTRACTIONS.get((preposition, first))
+        if contracted:
+            return phrase._replace(english=source, german=[(contracted, (key, *concepts)), *phrase.german[1:]])
         return phrase._replace(english=source, german=[(preposition, (key,)), *phrase.german])
 
-    def where(self, place: Preposition, case: str, moving: bool) -> BilingualPhrase:
-        """A place: at rest in the dative, in motion in the accusative."""
-        phrase = self.some(self.pick(place.kinds), case, plain=True)
+    def place_phrase(self, place: Preposition, moving: bool) -> BilingualPhrase:
+        """Return a place: at rest in the dative, in motion in the accusative."""
+        phrase = self.sample_noun_phrase(self.choose(place.kinds), "accusative" if moving else "dative", plain=True)
         return self.prepositional(place.motion if moving else place.rest, place.german, phrase)

@@ -1,4 +1,4 @@
-"""The laws of the world of shapes: a pure function of the seed, distinct, in disjoint splits; what it is made of; its files."""
+"""The world of shapes: determinism, distinct images, disjoint splits, balance, labels, files."""
 
 import hashlib
 import json
@@ -43,54 +43,54 @@ seeds, splits, widths = st.integers(0, 10**6), st.sampled_from(SPLITS), st.sampl
 
 
 @pytest.fixture(scope="module")
-def pictures() -> dict[str, list[ShapesImage]]:
+def images() -> dict[str, list[ShapesImage]]:
     return {split: generate(1500 if split == "train" else 300, 1, split=split) for split in SPLITS}
 
 
-def bytes_of(pictures):
-    return b"".join(picture.pixels().tobytes() for picture in pictures)
+def pixel_bytes(images):
+    return b"".join(image.pixels().tobytes() for image in images)
 
 
 @given(seeds, splits, widths)
-def test_the_seed_alone_decides_and_fewer_are_the_beginning_of_more(seed, split, size):
+def test_generation_is_deterministic_and_prefix_stable(seed, split, size):
     one, again, other = (generate(12, s, split=split, size=size) for s in (seed, seed, seed + 1))
-    assert one == again and bytes_of(one) == bytes_of(again)
+    assert one == again and pixel_bytes(one) == pixel_bytes(again)
     assert generate(5, seed, split=split, size=size) == one[:5]
-    assert one != other and bytes_of(one) != bytes_of(other)
+    assert one != other and pixel_bytes(one) != pixel_bytes(other)
 
 
-def test_the_seed_decides_for_all_time_and_on_every_machine():
-    """Test data that others hold must not move under them: who changes these lines changes everyone's pictures."""
+def test_first_images_of_a_seed_never_change():
+    """Changing these lines would change everyone's test data."""
     first = generate(20, 1)
-    assert [picture.captions[0].text for picture in first[:2]] == FIRST
-    assert hashlib.blake2b(bytes_of(first), digest_size=8).hexdigest() == PIXELS
+    assert [image.captions[0].text for image in first[:2]] == FIRST
+    assert hashlib.blake2b(pixel_bytes(first), digest_size=8).hexdigest() == PIXELS
 
 
-def test_no_picture_comes_twice(pictures):
-    for found in pictures.values():
-        assert len({picture.scene.shapes for picture in found}) == len(found)
-        assert all(len({caption.text for caption in picture.captions}) == 5 for picture in found)
+def test_images_and_captions_are_distinct(images):
+    for found in images.values():
+        assert len({image.scene.shapes for image in found}) == len(found)
+        assert all(len({caption.text for caption in image.captions}) == 5 for image in found)
 
 
-def test_splits_are_disjoint_whatever_the_seed():
-    """One shape has few places to be in a small picture: here they would meet."""
+def test_splits_are_disjoint_for_all_seeds():
+    """A single shape has few positions in a small image, so overlaps would show here."""
     shapes = [
-        {picture.scene.shapes for seed in (1, 2, 3) for picture in generate(300, seed, split=split, shapes=(1, 1), size=24)}
+        {image.scene.shapes for seed in (1, 2, 3) for image in generate(300, seed, split=split, shapes=(1, 1), size=24)}
         for split in SPLITS
     ]
     assert not any(one & other for one, other in combinations(shapes, 2))
 
 
-def test_splits_have_their_shares():
-    draws = Random(1)
-    found = Counter(assign_split(sample_scene(draws, 32, (1, 4))) for _ in range(8000))
+def test_splits_have_the_expected_fractions():
+    rng = Random(1)
+    found = Counter(assign_split(sample_scene(rng, 32, (1, 4))) for _ in range(8000))
     assert 400 < found["valid"] < 600 and 400 < found["test"] < 600 and not found["composition"]
 
 
 @given(seeds, splits, widths)
-def test_shapes_are_apart_and_inside_and_some_relation_holds_between_any_two(seed, split, size):
-    for picture in generate(12, seed, split=split, size=size):
-        shapes = picture.scene.shapes
+def test_shapes_are_separate_and_every_two_are_related(seed, split, size):
+    for image in generate(12, seed, split=split, size=size):
+        shapes = image.scene.shapes
         for one, other in combinations(shapes, 2):
             assert not boxes_overlap(one.box, other.box, 1)
             assert sum(has_relation(one, relation, other, size * RELATION_MARGIN) for relation in RELATIONS) in (1, 2)
@@ -99,8 +99,8 @@ def test_shapes_are_apart_and_inside_and_some_relation_holds_between_any_two(see
         assert [*shapes] == sorted(shapes, key=lambda shape: doubled_centre(shape)[::-1])
 
 
-def test_everything_occurs_about_as_often(pictures):
-    scenes = [picture.scene for picture in pictures["train"]]
+def test_properties_are_balanced(images):
+    scenes = [image.scene for image in images["train"]]
     number = Counter(len(scene.shapes) for scene in scenes)
     assert set(number) == {1, 2, 3, 4} and max(number.values()) < 1.3 * min(number.values())
     for name, values, spread in (("kind", KINDS, 1.4), ("colour", COLOURS, 1.4), ("texture", TEXTURES, 1.2), ("size", SIZES, 2)):
@@ -109,38 +109,38 @@ def test_everything_occurs_about_as_often(pictures):
     assert len({shape.combination for scene in scenes for shape in scene.shapes}) == 40
     several = [scene for scene in scenes if len(scene.shapes) > 1]
     alike = [len({shape.combination for shape in scene.shapes}) < len(scene.shapes) for scene in several]
-    assert 0.4 < np.mean(alike) < 0.6, "there is something to count"
+    assert 0.4 < np.mean(alike) < 0.6, "shapes repeat often enough to be counted"
     assert 0.4 < np.mean([scene.noise == 0 for scene in scenes]) < 0.6
 
 
-def test_as_many_shapes_as_asked_for():
+def test_number_of_shapes_is_within_bounds():
     for fewest, most in [(1, 1), (2, 3), (4, 4)]:
-        assert {len(picture.scene.shapes) for picture in generate(60, 1, shapes=(fewest, most))} == {*range(fewest, most + 1)}
+        assert {len(image.scene.shapes) for image in generate(60, 1, shapes=(fewest, most))} == {*range(fewest, most + 1)}
 
 
-def test_held_out_combinations_are_in_composition_alone_and_always(pictures):
+def test_held_out_combinations_are_in_composition_only_and_always(images):
     assert len(HELD_OUT) == 8 and {c for c, _ in HELD_OUT} == set(COLOURS) and {k for _, k in HELD_OUT} == set(KINDS)
-    for split, found in pictures.items():
-        for picture in found:
-            novel = {shape.combination for shape in picture.scene.shapes} & HELD_OUT
-            said = [any(f"{colour} {kind}" in text for colour, kind in HELD_OUT) for text in texts(picture)]
-            named = [parse_caption(text).names_held_out() for text in texts(picture)]
+    for split, found in images.items():
+        for image in found:
+            novel = {shape.combination for shape in image.scene.shapes} & HELD_OUT
+            mentioned = [any(f"{colour} {kind}" in text for colour, kind in HELD_OUT) for text in texts(image)]
+            named = [parse_caption(text).names_held_out() for text in texts(image)]
             if split == "composition":
-                assert picture.scene.main.combination in novel and all(named)
+                assert image.scene.main.combination in novel and all(named)
             else:
-                assert not novel and not any(said) and not any(named)
-    assert {picture.scene.main.combination for picture in pictures["composition"]} == HELD_OUT
+                assert not novel and not any(mentioned) and not any(named)
+    assert {image.scene.main.combination for image in images["composition"]} == HELD_OUT
 
 
-def texts(picture):
-    return [caption.text for caption in picture.captions]
+def texts(image):
+    return [caption.text for caption in image.captions]
 
 
-def test_labels_are_of_the_largest_shape_and_of_the_topmost_of_those(pictures):
-    for picture in pictures["train"]:
-        colour, kind = picture.label("colour"), picture.label("kind")
-        assert picture.label() == f"{colour} {kind}" and all(picture.label(of) in labels for of, labels in LABELS.items())
-        shapes = picture.scene.shapes
+def test_label_is_of_the_largest_then_topmost_shape(images):
+    for image in images["train"]:
+        colour, kind = image.label("colour"), image.label("kind")
+        assert image.label() == f"{colour} {kind}" and all(image.label(of) in labels for of, labels in LABELS.items())
+        shapes = image.scene.shapes
         largest = [shape for shape in shapes if shape.size == "large"] or shapes
         topmost = min(largest, key=lambda shape: (shape.box[1] + shape.box[3], shape.box[0] + shape.box[2]))
         assert topmost.combination == (colour, kind)
@@ -148,53 +148,55 @@ def test_labels_are_of_the_largest_shape_and_of_the_topmost_of_those(pictures):
 
 
 @pytest.mark.parametrize(
-    "given_, said",
+    "arguments, message",
     [
-        (dict(number=0), "number = 0: ask for at least one picture"),
+        (dict(number=0), "number = 0: ask for at least one image"),
         (dict(split="dev"), "split = 'dev': the splits are train, valid, test, composition"),
-        (dict(size=33), "size = 33: a multiple of 8 from 24 to 128"),
+        (dict(size=33), "size = 33: use a multiple of 8 from 24 to 128"),
         (dict(size=136), "size = 136"),
-        (dict(shapes=(0, 2)), "shapes = 0 to 2: from 1 to 4"),
+        (dict(shapes=(0, 2)), "shapes = 0 to 2: use 1 to 4"),
         (dict(shapes=(3, 2)), "shapes = 3 to 2"),
         (dict(shapes=(1, 5)), "shapes = 1 to 5"),
     ],
 )
-def test_mistakes_are_one_line(given_, said):
-    with pytest.raises(UserError, match=said) as caught:
-        generate(**{"number": 5, "seed": 1, **given_})
+def test_invalid_arguments_raise_one_line_errors(arguments, message):
+    with pytest.raises(UserError, match=message) as caught:
+        generate(**{"number": 5, "seed": 1, **arguments})
     assert "\n" not in str(caught.value)
 
 
-def test_what_runs_dry_says_so(monkeypatch):
+def test_exhausted_scenes_raise_an_error(monkeypatch):
     monkeypatch.setattr(world, "MAX_DUPLICATES", 1)
-    with pytest.raises(UserError, match=r"number = 90000: composition pictures with 1 to 1 shapes run dry at \d{2,3}; ask"):
+    with pytest.raises(
+        UserError, match=r"number = 90000: composition images with 1 to 1 shapes are exhausted after \d{2,3}; ask"
+    ):
         generate(90000, 1, split="composition", shapes=(1, 1), size=24)
 
 
-def test_the_files_have_everything(tmp_path):
-    write(tmp_path / "world", 30, 5, size=24)  # and the least, 200, of each other split
+def test_written_files_contain_everything(tmp_path):
+    write(tmp_path / "world", 30, 5, size=24)  # and the minimum of 200 for each other split
     for split in SPLITS:
-        pictures = generate(30 if split == "train" else 200, 5, split=split, size=24)
-        records = [json.loads(line) for line in (tmp_path / "world" / split / "captions.jsonl").read_text().splitlines()]
+        images = generate(30 if split == "train" else 200, 5, split=split, size=24)
+        lines = [json.loads(text) for text in (tmp_path / "world" / split / "captions.jsonl").read_text().splitlines()]
         files = sorted(path.name for path in (tmp_path / "world" / split).glob("*.png"))
-        assert [record["file"] for record in records] == files and len(files) == len(pictures)
-        for record, picture in zip(records, pictures):
-            with Image.open(tmp_path / "world" / split / record["file"]) as image:
-                assert image.mode == "RGB" and (np.asarray(image) == picture.pixels()).all()
-            assert scene_from_json(record) == picture.scene and record["captions"] == texts(picture)
-            assert (record["label"], record["colour"], record["kind"]) == tuple(map(picture.label, ("both", "colour", "kind")))
-            assert all(is_true(parse_caption(text), scene_from_json(record)) for text in record["captions"])
-            assert [[(named["words"], named["boxes"]) for named in phrases] for phrases in record["boxes"]] == [
+        assert [line["file"] for line in lines] == files and len(files) == len(images)
+        for line, image in zip(lines, images):
+            with Image.open(tmp_path / "world" / split / line["file"]) as png:
+                assert png.mode == "RGB" and (np.asarray(png) == image.pixels()).all()
+            assert scene_from_json(line) == image.scene and line["captions"] == texts(image)
+            assert (line["label"], line["colour"], line["kind"]) == tuple(map(image.label, ("both", "colour", "kind")))
+            assert all(is_true(parse_caption(text), scene_from_json(line)) for text in line["captions"])
+            assert [[(named["words"], named["boxes"]) for named in phrases] for phrases in line["boxes"]] == [
                 [([named.start, named.end], [[*box] for box in named.boxes]) for named in caption.phrases]
-                for caption in picture.captions
+                for caption in image.captions
             ]
-    assert "30 pictures to train on, 200 each for" in (tmp_path / "world" / "README.md").read_text()
+    assert "30 training images and 200 each for" in (tmp_path / "world" / "README.md").read_text()
 
 
-def test_nothing_is_overwritten(tmp_path):
+def test_write_does_not_overwrite(tmp_path):
     (tmp_path / "valid").mkdir()
     (tmp_path / "file").write_text("mine")
-    for folder, said in [(tmp_path, "valid is there already"), (tmp_path / "file", "is a file")]:
-        with pytest.raises(UserError, match=said):
+    for folder, message in [(tmp_path, "valid already exists"), (tmp_path / "file", "is a file")]:
+        with pytest.raises(UserError, match=message):
             write(folder, 10, 1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "valid"] and (tmp_path / "file").read_text() == "mine"

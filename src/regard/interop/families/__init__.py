@@ -1,4 +1,4 @@
-"""Every family that can be read and written, by its `model_type`."""
+"""The supported Hugging Face families, by `model_type`."""
 
 from regard.interop.families.bert import BERT, DISTILBERT, ROBERTA
 from regard.interop.families.clip import CLIP

@@ -1,7 +1,7 @@
 """BERT (Devlin et al. 2019), RoBERTa (Liu et al. 2019), DistilBERT (Sanh et al. 2019).
 
-What fits: RoBERTa's classification head is BERT's pooler and linear layer under other names; DistilBERT's has ReLU for tanh.
-What does not: a head that knows masked words by another activation than GELU, relative positions, decoders.
+RoBERTa's classification head is BERT's pooler and linear layer under other names; DistilBERT's has ReLU instead of tanh.
+Not supported: a masked-word head with another activation than GELU, relative positions, decoders.
 """
 
 from regard.interop.config import choice, integer
@@ -11,6 +11,7 @@ from regard.interop.family_rules import (
     ConfigField,
     ModelFamily,
     TensorRule,
+    head_rules,
     linear_rules,
     linear_rules_by_prefix,
     weight_rule,
@@ -61,11 +62,6 @@ def embedding_rules(skip_rows: int = 0) -> list[TensorRule]:
     ]
 
 
-def head_rules(*pairs: tuple[str, str]) -> tuple[TensorRule, ...]:
-    """The layers of a head."""
-    return tuple(rule for ours, theirs in pairs for rule in linear_rules(ours, theirs, head=True))
-
-
 QUESTION_ANSWERING = Architecture("answer", head_rules(("output", "qa_outputs")))
 
 BERT_MASKED = (
@@ -109,7 +105,7 @@ ROBERTA_MASKED = (
 ROBERTA = ModelFamily(
     model_type="roberta",
     prefix="roberta.",
-    fields=(*FIELDS, ConfigField("max_length", "max_position_embeddings", integer(most=2**20, least=2, plus=2), 512)),
+    fields=(*FIELDS, ConfigField("max_length", "max_position_embeddings", integer(maximum=2**20, minimum=2, offset=2), 512)),
     constant=POST_NORM,
     derived=EQUAL_HEADS,
     problem=check_heads_divide_width,
@@ -187,4 +183,4 @@ DISTILBERT = ModelFamily(
     ignored_tensors=(r"embeddings\.position_ids",),
     head_tensors=(r"vocab_.*",),
 )
-"""With `sinusoidal_pos_embds` the table holds the sinusoids: it is read like any other."""
+"""With `sinusoidal_pos_embds` the table holds the sinusoids, and is read like a learned one."""

@@ -1,7 +1,7 @@
-"""CLIP (Radford et al. 2021): two towers, each with settings and tensors of its own.
+"""CLIP (Radford et al. 2021): two towers, each with its own settings and tensors.
 
-What does not fit: pictures and patches that are no squares. A text's vector is taken where it ends; how the first folders look
-for that place (the highest token) and how today's do (eos_token_id) must come to the same.
+Not supported: images and patches that are not square. A text's vector is taken at its end token, which early folders find as the
+highest token id and today's by eos_token_id; the two must agree.
 """
 
 from collections.abc import Callable
@@ -22,8 +22,8 @@ from regard.interop.family_rules import (
 )
 from regard.tokens.special_tokens import SpecialTokens
 
-OLDEST_END = 2
-"""The eos_token_id of folders that look for the highest token instead."""
+LEGACY_EOS = 2
+"""The eos_token_id of early folders, which look for the highest token id instead."""
 BLOCK = {
     "self_attention.q_proj": "self_attn.q_proj",
     "self_attention.k_proj": "self_attn.k_proj",
@@ -46,7 +46,7 @@ TOWER = {
 
 
 def square() -> ValueType:
-    """One whole number, where ours may have two that are the same."""
+    """One integer; ours may be a pair of equal ones."""
     sides = int_or_pair()
 
     def write(value: Any) -> int:
@@ -58,9 +58,11 @@ def square() -> ValueType:
     return ValueType(lambda value: sides.read(write(value)), write)
 
 
-def tower(ours: str, theirs: str, width: int, heads: int) -> tuple[ConfigField, ...]:
-    def field(mine: str, other: str, kind: ValueType, default: Any) -> ConfigField:
-        return ConfigField(f"{ours}.{mine}", f"{theirs}.{other}", kind, default, (f"{theirs}_dict.{other}",))
+def tower_fields(ours: str, theirs: str, width: int, heads: int) -> tuple[ConfigField, ...]:
+    """Return the fields of a tower with these defaults; early folders have its settings in `..._config_dict`."""
+
+    def field(mine: str, other: str, value_type: ValueType, default: Any) -> ConfigField:
+        return ConfigField(f"{ours}.{mine}", f"{theirs}.{other}", value_type, default, (f"{theirs}_dict.{other}",))
 
     return (
         field("width", "hidden_size", INTEGER, width),
@@ -73,7 +75,7 @@ def tower(ours: str, theirs: str, width: int, heads: int) -> tuple[ConfigField, 
 
 
 def equal_heads(ours: str) -> dict[str, Callable[[FlatSettings], Any]]:
-    """Heads as published: together as wide as the tower, each with its own keys and values."""
+    """Return EQUAL_HEADS (common.py) for one tower."""
 
     def width(settings: FlatSettings) -> int:
         return settings[f"{ours}.width"] // settings[f"{ours}.heads"]
@@ -85,30 +87,30 @@ def equal_heads(ours: str) -> dict[str, Callable[[FlatSettings], Any]]:
     }
 
 
-def towers_fit(settings: FlatSettings) -> str | None:
+def check_towers(settings: FlatSettings) -> str | None:
     for ours in ("image", "text"):
         width, heads = settings[f"{ours}.width"], settings[f"{ours}.heads"]
         if width % heads:
             return f"a width of {width} is not divisible by {heads} heads"
     side, patch = settings["data.size"], settings["image.patch_size"]
-    return f"a patch of {patch} pixels is larger than the picture, {side}" if patch > side else None
+    return f"a patch of {patch} pixels is larger than the image, {side}" if patch > side else None
 
 
-def ends_fit(config: ConfigFile, special_tokens: SpecialTokens, highest: int) -> str | None:
-    """The vector of a text is taken at its last token; theirs must be taken there too."""
-    end = config.get("eos_token_id")
-    found = highest if end == OLDEST_END else end if isinstance(end, int) else 49407
-    if special_tokens.suffix == (found,) and found not in special_tokens.prefix:
+def check_end_token(config: ConfigFile, special_tokens: SpecialTokens, highest: int) -> str | None:
+    """Check that the model takes a text's vector at the last token that the tokenizer adds, as ours does."""
+    eos = config.get("eos_token_id")
+    expected = highest if eos == LEGACY_EOS else eos if isinstance(eos, int) else 49407
+    if special_tokens.suffix == (expected,) and expected not in special_tokens.prefix:
         return None
-    what = "the highest token" if end == OLDEST_END else "text_config.eos_token_id"
-    return f"the tokenizer ends a text with {list(special_tokens.suffix)}, the model looks for {what}, {found}"
+    source = "the highest token" if eos == LEGACY_EOS else "text_config.eos_token_id"
+    return f"the tokenizer ends a text with {list(special_tokens.suffix)}, the model looks for {source}, {expected}"
 
 
 CLIP = ModelFamily(
     model_type="clip",
     fields=(
-        *tower("image", "vision_config", 768, 12),
-        *tower("text", "text_config", 512, 8),
+        *tower_fields("image", "vision_config", 768, 12),
+        *tower_fields("text", "text_config", 512, 8),
         ConfigField("data.size", "vision_config.image_size", square(), 224, ("vision_config_dict.image_size",)),
         ConfigField("image.patch_size", "vision_config.patch_size", square(), 32, ("vision_config_dict.patch_size",)),
         ConfigField(
@@ -129,8 +131,8 @@ CLIP = ModelFamily(
         "text.positions.random_offset": 0,
     },
     derived={**equal_heads("image"), **equal_heads("text")},
-    problem=towers_fit,
-    end_problem=ends_fit,
+    problem=check_towers,
+    end_problem=check_end_token,
     required={"vision_config.num_channels": (3,)},
     written={
         "vision_config.num_channels": lambda settings: 3,

@@ -1,4 +1,4 @@
-"""What several families share."""
+"""Value types and rules shared by several families."""
 
 from regard.interop.config import integer, positive_float
 from regard.interop.family_rules import FlatSettings
@@ -13,9 +13,9 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-LAYERS = integer(most=512)
-LENGTH = integer(most=2**20, least=2)
-EPSILON = positive_float(most=1.0)
+LAYERS = integer(maximum=512)
+LENGTH = integer(maximum=2**20, minimum=2)
+EPSILON = positive_float(maximum=1.0)
 
 
 def head_width(settings: FlatSettings) -> int:
@@ -28,4 +28,4 @@ def check_heads_divide_width(settings: FlatSettings) -> str | None:
 
 
 EQUAL_HEADS = {"key_width": head_width, "value_width": head_width, "key_value_heads": lambda settings: settings["heads"]}
-"""Heads as published: together as wide as the model, each with its own keys and values."""
+"""Heads as published: all heads together have the model's width, and each has its own keys and values."""

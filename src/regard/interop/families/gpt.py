@@ -1,4 +1,7 @@
-"""GPT (Radford et al. 2018) and GPT-2 (2019). Their matrices stand the other way round (Conv1D), and three are one."""
+"""GPT (Radford et al. 2018) and GPT-2 (2019).
+
+Their weight matrices are transposed (Conv1D), and queries, keys and values are one matrix.
+"""
 
 from typing import Any
 
@@ -16,21 +19,21 @@ from regard.interop.family_rules import (
 )
 
 
-def four_widths(settings: FlatSettings) -> int:
+def four_times_width(settings: FlatSettings) -> int:
     return 4 * settings["width"]
 
 
-def block(norm_of_self: str = "ln_1", norm_of_feed_forward: str = "ln_2") -> list[TensorRule]:
+def block_rules() -> list[TensorRule]:
     ours, theirs = "decoder.blocks.{i}.", "h.{i}."
-    fused = [
+    qkv = [
         rule
         for k, name in enumerate("qkv")
         for rule in linear_rules(f"{ours}self_attention.{name}_proj", f"{theirs}attn.c_attn", transposed=True, chunk=(k, 3))
     ]
     matrices = {"self_attention.out_proj": "attn.c_proj", "feed_forward.inner": "mlp.c_fc", "feed_forward.outer": "mlp.c_proj"}
-    norms = {"self_residual.norm": norm_of_self, "feed_forward_residual.norm": norm_of_feed_forward}
+    norms = {"self_residual.norm": "ln_1", "feed_forward_residual.norm": "ln_2"}
     return [
-        *fused,
+        *qkv,
         *linear_rules_by_prefix(ours, theirs, matrices, transposed=True),
         *linear_rules_by_prefix(ours, theirs, norms),
     ]
@@ -42,7 +45,7 @@ FIELDS = (
     ConfigField("heads", "n_head", default=12),
     ConfigField("norm_epsilon", "layer_norm_epsilon", EPSILON, 1e-5),
 )
-FIXED = {"kind": "transformer", "norm": "layer", "bias": True, "residual": True, "positions.kind": "learned"}
+CONSTANT = {"kind": "transformer", "norm": "layer", "bias": True, "residual": True, "positions.kind": "learned"}
 LANGUAGE = Architecture("language", (weight_rule("output", "lm_head", head=True),))
 COMMON: dict[str, Any] = dict(
     prefix="transformer.",
@@ -58,17 +61,17 @@ GPT2 = ModelFamily(
     model_type="gpt2",
     fields=(
         *FIELDS,
-        ConfigField("feed_forward", "n_inner", default=four_widths),
+        ConfigField("feed_forward", "n_inner", default=four_times_width),
         ConfigField("activation", "activation_function", choice({"gelu_new": "gelu_tanh", **ACTIVATIONS}), "gelu_new"),
         ConfigField("max_length", "n_positions", LENGTH, 1024),
         ConfigField("scale_scores", "scale_attn_weights", boolean(), True),
     ),
-    constant={**FIXED, "norm_first": True},
+    constant={**CONSTANT, "norm_first": True},
     required={"scale_attn_by_inverse_layer_idx": (False,), "add_cross_attention": (False,)},
     rules=(
         weight_rule("token_embedding", "wte"),
         weight_rule("decoder.positions.table", "wpe"),
-        *block(),
+        *block_rules(),
         *linear_rules("decoder.norm", "ln_f"),
     ),
     architectures={"GPT2LMHeadModel": LANGUAGE, "GPT2Model": Architecture("language", bare=True)},
@@ -82,12 +85,16 @@ GPT = ModelFamily(
     fields=(
         *FIELDS,
         ConfigField("activation", "afn", choice({"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}), "gelu"),
-        ConfigField("max_length", "n_positions", integer(most=2**15, least=2), 512),
+        ConfigField("max_length", "n_positions", integer(maximum=2**15, minimum=2), 512),
     ),
-    constant={**FIXED, "norm_first": False, "scale_scores": True},
-    rules=(weight_rule("token_embedding", "tokens_embed"), weight_rule("decoder.positions.table", "positions_embed"), *block()),
+    constant={**CONSTANT, "norm_first": False, "scale_scores": True},
+    rules=(
+        weight_rule("token_embedding", "tokens_embed"),
+        weight_rule("decoder.positions.table", "positions_embed"),
+        *block_rules(),
+    ),
     architectures={"OpenAIGPTLMHeadModel": LANGUAGE, "OpenAIGPTModel": Architecture("language", bare=True)},
     bare="OpenAIGPTModel",
     embedding="tokens_embed.weight",
-    **{**COMMON, "derived": {**EQUAL_HEADS, "feed_forward": four_widths}},
+    **{**COMMON, "derived": {**EQUAL_HEADS, "feed_forward": four_times_width}},
 )

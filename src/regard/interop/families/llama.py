@@ -1,6 +1,6 @@
-"""Llama (Touvron et al. 2023) and what is built like it: rotary positions, RMS norm, SwiGLU, grouped heads.
+"""Llama (Touvron et al. 2023) and Mistral (Jiang et al. 2023): rotary positions, RMS norm, SwiGLU, grouped-query attention.
 
-What does not fit: other rotations than the plain one (`rope_scaling`), Mistral's sliding window.
+Not supported: scaled rotary positions (`rope_scaling`), Mistral's sliding window.
 """
 
 from dataclasses import replace
@@ -34,7 +34,7 @@ FIELDS = (
     ),
     ConfigField("norm_epsilon", "rms_norm_eps", EPSILON, 1e-6),
     ConfigField("max_length", "max_position_embeddings", LENGTH, 2048),
-    ConfigField("positions.base", "rope_parameters.rope_theta", positive_float(most=1e12), 10_000.0, aliases=("rope_theta",)),
+    ConfigField("positions.base", "rope_parameters.rope_theta", positive_float(maximum=1e12), 10_000.0, aliases=("rope_theta",)),
 )
 
 LLAMA = ModelFamily(

@@ -1,6 +1,6 @@
-"""Marian (Junczys-Dowmunt et al. 2018), as OPUS-MT's models are: the 2017 Transformer, its sinusoids in halves.
+"""Marian (Junczys-Dowmunt et al. 2018), as used by OPUS-MT: the 2017 Transformer with all sines before all cosines.
 
-What does not fit: encoders and decoders of different heads or feed-forward widths, two vocabularies.
+Not supported: different heads or feed-forward widths in encoder and decoder, two vocabularies.
 """
 
 from regard.interop.config import boolean, choice, integer
@@ -37,9 +37,9 @@ MARIAN = ModelFamily(
         ConfigField("feed_forward", "encoder_ffn_dim", default=4096),
         ConfigField("feed_forward", "decoder_ffn_dim", default=4096),
         ConfigField("activation", "activation_function", choice(ACTIVATIONS), "gelu"),
-        ConfigField("max_length", "max_position_embeddings", integer(most=2**15, least=2), 1024),
+        ConfigField("max_length", "max_position_embeddings", integer(maximum=2**15, minimum=2), 1024),
         ConfigField("scale_embedding", "scale_embedding", boolean(), False),
-        ConfigField("tie", "share_encoder_decoder_embeddings", boolean(yes="all", no="target"), True),
+        ConfigField("tie", "share_encoder_decoder_embeddings", boolean(true="all", false="target"), True),
     ),
     constant={
         "kind": "transformer",

@@ -1,6 +1,6 @@
-"""T5 (Raffel et al. 2020): v1.0 (ReLU, one table of word vectors) and v1.1 (gated GELU, the output its own).
+"""T5 (Raffel et al. 2020): v1.0 (ReLU, tied embeddings) and v1.1 (gated GELU, untied output).
 
-Whether the output is its own is seen from the tensors, as `transformers` 5 does; whether it is scaled, from the settings.
+As in `transformers` 5, the tensors decide whether the output is tied, and the settings whether it is scaled.
 """
 
 from regard.interop.config import boolean, choice, integer
@@ -12,8 +12,8 @@ GATED = ("geglu", "swiglu")
 PLAIN = ("relu", "gelu", "silu")
 
 
-def stack(name: str, feed_forward: int) -> list[TensorRule]:
-    """The rules of the encoder or the decoder, whose feed-forward layer is the last of so many."""
+def stack_rules(name: str, feed_forward: int) -> list[TensorRule]:
+    """Return the rules of the encoder or decoder; `feed_forward` is the index of its feed-forward sub-layer."""
     ours, theirs = f"{name}.blocks.{{i}}.", f"{name}.block.{{i}}.layer."
     last = f"{theirs}{feed_forward}.DenseReluDense."
     rules = [
@@ -34,10 +34,11 @@ def stack(name: str, feed_forward: int) -> list[TensorRule]:
     return rules
 
 
-def near_and_far(settings: FlatSettings) -> str | None:
-    """Half the buckets count near distances one by one; the others must reach farther."""
-    near, far = settings["positions.buckets"] // 2, settings["positions.max_distance"]
-    return None if near < far else f"relative_attention_max_distance = {far}: should be more than half the buckets, {near}"
+def check_buckets(settings: FlatSettings) -> str | None:
+    """Check that the logarithmic half of the buckets reaches farther than the exact half."""
+    exact, farthest = settings["positions.buckets"] // 2, settings["positions.max_distance"]
+    problem = f"relative_attention_max_distance = {farthest}: should be more than half the buckets, {exact}"
+    return None if exact < farthest else problem
 
 
 T5 = ModelFamily(
@@ -49,8 +50,8 @@ T5 = ModelFamily(
         ConfigField("encoder_layers", "num_layers", LAYERS, 6),
         ConfigField("decoder_layers", "num_decoder_layers", LAYERS, lambda settings: settings["encoder_layers"]),
         ConfigField("heads", "num_heads", default=8),
-        ConfigField("positions.buckets", "relative_attention_num_buckets", integer(most=2**12, least=4), 32),
-        ConfigField("positions.max_distance", "relative_attention_max_distance", integer(most=2**20, least=2), 128),
+        ConfigField("positions.buckets", "relative_attention_num_buckets", integer(maximum=2**12, minimum=4), 32),
+        ConfigField("positions.max_distance", "relative_attention_max_distance", integer(maximum=2**20, minimum=2), 128),
         ConfigField("norm_epsilon", "layer_norm_epsilon", EPSILON, 1e-6),
         ConfigField(
             "activation",
@@ -58,7 +59,7 @@ T5 = ModelFamily(
             choice({"relu": "relu", "gelu": "gelu", "silu": "silu", "gated-gelu": "geglu", "gated-silu": "swiglu"}),
             "relu",
         ),
-        ConfigField("max_length", "n_positions", integer(most=2**20, least=2), 512),
+        ConfigField("max_length", "n_positions", integer(maximum=2**20, minimum=2), 512),
         ConfigField("scale_output", "scale_decoder_outputs", boolean(), True, aliases=("tie_word_embeddings",)),
     ),
     constant={
@@ -75,8 +76,8 @@ T5 = ModelFamily(
     derived={"value_width": lambda settings: settings["key_width"], "key_value_heads": lambda settings: settings["heads"]},
     required={"is_encoder_decoder": (True,), "is_decoder": (False,)},
     written={"tie_word_embeddings": lambda settings: settings["scale_output"]},
-    problem=near_and_far,
-    rules=(weight_rule("source_embedding.table", "shared"), *stack("encoder", 1), *stack("decoder", 2)),
+    problem=check_buckets,
+    rules=(weight_rule("source_embedding.table", "shared"), *stack_rules("encoder", 1), *stack_rules("decoder", 2)),
     architectures={
         "T5ForConditionalGeneration": Architecture("translate", (weight_rule("output", "lm_head", head=True),)),
         "T5Model": Architecture("translate", bare=True),

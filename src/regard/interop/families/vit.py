@@ -1,7 +1,7 @@
 """ViT (Dosovitskiy et al. 2021) and DeiT (Touvron et al. 2021).
 
-What does not fit: queries, keys and values without biases, other than three colours. A pooler, which no head reads, is kept for
-the way back.
+Not supported: queries, keys and values without biases; other than three channels. A pooler, which no head uses, is kept and
+written again.
 """
 
 from dataclasses import replace
@@ -14,6 +14,7 @@ from regard.interop.family_rules import (
     FlatSettings,
     ModelFamily,
     TensorRule,
+    head_rules,
     linear_rules,
     linear_rules_by_prefix,
 )
@@ -31,17 +32,13 @@ BLOCK = {
 
 
 def check_patch_size(settings: FlatSettings) -> str | None:
-    """At least one patch is in the picture."""
-    (height, width), (tall, wide) = (
-        (side, side) if isinstance(side, int) else side for side in (settings["data.size"], settings["patch_size"])
+    """Check that the image holds at least one patch."""
+    (height, width), (patch_height, patch_width) = (
+        (size, size) if isinstance(size, int) else size for size in (settings["data.size"], settings["patch_size"])
     )
-    if tall > height or wide > width:
-        return f"a patch of {tall} × {wide} pixels is larger than the picture, {height} × {width}"
+    if patch_height > height or patch_width > width:
+        return f"a patch of {patch_height} × {patch_width} pixels is larger than the image, {height} × {width}"
     return check_heads_divide_width(settings)
-
-
-def head_rules(*pairs: tuple[str, str]) -> tuple[TensorRule, ...]:
-    return tuple(rule for ours, theirs in pairs for rule in linear_rules(ours, theirs, head=True))
 
 
 VIT = ModelFamily(

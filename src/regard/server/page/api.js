@@ -1,69 +1,69 @@
-// The server's endpoints, and what goes wrong with them, in words.
+// Calls to the server's endpoints; failures become ApiError with a message for the user.
 
-export class Problem extends Error {
+export class ApiError extends Error {
   constructor(message, status = 0) { super(message); this.status = status; }
 }
 
-const KEPT = "regard-token";
-let token = read();
+const STORAGE_KEY = "regard-token";
+let token = storedToken();
 
-function read() {
-  try { return sessionStorage.getItem(KEPT); } catch { return null; }
+function storedToken() {
+  try { return sessionStorage.getItem(STORAGE_KEY); } catch { return null; }
 }
 
-export function useToken(given) {
-  token = given;
-  try { sessionStorage.setItem(KEPT, given); } catch { /* private windows may keep nothing */ }
+export function setToken(value) {
+  token = value;
+  try { sessionStorage.setItem(STORAGE_KEY, value); } catch { /* private windows may not store anything */ }
 }
 
 async function send(path, options = {}) {
   const headers = { ...options.headers, ...(token ? { Authorization: `Bearer ${token}` } : {}) };
-  let answer;
+  let response;
   try {
-    answer = await fetch(path, { ...options, headers, credentials: "omit", cache: "no-store" });
+    response = await fetch(path, { ...options, headers, credentials: "omit", cache: "no-store" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Problem("The server cannot be reached. Is regard serve still running?");
+    throw new ApiError("The server cannot be reached. Is regard serve still running?");
   }
-  if (!answer.ok) throw await refusal(answer);
-  return answer;
+  if (!response.ok) throw await errorFromResponse(response);
+  return response;
 }
 
-async function refusal(answer) {
+async function errorFromResponse(response) {
   let message;
-  try { message = (await answer.json()).error.message; } catch { message = `The server answered ${answer.status} and gave no reason.`; }
-  const wait = answer.headers.get("Retry-After");
+  try { message = (await response.json()).error.message; } catch { message = `The server answered ${response.status} without a reason.`; }
+  const wait = response.headers.get("Retry-After");
   if (wait && /^\d+$/.test(wait)) message += ` Try again in ${wait} second${wait === "1" ? "" : "s"}.`;
-  return new Problem(message, answer.status);
+  return new ApiError(message, response.status);
 }
 
-const post = (verb, body, signal) => send(`v1/${verb}`, {
+const sendJson = (verb, body, signal) => send(`v1/${verb}`, {
   method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal });
 
-export const models = async () => (await (await send("v1/models")).json()).data;
-export const ask = async (verb, body, signal) => (await post(verb, body, signal)).json();
-export const file = async (verb, body, signal) => (await post(verb, body, signal)).blob();
+export const fetchModels = async () => (await (await send("v1/models")).json()).data;
+export const post = async (verb, body, signal) => (await sendJson(verb, body, signal)).json();
+export const postForFile = async (verb, body, signal) => (await sendJson(verb, body, signal)).blob();
 
-// Each piece as it comes; the whole answer at the end.
-export async function stream(verb, body, piece, signal) {
-  const answer = await post(verb, { ...body, stream: true }, signal);
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "", whole = null;
+// Call `onToken` for each server-sent event; return the complete response at the end.
+export async function stream(verb, body, onToken, signal) {
+  const response = await sendJson(verb, { ...body, stream: true }, signal);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let buffer = "", result = null;
   for (;;) {
     const { value, done } = await reader.read();
-    rest += value ?? "";
-    const events = rest.split(/\r?\n\r?\n/);
-    rest = done ? "" : events.pop();
+    buffer += value ?? "";
+    const events = buffer.split(/\r?\n\r?\n/);
+    buffer = done ? "" : events.pop();
     for (const event of events) {
-      const line = event.split(/\r?\n/).filter(one => one.startsWith("data:")).map(one => one.slice(5).trimStart()).join("\n");
-      if (!line || line === "[DONE]") continue;
-      const said = JSON.parse(line);
-      if (said.error) throw new Problem(said.error.message);
-      if (said.done) whole = said.done;
-      else piece(said);
+      const data = event.split(/\r?\n/).filter(line => line.startsWith("data:")).map(line => line.slice(5).trimStart()).join("\n");
+      if (!data || data === "[DONE]") continue;
+      const message = JSON.parse(data);
+      if (message.error) throw new ApiError(message.error.message);
+      if (message.done) result = message.done;
+      else onToken(message);
     }
     if (done) break;
   }
-  if (!whole) throw new Problem("The server stopped before the end. What stands here is all that it said.");
-  return whole;
+  if (!result) throw new ApiError("The server stopped before the end of the text; what is shown is incomplete.");
+  return result;
 }

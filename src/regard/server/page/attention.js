@@ -1,123 +1,123 @@
-// Every head of a model: all of them small, the one that is chosen as lines or as a map; of a picture, over the picture.
-import { ask } from "./api.js";
-import { announce, make, range } from "./dom.js";
-import { given, ways } from "./form.js";
-import { keeping } from "./keep.js";
-import { lines } from "./lines.js";
+// Every attention head of a model: thumbnails of all, and the selected one as lines, as a matrix, or over the image.
+import { post } from "./api.js";
+import { announce, element, range } from "./dom.js";
+import { downloadButtons } from "./download.js";
+import { tabs, withoutEmpty } from "./form.js";
+import { headLines } from "./head_lines.js";
+import { imageInput } from "./image_input.js";
 import { matrix } from "./matrix.js";
-import { asGrid, loaded, overlay, source } from "./over.js";
-import { well } from "./picture.js";
-import { stage } from "./stage.js";
-import { thumbs } from "./thumbs.js";
+import { drawOverlay, loadImage, pngUrl, toGrid } from "./overlay.js";
+import { thumbnails } from "./thumbnails.js";
+import { createView } from "./view.js";
 
-export const attention = { name: "Heads", open };
-const MEANT = { cross: "translation to sentence", encoder: "within the sentence", decoder: "within the translation" };
+export const attention = { name: "Attention", open };
+const KINDS = { cross: "translation to sentence", encoder: "within the sentence", decoder: "within the translation" };
 const EXAMPLE = "The dog waited in the hut, although it had burned down.";
 
 function open(panel, context) {
-  const { model } = context;
-  const { form, result, trusted } = stage(panel, context, { action: "Look", working: "Looking …", answer: "the heads" });
-  const read = reading(form, context);
-  const kind = model.kinds.length ? form.choice("attention", model.kinds.map(value => ({ value, name: `${value}: ${MEANT[value]}` }))) : null;
-  form.asks(async signal => {
-    const given_ = read(), question = { model: model.id, ...given_, ...given({ kind: kind?.value }) };
-    const found = await everything(question, signal), image = found.picture ? await loaded(source(found.picture)) : null;
+  const { model, initial } = context;
+  const { form, result, faithfulness } = createView(panel, context, { action: "Show attention", busy: "Recording …", resultLabel: "the heads" });
+  const readInput = inputFields(form, context);
+  const kind = model.attention_kinds.length
+    ? form.choice("attention", model.attention_kinds.map(value => ({ value, name: `${value}: ${KINDS[value]}` }))) : null;
+  form.onSubmit(async signal => {
+    const input = readInput(), request = { model: model.id, ...input, ...withoutEmpty({ kind: kind?.value }) };
+    const maps = await fetchAllLayers(request, signal), image = maps.image ? await loadImage(pngUrl(maps.image)) : null;
     result.replaceChildren();
-    shown(result, found, image, question);
-    announce(`${found.layers.length} layers of ${found.heads.length} heads.`);
-    if (model.verbs.includes("match")) trusted.say("What speaks for a text in a picture is measured where labels are matched.");
-    else trusted.ask(given_);
+    showHeads(result, maps, image, request);
+    announce(`${maps.layers.length} layers of ${maps.heads.length} heads.`);
+    if (model.verbs.includes("match")) faithfulness.showMessage("How well an image supports a text is explained in the view Match labels.");
+    else faithfulness.explain(input);
   });
   kind?.addEventListener("change", () => { if (result.childNodes.length) form.submit(); });
-  if (context.given.text || context.given.image) form.submit();
+  if (initial.text || initial.image) form.submit();
 }
 
-// A field for a text, one for a picture, or both and which of them is meant.
-function reading(form, context) {
-  const { model } = context, both = model.reads.length > 1;
-  const side = both ? form.choice("what it reads", [{ value: "text", name: "a text" }, { value: "image", name: "a picture" }]) : null;
-  const text = model.reads.includes("text") ? form.text("A text to read", { value: context.given.text, example: EXAMPLE }) : null;
-  const picture = model.reads.includes("image") ? well(form, context) : null;
-  if (context.given.image) picture.value = context.given.image;
-  const meant = () => side ? side.value : model.reads[0];
-  const choose = () => {
-    text.closest(".field").hidden = meant() !== "text";
-    picture.box.hidden = meant() !== "image";
+// Add a field for a text or an image, or both with a choice between them; the returned function reads the input.
+function inputFields(form, context) {
+  const { model, initial } = context, both = model.inputs.length > 1;
+  const choice = both ? form.choice("input", [{ value: "text", name: "text" }, { value: "image", name: "image" }]) : null;
+  const text = model.inputs.includes("text") ? form.text("Text", { value: initial.text, example: EXAMPLE }) : null;
+  const image = model.inputs.includes("image") ? imageInput(form, context) : null;
+  if (initial.image) image.value = initial.image;
+  const selected = () => choice ? choice.value : model.inputs[0];
+  const update = () => {
+    text.closest(".field").hidden = selected() !== "text";
+    image.box.hidden = selected() !== "image";
   };
   if (both) {
-    if (context.given.image) side.value = "image";
-    side.addEventListener("change", choose);
-    choose();
+    if (initial.image) choice.value = "image";
+    choice.addEventListener("change", update);
+    update();
   }
-  return () => meant() === "text" ? { text: text.asked() } : { image: picture.asked() };
+  return () => selected() === "text" ? { text: text.read() } : { image: image.read() };
 }
 
-// All layers and heads; where they are too many for one answer, layer by layer.
-async function everything(question, signal) {
+// Fetch all layers and heads; layer by layer where they are too many for one response.
+async function fetchAllLayers(request, signal) {
   try {
-    return await ask("attention", question, signal);
-  } catch (problem) {
-    if (!/fewer layers/.test(problem.message)) throw problem;
+    return await post("attention", request, signal);
+  } catch (error) {
+    if (!/fewer layers/.test(error.message)) throw error;
   }
-  const whole = await ask("attention", { ...question, layers: [1] }, signal);
+  const maps = await post("attention", { ...request, layers: [1] }, signal);
   for (let layer = 2; ; layer++) {
     let next;
     try {
-      next = await ask("attention", { ...question, layers: [layer] }, signal);
-    } catch (problem) {
-      if (problem.status === 422) return whole;       // there are no more
-      throw problem;
+      next = await post("attention", { ...request, layers: [layer] }, signal);
+    } catch (error) {
+      if (error.status === 422) return maps;          // past the last layer
+      throw error;
     }
-    whole.layers.push(...next.layers);
-    whole.weights.push(...next.weights);
+    maps.layers.push(...next.layers);
+    maps.weights.push(...next.weights);
   }
 }
 
-function shown(result, found, image, question) {
-  const at = { layer: found.sharpest, head: 0, way: image ? "Picture" : found.queries.length > 60 ? "Matrix" : "Lines", all: false };
-  const title = make("h2", { "aria-live": "polite" }), boxes = new Map();
-  const size = [found.queries, found.keys].map(one => one.length.toLocaleString("en")).join(" × ");
-  const draws = { Picture: box => onPicture(box, found, image, at), Lines: box => inLines(box, found, at, draw),
-    Matrix: box => matrix(box, { rows: found.queries, cols: found.keys, weights: found.weights[at.layer][at.head] },
-      { label: "what each token looked at", full: found.tile === 1 }) };
+function showHeads(result, maps, image, request) {
+  const state = { layer: maps.sharpest_layer, head: 0, tab: image ? "Image" : maps.queries.length > 60 ? "Matrix" : "Lines", allHeads: false };
+  const title = element("h2", { "aria-live": "polite" }), boxes = new Map();
+  const size = [maps.queries, maps.keys].map(tokens => tokens.length.toLocaleString("en")).join(" × ");
+  const drawTab = { Image: box => drawOnImage(box, maps, image, state), Lines: box => drawLines(box, maps, state, draw),
+    Matrix: box => matrix(box, { rows: maps.queries, columns: maps.keys, weights: maps.weights[state.layer][state.head] },
+      { label: "attention of each token", absolute: maps.tile_size === 1 }) };
   const draw = () => {
-    title.textContent = `Layer ${found.layers[at.layer]}, head ${found.heads[at.head]}`;
-    boxes.get(at.way)?.replaceChildren();
-    if (boxes.has(at.way)) draws[at.way](boxes.get(at.way));
+    title.textContent = `Layer ${maps.layers[state.layer]}, head ${maps.heads[state.head]}`;
+    boxes.get(state.tab)?.replaceChildren();
+    if (boxes.has(state.tab)) drawTab[state.tab](boxes.get(state.tab));
   };
-  result.append(make("p", { class: "hint" }, `${found.name}. ${size}${found.note ? `; ${found.note}` : ""}. Choose a head by a click or `
+  result.append(element("p", { class: "hint" }, `${maps.name}. ${size}${maps.note ? `; ${maps.note}` : ""}. Select a head by a click or `
     + "with the arrow keys."));
-  const grid = thumbs(result, found, (layer, head) => { Object.assign(at, { layer, head }); draw(); });
+  const grid = thumbnails(result, maps, (layer, head) => { Object.assign(state, { layer, head }); draw(); });
   result.append(title);
-  const names = Object.keys(draws).filter(name => image || name !== "Picture");
-  const way = name => ({ name, open: box => boxes.set(name, box), chosen: () => { at.way = name; draw(); } });
-  ways(result, "ways to see it", names.map(way), at.way);
-  grid.pick(at.layer, at.head);
-  const one = form => ({ ...question, form, view: at.way === "Lines" ? "heads" : "matrix", layers: [found.layers[at.layer]],
-    ...(at.all && at.way === "Lines" ? {} : { heads: [found.heads[at.head]] }) });
-  keeping(result, `${question.model}-heads`, [["SVG", "svg", () => one("svg")], ["PNG", "png", () => one("png")],
-    [".attn (all heads)", "attn", () => ({ ...question, form: "attn" })]]);
+  const names = Object.keys(drawTab).filter(name => image || name !== "Image");
+  tabs(result, "views", names.map(name => ({ name, open: box => boxes.set(name, box), selected: () => { state.tab = name; draw(); } })), state.tab);
+  grid.select(state.layer, state.head);
+  const selectedHead = format => ({ ...request, format, view: state.tab === "Lines" ? "heads" : "matrix", layers: [maps.layers[state.layer]],
+    ...(state.allHeads && state.tab === "Lines" ? {} : { heads: [maps.heads[state.head]] }) });
+  downloadButtons(result, `${request.model}-heads`, [["SVG", "svg", () => selectedHead("svg")], ["PNG", "png", () => selectedHead("png")],
+    [".attn (all heads)", "attn", () => ({ ...request, format: "attn" })]]);
 }
 
-function inLines(box, found, at, draw) {
-  const change = () => { at.all = check.checked; draw(); box.querySelector("input").focus(); };
-  const check = make("input", { type: "checkbox", onchange: change });
-  check.checked = at.all;
-  if (found.heads.length > 1) box.append(make("label", { class: "check" }, check, `all ${found.heads.length} heads of this layer`));
-  const heads = (at.all ? range(found.heads.length) : [at.head]).map(h => [`head ${found.heads[h]}`, found.weights[at.layer][h]]);
-  lines(box, { queries: found.queries, keys: found.keys, of: found.name, heads });
+function drawLines(box, maps, state, draw) {
+  const update = () => { state.allHeads = checkbox.checked; draw(); box.querySelector("input").focus(); };
+  const checkbox = element("input", { type: "checkbox", onchange: update });
+  checkbox.checked = state.allHeads;
+  if (maps.heads.length > 1) box.append(element("label", { class: "check" }, checkbox, `all ${maps.heads.length} heads of this layer`));
+  const heads = (state.allHeads ? range(maps.heads.length) : [state.head]).map(h => [`head ${maps.heads[h]}`, maps.weights[state.layer][h]]);
+  headLines(box, { queries: maps.queries, keys: maps.keys, name: maps.name, heads });
 }
 
-// What one token looked at in the picture; the patches are the last of the keys.
-function onPicture(box, found, image, at) {
-  const canvas = make("canvas", { class: "over", role: "img" }), weights = found.weights[at.layer][at.head];
-  const choose = make("select", {}, ...found.queries.map((word, i) => make("option", { value: i }, word)));
+// The attention of one query over the image; the patches are the last of the keys.
+function drawOnImage(box, maps, image, state) {
+  const canvas = element("canvas", { class: "overlay", role: "img" }), weights = maps.weights[state.layer][state.head];
+  const queries = element("select", {}, ...maps.queries.map((token, i) => element("option", { value: i }, token)));
   const paint = () => {
-    const [rows, columns] = found.grid, query = Number(choose.value);
-    overlay(canvas, image, asGrid(weights[query].slice(-rows * columns), found.grid));
-    canvas.setAttribute("aria-label", `where ${found.queries[query]} looked in the picture`);
+    const [rows, columns] = maps.grid, query = Number(queries.value);
+    drawOverlay(canvas, image, toGrid(weights[query].slice(-rows * columns), maps.grid));
+    canvas.setAttribute("aria-label", `attention of ${maps.queries[query]} over the image`);
   };
-  choose.addEventListener("change", paint);
-  box.append(make("label", { class: "row" }, make("span", { class: "quiet" }, "where this looked:"), choose), canvas);
+  queries.addEventListener("change", paint);
+  box.append(element("label", { class: "row" }, element("span", { class: "muted" }, "attention of"), queries), canvas);
   paint();
 }

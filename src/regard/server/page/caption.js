@@ -1,73 +1,73 @@
-// A picture, its caption, and where in the picture each word looked.
-import { ask } from "./api.js";
-import { announce, make, visible } from "./dom.js";
-import { asked, given } from "./form.js";
-import { said } from "./ink.js";
-import { canvasFile, keeping } from "./keep.js";
-import { loaded, overlay, source } from "./over.js";
-import { well } from "./picture.js";
-import { beams, chances, others, stage, toHeads } from "./stage.js";
-import { wordlist } from "./words.js";
+// An image, its caption, and the attention of each word over the image.
+import { post } from "./api.js";
+import { cssVariable } from "./colormap.js";
+import { announce, element, visibleToken } from "./dom.js";
+import { canvasToPng, downloadButtons } from "./download.js";
+import { readFields, withoutEmpty } from "./form.js";
+import { imageInput } from "./image_input.js";
+import { drawOverlay, loadImage, pngUrl } from "./overlay.js";
+import { tokenList } from "./token_list.js";
+import { beamFields, createView, linkToAttention, samplingFields, showAlternatives } from "./view.js";
 
 export const caption = { name: "Caption", open };
 
 function open(panel, context) {
   const { model } = context;
-  const { form, result, trusted } = stage(panel, context, { action: "Caption", working: "Looking …", answer: "the caption" });
-  const picture = well(form, context), beam = beams(form, model, "captions"), chance = chances(form);
-  form.asks(async signal => {
-    const image = picture.asked(), question = { model: model.id, image, ...beam(), ...asked(chance), looks: model.attends };
-    const { results: [found] } = await ask("caption", question, signal);
-    const seen = found.looks ? await loaded(source(found.looks.picture)) : null;
-    const why = word => trusted.ask(given({ image, word: word === undefined ? undefined : String(word + 1) }));
+  const { form, result, faithfulness } = createView(panel, context, { action: "Caption", busy: "Captioning …", resultLabel: "the caption" });
+  const imageField = imageInput(form, context), readBeam = beamFields(form, model, "captions"), sampling = samplingFields(form);
+  form.onSubmit(async signal => {
+    const image = imageField.read(), request = { model: model.id, image, ...readBeam(), ...readFields(sampling), attention: model.has_attention };
+    const { results: [best] } = await post("caption", request, signal);
+    const resized = best.attention ? await loadImage(pngUrl(best.attention.image)) : null;
+    const explain = word => faithfulness.explain(withoutEmpty({ image, word: word === undefined ? undefined : String(word + 1) }));
     result.replaceChildren();
-    if (seen && found.looks.words.length) looked(result, found, seen, why, model);
-    else result.append(make("p", { class: "text" }, found.text || "(nothing)"));
-    others(result, found.others);
-    toHeads(result, context, { image }, "All heads of this picture");
-    announce(`Caption: ${found.text}`);
-    why();
+    if (resized && best.attention.words.length) showWordAttention(result, best, resized, explain, model);
+    else result.append(element("p", { class: "text" }, best.text || "(empty)"));
+    showAlternatives(result, best.alternatives);
+    linkToAttention(result, context, { image }, "All attention heads for this image");
+    announce(`Caption: ${best.text}`);
+    explain();
   });
 }
 
-function looked(result, found, seen, why, model) {
-  const { words, maps, name } = found.looks, number = found.text.split(/\s+/).filter(Boolean).length;
-  const canvas = make("canvas", { class: "over", role: "img" }), told = make("p", { class: "told", "aria-live": "polite" });
-  const point = (i, kept) => {
-    overlay(canvas, seen, i === null ? null : maps[i]);
-    canvas.setAttribute("aria-label", i === null ? "the picture as the model sees it" : `where ${words[i]} looked in the picture`);
-    told.textContent = i === null ? "Point at a word to see where it looked; a click keeps it and measures it."
-      : `where ${visible(words[i])} looked`;
-    frames.forEach((one, j) => one.setAttribute("aria-current", String(i === j)));
-    if (kept && i < number) why(i);
+function showWordAttention(result, best, image, explain, model) {
+  const { words, maps, name } = best.attention, wordCount = best.text.split(/\s+/).filter(Boolean).length;
+  const canvas = element("canvas", { class: "overlay", role: "img" }), readout = element("p", { class: "readout", "aria-live": "polite" });
+  const onPoint = (i, pinned) => {
+    drawOverlay(canvas, image, i === null ? null : maps[i]);
+    canvas.setAttribute("aria-label", i === null ? "the image as the model sees it" : `attention of ${words[i]} over the image`);
+    readout.textContent = i === null ? "Point at a word to see its attention; a click pins it and explains it."
+      : `attention of ${visibleToken(words[i])}`;
+    frames.forEach((frame, j) => frame.setAttribute("aria-current", String(i === j)));
+    if (pinned && i < wordCount) explain(i);
   };
   const frames = maps.map((map, i) => {
-    const small = make("canvas", { "aria-hidden": "true" });
-    overlay(small, seen, map);
-    return make("button", { type: "button", class: "frame", tabindex: -1, "aria-label": `keep ${words[i]}`,
-      onclick: () => list.keep(i) }, small, make("span", {}, visible(words[i])));
+    const small = element("canvas", { "aria-hidden": "true" });
+    drawOverlay(small, image, map);
+    return element("button", { type: "button", class: "frame", tabindex: -1, "aria-label": `pin ${words[i]}`,
+      onclick: () => list.pin(i) }, small, element("span", {}, visibleToken(words[i])));
   });
-  const list = wordlist(result, words, { label: "the caption", name: "words target", point });
-  result.append(told, canvas, make("div", { class: "frames", role: "group", "aria-label": "each word over the picture" }, ...frames),
-    make("p", { class: "hint" }, name));
-  point(null);
-  keeping(result, `${model.id}-caption`, [["PNG of this", "png", () => canvasFile(canvas)],
-    ["PNG of all words", "png", () => canvasFile(sheet(seen, words, maps))]]);
+  const list = tokenList(result, words, { label: "the caption", name: "words target", onPoint });
+  result.append(readout, canvas, element("div", { class: "frames", role: "group", "aria-label": "the attention of each word" }, ...frames),
+    element("p", { class: "hint" }, name));
+  onPoint(null);
+  downloadButtons(result, `${model.id}-caption`, [["PNG of this word", "png", () => canvasToPng(canvas)],
+    ["PNG of all words", "png", () => canvasToPng(contactSheet(image, words, maps))]]);
 }
 
-// The picture again for each word, as in show/figures/overlay.py.
-function sheet(seen, words, maps) {
-  const side = 200, gap = 12, line = 28, across = Math.min(5, words.length), down = Math.ceil(words.length / across);
-  const canvas = make("canvas", { width: across * (side + gap) + gap, height: down * (side + line + gap) + gap });
+// One overlay per word, as in show/figures/overlay.py.
+function contactSheet(image, words, maps) {
+  const side = 200, gap = 12, line = 28, columns = Math.min(5, words.length), rows = Math.ceil(words.length / columns);
+  const canvas = element("canvas", { width: columns * (side + gap) + gap, height: rows * (side + line + gap) + gap });
   const context = canvas.getContext("2d");
   context.fillStyle = "#ffffff"; context.fillRect(0, 0, canvas.width, canvas.height);
-  context.fillStyle = "#1d2330"; context.font = `15px ${said("sans")}`; context.textAlign = "center";
+  context.fillStyle = "#1d2330"; context.font = `15px ${cssVariable("sans")}`; context.textAlign = "center";
   words.forEach((word, i) => {
-    const one = make("canvas"), x = gap + i % across * (side + gap), y = gap + Math.floor(i / across) * (side + line + gap);
-    overlay(one, seen, maps[i]);
-    const scale = side / Math.max(one.width, one.height);
-    context.drawImage(one, x, y, one.width * scale, one.height * scale);
-    context.fillText(visible(word), x + side / 2, y + side + 19, side);
+    const overlay = element("canvas"), x = gap + i % columns * (side + gap), y = gap + Math.floor(i / columns) * (side + line + gap);
+    drawOverlay(overlay, image, maps[i]);
+    const scale = side / Math.max(overlay.width, overlay.height);
+    context.drawImage(overlay, x, y, overlay.width * scale, overlay.height * scale);
+    context.fillText(visibleToken(word), x + side / 2, y + side + 19, side);
   });
   return canvas;
 }

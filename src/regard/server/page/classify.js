@@ -1,30 +1,31 @@
-// A label for a text or a picture.
-import { ask } from "./api.js";
+// Classification or regression of a text or an image.
+import { post } from "./api.js";
 import { bars } from "./bars.js";
-import { announce, make, share } from "./dom.js";
-import { given } from "./form.js";
-import { well } from "./picture.js";
-import { stage, toHeads } from "./stage.js";
+import { announce, element, formatProbability } from "./dom.js";
+import { withoutEmpty } from "./form.js";
+import { imageInput } from "./image_input.js";
+import { createView, linkToAttention } from "./view.js";
 
 export const classify = { name: "Classify", open };
 
 function open(panel, context) {
-  const { model } = context, reads = model.reads.includes("text"), explained = model.verbs.includes("explain");
-  const action = model.labels.length ? "Classify" : "Judge";
-  const { form, result, trusted } = stage(panel, context, { action, working: "Reading …", answer: "the labels" });
-  const text = reads ? form.text("A text", { value: context.given.text, hint: "Of a pair, the second after a tab." }) : null;
-  const picture = reads ? null : well(form, context);
+  const { model, initial } = context, readsText = model.inputs.includes("text"), explained = model.verbs.includes("explain");
+  const action = model.labels.length ? "Classify" : "Score";
+  const { form, result, faithfulness } = createView(panel, context, { action, busy: "Reading …", resultLabel: "the labels" });
+  const text = readsText ? form.text("Text", { value: initial.text, hint: "For a text pair, separate the two by a tab." }) : null;
+  const image = readsText ? null : imageInput(form, context);
   const task = model.tasks.length ? form.choice("task", model.tasks) : null;
-  form.asks(async signal => {
-    const read = text ? { text: text.asked() } : { image: picture.asked() };
-    const { results: [found] } = await ask("classify", { model: model.id, ...read, ...given({ task: task?.value }) }, signal);
+  form.onSubmit(async signal => {
+    const input = text ? { text: text.read() } : { image: image.read() };
+    const { results: [prediction] } = await post("classify", { model: model.id, ...input, ...withoutEmpty({ task: task?.value }) }, signal);
+    const { score, labels } = prediction;
     result.replaceChildren();
-    if (typeof found.score === "number") result.append(make("p", { class: "text" }, String(Number(found.score.toPrecision(4)))));
-    bars(result, found.labels, { choose: explained ? label => trusted.ask({ ...read, label }) : undefined, label: "labels" });
-    if (explained && found.labels.length) result.append(make("p", { class: "hint" }, "Choose a label to have it explained."));
-    toHeads(result, context, read, "All heads");
-    if (found.labels.length) announce(`${found.labels[0].label}, probability ${share(found.labels[0].probability)}`);
-    trusted.ask(read);
+    if (typeof score === "number") result.append(element("p", { class: "text" }, String(Number(score.toPrecision(4)))));
+    bars(result, labels, { onSelect: explained ? label => faithfulness.explain({ ...input, label }) : undefined, label: "labels" });
+    if (explained && labels.length) result.append(element("p", { class: "hint" }, "Select a label to explain it."));
+    linkToAttention(result, context, input, "All attention heads");
+    if (labels.length) announce(`${labels[0].label}, probability ${formatProbability(labels[0].probability)}`);
+    faithfulness.explain(input);
   });
-  if (context.given.text && text) form.submit();
+  if (initial.text && text) form.submit();
 }

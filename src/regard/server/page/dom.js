@@ -1,15 +1,15 @@
-// Nodes, made of tags, attributes and text. Words reach the page as text nodes alone.
+// Build DOM nodes from tags, attributes and text. Strings reach the page as text nodes only, never as HTML.
 
-export function make(tag, about = {}, ...children) {
-  return fitted(document.createElement(tag), about, children);
+export function element(tag, attributes = {}, ...children) {
+  return build(document.createElement(tag), attributes, children);
 }
 
-export function drawn(tag, about = {}, ...children) {
-  return fitted(document.createElementNS("http://www.w3.org/2000/svg", tag), about, children);
+export function svgElement(tag, attributes = {}, ...children) {
+  return build(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 }
 
-function fitted(node, about, children) {
-  for (const [name, value] of Object.entries(about)) {
+function build(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
     if (value === undefined || value === null || value === false) continue;
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else if (name === "value") node.value = value;
@@ -19,55 +19,57 @@ function fitted(node, about, children) {
   return node;
 }
 
-let number = 0;
-export const fresh = name => `${name}-${++number}`;
+let counter = 0;
+export const uniqueId = name => `${name}-${++counter}`;
 
-// What a screen reader is told; the same words twice are told twice.
-export function announce(words) {
+// Tell screen readers; a repeated message gets a trailing no-break space, so that it is read again.
+export function announce(message) {
   const status = document.getElementById("status");
-  status.textContent = status.textContent === words ? words + "\u00a0" : words;
+  status.textContent = status.textContent === message ? message + "\u00a0" : message;
 }
 
-// Of nodes beside each other one is in the tab order; arrows, Home and End go on from it, `wide` of them to a row.
-export function roving(nodes, { wide = () => 1, flat = true } = {}) {
+// Keep one node of a group in the tab order; arrow keys, Home and End move the focus. In a grid, `columns()` is the row length.
+export function rovingTabindex(nodes, { columns = () => 1, grid = false } = {}) {
   nodes.forEach((node, i) => {
     node.tabIndex = i ? -1 : 0;
     node.addEventListener("focus", () => { for (const other of nodes) other.tabIndex = other === node ? 0 : -1; });
     node.addEventListener("keydown", event => {
       if (event.altKey || event.ctrlKey || event.metaKey) return;
-      const row = flat ? 1 : wide();
-      const to = { ArrowRight: i + 1, ArrowLeft: i - 1, ArrowDown: i + row, ArrowUp: i - row, Home: 0, End: nodes.length - 1 }[event.key];
-      if (to === undefined) return;
+      const row = grid ? columns() : 1;
+      const target = { ArrowRight: i + 1, ArrowLeft: i - 1, ArrowDown: i + row, ArrowUp: i - row, Home: 0, End: nodes.length - 1 }[event.key];
+      if (target === undefined) return;
       event.preventDefault();
-      nodes[Math.max(0, Math.min(nodes.length - 1, to))].focus();
+      nodes[clamp(target, 0, nodes.length - 1)].focus();
     });
   });
 }
 
-export const clamp = (number, least, most) => Math.max(least, Math.min(most, number));
-export const range = number => Array.from({ length: number }, (_, i) => i);
+export const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
+export const range = length => Array.from({ length }, (_, i) => i);
 
-// A number between 0 and 1, or -1 and 1, as precise as it is worth.
-export function share(number) {
-  if (number < 0) return `−${share(-number)}`;
-  return number >= 0.995 ? "1.00" : number >= 0.01 ? number.toFixed(2) : number >= 0.001 ? number.toFixed(3) : number > 0 ? "<0.001" : "0";
+// Format a number in [-1, 1] with two or three significant digits.
+export function formatProbability(value) {
+  if (value < 0) return `−${formatProbability(-value)}`;
+  return value >= 0.995 ? "1.00" : value >= 0.01 ? value.toFixed(2) : value >= 0.001 ? value.toFixed(3) : value > 0 ? "<0.001" : "0";
 }
 
-export const best = (weights, most = 4, least = 0.02) => [...weights.keys()].filter(i => weights[i] >= least)
-  .sort((a, b) => weights[b] - weights[a] || a - b).slice(0, most);
+// Two decimals and a real minus sign.
+export const formatNumber = value => value.toFixed(2).replace("-", "−");
 
-// A token as it can be seen: blanks and line ends have a sign.
-export function visible(word) {
-  const plain = word.replace(/\r\n|\r|\n/g, "↵").replace(/\t/g, "⇥");
+// The indices of the largest weights, largest first.
+export const topIndices = (weights, count = 4, threshold = 0.02) => [...weights.keys()].filter(i => weights[i] >= threshold)
+  .sort((a, b) => weights[b] - weights[a] || a - b).slice(0, count);
+
+// Show whitespace in a token: blanks, tabs and line ends become symbols.
+export function visibleToken(token) {
+  const plain = token.replace(/\r\n|\r|\n/g, "↵").replace(/\t/g, "⇥");
   return plain.trim() ? plain : plain ? plain.replace(/ /g, "␣") : "␣";
 }
 
-// As numbers are written in a text, with a minus that is one.
-export const figure = number => number.toFixed(2).replace("-", "−");
-
-export function shortened(word, most = 22) {
-  const letters = [...word];
-  if (letters.length <= most) return word;
-  const tail = Math.floor((most - 1) / 2);
-  return letters.slice(0, most - 1 - tail).join("") + "…" + letters.slice(letters.length - tail).join("");
+// Cut the middle out of a long token.
+export function truncate(token, length = 22) {
+  const characters = [...token];
+  if (characters.length <= length) return token;
+  const tail = Math.floor((length - 1) / 2);
+  return characters.slice(0, length - 1 - tail).join("") + "…" + characters.slice(characters.length - tail).join("");
 }

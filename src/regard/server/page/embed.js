@@ -1,35 +1,35 @@
-// How alike texts are: the cosine of their vectors.
-import { ask, Problem } from "./api.js";
-import { announce, make } from "./dom.js";
-import { asked } from "./form.js";
-import { canvasFile, keeping } from "./keep.js";
+// The cosine similarity of text embeddings.
+import { ApiError, post } from "./api.js";
+import { announce, element } from "./dom.js";
+import { canvasToPng, downloadButtons } from "./download.js";
+import { readFields } from "./form.js";
 import { matrix } from "./matrix.js";
-import { stage } from "./stage.js";
+import { createView } from "./view.js";
 
-export const embed = { name: "Compare", open };
+export const embed = { name: "Similarity", open };
 const TEXTS = "the dog sleeps\nthe old dog is asleep\na goat drinks water";
 
-function cosine(one, other) {
-  const length = vector => Math.hypot(...vector) || 1;
-  return one.reduce((sum, value, i) => sum + value * other[i], 0) / length(one) / length(other);
+function cosine(a, b) {
+  const norm = vector => Math.hypot(...vector) || 1;
+  return a.reduce((sum, value, i) => sum + value * b[i], 0) / norm(a) / norm(b);
 }
 
 function open(panel, context) {
   const { model } = context;
-  if (!model.reads.includes("text"))
-    return panel.append(make("p", { class: "quiet" }, "The vectors of pictures are at /v1/embed; there is no view of them."));
-  const { form, result } = stage(panel, context, { action: "Compare", working: "Reading …", answer: "how alike they are", measured: false });
-  const texts = form.text("Texts, one a line", { rows: 4, example: TEXTS });
-  const fields = { layer: form.number("layer", { min: -1000, max: 1000, hint: "0 the embeddings; empty: the last" }) };
-  form.asks(async signal => {
-    const list = texts.asked().split("\n").map(one => one.trim()).filter(Boolean);
-    if (list.length < 2) throw new Problem("Give at least two texts, one a line.");
-    const { results } = await ask("embed", { model: model.id, text: list, ...asked(fields) }, signal);
-    const vectors = results.map(one => one.vectors[0]), weights = vectors.map(one => vectors.map(other => cosine(one, other)));
+  if (!model.inputs.includes("text"))
+    return panel.append(element("p", { class: "muted" }, "The embeddings of images are at /v1/embed; this page has no view of them."));
+  const { form, result } = createView(panel, context, { action: "Compare", busy: "Reading …", resultLabel: "the similarities", explained: false });
+  const texts = form.text("Texts, one per line", { rows: 4, example: TEXTS });
+  const fields = { layer: form.number("layer", { min: -1000, max: 1000, hint: "0: the input embeddings; empty: the last layer" }) };
+  form.onSubmit(async signal => {
+    const list = texts.read().split("\n").map(text => text.trim()).filter(Boolean);
+    if (list.length < 2) throw new ApiError("Enter at least two texts, one per line.");
+    const { results } = await post("embed", { model: model.id, text: list, ...readFields(fields) }, signal);
+    const vectors = results.map(embedding => embedding.vectors[0]), weights = vectors.map(a => vectors.map(b => cosine(a, b)));
     result.replaceChildren();
-    const { canvas } = matrix(result, { rows: list, cols: list, weights }, { label: "how alike the texts are", link: " and " });
-    result.append(make("p", { class: "hint" }, "The cosine of the mean vectors: 1 the same direction, 0 unrelated; rust below 0."));
-    keeping(result, `${model.id}-alike`, [["PNG", "png", () => canvasFile(canvas)]]);
-    announce("The texts are compared.");
+    const { canvas } = matrix(result, { rows: list, columns: list, weights }, { label: "cosine similarity of the texts", link: " and " });
+    result.append(element("p", { class: "hint" }, "The cosine of the mean vectors: 1 is the same direction, 0 unrelated; rust is below 0."));
+    downloadButtons(result, `${model.id}-similarity`, [["PNG", "png", () => canvasToPng(canvas)]]);
+    announce("The texts were compared.");
   });
 }

@@ -1,35 +1,35 @@
-// Masked words, filled in.
-import { ask } from "./api.js";
+// Masked language modelling: candidates for each mask.
+import { post } from "./api.js";
 import { bars } from "./bars.js";
-import { announce, make, visible } from "./dom.js";
-import { asked } from "./form.js";
-import { stage, toHeads } from "./stage.js";
+import { announce, element, visibleToken } from "./dom.js";
+import { readFields } from "./form.js";
+import { createView, linkToAttention } from "./view.js";
 
-export const fill = { name: "Fill in", open };
+export const fill = { name: "Fill mask", open };
 const MASK = "[MASK]";
 
 function open(panel, context) {
-  const { form, result } = stage(panel, context, { action: "Fill in", working: "Filling in …", answer: "what was filled in" });
-  const text = form.text("A text with words left out", { value: context.given.text, example: `The ${MASK} waited in the ${MASK}.`,
-    hint: `${MASK} stands for a word that is left out.` });
-  const fields = { number: form.number("how many", { min: 1, max: 100, value: 8, hint: "candidates for each" }) };
-  form.actions.insertBefore(make("button", { type: "button", onclick: () => {
+  const { form, result } = createView(panel, context, { action: "Fill in", busy: "Filling in …", resultLabel: "the completed text" });
+  const text = form.text(`Text with ${MASK}`, { value: context.initial.text, example: `The ${MASK} waited in the ${MASK}.`,
+    hint: `${MASK} stands for a missing word.` });
+  const fields = { number: form.number("number", { min: 1, max: 100, value: 8, hint: "of candidates per mask" }) };
+  form.actions.insertBefore(element("button", { type: "button", onclick: () => {
     text.setRangeText(MASK, text.selectionStart, text.selectionEnd, "end");
     text.focus();
   } }, `Insert ${MASK}`), form.stop);
-  form.asks(async signal => {
-    const question = { model: context.model.id, text: text.asked(), ...asked(fields) };
-    const { results: [found] } = await ask("fill", question, signal), parts = question.text.split(MASK);
-    const each = parts.length === found.candidates.length + 1;
-    const filled = found.candidates.map(list => make("b", { class: "filled" }, visible(list[0]?.label ?? "")));
-    const whole = each ? parts.flatMap((part, i) => i ? [filled[i - 1], part] : [part]) : [found.text];
-    result.replaceChildren(make("p", { class: "text" }, ...whole));
-    found.candidates.forEach((list, i) => {
-      const choose = each ? word => { filled[i].textContent = word; } : undefined;
-      result.append(make("h2", {}, `Word ${i + 1} that was left out`));
-      bars(result, list.map(one => ({ ...one, label: visible(one.label) })), { choose, label: `candidates for word ${i + 1}` });
+  form.onSubmit(async signal => {
+    const request = { model: context.model.id, text: text.read(), ...readFields(fields) };
+    const { results: [filled] } = await post("fill", request, signal), parts = request.text.split(MASK);
+    const aligned = parts.length === filled.candidates.length + 1;
+    const slots = filled.candidates.map(list => element("b", { class: "filled" }, visibleToken(list[0]?.label ?? "")));
+    const nodes = aligned ? parts.flatMap((part, i) => i ? [slots[i - 1], part] : [part]) : [filled.text];
+    result.replaceChildren(element("p", { class: "text" }, ...nodes));
+    filled.candidates.forEach((list, i) => {
+      const onSelect = aligned ? word => { slots[i].textContent = word; } : undefined;
+      result.append(element("h2", {}, `Mask ${i + 1}`));
+      bars(result, list.map(item => ({ ...item, label: visibleToken(item.label) })), { onSelect, label: `candidates for mask ${i + 1}` });
     });
-    toHeads(result, context, { text: question.text }, "All heads of this text");
-    announce(`Filled in: ${found.text}`);
+    linkToAttention(result, context, { text: request.text }, "All attention heads for this text");
+    announce(`Filled in: ${filled.text}`);
   });
 }

@@ -1,43 +1,44 @@
-// What is asked: fields, a button that asks and one that stops, and what went wrong.
-import { Problem } from "./api.js";
-import { announce, fresh, make } from "./dom.js";
+// An input form: fields, a submit and a stop button, an error line; and a tab bar for alternative views of one result.
+import { ApiError } from "./api.js";
+import { announce, element, uniqueId } from "./dom.js";
 
 export class Form {
-  constructor(parent, { action, closed, working = "Working …" }) {
-    this.working = working;
+  constructor(parent, { action, closed, busy = "Working …" }) {
+    this.busy = busy;
     this.running = null;
-    this.fields = make("div", { class: "fields" });
-    this.more = make("details", { class: "more" }, make("summary", {}, "Options"));
-    this.options = make("div", { class: "options" });
+    this.fields = element("div", { class: "fields" });
+    this.more = element("details", { class: "more" }, element("summary", {}, "Options"));
+    this.options = element("div", { class: "options" });
     this.more.append(this.options);
     this.more.hidden = true;
-    this.button = make("button", { class: "main" }, action);
-    this.stop = make("button", { type: "button", hidden: true, onclick: () => this.cancel() }, "Stop");
-    this.state = make("span", { class: "quiet" });
-    this.actions = make("div", { class: "actions" }, this.button, this.stop, this.state);
-    this.problem = make("p", { class: "problem", role: "alert", hidden: true });
-    this.node = make("form", { class: "ask", novalidate: true, onsubmit: event => { event.preventDefault(); this.submit(); },
+    this.button = element("button", { class: "main" }, action);
+    this.stop = element("button", { type: "button", hidden: true, onclick: () => this.cancel() }, "Stop");
+    this.state = element("span", { class: "muted" });
+    this.actions = element("div", { class: "actions" }, this.button, this.stop, this.state);
+    this.error = element("p", { class: "error", role: "alert", hidden: true });
+    this.node = element("form", { class: "form", novalidate: true, onsubmit: event => { event.preventDefault(); this.submit(); },
       onkeydown: event => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); this.submit(); } } },
-      this.fields, this.more, this.actions, this.problem);
+      this.fields, this.more, this.actions, this.error);
     parent.append(this.node);
     closed.addEventListener("abort", () => this.cancel());
   }
 
   labelled(label, field, { hint, wide = true } = {}) {
-    field.id ||= fresh("field");
-    const box = make("div", { class: wide ? "field" : "field short" }, make("label", { for: field.id }, label), field);
+    field.id ||= uniqueId("field");
+    const box = element("div", { class: wide ? "field" : "field short" }, element("label", { for: field.id }, label), field);
     if (hint) {
-      const about = make("p", { class: "hint", id: fresh("hint") }, hint);
-      field.setAttribute("aria-describedby", about.id);
-      box.append(about);
+      const note = element("p", { class: "hint", id: uniqueId("hint") }, hint);
+      field.setAttribute("aria-describedby", note.id);
+      box.append(note);
     }
     return box;
   }
 
+  // Add a text area; when it is empty, `read` fills in and returns the example.
   text(label, { value = "", example = "", rows = 2, hint } = {}) {
-    const field = make("textarea", { rows, placeholder: example, spellcheck: "false", autocapitalize: "off", value });
+    const field = element("textarea", { rows, placeholder: example, spellcheck: "false", autocapitalize: "off", value });
     this.fields.append(this.labelled(label, field, { hint }));
-    field.asked = () => {                             // an empty field asks its example
+    field.read = () => {
       if (!field.value.trim() && example) field.value = example;
       return field.value;
     };
@@ -45,29 +46,30 @@ export class Form {
   }
 
   line(label, { value = "", example = "", option = false, hint } = {}) {
-    const field = make("input", { type: "text", placeholder: example, value, autocapitalize: "off", spellcheck: "false" });
+    const field = element("input", { type: "text", placeholder: example, value, autocapitalize: "off", spellcheck: "false" });
     this.place(this.labelled(label, field, { hint, wide: !option }), option);
     return field;
   }
 
-  number(label, { value = "", min, max, step = 1, example = "", hint } = {}) {
+  // Add a number among the options; `read` checks it and returns undefined when it is empty.
+  number(label, { value = "", min, max, step = 1, hint } = {}) {
     const inputmode = step === 1 ? "numeric" : "decimal";
-    const field = make("input", { type: "number", min, max, step, value, placeholder: example, inputmode });
+    const field = element("input", { type: "number", min, max, step, value, inputmode });
     this.place(this.labelled(label, field, { hint, wide: false }), true);
-    field.asked = () => {
+    field.read = () => {
       const text = field.value.trim();
-      if (field.validity.badInput) throw new Problem(`${label}: give a number.`);
+      if (field.validity.badInput) throw new ApiError(`${label}: enter a number.`);
       if (!text) return undefined;
       const number = Number(text);
-      if (!Number.isFinite(number) || number < min || number > max) throw new Problem(`${label} ${text}: should be from ${min} to ${max}.`);
-      if (step === 1 && !Number.isInteger(number)) throw new Problem(`${label} ${text}: should be a whole number.`);
+      if (!Number.isFinite(number) || number < min || number > max) throw new ApiError(`${label} ${text}: should be from ${min} to ${max}.`);
+      if (step === 1 && !Number.isInteger(number)) throw new ApiError(`${label} ${text}: should be a whole number.`);
       return number;
     };
     return field;
   }
 
   choice(label, names, { value, option = false } = {}) {
-    const field = make("select", {}, ...names.map(one => make("option", { value: one.value ?? one }, one.name ?? one)));
+    const field = element("select", {}, ...names.map(item => element("option", { value: item.value ?? item }, item.name ?? item)));
     if (value !== undefined) field.value = value;
     this.place(this.labelled(label, field, { wide: false }), option);
     return field;
@@ -78,8 +80,8 @@ export class Form {
     (option ? this.options : this.fields).append(box);
   }
 
-  // What is done when it is asked; a signal says when nobody waits for it any more.
-  asks(work) {
+  // Set the function that a submit runs; its argument is an AbortSignal, raised when the user stops or leaves.
+  onSubmit(work) {
     this.work = work;
   }
 
@@ -87,66 +89,66 @@ export class Form {
     this.running?.abort();
   }
 
-  say(problem) {
-    this.problem.hidden = !problem;
-    this.problem.textContent = problem ?? "";
+  showError(message) {
+    this.error.hidden = !message;
+    this.error.textContent = message ?? "";
   }
 
   async submit() {
     this.cancel();
-    const own = this.running = new AbortController();
-    this.say(null);
+    const current = this.running = new AbortController();
+    this.showError(null);
     this.node.classList.remove("failed");
     this.stop.hidden = false;
-    this.state.textContent = this.working;
+    this.state.textContent = this.busy;
     this.node.setAttribute("aria-busy", "true");
     try {
-      await this.work(own.signal);
+      await this.work(current.signal);
     } catch (error) {
       if (error.name === "AbortError") { announce("Stopped."); return; }
-      this.node.classList.toggle("failed", !error.partial);     // what still stands below answers another question
-      if (error instanceof Problem) this.say(error.message);
-      else { this.say("The page could not show this answer; its console says why."); console.error(error); }
+      this.node.classList.toggle("failed", !error.partial);     // grey out the result below: it belongs to an earlier request
+      if (error instanceof ApiError) this.showError(error.message);
+      else { this.showError("The page could not show this result; see the browser's console."); console.error(error); }
     } finally {
-      if (this.running === own) {
+      if (this.running === current) {
         this.running = null;
-        const stopping = document.activeElement === this.stop;
+        const stopHadFocus = document.activeElement === this.stop;
         this.stop.hidden = true;
         this.state.textContent = "";
         this.node.removeAttribute("aria-busy");
-        if (stopping) this.button.focus({ preventScroll: true });
+        if (stopHadFocus) this.button.focus({ preventScroll: true });
       }
     }
   }
 }
 
-// Only what was said: nothing is sent for an empty field.
-export const given = fields => Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined && value !== ""));
+// Drop undefined and empty values: an empty field is not sent.
+export const withoutEmpty = fields => Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined && value !== ""));
 
-export const asked = fields => given(Object.fromEntries(Object.entries(fields).map(([name, field]) => [name, field.asked()])));
+export const readFields = fields => withoutEmpty(Object.fromEntries(Object.entries(fields).map(([name, field]) => [name, field.read()])));
 
-// One of a few ways to see the same thing; each is made when it is first looked at.
-export function ways(parent, label, list, first) {
-  const bar = make("div", { class: "ways", role: "tablist", "aria-label": label }), made = new Map();
-  const body = make("div", { class: "way", role: "tabpanel" });
-  const buttons = list.map(({ name, open, chosen }, i) => make("button", { type: "button", role: "tab", id: fresh("way"), onclick: () => {
+// Add a tab bar; each tab is built when it is first opened.
+export function tabs(parent, label, list, first) {
+  const bar = element("div", { class: "tabs", role: "tablist", "aria-label": label }), boxes = new Map();
+  const body = element("div", { class: "tab-panel", role: "tabpanel" });
+  const buttons = list.map(({ name, open, selected }, i) => element("button", { type: "button", role: "tab", id: uniqueId("tab"), onclick: () => {
     buttons.forEach((button, j) => { button.setAttribute("aria-selected", String(i === j)); button.tabIndex = i === j ? 0 : -1; });
     body.setAttribute("aria-labelledby", buttons[i].id);
-    const seen = made.has(name), box = seen ? made.get(name) : make("div");
-    made.set(name, box);
+    const opened = boxes.has(name), box = opened ? boxes.get(name) : element("div");
+    boxes.set(name, box);
     body.replaceChildren(box);
-    if (!seen) open(box);
-    chosen?.();
+    if (!opened) open(box);
+    selected?.();
   } }, name));
   buttons.forEach((button, i) => button.addEventListener("keydown", event => {
-    const to = { ArrowRight: i + 1, ArrowLeft: i - 1, Home: 0, End: buttons.length - 1 }[event.key];
-    if (to === undefined) return;
+    const target = { ArrowRight: i + 1, ArrowLeft: i - 1, Home: 0, End: buttons.length - 1 }[event.key];
+    if (target === undefined) return;
     event.preventDefault();
-    const next = buttons[(to + buttons.length) % buttons.length];
+    const next = buttons[(target + buttons.length) % buttons.length];
     next.focus();
     next.click();
   }));
   bar.append(...buttons);
   parent.append(bar, body);
-  buttons[Math.max(0, list.findIndex(one => one.name === first))].click();
+  buttons[Math.max(0, list.findIndex(item => item.name === first))].click();
 }

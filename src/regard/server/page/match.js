@@ -1,27 +1,27 @@
-// Labels of one's own for a picture, never trained on: which fits best.
-import { ask, Problem } from "./api.js";
+// Zero-shot image classification: which of the given labels fits an image best.
+import { ApiError, post } from "./api.js";
 import { bars } from "./bars.js";
-import { announce, make, share } from "./dom.js";
-import { well } from "./picture.js";
-import { stage } from "./stage.js";
+import { announce, element, formatProbability } from "./dom.js";
+import { imageInput } from "./image_input.js";
+import { createView } from "./view.js";
 
 export const match = { name: "Match labels", open };
 const LABELS = "a red circle\na blue square\na green triangle";
 
 function open(panel, context) {
-  const { form, result, trusted } = stage(panel, context, { action: "Match", working: "Comparing …", answer: "the labels" });
-  const picture = well(form, context), labels = form.text("Labels, one a line", { rows: 4, example: LABELS });
-  const template = form.line("template", { option: true, value: "{}", hint: "{} stands for the label: a photo of {}" });
-  form.asks(async signal => {
-    const image = picture.asked(), list = labels.asked().split("\n").map(one => one.trim()).filter(Boolean);
-    const sentence = template.value.trim() || "{}";
-    if (!sentence.includes("{}")) throw new Problem(`template ${sentence}: should have {} where the label stands.`);
-    const { results } = await ask("match", { model: context.model.id, image, labels: list, templates: [sentence] }, signal);
-    const why = label => trusted.ask({ image, fits: sentence.replaceAll("{}", label) });
+  const { form, result, faithfulness } = createView(panel, context, { action: "Match", busy: "Comparing …", resultLabel: "the labels" });
+  const imageField = imageInput(form, context), labels = form.text("Labels, one per line", { rows: 4, example: LABELS });
+  const templateField = form.line("template", { option: true, value: "{}", hint: "{} stands for the label: a photo of {}" });
+  form.onSubmit(async signal => {
+    const image = imageField.read(), list = labels.read().split("\n").map(label => label.trim()).filter(Boolean);
+    const template = templateField.value.trim() || "{}";
+    if (!template.includes("{}")) throw new ApiError(`template ${template}: should contain {} in the place of the label.`);
+    const { results } = await post("match", { model: context.model.id, image, labels: list, templates: [template] }, signal);
+    const explain = label => faithfulness.explain({ image, fits: template.replaceAll("{}", label) });
     result.replaceChildren();
-    bars(result, results, { choose: why, label: "labels, the best first" });
-    result.append(make("p", { class: "hint" }, "Choose a label to see what in the picture speaks for it."));
-    announce(`Best: ${results[0].label}, ${share(results[0].probability)}`);
-    why(results[0].label);
+    bars(result, results, { onSelect: explain, label: "labels, best first" });
+    result.append(element("p", { class: "hint" }, "Select a label to see which image regions support it."));
+    announce(`Best: ${results[0].label}, ${formatProbability(results[0].probability)}`);
+    explain(results[0].label);
   });
 }

@@ -1,18 +1,18 @@
-// A label for each word.
-import { ask } from "./api.js";
-import { announce, make } from "./dom.js";
-import { stage } from "./stage.js";
+// Token classification: a label for each word.
+import { post } from "./api.js";
+import { announce, element } from "./dom.js";
+import { createView } from "./view.js";
 
 export const tag = { name: "Tag", open };
 
 function open(panel, context) {
-  const { form, result } = stage(panel, context, { action: "Tag", working: "Reading …", answer: "the labels" });
-  const text = form.text("A sentence", { value: context.given.text, example: "the old dog sees a goat ." });
-  form.asks(async signal => {
-    const { results: [{ words, labels }] } = await ask("tag", { model: context.model.id, text: text.asked() }, signal);
-    const nodes = words.map((word, i) => make("span", { class: labels[i] === "O" ? "none" : null }, make("b", {}, word),
-      make("small", {}, labels[i])));
-    result.replaceChildren(make("div", { class: "tags" }, ...nodes));
+  const { form, result } = createView(panel, context, { action: "Tag", busy: "Reading …", resultLabel: "the labels" });
+  const text = form.text("Sentence", { value: context.initial.text, example: "the old dog sees a goat ." });
+  form.onSubmit(async signal => {
+    const { results: [{ words, labels }] } = await post("tag", { model: context.model.id, text: text.read() }, signal);
+    const nodes = words.map((word, i) => element("span", { class: labels[i] === "O" ? "none" : null }, element("b", {}, word),
+      element("small", {}, labels[i])));
+    result.replaceChildren(element("div", { class: "tags" }, ...nodes));
     announce(words.map((word, i) => `${word} ${labels[i]}`).join(", "));
   });
 }

@@ -1,11 +1,11 @@
-// Light or dark: as the system has it, until a person says otherwise.
-import { inked } from "./ink.js";
+// Light or dark colours: the system's preference until the user chooses.
+import { repaintAll } from "./colormap.js";
 
-const KEPT = "regard-theme", system = matchMedia("(prefers-color-scheme: dark)");
-let chosen = kept();
+const STORAGE_KEY = "regard-theme", system = matchMedia("(prefers-color-scheme: dark)");
+let chosen = storedTheme();
 
-function kept() {
-  try { return localStorage.getItem(KEPT); } catch { return null; }
+function storedTheme() {
+  try { return localStorage.getItem(STORAGE_KEY); } catch { return null; }
 }
 
 function apply(button) {
@@ -13,13 +13,13 @@ function apply(button) {
   document.documentElement.dataset.theme = theme;
   button.textContent = other;
   button.setAttribute("aria-label", `${other} colours`);
-  inked();
+  repaintAll();
 }
 
-export function themes(button) {
+export function initTheme(button) {
   button.addEventListener("click", () => {
     chosen = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
-    try { localStorage.setItem(KEPT, chosen); } catch { /* private windows may keep nothing */ }
+    try { localStorage.setItem(STORAGE_KEY, chosen); } catch { /* private windows may not store anything */ }
     apply(button);
   });
   system.addEventListener("change", () => apply(button));

@@ -1,80 +1,81 @@
-// A sentence, its translation, and what each word of it looked at; the search that found it.
-import { ask, Problem } from "./api.js";
-import { announce, best, figure, make, share } from "./dom.js";
-import { asked, given, ways } from "./form.js";
-import { keeping, svgFile } from "./keep.js";
+// A sentence, its translation, the alignment of their words, and the beam search that found it.
+import { ApiError, post } from "./api.js";
+import { beamTree } from "./beam_tree.js";
+import { announce, element, formatNumber, formatProbability, topIndices } from "./dom.js";
+import { downloadButtons, svgToFile } from "./download.js";
+import { readFields, tabs, withoutEmpty } from "./form.js";
 import { matrix } from "./matrix.js";
-import { beams, chances, keepAttention, others, stage, toHeads } from "./stage.js";
-import { tree } from "./tree.js";
-import { wordlist } from "./words.js";
+import { tokenList } from "./token_list.js";
+import { attentionDownloads, beamFields, createView, linkToAttention, samplingFields, showAlternatives } from "./view.js";
 
 export const translate = { name: "Translate", open };
 const EXAMPLE = "The dog waited in the hut, although it had burned down.";
 
 function open(panel, context) {
-  const { model } = context;
-  const { form, result, trusted } = stage(panel, context, { action: "Translate", working: "Translating …", answer: "the translation" });
-  const text = form.text(model.tasks.length ? "Text" : "A sentence", { value: context.given.text, example: EXAMPLE });
+  const { model, initial } = context;
+  const { form, result, faithfulness } = createView(panel, context, { action: "Translate", busy: "Translating …", resultLabel: "the translation" });
+  const text = form.text(model.tasks.length ? "Text" : "Sentence", { value: initial.text, example: EXAMPLE });
   const task = model.tasks.length ? form.choice("task", model.tasks) : null;
-  const beam = beams(form, model, "translations"), chance = chances(form);
-  form.asks(async signal => {
-    const question = { model: model.id, text: text.asked(), ...beam(), ...asked(chance), ...given({ task: task?.value }) };
-    const { results: [found] } = await ask("translate", { ...question, align: model.attends }, signal);
+  const readBeam = beamFields(form, model, "translations"), sampling = samplingFields(form);
+  form.onSubmit(async signal => {
+    const request = { model: model.id, text: text.read(), ...readBeam(), ...readFields(sampling), ...withoutEmpty({ task: task?.value }) };
+    const { results: [best] } = await post("translate", { ...request, alignment: model.has_attention }, signal);
     result.replaceChildren();
-    const why = word => trusted.ask(given({ text: question.text, word: word === undefined ? undefined : String(word + 1) }));
-    shown(result, found, question, context, why);
-    announce(`Translation: ${found.text}`);
-    why();
+    const explain = word => faithfulness.explain(withoutEmpty({ text: request.text, word: word === undefined ? undefined : String(word + 1) }));
+    showTranslation(result, best, request, context, explain);
+    announce(`Translation: ${best.text}`);
+    explain();
   });
-  if (context.given.text) form.submit();
+  if (initial.text) form.submit();
 }
 
-function shown(result, found, question, context, why) {
-  const { model } = context, map = found.alignment?.target.length ? found.alignment : null, list = [];
-  if (map) aligned(result, found, map, why);
-  else result.append(make("p", { class: "text" }, found.text || "(nothing)"));
-  result.append(make("p", { class: "hint" }, `log-probability ${figure(found.log_probability)}, score ${figure(found.score)}`));
-  others(result, found.others);
-  if (map) list.push({ name: "Matrix", open: box => {
-    matrix(box, { rows: map.target, cols: map.source, weights: map.weights },
-      { label: "what each word of the translation looked at", point: cell => result.pointed(cell?.[0] ?? null) });
-    box.append(make("p", { class: "hint" }, `${map.name}. Rows are the translation, columns the sentence.`));
-    const kind = model.kinds.includes("cross") ? "cross" : undefined;
-    keepAttention(box, `${model.id}-alignment`, given({ model: model.id, text: question.text, kind }));
+function showTranslation(result, best, request, context, explain) {
+  const { model } = context, alignment = best.alignment?.target.length ? best.alignment : null, views = [];
+  if (alignment) showAlignment(result, best, alignment, explain);
+  else result.append(element("p", { class: "text" }, best.text || "(empty)"));
+  result.append(element("p", { class: "hint" }, `log-probability ${formatNumber(best.log_probability)}, score ${formatNumber(best.score)}`));
+  showAlternatives(result, best.alternatives);
+  if (alignment) views.push({ name: "Matrix", open: box => {
+    matrix(box, { rows: alignment.target, columns: alignment.source, weights: alignment.weights },
+      { label: "alignment of the translation with the sentence", onPoint: cell => result.pointAt(cell?.[0] ?? null) });
+    box.append(element("p", { class: "hint" }, `${alignment.name}. Rows are the translation, columns the sentence.`));
+    const kind = model.attention_kinds.includes("cross") ? "cross" : undefined;
+    attentionDownloads(box, `${model.id}-alignment`, withoutEmpty({ model: model.id, text: request.text, kind }));
   } });
-  if (!question.temperature) list.push({ name: "Beam tree", open: box => searched(box, question, model) });
-  if (list.length) ways(result, "ways to see it", list);
-  toHeads(result, context, { text: question.text }, "All heads of this sentence");
+  if (!request.temperature) views.push({ name: "Beam tree", open: box => showBeamTree(box, request, model) });
+  if (views.length) tabs(result, "views", views);
+  linkToAttention(result, context, { text: request.text }, "All attention heads for this sentence");
 }
 
-// The search again, with all that was not kept; a tree is no tree with less than two branches.
-async function searched(box, question, model) {
-  box.append(make("p", { class: "quiet" }, "Searching again, and keeping what was not kept …"));
+// Search again and record the pruned hypotheses, with a beam of at least two.
+async function showBeamTree(box, request, model) {
+  box.append(element("p", { class: "muted" }, "Searching again, recording pruned hypotheses …"));
   try {
-    const beam = Math.max(2, question.beam ?? model.beam ?? 2);
-    const { results: [found] } = await ask("translate", { ...question, beam, tree: true });
+    const beam = Math.max(2, request.beam ?? model.beam ?? 2);
+    const { results: [best] } = await post("translate", { ...request, beam, beam_tree: true });
     box.replaceChildren();
-    const svg = tree(box, found.tree ?? []);
-    if (svg) keeping(box, `${model.id}-beam`, [["SVG", "svg", () => svgFile(svg)]]);
-  } catch (problem) {
-    if (!(problem instanceof Problem)) throw problem;
-    box.replaceChildren(make("p", { class: "problem", role: "alert" }, problem.message));
+    const svg = beamTree(box, best.beam_tree ?? []);
+    if (svg) downloadButtons(box, `${model.id}-beam`, [["SVG", "svg", () => svgToFile(svg)]]);
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    box.replaceChildren(element("p", { class: "error", role: "alert" }, error.message));
   }
 }
 
-// Both sentences; a word of the translation lights up what it looked at.
-function aligned(result, found, map, why) {
-  const told = make("p", { class: "told", "aria-live": "polite" }), words = found.text.split(/\s+/).filter(Boolean).length;
-  const resting = "Point at a word of the translation; a click keeps it and measures it.";
-  const source = wordlist(result, map.source, { label: "the sentence", name: "words source" });
-  const point = (i, kept) => {
-    source.shade(i === null ? null : map.weights[i]);
-    const where = i === null ? [] : best(map.weights[i]).map(j => `${map.source[j]} ${share(map.weights[i][j])}`);
-    told.textContent = i === null ? resting : `${map.target[i]} looked at ${where.join(", ") || "nothing much"}`;
-    if (kept && i < words) why(i);
+// Show both sentences; pointing at a target word shades the source words by its weights.
+function showAlignment(result, best, alignment, explain) {
+  const readout = element("p", { class: "readout", "aria-live": "polite" }), wordCount = best.text.split(/\s+/).filter(Boolean).length;
+  const instructions = "Point at a word of the translation; a click pins it and explains it.";
+  const source = tokenList(result, alignment.source, { label: "the sentence", name: "words source" });
+  const onPoint = (i, pinned) => {
+    const weights = i === null ? null : alignment.weights[i];
+    source.shade(weights);
+    const top = weights ? topIndices(weights).map(j => `${alignment.source[j]} ${formatProbability(weights[j])}`).join(", ") : "";
+    readout.textContent = weights ? `${alignment.target[i]} attended to ${top || "nothing above 0.02"}` : instructions;
+    if (pinned && i < wordCount) explain(i);
   };
-  const target = wordlist(result, map.target, { label: "the translation", name: "words target", point });
-  result.pointed = i => { target.mark(i); point(i, false); };
-  told.textContent = resting;
-  result.append(told);
+  const target = tokenList(result, alignment.target, { label: "the translation", name: "words target", onPoint });
+  result.pointAt = i => { target.highlight(i); onPoint(i, false); };
+  readout.textContent = instructions;
+  result.append(readout);
 }

@@ -1,1 +1,1 @@
-"""Pictures worth printing: deterministic, vector where it can be, words as words."""
+"""Figures: matplotlib, HTML and plain text; each function takes data and returns a figure or a string."""

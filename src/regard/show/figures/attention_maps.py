@@ -1,6 +1,6 @@
-"""The attention of one text, all layers and heads of one kind, as the pictures take it: of thousands of tokens, tiles of them.
+"""The attention of one text as figures take it: all layers and heads of one kind, in tiles where there are thousands of tokens.
 
-A tile is what its queries, on the average, give to all of its keys together: the rows are distributions as they were.
+A tile is the mean over its queries of the summed weight on its keys, so that rows stay distributions.
 """
 
 from collections.abc import Iterable, Sequence
@@ -8,17 +8,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from regard.scoring.alignment import sharpest_layer
 from regard.show.figures.labels import label
 
 MAX_TILES = 160
-"""Down or across a picture."""
+"""Down or across a figure."""
 MAX_WEIGHTS = 2_000_000
 """In all maps of a kind together."""
+TINY = 1e-12
 
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """What asked, what was looked at, and how much: weights (L, H, T, S)."""
+    """Attention weights (L, H, T, S) of one kind of attention, with the labels of queries, keys, layers and heads."""
 
     name: str
     queries: Sequence[str]
@@ -27,9 +29,9 @@ class AttentionMaps:
     layers: Sequence[str]
     heads: Sequence[str]
     note: str = ""
-    """What is not in the weights, in words."""
+    """What the weights leave out, in words."""
     tile: int = 1
-    """Tokens along the side of one."""
+    """Tokens along the side of a tile."""
 
     def __post_init__(self) -> None:
         shape = (len(self.layers), len(self.heads), len(self.queries), len(self.keys))
@@ -37,8 +39,13 @@ class AttentionMaps:
 
     @property
     def darkest(self) -> float:
-        """The weight that is drawn darkest: 1, or of tiles the largest that there is."""
+        """The weight drawn darkest: 1, or for tiles the largest one."""
         return 1.0 if self.tile == 1 else float(np.clip(self.weights.max(), 1e-6, 1))
+
+    @property
+    def sharpest_layer(self) -> int:
+        """The layer whose mean over heads has the lowest entropy."""
+        return sharpest_layer(self.weights)
 
 
 def tile_attention(
@@ -52,33 +59,33 @@ def tile_attention(
     note: str = "",
     tiled: int = 1,
 ) -> AttentionMaps:
-    """Weights (H, T, S) of each layer, one after another, in tiles where there are too many, or in larger ones where they are
-    `tiled` already; what is unknown (NaN) is drawn as nothing."""
-    taken: list[np.ndarray] = []
+    """Collect weights (H, T, S) layer by layer, in tiles where there are too many tokens; NaN (unknown) becomes 0.
+
+    `tiled` is the tile size that the weights have already."""
+    collected: list[np.ndarray] = []
     size = 1
     count = None if names is None else len(names)
     for weights in layers:
-        if not taken:
+        if not collected:
             size = tile_size(-(-len(queries) // tiled), -(-len(keys) // tiled), (count or 12) * len(weights))
-        taken.append(tile_weights(np.nan_to_num(weights), size))
-    stacked = np.clip(np.stack(taken), 0, 1)  # (L, H, T, S)
+        collected.append(tile_weights(np.nan_to_num(weights), size))
+    stacked = np.clip(np.stack(collected), 0, 1)  # (L, H, T, S)
     size *= tiled
-    said = [note] if note else []
-    said += [f"tiles of {size} × {size} tokens"] if size > 1 else []
+    notes = [note] * bool(note) + [f"tiles of {size} × {size} tokens"] * (size > 1)
     return AttentionMaps(
         name,
         tile_labels(queries, size),
         tile_labels(keys, size),
         stacked,
-        names or [str(number + 1) for number in range(len(stacked))],
-        heads or [str(number + 1) for number in range(stacked.shape[1])],
-        "; ".join(said),
+        names or [str(layer + 1) for layer in range(len(stacked))],
+        heads or [str(head + 1) for head in range(stacked.shape[1])],
+        "; ".join(notes),
         size,
     )
 
 
 def tile_size(queries: int, keys: int, number: int) -> int:
-    """The smallest that a picture, and a page with so many maps, has room for."""
+    """Return the smallest tile with which a figure, and a page of so many maps, stays within its limits."""
 
     def fits(size: int) -> bool:
         down, across = -(-queries // size), -(-keys // size)
@@ -89,7 +96,7 @@ def tile_size(queries: int, keys: int, number: int) -> int:
 
 
 def tile_weights(weights: np.ndarray, size: int) -> np.ndarray:
-    """(H, T, S) -> (H, ⌈T/size⌉, ⌈S/size⌉): the mean over queries of the sum over keys."""
+    """Return tiles of weights: the mean over queries of the sum over keys, (H, T, S) -> (H, ⌈T/size⌉, ⌈S/size⌉)."""
     if size == 1:
         return weights.astype(np.float32)
     _, T, S = weights.shape
@@ -99,7 +106,7 @@ def tile_weights(weights: np.ndarray, size: int) -> np.ndarray:
 
 
 def tile_labels(tokens: Sequence[str], size: int) -> list[str]:
-    """A tile is called by its first token and where that stands, counted from 1."""
+    """Return the labels of tiles: the first token and its number, counted from 1."""
     if size == 1:
         return [label(token, 24) for token in tokens]
     return [f"{start + 1} {label(tokens[start], 12)}…" for start in range(0, len(tokens), size)]

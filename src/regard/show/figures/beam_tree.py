@@ -1,4 +1,4 @@
-"""The tree of a beam search: what was kept in each step and what was not, with log-probabilities, and scores where it ended."""
+"""The tree of a beam search: kept, ended and pruned hypotheses of each step with log-probabilities, and final scores."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from regard.show.figures import style
 from regard.show.figures.labels import label
-from regard.show.figures.matrix import MARGIN, axes_at
+from regard.show.figures.style import MARGIN, axes_at, draw_text
 
 KEPT, ENDED, PRUNED = "kept", "ended", "pruned"
 ROW = 0.2  # inches
@@ -16,7 +16,7 @@ ROW = 0.2  # inches
 
 @dataclass(frozen=True)
 class BeamNode:
-    """One continuation; `parent` is its place in the list, -1 the beginning."""
+    """One hypothesis; `parent` is the index of the node that it extends, -1 the start."""
 
     parent: int
     step: int
@@ -24,27 +24,29 @@ class BeamNode:
     word: str
     log_p: float
     fate: str
+    """KEPT, ENDED or PRUNED."""
     score: float | None = None
-    """Log-probability over length penalty, of what ended."""
+    """Log-probability over length penalty, of an ended hypothesis."""
     best: bool = False
-    """On the way of the output."""
+    """Whether it is a prefix of the output."""
 
 
 def beam_tree_figure(nodes: Sequence[BeamNode], *, title: str | None = None, note: str = "") -> Figure:
-    """Steps across, hypotheses down, each below the one it goes on from; the output in bold."""
+    """Draw steps across and hypotheses down, each beside or below the one that it extends; the output in bold."""
     steps = max(node.step for node in nodes)
     rows = tree_rows(nodes)
-    says = [node_label(node) for node in nodes]
+    labels = [node_label(node) for node in nodes]
     with style.house_style():
-        wide = [0.35] + [0.0] * steps
-        lengths = style.text_widths(says, style.SMALL)
+        column_widths = [0.35] + [0.0] * steps
+        lengths = style.text_widths(labels, style.SMALL)
         for node, length in zip(nodes, lengths):
-            wide[node.step] = max(wide[node.step], float(length) * (1.1 if node.best else 1.0) + 0.42)
-        left = [sum(wide[:step]) for step in range(steps + 1)]
-        width = max(2 * MARGIN + sum(wide), 4.0)
-        said = style.wrap_text(title, style.TITLE, width - 2 * MARGIN) if title else ""
+            wide = float(length) * (1.1 if node.best else 1.0) + 0.42
+            column_widths[node.step] = max(column_widths[node.step], wide)
+        left = [sum(column_widths[:step]) for step in range(steps + 1)]
+        width = max(2 * MARGIN + sum(column_widths), 4.0)
+        lines, title_height = style.wrap_title(title, width)
         below = style.wrap_text(note, style.SMALL, width - 2 * MARGIN) if note else ""
-        top = MARGIN + (0.2 * (said.count("\n") + 1) + 0.14 if said else 0)
+        top = MARGIN + (title_height + 0.06 if lines else 0)
         height = top + (max(rows) + 1) * ROW + MARGIN + (0.16 * (below.count("\n") + 1) + 0.06 if below else 0)
         figure = Figure(figsize=(width, height))
         axes = axes_at(figure, MARGIN, top, width - 2 * MARGIN, (max(rows) + 1) * ROW)
@@ -52,60 +54,47 @@ def beam_tree_figure(nodes: Sequence[BeamNode], *, title: str | None = None, not
         axes.set_axis_off()
         root = min(rows)
         axes.plot(0.12, root, marker="o", markersize=4, color=style.TEXT)
-        ends = [left[node.step - 1] + float(lengths[node.parent]) + 0.32 if node.parent >= 0 else 0.12 for node in nodes]
-        for number, (node, row) in enumerate(zip(nodes, rows)):
+        for node, row, text in zip(nodes, rows, labels):
+            start = left[node.step - 1] + float(lengths[node.parent]) + 0.32 if node.parent >= 0 else 0.12
             before = root if node.parent < 0 else rows[node.parent]
-            x = left[node.step] + 0.1
-            colour = style.SERIES[0] if node.best else style.FAINT
+            x, pruned = left[node.step] + 0.1, node.fate == PRUNED
             axes.add_collection(
                 LineCollection(
-                    [[(ends[number], before), (x - 0.2, before), (x - 0.1, row), (x - 0.04, row)]],
-                    colors=[colour],
+                    [[(start, before), (x - 0.2, before), (x - 0.1, row), (x - 0.04, row)]],
+                    colors=[style.SERIES[0] if node.best else style.FAINT],
                     linewidths=1.8 if node.best else 0.9,
-                    linestyles="-" if node.fate != PRUNED else (0, (2, 2)),
+                    linestyles=(0, (2, 2)) if pruned else "-",
                     zorder=2 if node.best else 1,
                 )
             )
             axes.text(
                 x,
                 row,
-                says[number],
+                text,
                 fontsize=style.SMALL,
                 va="center_baseline",
                 parse_math=False,
-                color=style.SERIES[0] if node.best else style.MUTED if node.fate == PRUNED else style.TEXT,
+                color=style.SERIES[0] if node.best else style.MUTED if pruned else style.TEXT,
                 fontweight="bold" if node.best else "normal",
-                alpha=0.75 if node.fate == PRUNED else 1.0,
+                alpha=0.75 if pruned else 1.0,
             )
-        if said:
-            figure.text(
-                MARGIN / width,
-                1 - MARGIN / height,
-                said,
-                fontsize=style.TITLE,
-                fontweight="bold",
-                va="top",
-                linespacing=1.25,
-                parse_math=False,
-            )
+        style.draw_title(figure, lines)
         if below:
-            figure.text(
-                MARGIN / width, MARGIN / height, below, fontsize=style.SMALL, color=style.MUTED, va="bottom", parse_math=False
-            )
+            draw_text(figure, MARGIN, height - MARGIN, below, fontsize=style.SMALL, color=style.MUTED, va="bottom")
     return figure
 
 
 def tree_rows(nodes: Sequence[BeamNode]) -> list[int]:
-    """A row for each node: in every step those that go on from the same one stand together, in the order of what they go on from,
-    the output first; and beside it, where there is room."""
+    """Return a row for each node. In every step, nodes are ordered by their parents, the output first among siblings; a node
+    stands beside its parent where that row is free, else below."""
     rows = [0] * len(nodes)
     for step in range(1, max(node.step for node in nodes) + 1):
         free = 0
-        here = [number for number, node in enumerate(nodes) if node.step == step]
-        above = {number: rows[nodes[number].parent] if nodes[number].parent >= 0 else 0 for number in here}
-        for number in sorted(here, key=lambda number: (above[number], not nodes[number].best)):
-            rows[number] = max(free, above[number])
-            free = rows[number] + 1
+        here = [index for index, node in enumerate(nodes) if node.step == step]
+        above = {index: rows[nodes[index].parent] if nodes[index].parent >= 0 else 0 for index in here}
+        for index in sorted(here, key=lambda index: (above[index], not nodes[index].best)):
+            rows[index] = max(free, above[index])
+            free = rows[index] + 1
     return rows
 
 
@@ -115,15 +104,15 @@ def node_label(node: BeamNode) -> str:
 
 
 def beam_tree_text(nodes: Sequence[BeamNode]) -> str:
-    """The same in plain text, a step further in each column; × is what was not kept, ■ what ended."""
+    """Return the tree for a terminal, indented by step; ► is the output, × pruned, ■ ended."""
     lines, children = list[str](), dict[int, list[int]]()
-    for number, node in enumerate(nodes):
-        children.setdefault(node.parent, []).append(number)
-    waiting = children.get(-1, [])[::-1]
-    while waiting:
-        number = waiting.pop()
-        node = nodes[number]
+    for index, node in enumerate(nodes):
+        children.setdefault(node.parent, []).append(index)
+    stack = children.get(-1, [])[::-1]
+    while stack:
+        index = stack.pop()
+        node = nodes[index]
         sign = {KEPT: "·", ENDED: "■", PRUNED: "×"}[node.fate] if not node.best else "►"
         lines.append("  " * (node.step - 1) + f"{sign} {node_label(node)}")
-        waiting += children.get(number, [])[::-1]
+        stack += children.get(index, [])[::-1]
     return "\n".join(lines)

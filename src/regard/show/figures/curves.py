@@ -1,29 +1,48 @@
-"""Curves: how training went, how the score holds over length, what is lost without tokens."""
+"""Curves: training, scores by sentence length, what an output loses when tokens are erased."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from regard.show.figures.head_lines import head_colours
+from regard.show.figures.head_views import head_colours
 from regard.show.figures.labels import label
-from regard.show.figures.matrix import MARGIN, axes_at
-from regard.show.figures.style import FAINT, MARKERS, MUTED, SERIES, SMALL, TITLE, house_style, panel_title, wrap_text
+from regard.show.figures.style import (
+    FAINT,
+    MARGIN,
+    MARKERS,
+    MUTED,
+    SERIES,
+    SMALL,
+    TITLE,
+    axes_at,
+    draw_title,
+    house_style,
+    panel_title,
+    wrap_text,
+)
+
+GRID: dict[str, Any] = dict(axis="y", color=FAINT, linewidth=0.5)
 
 
 def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
-    """Loss and validation score over the steps, from the records of log.jsonl."""
-    losses = [(record["step"], record["loss"]) for record in records if "loss" in record]
-    checks = [(record["step"], record["valid_loss"]) for record in records if "valid_loss" in record]
-    scores = [(record["step"], record["valid_bleu"]) for record in records if "valid_bleu" in record]
+    """Draw loss and validation score over the steps, from the records of log.jsonl."""
+
+    def points(key: str) -> list[tuple[int, float]]:
+        return [(record["step"], record[key]) for record in records if key in record]
+
+    losses, valid_losses, scores = points("loss"), points("valid_loss"), points("valid_bleu")
     with house_style():
         figure = Figure(figsize=(5.6, 2.8), layout="constrained")
         axes = figure.add_subplot()
-        axes.plot(*zip(*losses), linewidth=1.2, label="training loss (smoothed labels)") if losses else None
-        axes.plot(*zip(*checks), marker="o", markersize=3, linewidth=1.2, label="validation loss") if checks else None
+        if losses:
+            axes.plot(*zip(*losses), linewidth=1.2, label="training loss (smoothed labels)")
+        if valid_losses:
+            axes.plot(*zip(*valid_losses), marker="o", markersize=3, linewidth=1.2, label="validation loss")
         axes.set_xlabel("step")
-        axes.set_ylabel("loss a token")
-        axes.grid(axis="y", color=FAINT, linewidth=0.5)
+        axes.set_ylabel("loss per token")
+        axes.grid(**GRID)
         axes.set_ylim(bottom=0)
         handles, labels = axes.get_legend_handles_labels()
         if scores:
@@ -37,21 +56,17 @@ def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def score_by_length(series: Mapping[str, Sequence[Mapping[str, Any]]], metric: str = "BLEU") -> Figure:
-    """The score in bins of source length, with intervals side by side; the numbers of sentences stand below."""
+    """Draw the score in bins of source length with intervals, one line per system; bins show their number of sentences."""
     with house_style():
         figure = Figure(figsize=(7.4 if len(series) > 1 else 5.6, 2.8), layout="constrained")
         axes = figure.add_subplot()
         for number, (name, bins) in enumerate(series.items()):
-            colour, marker = SERIES[number % len(SERIES)], MARKERS[number % len(MARKERS)]
-            places = [place + 0.07 * (number - (len(series) - 1) / 2) for place in range(len(bins))]
-            below = [found["score"] - found["ci_low"] for found in bins]
-            above = [found["ci_high"] - found["score"] for found in bins]
             axes.errorbar(
-                places,
-                [found["score"] for found in bins],
-                yerr=[below, above],
-                color=colour,
-                marker=marker,
+                [index + 0.07 * (number - (len(series) - 1) / 2) for index in range(len(bins))],
+                [one["score"] for one in bins],
+                yerr=[[one["score"] - one["ci_low"] for one in bins], [one["ci_high"] - one["score"] for one in bins]],
+                color=SERIES[number % len(SERIES)],
+                marker=MARKERS[number % len(MARKERS)],
                 markersize=4,
                 linewidth=1.2,
                 elinewidth=0.8,
@@ -59,11 +74,11 @@ def score_by_length(series: Mapping[str, Sequence[Mapping[str, Any]]], metric: s
                 label=name,
             )
         bins = next(iter(series.values()))
-        axes.set_xticks(range(len(bins)), [f"{found['low']}–{found['high']}\n({found['count']:,})" for found in bins])
+        axes.set_xticks(range(len(bins)), [f"{one['low']}–{one['high']}\n({one['count']:,})" for one in bins])
         axes.set_xlabel("words of the source (sentences)")
         axes.set_ylabel(metric)
         axes.set_ylim(bottom=0)
-        axes.grid(axis="y", color=FAINT, linewidth=0.5)
+        axes.grid(**GRID)
         if len(series) > 1:
             figure.legend(loc="outside right upper")
     return figure
@@ -72,19 +87,18 @@ def score_by_length(series: Mapping[str, Sequence[Mapping[str, Any]]], metric: s
 def score_over_length(
     series: Mapping[str, Sequence[Mapping[str, float]]], trained: int, metric: str = "right answers, percent"
 ) -> Figure:
-    """The score at each length tested, with intervals; dashed, the longest length trained on."""
+    """Draw the score at each tested length with intervals; the dashed line is the longest length in training."""
     with house_style():
         figure = Figure(figsize=(5.6, 2.8), layout="constrained")
         axes = figure.add_subplot()
         for (name, points), colour, marker in zip(series.items(), SERIES, MARKERS):
             lengths, scores = [point["length"] for point in points], [point["score"] for point in points]
-            spread = [
+            errors = [
                 [max(0.0, point["score"] - point["low"]) for point in points],
                 [max(0.0, point["high"] - point["score"]) for point in points],
             ]
-            axes.errorbar(
-                lengths, scores, yerr=spread, color=colour, marker=marker, markersize=4, linewidth=1.2, capsize=3, label=name
-            )
+            line = dict(color=colour, marker=marker, markersize=4, linewidth=1.2, capsize=3, label=name)
+            axes.errorbar(lengths, scores, yerr=errors, **line)
         axes.axvline(trained, color=MUTED, linewidth=0.9, dashes=(4, 3))
         axes.annotate(
             "longest trained",
@@ -98,19 +112,20 @@ def score_over_length(
         axes.set_xlabel("length")
         axes.set_ylabel(metric)
         axes.set_ylim(-3, 103)
-        axes.grid(axis="y", color=FAINT, linewidth=0.5)
+        axes.grid(**GRID)
         axes.legend()
     return figure
 
 
 def erasure_curves(
-    panels: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]], *, aside: str = "", title: str | None = None
+    panels: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]], *, baseline: str = "", title: str | None = None
 ) -> Figure:
-    """What is lost over the share of tokens, a panel each for what is done with them and a line for each who chose them;
-    intervals as bands. The line called `aside` is dashed: what the others are compared with."""
-    names = list(dict.fromkeys(name for series in panels.values() for name in series if name != aside))
-    colours = dict(zip(names, head_colours(len(names)))) | {aside: MUTED}
-    shares = sorted({point["share"] for series in panels.values() for points in series.values() for point in points})
+    """Draw the probability lost over the fraction of tokens erased or kept: a panel per kind, a line per method, intervals as
+    bands. The line called `baseline` is dashed."""
+    names = list(dict.fromkeys(name for series in panels.values() for name in series if name != baseline))
+    colours = dict(zip(names, head_colours(len(names)))) | {baseline: MUTED}
+    markers = {name: MARKERS[number % len(MARKERS)] for number, name in enumerate(names)} | {baseline: ""}
+    percents = sorted({point["percent"] for series in panels.values() for points in series.values() for point in points})
     with house_style():
         width, wide, high, left = 1.05 + len(panels) * 3.95 + 1.5, 3.5, 2.3, 0.72  # inches
         lines = wrap_text(title, TITLE, width - 2 * MARGIN) if title else ""
@@ -119,53 +134,27 @@ def erasure_curves(
         for number, (name, series) in enumerate(panels.items()):
             axes = axes_at(figure, left + number * (wide + 0.45), top, wide, high)
             panel_title(axes, name)
-            for who, points in series.items():
-                at, scores = [shares.index(point["share"]) for point in points], [point["score"] for point in points]
-                if any(point["high"] > point["low"] for point in points):
-                    axes.fill_between(
-                        at,
-                        [point["low"] for point in points],
-                        [point["high"] for point in points],
-                        color=colours[who],
-                        alpha=0.1,
-                        linewidth=0,
-                    )
-                marker = "" if who == aside else MARKERS[names.index(who) % len(MARKERS)]
-                axes.plot(
-                    at,
-                    scores,
-                    color=colours[who],
-                    marker=marker,
-                    markersize=4,
-                    linewidth=1.4,
-                    label=label(who),
-                    linestyle=(0, (4, 3)) if who == aside else "-",
-                )
-            axes.set_xticks(range(len(shares)), [f"{share:g}%" for share in shares])
-            axes.set_xlabel("share of the tokens")
-            axes.grid(axis="y", color=FAINT, linewidth=0.5)
-        spans = [axes.get_ylim() for axes in figure.axes]
+            for method, points in series.items():
+                style = dict(color=colours[method], marker=markers[method], linestyle=(0, (4, 3)) if method == baseline else "-")
+                draw_erasure_curve(axes, [percents.index(point["percent"]) for point in points], points, label(method), style)
+            axes.set_xticks(range(len(percents)), [f"{percent:g}%" for percent in percents])
+            axes.set_xlabel("fraction of the tokens")
+            axes.grid(**GRID)
+        limits = [axes.get_ylim() for axes in figure.axes]
         for axes in figure.axes:
-            axes.set_ylim(min(0.0, *(low for low, _ in spans)), max(high for _, high in spans))
+            axes.set_ylim(min(0.0, *(low for low, _ in limits)), max(high for _, high in limits))
         figure.axes[0].set_ylabel("probability lost")
         handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(
-            handles,
-            labels,
-            loc="upper left",
-            borderaxespad=0,
-            borderpad=0,
-            bbox_to_anchor=((left + len(panels) * (wide + 0.45) - 0.2) / width, 1 - top / (top + high + 0.5)),
-        )
-        if lines:
-            figure.text(
-                MARGIN / width,
-                1 - MARGIN / (top + high + 0.5),
-                lines,
-                fontsize=TITLE,
-                fontweight="bold",
-                va="top",
-                linespacing=1.25,
-                parse_math=False,
-            )
+        corner = ((left + len(panels) * (wide + 0.45) - 0.2) / width, 1 - top / (top + high + 0.5))
+        figure.legend(handles, labels, loc="upper left", borderaxespad=0, borderpad=0, bbox_to_anchor=corner)
+        draw_title(figure, lines)
     return figure
+
+
+def draw_erasure_curve(
+    axes: Axes, at: Sequence[int], points: Sequence[Mapping[str, float]], name: str, style: Mapping[str, Any]
+) -> None:
+    low, high = [point["low"] for point in points], [point["high"] for point in points]
+    if any(top > bottom for bottom, top in zip(low, high)):
+        axes.fill_between(at, low, high, color=style["color"], alpha=0.1, linewidth=0)
+    axes.plot(at, [point["score"] for point in points], markersize=4, linewidth=1.4, label=name, **style)

@@ -1,9 +1,7 @@
-"""Who looked at whom: attention weights as a matrix, target words down the side, source words along the top.
+"""The attention matrix: queries (target words) down the side, keys (source words) along the top (Bahdanau et al. 2015, fig. 3).
 
-After Bahdanau et al. 2015, fig. 3.
-
-One colour scale, 0 to 1, in every picture, so that two pictures may be compared by eye; but of tiles of many words, up to the
-largest, for there is nothing to see else.
+All figures share one colour scale, 0 to 1, so that they can be compared by eye. Only tiles of many tokens are scaled to the
+largest weight, since all of their weights are small.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,13 +16,14 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from regard.show.figures import style
-from regard.show.figures.labels import label
+from regard.show.figures.labels import SHADES, label, terminal_width
+from regard.show.figures.style import MARGIN, axes_at
 
-MARGIN, GAP, BAR = 0.18, 0.09, 0.085  # inches: around the figure, beside words, width of the colour bar
+GAP, BAR = 0.09, 0.085  # inches: beside labels, width of the colour bar
 
 
 class CellSize(NamedTuple):
-    """Inches a cell, points a word, degrees a column's word is turned."""
+    """Inches of a cell, points of a label, degrees by which column labels are turned."""
 
     cell: float
     font: float
@@ -32,7 +31,7 @@ class CellSize(NamedTuple):
 
 
 def cell_size(words: int) -> CellSize:
-    """The figure grows with the words; the type steps down, never below 7 points."""
+    """Return the size of cells for so many words: the figure grows, the type shrinks, never below 7 points."""
     steps = [
         (14, CellSize(0.36, 10, 45)),
         (24, CellSize(0.30, 9.5, 50)),
@@ -52,8 +51,8 @@ def attention_matrix(
     truth: str = "gold alignment",
     darkest: float = 1.0,
 ) -> Figure:
-    """Attention weights (T, S) in 0..1 -> the matrix; `gold` links are (source, target) indices, as Pharaoh's "0-1" has them, and
-    `truth` is what the legend calls them."""
+    """Draw weights (T, S) in 0..1. `gold` links, (source, target) indices as in Pharaoh's "0-1", are outlined; `truth` is their
+    name in the legend."""
     weights = check_weights(weights, (len(target), len(source)))
     rows, cols = weights.shape
     size = cell_size(max(rows, cols))
@@ -64,30 +63,53 @@ def attention_matrix(
         bar_height = float(np.clip(rows * size.cell, 1.15, 2.4))
         right = max(GAP * 2 + BAR + 0.62, beyond) + MARGIN
         width = max(left + cols * size.cell + right, 3.4)
-        lines = style.wrap_text(title, style.TITLE, width - 2 * MARGIN) if title else ""
-        top = MARGIN + (0.2 * (lines.count("\n") + 1) + 0.08 if lines else 0) + over
+        lines, title_height = style.wrap_title(title, width)
+        top = MARGIN + title_height + over
         bottom = MARGIN + (0.34 if gold is not None else 0)
-        height = top + max(rows * size.cell, bar_height) + bottom
-        figure = Figure(figsize=(width, height))
+        figure = Figure(figsize=(width, top + max(rows * size.cell, bar_height) + bottom))
         axes = axes_at(figure, left, top, cols * size.cell, rows * size.cell)
         draw_cells(axes, weights, darkest)
-        axes.vlines(np.arange(cols + 1), 0, rows, color=style.PAPER, linewidth=size.cell * 3.6)
-        axes.hlines(np.arange(rows + 1), 0, cols, color=style.PAPER, linewidth=size.cell * 3.6)
+        draw_grid(axes, weights.shape, (size.cell, size.cell))
         label_axes(axes, source, target, size)
         draw_colour_bar(figure, axes_at(figure, left + cols * size.cell + 2 * GAP, top, BAR, bar_height), darkest)
         if gold is not None:
             outline_links(figure, axes, gold, truth, size)
-        if lines:
-            figure.text(
-                MARGIN / width,
-                1 - MARGIN / height,
-                lines,
-                fontsize=style.TITLE,
-                fontweight="bold",
-                va="top",
-                linespacing=1.25,
-                parse_math=False,
-            )
+        style.draw_title(figure, lines)
+    return figure
+
+
+def head_matrices(weights: np.ndarray, source: Sequence[str], target: Sequence[str], *, title: str | None = None) -> Figure:
+    """Draw the heads of one layer (H, T, S) side by side, counted from 1."""
+    return matrix_grid(weights, source, target, [f"head {head + 1}" for head in range(len(weights))], title=title)
+
+
+def matrix_grid(
+    weights: np.ndarray, source: Sequence[str], target: Sequence[str], names: Sequence[str], *, title: str | None = None
+) -> Figure:
+    """Draw several matrices (H, T, S) side by side: words at the outer edges only, the name of each under its panel."""
+    weights = check_weights(weights, (len(names), len(target), len(source)))
+    number, rows, cols = weights.shape
+    source, target = [label(word, 20) for word in source], [label(word, 20) for word in target]
+    longest = max(rows, cols)
+    size = CellSize(0.17, 8, 90) if longest <= 16 else CellSize(0.135, 7, 90) if longest <= 32 else CellSize(0.112, 6.5, 90)
+    across, down = panel_layout(number, cols * size.cell)
+    wide, high, between, under = cols * size.cell, rows * size.cell, 0.2, 0.4
+    with style.house_style():
+        left = MARGIN + style.text_widths(target, size.font).max() + GAP
+        width = max(left + across * (wide + between) + 0.8 + MARGIN, 3.4)
+        lines, title_height = style.wrap_title(title, width)
+        top = MARGIN + title_height + label_extent(source, size)[0]
+        bar_height = float(np.clip(high, 1.15, 2.4))
+        figure = Figure(figsize=(width, top + max(down * (high + under), bar_height) + MARGIN))
+        for head, name in enumerate(names):
+            row, col = divmod(head, across)
+            axes = axes_at(figure, left + col * (wide + between), top + row * (high + under), wide, high)
+            draw_cells(axes, weights[head])
+            label_axes(axes, source if row == 0 else [""] * cols, target if col == 0 else [""] * rows, size)
+            axes.spines[:].set(visible=True, linewidth=0.6)
+            axes.set_xlabel(label(name), fontsize=style.SMALL, color=style.MUTED, labelpad=4, parse_math=False)
+        draw_colour_bar(figure, axes_at(figure, left + across * (wide + between), top, BAR, bar_height))
+        style.draw_title(figure, lines)
     return figure
 
 
@@ -100,33 +122,27 @@ def check_weights(weights: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 def draw_cells(axes: Axes, weights: np.ndarray, darkest: float = 1.0) -> None:
     rows, cols = weights.shape
-    axes.imshow(
-        weights,
-        cmap=style.sequential_colormap(),
-        vmin=0,
-        vmax=darkest,
-        extent=(0, cols, rows, 0),
-        interpolation="none",
-        aspect="auto",
-    )
+    colours = style.sequential_colormap()
+    axes.imshow(weights, cmap=colours, vmin=0, vmax=darkest, extent=(0, cols, rows, 0), interpolation="none", aspect="auto")
+
+
+def draw_grid(axes: Axes, shape: tuple[int, ...], cell: tuple[float, float]) -> None:
+    """Draw white lines between cells of this width and height in inches."""
+    rows, cols = shape
+    axes.vlines(np.arange(cols + 1), 0, rows, color=style.PAPER, linewidth=cell[0] * 3.6)
+    axes.hlines(np.arange(rows + 1), 0, cols, color=style.PAPER, linewidth=cell[1] * 3.6)
 
 
 def label_extent(source: Sequence[str], size: CellSize) -> tuple[float, float]:
-    """Inches the turned words take over the matrix, and beyond its right edge."""
+    """Return the inches that the turned labels take above the matrix, and beyond its right edge."""
     lengths, angle = style.text_widths(source, size.font), np.radians(size.slant)
     to_edge = (len(source) - np.arange(len(source)) - 0.5) * size.cell
     thick = 1.2 * size.font / 72
     return GAP + lengths.max() * np.sin(angle) + thick * np.cos(angle), float((lengths * np.cos(angle) + thick - to_edge).max())
 
 
-def axes_at(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
-    """Axes at inches from the figure's left and top edges."""
-    across, down = figure.get_size_inches()
-    return figure.add_axes((left / across, 1 - (top + height) / down, width / across, height / down))
-
-
 def label_axes(axes: Axes, source: Sequence[str], target: Sequence[str], size: CellSize) -> None:
-    """As many words as have room: all, or every second, third …"""
+    """Label as many rows and columns as have room: all, or every second, third …"""
     every = max(1, int(np.ceil(1.15 * size.font / 72 / size.cell)))
     across, down = np.arange(0, len(source), every), np.arange(0, len(target), every)
     axes.set(xlim=(0, len(source)), ylim=(len(target), 0))
@@ -155,7 +171,7 @@ def draw_colour_bar(figure: Figure, axes: Axes, darkest: float = 1.0) -> None:
 
 
 def outline_links(figure: Figure, axes: Axes, gold: Iterable[tuple[int, int]], truth: str, size: CellSize) -> None:
-    """Outlined cells for the links that are known to be true, and their legend under the matrix."""
+    """Outline the cells of gold links, and add their legend under the matrix."""
     links = sorted(set(gold))
     (_, cols), (rows, _) = axes.get_xlim(), axes.get_ylim()
     inside = all(0 <= s < cols and 0 <= t < rows for s, t in links)
@@ -177,54 +193,33 @@ def outline_links(figure: Figure, axes: Axes, gold: Iterable[tuple[int, int]], t
     )
 
 
-def head_matrices(weights: np.ndarray, source: Sequence[str], target: Sequence[str], *, title: str | None = None) -> Figure:
-    """The heads of one layer (H, T, S), counted from 1."""
-    return matrix_grid(weights, source, target, [f"head {head + 1}" for head in range(len(weights))], title=title)
-
-
-def matrix_grid(
-    weights: np.ndarray, source: Sequence[str], target: Sequence[str], names: Sequence[str], *, title: str | None = None
-) -> Figure:
-    """Several views (H, T, S) side by side: words at the outer edges only, each view named under its panel."""
-    weights = check_weights(weights, (len(names), len(target), len(source)))
-    number, rows, cols = weights.shape
-    source, target = [label(word, 20) for word in source], [label(word, 20) for word in target]
-    longest = max(rows, cols)
-    size = CellSize(0.17, 8, 90) if longest <= 16 else CellSize(0.135, 7, 90) if longest <= 32 else CellSize(0.112, 6.5, 90)
-    across, down = panel_layout(number, cols * size.cell)
-    wide, high, between, under = cols * size.cell, rows * size.cell, 0.2, 0.4
-    with style.house_style():
-        left = MARGIN + style.text_widths(target, size.font).max() + GAP
-        width = max(left + across * (wide + between) + 0.8 + MARGIN, 3.4)
-        lines = style.wrap_text(title, style.TITLE, width - 2 * MARGIN) if title else ""
-        top = MARGIN + (0.2 * (lines.count("\n") + 1) + 0.08 if lines else 0) + label_extent(source, size)[0]
-        bar_height = float(np.clip(high, 1.15, 2.4))
-        height = top + max(down * (high + under), bar_height) + MARGIN
-        figure = Figure(figsize=(width, height))
-        for head, name in enumerate(names):
-            row, col = divmod(head, across)
-            axes = axes_at(figure, left + col * (wide + between), top + row * (high + under), wide, high)
-            draw_cells(axes, weights[head])
-            label_axes(axes, source if row == 0 else [""] * cols, target if col == 0 else [""] * rows, size)
-            axes.spines[:].set(visible=True, linewidth=0.6)
-            axes.set_xlabel(label(name), fontsize=style.SMALL, color=style.MUTED, labelpad=4, parse_math=False)
-        draw_colour_bar(figure, axes_at(figure, left + across * (wide + between), top, BAR, bar_height))
-        if lines:
-            figure.text(
-                MARGIN / width,
-                1 - MARGIN / height,
-                lines,
-                fontsize=style.TITLE,
-                fontweight="bold",
-                va="top",
-                linespacing=1.25,
-                parse_math=False,
-            )
-    return figure
-
-
 def panel_layout(heads: int, wide: float) -> tuple[int, int]:
-    """Columns and rows of panels: at most four across and about 16 inches, rows filled evenly."""
+    """Return the columns and rows of panels: at most four across and about 16 inches, rows filled evenly."""
     across = int(np.clip(16 // wide, 1, min(4, heads)))
     down = -(-heads // across)
     return -(-heads // down), down
+
+
+def matrix_text(weights: np.ndarray, source: Sequence[str], target: Sequence[str], width: int = 100) -> str:
+    """Return the matrix for a terminal: shaded cells under vertical words; where that is too wide, the top keys of each row."""
+    source, target = [label(word) for word in source], [label(word) for word in target]
+    margin = max(map(terminal_width, target), default=0) + 2
+    if margin + 2 * len(source) > width:
+        return top_keys_text(weights, source, target)
+    tall = max(map(len, source), default=0)
+    lines = [" " * margin + " ".join(word.rjust(tall)[row] for word in source) for row in range(tall)]
+    darkest = len(SHADES) - 1
+    for word, row in zip(target, weights):
+        shades = " ".join(SHADES[min(darkest, round(float(x) * darkest))] for x in row)
+        lines.append(" " * (margin - 1 - terminal_width(word)) + word + " " + shades)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def top_keys_text(weights: np.ndarray, source: Sequence[str], target: Sequence[str], most: int = 3) -> str:
+    margin = max(map(terminal_width, target), default=0)
+    lines = []
+    for word, row in zip(target, weights):
+        best = np.argsort(-row, kind="stable")[:most]
+        found = ", ".join(f"{source[i]} {row[i]:.2f}" for i in best if row[i] >= 0.05)
+        lines.append(f"{' ' * (margin - terminal_width(word))}{word} ← {found}")
+    return "\n".join(lines)

@@ -1,6 +1,6 @@
-"""The house look in one place: fonts, colours, sizes, and how a figure becomes a file with the same bytes every time.
+"""The house style of all figures: fonts, colours, sizes, placement in inches, and reproducible files.
 
-Figures are made with matplotlib's object API; the few settings that have no other door are set for the length of a `look()`.
+Figures use matplotlib's object API; settings that only rcParams offers hold inside `house_style()`.
 """
 
 import io
@@ -25,12 +25,13 @@ from regard.errors import UserError
 from regard.show.figures.labels import clean
 
 TEXT, MUTED, FAINT, PAPER = "#1d2330", "#646b78", "#d8dade", "#ffffff"
-OUTLINE = "#d55e00"  # outlines: stands out on paper and on ink, in colour and in grey
+OUTLINE = "#d55e00"  # outlines: visible on light and dark cells, in colour and in grey
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")  # Okabe & Ito 2008
-MARKERS = "osD^vP*"  # a series is told by its marker too, not by colour alone
+MARKERS = "osD^vP*"  # each series has its own marker, for readers who cannot rely on colour
 SMALL, BODY, TITLE = 8.0, 9.0, 11.5  # points
+MARGIN = 0.18  # inches around the figure
 
-# DejaVu comes with matplotlib; the others serve scripts it lacks, where the machine has them.
+# DejaVu ships with matplotlib; the others cover scripts it lacks, where they are installed.
 FALLBACKS = (
     "Noto Sans CJK JP",
     "Noto Sans CJK SC",
@@ -48,17 +49,17 @@ FALLBACKS = (
     "Arial Unicode MS",
     "WenQuanYi Zen Hei",
 )
-FORMATS: dict[str, dict[str, Any]] = {  # no dates, no versions: the same figure gives the same bytes
+FORMATS: dict[str, dict[str, Any]] = {  # no dates or versions: the same figure gives the same bytes
     "svg": {"metadata": {"Date": None, "Creator": None, "Format": None, "Type": None}},
     "png": {"metadata": {"Software": None}, "dpi": 200},
     "pdf": {"metadata": {"CreationDate": None, "Creator": None, "Producer": None}},
 }
-LOCK = threading.RLock()  # rcParams and warning filters belong to the process, the server has threads
+LOCK = threading.RLock()  # rcParams and warning filters are global to the process; the server draws in threads
 
 
 @cache
-def settings() -> dict[Any, Any]:
-    """The rcParams of a look; `svg.fonttype` none keeps words as text, the hash salt keeps ids the same from call to call."""
+def rc_settings() -> dict[Any, Any]:
+    """Return the rcParams: `svg.fonttype` none keeps words as text, the hash salt makes ids reproducible."""
     installed = set(font_manager.get_font_names())
     return dict(matplotlib.rcParamsDefault) | {
         "font.family": ["DejaVu Sans", *(name for name in FALLBACKS if name in installed), "sans-serif"],
@@ -97,39 +98,42 @@ def settings() -> dict[Any, Any]:
 
 @contextmanager
 def house_style() -> Iterator[None]:
-    """Everything drawn or saved inside has the house look, whatever the user's own matplotlib settings are."""
-    with LOCK, matplotlib.rc_context(settings()), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # an SVG viewer has other fonts: keep the text
+    """Draw and save in the house style inside the block, whatever the user's matplotlib settings are."""
+    with LOCK, matplotlib.rc_context(rc_settings()), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # the SVG viewer may have the font: keep the text
         yield
 
 
 @cache
 def sequential_colormap() -> Colormap:
-    """Paper to ink, equal steps of weight being equal steps to the eye: equidistant in OKLab (Ottosson 2020), ever darker."""
+    """Return the colour map of weights, white to dark blue: monotone, and uniform to the eye (OKLab, Ottosson 2020)."""
     t = np.linspace(0, 1, 4001)
     lightness = 0.982 - 0.722 * t
     chroma = 0.004 + 0.078 * np.sin(np.pi * t**0.9) ** 1.2 + 0.05 * t
     hue = np.radians(235 + 32 * t)
     path = np.stack([lightness, chroma * np.cos(hue), chroma * np.sin(hue)], axis=1)
-    walked = np.concatenate([[0], np.linalg.norm(np.diff(path, axis=0), axis=1).cumsum()])
-    even = np.interp(np.linspace(0, walked[-1], 256), walked, t)
-    return ListedColormap(from_oklab(np.stack([np.interp(even, t, path[:, i]) for i in range(3)], axis=1)), name="regard-ink")
+    arc = np.concatenate([[0], np.linalg.norm(np.diff(path, axis=0), axis=1).cumsum()])
+    steps = np.interp(np.linspace(0, arc[-1], 256), arc, t)
+    return ListedColormap(
+        from_oklab(np.stack([np.interp(steps, t, path[:, i]) for i in range(3)], axis=1)), name="regard-sequential"
+    )
 
 
 @cache
 def diverging_colormap() -> Colormap:
-    """Two-sided: rust below zero, paper at zero, ink above, both ends equally dark."""
+    """Return the colour map of signed values: orange below zero, white at zero, blue above, both ends equally dark."""
     t = np.linspace(-1, 1, 255)
-    side = np.abs(t)
+    distance = np.abs(t)
     hue = np.radians(np.where(t < 0, 45, 250))
-    chroma = 0.004 + 0.13 * np.sin(np.pi * side * 0.62)
+    chroma = 0.004 + 0.13 * np.sin(np.pi * distance * 0.62)
     return ListedColormap(
-        from_oklab(np.stack([0.982 - 0.6 * side, chroma * np.cos(hue), chroma * np.sin(hue)], axis=1)), name="regard-ink-and-rust"
+        from_oklab(np.stack([0.982 - 0.6 * distance, chroma * np.cos(hue), chroma * np.sin(hue)], axis=1)),
+        name="regard-diverging",
     )
 
 
 def from_oklab(lab: np.ndarray) -> np.ndarray:
-    """(N, 3) OKLab -> (N, 3) sRGB in 0..1; the matrices are Ottosson's."""
+    """Convert OKLab (N, 3) to sRGB (N, 3) in 0..1, with Ottosson's matrices."""
     cones = lab @ np.array([[1, 1, 1], [0.3963377774, -0.1055613458, -0.0894841775], [0.2158037573, -0.0638541728, -1.291485548]])
     linear = cones**3 @ np.array(
         [
@@ -143,13 +147,13 @@ def from_oklab(lab: np.ndarray) -> np.ndarray:
 
 
 def text_widths(words: Sequence[str], points: float, weight: str = "normal") -> np.ndarray:
-    """Inches each word takes at this size in the house font (call inside a look)."""
+    """Return the width of each word in inches at this font size (call inside `house_style`)."""
     renderer, font = RendererAgg(1, 1, 200), font_manager.FontProperties(size=points, weight=weight)
     return np.array([renderer.get_text_width_height_descent(word, font, False)[0] for word in words]) / 200
 
 
 def wrap_text(text: str, points: float, inches: float) -> str:
-    """Break a title at its spaces so that no line is wider than `inches`, even in bold."""
+    """Break a title at spaces so that no line is wider than `inches`, even in bold."""
     lines: list[str] = []
     for word in clean(text, keep="\n").split():
         longer = f"{lines[-1]} {word}" if lines else word
@@ -161,34 +165,71 @@ def wrap_text(text: str, points: float, inches: float) -> str:
 
 
 def panel_title(axes: Axes, text: str) -> None:
-    """A panel's name: small, bold, at the left edge, over the panel."""
+    """Write a small bold title above the left edge of a panel."""
     axes.set_title(clean(text), loc="left", fontsize=BODY, fontweight="bold", color=TEXT, pad=7, parse_math=False)
 
 
-def render(figure: Figure, kind: str, ground: str = PAPER) -> bytes:
-    """The figure as the bytes of an "svg", "png" or "pdf" file."""
+def wrap_title(title: str | None, width: float) -> tuple[str, float]:
+    """Break a figure's title for a figure of this width; return it and its height in inches, 0 without a title."""
+    lines = wrap_text(title, TITLE, width - 2 * MARGIN) if title else ""
+    return lines, 0.2 * (lines.count("\n") + 1) + 0.08 if lines else 0
+
+
+def draw_text(figure: Figure, left: float, top: float, text: str, **settings: Any) -> None:
+    """Write text at inches from the figure's left and top edges."""
+    width, height = figure.get_size_inches()
+    figure.text(left / width, 1 - top / height, text, parse_math=False, **{"va": "center_baseline", **settings})
+
+
+def draw_title(figure: Figure, lines: str) -> None:
+    """Write the figure's title in its top left corner."""
+    if lines:
+        draw_text(figure, MARGIN, MARGIN, lines, fontsize=TITLE, fontweight="bold", va="top", linespacing=1.25)
+
+
+def axes_at(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
+    """Add axes at inches from the figure's left and top edges."""
+    across, down = figure.get_size_inches()
+    return figure.add_axes((left / across, 1 - (top + height) / down, width / across, height / down))
+
+
+def draw_signed(axes: Axes, values: np.ndarray, reach: float, **settings: Any) -> None:
+    """Draw values from -reach to reach with the diverging colour map."""
+    axes.imshow(values, cmap=diverging_colormap(), vmin=-reach, vmax=reach, interpolation="none", **settings)
+
+
+def draw_bars(axes: Axes, values: Sequence[float] | np.ndarray, height: float) -> None:
+    """Draw values in 0..1 as horizontal bars, one per row."""
+    axes.barh(np.arange(len(values)) + 0.5, values, height=height, color=sequential_colormap()(0.82))
+    axes.set(xlim=(0, 1), ylim=(len(values), 0), xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
+    axes.spines["left"].set_visible(True)
+
+
+def render(figure: Figure, kind: str, background: str = PAPER) -> bytes:
+    """Return the figure as the bytes of an "svg", "png" or "pdf" file."""
     buffer = io.BytesIO()
     with house_style():
-        figure.savefig(buffer, format=kind, facecolor=ground, **FORMATS[kind])
+        figure.savefig(buffer, format=kind, facecolor=background, **FORMATS[kind])
     return buffer.getvalue()
 
 
 def to_svg(figure: Figure, name: str = "") -> str:
-    """The figure as an <svg> to inline in a page; `name` goes before every id, so that several figures share the page."""
-    root = ElementTree.fromstring(render(figure, "svg", ground="none"))  # the page's card shows through
+    """Return the figure as an <svg> to inline in a page; `name` prefixes every id, so that several figures can share a page."""
+    root = ElementTree.fromstring(render(figure, "svg", background="none"))  # the background of the page shows through
     for parent in list(root.iter()):
         for child in list(parent):
-            if child.tag.endswith(("}style", "}metadata")):  # a style inside would hold for the whole page
+            if child.tag.endswith(("}style", "}metadata")):  # an inlined style would apply to the whole page
                 parent.remove(child)
     for node in root.iter():
-        node.tag = node.tag.rpartition("}")[2]  # HTML knows <svg> without its namespace
+        node.tag = node.tag.rpartition("}")[2]  # HTML needs no namespace for <svg>
         node.attrib = {key.rpartition("}")[2]: prefix_ids(key, value, name) for key, value in node.attrib.items()}
     root.set("style", "stroke-linejoin: round; stroke-linecap: butt")
     return ElementTree.tostring(root, encoding="unicode")
 
 
 def prefix_ids(key: str, value: str, name: str) -> str:
-    """An attribute with the figure's name before each id it gives or refers to."""
+    """Return the attribute with `name` before each id that it defines or refers to."""
     prefix = f"{name}-" if name else ""
     if key == "id":
         return prefix + value
@@ -196,25 +237,26 @@ def prefix_ids(key: str, value: str, name: str) -> str:
 
 
 def figure_format(path: str | Path, *, pages: bool = False) -> str:
-    """The format a picture's name ends in, .html among them where there are `pages`; or the user's mistake."""
+    """Return the format that the file name ends in, .html among them if `pages`; raise a UserError for any other."""
     path = Path(path)
     kind = path.suffix.lower()[1:]
     if kind not in FORMATS and not (pages and kind == "html"):
-        wrong = f"{path.suffix} is not a format" if kind else "the name has no ending to tell the format"
-        raise UserError(f"picture {path}: {wrong}; use {'.svg, .png, .pdf or .html' if pages else '.svg, .png or .pdf'}")
+        wrong = f"{path.suffix} is not a supported format" if kind else "the file name has no extension"
+        raise UserError(f"--out {path}: {wrong}; use {'.svg, .png, .pdf or .html' if pages else '.svg, .png or .pdf'}")
     return kind
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
-    """Write the figure in the format its name ends in; a missing folder is made."""
+    """Write the figure in the format that the file name ends in."""
     write_file(path, render(figure, figure_format(path)))
 
 
-def write_file(path: str | Path, drawn: bytes) -> None:
+def write_file(path: str | Path, content: bytes) -> None:
+    """Write a figure or page; missing folders are made."""
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(drawn)
+        path.write_bytes(content)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise UserError(f"{path}: cannot write the picture ({reason}); choose another path") from error
+        raise UserError(f"{path}: cannot write the figure ({reason}); choose another path") from error

@@ -100,7 +100,7 @@ def embed_images(run: Run, images: Sequence[ImageInput], *, layer: int = -1, poo
         if not -len(layers) <= layer < len(layers):
             raise UserError(f"--layer {layer}: there are layers 0 (the patches) to {len(layers) - 1}")
         states = layers[layer].float()
-        vectors = states[:, :1] if pool == "cls" else states[:, run.recipe.model.num_prefix_tokens :].mean(1, keepdim=True)
+        vectors = states[:, :1] if pool == "cls" else states[:, run.recipe.model.prefix_tokens :].mean(1, keepdim=True)
         for row, vector in zip(batch.rows, vectors.cpu().numpy()):
             found[row] = EmbeddedText([str(images[row])], vector)
     return found

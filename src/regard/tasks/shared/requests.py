@@ -9,16 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
-from regard.batches.image_store import take_pixels
-from regard.decoding.batching import output_limit
+from regard.decoding.batching import SearchParams, Sources
 from regard.decoding.continuous_batching import ContinuousBatcher, DecodingRequest
-from regard.decoding.greedy import greedy
-from regard.decoding.sampling import Sampler
-from regard.decoding.streaming import SamplingParams, TextStreamer
-from regard.recipe import DecodeSettings
-from regard.tasks.base import Run, search_settings
+from regard.decoding.sampling import SamplingParams
+from regard.decoding.streaming import TextStreamer
+from regard.tasks.base import Run, search_params
 from regard.tasks.caption import CaptionRun
 from regard.tasks.language import GeneratedText, LanguageRun, generated_text, sample_index
 from regard.tasks.shared.images import ImageInput
@@ -87,83 +83,37 @@ class TokenListener:
             self.probabilities.append(math.exp(log_p))
         if self.callback is not None and (active or piece):
             self.callback(StreamedToken(piece, self.words[-1] if active else "", math.exp(log_p)))
-        return not self.streamer.ended
+        return not self.streamer.finished
 
 
 def translate_task(
-    run: TranslateRun,
-    text: str,
-    *,
-    place: int = 0,
-    callback: StreamCallback | None = None,
-    number: int = 1,
-    temperature: float | None = None,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    seed: int = 0,
-    **given: Any,
+    run: TranslateRun, text: str, *, place: int = 0, callback: StreamCallback | None = None, **settings: Any
 ) -> DecodingTask:
     """Return the task of translating a text; `place` is its index among all texts that are not empty."""
-    settings = search_settings(run.recipe.decode, number, temperature, "hypotheses", **given)
-    (ids,) = run._ids([text])
-    if not ids:
+    params = search_params(run.recipe.decode, "hypotheses", **settings)
+    ids = run._ids([text])
+    if not ids[0]:
         return DecodingTask(None, lambda: [Translation("", 0.0, 0.0, [])])
-    source = [*run._special_tokens.prefix, *ids, *run._special_tokens.suffix]
-    inputs = torch.tensor([source], device=run.device), torch.tensor([len(source)], device=run.device)
-    limit = output_limit(len(source), run.recipe.model.max_length, settings.max_tokens)
-    sampler = make_sampler(temperature, place, top_k=top_k, top_p=top_p, seed=seed)
-    request = decoding_request(run.tokenizers[1], inputs, limit, settings, number, sampler, callback)
+    request = decoding_request(run.tokenizers[1], run._sources(ids, params.max_tokens), params, place, callback)
     return DecodingTask(request, lambda: run._translations(request.hypotheses))
 
 
 def caption_task(
-    run: CaptionRun,
-    image: ImageInput,
-    *,
-    callback: StreamCallback | None = None,
-    number: int = 1,
-    temperature: float | None = None,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    seed: int = 0,
-    **given: Any,
+    run: CaptionRun, image: ImageInput, *, callback: StreamCallback | None = None, **settings: Any
 ) -> DecodingTask:
     """Return the task of captioning an image."""
-    settings = search_settings(run.recipe.decode, number, temperature, "captions", **given)
-    pixels = take_pixels(run._images.decode([image]), np.arange(1)).to(run.device)
-    limit = run._output_limit(settings.max_tokens)
-    sampler = make_sampler(temperature, 0, top_k=top_k, top_p=top_p, seed=seed)
-    request = decoding_request(run.tokenizers[0], pixels, limit, settings, number, sampler, callback)
+    params = search_params(run.recipe.decode, "captions", **settings)
+    sources = run._sources(run._images.decode([image]), params.max_tokens)
+    request = decoding_request(run.tokenizers[0], sources, params, 0, callback)
     return DecodingTask(request, lambda: run._captions(request.hypotheses))
 
 
-def make_sampler(temperature: float | None, place: int, **options: Any) -> Sampler | None:
-    """Return the sampler of one sequence; None without a temperature."""
-    return None if temperature is None else Sampler(temperature=temperature, sequence_ids=np.array([place]), **options)
-
-
 def decoding_request(
-    tokenizer: Tokenizer,
-    inputs: Any,
-    limit: int,
-    settings: DecodeSettings,
-    number: int,
-    sampler: Sampler | None,
-    callback: StreamCallback | None,
+    tokenizer: Tokenizer, sources: Sources, params: SearchParams, place: int, callback: StreamCallback | None
 ) -> DecodingRequest:
-    """Return a request for beam search, or for one sample; tokens are streamed if there is one hypothesis."""
-    beam = settings.beam if sampler is None else 1
-    listens = callback is not None and beam == 1
-    on_token = TokenListener(tokenizer, TextStreamer(tokenizer, []), callback).on_token if listens else None
-    return DecodingRequest(
-        inputs,
-        limit,
-        beam=beam,
-        alpha=settings.length_penalty,
-        number=number,
-        choose=greedy if sampler is None else sampler,
-        on_token=on_token,
-    )
+    """Return the request of the only source."""
+    on_token = None if callback is None else TokenListener(tokenizer, TextStreamer(tokenizer, []), callback).on_token
+    return DecodingRequest.from_source(sources, params, sequence_id=place, on_token=on_token)
 
 
 def generate_task(
@@ -183,18 +133,13 @@ def generate_task(
         None,
         limit,
         ids,
-        choose=params.choose(np.array([sample_index(place, sample)])),
-        process=params.process(),
+        choose=params.chooser(np.array([sample_index(place, sample)])),
+        process=params.logits_processor(),
         on_token=listener.on_token,
     )
 
     def result() -> StreamResult:
-        cut = len(streamer.tokens) >= limit - 1 and not hit_stop_string(streamer)
+        cut = len(streamer.tokens) >= limit - 1 and not streamer.hit_stop_string
         return StreamResult(generated_text(streamer), listener.words, listener.probabilities, cut, len(ids))
 
     return DecodingTask(request, result)
-
-
-def hit_stop_string(streamer: TextStreamer) -> bool:
-    """Whether a stop string was found: it is still pending."""
-    return any(streamer.pending.startswith(stop) for stop in streamer.stops)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import UserError
-from regard.files import atomic_write
+from regard.files import atomic_folder, atomic_write
 from regard.interop.convert import is_huggingface_folder, open_huggingface_folder
 from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, SpecialTokens
 from regard.tokens.tokenizer import Tokenizer, parse_tokenizer
@@ -79,15 +79,11 @@ def copy_run(source: Path, into: Path, setting: str) -> None:
     """Copy what `load` needs of the run that a setting names into a folder, so that the run which uses it is self-contained."""
     if not all((source / name).is_file() for name in REQUIRED_FILES):
         raise UserError(f"{setting} = '{source}' is not a finished run folder; train it first")
-    partial = into.with_name(f".writing-{into.name}")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    for path in [*(source / name for name in REQUIRED_FILES), *source.glob("tokenizer*.json"), *source.glob("labels.json")]:
-        shutil.copyfile(path, partial / path.name)
-    if (source / FEATURES_FOLDER).is_dir():
-        shutil.copytree(source / FEATURES_FOLDER, partial / FEATURES_FOLDER)
-    shutil.rmtree(into, ignore_errors=True)
-    partial.rename(into)
+    with atomic_folder(into) as temporary:
+        for path in [*(source / name for name in REQUIRED_FILES), *source.glob("tokenizer*.json"), *source.glob("labels.json")]:
+            shutil.copyfile(path, temporary / path.name)
+        if (source / FEATURES_FOLDER).is_dir():
+            shutil.copytree(source / FEATURES_FOLDER, temporary / FEATURES_FOLDER)
 
 
 def copy_features_run(source: Path, folder: Path) -> None:

@@ -1,11 +1,11 @@
-"""A world of shapes: small pictures, true and false captions, the box of every noun phrase, labels; all of it known.
+"""A world of shapes: small images with true and false captions, the boxes of every noun phrase, and labels, all known exactly.
 
-A picture is a pure function of the seed; its shapes alone decide whether it belongs to train, valid or test. Eight of the 48
-combinations of colour and kind are in none of these, neither in pictures nor in captions, and in every picture and caption of
-the split "composition".
+An image is a pure function of the seed; its shapes alone determine whether it belongs to train, valid or test. Eight of the 48
+combinations of colour and kind occur in none of these, neither in images nor in captions, but in every image and caption of the
+split "composition".
 """
 
-from regard.worlds.shapes.caption import GroundedCaption, GroundedPhrase, captions
+from regard.worlds.shapes.caption import GroundedCaption, GroundedPhrase, sample_captions
 from regard.worlds.shapes.false_captions import false_captions
 from regard.worlds.shapes.parse import parse_caption
 from regard.worlds.shapes.recognise import image_satisfies, recognise_scene
@@ -34,7 +34,6 @@ __all__ = [
     "ShapesImage",
     "Statement",
     "assign_split",
-    "captions",
     "false_captions",
     "generate",
     "image_satisfies",
@@ -42,6 +41,7 @@ __all__ = [
     "parse_caption",
     "recognise_scene",
     "render_scene",
+    "sample_captions",
     "scene_from_json",
     "write",
 ]

@@ -1,4 +1,4 @@
-"""Statements in words, with the place of every noun phrase in the text and in the picture."""
+"""Statements as text, with the position of every noun phrase in the text and in the image."""
 
 from dataclasses import dataclass
 from random import Random
@@ -11,7 +11,7 @@ from regard.worlds.shapes.words import NOUN, OPENINGS, SYNONYMS, form_of_be, ind
 
 @dataclass(frozen=True, slots=True)
 class GroundedPhrase:
-    """The words start … end - 1 of a caption, and the boxes of the shapes that they mean."""
+    """The words start … end - 1 of a caption, and the boxes of the shapes that they refer to."""
 
     start: int
     end: int
@@ -20,102 +20,103 @@ class GroundedPhrase:
 
 @dataclass(frozen=True, slots=True)
 class GroundedCaption:
-    """Words are what spaces separate, punctuation riding on them."""
+    """A caption and its noun phrases; words are separated by spaces, with punctuation attached."""
 
     text: str
     phrases: tuple[GroundedPhrase, ...]
 
 
-def captions(scene: Scene, number: int, draws: Random) -> tuple[GroundedCaption, ...]:
-    """Different true captions. Of a scene with held-out combinations of colour and kind, each of them names one."""
+def sample_captions(scene: Scene, number: int, rng: Random) -> tuple[GroundedCaption, ...]:
+    """Return distinct true captions. If the scene has held-out combinations of colour and kind, every caption names one."""
     found: dict[str, GroundedCaption] = {}
     while len(found) < number:
-        statement = sample_statement(scene, draws)
+        statement = sample_statement(scene, rng)
         if statement.names_held_out() == scene.novel:
-            caption = ground(statement, scene, draws)
+            caption = _ground(statement, scene, rng)
             found.setdefault(caption.text, caption)
     return tuple(found.values())
 
 
-def ground(statement: Statement, scene: Scene, draws: Random) -> GroundedCaption:
-    """A true statement said, and what it is about."""
-    speech = realise(statement, draws)
-    places = statement.whole.looks.among(scene) if statement.whole else None
+def _ground(statement: Statement, scene: Scene, rng: Random) -> GroundedCaption:
+    """Return a true statement as text, with the boxes of its noun phrases."""
+    built = realise(statement, rng)
+    indices = statement.whole.looks.among(scene) if statement.whole else None
     return GroundedCaption(
-        " ".join(speech.words),
+        " ".join(built.words),
         tuple(
-            GroundedPhrase(start, end, tuple(scene.shapes[place].box for place in phrase.looks.among(scene, places)))
-            for start, end, phrase in speech.named
+            GroundedPhrase(start, end, tuple(scene.shapes[i].box for i in phrase.looks.among(scene, indices)))
+            for start, end, phrase in built.spans
         ),
     )
 
 
-def realise(statement: Statement, draws: Random) -> "CaptionBuilder":
-    """A statement in one of the ways of saying it."""
-    speech, first = CaptionBuilder(draws), statement.phrases[0]
+def realise(statement: Statement, rng: Random) -> "CaptionBuilder":
+    """Return a statement in words, in one of its possible wordings (surface realisation)."""
+    built, first = CaptionBuilder(rng), statement.phrases[0]
     if statement.quality:
-        speech.name(first).add("is").ascribe(statement.quality, first)
+        built.noun_phrase(first).add("is").ascribe(statement.quality, first)
     elif statement.whole:
-        speech.open(statement.whole).name(statement.whole).mark(":").list(statement.phrases)
+        built.opening(statement.whole).noun_phrase(statement.whole).punctuate(":").enumeration(statement.phrases)
     elif not statement.relations:
-        speech.open(first).list(statement.phrases)
-    elif len(statement.relations) == 1 and draws.random() < 0.3:
-        there = "there " if first.determiner != "the" and draws.random() < 0.4 else ""
-        speech.relate(statement).add(there + form_of_be(first.singular)).name(first)
-    elif first.determiner == "the" or draws.random() < 0.3:
-        speech.name(first).add(form_of_be(first.singular)).relate(statement)
+        built.opening(first).enumeration(statement.phrases)
+    elif len(statement.relations) == 1 and rng.random() < 0.3:
+        there = "there " if first.determiner != "the" and rng.random() < 0.4 else ""
+        built.relations(statement).add(there + form_of_be(first.singular)).noun_phrase(first)
+    elif first.determiner == "the" or rng.random() < 0.3:
+        built.noun_phrase(first).add(form_of_be(first.singular)).relations(statement)
     else:
-        speech.open(first).name(first).relate(statement)
-    return speech
+        built.opening(first).noun_phrase(first).relations(statement)
+    return built
 
 
 class CaptionBuilder:
-    """Words so far, and which of them name what."""
+    """The words so far, and the spans of its noun phrases."""
 
-    def __init__(self, draws: Random):
-        self.draws = draws
+    def __init__(self, rng: Random):
+        self.rng = rng
         self.words: list[str] = []
-        self.named: list[tuple[int, int, NounPhrase]] = []
+        self.spans: list[tuple[int, int, NounPhrase]] = []
 
     def add(self, text: str) -> "CaptionBuilder":
         self.words += text.split()
         return self
 
-    def mark(self, sign: str) -> "CaptionBuilder":
+    def punctuate(self, sign: str) -> "CaptionBuilder":
         self.words[-1] += sign
         return self
 
-    def open(self, first: NounPhrase) -> "CaptionBuilder":
-        opening = choose(self.draws, OPENINGS)
+    def opening(self, first: NounPhrase) -> "CaptionBuilder":
+        opening = choose(self.rng, OPENINGS)
         return self.add(f"there {form_of_be(first.singular)}" if opening == "there" else opening)
 
-    def name(self, phrase: NounPhrase, meant: NounPhrase | None = None) -> "CaptionBuilder":
-        """A noun phrase; it may mean what another one named."""
-        words = [*self.adjectives(phrase.looks), NOUN[phrase.singular, phrase.looks.kind]]
+    def noun_phrase(self, phrase: NounPhrase, referent: NounPhrase | None = None) -> "CaptionBuilder":
+        """Add a noun phrase; it may refer to the same shapes as another one."""
+        words = [*self._adjectives(phrase.looks), NOUN[phrase.singular, phrase.looks.kind]]
         start = len(self.words)
         self.add(indefinite_article(words[0]) if phrase.determiner == "a" else phrase.determiner)
         self.words += words
-        self.named.append((start, len(self.words), meant or phrase))
+        self.spans.append((start, len(self.words), referent or phrase))
         return self
 
-    def adjectives(self, looks: Description) -> list[str]:
-        """Size first; texture and colour in either order."""
-        inner = [looks.texture, looks.colour] if self.draws.random() < 0.5 else [looks.colour, looks.texture]
-        return [choose(self.draws, SYNONYMS[value]) for value in (looks.size, *inner) if value]
+    def _adjectives(self, looks: Description) -> list[str]:
+        """Return the adjectives: size first, texture and colour in either order."""
+        inner = [looks.texture, looks.colour] if self.rng.random() < 0.5 else [looks.colour, looks.texture]
+        return [choose(self.rng, SYNONYMS[value]) for value in (looks.size, *inner) if value]
 
-    def list(self, phrases: tuple[NounPhrase, ...]) -> "CaptionBuilder":
-        for rank, phrase in enumerate(phrases):
-            if rank:
-                self.add("and") if rank == len(phrases) - 1 else self.mark(",")
-            self.name(phrase)
+    def enumeration(self, phrases: tuple[NounPhrase, ...]) -> "CaptionBuilder":
+        for i, phrase in enumerate(phrases):
+            if i:
+                self.add("and") if i == len(phrases) - 1 else self.punctuate(",")
+            self.noun_phrase(phrase)
         return self
 
-    def relate(self, statement: Statement) -> "CaptionBuilder":
-        for rank, (relation, phrase) in enumerate(zip(statement.relations, statement.phrases[1:])):
-            self.add("and" if rank else "").add(choose(self.draws, SYNONYMS[relation])).name(phrase)
+    def relations(self, statement: Statement) -> "CaptionBuilder":
+        for i, (relation, phrase) in enumerate(zip(statement.relations, statement.phrases[1:])):
+            self.add("and" if i else "").add(choose(self.rng, SYNONYMS[relation])).noun_phrase(phrase)
         return self
 
     def ascribe(self, quality: Description, subject: NounPhrase) -> "CaptionBuilder":
+        """Add what is said of the subject: a noun phrase or adjectives."""
         if quality.kind:
-            return self.name(NounPhrase("a", quality), subject)
-        return self.add(" and ".join(self.adjectives(quality)))
+            return self.noun_phrase(NounPhrase("a", quality), subject)
+        return self.add(" and ".join(self._adjectives(quality)))

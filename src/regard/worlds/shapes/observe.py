@@ -1,124 +1,119 @@
-"""What there is to say of a scene: true statements, drawn at random."""
+"""Random true statements about a scene."""
 
 from collections.abc import Callable, Sequence
 from random import Random
 
 from regard.worlds.shapes.scene import RELATIONS, Scene, Shape, choose
-from regard.worlds.shapes.statement import NUMBERS, RELATION_MARGIN, Description, NounPhrase, ShapeIndices, Statement, all_related
+from regard.worlds.shapes.statement import (
+    NUMBERS,
+    RELATION_MARGIN,
+    Description,
+    NounPhrase,
+    ShapeIndices,
+    Statement,
+    all_related,
+)
 
-MENTION = {"size": 0.4, "texture": 0.4, "colour": 0.85, "kind": 0.9}  # how often each is said
-ASIDE = 0.25  # of the times that another texture would be said, "plain" is
-ONE = 0.15  # of the times that "a" might do
-THE = 0.3  # of the relations are between "the" shapes
+MENTION = {"size": 0.4, "texture": 0.4, "colour": 0.85, "kind": 0.9}  # probability that each property is mentioned
+MENTION_PLAIN = 0.25  # probability that "plain" is kept where another texture would be mentioned
+ONE = 0.15  # probability of "one" instead of "a"
+THE = 0.3  # probability that a relation is between "the" shapes
 
 
-def sample_statement(scene: Scene, draws: Random) -> Statement:
-    """Something that is true. A phrase is about all the shapes that it fits, so that there is no doubt which are meant."""
+def sample_statement(scene: Scene, rng: Random) -> Statement:
+    """Return a true statement. A phrase refers to all shapes that it fits, so its referents are unambiguous."""
     while True:
-        statement = choose(draws, STATEMENT_FORMS if len(scene.shapes) > 1 else SINGLE_SHAPE_FORMS)(scene, draws)
+        statement = choose(rng, STATEMENT_FORMS if len(scene.shapes) > 1 else SINGLE_SHAPE_FORMS)(scene, rng)
         if statement is not None:
             return statement
 
 
-def sample_existence(scene: Scene, draws: Random) -> Statement:
-    """ "two red circles" """
-    return Statement((counted_phrase(scene, sample_description(choose(draws, scene.shapes), draws), draws),))
+def _existence(scene: Scene, rng: Random) -> Statement:
+    """Return a statement such as "two red circles"."""
+    return Statement((_counted_phrase(scene, _sample_description(choose(rng, scene.shapes), rng), rng),))
 
 
-def sample_list(scene: Scene, draws: Random) -> Statement | None:
-    """ "two red circles and a star" """
-    phrases = sample_phrases(scene, tuple(range(len(scene.shapes))), 2 + int(draws.random() * 3), draws)
+def _enumeration(scene: Scene, rng: Random) -> Statement | None:
+    """Return a statement such as "two red circles and a star"."""
+    phrases = _sample_phrases(scene, tuple(range(len(scene.shapes))), 2 + int(rng.random() * 3), rng)
     return Statement(phrases) if len(phrases) > 1 else None
 
 
-def sample_whole(scene: Scene, draws: Random) -> Statement | None:
-    """ "three shapes: two red circles and a star", "two red shapes: a circle and a star" """
+def _whole(scene: Scene, rng: Random) -> Statement | None:
+    """Return a statement such as "three shapes: two red circles and a star" or "two red shapes: a circle and a star"."""
     looks = Description()
-    if draws.random() < 0.3:
-        name = choose(draws, ("size", "texture", "colour"))
-        looks = Description(**{name: getattr(choose(draws, scene.shapes), name)})
-    places = looks.among(scene)
-    phrases = sample_phrases(scene, places, len(places), draws, known=looks.said())
-    meant = sum(len(each.looks.among(scene, places)) for each in phrases)
-    if meant < len(places) or meant > 1 == len(phrases) or any(each.looks.kind is None for each in phrases):
+    if rng.random() < 0.3:
+        name = choose(rng, ("size", "texture", "colour"))
+        looks = Description(**{name: getattr(choose(rng, scene.shapes), name)})
+    indices = looks.among(scene)
+    phrases = _sample_phrases(scene, indices, len(indices), rng, known=looks.mentioned())
+    covered = sum(len(phrase.looks.among(scene, indices)) for phrase in phrases)
+    if covered < len(indices) or covered > 1 == len(phrases) or any(phrase.looks.kind is None for phrase in phrases):
         return None
-    return Statement(phrases, whole=NounPhrase(NUMBERS[meant - 1], looks))
+    return Statement(phrases, whole=NounPhrase(NUMBERS[covered - 1], looks))
 
 
-def sample_phrases(
-    scene: Scene, places: ShapeIndices, most: int, draws: Random, known: Sequence[str] = ()
+def _sample_phrases(
+    scene: Scene, indices: ShapeIndices, limit: int, rng: Random, known: Sequence[str] = ()
 ) -> tuple[NounPhrase, ...]:
-    """At most so many phrases about different shapes in these places, without what is known of them all."""
-    left = set(places)
+    """Return at most `limit` phrases about different shapes among these, without the properties known of all of them."""
+    left = set(indices)
     phrases: list[NounPhrase] = []
-    while left and len(phrases) < most:
-        looks = sample_description(scene.shapes[choose(draws, sorted(left))], draws, known)
-        group = looks.among(scene, places)
+    while left and len(phrases) < limit:
+        looks = _sample_description(scene.shapes[choose(rng, sorted(left))], rng, known)
+        group = looks.among(scene, indices)
         if not left.issuperset(group):
             break
         left.difference_update(group)
-        phrases.append(counted_phrase(scene, looks, draws, places))
+        phrases.append(_counted_phrase(scene, looks, rng, indices))
     return tuple(phrases)
 
 
-def sample_relation(scene: Scene, draws: Random) -> Statement | None:
-    """ "a red circle above two stars", "… and left of a cross" """
-    number = 3 if len(scene.shapes) > 2 and draws.random() < 0.2 else 2
-    looks = [sample_description(shape, draws) for shape in sorted(scene.shapes, key=lambda _: draws.random())[:number]]
+def _relation(scene: Scene, rng: Random) -> Statement | None:
+    """Return a statement such as "a red circle above two stars" or "… and left of a cross"."""
+    number = 3 if len(scene.shapes) > 2 and rng.random() < 0.2 else 2
+    looks = [_sample_description(shape, rng) for shape in sorted(scene.shapes, key=lambda _: rng.random())[:number]]
     groups = [look.among(scene) for look in looks]
     if len(set().union(*groups)) < sum(map(len, groups)):
         return None
-    ways = [
-        [way for way in RELATIONS if all_related(scene, groups[0], way, group, scene.size * RELATION_MARGIN)]
-        for group in groups[1:]
-    ]
-    if not all(ways):
+    margin = scene.size * RELATION_MARGIN
+    options = [[way for way in RELATIONS if all_related(scene, groups[0], way, group, margin)] for group in groups[1:]]
+    if not all(options):
         return None
-    definite = draws.random() < THE
-    phrases = [counted_phrase(scene, look, draws) for look in looks]
-    phrases = [NounPhrase("the", each.looks) if definite and each.singular else each for each in phrases]
-    return Statement(tuple(phrases), tuple(choose(draws, way) for way in ways))
+    definite = rng.random() < THE
+    phrases = [_counted_phrase(scene, look, rng) for look in looks]
+    phrases = [NounPhrase("the", phrase.looks) if definite and phrase.singular else phrase for phrase in phrases]
+    return Statement(tuple(phrases), tuple(choose(rng, relations) for relations in options))
 
 
-def sample_quality(scene: Scene, draws: Random) -> Statement | None:
-    """ "the circle is red", "the red shape is a circle" """
-    shape = choose(draws, scene.shapes)
-    said = sample_description(shape, draws).said()
-    told = [name for name in said if draws.random() < 0.5]
-    subject = Description(**{name: getattr(shape, name) for name in said if name not in told})
-    if not 0 < len(told) < len(said) or len(subject.among(scene)) > 1:
+def _quality(scene: Scene, rng: Random) -> Statement | None:
+    """Return a statement such as "the circle is red" or "the red shape is a circle"."""
+    shape = choose(rng, scene.shapes)
+    mentioned = _sample_description(shape, rng).mentioned()
+    predicated = [name for name in mentioned if rng.random() < 0.5]
+    subject = Description(**{name: getattr(shape, name) for name in mentioned if name not in predicated})
+    if not 0 < len(predicated) < len(mentioned) or len(subject.among(scene)) > 1:
         return None
-    return Statement((NounPhrase("the", subject),), quality=Description(**{name: getattr(shape, name) for name in told}))
+    quality = Description(**{name: getattr(shape, name) for name in predicated})
+    return Statement((NounPhrase("the", subject),), quality=quality)
 
 
-STATEMENT_FORMS: list[Callable[[Scene, Random], Statement | None]] = [
-    sample_existence,
-    sample_list,
-    sample_list,
-    sample_whole,
-    *[sample_relation] * 4,
-    sample_quality,
-]
-SINGLE_SHAPE_FORMS: list[Callable[[Scene, Random], Statement | None]] = [
-    sample_existence,
-    sample_existence,
-    sample_existence,
-    sample_whole,
-    sample_quality,
-]
+StatementForm = Callable[[Scene, Random], Statement | None]
+STATEMENT_FORMS: list[StatementForm] = [_existence, _enumeration, _enumeration, _whole, *[_relation] * 4, _quality]
+SINGLE_SHAPE_FORMS: list[StatementForm] = [_existence, _existence, _existence, _whole, _quality]
 
 
-def sample_description(shape: Shape, draws: Random, known: Sequence[str] = ()) -> Description:
-    """Some of what a shape looks like, its colour or kind at least, but nothing that is known."""
+def _sample_description(shape: Shape, rng: Random, known: Sequence[str] = ()) -> Description:
+    """Return some of a shape's properties, at least its colour or kind, but none that is known."""
     while True:
-        said = {name: getattr(shape, name) for name, often in MENTION.items() if name not in known and draws.random() < often}
-        if said.get("texture") == "plain" and draws.random() > ASIDE:
-            del said["texture"]
-        if "colour" in said or "kind" in said:
-            return Description(**said)
+        values = {name: getattr(shape, name) for name, often in MENTION.items() if name not in known and rng.random() < often}
+        if values.get("texture") == "plain" and rng.random() > MENTION_PLAIN:
+            del values["texture"]
+        if "colour" in values or "kind" in values:
+            return Description(**values)
 
 
-def counted_phrase(scene: Scene, looks: Description, draws: Random, places: ShapeIndices | None = None) -> NounPhrase:
-    """All the shapes that look like that, in their number."""
-    number = len(looks.among(scene, places))
-    return NounPhrase("a" if number == 1 and draws.random() > ONE else NUMBERS[number - 1], looks)
+def _counted_phrase(scene: Scene, looks: Description, rng: Random, indices: ShapeIndices | None = None) -> NounPhrase:
+    """Return a phrase for all shapes of this description, with their number."""
+    number = len(looks.among(scene, indices))
+    return NounPhrase("a" if number == 1 and rng.random() > ONE else NUMBERS[number - 1], looks)

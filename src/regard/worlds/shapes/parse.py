@@ -1,4 +1,4 @@
-"""Captions read: the statement that a text makes, if it is one of the grammar's.
+"""A parser for captions: the statement that a text makes, if it belongs to the grammar.
 
 caption    [opening] phrase {"," phrase} ["and" phrase]         a red circle, two stars and a cross
            [opening] number noun ":" phrase …                   there are two shapes: a circle and a ring
@@ -17,16 +17,16 @@ from regard.worlds.shapes.statement import NUMBERS, SINGULAR, Description, NounP
 from regard.worlds.shapes.words import MEANINGS, OPENINGS, PLURALS, SINGULARS, VOCABULARY, form_of_be, indefinite_article
 
 PROPERTY = {value: name for name, values in (("size", SIZES), ("texture", TEXTURES), ("colour", COLOURS)) for value in values}
-WAYS = [(said.split(), meaning) for said, meaning in MEANINGS.items() if meaning in RELATIONS]
+RELATION_WORDINGS = [(wording.split(), meaning) for wording, meaning in MEANINGS.items() if meaning in RELATIONS]
 
 
 class NotACaption(Exception):
-    """What is read is no caption."""
+    """The text does not belong to the grammar."""
 
 
 def parse_caption(caption: str) -> Statement | None:
-    """The statement that a caption makes, or None if the grammar has no such caption; capitals and a last full stop
-    count for nothing."""
+    """Return the statement of a caption, or None if the grammar has no such caption; capitals and a final full stop are
+    ignored."""
     words = re.findall(r"[^\s,:]+|[,:]", caption.lower().strip().removesuffix("."))
     if not all(word in VOCABULARY or word in ",:" for word in words):
         return None
@@ -37,55 +37,55 @@ def parse_caption(caption: str) -> Statement | None:
 
 
 class CaptionParser:
-    """Words, and how far they are read."""
+    """A recursive-descent parser: the words, and the position of the next one."""
 
     def __init__(self, words: list[str]):
         self.words = words
-        self.at = 0
+        self.position = 0
 
-    def take(self, *words: str) -> bool:
-        """Read these words if they come next."""
-        found = self.words[self.at : self.at + len(words)] == list(words)
-        self.at += len(words) * found
+    def accept(self, *words: str) -> bool:
+        """Consume these words if they come next."""
+        found = self.words[self.position : self.position + len(words)] == list(words)
+        self.position += len(words) * found
         return found
 
-    def word(self) -> str:
-        if self.at == len(self.words):
+    def next_word(self) -> str:
+        if self.position == len(self.words):
             raise NotACaption
-        self.at += 1
-        return self.words[self.at - 1]
+        self.position += 1
+        return self.words[self.position - 1]
 
     def caption(self) -> Statement:
         relation = self.relation()
-        statement = self.inverted(relation) if relation else self.straight()
-        if self.at < len(self.words):
+        statement = self.inverted(relation) if relation else self.uninverted()
+        if self.position < len(self.words):
             raise NotACaption
         return statement
 
-    def straight(self) -> Statement:
+    def uninverted(self) -> Statement:
         opened, verb = self.opening()
         first = self.phrase()
         if verb and verb != form_of_be(first.singular):
             raise NotACaption
-        if first.determiner in NUMBERS and self.take(":"):
-            return Statement(self.several(self.phrase()), whole=first)
-        if not opened and self.take(form_of_be(first.singular)):
+        if first.determiner in NUMBERS and self.accept(":"):
+            return Statement(self.enumeration(self.phrase()), whole=first)
+        if not opened and self.accept(form_of_be(first.singular)):
             relation = self.relation()
             return self.related(first, relation) if relation else Statement((first,), quality=self.quality(first))
         relation = self.relation()
-        return self.related(first, relation) if relation else Statement(self.several(first))
+        return self.related(first, relation) if relation else Statement(self.enumeration(first))
 
     def opening(self) -> tuple[bool, str]:
-        """Whether there is one; and its verb, if it has one that must agree."""
-        for said in filter(None, OPENINGS):
-            if self.take(*said.split()):
-                return True, self.word() if said == "there" else ""
+        """Return whether there is an opening, and its verb if it has one that must agree."""
+        for opening in filter(None, OPENINGS):
+            if self.accept(*opening.split()):
+                return True, self.next_word() if opening == "there" else ""
         return False, ""
 
     def inverted(self, relation: str) -> Statement:
         other = self.phrase()
-        self.take("there")
-        verb = self.word()
+        self.accept("there")
+        verb = self.next_word()
         first = self.phrase()
         if verb != form_of_be(first.singular):
             raise NotACaption
@@ -93,18 +93,18 @@ class CaptionParser:
 
     def related(self, first: NounPhrase, relation: str) -> Statement:
         second = self.phrase()
-        if not self.take("and"):
+        if not self.accept("and"):
             return Statement((first, second), (relation,))
         another = self.relation()
         if another is None:
             raise NotACaption
         return Statement((first, second, self.phrase()), (relation, another))
 
-    def several(self, first: NounPhrase) -> tuple[NounPhrase, ...]:
+    def enumeration(self, first: NounPhrase) -> tuple[NounPhrase, ...]:
         phrases = [first]
-        while self.take(","):
+        while self.accept(","):
             phrases.append(self.phrase())
-        if self.take("and"):
+        if self.accept("and"):
             phrases.append(self.phrase())
         elif len(phrases) > 1:
             raise NotACaption
@@ -113,39 +113,37 @@ class CaptionParser:
     def quality(self, first: NounPhrase) -> Description:
         if first.determiner != "the":
             raise NotACaption
-        if self.words[self.at : self.at + 1] in (["a"], ["an"]):
-            said = self.phrase().looks
-            if said.kind is None:
+        if self.words[self.position : self.position + 1] in (["a"], ["an"]):
+            looks = self.phrase().looks
+            if looks.kind is None:
                 raise NotACaption
-            return said
-        adjectives = [self.word()]
-        while self.take("and"):
-            adjectives.append(self.word())
-        return Description(**properties(adjectives))
+            return looks
+        adjectives = [self.next_word()]
+        while self.accept("and"):
+            adjectives.append(self.next_word())
+        return Description(**_properties(adjectives))
 
     def relation(self) -> str | None:
-        for said, meaning in WAYS:
-            if self.take(*said):
-                return meaning
-        return None
+        return next((meaning for wording, meaning in RELATION_WORDINGS if self.accept(*wording)), None)
 
     def phrase(self) -> NounPhrase:
-        determiner = self.word()
-        start = self.at
+        determiner = self.next_word()
+        start = self.position
         if determiner in ("a", "an"):
-            if self.at == len(self.words) or determiner != indefinite_article(self.words[self.at]):
+            if self.position == len(self.words) or determiner != indefinite_article(self.words[self.position]):
                 raise NotACaption
             determiner = "a"
         elif determiner not in ("the", *NUMBERS):
             raise NotACaption
         nouns = SINGULARS if determiner in SINGULAR else PLURALS
-        while (noun := self.word()) not in nouns:
+        while (noun := self.next_word()) not in nouns:
             pass
-        return NounPhrase(determiner, Description(**properties(self.words[start : self.at - 1]), kind=nouns[noun]))
+        adjectives = self.words[start : self.position - 1]
+        return NounPhrase(determiner, Description(**_properties(adjectives), kind=nouns[noun]))
 
 
-def properties(adjectives: list[str]) -> dict[str, str]:
-    """Size, texture and colour, each at most once."""
+def _properties(adjectives: list[str]) -> dict[str, str]:
+    """Return size, texture and colour, each at most once."""
     found: dict[str, str] = {}
     for adjective in adjectives:
         meaning = MEANINGS.get(adjective, "")

@@ -1,4 +1,4 @@
-"""Scenes as pixels, in whole numbers throughout: the same bytes on every machine."""
+"""Rendering of scenes to pixels in integer arithmetic: the same bytes on every machine."""
 
 from functools import cache
 
@@ -17,11 +17,11 @@ RGB = {
     "purple": (150, 60, 210),
     "pink": (255, 140, 195),
 }
-SUBPIXELS = 8  # a pixel's coverage is counted on so many points across and down
+SUBPIXELS = 8  # coverage is counted on SUBPIXELS × SUBPIXELS points of a pixel
 FULL_COVERAGE = SUBPIXELS * SUBPIXELS
-NOISE_AMPLITUDE = 7  # shades that noise adds or takes at most
-DARK_DIVISOR = 5  # stripes and dots have so little of the colour: a fifth
-# The ten corners of a five-pointed star, from the top clockwise, in thousandths of half its width from the middle of its box.
+NOISE_AMPLITUDE = 7  # in shades of grey
+DARK_DIVISOR = 5  # stripes and dots have a fifth of the colour
+# The ten corners of a five-pointed star, from the top clockwise, in thousandths of half its width from the centre of its box.
 STAR = (
     (0, -1000),
     (260, -285),
@@ -37,10 +37,10 @@ STAR = (
 
 
 def render_scene(scene: Scene) -> np.ndarray:
-    """(size, size, 3), RGB in uint8."""
+    """Return an image (size, size, 3), RGB in uint8."""
     canvas = np.full((scene.size, scene.size, 3), scene.shade, np.int16)
     if scene.noise:
-        canvas += background_noise(scene.size, scene.noise)[:, :, None]
+        canvas += _background_noise(scene.size, scene.noise)[:, :, None]
     for shape in scene.shapes:
         x0, y0, x1, y1 = shape.box
         paint, clear = sprite(shape.kind, shape.colour, shape.texture, x1 - x0, scene.size)
@@ -49,16 +49,16 @@ def render_scene(scene: Scene) -> np.ndarray:
     return canvas.astype(np.uint8)
 
 
-def background_noise(size: int, seed: int) -> np.ndarray:
-    """Noise in shades of grey."""
-    return (hash64(seed, np.arange(size * size)) % np.uint64(2 * NOISE_AMPLITUDE + 1)).astype(np.int16).reshape(
-        size, size
-    ) - NOISE_AMPLITUDE
+def _background_noise(size: int, seed: int) -> np.ndarray:
+    """Return grey noise (size, size) from -NOISE_AMPLITUDE to NOISE_AMPLITUDE."""
+    levels = np.uint64(2 * NOISE_AMPLITUDE + 1)
+    return (hash64(seed, np.arange(size * size)) % levels).astype(np.int16).reshape(size, size) - NOISE_AMPLITUDE
 
 
 @cache
 def sprite(kind: str, colour: str, texture: str, width: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """A shape's colours times its coverage, (width, width, 3), and what it leaves uncovered, (width, width, 1); of FULL."""
+    """Return a shape's colour × coverage (width, width, 3) and its uncovered part (width, width, 1), in units of
+    FULL_COVERAGE."""
     bright = np.array(RGB[colour])
     colours = np.where(texture_mask(texture, width, size)[:, :, None], bright // DARK_DIVISOR, bright)
     covered = pixel_coverage(kind, width)[:, :, None]
@@ -66,7 +66,7 @@ def sprite(kind: str, colour: str, texture: str, width: int, size: int) -> tuple
 
 
 def texture_mask(texture: str, width: int, size: int) -> np.ndarray:
-    """Where a texture is dark: slanting stripes, or dots in rows."""
+    """Return where a texture is dark: diagonal stripes, or dots in rows."""
     y, x = np.indices((width, width))
     match texture:
         case "striped":
@@ -74,21 +74,21 @@ def texture_mask(texture: str, width: int, size: int) -> np.ndarray:
             return (x + y) % period >= (period + 1) // 2
         case "dotted":
             period = max(3, 3 * size // 32)
-            x, y = (2 * ((at - width // 2 + period // 2) % period) + 1 - period for at in (x, y))
+            x, y = (2 * ((axis - width // 2 + period // 2) % period) + 1 - period for axis in (x, y))
             return 6 * (x**2 + y**2) <= period**2
     return np.zeros((width, width), bool)
 
 
 @cache
 def pixel_coverage(kind: str, width: int) -> np.ndarray:
-    """How much of each pixel a shape covers, of FULL; it reaches all four sides of its box."""
+    """Return how much of each pixel a shape covers, up to FULL_COVERAGE; it touches all four sides of its box."""
     half = SUBPIXELS * width
-    v, u = 2 * np.indices((half, half)) + 1 - half  # from -half to half, none of them 0 or on an edge
-    inside = inside_shape(kind, u, v, half, width)
+    v, u = 2 * np.indices((half, half)) + 1 - half  # from -half to half, never 0 and never on an edge
+    inside = _inside_shape(kind, u, v, half, width)
     return inside.reshape(width, SUBPIXELS, width, SUBPIXELS).sum((1, 3))
 
 
-def inside_shape(kind: str, u: np.ndarray, v: np.ndarray, half: int, width: int) -> np.ndarray:
+def _inside_shape(kind: str, u: np.ndarray, v: np.ndarray, half: int, width: int) -> np.ndarray:
     match kind:
         case "circle":
             return u**2 + v**2 <= half**2
@@ -100,12 +100,12 @@ def inside_shape(kind: str, u: np.ndarray, v: np.ndarray, half: int, width: int)
             arm = SUBPIXELS * (width - 2 * round(width / 3))  # whole pixels
             return (abs(u) <= arm) | (abs(v) <= arm)
         case "star":
-            return inside_star(u, v, half)
+            return _inside_star(u, v, half)
     return np.ones(u.shape, bool)
 
 
-def inside_star(u: np.ndarray, v: np.ndarray, half: int) -> np.ndarray:
-    """Points from which a line to the right crosses the outline an odd number of times."""
+def _inside_star(u: np.ndarray, v: np.ndarray, half: int) -> np.ndarray:
+    """Return the points from which a ray to the right crosses the outline an odd number of times."""
     inside = np.zeros(u.shape, bool)
     for (x, y), (to_x, to_y) in zip(STAR, STAR[1:] + STAR[:1]):
         if y != to_y:

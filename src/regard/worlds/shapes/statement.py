@@ -1,7 +1,8 @@
-"""What a caption says, and whether it is true of a scene.
+"""The meaning of a caption, and whether it is true of a scene.
 
-"a" means at least one; "one", "two", "three" and "four" mean so many and no more; "the" means that there is no other. Phrases of
-one statement mean different shapes; after a colon, only those named before it. What is said of several shapes is said of each.
+"a" means at least one; "one", "two", "three" and "four" mean exactly that many; "the" means that there is no other. The
+phrases of a statement refer to different shapes; after a colon, only to those named before it. What is said of several
+shapes is said of each.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -12,12 +13,12 @@ from regard.worlds.shapes.scene import HELD_OUT, Scene, Shape, has_relation
 NUMBERS = ("one", "two", "three", "four")
 SINGULAR = ("a", "the", "one")
 ShapeIndices = tuple[int, ...]  # of shapes in their scene
-RELATION_MARGIN = 3 / 16  # of the picture: by so much is one centre above another, or more
+RELATION_MARGIN = 3 / 16  # of the image width: the least distance between centres in the direction of a relation
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What shapes look like, as far as it is said."""
+    """The properties of shapes that are mentioned."""
 
     size: str | None = None
     texture: str | None = None
@@ -25,6 +26,7 @@ class Description:
     kind: str | None = None
 
     def fits(self, shape: Shape) -> bool:
+        """Return whether a shape has all mentioned properties."""
         return (
             self.size in (None, shape.size)
             and self.texture in (None, shape.texture)
@@ -32,78 +34,77 @@ class Description:
             and self.kind in (None, shape.kind)
         )
 
-    def said(self) -> list[str]:
-        """The properties that are mentioned, by name."""
+    def mentioned(self) -> list[str]:
+        """Return the names of the mentioned properties."""
         return [field.name for field in fields(self) if getattr(self, field.name) is not None]
 
-    def among(self, scene: Scene, places: ShapeIndices | None = None) -> ShapeIndices:
-        """The shapes that it fits, of all or of those in some places."""
-        return tuple(
-            place for place, shape in enumerate(scene.shapes) if (places is None or place in places) and self.fits(shape)
-        )
+    def among(self, scene: Scene, indices: ShapeIndices | None = None) -> ShapeIndices:
+        """Return the shapes that it fits, of the whole scene or among some of them."""
+        return tuple(i for i, shape in enumerate(scene.shapes) if (indices is None or i in indices) and self.fits(shape))
 
 
 @dataclass(frozen=True, slots=True)
 class NounPhrase:
-    """Some shapes: "two small circles"."""
+    """A reference to some shapes: "two small circles"."""
 
     determiner: str  # a, the, or one of NUMBERS
     looks: Description
 
     @property
     def singular(self) -> bool:
+        """Whether the determiner takes a singular noun."""
         return self.determiner in SINGULAR
 
-    def meanings(self, scene: Scene, places: ShapeIndices | None = None) -> list[ShapeIndices]:
-        """The groups of shapes that it may mean, among those in some places."""
-        found = self.looks.among(scene, places)
+    def referents(self, scene: Scene, indices: ShapeIndices | None = None) -> list[ShapeIndices]:
+        """Return the groups of shapes that it may refer to, of the whole scene or among some of them."""
+        found = self.looks.among(scene, indices)
         if self.determiner == "a":
-            return [(place,) for place in found]
+            return [(i,) for i in found]
         number = 1 if self.determiner == "the" else NUMBERS.index(self.determiner) + 1
         return [found] if len(found) == number else []
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """That there are such shapes; and perhaps more of them."""
+    """The claim that such shapes exist, and possibly how they are related."""
 
     phrases: tuple[NounPhrase, ...]
     relations: tuple[str, ...] = ()  # of the first phrase to the second, the third …: "a circle above a square"
-    whole: NounPhrase | None = None  # what the phrases are all of: "two shapes: a circle and a square"
+    whole: NounPhrase | None = None  # what the phrases together make up: "two shapes: a circle and a square"
     quality: Description | None = None  # of the first phrase: "the circle is red"
 
     def names_held_out(self) -> bool:
-        """Whether it says of something that it has a held-out combination of colour and kind."""
+        """Return whether it ascribes a held-out combination of colour and kind to something."""
         looks = [phrase.looks for phrase in self.phrases]
         if self.quality:
-            looks = [merge_descriptions(looks[0], self.quality)]
+            looks = [_merge(looks[0], self.quality)]
         if self.whole:
-            looks = [merge_descriptions(self.whole.looks, look) for look in looks]
+            looks = [_merge(self.whole.looks, look) for look in looks]
         return any((look.colour, look.kind) in HELD_OUT for look in looks)
 
 
-def merge_descriptions(one: Description, more: Description) -> Description:
-    return replace(one, **{name: getattr(more, name) for name in more.said()})
+def _merge(one: Description, more: Description) -> Description:
+    return replace(one, **{name: getattr(more, name) for name in more.mentioned()})
 
 
 def is_true(statement: Statement, scene: Scene, margin: float | None = None) -> bool:
-    """Whether the phrases can mean different shapes for which all of it holds. Whoever takes the relations more or less narrowly
-    gives a margin in pixels."""
+    """Return whether the phrases can refer to different shapes for which everything holds; `margin` is that of relations, in
+    pixels."""
     margin = scene.size * RELATION_MARGIN if margin is None else margin
-    wholes = [None] if statement.whole is None else statement.whole.meanings(scene)
+    wholes = [None] if statement.whole is None else statement.whole.referents(scene)
     return any(
-        is_true_for(statement, groups, scene, margin) and (whole is None or len(whole) == sum(map(len, groups)))
+        _is_true_for(statement, groups, scene, margin) and (whole is None or len(whole) == sum(map(len, groups)))
         for whole in wholes
-        for groups in product(*(phrase.meanings(scene, whole) for phrase in statement.phrases))
+        for groups in product(*(phrase.referents(scene, whole) for phrase in statement.phrases))
     )
 
 
-def is_true_for(statement: Statement, groups: tuple[ShapeIndices, ...], scene: Scene, margin: float) -> bool:
-    """Whether it does if its phrases mean these groups of shapes."""
-    meant = [place for group in groups for place in group]
+def _is_true_for(statement: Statement, groups: tuple[ShapeIndices, ...], scene: Scene, margin: float) -> bool:
+    """Return whether a statement holds if its phrases refer to these groups of shapes."""
+    referents = [i for group in groups for i in group]
     return (
-        len(set(meant)) == len(meant)
-        and (statement.quality is None or all(statement.quality.fits(scene.shapes[place]) for place in groups[0]))
+        len(set(referents)) == len(referents)
+        and (statement.quality is None or all(statement.quality.fits(scene.shapes[i]) for i in groups[0]))
         and all(
             all_related(scene, groups[0], relation, group, margin) for relation, group in zip(statement.relations, groups[1:])
         )
@@ -111,5 +112,5 @@ def is_true_for(statement: Statement, groups: tuple[ShapeIndices, ...], scene: S
 
 
 def all_related(scene: Scene, ones: ShapeIndices, relation: str, others: ShapeIndices, margin: float) -> bool:
-    """Whether each of some shapes lies that way from each of others."""
+    """Return whether each shape of one group has a relation to each shape of another."""
     return all(has_relation(scene.shapes[one], relation, scene.shapes[other], margin) for one in ones for other in others)

@@ -1,0 +1,48 @@
+// What every view has: a form, a place for the result, and the faithfulness panel; and fields that several views share.
+import { element } from "./dom.js";
+import { downloadButtons } from "./download.js";
+import { faithfulnessPanel } from "./faithfulness.js";
+import { Form } from "./form.js";
+
+export function createView(panel, context, { action, busy, resultLabel, explained = true }) {
+  const main = element("div", { class: "column" }), form = new Form(main, { action, busy, closed: context.closed });
+  const result = element("section", { class: "result", "aria-label": resultLabel });
+  main.append(result);
+  panel.append(main);
+  return { form, result, faithfulness: explained ? faithfulnessPanel(panel, context) : null };
+}
+
+// Sampling settings, as every verb that samples takes them.
+export function samplingFields(form, { temperature = "", top_p } = {}) {
+  const fields = { temperature: form.number("temperature", { min: 1e-6, max: 100, step: "any", value: temperature,
+    hint: "empty: greedy or beam search" }) };
+  if (top_p !== undefined) fields.top_p = form.number("top-p", { min: 1e-9, max: 1, step: "any", value: top_p });
+  fields.seed = form.number("seed", { min: 0, max: 2 ** 53 - 1, value: 0 });
+  return fields;
+}
+
+// Beam size and number of hypotheses; the returned function reads both.
+export function beamFields(form, model, what) {
+  const beam = form.number("beam size", { min: 1, max: 16, value: model.beam ?? "" });
+  const number = form.number("number", { min: 1, max: 8, value: 1, hint: `of ${what} to return` });
+  return () => {
+    const [size, count] = [beam.read(), number.read() ?? 1];
+    return count > 1 ? { number: count, beam: Math.max(count, size ?? model.beam ?? 1) } : size === undefined ? {} : { beam: size };
+  };
+}
+
+export function showAlternatives(result, list) {
+  if (list.length) result.append(element("ol", { class: "alternatives", start: 2 }, ...list.map(({ text }) => element("li", {}, text))));
+}
+
+// A link to the attention view of the same input, where the model has one.
+export function linkToAttention(result, { model, navigate }, input, label) {
+  if (model.verbs.includes("attention")) result.append(element("p", {}, element("button", { type: "button", class: "plain",
+    onclick: () => navigate(model.id, "attention", { ...input, focus: true }) }, label)));
+}
+
+// Download buttons for the attention figure that the server draws.
+export function attentionDownloads(result, name, request) {
+  const formats = [["SVG", "svg"], ["PNG", "png"], [".attn", "attn"]];
+  downloadButtons(result, name, formats.map(([label, format]) => [label, format, () => ({ ...request, format })]));
+}

@@ -1,0 +1,204 @@
+"""Self-contained HTML pages: reports with figures, and attention to explore. No network; words stay text, never markup.
+
+A report has no script; it works in light and dark, on a phone and in print. A view embeds its weights as bytes, 0 to 255 for 0 to
+the darkest, and the scripts of show/web that draw them on canvases.
+"""
+
+import json
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regard.show.figures import style
+from regard.show.figures.attention_maps import AttentionMaps
+from regard.show.figures.head_views import head_colours
+
+WEB = Path(__file__).parents[1] / "web"
+PAGE_VIEWS = {"heads": "lines", "model": "all heads", "matrix": "matrix", "token": "one token"}
+PAGE_STYLE = """
+:root { color-scheme: light dark; --paper: #fcfcfa; --ink: #1b2a41; --soft: #5c6878; --line: #d9dde3; --card: #ffffff; }
+@media (prefers-color-scheme: dark) {
+  :root { --paper: #14181f; --ink: #e4e8ee; --soft: #9aa6b5; --line: #2c3440; --card: #f4f5f3; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; padding: 2.5rem 1.25rem 4rem; max-width: 54rem; background: var(--paper); color: var(--ink);
+       font: 1rem/1.55 Charter, "Bitstream Charter", Cambria, Georgia, serif; }
+h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .4rem; }
+h2 { font-size: 1.15rem; margin: 2.4rem 0 .6rem; padding-top: .8rem; border-top: 1px solid var(--line); }
+p.lead { color: var(--soft); font-size: 1.08rem; margin: 0 0 1.2rem; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font: .88rem/1.5 ui-sans-serif, system-ui, sans-serif;
+        font-variant-numeric: tabular-nums; }
+th, td { text-align: left; padding: .32rem .9rem .32rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
+th { font-weight: 600; color: var(--soft); }
+td.number { white-space: nowrap; }
+td.small { font-size: .74rem; color: var(--soft); overflow-wrap: anywhere; min-width: 16rem; }
+figure { margin: 1.2rem 0; }
+figure .card { background: var(--card); border: 1px solid var(--line); border-radius: 4px; padding: .8rem; overflow-x: auto; }
+figure svg { max-width: 100%; height: auto; display: block; margin: 0 auto; }
+figcaption { color: var(--soft); font-size: .88rem; margin-top: .4rem; }
+dl { margin: 0; } dl div { padding: .55rem 0; border-bottom: 1px solid var(--line); }
+dt { color: var(--soft); } dd { margin: 0; } dd.differs { color: var(--soft); font-size: .9rem; }
+code { font: .86rem ui-monospace, monospace; }
+pre { overflow-x: auto; padding: .7rem .9rem; border: 1px solid var(--line); border-radius: 4px; }
+@media (max-width: 40rem) { figure svg { max-width: 200%; } }
+@media print { body { max-width: none; padding: 0; } h2 { break-after: avoid; } figure { break-inside: avoid; } }
+"""
+
+
+VIEW_STYLE = """
+body { max-width: 76rem; }
+.bar { display: flex; flex-wrap: wrap; gap: .5rem 1.1rem; align-items: center; margin: 0 0 .7rem;
+       font: .88rem/1.4 ui-sans-serif, system-ui, sans-serif; color: var(--soft); }
+.bar select, .bar button { font: inherit; color: var(--ink); background: var(--paper); border: 1px solid var(--line);
+                           border-radius: 4px; padding: .15rem .5rem; max-width: 18rem; cursor: pointer; }
+.bar button[aria-pressed=true] { background: var(--ink); color: var(--paper); }
+.bar .head { border: 0; border-radius: 3px; padding: .1rem .45rem; color: #fff; min-width: 1.7rem; }
+.bar .head[aria-pressed=false] { opacity: .25; }
+#stage { background: #fff; color: #1d2330; border: 1px solid var(--line); border-radius: 4px; padding: .9rem; overflow: auto;
+         max-height: 82vh; font: 13px/1 ui-sans-serif, system-ui, sans-serif; }
+#status { min-height: 1.4rem; color: var(--soft); font: .88rem/1.4 ui-sans-serif, system-ui, sans-serif; margin: .5rem 0 0;
+        overflow-wrap: anywhere; }
+.lines { display: flex; width: max-content; margin: 0 auto; }
+.lines .words div { box-sizing: border-box; padding: 0 6px; white-space: pre; cursor: pointer; border-radius: 2px; }
+.lines .words:first-child { text-align: right; }
+.lines .words div.on { outline: 1px solid #646b78; }
+.grid { display: grid; gap: 5px; width: max-content; align-items: center; color: #646b78; }
+.grid canvas { border: 1px solid #d8dade; cursor: zoom-in; display: block; image-rendering: pixelated; }
+.grid .name { font-size: 11px; text-align: center; }
+.matrix { position: relative; }
+.matrix canvas { position: absolute; cursor: crosshair; }
+.matrix span { position: absolute; white-space: pre; }
+.matrix .down { text-align: right; }
+.matrix .across { transform-origin: 0 100%; transform: rotate(-55deg); }
+"""
+
+
+@dataclass(frozen=True)
+class HtmlReport:
+    """The content of a report page; sections without content are left out."""
+
+    title: str
+    summary: str
+    facts: Sequence[tuple[str, str]] = ()
+    scores: Sequence[tuple[str, str, str, str, str]] = ()
+    """(set, metric, score, interval, signature)"""
+    tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]] = ()
+    """(title, header, rows)"""
+    notes: Sequence[str] = ()
+    examples: Sequence[tuple[str, str, str]] = ()
+    """(source, hypothesis, reference)"""
+    figures: Sequence[tuple[str, str]] = ()
+    """(caption, <svg>)"""
+    commands: Sequence[str] = ()
+
+
+def html_report(report: HtmlReport) -> str:
+    """Return the report as a page; all text is escaped, only the figures are markup."""
+    parts = [f"<h1>{escape(report.title)}</h1>", f'<p class="lead">{escape(report.summary)}</p>']
+    if report.facts:
+        parts.append(html_table((), report.facts))
+    if report.scores:
+        parts += ["<h2>Scores</h2>", html_table(("set", "metric", "score", "95% interval", "signature"), report.scores, small=4)]
+    for title, header, rows in report.tables:
+        parts += [f"<h2>{escape(title)}</h2>", html_table(header, rows)]
+    parts += [f"<p>{escape(note)}</p>" for note in report.notes]
+    if report.examples:
+        parts += ["<h2>Translations of test sentences</h2>", "<dl>", *(example_row(*row) for row in report.examples), "</dl>"]
+    if report.figures:
+        parts.append("<h2>Figures</h2>")
+        parts += [
+            f'<figure><div class="card">{svg}</div><figcaption>{escape(caption)}</figcaption></figure>'
+            for caption, svg in report.figures
+        ]
+    if report.commands:
+        commands = escape("\n".join(report.commands))
+        parts += ["<h2>Next commands</h2>", f"<pre><code>{commands}</code></pre>"]
+    return html_page(report.title, PAGE_STYLE, "\n".join(parts) + "\n")
+
+
+def html_page(title: str, css: str, body: str) -> str:
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{css}</style>\n</head>\n<body>\n{body}</body>\n</html>\n"
+    )
+
+
+def html_table(header: Sequence[str], rows: Sequence[Sequence[str]], small: int | None = None) -> str:
+    head = f"<tr>{''.join(f'<th>{escape(cell)}</th>' for cell in header)}</tr>" if header else ""
+    kinds = ["small" if i == small else "number" if header and i else "" for i in range(len(rows[0]))]
+    lines = ["".join(f"<td class={kind!r}>{escape(cell)}</td>" for kind, cell in zip(kinds, row)) for row in rows]
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<div class="scroll"><table>{head}{body}</table></div>'
+
+
+def example_row(source: str, hypothesis: str, reference: str) -> str:
+    differs = "" if hypothesis == reference else f'<dd class="differs">reference: {escape(reference)}</dd>'
+    return f"<div><dt>{escape(source)}</dt><dd>{escape(hypothesis)}</dd>{differs}</div>"
+
+
+# pages with scripts
+
+
+def attention_page(
+    groups: Sequence[AttentionMaps],
+    *,
+    view: str = "heads",
+    layer: int = 0,
+    head: int | None = None,
+    token: int | None = None,
+    group: int = 0,
+    title: str = "attention",
+) -> str:
+    """Return a page to explore attention; it opens at a view, layer, head and token, counted from 0, of one group."""
+    assert view in PAGE_VIEWS, view
+    data = {
+        "views": list(PAGE_VIEWS.items()),
+        "ramp": encode_bytes(np.round(style.sequential_colormap()(np.arange(256))[:, :3] * 255)),
+        "at": {"view": view, "group": group, "layer": layer, "head": head, "token": token},
+        "groups": [
+            {
+                "name": maps.name,
+                "queries": list(maps.queries),
+                "keys": list(maps.keys),
+                "note": maps.note,
+                "layers": list(maps.layers),
+                "heads": list(maps.heads),
+                "colours": head_colours(len(maps.heads)),
+                "darkest": maps.darkest,
+                "numbered": maps.tile == 1,
+                "weights": encode_bytes(np.round(maps.weights / maps.darkest * 255)),
+            }
+            for maps in groups
+        ],
+    }
+    body = (
+        '<div class="bar" id="choose"></div>\n<div class="bar" id="heads"></div>\n<div id="stage"></div>\n<p id="status"></p>\n'
+    )
+    return script_page(title, body, data, "views.js")
+
+
+def script_page(title: str, body: str, data: Any, script: str, css: str = "") -> str:
+    """Return a self-contained page whose script, a file of show/web, draws the data."""
+    encoded = json.dumps(data, ensure_ascii=True).replace("<", "\\u003c")  # no word can end the script
+    content = (
+        f'<h1>{escape(title)}</h1>\n{body}<script type="application/json" id="data">{encoded}</script>\n'
+        f'<script type="module">\n{read_scripts(script)}</script>\n'
+    )
+    return html_page(title, PAGE_STYLE + VIEW_STYLE + css, content)
+
+
+@cache
+def read_scripts(name: str) -> str:
+    """Return the shared scripts followed by the one of the page, as one module."""
+    return "".join((WEB / part).read_text(encoding="utf-8") for part in ("drawing.js", "page.js", name))
+
+
+def encode_bytes(numbers: np.ndarray) -> str:
+    return b64encode(numbers.astype(np.uint8).tobytes()).decode("ascii")

@@ -1,0 +1,172 @@
+"""Figures of images: attention over an image word by word, saliency maps by method, contact sheets.
+
+Attention is drawn as the image repeated, bright where it is attended to (Xu et al. 2015, fig. 2).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from PIL import Image
+
+from regard.show.figures import style
+from regard.show.figures.labels import clean, label
+from regard.show.figures.style import axes_at, draw_text
+
+DIM = 0.22
+"""The brightness of what gets no weight."""
+MARGIN = 0.15  # inches
+TILE, GAP, WORD, ACROSS = 1.15, 0.1, 0.2, 8  # inches; tiles in a row
+MAP_TILE, MAP_GAP, LINE, NOTE = 1.22, 0.12, 0.17, 0.15  # inches, of saliency maps
+SHEET_TILE, SHEET_GAP, CAPTION, HEAD, SHEET_NOTE = 0.8, 0.08, 1.9, 0.25, 0.14  # inches, of contact sheets
+
+
+def overlay_weights(pixels: np.ndarray, weights: np.ndarray, *, smooth: bool = True) -> np.ndarray:
+    """Return the image with brightness proportional to the weights, the largest in full: (H, W, 3), (rows, columns) -> (H, W, 3).
+    Unless `smooth`, patches have hard edges."""
+    height, width = pixels.shape[:2]
+    resampling = Image.Resampling.BICUBIC if smooth else Image.Resampling.NEAREST
+    resized = np.asarray(Image.fromarray(weights.astype(np.float32)).resize((width, height), resampling)).clip(min=0)
+    brightness = resized / max(float(resized.max()), 1e-12)
+    return (pixels * (DIM + (1 - DIM) * brightness)[..., None]).round().astype(np.uint8)
+
+
+def draw_image(figure: Figure, pixels: np.ndarray, left: float, top: float, width: float, height: float) -> Any:
+    """Draw an image at inches from the left and top edges; return its axes."""
+    axes = axes_at(figure, left, top, width, height)
+    axes.imshow(pixels, interpolation="none", aspect="auto")
+    axes.set_axis_off()
+    return axes
+
+
+@dataclass(frozen=True)
+class ImageAttention:
+    """An image (H, W, 3), words (or layers, heads), and the weights of each (T, rows, columns)."""
+
+    pixels: np.ndarray
+    words: Sequence[str]
+    weights: np.ndarray
+    title: str = ""
+
+
+def image_attention_figure(images: Sequence[ImageAttention]) -> Figure:
+    """Draw each image plain, then once per word with its weights."""
+    with style.house_style():
+        across = min(ACROSS, 1 + max(len(image.words) for image in images))
+        width = 2 * MARGIN + across * (TILE + GAP) - GAP
+        titles = [style.wrap_text(image.title, style.BODY, width - 2 * MARGIN) for image in images]
+        title_heights = [0.17 * (title.count("\n") + 1) + 0.06 if title else 0.0 for title in titles]
+        rows = [-(-(1 + len(image.words)) // across) for image in images]
+        row_heights = [tile_height(image.pixels) + WORD + GAP for image in images]
+        height = 2 * MARGIN + sum(head + number * high for head, number, high in zip(title_heights, rows, row_heights))
+        figure, top = Figure(figsize=(width, height)), MARGIN
+        for image, title, head, number, high in zip(images, titles, title_heights, rows, row_heights):
+            if title:
+                draw_text(figure, MARGIN, top, title, fontsize=style.BODY, fontweight="bold", va="top", linespacing=1.25)
+            draw_tiles(figure, image, top + head, high, across)
+            top += head + number * high
+    return figure
+
+
+def draw_tiles(figure: Figure, image: ImageAttention, top: float, row_height: float, across: int) -> None:
+    assert len(image.words) == len(image.weights), f"{len(image.words)} words, weights {image.weights.shape}"
+    tiles = [image.pixels, *(overlay_weights(image.pixels, weights) for weights in image.weights)]
+    for number, (tile, word) in enumerate(zip(tiles, ["", *(label(word, 16) for word in image.words)])):
+        row, column = divmod(number, across)
+        left = MARGIN + column * (TILE + GAP)
+        axes = draw_image(figure, tile, left, top + row * row_height + WORD, TILE, tile_height(image.pixels))
+        axes.set_title(word, fontsize=style.SMALL, pad=2.5, color=style.TEXT, parse_math=False)
+
+
+def tile_height(pixels: np.ndarray) -> float:
+    return TILE * pixels.shape[0] / pixels.shape[1]
+
+
+@dataclass(frozen=True)
+class SaliencyRow:
+    """The saliency maps (rows, columns) of one output by method, None where a method has none, and a note below each."""
+
+    title: str
+    maps: Sequence[np.ndarray | None]
+    notes: Sequence[str]
+
+
+def saliency_figure(
+    pixels: np.ndarray, methods: Sequence[str], outputs: Sequence[SaliencyRow], *, below: Sequence[str] = (), legend: str = ""
+) -> Figure:
+    """Draw an image (H, W, 3) and the saliency maps of each output, one row per output; `below` is a note on each method."""
+    margin = style.MARGIN
+
+    def write(left: float, top: float, text: str, **settings: Any) -> None:
+        draw_text(figure, left, top, clean(text, keep="\n"), **settings)
+
+    with style.house_style():
+        high = MAP_TILE * pixels.shape[0] / pixels.shape[1]
+        width = 2 * margin + (1 + len(methods)) * (MAP_TILE + MAP_GAP) - MAP_GAP
+        titles = [style.wrap_text(output.title, style.BODY, width - 2 * margin) for output in outputs]
+        words = style.wrap_text(legend, style.SMALL, width - 2 * margin)
+        heads = [LINE * (title.count("\n") + 1) + LINE * (number == 0) + 0.06 for number, title in enumerate(titles)]
+        row_heights = [high + NOTE * any(output.notes) + MAP_GAP for output in outputs]
+        foot = NOTE * (1 + max((text.count("\n") for text in below), default=-1))
+        under = 0.14 * (words.count("\n") + 1) + MAP_GAP if legend else 0.0
+        height = 2 * margin + sum(heads) + sum(row_heights) + foot + under
+        figure, top = Figure(figsize=(width, height)), margin
+        centres = [margin + column * (MAP_TILE + MAP_GAP) + MAP_TILE / 2 for column in range(1, len(methods) + 1)]
+        for number, (output, title, head) in enumerate(zip(outputs, titles, heads)):
+            write(margin, top, title, fontsize=style.BODY, fontweight="bold", va="top", linespacing=1.25)
+            top += head
+            draw_image(figure, pixels, margin, top, MAP_TILE, high)
+            for x, method, values, note in zip(centres, methods, output.maps, output.notes):
+                if values is not None:
+                    draw_image(figure, overlay_weights(pixels, values, smooth=False), x - MAP_TILE / 2, top, MAP_TILE, high)
+                if number == 0:
+                    write(x, top - 0.04, method, ha="center", va="bottom", fontsize=fitting_size(method))
+                write(x, top + high + 0.03, note, ha="center", va="top", fontsize=style.SMALL - 1, color=style.MUTED)
+            top += row_heights[number]
+        bold = dict(ha="center", va="top", fontsize=style.SMALL - 1, fontweight="bold", linespacing=1.2)
+        for x, text in zip(centres, below):
+            write(x, top - MAP_GAP / 2, text, **bold)
+        write(margin, height - margin, words, va="bottom", fontsize=style.SMALL, color=style.MUTED, linespacing=1.3)
+    return figure
+
+
+def fitting_size(name: str) -> float:
+    """Return the font size at which a name is no wider than a tile."""
+    return style.SMALL * min(1.0, MAP_TILE / float(style.text_widths([name], style.SMALL)[0]))
+
+
+@dataclass(frozen=True)
+class ContactRow:
+    """A caption and images (H, W, 3), each with an optional note below it."""
+
+    caption: str
+    images: Sequence[np.ndarray]
+    notes: Sequence[str] = ()
+
+
+def contact_sheet_figure(rows: Sequence[ContactRow], heads: Sequence[str]) -> Figure:
+    """Draw a contact sheet: a caption per row and its images beside it, under column titles."""
+    with style.house_style():
+        height, width = rows[0].images[0].shape[:2]
+        tile, note = SHEET_TILE * height / width, SHEET_NOTE * any(any(row.notes) for row in rows)
+        across = 2 * MARGIN + CAPTION + max(len(row.images) for row in rows) * (SHEET_TILE + SHEET_GAP)
+        down = 2 * MARGIN + HEAD + len(rows) * (tile + note + SHEET_GAP)
+        figure = Figure(figsize=(across, down))
+
+        def left(column: int) -> float:
+            return MARGIN + CAPTION + SHEET_GAP + column * (SHEET_TILE + SHEET_GAP)
+
+        for column, head in enumerate(heads):
+            draw_text(figure, left(column), MARGIN + HEAD / 2, head, fontsize=style.SMALL, va="center", color=style.TEXT)
+        for number, row in enumerate(rows):
+            top = MARGIN + HEAD + number * (tile + note + SHEET_GAP)
+            caption = style.wrap_text(row.caption, style.BODY, CAPTION)
+            draw_text(figure, MARGIN, top + tile / 2, caption, va="center", fontsize=style.BODY, linespacing=1.2)
+            for column, pixels in enumerate(row.images):
+                axes = draw_image(figure, pixels, left(column), top, SHEET_TILE, tile)
+                if column < len(row.notes):
+                    text = dict(fontsize=style.SMALL, ha="center", va="top", parse_math=False)
+                    axes.text(0.5, -0.03, row.notes[column], transform=axes.transAxes, **text)
+    return figure

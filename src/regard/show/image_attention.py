@@ -1,0 +1,95 @@
+"""Draw where in an image a run attends: layer by layer, head by head, or word by word of a caption."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from regard.batches.image_store import decode_images
+from regard.errors import UserError
+from regard.scoring.alignment import sharpest_layer
+from regard.show.figures.image_figures import ImageAttention, image_attention_figure
+from regard.show.figures.style import figure_format, save_figure
+from regard.show.recording import record_attention
+from regard.show.selection import ViewSelection, pluralize
+from regard.tasks.base import Run
+from regard.tasks.caption import CaptionAlignment, CaptionRun
+from regard.tasks.contrastive import ContrastiveRun, is_image
+from regard.tasks.images import ImageInput, ImageRun, as_image_source
+from regard.tasks.translate import Translation
+
+
+def reads_image(run: Run, given: str) -> bool:
+    """Return whether the run reads this input as an image whose attention can be drawn over it."""
+    return (
+        isinstance(run, CaptionRun)
+        or (isinstance(run, ContrastiveRun) and is_image(given))
+        or (isinstance(run, ImageRun) and run.recipe.model.kind == "vit")
+    )
+
+
+def show_image_attention(run: ImageRun, given: str, selection: ViewSelection, out: Path) -> str:
+    """Draw an image once per layer, bright where the pooled output attends; for a captioner once per word of the sharpest layer.
+
+    With a head, that head alone; with the view "heads", each head of a layer. Return a description."""
+    (attention,) = run.look([given]) if isinstance(run, CaptionRun) else [image_attention(run, given)]
+    layers, heads = attention.heads.shape[:2]
+    for option, value, most in (("layer", selection.layer, layers), ("head", selection.head, heads)):
+        if value is not None and value > most:
+            raise UserError(f"--{option} {value}: this run has 1 to {most}")
+    pixels = decode_images([as_image_source(given)], run.frame)[0]
+    if isinstance(run, CaptionRun):
+        shown = caption_overlays(attention, pixels, selection)
+    elif selection.view == "heads":
+        layer = layers if selection.layer is None else selection.layer
+        names = [f"head {head + 1}" for head in range(heads)]
+        shown = [ImageAttention(pixels, names, attention.heads[layer - 1, :, 0], f"layer {layer}")]
+    else:
+        chosen = list(range(layers)) if selection.layer is None else [selection.layer - 1]
+        weights = attention.heads[:, :, 0].mean(1) if selection.head is None else attention.heads[:, selection.head - 1, 0]
+        shown = [ImageAttention(pixels, [f"layer {layer + 1}" for layer in chosen], weights[chosen])]
+    save_figure(image_attention_figure(shown), out)
+    if isinstance(run, CaptionRun):
+        return " ".join(attention.words)
+    return f"{pluralize(layers, 'layer')} of {pluralize(heads, 'head')}, {run.grid[0]} × {run.grid[1]} patches"
+
+
+def caption_overlays(attention: CaptionAlignment, pixels: np.ndarray, selection: ViewSelection) -> list[ImageAttention]:
+    if not attention.words:
+        raise UserError("the caption is empty: there is nothing to show")
+    heads = attention.heads  # (L, H, T, rows, columns)
+    layer = sharpest_layer(heads.reshape(*heads.shape[:3], -1)) if selection.layer is None else selection.layer - 1
+    if selection.view == "heads":
+        return [
+            ImageAttention(pixels, attention.words, weights, f"layer {layer + 1}, head {head + 1}")
+            for head, weights in enumerate(heads[layer])
+        ]
+    weights = heads[layer].mean(0) if selection.head is None else heads[layer, selection.head - 1]
+    return [ImageAttention(pixels, attention.words, weights)]
+
+
+def image_attention(run: ImageRun, given: str) -> CaptionAlignment:
+    """Return the attention of the pooled output to the patches, as that of one word."""
+    modules = record_attention(run, given).modules.values()
+    weights = np.stack([module.weights()[0] for module in modules])  # (L, H, T, S)
+    pooled = weights if run.pooled is None else weights[:, :, list(run.pooled)]
+    rows, columns = run.grid
+    patches = pooled.mean(2, keepdims=True)[..., -rows * columns :]  # special tokens come first
+    heads = patches.reshape(*patches.shape[:3], rows, columns)
+    return CaptionAlignment([""], heads.mean((0, 1)), heads)
+
+
+def draw_caption_attention(run: CaptionRun, images: Sequence[ImageInput], captions: Sequence[Translation], out: Path) -> None:
+    """Draw images with the attention of each word of their captions."""
+    figure_format(out)
+    pixels = decode_images([as_image_source(image) for image in images], run.frame)
+    tokens = [caption.tokens for caption in captions]
+    save_figure(image_attention_figure(caption_attention(run, pixels, tokens, [""] * len(captions))), out)
+
+
+def caption_attention(
+    run: CaptionRun, pixels: np.ndarray, captions: Sequence[list[int]], titles: Sequence[str]
+) -> list[ImageAttention]:
+    """Return the images with the attention of each word of their captions, given as tokens."""
+    found = zip(pixels, run.looks(pixels, captions), titles)
+    return [ImageAttention(image, attention.words, attention.weights, title) for image, attention, title in found]

@@ -1,0 +1,115 @@
+"""A user's data files as starter recipes describe them: names, columns and image sizes; and the templates that they fill."""
+
+import json
+from collections.abc import Sequence
+from importlib.resources import files as package_files
+from pathlib import Path
+from string import Template
+
+import numpy as np
+
+from regard.corpus.decode_image import decode_image
+from regard.corpus.examples import Examples, ImageExamples
+from regard.corpus.lines import iterate_lines
+from regard.corpus.table import file_kind
+from regard.errors import UserError
+
+PATH_COLUMNS = ("file", "file_name", "image", "path", "filename", "filepath", "picture")
+CAPTION_COLUMNS = ("captions", "caption", "text", "title", "sentences")
+SAMPLED_IMAGES = 64
+COMMENT_COLUMN = 32
+
+
+def fill_template(template: str, **values: object) -> str:
+    """Return templates/TEMPLATE.toml with its $placeholders filled in and its comments aligned; lines left empty by an empty
+    value go."""
+    text = package_files("regard.tasks.starters").joinpath("templates", f"{template}.toml").read_text(encoding="utf-8")
+    lines = []
+    for line in text.splitlines():
+        code, _, comment = line.partition("  # ")  # in the template, not in the values
+        filled = Template(code).substitute(values)
+        if comment:
+            filled = f"{filled:<{COMMENT_COLUMN - 1}} # {Template(comment).substitute(values)}"
+        if filled or not line:
+            lines.append(filled)
+    return "\n".join(lines) + "\n"
+
+
+def toml_value(value: object) -> str:
+    """Return a string, number, boolean or list as TOML writes it, which is as JSON does."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def setting_line(setting: str, comment: str) -> str:
+    """Return a line `setting  # comment` with the comment in its column."""
+    return f"{setting:<{COMMENT_COLUMN - 1}} # {comment}"
+
+
+def file_settings(files: Sequence[Path], all_files: Sequence[Path] = ()) -> dict[str, str]:
+    """Return data.root and the files as TOML: by name if all of the recipe's files are in one folder, else by full path."""
+    together = len({file.parent for file in all_files or files}) == 1
+    names = ", ".join(toml_value(file.name if together else str(file.resolve())) for file in files)
+    return {"root": toml_value(str(files[0].parent if together else Path())), "files": names}
+
+
+def held_out_size(examples: Examples) -> int:
+    """Return how many examples to hold out for validation, and as many for testing."""
+    return min(2000, max(1, len(set(examples.keys())) // 20))
+
+
+def longest_text(texts: Sequence[str]) -> int:
+    """Return the number of words of the longest text."""
+    return max(len(text.split()) for text in texts)
+
+
+def detect_path_column(file: Path) -> int | str:
+    """Return the column of image paths: by the name of a .jsonl field or in a .tsv header, else the first."""
+    if file.is_dir() or file_kind(file) not in (".tsv", ".jsonl") or ".index.tsv" in file.name:
+        return 0
+    names = _column_names(file)
+    path = next((name for name in PATH_COLUMNS if name in names), None)
+    if path is None and file_kind(file) == ".jsonl":
+        raise UserError(f"{file}:1 has the fields {', '.join(names)}; name the image path {' or '.join(PATH_COLUMNS[:3])}")
+    return path or 0
+
+
+def detect_columns(file: Path) -> tuple[int | str, list[int | str]]:
+    """Return the columns of path and captions: by the names of .jsonl fields or in a .tsv header, else the first and the
+    following."""
+    if file.suffix == ".tar":
+        return 0, [1]  # captions are files beside the images
+    if file_kind(file) not in (".tsv", ".jsonl"):
+        raise UserError(f"{file}: give a .tsv or .jsonl of image paths and captions, an .index.tsv, or .tar shards")
+    names = _column_names(file)
+    path, captions = (next((name for name in known if name in names), None) for known in (PATH_COLUMNS, CAPTION_COLUMNS))
+    if file_kind(file) == ".jsonl" and (path is None or captions is None):
+        raise UserError(
+            f"{file}:1 has the fields {', '.join(names)}; name the image path {' or '.join(PATH_COLUMNS[:3])}, and the captions "
+            f"{' or '.join(CAPTION_COLUMNS[:2])}"
+        )
+    if path is not None and captions is not None:
+        return path, [captions]
+    first = 3 if ".index.tsv" in file.name else 1  # an index has name, offset and size first
+    if len(names) <= first:
+        raise UserError(f"{file}:1 has {len(names)} columns; captions are expected from column {first} on, counted from 0")
+    return 0, list(range(first, len(names)))
+
+
+def _column_names(file: Path) -> list[str]:
+    """Return the fields of a .jsonl's first line, or the cells of a .tsv's."""
+    first = next((line for line in iterate_lines(file) if line.strip()), "")
+    if file_kind(file) != ".jsonl":
+        return [cell.strip() for cell in first.split("\t")]
+    try:
+        row = json.loads(first)
+    except json.JSONDecodeError:
+        row = None
+    if not isinstance(row, dict):
+        raise UserError(f"{file}:1 is not a JSON object")
+    return list(row)
+
+
+def median_short_side(images: ImageExamples) -> float:
+    """Return the median of the shorter sides of a sample of the images."""
+    sample = images.images[:: -(-len(images) // SAMPLED_IMAGES)]
+    return np.median([min(decode_image(one.read(), str(one)).size) for one in sample if not isinstance(one, np.ndarray)])
