@@ -117,7 +117,7 @@ def test_caption_with_the_attention_of_each_word(client, runs, image, encode_ima
     (found,) = post(client, "caption", image=encode_image(image), number=2, attention=True)["results"]
     (expected,) = run.caption([image], number=2)
     assert [found["text"], *(one["text"] for one in found["alternatives"])] == [one.text for one in expected]
-    (expected_attention,) = run.look([image])
+    (expected_attention,) = run.align([image])
     assert found["attention"]["words"] == expected_attention.words and found["attention"]["grid"] == [4, 4]
     np.testing.assert_allclose(found["attention"]["maps"], expected_attention.weights, atol=1e-3)
     assert to_pixels(found["attention"]["image"]).shape == (32, 32, 3)
@@ -163,7 +163,7 @@ def test_text_that_names_a_file_is_read_as_text(client, runs, tmp_path, image):
     path = tmp_path / "there.png"
     image.save(path)
     there, gone = (post(client, "embed", model="clip", text=str(one))["results"][0] for one in (path, tmp_path / "gone.png"))
-    expected = runs["clip"].text_vectors([str(path)])[0]
+    expected = runs["clip"]._text_vectors([str(path)])[0]
     np.testing.assert_allclose(there["vectors"][0], expected, atol=1e-5)
     assert len(gone["vectors"][0]) == 8
     recorded = post(client, "attention", model="clip", text=str(path))

@@ -138,7 +138,9 @@ def match(
     """
     exit_on_closed_pipe()
     opened = load_for("match", run, device)
-    choices = opened.labels_from(labels)
+    from regard.tasks.contrastive import parse_labels
+
+    choices = parse_labels(labels)
     for lines in read_batches(images):
         for path, found in zip(lines, opened.match(lines, choices, template or ["{}"])):
             if as_json:

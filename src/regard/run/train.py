@@ -13,8 +13,8 @@ from torch import nn
 
 from regard import distributed, tasks
 from regard.batches.batches import Batches
-from regard.batches.mixture import MixtureRows
 from regard.batches.language_rows import PackedRows
+from regard.batches.mixture import MixtureRows
 from regard.batches.rows import Rows
 from regard.corpus.dataset import Dataset, read_dataset
 from regard.corpus.word_vectors import read_word_vectors

@@ -17,8 +17,8 @@ from regard.server.errors import ApiError
 from regard.server.jobs import ModelRequest, StartDecoding, as_list, json_response
 from regard.server.routes import STREAM_RESPONSES
 from regard.tasks.base import Run
-from regard.tasks.chat import encode_conversation
-from regard.tasks.streaming import SamplingParams, StreamedToken, StreamResult, generate_task
+from regard.tasks.shared.chat import encode_conversation
+from regard.tasks.shared.requests import SamplingParams, StreamedToken, StreamResult, generate_task
 
 router = APIRouter(prefix="/v1")
 DEFAULT_CHAT_TOKENS = 256

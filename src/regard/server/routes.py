@@ -31,7 +31,7 @@ from fastapi.responses import Response
 from regard.server import render, request_types, response_types
 from regard.server.errors import ApiError
 from regard.server.jobs import ModelRequest, StartDecoding, as_list, json_response
-from regard.tasks.streaming import SamplingParams, StreamedToken, caption_task, generate_task, translate_task
+from regard.tasks.shared.requests import SamplingParams, StreamedToken, caption_task, generate_task, translate_task
 
 router = APIRouter(prefix="/v1")
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {

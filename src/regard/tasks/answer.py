@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -21,7 +20,7 @@ from regard.scoring import answer_scores, compare_accuracy
 from regard.scoring.answers import score_answer
 from regard.tasks.base import EVALUATE_TOKENS, EvaluationResult, Run, Task, TaskCard, embed_texts
 from regard.tasks.shared.card_texts import HUMAN_CHECK, TEXT_LIMITS
-from regard.tasks.starters.starter import text_recipe
+from regard.tasks.starters.text_starters import answer_recipe
 from regard.tokens.special_tokens import BOS_AND_EOS, SpecialTokens
 from regard.training.losses import SpanLoss
 
@@ -181,7 +180,7 @@ ANSWER = Task(
     loss=lambda run: SpanLoss(run.recipe.train.regularize),
     metrics=("valid_f1",),
     pretrained=(EncoderModel, QuestionData),
-    starter=partial(text_recipe, "answer"),
+    starter=answer_recipe,
     card=TaskCard(
         uses="Answers that stand word for word in a text given with the question, like those it was trained on. Research and "
         "teaching.",

@@ -33,7 +33,7 @@ from regard.scoring import (
 )
 from regard.tasks.base import EmbeddedText, EvaluationResult, Run, Task, TaskCard, search_params
 from regard.tasks.shared.images import ImageInput, ImageReader
-from regard.tasks.starters.starter_pairs import caption_recipe
+from regard.tasks.starters.image_starters import caption_recipe
 from regard.tasks.translate import Alignment, Translation
 from regard.worlds import shapes
 

@@ -1,7 +1,6 @@
 """Classification of texts, or of pairs of texts."""
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -32,7 +31,7 @@ from regard.tasks.shared.labels import (
     write_labels,
 )
 from regard.tasks.shared.run_folder import copy_features_run
-from regard.tasks.starters.starter import text_recipe
+from regard.tasks.starters.text_starters import classify_recipe
 from regard.tokens.special_tokens import SpecialTokens
 
 
@@ -140,7 +139,7 @@ CLASSIFY = Task(
     pretrained=(EncoderModel, LabelledData),
     explains="label",
     model_sizes=lambda recipe, vocabulary: (vocabulary[0], 2),
-    starter=partial(text_recipe, "classify"),
+    starter=classify_recipe,
     card=TaskCard(
         uses="Labels of texts like those it was trained on. Research and teaching.",
         misuses=f"{HUMAN_CHECK} every decision; judging people by what they write.",

@@ -27,7 +27,7 @@ from regard.scoring import Score, accuracy, compare_accuracy, retrieval_ranks, r
 from regard.tasks.base import EMBED_TOKENS, EVALUATE_TOKENS, EmbeddedText, EvaluationResult, Run, Task, TaskCard
 from regard.tasks.shared.images import ImageInput, ImageReader, resize_images
 from regard.tasks.shared.labels import Prediction, rank_labels
-from regard.tasks.starters.starter_pairs import contrastive_recipe
+from regard.tasks.starters.image_starters import contrastive_recipe
 from regard.tokens.special_tokens import BOS, DEFAULT_SPECIAL_TOKENS, END_NAME, SpecialTokens
 from regard.tokens.tokenizer import Tokenizer
 from regard.training.losses import ContrastiveLoss

@@ -19,7 +19,7 @@ from regard.recipe import BaseImageData, DvaeModel, ImageTraining, Recipe
 from regard.scoring.reconstruction import psnr, reconstruction_scores
 from regard.tasks.base import EVALUATE_TOKENS, EvaluationResult, Run, Task, TaskCard
 from regard.tasks.shared.images import ImageInput, ImageReader
-from regard.tasks.starters.starter_pictures import image_codes_recipe
+from regard.tasks.starters.image_starters import image_codes_recipe
 from regard.training.losses import ReconstructionLoss
 
 DECODE_BATCH = 256

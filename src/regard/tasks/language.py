@@ -2,7 +2,6 @@
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from typing import Literal, Self
 
@@ -24,7 +23,7 @@ from regard.models.recurrent_language import Elmo, RecurrentLanguageModel
 from regard.recipe import DecoderModel, LanguageModel, Recipe, RecurrentDecoderModel, TextData, require_fixed_split
 from regard.tasks.base import EvaluationResult, Run, Task, TaskCard, embed_texts
 from regard.tasks.shared.card_texts import GENERATED_MISUSE, TEXT_LIMITS
-from regard.tasks.starters.starter import text_recipe
+from regard.tasks.starters.text_starters import language_recipe
 from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
 
 GENERATE_BATCH = 64
@@ -247,7 +246,7 @@ LANGUAGE = Task(
     decoder_only=True,
     pretrained=(DecoderModel, TextData),
     explains="next_token",
-    starter=partial(text_recipe, "language"),
+    starter=language_recipe,
     card=TaskCard(
         uses="Text like its training text, its perplexity, contextual vectors of words. Research and teaching.",
         misuses=GENERATED_MISUSE,

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -25,7 +24,7 @@ from regard.scoring import Score, accuracy, grouped_accuracy
 from regard.tasks.base import EVALUATE_TOKENS, EvaluationResult, Run, Task, TaskCard, embed_texts
 from regard.tasks.shared.card_texts import TEXT_LIMITS
 from regard.tasks.shared.labels import Prediction
-from regard.tasks.starters.starter import text_recipe
+from regard.tasks.starters.text_starters import masked_recipe
 from regard.tokens.special_tokens import BOS_AND_EOS, MASK_NAME, SpecialTokens
 
 MASK_PATTERN = re.compile(r"\[MASK\]|<mask>")
@@ -173,7 +172,7 @@ MASKED = Task(
     verbs=("fill", "embed"),
     metrics=("valid_accuracy",),
     pretrained=(EncoderModel, TextData),
-    starter=partial(text_recipe, "masked"),
+    starter=masked_recipe,
     card=TaskCard(
         uses="Filling in words of texts like those it was trained on, contextual vectors, fine-tuning. Research and teaching.",
         misuses="Deciding what somebody meant to write; any use of the associations it has learned about people.",

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -27,7 +26,7 @@ from regard.tasks.base import EVALUATE_TOKENS, EvaluationResult, Run, Task, Task
 from regard.tasks.shared.card_texts import HUMAN_CHECK, TEXT_LIMITS
 from regard.tasks.shared.labels import load_contextual_features, read_labels, text_special_tokens, write_labels
 from regard.tasks.shared.run_folder import copy_features_run
-from regard.tasks.starters.starter import text_recipe
+from regard.tasks.starters.text_starters import tag_recipe
 from regard.tokens.special_tokens import SpecialTokens
 
 
@@ -141,7 +140,7 @@ TAG = Task(
     metrics=("valid_accuracy",),
     pretrained=(EncoderModel, TaggedData),
     model_sizes=lambda recipe, vocabulary: (vocabulary[0], 2),
-    starter=partial(text_recipe, "tag"),
+    starter=tag_recipe,
     card=TaskCard(
         uses="Labels of the words of texts like those it was trained on. Research and teaching.",
         misuses=f"{HUMAN_CHECK} every decision.",

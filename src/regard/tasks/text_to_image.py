@@ -32,7 +32,7 @@ from regard.tasks.image_codes import ImageCodesRun
 from regard.tasks.language import sample_index
 from regard.tasks.shared.images import ImageReader
 from regard.tasks.shared.run_folder import copy_run
-from regard.tasks.starters.starter_pictures import text_to_image_recipe
+from regard.tasks.starters.image_starters import text_to_image_recipe
 from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
 from regard.training.losses import TextToImageLoss, nll
 from regard.worlds.shapes import image_satisfies

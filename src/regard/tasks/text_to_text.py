@@ -34,7 +34,7 @@ from regard.scoring.score import SAMPLES
 from regard.tasks.base import EVALUATE_TOKENS, EvaluationResult, Run, Task, TaskCard
 from regard.tasks.shared.card_texts import HUMAN_CHECK, TEXT_LIMITS
 from regard.tasks.shared.labels import LABELS_FILE, Prediction
-from regard.tasks.starters.starter import tasks_recipe
+from regard.tasks.starters.text_starters import text_to_text_recipe
 from regard.tasks.translate import SEQ2SEQ_MODELS, TranslateRun, exact_matches
 from regard.training.losses import sequence_log_probs
 
@@ -241,7 +241,7 @@ TEXT_TO_TEXT = Task(
     explains="translation",
     model_sizes=lambda recipe, vocabulary: vocabulary,
     lengths=lambda recipe, given: given or (30, 30),
-    starter=tasks_recipe,
+    starter=text_to_text_recipe,
     card=TaskCard(
         uses="Its tasks, on texts like those it was trained on. Research and teaching.",
         misuses=f"{HUMAN_CHECK} every answer; passing its output off as a person's words.",

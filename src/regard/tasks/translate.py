@@ -42,7 +42,7 @@ from regard.scoring import (
 from regard.scoring.alignment import sharpest_layer
 from regard.tasks.base import EvaluationResult, Run, Task, TaskCard, embed_texts, search_params
 from regard.tasks.shared.card_texts import HUMAN_CHECK, TEXT_LIMITS
-from regard.tasks.starters.starter import translate_recipe
+from regard.tasks.starters.text_starters import translate_recipe
 from regard.tokens.special_tokens import NO_TOKEN
 from regard.tokens.tokenizer import Tokenizer
 
