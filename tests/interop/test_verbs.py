@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from regard.run._huggingface import download
+from regard.run.huggingface import download
 
 import regard
 from regard.batches.ragged import Ragged
@@ -355,7 +355,7 @@ def test_a_text_is_streamed_as_it_is_generated(opened, lines, name):
     run = opened(name)[2]
     for place, (line, text) in enumerate(zip(lines, run.generate(lines, max_tokens=25, temperature=2.0))):
         writing = run.stream(line, max_tokens=25, temperature=2.0, place=place)
-        assert writing.prompt + "".join(writing) == text.text and writing.result.generated_text == text.generated_text
+        assert writing.prompt + "".join(writing) == text.text and writing.result.continuation == text.continuation
         assert text.text == run.tokenizers[0].decode([[*run._encode_prompts([line])[0], *text.tokens]])[0]
 
 

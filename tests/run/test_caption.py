@@ -224,17 +224,17 @@ def test_the_world_judges_captions_and_attention(world, monkeypatch, tmp_path):
     gold = [picture.captions[0].text for picture in world.data.tests["test"].gold]
 
     def telling(texts):
-        return lambda pixels, **_: [[Translation(text, 0.0, 0.0, world.ids([text])[0])] for text in texts]
+        return lambda pixels, **_: [[Translation(text, 0.0, 0.0, world._ids([text])[0])] for text in texts]
 
     monkeypatch.setattr(world, "tell", telling(gold))
     assert "nothing is wrong" in said_gallery(world, tmp_path)
-    scores = world.score("test", world.data.tests["test"]).scores
+    scores = world._score("test", world.data.tests["test"]).scores
     assert scores["true"].score == scores["understood"].score == 100
     torch.nn.init.zeros_(world.model.decoder.cross_attention.attend.score.v)
-    scores = world.score("test", world.data.tests["test"]).scores
+    scores = world._score("test", world.data.tests["test"]).scores
     assert scores["attention_inside"].score == pytest.approx(scores["inside_by_chance"].score, abs=1e-3)
     monkeypatch.setattr(world, "tell", telling([*gold[1:], "red blue"]))
-    scores = world.score("test", world.data.tests["test"]).scores
+    scores = world._score("test", world.data.tests["test"]).scores
     assert scores["true"].score < 60 and scores["understood"].score == 87.5
     assert "not wholly true" in said_gallery(world, tmp_path) and (tmp_path / "gallery.html").exists()
 

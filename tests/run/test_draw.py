@@ -122,7 +122,7 @@ def resumed(run, stop, again):
 
 def test_it_draws_what_it_is_told(run):
     for caption, found in zip(LOOKS, run.draw(list(LOOKS), number=6, temperature=0.5)):
-        assert [nearest(one.picture) for one in found] == [caption] * 6
+        assert [nearest(one.image) for one in found] == [caption] * 6
 
 
 def test_codes_there_and_back(codes, pictures):
@@ -175,7 +175,7 @@ def test_drawing_goes_on_with_the_same_bits_without_the_run_of_its_codes(picture
     moved = tmp_path / "elsewhere" / "run"
     shutil.copytree(made.folder, moved)
     assert np.array_equal(
-        regard.load(moved, device="cpu").draw(["a red picture"])[0][0].picture, made.draw(["a red picture"])[0][0].picture
+        regard.load(moved, device="cpu").draw(["a red picture"])[0][0].image, made.draw(["a red picture"])[0][0].image
     )
 
 
@@ -218,7 +218,7 @@ def test_another_run_ranks(run):
 
     (found,) = run.draw(["a red picture"], number=3, temperature=3.0, reranker=Blue(), candidates=12)
     (every,) = run.draw(["a red picture"], number=12, temperature=3.0)
-    every = sorted((one.picture[..., 2].mean() for one in every), reverse=True)
+    every = sorted((one.image[..., 2].mean() for one in every), reverse=True)
     assert [one.score for one in found] == pytest.approx(every[:3])
     with pytest.raises(UserError, match="does not compare pictures with texts; rank by a run of task = 'contrastive'"):
         run.draw(["a red picture"], reranker=run)

@@ -105,7 +105,7 @@ def test_the_encoder_is_looked_into_word_by_word(tiny_run):
 
 
 def test_a_text_longer_than_the_model_allows_is_refused(tiny_run):
-    with pytest.raises(UserError, match=r"line 2 is \d+ tokens long, the model takes 48"):
+    with pytest.raises(UserError, match=r"line 2 has \d+ tokens, the model takes 48"):
         tiny_run._best(["The dog sleeps.", "The dog sleeps. " * 40])
 
 
@@ -163,7 +163,7 @@ def test_a_run_that_failed_before_its_first_step_is_not_in_the_way(tiny_settings
     tiny_settings["train"].update(steps=2, evaluate_every=2)
     with pytest.raises(UserError, match="tokens long"):
         train({**tiny_settings, "model": {**tiny_settings["model"], "max_length": 8}}, tmp_path / "run", device="cpu")
-    assert train(tiny_settings, tmp_path / "run", device="cpu").best(["The dog sleeps."])
+    assert train(tiny_settings, tmp_path / "run", device="cpu")._best(["The dog sleeps."])
 
 
 def test_separate_vocabularies(tiny_settings, tmp_path):
@@ -175,7 +175,7 @@ def test_separate_vocabularies(tiny_settings, tmp_path):
     }
     run = train(settings, tmp_path / "two", device="cpu")
     assert run.tokenizers[0].to_json() != run.tokenizers[1].to_json()
-    assert regard.load(run.folder, device="cpu").best(["The dog sleeps."]) == run._best(["The dog sleeps."])
+    assert regard.load(run.folder, device="cpu")._best(["The dog sleeps."]) == run._best(["The dog sleeps."])
 
 
 def test_a_starter_recipe_fits_the_files_and_trains(tmp_path):

@@ -387,7 +387,7 @@ def test_the_next_sentence_costs_as_much_as_the_words_usually_hidden(runs):
 
 
 def test_a_tag_that_was_never_trained_on_is_not_asked_for(runs):
-    rows = runs["tag"].encode(TaggedSentences([["the", "dog"]], [["der", "zzz"]]))
+    rows = runs["tag"]._encode(TaggedSentences([["the", "dog"]], [["der", "zzz"]]))
     assert rows.batch(np.array([0]), 0, 0).label_count() == 1
 
 

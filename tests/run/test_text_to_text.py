@@ -248,7 +248,7 @@ def test_loaded_and_resumed_is_the_same_to_the_bit(files, tmp_path, kind, more):
     again = train(part.folder, resume=True, device="cpu")
     assert (again.folder / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()
     texts = ["mood: good", "say in English: hund"]
-    assert regard.load(whole.folder, device="cpu").best(texts) == whole.best(texts)
+    assert regard.load(whole.folder, device="cpu")._best(texts) == whole._best(texts)
 
 
 WORLD = {"number": 300, "held_out": 30}

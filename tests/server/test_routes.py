@@ -109,7 +109,7 @@ def test_concurrent_requests_equal_one_by_one(client, runs):
     beams = [{"text": TEXTS[number % 2] + " now" * (number % 3), "beam": 1 + number % 4} for number in range(24)]
     with ThreadPoolExecutor(16) as clients:
         found = list(clients.map(lambda one: post(client, "translate", **one)["results"][0]["text"], beams))
-    assert found == [runs["en-de"].best([one["text"]], beam=one["beam"])[0].text for one in beams]
+    assert found == [runs["en-de"]._best([one["text"]], beam=one["beam"])[0].text for one in beams]
 
 
 def test_caption_with_the_attention_of_each_word(client, runs, image, encode_image):
@@ -145,7 +145,7 @@ def test_fill_classify_tag_match_and_draw_equal_the_run(client, runs, image, enc
     expected = runs["clip"].match([image], ["a red circle", "a blue star"])[0]
     assert [one["label"] for one in matched["results"]] == [one.label for one in expected]
     (drawn,) = post(client, "draw", text="a red circle", seed=2)["results"]
-    np.testing.assert_array_equal(to_pixels(drawn["image"]), runs["draw"].draw(["a red circle"], seed=2)[0][0].picture)
+    np.testing.assert_array_equal(to_pixels(drawn["image"]), runs["draw"].draw(["a red circle"], seed=2)[0][0].image)
 
 
 def test_embed_equals_the_runs_vectors(client, runs, image, encode_image):

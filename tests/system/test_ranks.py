@@ -180,7 +180,7 @@ def test_a_mistake_is_said_once(place, start):
 
 def test_translate_and_evaluate_are_shared_and_said_once(start, whole):
     lines = [pair.source for pair in bilingual.generate(50, 9, level=1)]
-    text, expected = "\n".join(lines), "".join(f"{best.text}\n" for best in load(whole, device="cpu").best(lines))
+    text, expected = "\n".join(lines), "".join(f"{best.text}\n" for best in load(whole, device="cpu")._best(lines))
     job = start(2, "translate", whole, stdin=subprocess.PIPE)
     status, out, err = finish(job, text=text)
     assert status == 0 and out == expected and out.count("\n") == 50, err

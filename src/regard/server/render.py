@@ -121,7 +121,7 @@ def beam_node(node: Any) -> response_types.BeamTreeNode:
 def generation_result(generated: Any, attention: response_types.GenerationAttention | None) -> response_types.GenerationResult:
     return response_types.GenerationResult(
         text=generated.text.text,
-        continuation=generated.text.generated_text,
+        continuation=generated.text.continuation,
         score=generated.text.score,
         tokens=generated.words,
         probabilities=[round(p, DIGITS) for p in generated.probabilities],

@@ -81,7 +81,7 @@ def sample_gallery(
     generated = run.draw(captions, number=samples, **sampling)
     rows = []
     for caption, original, reconstruction, found in zip(captions, originals, rebuilt, generated):
-        images = [*([original, reconstruction] if truth else []), *(one.picture for one in found)]
+        images = [*([original, reconstruction] if truth else []), *(one.image for one in found)]
         notes = ["right" if image_satisfies(image, caption) else "wrong" for image in images] if examples.gold else []
         rows.append(ContactRow(caption, images, notes))
     save_figure(contact_sheet_figure(rows, COLUMN_TITLES if truth else COLUMN_TITLES[2:]), out)

@@ -1,7 +1,7 @@
 """Record what a run attends to when it reads a text or an image, and turn the record into maps to draw."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from regard.errors import UserError
 from regard.show.figures.attention_maps import AttentionMaps, tile_attention
 from regard.tasks.base import Run
 from regard.tasks.shared.images import patch_grid
-from regard.tokens.tokenizer import Tokenizer
+from regard.tasks.shared.requests import token_labels
 
 BUDGET = "512MB"
 ATTENTION_NAMES = {
@@ -88,11 +88,6 @@ def model_inputs(run: Run, text: Any) -> ModelInputs:
     predicted = [token_labels(tokenizer, [*target[1:], run._special_tokens.eos])]
     tokens = {"source": source, "target": [token_labels(tokenizer, target)], "predicted": predicted}
     return ModelInputs(run, inputs, tokens, True)
-
-
-def token_labels(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """Return tokens as labels; special tokens and those without letters by their name."""
-    return [piece.strip() or tokenizer.library.id_to_token(token) or "" for piece, token in zip(tokenizer.pieces(ids), ids)]
 
 
 def attention_maps(record: Record, row: int = 0) -> list[AttentionMaps]:
