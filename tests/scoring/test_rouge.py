@@ -1,4 +1,4 @@
-"""ROUGE by its definition; equal texts score 100, order counts for the subsequence only."""
+"""ROUGE by its definition: equal texts score 100, and order matters for the subsequence only."""
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ WORDS = st.lists(st.sampled_from("abcd"), max_size=12)
 
 
 def table(a, b):
-    """The longest common subsequence as textbooks have it."""
+    """The longest common subsequence by the textbook table."""
     rows = [[0] * (len(b) + 1) for _ in range(len(a) + 1)]
     for i, x in enumerate(a):
         for j, y in enumerate(b):
@@ -21,11 +21,11 @@ def table(a, b):
 
 
 @given(WORDS, WORDS)
-def test_the_longest_common_subsequence_is_that_of_the_table(a, b):
+def test_lcs_length_equals_dynamic_programming(a, b):
     assert lcs_length(a, b) == table(a, b) == lcs_length(b, a)
 
 
-def test_a_worked_example():
+def test_rouge_of_lins_example():
     """Lin 2004, sec. 3: the reference "police killed the gunman", and two candidates with the same words in another order."""
     first = rouge_scores(["police kill the gunman"], ["Police killed the gunman."], samples=2)
     second = rouge_scores(["the gunman kill police"], ["police killed the gunman"], samples=2)
@@ -34,7 +34,7 @@ def test_a_worked_example():
     assert first["rouge2"].score == second["rouge2"].score == pytest.approx(100 / 3)
 
 
-def test_the_score_is_the_mean_of_texts_and_lies_in_its_interval():
+def test_rouge_is_the_mean_over_texts_within_its_interval():
     scores = rouge_scores(["a b c d", "x y", "", "Straße ÜBER 漢字"], ["a b c d", "y x", "a", "straße über 漢字"])
     assert scores["rouge1"].score == pytest.approx(75) and scores["rougel"].score == pytest.approx((100 + 50 + 0 + 100) / 4)
     assert scores["rouge2"].score == pytest.approx(50)
@@ -43,9 +43,9 @@ def test_the_score_is_the_mean_of_texts_and_lies_in_its_interval():
         rouge_scores(["a", "b"], ["a"])
 
 
-def test_what_is_the_same_is_not_different_and_what_is_better_is():
-    meant = [f"word{i} and a few more {i}" for i in range(60)]
+def test_paired_bootstrap_finds_only_real_differences():
+    references = [f"word{i} and a few more {i}" for i in range(60)]
     worse = [f"other{i} and a few more" for i in range(60)]
-    rows = compare_rouge({"base": worse, "same": worse, "better": meant}, meant, samples=200)
+    rows = compare_rouge({"base": worse, "same": worse, "better": references}, references, samples=200)
     by_name = {(row["system"], row["metric"]): row["p_value"] for row in rows}
     assert by_name["base", "rouge1"] is None and by_name["same", "rougel"] == 1.0 and by_name["better", "rouge2"] < 0.05
