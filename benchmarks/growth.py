@@ -105,7 +105,11 @@ def measure_decoding(rows: int, length: int, beam: int, precision: str) -> Point
     plan, before = make_plan("base", rows, length, None, precision), memory_in_use()
     recipe, vocabulary = plan.recipe, plan.vocabulary
     with torch.device(DEVICE):
-        model = find_task("translate", "transformer").models["transformer"](recipe.model, *model_sizes(recipe, vocabulary), recipe.train.regularize).eval()
+        model = (
+            find_task("translate", "transformer")
+            .models["transformer"](recipe.model, *model_sizes(recipe, vocabulary), recipe.train.regularize)
+            .eval()
+        )
     with torch.no_grad():
         model.output.weight[[EOS, PAD, BOS]] = 0
         model.output.weight *= 4

@@ -19,7 +19,7 @@ GROUND = {"errors", "rng", "files", "hardware", "distributed"}
 MODEL = {"attention", "layers", "models"}
 DATA = {"recipe", "worlds", "corpus", "tokens", "batches"}
 NEVER = {
-    **{folder: DATA for folder in MODEL},  # a model knows nothing of files, tokenizers or recipes
+    **dict.fromkeys(MODEL, DATA),  # a model knows nothing of files, tokenizers or recipes
     "training": {"decoding"},
     "decoding": {"training", "batches", "corpus", "recipe"},
     "scoring": {"training"},

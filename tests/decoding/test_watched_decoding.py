@@ -61,7 +61,12 @@ def test_attention_recorded_while_translating_equals_teacher_forcing(settings, b
 @given(st.sampled_from(range(len(LANGUAGE_MODELS))), st.integers(0, 4), st.integers(0, 100))
 def test_attention_recorded_while_generating_from_prefixes_equals_teacher_forcing(which, beam, seed):
     torch.manual_seed(seed)
-    model = find_task("language", LANGUAGE_MODELS[which].kind).models[LANGUAGE_MODELS[which].kind](LANGUAGE_MODELS[which], V).double().eval()
+    model = (
+        find_task("language", LANGUAGE_MODELS[which].kind)
+        .models[LANGUAGE_MODELS[which].kind](LANGUAGE_MODELS[which], V)
+        .double()
+        .eval()
+    )
     prefix = torch.tensor([[BOS, 5, 6, 7], [-1, -1, BOS, 8], [-1, -1, -1, BOS]])
     with watch(model) as seen:
         found = search(model, None, torch.tensor([4, 6, 5]), beam, prefix=prefix)

@@ -32,7 +32,9 @@ def with_large_weights(model):
 
 
 def classifier(pool="first"):
-    return with_large_weights(find_task("classify", "transformer").models["transformer"](EncoderModel(**BLOCKS, layers=2, pool=pool), V, C))
+    return with_large_weights(
+        find_task("classify", "transformer").models["transformer"](EncoderModel(**BLOCKS, layers=2, pool=pool), V, C)
+    )
 
 
 def text_target(model, S=6, padding=0):
@@ -50,7 +52,9 @@ def language_target(model, T=6):
 
 
 def recurrent_translator(attention):
-    return find_task("translate", "recurrent").models["recurrent"](RecurrentModel(kind="recurrent", width=8, attention=attention), V, V)
+    return find_task("translate", "recurrent").models["recurrent"](
+        RecurrentModel(kind="recurrent", width=8, attention=attention), V, V
+    )
 
 
 def make_image_target(model, special=1, pooled=(0,), step=None, kind=ImageTarget, **inputs):
@@ -70,7 +74,9 @@ def make_image_target(model, special=1, pooled=(0,), step=None, kind=ImageTarget
 
 
 def vit(**settings):
-    return with_large_weights(find_task("classify", "vit").models["vit"](VitModel(kind="vit", patch_size=4, **{**TOWER, **settings}), SIZE, C))
+    return with_large_weights(
+        find_task("classify", "vit").models["vit"](VitModel(kind="vit", patch_size=4, **{**TOWER, **settings}), SIZE, C)
+    )
 
 
 def caption_target(encoder, decoder):
@@ -104,20 +110,28 @@ TARGETS = {
     "classifier": lambda: text_target(classifier()),
     "mean classifier": lambda: text_target(classifier("mean")),
     "recurrent classifier": lambda: text_target(
-        with_large_weights(find_task("classify", "recurrent").models["recurrent"](RecurrentEncoderModel(width=8, attention="additive"), V, C))
+        with_large_weights(
+            find_task("classify", "recurrent").models["recurrent"](RecurrentEncoderModel(width=8, attention="additive"), V, C)
+        )
     ),
     "translator": lambda: translation_target(
         with_large_weights(
-            find_task("translate", "transformer").models["transformer"](TransformerModel(**BLOCKS, encoder_layers=2, decoder_layers=2, tie="all"), V, V)
+            find_task("translate", "transformer").models["transformer"](
+                TransformerModel(**BLOCKS, encoder_layers=2, decoder_layers=2, tie="all"), V, V
+            )
         )
     ),
     "recurrent translator": lambda: translation_target(with_large_weights(recurrent_translator("additive"))),
     "without attention": lambda: translation_target(with_large_weights(recurrent_translator("none"))),
     "GPT": lambda: language_target(
-        with_large_weights(find_task("language", "transformer").models["transformer"](DecoderModel(**BLOCKS, layers=2, tie=True), V))
+        with_large_weights(
+            find_task("language", "transformer").models["transformer"](DecoderModel(**BLOCKS, layers=2, tie=True), V)
+        )
     ),
     "recurrent language": lambda: language_target(
-        with_large_weights(find_task("language", "recurrent").models["recurrent"](RecurrentDecoderModel(width=8, attention="dot"), V))
+        with_large_weights(
+            find_task("language", "recurrent").models["recurrent"](RecurrentDecoderModel(width=8, attention="dot"), V)
+        )
     ),
 }
 

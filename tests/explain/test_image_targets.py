@@ -113,7 +113,8 @@ def test_map_of_a_permuted_image_is_the_permuted_map(kinds):
     torch.manual_seed(0)
     target = kinds["ViT"]()
     model = (
-        find_task("classify", "vit").models["vit"](
+        find_task("classify", "vit")
+        .models["vit"](
             VitModel(kind="vit", patch_size=4, layers=2, width=8, heads=2, feed_forward=16, positions={"kind": "none"}),
             (12, 8),
             3,

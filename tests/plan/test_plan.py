@@ -280,9 +280,7 @@ def test_all_four_wmt14_recipes_exist():
 def run(tmp_path):
     folder = tmp_path / "toy"
     folder.mkdir()
-    (folder / "recipe.toml").write_text(
-        build_recipe({**WORLD, "model": {"preset": "tiny"}, "train": {"steps": 500}}).to_toml()
-    )
+    (folder / "recipe.toml").write_text(build_recipe({**WORLD, "model": {"preset": "tiny"}, "train": {"steps": 500}}).to_toml())
     (folder / "config.json").write_text(json.dumps({"vocabularies": [600, 600]}))
     records = [
         {"event": "begin"},

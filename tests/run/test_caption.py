@@ -262,7 +262,7 @@ def test_mistakes_are_told_before_anything_is_trained(pictures, tmp_path):
     with pytest.raises(UserError, match=r"train0\.png"):
         train(settings(pictures, model={"max_length": 3}), tmp_path / "short", device="cpu")
     result = CliRunner().invoke(app, ["caption", str(tmp_path / "nowhere"), "--gallery", "a.html", "b.png"])
-    assert isinstance(result.exception, UserError) and "leave out pictures" in str(result.exception)
+    assert isinstance(result.exception, UserError) and "leave out images" in str(result.exception)
 
 
 def test_a_starter_recipe_is_a_recipe(pictures):

@@ -370,9 +370,7 @@ def test_a_starter_for_codes_finds_the_paths(pictures, tmp_path):
     names = [line.split("\t")[0] for line in (pictures / "train.tsv").read_text(encoding="utf-8").splitlines()]
     table = pictures / "named.jsonl"
     table.write_text("".join(json.dumps({"id": number, "path": name}) + "\n" for number, name in enumerate(names)))
-    found = parse_recipe(
-        "\n".join(said("new", "image-codes", "--data", table)), ["train.steps=1", "train.evaluate_every=1"]
-    )
+    found = parse_recipe("\n".join(said("new", "image-codes", "--data", table)), ["train.steps=1", "train.evaluate_every=1"])
     assert found.data.path == "path"
     train(found, tmp_path / "run", device="cpu")
     table.write_text('{"id": 1}\n')
@@ -400,7 +398,7 @@ def test_both_are_planned(run, codes):
     convolutions = [module for module in codes.model.modules() if isinstance(module, GridConv2d)]
     by_hand = sum(module.weight.numel() * module.grid[0] * module.grid[1] for module in convolutions)
     assert plan(str(codes.folder)).total.macs == by_hand
-    assert "pictures of 8 × 8 pixels, 10 positions" in "\n".join(said("plan", run.folder))
+    assert "images of 8 × 8 pixels, 10 positions" in "\n".join(said("plan", run.folder))
     with pytest.raises(UserError, match="how many codes a picture has follows from it"):
         plan(build_recipe(settings(DRAW, "nowhere", model={"image_codes": {"run": "nowhere"}})))
 

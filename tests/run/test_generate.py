@@ -78,7 +78,9 @@ def test_a_stream_is_the_text_and_a_batch_its_texts_one_by_one(run, manner, orde
     for i in order:
         writing = run.stream(PROMPTS[i], place=i, **manner)
         pieces = list(writing)
-        assert all(pieces) and writing.prompt + "".join(pieces) == together[i].text and "".join(pieces) == together[i].continuation
+        assert (
+            all(pieces) and writing.prompt + "".join(pieces) == together[i].text and "".join(pieces) == together[i].continuation
+        )
         assert writing.result.tokens == together[i].tokens
         assert writing.result.score == pytest.approx(together[i].score, abs=1e-3)
         alone = run.generate([PROMPTS[i]], place=i, **manner)[0]

@@ -127,7 +127,10 @@ def test_what_is_measured_is_not_augmented(run, monkeypatch):
 
 
 def test_validation_says_what_scoring_says(run):
-    found, score = run._validate(run.data.valid, run._encode(run.data.valid)), run._score("valid", run.data.valid).scores["accuracy"]
+    found, score = (
+        run._validate(run.data.valid, run._encode(run.data.valid)),
+        run._score("valid", run.data.valid).scores["accuracy"],
+    )
     assert found["valid_accuracy"] == pytest.approx(score.score)
     judged = run.classify([str(picture.path) for picture in run.data.valid.images])
     losses = [

@@ -11,7 +11,7 @@ import regard
 from regard.batches.ragged import Ragged
 from regard.batches.rows import TranslationRows
 from regard.batches.token_store import TokenStore
-from regard.corpus.pairs import read_pairs
+from regard.corpus.text_files import read_pairs
 from regard.errors import UserError
 from regard.run.card import card, write_card
 from regard.run.evaluate import compare_runs, evaluate

@@ -64,8 +64,7 @@ def test_chat_uses_the_chat_template(openai_client, runs):
     text = completion.choices[0].message.content
     prompt = "system: kurz\nuser: Der Hund\nassistant:"
     assert (
-        text == runs["gpt"].generate([prompt], max_tokens=8)[0].continuation
-        and completion.choices[0].message.role == "assistant"
+        text == runs["gpt"].generate([prompt], max_tokens=8)[0].continuation and completion.choices[0].message.role == "assistant"
     )
     assert len(completion.choices[0].logprobs.content) == completion.usage.completion_tokens
     events = list(openai_client.chat.completions.create(**request, stream=True))

@@ -45,7 +45,9 @@ def image_label_output(run: ClassifyImagesRun, image: ImageInput, selection: Out
     selection.refuse(run, but="class", cure=f"use --class with one of: {', '.join(run.labels[:8])}")
     label = -1 if selection.label is None else label_index("class", selection.label, run.labels)
     inputs, patches, shown = image_inputs(run, image)
-    target = with_predicted_output(ImageTarget(run.model, inputs, "pixels", output=label, pooled=pooled_positions(run), **patches))
+    target = with_predicted_output(
+        ImageTarget(run.model, inputs, "pixels", output=label, pooled=pooled_positions(run), **patches)
+    )
     other = selection.against
     return ExplainedOutput(
         target,

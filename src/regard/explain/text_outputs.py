@@ -13,9 +13,8 @@ from regard.batches.rows import PairClassificationRows, TranslationRows
 from regard.batches.token_store import TokenStore
 from regard.corpus.examples import ImageExamples, LabelledTexts, SentencePairs, TaskMixture, TextLines
 from regard.corpus.image_files import read_images
-from regard.corpus.pairs import read_pairs
 from regard.corpus.table import file_kind
-from regard.corpus.text_files import read_labelled, read_text
+from regard.corpus.text_files import read_labelled, read_pairs, read_text
 from regard.errors import UserError
 from regard.explain.faithfulness import GroundTruth
 from regard.explain.image_outputs import image_output, image_outputs
@@ -41,7 +40,8 @@ from regard.tokens.tokenizer import Tokenizer
 from regard.worlds import bilingual
 
 NOT_EXPLAINED = (
-    "{run.folder} {run.task.does}; explanations are for labels of texts and images, words of translations and captions, next words, "
+    "{run.folder} {run.task.does}; explanations are for labels of texts and images, words of translations and captions, "
+    "next words, "
     "and the similarity of an image to a text"
 )
 REPLACEMENT_TOKENS = ("<mask>", "[MASK]", "<unk>", "[UNK]", "<pad>", "[PAD]")
@@ -49,7 +49,7 @@ REPLACEMENT_TOKENS = ("<mask>", "[MASK]", "<unk>", "[UNK]", "<pad>", "[PAD]")
 
 def select_output(run: Run, given: Any, selection: OutputSelection = PREDICTED) -> ExplainedOutput:
     """Return the output for a text or an image: the run's prediction, or the selected one."""
-    if (run.task.explains is not None and "image" in run.task.reads):
+    if run.task.explains is not None and "image" in run.task.reads:
         return image_output(run, given, selection)
     if run.task.explains == "label":
         return label_output(run, given, selection)

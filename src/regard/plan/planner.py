@@ -224,7 +224,11 @@ def plan_recipe(
     notes: Sequence[str] = (),
 ) -> Plan:
     """Return the plan of a recipe with these vocabulary sizes."""
-    if recipe_task(recipe).explains == "translation" and recipe.model.tie in ("all", "embeddings") and vocabulary[0] != vocabulary[1]:
+    if (
+        recipe_task(recipe).explains == "translation"
+        and recipe.model.tie in ("all", "embeddings")
+        and vocabulary[0] != vocabulary[1]
+    ):
         raise UserError(
             f"vocabularies {_format_sizes(vocabulary)} differ, but model.tie = {recipe.model.tie!r} shares one: "
             "set model.tie = 'target'"

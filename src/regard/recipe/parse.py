@@ -48,7 +48,9 @@ def read_settings(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, 
             raise UserError(f"{path} has more than {MAX_BYTES:,} bytes; that is not a recipe")
         text = data.decode("utf-8-sig")
     except FileNotFoundError:
-        raise UserError(f"no recipe at {path}; write one with: regard new translate --source F --target F > {path.name}") from None
+        raise UserError(
+            f"no recipe at {path}; write one with: regard new translate --source F --target F > {path.name}"
+        ) from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 (byte {error.start + 1}); save it as UTF-8") from None
     except (OSError, ValueError) as error:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from regard import distributed
 from regard.corpus.examples import SentencePairs
-from regard.corpus.pairs import read_pairs
+from regard.corpus.text_files import read_pairs
 from regard.errors import UserError
 from regard.files import atomic_write
 from regard.tasks.base import EvaluationResult, Run
@@ -78,7 +78,7 @@ def score_set(run: Run, name: str, examples: Any) -> EvaluationResult:
 
 
 def write_scores(run: Run, results: Sequence[EvaluationResult]) -> None:
-    """Write scores.json ({set: {metric: {score, low, high, signature}}}), the outputs, and BLEU by sentence length as a figure."""
+    """Write scores.json ({set: {metric: {score, low, high, signature}}}), the outputs, and a figure of BLEU by length."""
     scores = run._read_json("scores.json")
     scores |= {result.name: {metric: score.to_json() for metric, score in result.scores.items()} for result in results}
     atomic_write(run.folder / "scores.json", json.dumps(scores, indent=1) + "\n")

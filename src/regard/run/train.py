@@ -235,7 +235,9 @@ def load_word_vectors(run: Run, log: Log) -> None:
             if piece in vectors:
                 table.weight[number] = torch.from_numpy(vectors[piece])
     table.weight.requires_grad_(not settings.frozen)
-    log.note(f"{sum(piece in vectors for piece in pieces):,} of {len(pieces):,} tokens are initialised from the vectors in {path}")
+    log.note(
+        f"{sum(piece in vectors for piece in pieces):,} of {len(pieces):,} tokens are initialised from the vectors in {path}"
+    )
 
 
 def freeze(run: Run, names: list[str]) -> None:

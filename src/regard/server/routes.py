@@ -110,7 +110,9 @@ async def translate(body: request_types.TranslateRequest, request: Request) -> R
     places = render.indices_of_nonempty(texts)
 
     def start(index: int, text: str) -> StartDecoding:
-        return lambda on_token: translate_task(run, text, place=places[index], callback=on_token if body.stream else None, **options)
+        return lambda on_token: translate_task(
+            run, text, place=places[index], callback=on_token if body.stream else None, **options
+        )
 
     async def build_response(results: list[Any]) -> response_types.TranslateResponse:
         views: list[dict[str, Any]] = [{} for _ in texts]
@@ -178,7 +180,9 @@ async def caption(body: request_types.CaptionRequest, request: Request) -> Respo
         captions = [render.caption_result(run, hypotheses, attention)]
         return response_types.CaptionResponse(model=model_request.model.name, results=captions)
 
-    starts: list[StartDecoding] = [lambda on_token: caption_task(run, image, callback=on_token if body.stream else None, **options)]
+    starts: list[StartDecoding] = [
+        lambda on_token: caption_task(run, image, callback=on_token if body.stream else None, **options)
+    ]
     if body.stream:
         return await stream_response(model_request, starts, build_response, lambda hypotheses: hypotheses[0].text)
     return json_response(await build_response(await model_request.decode(starts)))

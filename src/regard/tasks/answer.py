@@ -39,9 +39,7 @@ class AnswerRecipe(Recipe):
     @model_validator(mode="after")
     def check_tokens(self) -> Self:
         if self.train.regularize.bpe_dropout:
-            raise ValueError(
-                "train.regularize.bpe_dropout: an answer is a span of tokens, which dropout would move; set it to 0"
-            )
+            raise ValueError("train.regularize.bpe_dropout: an answer is a span of tokens, which dropout would move; set it to 0")
         if self.model.max_length < SHORTEST_WINDOW:
             raise ValueError(
                 f"model.max_length = {self.model.max_length}: a question, a window of its context and the special tokens "

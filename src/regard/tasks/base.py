@@ -104,7 +104,7 @@ class Task:
     """Whether the model reads its only text as the target, token by token."""
     loss: "Callable[[Run], Objective]" = lambda run: CrossEntropy(run.recipe.train.regularize)
     metrics: tuple[str, ...] = ()
-    """Validation metrics, higher is better: the first that is measured chooses the best checkpoint; without any, the loss does."""
+    """Validation metrics, higher is better: the first that is measured chooses the best checkpoint, else the loss does."""
     pretrained: tuple[type[Settings], type[BaseData]] | None = None
     """The model and data settings that a Hugging Face folder of this task opens with."""
     explains: Literal["label", "translation", "next_token", "image_label", "similarity", "caption"] | None = None
@@ -136,9 +136,7 @@ class Run:
     _images: "ImageReader"
     """Set by the tasks that read images."""
 
-    def __init__(
-        self, task: Task, folder: Path, recipe: Any, device: torch.device, huggingface: HuggingFaceFolder | None = None
-    ):
+    def __init__(self, task: Task, folder: Path, recipe: Any, device: torch.device, huggingface: HuggingFaceFolder | None = None):
         """Open a run folder, or the Hugging Face folder `huggingface`; the weights are loaded by the caller."""
         self.task, self.folder, self.recipe, self.device = task, folder, recipe, device
         self._huggingface = huggingface

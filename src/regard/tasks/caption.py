@@ -94,7 +94,7 @@ class CaptionRun(Run):
         """Return the mean of each image's feature map."""
         if pool != "mean" or layer not in (-1, 0):
             raise UserError(
-                f"--layer {layer}, --pool {pool}: a captioner has one vector per image, the mean of its feature map; leave them out"
+                f"--layer {layer}, --pool {pool}: a captioner has one vector per image, the mean of its map; leave them out"
             )
         results: list[Any] = [None] * len(images)
         for batch in sequential_batches(self._images.rows(images), self.recipe.decode.batch_tokens):

@@ -133,7 +133,9 @@ class ContrastiveRun(Run):
         number = {text: i for i, text in enumerate(dict.fromkeys(texts))}
         ids = self._ids(list(number))
         found = np.zeros((len(number), self.recipe.model.projection_width), np.float32)
-        for rows in distributed.shard(batches_by_length([len(row) + self._special_tokens.num_added for row in ids], EMBED_TOKENS)):
+        for rows in distributed.shard(
+            batches_by_length([len(row) + self._special_tokens.num_added for row in ids], EMBED_TOKENS)
+        ):
             inputs = encoder_inputs(Ragged.from_rows([ids[i] for i in rows]), self._special_tokens)
             inputs = {name: part.to(self.device) for name, part in inputs.items()}
             found[rows] = self.model.text_features(**inputs).cpu().numpy()

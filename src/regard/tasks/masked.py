@@ -42,9 +42,7 @@ class MaskedRecipe(Recipe):
     @model_validator(mode="after")
     def check_data(self) -> Self:
         if self.train.regularize.bpe_dropout:
-            raise ValueError(
-                "train.regularize.bpe_dropout: words are masked anew each epoch, but tokenized alike; set it to 0"
-            )
+            raise ValueError("train.regularize.bpe_dropout: words are masked anew each epoch, but tokenized alike; set it to 0")
         if self.data.stream:
             raise ValueError("data.stream: words are masked line by line; set it to false")
         if self.data.pack and self.model.convolution:

@@ -52,7 +52,7 @@ class SpanCorruptionRun(Run):
     embed = embed_texts
 
     def fill(self, texts: Sequence[str], *, number: int = 5) -> list[FilledText]:
-        """Return the most probable spans for each mask, written [MASK] or <mask>; a probability is that of all spans of a text."""
+        """Return the most probable spans for each mask, written [MASK] or <mask>; a probability is that of all spans."""
         return [self._fill_one(text, number) for text in texts]
 
     def _fill_one(self, text: str, number: int) -> FilledText:

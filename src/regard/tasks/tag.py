@@ -118,9 +118,7 @@ class TagRun(Run):
 
     def _compare(self, runs: "dict[str, TagRun]", examples: TaggedSentences) -> list[dict[str, Any]]:
         """Compare whole sentences, since the words of one are not independent."""
-        return compare_accuracy(
-            {name: [right == words for right, words in run._correct(examples)] for name, run in runs.items()}
-        )
+        return compare_accuracy({name: [right == words for right, words in run._correct(examples)] for name, run in runs.items()})
 
 
 def first_token_labels(word_ids: list[int], values: Sequence[int], where: str) -> list[int]:

@@ -128,9 +128,7 @@ class TextToImageRun(Run):
             samples = np.array([sample_index(caption, sample) for caption, sample in part])
             limits = torch.full((len(part),), self._num_codes + 1, device=self.device)
             chosen = prefix[[caption for caption, _ in part]].to(self.device)
-            found = greedy_or_sample(
-                self.model, None, limits, params.chooser(samples), prefix=chosen, special_tokens=CODES_ONLY
-            )
+            found = greedy_or_sample(self.model, None, limits, params.chooser(samples), prefix=chosen, special_tokens=CODES_ONLY)
             codes = np.array([one.tokens for one in found]).reshape(-1, *self._codes_run.model.grid) - self.model.first_code
             for (caption, _), image, grid, one in zip(part, self._codes_run.decode(codes), codes, found):
                 results[caption].append(GeneratedImage(image, grid, one.log_probability))

@@ -13,9 +13,8 @@ from regard.batches.mixture import MixtureRows, examples_per_epoch
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows, TranslationRows
 from regard.batches.token_store import TokenStore
-from regard.corpus.dataset import Dataset
+from regard.corpus.dataset import Dataset, as_task_pairs
 from regard.corpus.examples import SentencePairs, TaskMixture, TaskPairs
-from regard.corpus.task_mixture import as_task_pairs
 from regard.errors import UserError
 from regard.files import atomic_write
 from regard.recipe import Model, Recipe, TaskData, TasksData, TransformerModel

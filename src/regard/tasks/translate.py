@@ -176,7 +176,9 @@ class TranslateRun(Run):
         """Return the tokenizers of source and target; they may be the same."""
         found = super()._load_tokenizers()
         if found[-1].special_tokens.bos == NO_TOKEN:
-            raise UserError(f"tokens.file = {self.recipe.tokens.file!r} has no token that begins an output; a translator needs one")
+            raise UserError(
+                f"tokens.file = {self.recipe.tokens.file!r} has no token that begins an output; a translator needs one"
+            )
         return [found[0], found[-1]]
 
     def _build_model(self) -> nn.Module:

@@ -45,7 +45,9 @@ def encode_conversation(run: LanguageRun, messages: Sequence[Mapping[str, str]])
     special = {token.content for token in library.get_added_tokens_decoder().values()}
     for number, message in enumerate(messages, start=1):
         if forged := next((token for token in special if token in message["content"]), None):
-            raise UserError(f"message {number} has {forged!r} in it, a special token that only the template may write; leave it out")
+            raise UserError(
+                f"message {number} has {forged!r} in it, a special token that only the template may write; leave it out"
+            )
     text = render_template(template, messages, template_tokens(run))
     library.encode_special_tokens = False
     try:
@@ -77,7 +79,9 @@ def render_template(template: str, messages: Sequence[Mapping[str, str]], names:
     from jinja2 import TemplateError
 
     try:
-        return compile_template(template).render(messages=[dict(message) for message in messages], add_generation_prompt=True, **names)
+        return compile_template(template).render(
+            messages=[dict(message) for message in messages], add_generation_prompt=True, **names
+        )
     except (TemplateError, TypeError, ValueError, ArithmeticError, AttributeError, LookupError, RecursionError) as error:
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise UserError(f"the chat template does not take these messages ({reason})") from None

@@ -13,8 +13,7 @@ from regard.batches.batches import sequential_batches
 from regard.batches.image_rows import ImageClassificationRows
 from regard.batches.image_store import Pixels, decode_images, move_to_device_if_fits, open_pixel_store
 from regard.corpus.decode_image import ImageTransform, decode_image, to_rgb
-from regard.corpus.examples import ImageExamples
-from regard.corpus.image_bytes import ImageFile
+from regard.corpus.examples import ImageExamples, ImageFile
 from regard.errors import UserError
 from regard.recipe import AugmentSettings
 from regard.tasks.base import EVALUATE_TOKENS, EmbeddedText, Run
@@ -110,5 +109,3 @@ def resize_images(run: Run, size: tuple[int, int]) -> None:
     """Read images at another size from now on; learned positions are interpolated."""
     run.model.resize(size)
     run._images.resize(size)
-
-

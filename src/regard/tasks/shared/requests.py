@@ -98,9 +98,7 @@ def translate_task(
     return DecodingTask(request, lambda: run._translations(request.hypotheses))
 
 
-def caption_task(
-    run: CaptionRun, image: ImageInput, *, callback: StreamCallback | None = None, **settings: Any
-) -> DecodingTask:
+def caption_task(run: CaptionRun, image: ImageInput, *, callback: StreamCallback | None = None, **settings: Any) -> DecodingTask:
     """Return the task of captioning an image."""
     params = search_params(run.recipe.decode, "captions", **settings)
     sources = run._sources(run._images.decode([image]), params.max_tokens)

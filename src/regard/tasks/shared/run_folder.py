@@ -90,6 +90,4 @@ def copy_features_run(source: Path, folder: Path) -> None:
     """Copy the run whose contextual embeddings a model reads (model.features), and its tokenizer."""
     copy_run(source, folder / FEATURES_FOLDER, "model.features.run")
     source_tokenizer = source / "tokenizer.source.json"
-    shutil.copyfile(
-        source_tokenizer if source_tokenizer.exists() else source / "tokenizer.json", folder / "tokenizer.json"
-    )
+    shutil.copyfile(source_tokenizer if source_tokenizer.exists() else source / "tokenizer.json", folder / "tokenizer.json")
