@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from regard import recipe as recipes
 from regard.corpus.dataset import read_dataset
 from regard.corpus.world_examples import shape_examples
 from regard.recipe import CaptionedImageData, LabelledImageData
+from regard.tasks import build_recipe
 from regard.worlds import shapes
 
 WORLD = {"kind": "shapes", "number": 12, "held_out": 6, "shapes": (1, 2)}
@@ -48,4 +48,4 @@ def test_captions_are_true_of_their_images():
 )
 def test_world_that_does_not_fit_the_task_is_refused(change, message):
     with pytest.raises(Exception, match=message):
-        recipes.build_recipe({**change, "data": {"world": {"kind": "shapes"}, **change.get("data", {})}})
+        build_recipe({**change, "data": {"world": {"kind": "shapes"}, **change.get("data", {})}})
