@@ -157,15 +157,15 @@ def own_run(folder, task, model):
     )
     folder.mkdir()
     (folder / "recipe.toml").write_text(recipe.to_toml(), encoding="utf-8")
-    task = recipe_task(recipe)
-    tokenizer = train_tokenizer(recipe.tokens, TEXT, task.run._extra_special_tokens)
-    for name in task.run._tokenizer_files(recipe):
+    registered = recipe_task(recipe)
+    tokenizer = train_tokenizer(recipe.tokens, TEXT, registered.run._extra_special_tokens)
+    for name in registered.run._tokenizer_files(recipe):
         (folder / name).write_text(tokenizer.to_json(), encoding="utf-8")
     if task in ("classify", "tag"):
         (folder / "labels.json").write_text(json.dumps(["good", "bad", "neither"]))
     if task == "regress":
         (folder / "scale.json").write_text(json.dumps({"mean": 100.0, "std": 15.0}))
-    run = task.run(task, folder, recipe, torch.device("cpu"))
+    run = registered.run(registered, folder, recipe, torch.device("cpu"))
     with torch.no_grad():
         for p in run.model.parameters():
             p.add_(0.25 * torch.randn_like(p))

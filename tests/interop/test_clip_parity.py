@@ -18,7 +18,7 @@ from regard.explain.report import explain_one
 from regard.explain.selection import OutputSelection
 from regard.interop.convert import write_huggingface_folder
 from regard.run.convert import convert, verify_conversion
-from regard.tasks import build_recipe
+from regard.tasks import build_recipe, recipe_task
 from regard.tasks.contrastive import ContrastiveRun
 from regard.tokens.special_tokens import END_NAME
 from regard.tokens.tokenizer import train_tokenizer
@@ -185,7 +185,7 @@ def own_run(folder, **changes):
     folder.mkdir()
     (folder / "recipe.toml").write_text(recipe.to_toml(), encoding="utf-8")
     (folder / "tokenizer.json").write_text(train_tokenizer(recipe.tokens, LINES * 3, (END_NAME,)).to_json())
-    run = ContrastiveRun(folder, recipe, torch.device("cpu"))
+    run = ContrastiveRun(recipe_task(recipe), folder, recipe, torch.device("cpu"))
     with torch.no_grad():
         for p in run.model.parameters():
             p.add_(0.25 * torch.randn_like(p))

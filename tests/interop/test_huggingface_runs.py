@@ -15,7 +15,6 @@ from regard.show.generation import generated_inputs, trace_generation
 from regard.show.neurons import record_neurons
 from regard.show.recording import attention_maps, record_attention
 from regard.show.selection import ViewSelection
-from regard.tasks import find_task
 from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
 
 V = 61
@@ -77,8 +76,8 @@ def opened(tmp_path_factory, write_huggingface_model, randomize_weights):
     def give(name):
         if name not in made:
             torch.manual_seed(3)
-            kind = getattr(transformers, find_task(name, 0).models[0])
-            model = randomize_weights(kind(kind.config_class(**find_task(name, 1).models[1])))
+            kind = getattr(transformers, MODELS[name][0])
+            model = randomize_weights(kind(kind.config_class(**MODELS[name][1])))
             with torch.no_grad():  # make outputs end
                 if name == "t5":
                     model.shared.weight[model.config.eos_token_id] *= 2
@@ -146,7 +145,7 @@ def test_embed_equals_hidden_states_of_transformers(opened, lines, layer):
 
 
 def test_pool_cls_needs_a_special_token(opened):
-    with pytest.raises(regard.UserError, match=r"--pool cls.*without a mark"):
+    with pytest.raises(regard.UserError, match=r"--pool cls.*without a special token"):
         opened("gpt2")[2].embed(["the dog"], pool="cls")
 
 

@@ -15,7 +15,7 @@ from regard.cli import app
 from regard.errors import UserError
 from regard.interop.convert import write_huggingface_folder
 from regard.run.convert import convert, verify_conversion
-from regard.tasks import build_recipe
+from regard.tasks import build_recipe, recipe_task
 from regard.tasks.classify_images import ClassifyImagesRun
 from regard.training.checkpoint import named_weights, write_weights
 
@@ -166,7 +166,7 @@ def own_run(folder, model=(), data=()):
     folder.mkdir()
     (folder / "recipe.toml").write_text(recipe.to_toml(), encoding="utf-8")
     (folder / "labels.json").write_text(json.dumps(["cat", "dog", "emu"]))
-    run = ClassifyImagesRun(folder, recipe, torch.device("cpu"))
+    run = ClassifyImagesRun(recipe_task(recipe), folder, recipe, torch.device("cpu"))
     with torch.no_grad():
         for p in run.model.parameters():
             p.add_(0.25 * torch.randn_like(p))
