@@ -220,7 +220,7 @@ def test_exported_run_equals_transformers(tmp_path, files, changes):
     assert again.match(files, LINES) == run.match(files, LINES)
     assert again._images.transform == run._images.transform and again._special_tokens.suffix == run._special_tokens.suffix
     card = (tmp_path / "hf" / "README.md").read_text()
-    assert "Which of some texts fits a picture" in card and "## Conversion" in card
+    assert "Which of some texts fits an image" in card and "## Conversion" in card
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_finetuning_from_a_folder(theirs, files, tmp_path):
         },
     }
     run, before = train(recipe, tmp_path / "run", device="cpu"), regard.load(theirs, device="cpu")
-    np.testing.assert_allclose(run._text_vectors(LINES), before.text_vectors(LINES), atol=1e-5)
+    np.testing.assert_allclose(run._text_vectors(LINES), before._text_vectors(LINES), atol=1e-5)
     np.testing.assert_allclose(run._image_vectors(files), before.image_vectors(files), atol=1e-5)
     proof = convert(run.folder, tmp_path / "hf", verify=True, device="cpu")
     assert proof.passed, proof

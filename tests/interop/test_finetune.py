@@ -55,7 +55,7 @@ def test_classifier_keeps_the_pretrained_weights_tokenizer_and_special_tokens(th
     run = train(recipe(theirs, tmp_path), tmp_path / "run", device="cpu")
     before = regard.load(theirs, device="cpu")
     texts = ["the dog sleeps", "a cat"]
-    assert run._special_tokens == before.special_tokens and run.tokenizers[0].encode(texts) == before.tokenizers[0].encode(texts)
+    assert run._special_tokens == before._special_tokens and run.tokenizers[0].encode(texts) == before.tokenizers[0].encode(texts)
     for mine, other in zip(run.embed(texts, pool="words"), before.embed(texts, pool="words")):
         assert np.allclose(mine.vectors, other.vectors, atol=1e-5)
     again = regard.load(run.folder, device="cpu")
@@ -86,7 +86,7 @@ def test_question_answering_keeps_the_pretrained_vocabulary_and_exports_again(
     wanted = recipe(theirs, tmp_path)
     wanted |= {"task": "answer", "data": {"root": str(tmp_path), "train": ["a.jsonl"], "valid": ["a.jsonl"]}}
     run, before = train(wanted, tmp_path / "run", device="cpu"), regard.load(theirs, device="cpu")
-    assert run._special_tokens == before.special_tokens == regard.load(run.folder, device="cpu").special_tokens
+    assert run._special_tokens == before._special_tokens == regard.load(run.folder, device="cpu")._special_tokens
     for mine, other in zip(run.embed(["the dog"], pool="words"), before.embed(["the dog"], pool="words")):
         assert np.allclose(mine.vectors, other.vectors, atol=1e-5)
     assert convert(run.folder, tmp_path / "hf", verify=True, device="cpu").passed
@@ -150,7 +150,7 @@ def test_text_to_text_finetunes_a_t5_folder_and_exports_again(their_t5, tmp_path
     run = train(texts(tmp_path, their_t5), tmp_path / "run", device="cpu")
     before = regard.load(their_t5, device="cpu")
     lines = ["which: the dog sleeps", "which: a cat"]
-    assert run._special_tokens == before.special_tokens and run.tokenizers[0].encode(lines) == before.tokenizers[0].encode(lines)
+    assert run._special_tokens == before._special_tokens and run.tokenizers[0].encode(lines) == before.tokenizers[0].encode(lines)
     for (name, mine), (_, theirs) in zip(run.model.named_parameters(), before.model.named_parameters()):
         assert np.allclose(mine.detach(), theirs.detach(), atol=1e-6), name
     proof = convert(run.folder, tmp_path / "hf", verify=True, device="cpu")

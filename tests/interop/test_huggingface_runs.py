@@ -194,7 +194,7 @@ def test_text_with_a_tab_is_classified_as_a_pair(opened, name):
             {f"LABEL_{i}": float(value) for i, value in enumerate(p)}, abs=1e-5
         )
     assert run.classify(["the dog\tsleeps"]) != run.classify(["the dog sleeps"])
-    with pytest.raises(regard.UserError, match="line 2 has 3 texts; this run judges pairs"):
+    with pytest.raises(regard.UserError, match="line 2 has 3 texts; this run reads pairs"):
         run.classify(["home", "a\tb\tc"])
 
 
@@ -339,7 +339,7 @@ def test_alignment_is_by_words(opened):
 
 
 def test_empty_prompt_needs_a_bos_token(opened):
-    with pytest.raises(regard.UserError, match="empty prompt"):
+    with pytest.raises(regard.UserError, match="the prompt is empty"):
         opened("gpt2")[2].generate([""])
     assert opened("llama")[2].generate([""], max_tokens=3)[0].tokens
 
@@ -354,7 +354,7 @@ def test_stream_equals_generate(opened, lines, name):
     run = opened(name)[2]
     for place, (line, text) in enumerate(zip(lines, run.generate(lines, max_tokens=25, temperature=2.0))):
         writing = run.stream(line, max_tokens=25, temperature=2.0, place=place)
-        assert writing.prompt + "".join(writing) == text.text and writing.result.generated_text == text.generated_text
+        assert writing.prompt + "".join(writing) == text.text and writing.result.continuation == text.continuation
         assert text.text == run.tokenizers[0].decode([[*run._encode_prompts([line])[0], *text.tokens]])[0]
 
 

@@ -201,7 +201,7 @@ def test_exported_run_equals_transformers(tmp_path, files, model, data, family):
     assert again.classify(files) == run.classify(files)
     assert again._images.transform == run._images.transform and again.labels == run.labels
     card = (tmp_path / "hf" / "README.md").read_text()
-    assert "Labels of pictures" in card and "## Conversion" in card
+    assert "Labels of images" in card and "## Conversion" in card
 
 
 @pytest.mark.parametrize(
