@@ -115,8 +115,12 @@ def explain_heads(
         raise UserError(f"{run.folder}: a model without attention has no heads")
     whole = fill_references(run, load_examples(run, data, reference, gold))
     examples = whole.select(range(0, len(whole), max(1, -(-len(whole) // number))))
-    images = isinstance(run, ClassifyImagesRun)
-    rows = run.encode(examples) if images else run.evaluation_rows(examples)
+    if isinstance(run, ClassifyImagesRun):
+        rows: Any = run.encode(examples)
+        related = image_relations(run, rows, examples)
+    else:
+        rows = run.evaluation_rows(examples)
+        related = sentence_relations(run, rows, examples)
     batches = [batch.to(run.device) for batch in sequential_batches(rows, EVALUATE_TOKENS)]
     labels = sum(batch.label_count() for batch in batches)
 
@@ -124,7 +128,7 @@ def explain_heads(
         with torch.no_grad():
             return -sum(float(sequence_log_probs(run.model, batch).sum()) for batch in batches) / labels
 
-    heads = assign_roles(run.model, (image_relations if images else sentence_relations)(run, rows, examples))
+    heads = assign_roles(run.model, related)
     head_ids = [(head.module, head.head) for head in heads]
     known = examples.gold if isinstance(examples, SentencePairs) and examples.gold is not None else []
     targets = [

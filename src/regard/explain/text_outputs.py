@@ -34,7 +34,7 @@ from regard.tasks.caption import CaptionRun
 from regard.tasks.classify import ClassifyRun
 from regard.tasks.contrastive import ContrastiveRun
 from regard.tasks.gold import attach_gold_alignments
-from regard.tasks.images import ClassifyImagesRun, ImageRun
+from regard.tasks.images import ClassifyImagesRun, ImageInput, ImageRun
 from regard.tasks.language import LanguageRun
 from regard.tasks.translate import TranslateRun
 from regard.tokens.special_tokens import NO_TOKEN
@@ -48,10 +48,12 @@ NOT_EXPLAINED = (
 REPLACEMENT_TOKENS = ("<mask>", "[MASK]", "<unk>", "[UNK]", "<pad>", "[PAD]")
 
 
-def select_output(run: Run, given: Any, selection: OutputSelection = PREDICTED) -> ExplainedOutput:
+def select_output(run: Run, given: ImageInput, selection: OutputSelection = PREDICTED) -> ExplainedOutput:
     """Return the output for a text or an image: the run's prediction, or the selected one."""
     if isinstance(run, ClassifyImagesRun | ContrastiveRun | CaptionRun):
         return image_output(run, given, selection)
+    if not isinstance(given, str):
+        raise UserError(f"{run.folder} {run.does}: it reads a text, not {type(given).__name__}")
     if isinstance(run, ClassifyRun):
         return label_output(run, given, selection)
     if isinstance(run, TranslateRun | LanguageRun):
@@ -209,9 +211,9 @@ def select_outputs(run: Run, examples: Any, number: int, selection: OutputSelect
         elif isinstance(run, TranslateRun):
             text = examples.source[index] if isinstance(examples, SentencePairs) else examples.text[index]
             translation = run.best([text])[0].tokens
-            words = [word for word in dict.fromkeys(run.tokenizers[1].word_ids(translation)) if word >= 0]
-            if words and run.ids([text])[0]:
-                yield translation_output(run, text, replace(selection, word=str(pick(words, index) + 1)), translation)
+            word_ids = [word for word in dict.fromkeys(run.tokenizers[1].word_ids(translation)) if word >= 0]
+            if word_ids and run.ids([text])[0]:
+                yield translation_output(run, text, replace(selection, word=str(pick(word_ids, index) + 1)), translation)
         elif isinstance(examples, LabelledTexts):
             selected = select_output(run, examples.keys()[index], selection)
             if not selected.is_compared_with_itself:

@@ -15,7 +15,7 @@ from regard.attention.watch import AttentionRecording, watch
 from regard.errors import UserError
 from regard.show.figures.attention_maps import AttentionMaps, tile_attention
 from regard.tasks.base import Run
-from regard.tasks.images import ImageRun
+from regard.tasks.images import ImageInput, ImageRun
 from regard.tokens.tokenizer import Tokenizer
 
 BUDGET = "512MB"
@@ -57,7 +57,7 @@ class ModelInputs:
         return replace(record, modules=modules, tokens=self.tokens)
 
 
-def record_attention(run: Run, text: Any, *, budget: str = BUDGET) -> Record:
+def record_attention(run: Run, text: ImageInput, *, budget: str = BUDGET) -> Record:
     """Record the attention of a run that reads a text or an image; of a translator or captioner, also while it generates."""
     return model_inputs(run, text).record(budget)
 
@@ -74,7 +74,7 @@ def require_attention(run: Run) -> None:
         raise UserError(f"{run.folder}: a model without attention has nothing to show")
 
 
-def model_inputs(run: Run, text: Any) -> ModelInputs:
+def model_inputs(run: Run, text: ImageInput) -> ModelInputs:
     """Return the inputs and token labels of a text or an image; of a translator or captioner, with its own output as target."""
     require_attention(run)
     inputs = {name: part.to(run.device) for name, part in run.reading(text).items()}
