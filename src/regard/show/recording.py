@@ -74,7 +74,7 @@ def require_attention(run: Run) -> None:
         raise UserError(f"{run.folder}: a model without attention has nothing to show")
 
 
-def model_inputs(run: Run, text: ImageInput) -> ModelInputs:
+def model_inputs(run: Run, text: Any) -> ModelInputs:
     """Return the inputs and token labels of a text or an image; of a translator or captioner, with its own output as target."""
     require_attention(run)
     inputs = {name: part.to(run.device) for name, part in run.reading(text).items()}
