@@ -1,5 +1,6 @@
-"""Folder locks: one process per folder, for as long as it lives."""
+"""Atomic files and folders, folder locks, the cache."""
 
+import errno
 import os
 import signal
 import time
@@ -8,7 +9,7 @@ import pytest
 
 from regard import files
 from regard.errors import UserError
-from regard.files import lock_folder
+from regard.files import atomic_folder, atomic_write, cache_root, cached_folder, lock_folder, require_new_folder
 
 
 def hold(folder, seconds=0.0):
@@ -60,3 +61,60 @@ def test_only_rank_0_takes_the_lock(tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     with lock_folder(tmp_path), lock_folder(tmp_path):
         assert not (tmp_path / files.LOCK_FILE).exists()
+
+
+def test_atomic_write_replaces_the_file_or_leaves_it(tmp_path, monkeypatch):
+    path = tmp_path / "recipe.toml"
+    atomic_write(path, "old")
+    atomic_write(path, "new")
+    assert path.read_text() == "new"
+
+    def full(target, data):
+        target.write_bytes(data[:2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files, "write_and_fsync", full)
+    with pytest.raises(UserError, match="disk is full"):
+        atomic_write(path, "newer")
+    assert path.read_text() == "new" and [one.name for one in tmp_path.iterdir()] == ["recipe.toml"]
+
+
+def test_atomic_folder_replaces_the_folder_or_leaves_it(tmp_path):
+    path = tmp_path / "run"
+    for text in ("old", "new"):
+        with atomic_folder(path) as temporary:
+            (temporary / "a.txt").write_text(text)
+    with pytest.raises(RuntimeError), atomic_folder(path) as temporary:
+        (temporary / "a.txt").write_text("half")
+        raise RuntimeError
+    with pytest.raises(UserError, match=r"cannot write .*run: No such file"), atomic_folder(path) as temporary:
+        (temporary / "missing" / "a.txt").write_text("")
+    assert (path / "a.txt").read_text() == "new" and [one.name for one in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_new_folder_must_be_empty_or_absent(tmp_path):
+    assert require_new_folder(tmp_path / "absent") == tmp_path / "absent" and require_new_folder(tmp_path) == tmp_path
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "file"):
+        with pytest.raises(UserError, match="already exists; choose another folder"):
+            require_new_folder(path)
+
+
+def test_a_cached_folder_is_built_once_and_a_failed_build_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    built = []
+
+    def build(folder):
+        built.append(folder)
+        (folder / "data").touch()
+        return {"rows": 1}
+
+    assert cached_folder("digest", build) == cached_folder("digest", build) == cache_root() / "digest"
+    assert len(built) == 1 and (cache_root() / "digest" / "data").exists()
+
+    def fail(folder):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(UserError, match=r"cannot write the cache .*XDG_CACHE_HOME"):
+        cached_folder("other", fail)
+    assert [path.name for path in cache_root().iterdir()] == ["digest"]

@@ -148,8 +148,8 @@ def test_every_randaugment_operation_equals_pillows(name):
 def test_operations_applied_together_equal_one_image_at_a_time():
     """Images with the same operation are processed together; each result is the same as alone."""
     x = torch.from_numpy(image_rows().pixels).permute(0, 3, 1, 2).float()
-    chance = np.random.default_rng(3)
-    which, magnitude = chance.integers(len(OPERATIONS), size=40), chance.uniform(-1, 1, 40)
+    generator = np.random.default_rng(3)
+    which, magnitude = generator.integers(len(OPERATIONS), size=40), generator.uniform(-1, 1, 40)
     together = rand_augment(x, which, magnitude)
     for i in range(40):
         alone = rand_augment(x[i : i + 1], which[i : i + 1], magnitude[i : i + 1])[0]
@@ -203,8 +203,10 @@ def test_mixup_and_cutmix_each_get_half_of_the_images():
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 99))
 def test_random_rectangles_lie_inside_the_image(height, width, seed):
-    chance = np.random.default_rng(seed)
-    top, left, bottom, right = random_rectangles(chance, chance.random(20), (height, width), chance.uniform(0.3, 3, 20)).T
+    generator = np.random.default_rng(seed)
+    top, left, bottom, right = random_rectangles(
+        generator, generator.random(20), (height, width), generator.uniform(0.3, 3, 20)
+    ).T
     assert (top >= 0).all() and (top <= bottom).all() and (bottom <= height).all()
     assert (left >= 0).all() and (left <= right).all() and (right <= width).all()
 

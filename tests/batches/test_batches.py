@@ -51,9 +51,9 @@ def test_ragged_take_truncate_and_pad_equal_list_operations(rows, data):
     ragged = Ragged.from_rows(rows)
     chosen = np.array(data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=6)), dtype=np.int64)
     assert [list(row) for row in (ragged.take(chosen)[i] for i in range(len(chosen)))] == [rows[i] for i in chosen]
-    most = data.draw(st.integers(0, 6))
-    cut = ragged.truncate(most)
-    assert [list(cut[i]) for i in range(len(rows))] == [row[:most] for row in rows]
+    longest_side = data.draw(st.integers(0, 6))
+    cut = ragged.truncate(longest_side)
+    assert [list(cut[i]) for i in range(len(rows))] == [row[:longest_side] for row in rows]
     rectangle = ragged.to_padded(pad=0, prefix=[1], suffix=[2])
     assert [[x for x in row if x] for row in rectangle.tolist()] == [[1, *row, 2] for row in rows]
 
@@ -175,8 +175,8 @@ def test_pad_to_multiple_of_gives_few_shapes_and_the_same_examples(store):
         assert sorted(np.concatenate([batch.rows for batch in batches])) == list(range(len(store)))
         for batch in batches:
             assert batch.labels.shape == batch.inputs["target"].shape
-            for part, most in ((batch.inputs["source"], longest[0]), (batch.inputs["target"], longest[1])):
-                assert part.size(1) in (most, longest[0], longest[1]) or part.size(1) % 8 == 0
+            for part, longest_side in ((batch.inputs["source"], longest[0]), (batch.inputs["target"], longest[1])):
+                assert part.size(1) in (longest_side, longest[0], longest[1]) or part.size(1) % 8 == 0
                 assert part.size(1) <= max(longest) and part.numel() <= 600
             again = store.batch(batch.rows, 3, epoch)
             assert batch.label_count() == again.label_count()

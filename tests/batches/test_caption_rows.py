@@ -33,9 +33,9 @@ def test_each_epoch_uses_one_caption_per_image_and_in_time_all():
     for epoch in range(40):
         batch = found.batch(np.arange(3), 7, epoch)
         assert captions_of(batch) == captions_of(rows().batch(np.arange(3), 7, epoch)), "a pure function of seed and epoch"
-        for picture, caption in enumerate(captions_of(batch)):
-            assert caption in CAPTIONS[picture]
-            seen[picture].add(tuple(caption))
+        for image, caption in enumerate(captions_of(batch)):
+            assert caption in CAPTIONS[image]
+            seen[image].add(tuple(caption))
         lengths = found.lengths(7, epoch)
         assert lengths[0].tolist() == [8] * 3 and lengths[1].tolist() == [len(caption) + 1 for caption in captions_of(batch)]
     assert [len(captions) for captions in seen] == [3, 1, 2]
@@ -51,9 +51,9 @@ def test_row_per_caption_has_every_caption_of_every_image():
     found = rows(row_per_caption=True)
     batch = found.batch(np.arange(len(found)), 0, 0)
     assert captions_of(batch) == [caption for captions in CAPTIONS for caption in captions]
-    owners = [picture for picture, captions in enumerate(CAPTIONS) for _ in captions]
-    for pixels, picture, target, labels in zip(batch.inputs["pixels"], owners, batch.inputs["target"], batch.labels):
-        assert (pixels.permute(1, 2, 0).numpy() == PIXELS[picture]).all()
+    owners = [image for image, captions in enumerate(CAPTIONS) for _ in captions]
+    for pixels, image, target, labels in zip(batch.inputs["pixels"], owners, batch.inputs["target"], batch.labels):
+        assert (pixels.permute(1, 2, 0).numpy() == PIXELS[image]).all()
         assert target[0] == BOS and EOS in labels
 
 

@@ -16,11 +16,11 @@ from regard.corpus.examples import ImageExamples, ImageFile
 from regard.errors import UserError
 from regard.files import cache_root
 
-FRAME = ImageTransform((8, 12), (8, 12))
+TRANSFORM = ImageTransform((8, 12), (8, 12))
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
+def image_examples(tmp_path_factory):
     """300 images, each of its own colour, enough for several decoding tasks."""
     folder = tmp_path_factory.mktemp("pictures")
     for i in range(300):
@@ -34,41 +34,41 @@ def own_cache(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
-def test_decoding_is_independent_of_the_number_of_workers(pictures, workers):
-    found = open_pixel_store(pictures, FRAME, workers=workers)
+def test_decoding_is_independent_of_the_number_of_workers(image_examples, workers):
+    found = open_pixel_store(image_examples, TRANSFORM, workers=workers)
     assert found.shape == (300, 8, 12, 3) and found.dtype == np.uint8
     assert np.array_equal(found[:, 4, 4, :2].astype(int) @ [1, 256], np.arange(300))
-    assert np.array_equal(found, np.stack([decode_images([picture], FRAME)[0] for picture in pictures.images]))
-    assert np.array_equal(found, decode_images(pictures.images, FRAME, workers=workers))
+    assert np.array_equal(found, np.stack([decode_images([image], TRANSFORM)[0] for image in image_examples.images]))
+    assert np.array_equal(found, decode_images(image_examples.images, TRANSFORM, workers=workers))
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_the_first_broken_image_is_named_and_the_cache_stays_empty(pictures, tmp_path, workers):
+def test_the_first_broken_image_is_named_and_the_cache_stays_empty(image_examples, tmp_path, workers):
     for number in (70, 130, 290):
         (tmp_path / f"{number}.png").write_bytes(b"no image")
     broken = ImageExamples(
-        [ImageFile(tmp_path / f"{i}.png") if i in (70, 130, 290) else one for i, one in enumerate(pictures.images)]
+        [ImageFile(tmp_path / f"{i}.png") if i in (70, 130, 290) else one for i, one in enumerate(image_examples.images)]
     )
     with pytest.raises(UserError, match=r"/70.png is not a PNG"):
-        open_pixel_store(broken, FRAME, workers=workers)
+        open_pixel_store(broken, TRANSFORM, workers=workers)
     assert not list(cache_root().iterdir())
 
 
-def test_a_pixel_store_is_found_by_content_and_settings(pictures, monkeypatch, tmp_path):
-    first = open_pixel_store(pictures, FRAME)
+def test_a_pixel_store_is_found_by_content_and_settings(image_examples, monkeypatch, tmp_path):
+    first = open_pixel_store(image_examples, TRANSFORM)
     assert isinstance(first, np.memmap)
     copies = []
-    for i, one in enumerate(pictures.images[:70]):
+    for i, one in enumerate(image_examples.images[:70]):
         (tmp_path / f"{i}.webp").write_bytes(one.read())  # the same content under another name
         copies.append(ImageFile(tmp_path / f"{i}.webp"))
     monkeypatch.setattr(module, "load_pixels", lambda *_: pytest.fail("decoded again"))
-    renamed = ImageExamples([*copies, *pictures.images[70:]])
-    assert np.array_equal(open_pixel_store(renamed, FRAME, workers=1), first)
+    renamed = ImageExamples([*copies, *image_examples.images[70:]])
+    assert np.array_equal(open_pixel_store(renamed, TRANSFORM, workers=1), first)
     for other, frame in (
-        (pictures.select(range(299)), FRAME),
-        (pictures, ImageTransform((8, 8), (8, 8))),
-        (pictures, ImageTransform((8, 12), (8, 12), "stretch")),
-        (pictures, ImageTransform((8, 12), (8, 12), resample="box")),
+        (image_examples.select(range(299)), TRANSFORM),
+        (image_examples, ImageTransform((8, 8), (8, 8))),
+        (image_examples, ImageTransform((8, 12), (8, 12), "stretch")),
+        (image_examples, ImageTransform((8, 12), (8, 12), resample="box")),
     ):
         with pytest.raises(pytest.fail.Exception):
             open_pixel_store(other, frame, workers=1)
@@ -78,19 +78,19 @@ def test_a_pixel_store_is_found_by_content_and_settings(pictures, monkeypatch, t
 
 def test_images_of_a_world_are_arrays(tmp_path):
     drawn = ImageExamples([np.full((8, 12, 3), shade, np.uint8) for shade in (3, 9)], "drawn", label=["a", "b"])
-    assert np.array_equal(open_pixel_store(drawn, FRAME)[:, 0, 0, 0], [3, 9])
+    assert np.array_equal(open_pixel_store(drawn, TRANSFORM)[:, 0, 0, 0], [3, 9])
     assert drawn.select([1]).label == ["b"] and drawn.where(1) == "drawn example 2"
     assert open_pixel_store(drawn, ImageTransform((4, 4), (4, 4))).shape == (2, 4, 4, 3)
 
 
-def test_too_little_disk_space_is_reported_before_decoding(pictures, monkeypatch):
+def test_too_little_disk_space_is_reported_before_decoding(image_examples, monkeypatch):
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000}))
     with pytest.raises(UserError, match=r"take 0.0 GiB in .*XDG_CACHE_HOME"):
-        open_pixel_store(pictures, FRAME)
+        open_pixel_store(image_examples, TRANSFORM)
 
 
-def test_take_pixels_from_disk_equals_from_a_device(pictures):
-    stored = open_pixel_store(pictures, FRAME)
+def test_take_pixels_from_disk_equals_from_a_device(image_examples):
+    stored = open_pixel_store(image_examples, TRANSFORM)
     rows = np.array([5, 299, 0])
     there = torch.from_numpy(np.array(stored))  # as it would be on a GPU
     assert torch.equal(take_pixels(stored, rows), take_pixels(there, rows)) and take_pixels(stored, rows).shape == (3, 3, 8, 12)
@@ -104,4 +104,4 @@ def test_a_jpeg_with_the_suffix_png_is_decoded(tmp_path):
     file = io.BytesIO()
     Image.new("RGB", (20, 20), (255, 0, 0)).save(file, "JPEG")
     (tmp_path / "wrong-name.png").write_bytes(file.getvalue())  # the content decides, not the suffix
-    assert (decode_images([ImageFile(tmp_path / "wrong-name.png")], FRAME)[0, 0, 0] > [250, -1, -1]).all()
+    assert (decode_images([ImageFile(tmp_path / "wrong-name.png")], TRANSFORM)[0, 0, 0] > [250, -1, -1]).all()

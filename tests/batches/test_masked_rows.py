@@ -24,9 +24,9 @@ def masked(texts=TEXTS, heads=None, **masking):
 
 
 @given(st.sampled_from([0.1, 0.15, 0.5]), st.integers(0, 5))
-def test_masked_labels_are_the_original_tokens_and_never_special_tokens(share, epoch):
-    rows = masked(fraction=share)
-    asked = total = kept = hidden = 0
+def test_masked_labels_are_the_original_tokens_and_never_special_tokens(fraction, epoch):
+    rows = masked(fraction=fraction)
+    num_chosen = total = num_kept = num_masked = 0
     for batch in (Batches(rows, 512, seed=1).batch(epoch, i) for i in range(len(Batches(rows, 512, seed=1).plan(epoch)))):
         source_lengths = batch.inputs["source"], batch.inputs["lengths"].tolist()
         for row, source, length, labels in zip(batch.rows, *source_lengths, batch.labels):
@@ -36,11 +36,14 @@ def test_masked_labels_are_the_original_tokens_and_never_special_tokens(share, e
             chosen = labels != IGNORE_INDEX
             assert not chosen[0] and not chosen[-1] and source[0] == BOS and source[-1] == EOS
             assert torch.equal(labels[chosen], whole[chosen]) and torch.equal(source[~chosen], whole[~chosen])
-            asked, total = asked + int(chosen.sum()), total + length - 2
-            kept += int((source[chosen] == whole[chosen]).sum())
-            hidden += int((source[chosen] == MASK).sum())
-    assert abs(asked / total - share) < 4 * (share / total) ** 0.5
-    assert abs(hidden / asked - 0.8) < 4 * (0.16 / asked) ** 0.5 and abs(kept / asked - 0.1) < 4 * (0.09 / asked) ** 0.5 + 2 / V
+            num_chosen, total = num_chosen + int(chosen.sum()), total + length - 2
+            num_kept += int((source[chosen] == whole[chosen]).sum())
+            num_masked += int((source[chosen] == MASK).sum())
+    assert abs(num_chosen / total - fraction) < 4 * (fraction / total) ** 0.5
+    assert (
+        abs(num_masked / num_chosen - 0.8) < 4 * (0.16 / num_chosen) ** 0.5
+        and abs(num_kept / num_chosen - 0.1) < 4 * (0.09 / num_chosen) ** 0.5 + 2 / V
+    )
 
 
 def test_masking_is_deterministic_and_differs_between_epochs():

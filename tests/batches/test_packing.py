@@ -43,12 +43,12 @@ def test_best_fit_chooses_the_row_with_the_least_space_left():
 
 def documents_of(batch, name):
     """Yield the inputs and labels of each document; padding has no labels."""
-    for read, numbers, labels in zip(batch.inputs[name], batch.inputs["documents"], batch.labels):
+    for input_rows, numbers, labels in zip(batch.inputs[name], batch.inputs["documents"], batch.labels):
         assert (labels[numbers == 0] == IGNORE_INDEX).all()
         real = numbers[numbers > 0]
         assert (real.diff() >= 0).all() and sorted(set(real.tolist())) == list(range(1, int(real.max()) + 1))
         for number in range(1, int(real.max()) + 1):
-            yield read[numbers == number].tolist(), labels[numbers == number].tolist()
+            yield input_rows[numbers == number].tolist(), labels[numbers == number].tolist()
 
 
 @given(TEXTS, st.integers(0, 3), st.sampled_from(["language", "masked"]))
@@ -62,8 +62,8 @@ def test_packed_texts_equal_unpacked_texts_once_per_epoch(texts, epoch, task):
         if task == "masked":
             assert batch.inputs["lengths"].tolist() == (batch.inputs["documents"] > 0).sum(1).tolist()
         found += documents_of(batch, name)
-    read, said = rows.ragged(np.arange(len(texts)), 3, epoch)
-    assert sorted(found) == sorted((read[i].tolist(), said[i].tolist()) for i in range(len(texts)))
+    input_rows, label_rows = rows.ragged(np.arange(len(texts)), 3, epoch)
+    assert sorted(found) == sorted((input_rows[i].tolist(), label_rows[i].tolist()) for i in range(len(texts)))
 
 
 def test_packing_is_a_pure_function_of_seed_and_epoch():
@@ -84,33 +84,40 @@ def test_packed_batches_have_less_than_2_percent_padding():
 
 
 @given(TEXTS, st.integers(2, 5), st.booleans())
-def test_chunks_predict_every_token_once_also_when_packed(texts, most, pack):
-    windows = sentences(texts).split(most)
+def test_chunks_predict_every_token_once_also_when_packed(texts, max_length, pack):
+    windows = sentences(texts).split(max_length)
     whole = sentences(texts)
     if not pack:
-        said = {i: [] for i in range(len(windows))}
+        label_rows = {i: [] for i in range(len(windows))}
         for batch in sequential_batches(windows, 20):
             for row, labels in zip(batch.rows, batch.labels):
-                said[row] = [label for label in labels.tolist() if label != IGNORE_INDEX]
-        assert [label for labels in said.values() for label in labels] == [label for text in texts for label in (*text, EOS)]
-        assert max(map(len, said.values())) <= most
+                label_rows[row] = [label for label in labels.tolist() if label != IGNORE_INDEX]
+        assert [label for labels in label_rows.values() for label in labels] == [
+            label for text in texts for label in (*text, EOS)
+        ]
+        assert max(map(len, label_rows.values())) <= max_length
         return
-    batches = Batches(PackedRows(windows, 2 * most), 40, seed=1)
+    batches = Batches(PackedRows(windows, 2 * max_length), 40, seed=1)
     found = [pair for i in range(len(batches.plan(1))) for pair in documents_of(batches.batch(1, i), "target")]
-    read, said = whole.ragged(np.arange(len(texts)), 1, 1)
+    input_rows, label_rows = whole.ragged(np.arange(len(texts)), 1, 1)
     assert sorted(found) == sorted(
-        (read[i][at : at + most].tolist(), said[i][at : at + most].tolist())
+        (input_rows[i][at : at + max_length].tolist(), label_rows[i][at : at + max_length].tolist())
         for i in range(len(texts))
-        for at in range(0, len(read[i]), most)
+        for at in range(0, len(input_rows[i]), max_length)
     )
 
 
 @given(TEXTS, st.integers(3, 6))
-def test_masked_texts_split_into_texts_with_special_tokens(texts, most):
-    pieces = masked(texts, fraction=0.5).split(most)
-    said = []
+def test_masked_texts_split_into_texts_with_special_tokens(texts, max_length):
+    pieces = masked(texts, fraction=0.5).split(max_length)
+    label_rows = []
     for i in range(len(pieces)):
-        read, asked = (part[0].tolist() for part in pieces.ragged(np.array([i]), 1, 0))
-        assert len(read) <= most and read[0] == BOS and read[-1] == EOS and asked[0] == asked[-1] == IGNORE_INDEX
-        said += [a if b == IGNORE_INDEX else b for a, b in zip(read[1:-1], asked[1:-1])]
-    assert said == [token for text in texts for token in text]
+        input_rows, row_labels = (part[0].tolist() for part in pieces.ragged(np.array([i]), 1, 0))
+        assert (
+            len(input_rows) <= max_length
+            and input_rows[0] == BOS
+            and input_rows[-1] == EOS
+            and row_labels[0] == row_labels[-1] == IGNORE_INDEX
+        )
+        label_rows += [a if b == IGNORE_INDEX else b for a, b in zip(input_rows[1:-1], row_labels[1:-1])]
+    assert label_rows == [token for text in texts for token in text]

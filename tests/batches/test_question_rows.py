@@ -61,12 +61,12 @@ def test_windows_cover_the_context_and_labels_point_at_the_answer(examples, max_
                 len(segments) - length
             )
             seen[asks][first:last] = True
-            answers, places = examples.answers[asks], rows.token_spans(asks)[first:last]
+            answers, spans = examples.answers[asks], rows.token_spans(asks)[first:last]
             if label == [NO_ANSWER, NO_ANSWER]:
                 assert (rows.answer[row] == OUTSIDE).all()
             else:
                 a, b = (position - begin for position in label)
-                assert answers == [(places[a][0], places[b][1])] and 0 <= a <= b < last - first
+                assert answers == [(spans[a][0], spans[b][1])] and 0 <= a <= b < last - first
                 whole[asks] = True
     for i, (answers, row) in enumerate(zip(examples.answers, seen)):
         assert row.all()
@@ -91,6 +91,6 @@ def test_the_label_is_the_first_gold_answer_complete_in_the_window():
     context = " ".join(WORDS * 6)
     golds = [(context.rindex("sie."), len(context)), (0, 3)]
     rows = build_question_rows(QuestionExamples(["und"], [context], [golds]), TOKENIZER, max_length=40, stride=10)
-    places = rows.token_spans(0)
-    said = [(places[first, 0], places[last, 1]) if first != OUTSIDE else None for first, last in rows.answer]
-    assert said[0] == (0, 3) and said[-1] == golds[0] and len(said) > 2 and None in said
+    spans = rows.token_spans(0)
+    answer_spans = [(spans[first, 0], spans[last, 1]) if first != OUTSIDE else None for first, last in rows.answer]
+    assert answer_spans[0] == (0, 3) and answer_spans[-1] == golds[0] and len(answer_spans) > 2 and None in answer_spans

@@ -17,7 +17,7 @@ from regard.tokens.special_tokens import BOS, EOS, PAD
 TEXTS = st.lists(st.lists(st.integers(4, 99), min_size=1, max_size=6), min_size=1, max_size=8)
 
 
-def said(labels):
+def not_ignored(labels):
     return [label for label in labels.tolist() if label != IGNORE_INDEX]
 
 
@@ -25,7 +25,7 @@ def said(labels):
 def test_language_model_labels_are_every_token_and_eos(texts):
     for batch in sequential_batches(LanguageModelRows(TokenStore(Ragged.from_rows(texts))), 20):
         for row, target, labels in zip(batch.rows, batch.inputs["target"], batch.labels):
-            assert said(labels) == [*texts[row], EOS]
+            assert not_ignored(labels) == [*texts[row], EOS]
             assert target.tolist()[: len(texts[row]) + 1] == [BOS, *texts[row]]
 
 
@@ -43,14 +43,14 @@ def test_bidirectional_labels_are_the_next_and_the_previous_token(texts):
 
 
 @given(TEXTS, st.integers(1, 7))
-def test_tags_stay_aligned_with_their_tokens_when_truncated(texts, most):
+def test_tags_stay_aligned_with_their_tokens_when_truncated(texts, max_tokens):
     tags = [[token + 1000 if i % 2 == 0 else IGNORE_INDEX for i, token in enumerate(text)] for text in texts]
-    rows = TaggingRows(TokenStore(Ragged.from_rows(texts)), Ragged.from_rows(tags)).truncate(most + 1)
+    rows = TaggingRows(TokenStore(Ragged.from_rows(texts)), Ragged.from_rows(tags)).truncate(max_tokens + 1)
     for batch in sequential_batches(rows, 20):
         for source, length, labels in zip(batch.inputs["source"], batch.inputs["lengths"].tolist(), batch.labels):
-            assert length <= most + 1 and source[length - 1] == EOS and labels[length - 1] == IGNORE_INDEX
-            asked = labels != IGNORE_INDEX
-            assert (labels[asked] == source[asked] + 1000).all() and asked.sum() == (length - 1 + 1) // 2
+            assert length <= max_tokens + 1 and source[length - 1] == EOS and labels[length - 1] == IGNORE_INDEX
+            predicted = labels != IGNORE_INDEX
+            assert (labels[predicted] == source[predicted] + 1000).all() and predicted.sum() == (length - 1 + 1) // 2
 
 
 @given(TEXTS)
@@ -80,10 +80,10 @@ def test_stream_rows_predict_every_token_once_per_epoch(length, window, epoch):
 @given(st.integers(2, 60), st.integers(2, 9), st.data())
 def test_overlapping_stream_windows_predict_every_token_once_with_more_context(length, window, data):
     overlap = data.draw(st.integers(0, window - 1))
-    asked = []
+    predicted = []
     for batch in sequential_batches(StreamRows(np.arange(100, 100 + length), window, overlap), 20):
         for row, read, labels in zip(batch.rows, batch.inputs["target"].tolist(), batch.labels.tolist()):
             found = [(place, token, label) for place, (token, label) in enumerate(zip(read, labels)) if label != IGNORE_INDEX]
             assert row == 0 or all(place >= overlap for place, _, _ in found)
-            asked += [(token, label) for _, token, label in found]
-    assert sorted(asked) == [(i, i + 1) for i in range(100, 99 + length)]
+            predicted += [(token, label) for _, token, label in found]
+    assert sorted(predicted) == [(i, i + 1) for i in range(100, 99 + length)]

@@ -62,10 +62,10 @@ def test_span_batches_have_the_announced_lengths_and_are_deterministic():
     longest = rows.lengths(0, 0)
     for batch in sequential_batches(rows, 512):
         source, lengths, target = batch.inputs.values()
-        for row, read, length, said, labels in zip(batch.rows, source, lengths.tolist(), target, batch.labels):
-            assert length == longest[0][row] and read[length - 1] == EOS
-            spoken = labels[labels != IGNORE_INDEX].tolist()
-            assert len(spoken) == longest[1][row] and spoken[-1] == EOS and said[0] == BOS
-            assert restore(read[: length - 1].tolist(), spoken[:-1]) == texts[row]
+        for row, encoder_input, length, decoder_input, labels in zip(batch.rows, source, lengths.tolist(), target, batch.labels):
+            assert length == longest[0][row] and encoder_input[length - 1] == EOS
+            target_ids = labels[labels != IGNORE_INDEX].tolist()
+            assert len(target_ids) == longest[1][row] and target_ids[-1] == EOS and decoder_input[0] == BOS
+            assert restore(encoder_input[: length - 1].tolist(), target_ids[:-1]) == texts[row]
     one, again, later = (rows.batch(np.arange(9), 1, epoch) for epoch in (0, 0, 1))
     assert torch.equal(one.labels, again.labels) and one.labels.tolist() != later.labels.tolist()

@@ -157,7 +157,7 @@ def run_on_two_ranks(folder):
         for name in RECIPES:
             run = train(settings(name, parallel=kind), folder / f"{name}-{kind}", device="cpu")
             if name == "translate":
-                found[f"said {kind}"] = [best.text for best in run.best(LINES)]
+                found[f"texts {kind}"] = [best.text for best in run.best(LINES)]
                 evaluate(run)
         found[kind] = laws(folder / kind, store, kind)
     return found
@@ -202,17 +202,17 @@ def interrupted_evaluation(folder, store, kind):
             time.sleep(0.01)
         return {"valid_loss": distributed.all_reduce_sum(1.0)}
 
-    run, begun = trainer(folder, store, parallel=kind, evaluate_every=4, save_every=100), time.monotonic()
+    run, start = trainer(folder, store, parallel=kind, evaluate_every=4, save_every=100), time.monotonic()
     run.evaluate = evaluate
     try:
         run.train()
     except Interrupted:
-        took = time.monotonic() - begun
+        took = time.monotonic() - start
     again = trainer(folder, store, parallel=kind, evaluate_every=4, save_every=100)
     again.resume(checkpoint.latest_intact(folder / "checkpoints")[0])
-    begun = again.state.step, again.state.evaluated_step
+    start = again.state.step, again.state.evaluated_step
     again.train()
-    return {"soon": took < 10, "begun": begun, "evaluated": curve(folder, "valid_loss")}
+    return {"soon": took < 10, "start": start, "evaluated": curve(folder, "valid_loss")}
 
 
 def exchanges(folder, store):
@@ -289,15 +289,15 @@ def test_ddp_and_fsdp_have_the_loss_curve_of_one_process(name, kind, one, two, f
     for key, tensor in weights(alone).items():
         torch.testing.assert_close(weights(mine)[key], tensor, atol=2e-3, rtol=1e-3)
     for file in ("recipe.toml", "config.json"):
-        said = (mine / file).read_text().replace(f'parallel = "{kind}"', 'parallel = "auto"')
-        assert said == (alone / file).read_text()
+        texts = (mine / file).read_text().replace(f'parallel = "{kind}"', 'parallel = "auto"')
+        assert texts == (alone / file).read_text()
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_decoding_is_sharded_and_merged_in_order(kind, two, folder):
     run = load(folder / f"translate-{kind}", device="cpu")
-    said = [best.text for best in run.best(LINES)]
-    assert [found[f"said {kind}"] for found in two] == [said, said] and len(set(said)) > 1
+    texts = [best.text for best in run.best(LINES)]
+    assert [found[f"texts {kind}"] for found in two] == [texts, texts] and len(set(texts)) > 1
     (result,) = evaluate(run, save=False)
     scores = json.loads((run.folder / "scores.json").read_text())[result.name]
     assert (run.folder / "outputs" / f"{result.name}.txt").read_text().splitlines() == result.outputs
@@ -322,7 +322,7 @@ def test_a_signal_to_one_rank_stops_all_after_the_same_step(kind, two, folder):
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_an_evaluation_is_interrupted_on_all_ranks_and_repeated(kind, two):
     """The checkpoint is of step 4, and has no evaluation."""
-    assert [found[kind]["interrupted"] for found in two] == [{"soon": True, "begun": [4, 0], "evaluated": [1.0, 1.0]}] * 2
+    assert [found[kind]["interrupted"] for found in two] == [{"soon": True, "start": [4, 0], "evaluated": [1.0, 1.0]}] * 2
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])

@@ -1,4 +1,4 @@
-"""A classifier, or one that answers questions, of ours that begins from somebody else's encoder."""
+"""Fine-tuning from Hugging Face folders: classification, question answering, text to text."""
 
 import json
 
@@ -19,9 +19,9 @@ SIZES = dict(
 
 
 @pytest.fixture(scope="module")
-def theirs(tmp_path_factory, write_theirs, unlike):
-    model = unlike(transformers.BertModel(transformers.BertConfig(**SIZES)))
-    return write_theirs(model, tmp_path_factory.mktemp("bert") / "theirs")
+def theirs(tmp_path_factory, write_huggingface_model, randomize_weights):
+    model = randomize_weights(transformers.BertModel(transformers.BertConfig(**SIZES)))
+    return write_huggingface_model(model, tmp_path_factory.mktemp("bert") / "theirs")
 
 
 def recipe(theirs, tmp_path, **model):
@@ -51,7 +51,7 @@ def recipe(theirs, tmp_path, **model):
     }
 
 
-def test_weights_tokens_and_marks_are_theirs_and_the_folder_is_whole(theirs, tmp_path):
+def test_classifier_keeps_the_pretrained_weights_tokenizer_and_special_tokens(theirs, tmp_path):
     run = train(recipe(theirs, tmp_path), tmp_path / "run", device="cpu")
     before = regard.load(theirs, device="cpu")
     texts = ["the dog sleeps", "a cat"]
@@ -68,17 +68,19 @@ def test_weights_tokens_and_marks_are_theirs_and_the_folder_is_whole(theirs, tmp
     ].encode(texts)
 
 
-def test_a_shape_that_is_not_theirs_is_named(theirs, tmp_path):
+def test_shape_mismatch_with_the_pretrained_model_is_reported(theirs, tmp_path):
     with pytest.raises(UserError, match=r"feed_forward.inner.weight has shape \[40, 24\], the model needs \[48, 24\]"):
         train(recipe(theirs, tmp_path, feed_forward=48), tmp_path / "run", device="cpu")
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_one_that_answers_keeps_their_vocabulary_and_goes_back_to_them(family, tmp_path, write_theirs, unlike):
-    """Pairs are read with the marks of the vocabulary it began from, here and in the folder it becomes."""
+def test_question_answering_keeps_the_pretrained_vocabulary_and_exports_again(
+    family, tmp_path, write_huggingface_model, randomize_weights
+):
+    """Pairs are read with the special tokens of the pretrained vocabulary, here and in the exported folder."""
     kind = {"bert": transformers.BertModel, "roberta": transformers.RobertaModel}[family]
-    model = unlike(kind(kind.config_class(**{**SIZES, "max_position_embeddings": 34 if family == "roberta" else 32})))
-    theirs = write_theirs(model, tmp_path / "theirs")
+    model = randomize_weights(kind(kind.config_class(**{**SIZES, "max_position_embeddings": 34 if family == "roberta" else 32})))
+    theirs = write_huggingface_model(model, tmp_path / "theirs")
     row = {"question": "the dog", "context": "a small cat, the old dog and she", "answers": [{"text": "dog", "start": 21}]}
     (tmp_path / "a.jsonl").write_text((json.dumps(row) + "\n") * 20)
     wanted = recipe(theirs, tmp_path)
@@ -139,12 +141,12 @@ def texts(tmp_path, begin, **train_settings):
 
 
 @pytest.fixture(scope="module")
-def their_t5(tmp_path_factory, write_theirs, unlike):
+def their_t5(tmp_path_factory, write_huggingface_model, randomize_weights):
     model = transformers.T5ForConditionalGeneration(transformers.T5Config(**T5_SIZES, decoder_start_token_id=0))
-    return write_theirs(unlike(model), tmp_path_factory.mktemp("t5") / "theirs")
+    return write_huggingface_model(randomize_weights(model), tmp_path_factory.mktemp("t5") / "theirs")
 
 
-def test_tasks_begin_from_their_t5_and_become_a_t5_again(their_t5, tmp_path):
+def test_text_to_text_finetunes_a_t5_folder_and_exports_again(their_t5, tmp_path):
     run = train(texts(tmp_path, their_t5), tmp_path / "run", device="cpu")
     before = regard.load(their_t5, device="cpu")
     lines = ["which: the dog sleeps", "which: a cat"]
@@ -161,8 +163,8 @@ def test_tasks_begin_from_their_t5_and_become_a_t5_again(their_t5, tmp_path):
     assert (theirs.pad_token, theirs.eos_token) == ("<pad>", "</s>")
 
 
-def test_tasks_begin_from_a_pretrained_t5_of_ours(tmp_path):
-    """With its weights, and its tokenizer, sentinels and all."""
+def test_text_to_text_finetunes_our_pretrained_t5(tmp_path):
+    """With its weights and its tokenizer, sentinels included."""
     (tmp_path / "plain.txt").write_text("the dog sleeps\nwhich a cat a dog: the cat sleeps\n" * 60)
     pretraining = {
         "task": "span-corruption",

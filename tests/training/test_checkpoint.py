@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard import files
 from regard.errors import UserError
-from regard.files import atomic_write, clean_up_partial_writes
+from regard.files import clean_up_partial_writes
 from regard.training import checkpoint
 from regard.training.checkpoint import Checkpoint
 
@@ -112,31 +111,15 @@ def test_a_checkpoint_is_named_by_step_or_path(tmp_path):
         checkpoint.load_checkpoint(tmp_path / "step-00000500")
 
 
-def test_atomic_write_replaces_the_file_or_leaves_it(tmp_path, monkeypatch):
-    path = tmp_path / "recipe.toml"
-    atomic_write(path, "old")
-    atomic_write(path, "new")
-    assert path.read_text() == "new"
-
-    def full(target, data):
-        target.write_bytes(data[:2])
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(files, "write_and_fsync", full)
-    with pytest.raises(UserError, match="disk is full"):
-        atomic_write(path, "newer")
-    assert path.read_text() == "new" and [one.name for one in tmp_path.iterdir()] == ["recipe.toml"]
-
-
 def test_load_weights_names_missing_surplus_and_misshapen_tensors(tmp_path):
     model = torch.nn.Linear(3, 2)
     good = checkpoint.named_weights(model)
-    for weights, said in [
+    for weights, message in [
         ({"weight": good["weight"]}, "lacks the tensor bias"),
         ({**good, "bias": torch.ones(5)}, r"bias has shape \[5\], the model needs \[2\]"),
         ({**good, "more": torch.ones(1)}, "does not have: more"),
     ]:
-        with torch.no_grad(), pytest.raises(UserError, match=said):
+        with torch.no_grad(), pytest.raises(UserError, match=message):
             checkpoint.load_weights(model, weights)
     (tmp_path / "x.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{}")
     with pytest.raises(UserError, match="damaged"):

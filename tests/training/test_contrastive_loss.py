@@ -28,8 +28,8 @@ class TwoTowers(nn.Module):
 
 
 def make_batch(rows=range(7)):
-    chance = torch.Generator().manual_seed(5)
-    pixels, source = (torch.randn(7, 5, generator=chance, dtype=torch.float64)[list(rows)] for _ in range(2))
+    generator = torch.Generator().manual_seed(5)
+    pixels, source = (torch.randn(7, 5, generator=generator, dtype=torch.float64)[list(rows)] for _ in range(2))
     return Batch({"pixels": pixels, "source": source}, torch.arange(len(pixels)), torch.arange(len(pixels)).numpy())
 
 

@@ -98,8 +98,8 @@ def test_a_nonfinite_step_is_skipped_and_counted(store, trainer, tmp_path, kind,
 def test_too_many_nonfinite_steps_in_a_row_end_the_run(store, trainer, tmp_path):
     first, last = 8, 7 + MAX_NONFINITE_STEPS
     run = trainer(store, tmp_path, NonfiniteLoss(*range(first, 200)), steps=200, log_every=1, evaluate_every=200, save_every=200)
-    said = rf"not finite in {MAX_NONFINITE_STEPS} steps in a row, from step {first} to step {last} \(epoch \d+, batch \d+\)"
-    with pytest.raises(UserError, match=said + ".*lower train.optimizer.learning_rate"):
+    message = rf"not finite in {MAX_NONFINITE_STEPS} steps in a row, from step {first} to step {last} \(epoch \d+, batch \d+\)"
+    with pytest.raises(UserError, match=message + ".*lower train.optimizer.learning_rate"):
         run.train()
     assert all(tensor.isfinite().all() for tensor in all_tensors(run).values())
     seen = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]

@@ -95,11 +95,11 @@ def test_span_loss_is_independent_of_padding(smoothing, r_drop):
         found.append((loss.item(), model.logits.grad[:, :, :6]))
         assert batch.label_count() == 4
     rows = [logits[row, :, :length].log_softmax(-1) for row, length in enumerate(lengths.tolist())]
-    said = [row[[0, 1], labels[i]].sum().item() for i, row in enumerate(rows)]
-    expected = sum(-(1 - smoothing) * log_p - smoothing * row.mean(-1).sum().item() for log_p, row in zip(said, rows))
+    log_probs = [row[[0, 1], labels[i]].sum().item() for i, row in enumerate(rows)]
+    expected = sum(-(1 - smoothing) * log_p - smoothing * row.mean(-1).sum().item() for log_p, row in zip(log_probs, rows))
     assert [loss for loss, _ in found] == pytest.approx([expected] * 2, abs=1e-5)
     torch.testing.assert_close(found[0][1], found[1][1])
-    assert sequence_log_probs(FixedSpanLogits(logits), batch).tolist() == pytest.approx(said, abs=1e-5)
+    assert sequence_log_probs(FixedSpanLogits(logits), batch).tolist() == pytest.approx(log_probs, abs=1e-5)
 
 
 def test_r_drop_of_span_loss_is_finite_and_positive():
@@ -169,11 +169,11 @@ def test_r_drop_is_zero_if_both_passes_agree():
 def test_symmetric_kl_is_the_mean_of_both_kl_divergences():
     log_p = torch.randn(4, 3, 9).log_softmax(-1)
     p, q = log_p.chunk(2)
-    spoken = torch.ones(2, 3, dtype=torch.long)
+    labels_of_ones = torch.ones(2, 3, dtype=torch.long)
     kl = nn.functional.kl_div
     expected = (kl(p, q, log_target=True, reduction="sum") + kl(q, p, log_target=True, reduction="sum")) / 2
-    torch.testing.assert_close(symmetric_kl(log_p, spoken), expected)
-    assert symmetric_kl(log_p, torch.full_like(spoken, IGNORE_INDEX)) == 0
+    torch.testing.assert_close(symmetric_kl(log_p, labels_of_ones), expected)
+    assert symmetric_kl(log_p, torch.full_like(labels_of_ones, IGNORE_INDEX)) == 0
 
 
 def test_layer_decay_lowers_the_learning_rate_of_lower_layers():

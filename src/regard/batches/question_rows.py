@@ -101,15 +101,15 @@ def build_question_rows(examples: QuestionExamples, tokenizer: Tokenizer, *, max
         tokens = context_spans[context_of_question[number]]
         for first, last in window_bounds(len(tokens), available - len(question[number]), stride):
             rows.append((number, first, last, *_answer_in_window(tokens, answers, first, last)))
-    question_of_window, first, last, *answer = np.array(rows, np.int64).reshape(-1, 5).T
+    question_of_window, firsts, lasts, *answer = np.array(rows, np.int64).reshape(-1, 5).T
     return QuestionRows(
         question,
         context,
         spans,
         context_of_question,
         question_of_window,
-        first,
-        last,
+        firsts,
+        lasts,
         np.stack(answer, axis=1),
         tokenizer.special_tokens,
     )

@@ -1,4 +1,4 @@
-"""Random tiny models of every family say here what they say in `transformers`; and go back bit for bit."""
+"""Tiny random models of every text family: outputs equal `transformers`; the round trip is bit for bit."""
 
 import pytest
 import torch
@@ -145,25 +145,25 @@ NAMES = [f"{name}-{number}" for number, (name, _) in enumerate(CASES)]
 
 
 @pytest.fixture(scope="module", params=CASES, ids=NAMES)
-def pair(request, tmp_path_factory, write_theirs, unlike):
-    """One of their models, and the same opened by us."""
+def pair(request, tmp_path_factory, write_huggingface_model, randomize_weights):
+    """Return a `transformers` model, and the same model loaded by us."""
     torch.manual_seed(len(request.param[1]))
     name, settings = request.param
     kind = getattr(transformers, name)
-    model = unlike(kind(kind.config_class(**settings)))
-    if settings.get("feed_forward_proj") == "gated-gelu":  # T5 1.1: the output is its own
+    model = randomize_weights(kind(kind.config_class(**settings)))
+    if settings.get("feed_forward_proj") == "gated-gelu":  # T5 1.1: the output is not tied
         model.lm_head.weight = torch.nn.Parameter(0.3 * torch.randn(V, 24))
-    folder = write_theirs(model, tmp_path_factory.mktemp("parity") / "theirs")
+    folder = write_huggingface_model(model, tmp_path_factory.mktemp("parity") / "theirs")
     return model, regard.load(folder, device="cpu")
 
 
 def batch():
-    """Rows of different lengths; what stands behind their ends is noise."""
+    """Return rows of different lengths; the padding is random."""
     return torch.randint(5, V, (4, 9)), torch.tensor([9, 4, 1, 7]), torch.randint(5, V, (4, 6))
 
 
 @torch.no_grad()
-def test_logits_of_padded_batches_agree(pair):
+def test_logits_of_padded_batches_equal_transformers(pair):
     model, run = pair
     source, lengths, target = batch()
     real = torch.arange(9) < lengths[:, None]
@@ -183,7 +183,7 @@ def test_logits_of_padded_batches_agree(pair):
         assert (ours[~real] == -torch.inf).all()
     else:
         expected = next(theirs[name] for name in ("logits", "prediction_logits", "last_hidden_state") if name in theirs)
-    assert expected.std() > 0.1  # there is something to be seen
+    assert expected.std() > 0.1  # the comparison is not trivial
     rows = real if run.recipe.task != "translate" and expected.dim() == 3 else ...
     torch.testing.assert_close(ours[rows], expected[rows], **CLOSE)
 
@@ -196,8 +196,8 @@ def last_states(model, source, lengths, target):
     return states[-1]
 
 
-def test_states_attention_greedy_and_beam_text_agree(pair):
-    """Beam search with length penalty 0; theirs stops later (`early_stopping="never"`), which changes nothing for the best."""
+def test_states_attention_greedy_and_beam_text_equal_transformers(pair):
+    """Beam search with length penalty 0; theirs stops later (`early_stopping="never"`), which does not change the best one."""
     model, run = pair
     proof = verify_conversion(run, run.folder)
     assert proof.against == "transformers" and proof.passed, proof
@@ -205,7 +205,7 @@ def test_states_attention_greedy_and_beam_text_agree(pair):
     assert (proof.texts > 0) == writes
 
 
-def test_the_way_there_and_back_is_bit_for_bit(pair, tmp_path):
+def test_round_trip_is_bit_for_bit(pair, tmp_path):
     _, run = pair
     back = write_huggingface_folder(run, tmp_path / "back")
     there, again = load_file(run.folder / "model.safetensors"), load_file(back / "model.safetensors")
@@ -217,9 +217,9 @@ def test_the_way_there_and_back_is_bit_for_bit(pair, tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
-def test_the_next_sentence_is_told_as_theirs(write_theirs, unlike, tmp_path):
-    model = unlike(transformers.BertForPreTraining(transformers.BertConfig(**encoder())))
-    run = regard.load(write_theirs(model, tmp_path / "theirs"), device="cpu")
+def test_next_sentence_logits_equal_transformers(write_huggingface_model, randomize_weights, tmp_path):
+    model = randomize_weights(transformers.BertForPreTraining(transformers.BertConfig(**encoder())))
+    run = regard.load(write_huggingface_model(model, tmp_path / "theirs"), device="cpu")
     source, lengths, _ = batch()
     segments, real = (torch.arange(9) > 3).long().expand(4, -1), torch.arange(9) < lengths[:, None]
     with torch.no_grad():
@@ -229,9 +229,9 @@ def test_the_next_sentence_is_told_as_theirs(write_theirs, unlike, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_shards_and_half_precision_go_there_and_back(write_theirs, unlike, tmp_path, dtype):
-    model = unlike(transformers.LlamaForCausalLM(transformers.LlamaConfig(**llama()))).to(dtype)
-    folder = write_theirs(model, tmp_path / "theirs", max_shard_size="8KB")
+def test_shards_and_half_precision_round_trip(write_huggingface_model, randomize_weights, tmp_path, dtype):
+    model = randomize_weights(transformers.LlamaForCausalLM(transformers.LlamaConfig(**llama()))).to(dtype)
+    folder = write_huggingface_model(model, tmp_path / "theirs", max_shard_size="8KB")
     assert len(list(folder.glob("model-*.safetensors"))) > 2 and not (folder / "model.safetensors").exists()
     back = write_huggingface_folder(regard.load(folder, device="cpu"), tmp_path / "back")
     there = {name: tensor for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()}
@@ -241,12 +241,14 @@ def test_shards_and_half_precision_go_there_and_back(write_theirs, unlike, tmp_p
 
 
 @pytest.mark.parametrize("prefixed", [True, False])
-def test_names_are_read_with_and_without_prefix_and_in_old_spelling(write_theirs, unlike, tmp_path, prefixed):
-    """As bert-base-uncased has them: gamma and beta, a pooler that the head does not need, a copy of the embedding."""
+def test_tensor_names_with_and_without_prefix_and_in_tensorflow_spelling(
+    write_huggingface_model, randomize_weights, tmp_path, prefixed
+):
+    """As in bert-base-uncased: gamma and beta, a pooler that the head does not use, a copy of the embedding."""
     from safetensors.torch import save_file
 
-    model = unlike(transformers.BertForMaskedLM(transformers.BertConfig(**encoder())))
-    folder = write_theirs(model, tmp_path / "theirs")
+    model = randomize_weights(transformers.BertForMaskedLM(transformers.BertConfig(**encoder())))
+    folder = write_huggingface_model(model, tmp_path / "theirs")
     before = regard.load(folder, device="cpu")
     tensors = load_file(folder / "model.safetensors")
     old = {

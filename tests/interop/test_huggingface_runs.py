@@ -1,4 +1,4 @@
-"""Folders of theirs do here, from text to text, what they do in `transformers`."""
+"""Runs loaded from Hugging Face folders: every verb gives the same results as `transformers`."""
 
 import builtins
 
@@ -57,7 +57,7 @@ MODELS = {
     "t5": ("T5ForConditionalGeneration", T5),
     "marian": ("MarianMTModel", MARIAN),
 }
-MARKS = {
+SPECIAL_TOKENS = {
     "bert": SpecialTokens(2, NO_TOKEN, (2,), (3,), ()),
     "roberta": SpecialTokens(0, 2, (0,), (2,), (), (2, 2), 0),
     "t5": SpecialTokens(0, 1, (), (1,), ()),
@@ -69,22 +69,22 @@ MARKS = {
 
 
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory, write_theirs, unlike):
-    """A model of theirs, its tokenizer, and the run that is made of its folder; by name, made once."""
+def opened(tmp_path_factory, write_huggingface_model, randomize_weights):
+    """Return a function that gives, by name, a `transformers` model, its tokenizer, and the run loaded from its folder."""
     made = {}
 
     def give(name):
         if name not in made:
             torch.manual_seed(3)
             kind = getattr(transformers, MODELS[name][0])
-            model = unlike(kind(kind.config_class(**MODELS[name][1])))
-            with torch.no_grad():  # so that outputs end
+            model = randomize_weights(kind(kind.config_class(**MODELS[name][1])))
+            with torch.no_grad():  # make outputs end
                 if name == "t5":
                     model.shared.weight[model.config.eos_token_id] *= 2
                 if name == "marian":
                     model.final_logits_bias[0, model.config.eos_token_id] += 4
-                    model.final_logits_bias[0, model.config.pad_token_id] += 20  # what is never said must be kept from it
-            folder = write_theirs(model, tmp_path_factory.mktemp(name) / "theirs")
+                    model.final_logits_bias[0, model.config.pad_token_id] += 20  # suppressed tokens must really be suppressed
+            folder = write_huggingface_model(model, tmp_path_factory.mktemp(name) / "theirs")
             model = kind.from_pretrained(folder).eval()
             made[name] = model, transformers.AutoTokenizer.from_pretrained(folder), regard.load(folder, device="cpu")
         return made[name]
@@ -92,10 +92,10 @@ def opened(tmp_path_factory, write_theirs, unlike):
     return give
 
 
-@pytest.mark.parametrize("name", MARKS)
-def test_marks_are_those_of_the_folder(opened, name):
+@pytest.mark.parametrize("name", SPECIAL_TOKENS)
+def test_special_tokens_equal_the_folders(opened, name):
     _, theirs, run = opened(name)
-    assert run.special_tokens == MARKS[name]
+    assert run.special_tokens == SPECIAL_TOKENS[name]
     for line in ("the dog sleeps", "a book"):
         assert theirs(line)["input_ids"][:64] == [
             *run.special_tokens.prefix,
@@ -105,14 +105,14 @@ def test_marks_are_those_of_the_folder(opened, name):
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "gpt2", "llama", "openai-gpt", "t5", "marian"])
-def test_pieces_make_up_the_text_and_words_are_counted_alike(opened, name, lines):
+def test_pieces_join_to_the_text_and_word_ids_agree(opened, name, lines):
     tokenizer = opened(name)[2].tokenizers[0]
     for text in [*lines, "the  dog\n\n sleeps ", "naïve café ☕ the dog", ""]:
         ids, words = tokenizer.encode_words([text])[0]
         assert ids == tokenizer.encode([text])[0]
         spoken = [i for i in ids if i not in tokenizer.special_ids]
         said = tokenizer.decode([ids])[0]
-        if said.isascii():  # bytes of one character are shown apart
+        if said.isascii():  # bytes of one character are separate pieces
             assert "".join(tokenizer.pieces(spoken)).strip() == said
         assert set(tokenizer.word_ids(ids)) <= set(range(max(1, len(said.split()))))
         assert words == sorted(words) and set(words) <= set(range(max(1, len(text.split()))))
@@ -123,18 +123,18 @@ def test_pieces_make_up_the_text_and_words_are_counted_alike(opened, name, lines
 
 
 def hidden(model, theirs, texts):
-    """Their states (B, S, D) of every layer for padded texts, and which of them are real."""
+    """Return their hidden states (B, S, D) of every layer for padded texts, and the mask of real tokens."""
     batch = theirs(texts, return_tensors="pt", padding=True)
     with torch.no_grad():
         return model(**batch, output_hidden_states=True).hidden_states, batch["attention_mask"].bool()
 
 
 @pytest.mark.parametrize("layer", [0, 1, -1])
-def test_embed_gives_their_states(opened, lines, layer):
+def test_embed_equals_hidden_states_of_transformers(opened, lines, layer):
     model, theirs, run = opened("bert")
     theirs.backend_tokenizer.no_truncation()
     states, real = hidden(model, theirs, lines)
-    means = [row[mask].mean(0) for row, mask in zip(states[layer], real)]  # sentence-transformers' mean: marks included
+    means = [row[mask].mean(0) for row, mask in zip(states[layer], real)]  # as sentence-transformers: special tokens included
     for pool, expected in (("mean", means), ("cls", states[layer][:, 0])):
         found = np.concatenate([one.vectors for one in run.embed(lines, layer=layer, pool=pool)])
         np.testing.assert_allclose(found, torch.stack(list(expected)).numpy(), atol=1e-5)
@@ -144,12 +144,12 @@ def test_embed_gives_their_states(opened, lines, layer):
     assert run.embed(["the dog, home!"], pool="words")[0].tokens == ["the", "dog,", "home!"]
 
 
-def test_pool_cls_needs_a_mark_to_look_at(opened):
+def test_pool_cls_needs_a_special_token(opened):
     with pytest.raises(regard.UserError, match=r"--pool cls.*without a mark"):
         opened("gpt2")[2].embed(["the dog"], pool="cls")
 
 
-def test_classify_gives_their_probabilities(opened, lines):
+def test_classify_equals_transformers(opened, lines):
     model, theirs, run = opened("classify")
     theirs.backend_tokenizer.no_truncation()
     with torch.no_grad():
@@ -161,7 +161,7 @@ def test_classify_gives_their_probabilities(opened, lines):
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "distilbert pairs"])
-def test_two_texts_are_read_as_theirs(opened, name):
+def test_pair_inputs_equal_transformers(opened, name):
     _, theirs, run = opened(name)
     ids = run.tokenizers[0].encode(["the dog sleeps", "a book"])
     ours = encoder_pair_inputs(Ragged.from_rows(ids[:1]), Ragged.from_rows(ids[1:]), run.special_tokens)
@@ -171,8 +171,8 @@ def test_two_texts_are_read_as_theirs(opened, name):
     assert ours["source"][0].tolist() == found["input_ids"] and ours["segments"][0].tolist() == found["token_type_ids"]
 
 
-def judged(model, theirs, text):
-    """Their logits of one text, or of two with a tab between them."""
+def logits_of(model, theirs, text):
+    """Return their logits of one text, or of two separated by a tab."""
     theirs.backend_tokenizer.no_truncation()
     theirs.backend_tokenizer.no_padding()
     batch = theirs(*text.split("\t"), return_tensors="pt", return_token_type_ids=True)
@@ -186,10 +186,10 @@ MIXED = ["the dog sleeps\ta cat reads", "home", "a small cat reads the old book 
 
 
 @pytest.mark.parametrize("name", ["classify", "roberta pairs", "distilbert pairs"])
-def test_a_text_with_a_tab_is_a_pair_to_their_classifiers(opened, name):
+def test_text_with_a_tab_is_classified_as_a_pair(opened, name):
     model, theirs, run = opened(name)
     for text, found in zip(MIXED, run.classify(MIXED)):
-        p = judged(model, theirs, text).softmax(-1)
+        p = logits_of(model, theirs, text).softmax(-1)
         assert {one.label: one.probability for one in found} == pytest.approx(
             {f"LABEL_{i}": float(value) for i, value in enumerate(p)}, abs=1e-5
         )
@@ -199,17 +199,17 @@ def test_a_text_with_a_tab_is_a_pair_to_their_classifiers(opened, name):
 
 
 @pytest.mark.parametrize("name", ["number", "roberta number"])
-def test_their_numbers_are_said(opened, name):
+def test_regression_equals_transformers(opened, name):
     model, theirs, run = opened(name)
     assert run.recipe.task == "regress"
-    assert run.classify(MIXED) == pytest.approx([float(judged(model, theirs, text)[0]) for text in MIXED], abs=1e-4)
+    assert run.classify(MIXED) == pytest.approx([float(logits_of(model, theirs, text)[0]) for text in MIXED], abs=1e-4)
 
 
 CONTEXT = "A small cat, the old dog — and she — reads a book; in the house the dog sleeps again. Home! The cat does not run. " * 4
 
 
-def their_best(model, theirs, question, context, most, width=None):
-    """The best span, over every window and every pair of tokens of the context, written out."""
+def best_span(model, theirs, question, context, most, width=None):
+    """Return the best span, by brute force over every window and every pair of tokens of the context."""
     cut = dict(truncation="only_second", max_length=width[0], stride=width[1], return_overflowing_tokens=True) if width else {}
     theirs.backend_tokenizer.no_padding()
     theirs.backend_tokenizer.no_truncation()
@@ -235,15 +235,15 @@ def their_best(model, theirs, question, context, most, width=None):
 
 @pytest.mark.parametrize("name", ["answer", "roberta answer", "distilbert answer"])
 @pytest.mark.parametrize("times", [1, 4])
-def test_the_answer_is_the_best_span_by_their_logits(opened, name, times):
-    """In one window, and in several: theirs are cut by their tokenizer, and overlap by as much."""
+def test_answer_is_the_best_span_by_transformers_logits(opened, name, times):
+    """In one window, and in several overlapping ones made by their tokenizer."""
     model, theirs, run = opened(name)
     question, context = "the dog", CONTEXT[: len(CONTEXT) // 4 * times].strip()
     ids, marks = run.tokenizers[0].encode([question, context]), run.special_tokens.num_added_to_pair
     most = run.recipe.model.max_length
     room = most - marks - len(ids[0])
     wide = len(ids[1]) <= room
-    expected, rows = their_best(model, theirs, question, context, 30, None if wide else (most, room - room // 2))
+    expected, rows = best_span(model, theirs, question, context, 30, None if wide else (most, room - room // 2))
     found = run.answer(question, context)
     assert found.text == expected and (rows == 1) == wide and rows == len(run.encode(one(question, context)))
     assert context[found.start : found.end] == found.text
@@ -255,7 +255,7 @@ def one(question, context):
     return QuestionExamples([question], [context], [[]])
 
 
-def test_tag_says_their_label_of_each_words_first_token(opened, lines):
+def test_tag_equals_transformers_label_of_each_words_first_token(opened, lines):
     model, theirs, run = opened("tag")
     for text, found in zip(lines, run.tag(lines)):
         batch = theirs(text, return_tensors="pt", return_offsets_mapping=True)
@@ -268,7 +268,7 @@ def test_tag_says_their_label_of_each_words_first_token(opened, lines):
 
 
 @pytest.mark.parametrize("name, mask", [("fill", "[MASK]"), ("roberta", "<mask>")])
-def test_fill_says_their_likeliest_words(opened, name, mask):
+def test_fill_equals_transformers(opened, name, mask):
     model, theirs, run = opened(name)
     found = run.fill([f"the {mask} sleeps"], number=3)[0]
     ids = [
@@ -285,13 +285,13 @@ def test_fill_says_their_likeliest_words(opened, name, mask):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "openai-gpt"])
-def test_generate_writes_their_text_in_padded_batches(opened, lines, name):
+def test_generate_equals_transformers_in_padded_batches(opened, lines, name):
     model, theirs, run = opened(name)
     theirs.padding_side, theirs.pad_token_id = "left", 0
     batch = theirs(lines, return_tensors="pt", padding=True)
     batch.pop("token_type_ids", None)
     options = dict(max_new_tokens=15, do_sample=False, pad_token_id=0)
-    if name == "openai-gpt":  # it has no positions for rows that begin later: one by one
+    if name == "openai-gpt":  # it does not support left padding: one by one
         found = [model.generate(input_ids=torch.tensor([theirs(line)["input_ids"]]), **options)[0] for line in lines]
     else:
         found = model.generate(**batch, **options)
@@ -301,8 +301,8 @@ def test_generate_writes_their_text_in_padded_batches(opened, lines, name):
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "openai-gpt"])
 @pytest.mark.parametrize("penalty", [1.2, 3.0, 0.7])
-def test_generate_penalizes_repeats_as_they_do(opened, lines, name, penalty):
-    """One by one there, for they take what short prompts are filled up with for a token that was written."""
+def test_repetition_penalty_equals_transformers(opened, lines, name, penalty):
+    """Theirs one by one: in a batch they would penalize the padding of short prompts as repeated tokens."""
     model, theirs, run = opened(name)
     ids = [torch.tensor([theirs(line)["input_ids"]]) for line in lines]
     options = dict(max_new_tokens=15, do_sample=False, pad_token_id=0, repetition_penalty=penalty)
@@ -313,7 +313,7 @@ def test_generate_penalizes_repeats_as_they_do(opened, lines, name, penalty):
 
 @pytest.mark.parametrize("name", ["t5", "marian"])
 @pytest.mark.parametrize("beam", [1, 3])
-def test_translate_says_their_text_in_padded_batches(opened, lines, name, beam):
+def test_translate_equals_transformers_in_padded_batches(opened, lines, name, beam):
     model, theirs, run = opened(name)
     batch = theirs(lines, return_tensors="pt", padding=True)
     batch.pop("token_type_ids", None)
@@ -325,11 +325,11 @@ def test_translate_says_their_text_in_padded_batches(opened, lines, name, beam):
     expected = [theirs.decode(row, skip_special_tokens=True).strip() for row in found]
     ours = run.best(lines, beam=beam, length_penalty=0.0, max_tokens=40)
     ended = [i for i, translation in enumerate(ours) if beam == 1 or len(translation.tokens) < 40]
-    assert len(ended) > 2 and any(ours[i].tokens for i in ended)  # at the limit ours may only end, theirs stops
+    assert len(ended) > 2 and any(ours[i].tokens for i in ended)  # at the limit, ours forces the end token and theirs just stops
     assert [ours[i].text for i in ended] == [expected[i] for i in ended]
 
 
-def test_what_they_attend_to_is_shown_by_words(opened):
+def test_alignment_is_by_words(opened):
     text = "the dog sees a small cat"
     run = opened("t5")[2]
     alignment = next(run.align([text], ["a book, home"]))
@@ -338,19 +338,19 @@ def test_what_they_attend_to_is_shown_by_words(opened):
     assert (alignment.weights.sum(-1) <= 1 + 1e-5).all()
 
 
-def test_a_prompt_of_nothing_needs_a_begin_mark(opened):
+def test_empty_prompt_needs_a_bos_token(opened):
     with pytest.raises(regard.UserError, match="empty prompt"):
         opened("gpt2")[2].generate([""])
     assert opened("llama")[2].generate([""], max_tokens=3)[0].tokens
 
 
-def test_writing_ends_where_the_positions_do(opened):
-    run = opened("openai-gpt")[2]  # without an end mark, only length ends it
+def test_generation_ends_at_the_last_position(opened):
+    run = opened("openai-gpt")[2]  # without an end token, only the length ends it
     assert len(run.generate(["the dog"], max_tokens=500)[0].tokens) == 64 + 1 - len(run.tokenizers[0].encode(["the dog"])[0]) - 1
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "openai-gpt"])
-def test_a_text_is_streamed_as_it_is_generated(opened, lines, name):
+def test_stream_equals_generate(opened, lines, name):
     run = opened(name)[2]
     for place, (line, text) in enumerate(zip(lines, run.generate(lines, max_tokens=25, temperature=2.0))):
         writing = run.stream(line, max_tokens=25, temperature=2.0, place=place)
@@ -358,7 +358,7 @@ def test_a_text_is_streamed_as_it_is_generated(opened, lines, name):
         assert text.text == run.tokenizers[0].decode([[*run.begun([line])[0], *text.tokens]])[0]
 
 
-def test_what_a_folder_does_not_bring_is_said(opened):
+def test_folder_has_no_data_and_gets_no_card(opened):
     run = opened("gpt2")[2]
     with pytest.raises(regard.UserError, match="names no data"):
         run.data  # noqa: B018
@@ -369,7 +369,7 @@ def test_what_a_folder_does_not_bring_is_said(opened):
     assert sorted(path.name for path in run.folder.iterdir()) == before
 
 
-def test_evaluate_scores_a_folder_and_leaves_it_as_it_is(opened, tmp_path, lines):
+def test_evaluate_scores_a_folder_without_changing_it(opened, tmp_path, lines):
     from typer.testing import CliRunner
 
     from regard.cli import app
@@ -396,7 +396,7 @@ def test_evaluate_scores_a_folder_and_leaves_it_as_it_is(opened, tmp_path, lines
     assert sorted(path.name for path in run.folder.iterdir()) == before
 
 
-def test_a_name_on_the_hub_without_network_or_package(monkeypatch, tmp_path):
+def test_hub_name_without_network_or_package(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -418,7 +418,7 @@ def test_a_name_on_the_hub_without_network_or_package(monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_name_on_the_hub_is_fetched_once_and_only_what_is_read(opened, monkeypatch, tmp_path):
+def test_hub_download_fetches_only_the_needed_files(opened, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     asked = []
 
@@ -432,7 +432,7 @@ def test_a_name_on_the_hub_is_fetched_once_and_only_what_is_read(opened, monkeyp
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta pairs", "answer", "fill", "gpt2", "openai-gpt", "llama", "marian", "t5"])
-def test_what_is_shown_of_a_folder_is_what_they_attend_to(opened, name):
+def test_recorded_attention_equals_transformers(opened, name):
     theirs, _, run = opened(name)
     text = "the dog\ta book" if name in ("roberta pairs", "answer") else "the dog sleeps"
     record = record_attention(run, text)
@@ -465,7 +465,7 @@ def test_what_is_shown_of_a_folder_is_what_they_attend_to(opened, name):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "marian", "t5"])
-def test_steps_of_a_folder_are_as_likely_as_they_say(opened, name):
+def test_generation_probabilities_equal_transformers(opened, name):
     theirs, _, run = opened(name)
     read, said, rows = generated_inputs(run, "the dog sleeps", 5 if name in ("gpt2", "llama") else None)
     asked = (

@@ -1,4 +1,4 @@
-"""Folders that are broken or mean ill: one line each, nothing run, nothing left behind, nothing allocated on their word."""
+"""Malformed and malicious folders: one line each, no code run, no files left behind, no memory allocated by their claims."""
 
 import json
 import os
@@ -22,8 +22,8 @@ V = 61
 
 
 @pytest.fixture(scope="module")
-def good(tmp_path_factory, write_theirs, unlike):
-    """A folder of each of some families, to be spoilt."""
+def good(tmp_path_factory, write_huggingface_model, randomize_weights):
+    """Return valid folders of several families, to be corrupted."""
     root = tmp_path_factory.mktemp("good")
     small = dict(vocab_size=V, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40)
     models = {
@@ -48,42 +48,42 @@ def good(tmp_path_factory, write_theirs, unlike):
             )
         ),
     }
-    return {name: write_theirs(unlike(model), root / name) for name, model in models.items()}
+    return {name: write_huggingface_model(randomize_weights(model), root / name) for name, model in models.items()}
 
 
 def config(**changes):
-    """Other settings; None takes one away."""
+    """Change settings of config.json; None removes one."""
 
-    def spoil(folder):
+    def corrupt(folder):
         values = {**json.loads((folder / "config.json").read_text()), **changes}
         (folder / "config.json").write_text(json.dumps({name: value for name, value in values.items() if value is not None}))
 
-    return spoil
+    return corrupt
 
 
 def tensors(change):
-    def spoil(folder):
+    def corrupt(folder):
         found = load_file(folder / "model.safetensors")
         change(found)
         save_file(found, folder / "model.safetensors")
 
-    return spoil
+    return corrupt
 
 
 def tokenizer(change):
-    def spoil(folder):
+    def corrupt(folder):
         found = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
         change(found)
         (folder / "tokenizer.json").write_text(json.dumps(found), encoding="utf-8")
 
-    return spoil
+    return corrupt
 
 
 def write(name, content):
-    def spoil(folder):
+    def corrupt(folder):
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
 
-    return spoil
+    return corrupt
 
 
 def remove(name):
@@ -91,22 +91,22 @@ def remove(name):
 
 
 def cut(share):
-    def spoil(folder):
+    def corrupt(folder):
         data = (folder / "model.safetensors").read_bytes()
         (folder / "model.safetensors").write_bytes(data[: int(share * len(data))])
 
-    return spoil
+    return corrupt
 
 
 def index(files):
-    """The weights in a shard, and an index that says they are in `files`."""
+    """Move the weights to a shard, and write an index that says they are in `files`."""
 
-    def spoil(folder):
+    def corrupt(folder):
         names = list(load_file(folder / "model.safetensors"))
         (folder / "model.safetensors").rename(folder / "model-1.safetensors")
         (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files(names)}))
 
-    return spoil
+    return corrupt
 
 
 def huge(folder):
@@ -114,7 +114,7 @@ def huge(folder):
         file.truncate(2**36)
 
 
-HOSTILE = {
+CORRUPTIONS = {
     # what it says it is
     "unknown type": ("bert", config(model_type="mamba"), r"model_type 'mamba'; regard supports bert, roberta"),
     "no type": ("bert", config(model_type=None), "has no model_type"),
@@ -263,23 +263,23 @@ def listing(folder):
     return sorted((str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns) for path in folder.rglob("*"))
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_one_line_and_nothing_left_behind(good, tmp_path, monkeypatch, capfd, name):
-    kind, spoil, message = HOSTILE[name]
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_malformed_folder_gives_one_line_and_leaves_nothing_behind(good, tmp_path, monkeypatch, capfd, name):
+    kind, corrupt, message = CORRUPTIONS[name]
     folder = tmp_path / "folder"
     shutil.copytree(good[kind], folder)
-    spoil(folder)
+    corrupt(folder)
     before, memory = listing(tmp_path), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(regard.UserError, match=message) as mistake:
+    with pytest.raises(regard.UserError, match=message) as error:
         convert(folder, tmp_path / "out", device="cpu")
-    assert "\n" not in str(mistake.value) and len(str(mistake.value)) < 1200
+    assert "\n" not in str(error.value) and len(str(error.value)) < 1200
     assert listing(tmp_path) == before
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 200_000  # kB
     assert capfd.readouterr() == ("", "")
 
 
-def test_the_folders_are_good_before_they_are_spoilt(good):
+def test_folders_load_before_they_are_corrupted(good):
     assert {name: regard.load(folder, device="cpu").recipe.task for name, folder in good.items()} == {
         "bert": "classify",
         "gpt2": "language",
@@ -290,7 +290,7 @@ def test_the_folders_are_good_before_they_are_spoilt(good):
 
 @pytest.mark.parametrize("examples", [6, pytest.param(1000, marks=pytest.mark.torture)])
 @pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "model.safetensors"])
-def test_any_change_of_any_file_gives_a_run_or_one_line(good, tmp_path, spoilt, file, examples):
+def test_any_corruption_gives_a_run_or_one_line(good, tmp_path, spoilt, file, examples):
     folder = tmp_path / "folder"
     shutil.copytree(good["bert"], folder)
 
@@ -300,25 +300,25 @@ def test_any_change_of_any_file_gives_a_run_or_one_line(good, tmp_path, spoilt, 
         (folder / file).write_bytes(data)
         try:
             regard.load(folder, device="cpu")
-        except regard.UserError as mistake:
-            assert "\n" not in str(mistake) and len(str(mistake)) < 1200
+        except regard.UserError as error:
+            assert "\n" not in str(error) and len(str(error)) < 1200
 
     law()
 
 
 @pytest.mark.parametrize("name", ["merges that panic", "width absurd"])
-def test_the_command_line_says_one_line_and_status_2(good, tmp_path, name):
-    kind, spoil, _ = HOSTILE[name]
+def test_command_line_prints_one_line_and_exits_with_2(good, tmp_path, name):
+    kind, corrupt, _ = CORRUPTIONS[name]
     shutil.copytree(good[kind], tmp_path / "folder")
-    spoil(tmp_path / "folder")
+    corrupt(tmp_path / "folder")
     done = subprocess.run(
         [sys.executable, "-m", "regard", "embed", str(tmp_path / "folder"), "a dog"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2 and done.stdout == "" and done.stderr.startswith("regard: ") and done.stderr.count("\n") == 1
 
 
-class Evil:
-    """What a pickle may hold: something to be run when it is read."""
+class CodeRunner:
+    """An object that runs code when it is unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -328,13 +328,13 @@ class Evil:
 
 
 def pickled(folder, **more):
-    """The weights of a folder as torch used to write them."""
+    """Rewrite the weights of a folder as a pickle."""
     found = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     torch.save({**found, **more}, folder / "pytorch_model.bin")
 
 
-def test_a_pickle_is_refused_and_read_without_running_it(good, tmp_path):
+def test_pickle_is_rejected_or_read_without_running_code(good, tmp_path):
     folder = tmp_path / "folder"
     shutil.copytree(good["bert"], folder)
     safe = regard.load(folder, device="cpu")
@@ -345,17 +345,17 @@ def test_a_pickle_is_refused_and_read_without_running_it(good, tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(safe.model.parameters(), run.model.parameters()))
 
 
-def test_a_pickle_that_means_ill_is_not_run(good, tmp_path):
+def test_malicious_pickle_is_not_run(good, tmp_path):
     folder = tmp_path / "folder"
     shutil.copytree(good["bert"], folder)
-    pickled(folder, more=Evil(tmp_path / "owned"))
+    pickled(folder, more=CodeRunner(tmp_path / "owned"))
     with pytest.raises(regard.UserError, match="is not a pickle of tensors"):
         regard.load(folder, device="cpu", allow_pickle=True)
     assert not (tmp_path / "owned").exists()
 
 
-def test_a_compressed_pickle_is_not_opened(good, tmp_path):
-    """It could hold a few bytes that become all of the memory."""
+def test_compressed_pickle_is_not_opened(good, tmp_path):
+    """It could be a decompression bomb."""
     folder = tmp_path / "folder"
     shutil.copytree(good["bert"], folder)
     pickled(folder)

@@ -1,4 +1,4 @@
-"""Random tiny CLIP models say here what they say in `transformers`, from file and text to labels; and go back bit for bit."""
+"""Tiny random CLIP models: results equal `transformers`, from file and text to probabilities; the round trip is bit for bit."""
 
 import json
 
@@ -28,7 +28,8 @@ LINES = ["a photo of a dog", "the cat", "A small Cat looks at the old house, and
 
 
 def library(first=False):
-    """As CLIP's: lower case, bytes, a word's last piece carries its end; the marks are the highest tokens, or the first."""
+    """Return a tokenizer like CLIP's: lower case, byte-level, with an end-of-word suffix; the special tokens are the last ids, or
+    the first."""
     made = Tokenizer(models.BPE(end_of_word_suffix="</w>"))
     made.normalizer, made.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.ByteLevel(add_prefix_space=False)
     marks = ["<|startoftext|>", "<|endoftext|>"]
@@ -85,17 +86,19 @@ def shape(text=(), image=(), **other):
 
 CASES = [
     shape(),
-    shape(text=dict(eos_token_id=2, bos_token_id=0, pad_token_id=1)),  # the first folders: the highest token counts
+    shape(
+        text=dict(eos_token_id=2, bos_token_id=0, pad_token_id=1)
+    ),  # early folders: the text's vector is at the highest token id
     shape(text=dict(hidden_act="gelu", num_hidden_layers=3, layer_norm_eps=1e-3), image=dict(hidden_act="relu")),
     shape(image=dict(patch_size=8, image_size=20, num_hidden_layers=1, num_attention_heads=1), projection_dim=40),
 ]
 
 
 @pytest.fixture(scope="module", params=CASES, ids=["today", "first", "gelu", "patches"])
-def pair(request, tmp_path_factory, unlike):
-    """One of their models with its processor, and the same opened by us."""
+def pair(request, tmp_path_factory, randomize_weights):
+    """Return a `transformers` model with its processor, and the same model loaded by us."""
     torch.manual_seed(1)
-    model = unlike(transformers.CLIPModel(transformers.CLIPConfig(**request.param)))
+    model = randomize_weights(transformers.CLIPModel(transformers.CLIPConfig(**request.param)))
     folder = written(model, tmp_path_factory.mktemp("parity") / "theirs")
     return model, transformers.AutoImageProcessor.from_pretrained(folder), regard.load(folder, device="cpu")
 
@@ -111,14 +114,14 @@ def written(model, folder, tokenizer=None):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    folder, chance = tmp_path_factory.mktemp("files"), np.random.default_rng(1)
+    folder, rng = tmp_path_factory.mktemp("files"), np.random.default_rng(1)
     for i in range(3):
-        Image.fromarray(chance.integers(0, 256, (20, 20, 3)).astype(np.uint8)).save(folder / f"{i}.png")
+        Image.fromarray(rng.integers(0, 256, (20, 20, 3)).astype(np.uint8)).save(folder / f"{i}.png")
     return sorted(folder.iterdir())
 
 
 @torch.no_grad()
-def test_from_file_and_text_to_the_probabilities_they_agree(pair, files):
+def test_probabilities_equal_transformers(pair, files):
     model, processor, run = pair
     pixels = processor([Image.open(file) for file in files], return_tensors="pt")["pixel_values"]
     encoded = [run.tokenizers[0].library.encode(line, add_special_tokens=True).ids for line in LINES]
@@ -135,7 +138,7 @@ def test_from_file_and_text_to_the_probabilities_they_agree(pair, files):
         assert {one.label: pytest.approx(one.probability, abs=1e-4) for one in judged} == dict(zip(LINES, p.tolist()))
 
 
-def test_a_folder_is_explained_patch_by_patch(pair, files):
+def test_clip_folder_is_explained_by_patches(pair, files):
     model, _, run = pair
     found = explain_one(
         run, str(files[0]), "attention,occlusion,input-gradient", OutputSelection(fits=LINES[0], against=LINES[1])
@@ -145,13 +148,13 @@ def test_a_folder_is_explained_patch_by_patch(pair, files):
     assert all(len(values) == patches and np.ptp(values) > 0 for values in found.attributions.values())
 
 
-def test_states_and_attention_agree(pair):
+def test_states_and_attention_equal_transformers(pair):
     _, _, run = pair
     proof = verify_conversion(run, run.folder)
     assert proof.against == "transformers" and proof.passed and proof.texts == 0, proof
 
 
-def test_the_way_there_and_back_is_bit_for_bit(pair, tmp_path):
+def test_round_trip_is_bit_for_bit(pair, tmp_path):
     _, _, run = pair
     back = write_huggingface_folder(run, tmp_path / "back")
     there, again = load_file(run.folder / "model.safetensors"), load_file(back / "model.safetensors")
@@ -161,7 +164,7 @@ def test_the_way_there_and_back_is_bit_for_bit(pair, tmp_path):
 
 
 BLOCK = dict(layers=1, width=24, heads=3, feed_forward=40)
-FITS = dict(
+SUPPORTED = dict(
     projection_width=10,
     image=dict(**BLOCK, patch_size=4, embedding_norm=True, patch_bias=False),
     text=dict(**BLOCK, max_length=40),
@@ -169,8 +172,8 @@ FITS = dict(
 
 
 def own_run(folder, **changes):
-    """A run folder as training would leave it, with random weights."""
-    model = {**FITS, **{name: {**FITS[name], **part} for name, part in changes.items()}}
+    """Return a run with random weights, in a folder as training leaves it."""
+    model = {**SUPPORTED, **{name: {**SUPPORTED[name], **part} for name, part in changes.items()}}
     recipe = recipes.build_recipe(
         {
             "task": "contrastive",
@@ -199,7 +202,7 @@ def own_run(folder, **changes):
     ],
     ids=str,
 )
-def test_a_run_of_ours_says_the_same_there(tmp_path, files, changes):
+def test_exported_run_equals_transformers(tmp_path, files, changes):
     run = own_run(tmp_path / "run", **changes)
     proof = convert(run.folder, tmp_path / "hf", verify=True, device="cpu")
     assert proof.against == "transformers" and proof.passed, proof
@@ -230,7 +233,7 @@ def test_a_run_of_ours_says_the_same_there(tmp_path, files, changes):
         ({"image": {"patch_size": [4, 8]}}, "model.image.patch_size = "),
     ],
 )
-def test_what_fits_no_family_is_said_in_one_line(tmp_path, changes, message):
+def test_unsupported_model_is_reported_in_one_line(tmp_path, changes, message):
     own_run(tmp_path / "run", **changes)
     with pytest.raises(UserError) as caught:
         convert(tmp_path / "run", tmp_path / "hf", device="cpu")
@@ -238,12 +241,12 @@ def test_what_fits_no_family_is_said_in_one_line(tmp_path, changes, message):
 
 
 @pytest.fixture
-def theirs(tmp_path, unlike):
-    return written(unlike(transformers.CLIPModel(transformers.CLIPConfig(**shape()))), tmp_path / "theirs")
+def theirs(tmp_path, randomize_weights):
+    return written(randomize_weights(transformers.CLIPModel(transformers.CLIPConfig(**shape()))), tmp_path / "theirs")
 
 
 def changed(path, **values):
-    """Values by dotted names."""
+    """Change JSON values; `a__b` is nested."""
     settings = json.loads(path.read_text())
     for name, value in values.items():
         *parts, last = name.split("__")
@@ -254,7 +257,7 @@ def changed(path, **values):
     path.write_text(json.dumps(settings))
 
 
-HOSTILE = [
+CORRUPTIONS = [
     ("config.json", dict(text_config__eos_token_id=5), "the model looks for text_config.eos_token_id, 5"),
     ("config.json", dict(text_config__vocab_size=None), "has no vocab_size"),
     ("config.json", dict(text_config__vocab_size=40), "the embedding has 40 rows"),
@@ -271,15 +274,17 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("file, values, message", HOSTILE, ids=[f"{next(iter(one[1]))}-{i}" for i, one in enumerate(HOSTILE)])
-def test_what_is_wrong_in_a_folder_is_one_line(theirs, file, values, message):
+@pytest.mark.parametrize(
+    "file, values, message", CORRUPTIONS, ids=[f"{next(iter(one[1]))}-{i}" for i, one in enumerate(CORRUPTIONS)]
+)
+def test_invalid_folder_is_reported_in_one_line(theirs, file, values, message):
     changed(theirs / file, **values)
     with pytest.raises(UserError, match=message) as caught:
         regard.load(theirs, device="cpu")
     assert "\n" not in str(caught.value)
 
 
-def test_a_first_folder_whose_end_is_not_the_highest_token_is_refused(theirs):
+def test_legacy_folder_whose_end_is_not_the_highest_token_is_rejected(theirs):
     (theirs / "tokenizer.json").write_text(library(first=True).to_str(), encoding="utf-8")
     changed(theirs / "config.json", text_config__eos_token_id=2)
     with pytest.raises(UserError, match="the model looks for the highest token"):
@@ -288,7 +293,7 @@ def test_a_first_folder_whose_end_is_not_the_highest_token_is_refused(theirs):
     assert verify_conversion(regard.load(theirs, device="cpu"), theirs).passed
 
 
-def test_forms_of_a_processor_that_mean_the_same(theirs, files, tmp_path):
+def test_equivalent_processor_settings_give_the_same_result(theirs, files, tmp_path):
     Image.open(files[0]).resize((60, 20)).save(tmp_path / "wide.png")  # cut, not stretched
     files = [*files, tmp_path / "wide.png"]
     before = regard.load(theirs, device="cpu").match(files, LINES)
@@ -299,7 +304,7 @@ def test_forms_of_a_processor_that_mean_the_same(theirs, files, tmp_path):
     assert regard.load(theirs, device="cpu").match(files, LINES) == before  # CLIP's own
 
 
-def test_half_precision_and_old_buffers(theirs, tmp_path):
+def test_half_precision_and_old_buffers_round_trip(theirs, tmp_path):
     half = {name: tensor.half() for name, tensor in load_file(theirs / "model.safetensors").items()}
     old = {"text_model.embeddings.position_ids": torch.arange(90)[None]}
     save_file({**half, **old}, theirs / "model.safetensors", metadata={"format": "pt"})
@@ -307,12 +312,12 @@ def test_half_precision_and_old_buffers(theirs, tmp_path):
     assert all(torch.equal(half[name], again[name]) for name in half) and again["logit_scale"].shape == ()
 
 
-def test_the_command_line_reads_a_folder(theirs, files):
+def test_command_line_reads_a_folder(theirs, files):
     done = CliRunner().invoke(app, ["match", str(theirs), str(files[0]), "--labels", "a dog,a cat", "--json", "--device", "cpu"])
     assert done.exit_code == 0 and {one["label"] for one in json.loads(done.stdout)} == {"a dog", "a cat"}, done.output
 
 
-def test_a_run_begins_from_a_folder(theirs, files, tmp_path):
+def test_finetuning_from_a_folder(theirs, files, tmp_path):
     from regard.run.train import train
 
     (tmp_path / "set.tsv").write_text("".join(f"{file}\t{line}\n" for file, line in zip(files, LINES)))

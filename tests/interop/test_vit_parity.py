@@ -1,4 +1,4 @@
-"""Random tiny ViT and DeiT models say here what they say in `transformers`, from file to label; and go back bit for bit."""
+"""Tiny random ViT and DeiT models: results equal `transformers`, from file to label; the round trip is bit for bit."""
 
 import json
 
@@ -55,12 +55,12 @@ def processor_for(size, **options):
 
 
 @pytest.fixture(scope="module", params=CASES, ids=NAMES)
-def pair(request, tmp_path_factory, unlike):
-    """One of their models with its processor, and the same opened by us."""
+def pair(request, tmp_path_factory, randomize_weights):
+    """Return a `transformers` model with its processor, and the same model loaded by us."""
     torch.manual_seed(len(request.param[1]))
     name, settings, options = request.param
     kind, folder = getattr(transformers, name), tmp_path_factory.mktemp("parity") / "theirs"
-    model = unlike(kind(kind.config_class(**settings), **options))
+    model = randomize_weights(kind(kind.config_class(**settings), **options))
     model.save_pretrained(folder)
     processor = processor_for(settings["image_size"], resample=3, image_mean=[0.4, 0.5, 0.6], image_std=[0.2, 0.3, 0.25])
     processor.save_pretrained(folder)
@@ -69,16 +69,16 @@ def pair(request, tmp_path_factory, unlike):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Pictures of several shapes."""
-    folder, chance = tmp_path_factory.mktemp("files"), np.random.default_rng(1)
+    """Return image files of several shapes."""
+    folder, rng = tmp_path_factory.mktemp("files"), np.random.default_rng(1)
     for i, (height, width) in enumerate([(30, 50), (16, 16), (64, 20), (9, 11)]):
-        small = Image.fromarray(chance.integers(0, 256, (height // 3, width // 3, 3)).astype(np.uint8))
+        small = Image.fromarray(rng.integers(0, 256, (height // 3, width // 3, 3)).astype(np.uint8))
         small.resize((width, height), Image.Resampling.BICUBIC).save(folder / f"{i}.png")
     return sorted(folder.iterdir())
 
 
 @torch.no_grad()
-def test_from_the_file_to_the_logits_they_agree(pair, files):
+def test_logits_from_image_files_equal_transformers(pair, files):
     model, processor, run = pair
     pixels = processor([Image.open(file) for file in files], return_tensors="pt")["pixel_values"]
     theirs = model(pixel_values=pixels)
@@ -93,13 +93,13 @@ def test_from_the_file_to_the_logits_they_agree(pair, files):
             assert judged[0].probability == pytest.approx(float(p.max()), abs=1e-4)
 
 
-def test_states_and_attention_agree(pair):
+def test_states_and_attention_equal_transformers(pair):
     _, _, run = pair
     proof = verify_conversion(run, run.folder)
     assert proof.against == "transformers" and proof.passed and proof.texts == 0, proof
 
 
-def test_the_way_there_and_back_is_bit_for_bit(pair, tmp_path):
+def test_round_trip_is_bit_for_bit(pair, tmp_path):
     _, _, run = pair
     back = write_huggingface_folder(run, tmp_path / "back")
     there, again = load_file(run.folder / "model.safetensors"), load_file(back / "model.safetensors")
@@ -109,11 +109,11 @@ def test_the_way_there_and_back_is_bit_for_bit(pair, tmp_path):
 
 
 @torch.no_grad()
-def test_explanations_are_of_what_they_compute(pair, files):
-    """Attention, rollout and the occlusion of each patch, from their weights and their logits."""
+def test_explanations_equal_transformers(pair, files):
+    """Attention, rollout and occlusion of each patch, computed from their weights and logits."""
     model, processor, run = pair
     if not isinstance(run, ClassifyImagesRun):
-        with pytest.raises(UserError, match="what is explained are"):
+        with pytest.raises(UserError, match="explanations are for labels"):
             run.explain(str(files[0]))
         return
     found = run.explain(str(files[0]), "attention,rollout,occlusion", label="LABEL_1")
@@ -126,7 +126,7 @@ def test_explanations_are_of_what_they_compute(pair, files):
         rolled = (weights + eye) / 2 @ rolled
     np.testing.assert_allclose(found.attributions["attention"], [one, two, *others][-1][asks].mean(0)[marks:], atol=1e-4)
     np.testing.assert_allclose(found.attributions["rollout"], rolled[asks].mean(0)[marks:], atol=1e-4)
-    rows, columns = found.picture.grid
+    rows, columns = found.image.grid
     down, across = run.model.encoder.patches.kernel_size
     whole = model(pixel_values=pixels).logits.log_softmax(-1)[0, 1]
     for number, lost in enumerate(found.attributions["occlusion"]):
@@ -137,7 +137,7 @@ def test_explanations_are_of_what_they_compute(pair, files):
 
 
 @torch.no_grad()
-def test_vectors_are_their_last_states(pair, files):
+def test_vectors_equal_hidden_states_of_transformers(pair, files):
     model, processor, run = pair
     theirs = model(
         pixel_values=processor([Image.open(file) for file in files], return_tensors="pt")["pixel_values"],
@@ -155,7 +155,7 @@ SMALL = dict(kind="vit", layers=2, width=24, heads=3, feed_forward=40, patch_siz
 
 
 def own_run(folder, model=(), data=()):
-    """A run folder as training would leave it, with random weights."""
+    """Return a run with random weights, in a folder as training leaves it."""
     recipe = recipes.build_recipe(
         {
             "task": "classify",
@@ -174,7 +174,7 @@ def own_run(folder, model=(), data=()):
     return regard.load(folder, device="cpu")
 
 
-FITS = [
+SUPPORTED = [
     ({}, {}, "vit"),
     ({}, {"resize_mode": "stretch", "size": [16, 24], "resample": "bicubic"}, "vit"),
     ({}, {"resize": 20}, "vit"),
@@ -183,8 +183,8 @@ FITS = [
 ]
 
 
-@pytest.mark.parametrize("model, data, family", FITS, ids=str)
-def test_a_run_of_ours_says_the_same_there(tmp_path, files, model, data, family):
+@pytest.mark.parametrize("model, data, family", SUPPORTED, ids=str)
+def test_exported_run_equals_transformers(tmp_path, files, model, data, family):
     run = own_run(tmp_path / "run", model, data)
     proof = convert(run.folder, tmp_path / "hf", verify=True, device="cpu")
     assert proof.against == "transformers" and proof.passed, proof
@@ -214,7 +214,7 @@ def test_a_run_of_ours_says_the_same_there(tmp_path, files, model, data, family)
         ({}, {"size": [16, 24]}, "data.resize_mode = 'crop' to 16 × 24 pixels has no counterpart"),
     ],
 )
-def test_what_fits_no_family_is_said_in_one_line(tmp_path, model, data, message):
+def test_unsupported_model_is_reported_in_one_line(tmp_path, model, data, message):
     own_run(tmp_path / "run", model, data)
     with pytest.raises(UserError) as caught:
         convert(tmp_path / "run", tmp_path / "hf", device="cpu")
@@ -222,8 +222,8 @@ def test_what_fits_no_family_is_said_in_one_line(tmp_path, model, data, message)
 
 
 @pytest.fixture
-def theirs(tmp_path, unlike):
-    model = unlike(transformers.ViTForImageClassification(transformers.ViTConfig(**shape())))
+def theirs(tmp_path, randomize_weights):
+    model = randomize_weights(transformers.ViTForImageClassification(transformers.ViTConfig(**shape())))
     model.save_pretrained(tmp_path / "theirs")
     processor_for(16).save_pretrained(tmp_path / "theirs")
     return tmp_path / "theirs"
@@ -233,7 +233,7 @@ def changed(path, **values):
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
 
 
-HOSTILE = [
+CORRUPTIONS = [
     ("config.json", dict(qkv_bias=False), "qkv_bias = False: is not supported"),
     ("config.json", dict(num_channels=1), "num_channels = 1"),
     ("config.json", dict(image_size=[16, 16, 16]), "image_size = .*should be one integer, or two"),
@@ -259,15 +259,17 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("file, values, message", HOSTILE, ids=[f"{next(iter(one[1]))}-{i}" for i, one in enumerate(HOSTILE)])
-def test_what_is_wrong_in_a_folder_is_one_line(theirs, file, values, message):
+@pytest.mark.parametrize(
+    "file, values, message", CORRUPTIONS, ids=[f"{next(iter(one[1]))}-{i}" for i, one in enumerate(CORRUPTIONS)]
+)
+def test_invalid_folder_is_reported_in_one_line(theirs, file, values, message):
     changed(theirs / file, **values)
     with pytest.raises(UserError, match=message) as caught:
         regard.load(theirs, device="cpu")
     assert "\n" not in str(caught.value)
 
 
-def test_forms_of_a_processor_that_mean_the_same(theirs, files):
+def test_equivalent_processor_settings_give_the_same_result(theirs, files):
     before = regard.load(theirs, device="cpu").classify(files)
     sides = {"height": 16, "width": 16}
     for values in (dict(size=16), dict(size=[16, 16]), dict(image_mean=0.5, image_std=0.5), dict(size=sides)):
@@ -280,20 +282,20 @@ def test_forms_of_a_processor_that_mean_the_same(theirs, files):
     assert plain.mean == (0, 0, 0) and plain.std == (1, 1, 1)
 
 
-def test_half_precision_goes_there_and_back(theirs, tmp_path):
+def test_half_precision_round_trip(theirs, tmp_path):
     half = {name: tensor.half() for name, tensor in load_file(theirs / "model.safetensors").items()}
     save_file(half, theirs / "model.safetensors", metadata={"format": "pt"})
     again = load_file(write_huggingface_folder(regard.load(theirs, device="cpu"), tmp_path / "back") / "model.safetensors")
     assert all(torch.equal(half[name], again[name]) for name in half)
 
 
-def test_the_command_line_reads_a_folder(theirs, files):
+def test_command_line_reads_a_folder(theirs, files):
     done = CliRunner().invoke(app, ["classify", str(theirs), *map(str, files), "--json", "--device", "cpu"])
     assert done.exit_code == 0 and len(done.stdout.splitlines()) == len(files), done.output
     assert set(json.loads(done.stdout.splitlines()[0])) == {"label", "probability"}
 
 
-def test_a_run_begins_from_a_folder_and_reads_larger_pictures(theirs, tmp_path, files):
+def test_finetuning_from_a_folder_with_larger_images(theirs, tmp_path, files):
     from regard.run.train import train
 
     for i, label in enumerate(["a", "b"] * 4):

@@ -1,4 +1,4 @@
-"""Runs of ours whose shape fits a family become folders that `transformers` opens; others say which setting does not fit."""
+"""Export of runs to Hugging Face folders that `transformers` loads; settings that no family supports are named."""
 
 import json
 
@@ -38,7 +38,7 @@ LLAMA = dict(
 T5 = dict(norm="rms", norm_first=True, bias=False, scale_scores=False, scale_embedding=False, positions={"kind": "relative"})
 BERT = {**SMALL, "preset": "bert-tiny", "width": 24}
 
-FITS = [
+SUPPORTED = [
     ("language", dict(SMALL, preset="gpt2", layers=2, width=24), "gpt2", "AutoModelForCausalLM"),
     ("language", dict(SMALL, preset="gpt", layers=2, width=24, feed_forward=96), "openai-gpt", "AutoModelForCausalLM"),
     ("language", dict(SMALL, layers=2, **LLAMA), "llama", "AutoModelForCausalLM"),
@@ -66,10 +66,10 @@ FITS = [
     ("regress", BERT, "bert", "AutoModelForSequenceClassification"),
     ("pairs", BERT, "bert", "AutoModelForSequenceClassification"),
 ]
-NAMES = [f"{task}-{family}-{number}" for number, (task, _, family, _) in enumerate(FITS)]
+NAMES = [f"{task}-{family}-{number}" for number, (task, _, family, _) in enumerate(SUPPORTED)]
 
 
-@pytest.fixture(scope="module", params=FITS, ids=NAMES)
+@pytest.fixture(scope="module", params=SUPPORTED, ids=NAMES)
 def converted(request, make_run, tmp_path_factory):
     torch.manual_seed(1)
     task, model, family, kind = request.param
@@ -78,7 +78,7 @@ def converted(request, make_run, tmp_path_factory):
     return run, convert(run.folder, folder / "hf", verify=True, device="cpu"), folder / "hf", family, kind
 
 
-def test_it_says_the_same_in_transformers(converted):
+def test_exported_run_passes_verification(converted):
     run, proof, folder, family, kind = converted
     assert proof.against == "transformers" and proof.passed, proof
     assert proof.texts == (4 if run.recipe.task in ("language", "translate", "span-corruption", "text-to-text") else 0)
@@ -87,7 +87,7 @@ def test_it_says_the_same_in_transformers(converted):
     assert not info["missing_keys"] and not info["mismatched_keys"]
 
 
-def test_their_tokenizer_reads_as_ours(converted):
+def test_exported_tokenizer_equals_ours(converted):
     run, _, folder, _, _ = converted
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     marks = run.special_tokens
@@ -105,7 +105,7 @@ def test_their_tokenizer_reads_as_ours(converted):
     assert theirs.pad_token_id == 0 and theirs.decode(theirs(LINES[0])["input_ids"], skip_special_tokens=True).strip() == LINES[0]
 
 
-def test_opened_again_it_does_the_same(converted):
+def test_exported_folder_loads_with_the_same_results(converted):
     run, _, folder, _, _ = converted
     again = regard.load(folder, device="cpu")
     task = run.recipe.task
@@ -138,14 +138,14 @@ def test_opened_again_it_does_the_same(converted):
         assert again.labels == ["good", "bad", "neither"]
 
 
-def test_the_cards_tell_of_the_conversion(converted):
+def test_model_cards_report_the_conversion(converted):
     run, proof, folder, _, _ = converted
     for card in (folder / "README.md", run.folder / "README.md"):
         text = card.read_text(encoding="utf-8")
         assert "## Conversion" in text and f"| logits | {proof.logits:.1e} |" in text and "## Misuse" in text
 
 
-MISFITS = [
+UNSUPPORTED = [
     (
         "language",
         dict(SMALL, preset="gpt2", layers=2, width=24, window=8),
@@ -166,16 +166,16 @@ MISFITS = [
 ]
 
 
-@pytest.mark.parametrize("task, model, message", MISFITS, ids=[message[:30] for *_, message in MISFITS])
-def test_what_fits_no_family_is_said_in_one_line(tmp_path, task, model, message, make_run):
+@pytest.mark.parametrize("task, model, message", UNSUPPORTED, ids=[message[:30] for *_, message in UNSUPPORTED])
+def test_unsupported_model_is_reported_in_one_line(tmp_path, task, model, message, make_run):
     make_run(tmp_path / "run", task, model)
-    with pytest.raises(regard.UserError) as mistake:
+    with pytest.raises(regard.UserError) as error:
         convert(tmp_path / "run", tmp_path / "hf", device="cpu")
-    assert message in str(mistake.value) and "\n" not in str(mistake.value)
+    assert message in str(error.value) and "\n" not in str(error.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 
 
-def test_two_vocabularies_have_no_place(tmp_path, make_run):
+def test_two_vocabularies_cannot_be_exported(tmp_path, make_run):
     run = make_run(tmp_path / "run", "translate", dict(SMALL, positions={"sines_first": True}, output_bias=True))
     text = (run.folder / "recipe.toml").read_text()
     text = text.replace("joint = true", "joint = false").replace('tie = "all"', 'tie = "target"')
@@ -191,34 +191,36 @@ def test_two_vocabularies_have_no_place(tmp_path, make_run):
         convert(run.folder, tmp_path / "hf", device="cpu")
 
 
-def test_without_transformers_the_folder_is_read_again(tmp_path, monkeypatch, make_run):
+def test_verification_without_transformers_loads_the_folder_again(tmp_path, monkeypatch, make_run):
     monkeypatch.setattr("regard.run.convert.is_transformers_installed", lambda: False)
-    make_run(tmp_path / "run", *FITS[0][:2])
+    make_run(tmp_path / "run", *SUPPORTED[0][:2])
     proof = convert(tmp_path / "run", tmp_path / "hf", verify=True, device="cpu")
     assert proof.against == "the folder read again" and proof.passed and proof.logits == 0 and proof.texts == 4
 
 
-def test_the_command_line_proves_or_fails(tmp_path, monkeypatch, make_run):
-    make_run(tmp_path / "run", *FITS[0][:2])
+def test_convert_command_verifies_or_fails(tmp_path, monkeypatch, make_run):
+    make_run(tmp_path / "run", *SUPPORTED[0][:2])
 
-    def type_in(name):
+    def run_command(name):
         return CliRunner().invoke(
             app, ["convert", str(tmp_path / "run"), str(tmp_path / name), "--to", "hf", "--verify", "--device", "cpu"]
         )
 
-    done = type_in("hf")
+    done = run_command("hf")
     assert done.exit_code == 0 and "beam text, length penalty 0: the same in 4 of 4" in done.output, done.output
     monkeypatch.setattr(
         "regard.run.convert.verify_conversion", lambda run, folder: ConversionProof("transformers", 0.3, 0.0, 0.0)
     )
-    done = type_in("other")
+    done = run_command("other")
     assert done.exit_code == 1 and "the outputs of" in done.output and "logits: largest difference 3.0e-01" in done.output
 
 
-def test_without_transformers_a_bare_model_is_read_again(tmp_path, monkeypatch, write_theirs, unlike):
+def test_verification_of_a_bare_model_without_transformers(tmp_path, monkeypatch, write_huggingface_model, randomize_weights):
     monkeypatch.setattr("regard.run.convert.is_transformers_installed", lambda: False)
-    model = unlike(transformers.GPT2Model(transformers.GPT2Config(vocab_size=61, n_embd=24, n_layer=2, n_head=3, eos_token_id=0)))
-    folder = write_theirs(model, tmp_path / "theirs")
+    model = randomize_weights(
+        transformers.GPT2Model(transformers.GPT2Config(vocab_size=61, n_embd=24, n_layer=2, n_head=3, eos_token_id=0))
+    )
+    folder = write_huggingface_model(model, tmp_path / "theirs")
     (folder / "README.md").write_text("# Theirs\n\nlicence: mit\n")
     proof = convert(folder, tmp_path / "again", verify=True, device="cpu")
     assert proof.passed and proof.logits == 0 and proof.texts == 0
@@ -227,9 +229,9 @@ def test_without_transformers_a_bare_model_is_read_again(tmp_path, monkeypatch, 
     assert (folder / "README.md").read_text() == "# Theirs\n\nlicence: mit\n"
 
 
-def test_opening_a_folder_leaves_the_users_chance_alone(tmp_path, write_theirs, unlike):
-    folder = write_theirs(
-        unlike(
+def test_loading_a_folder_does_not_change_the_random_state(tmp_path, write_huggingface_model, randomize_weights):
+    folder = write_huggingface_model(
+        randomize_weights(
             transformers.BertForMaskedLM(
                 transformers.BertConfig(
                     vocab_size=61, hidden_size=24, num_hidden_layers=1, num_attention_heads=3, intermediate_size=40
@@ -243,12 +245,12 @@ def test_opening_a_folder_leaves_the_users_chance_alone(tmp_path, write_theirs, 
     torch.manual_seed(5)
     one = regard.load(folder, device="cpu")
     assert torch.equal(torch.rand(3), expected)
-    again = regard.load(folder, device="cpu")  # the next-sentence head, which the folder lacks, is always the same
+    again = regard.load(folder, device="cpu")  # the next-sentence head, which the folder lacks, is initialised from a fixed seed
     assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), again.model.parameters()))
 
 
-def test_a_folder_in_use_is_left_alone(tmp_path, make_run):
-    make_run(tmp_path / "run", *FITS[0][:2])
+def test_existing_folder_is_not_overwritten(tmp_path, make_run):
+    make_run(tmp_path / "run", *SUPPORTED[0][:2])
     (tmp_path / "hf").mkdir()
     (tmp_path / "hf" / "mine.txt").write_text("mine")
     with pytest.raises(regard.UserError, match="already exists"):
