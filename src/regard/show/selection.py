@@ -105,7 +105,7 @@ def resolve_indices(maps: AttentionMaps, selection: ViewSelection) -> SelectedMa
     indices: list[int | None] = []
     for option, names, value in (("layer", maps.layers, selection.layer), ("head", maps.heads, selection.head)):
         if value is not None and str(value) not in names:
-            raise UserError(f"--{option} {value}: {maps.name} has {', '.join(names)}")
+            raise UserError(f"--{option} {value}: {maps.name} has {option}s {', '.join(names)}")
         indices.append(None if value is None else list(names).index(str(value)))
     token = None if selection.token is None else token_index(maps.queries, selection.token, maps.tile)
     return SelectedMaps(maps, indices[0], indices[1], token)
