@@ -204,7 +204,7 @@ VERBS = {  # what a run is asked, by the longest beginning of its entry's name
     "language-elmo": lambda run: [*run.embed(SENTENCES), *run.embed(SENTENCES, layer=1, pool="words")],
     "masked": lambda run: [*run.fill(MASKED), *run.embed(SENTENCES, pool="cls")],
     "span-corruption": lambda run: run.fill(MASKED),
-    "text-to-text": lambda run: [run.translate(run.prefixed(SENTENCES, "german")), run.classify(SENTENCES, "gender")],
+    "text-to-text": lambda run: [run.translate(run._prefixed(SENTENCES, "german")), run.classify(SENTENCES, "gender")],
     "classify": lambda run: run.classify(SENTENCES),
     "classify-images": lambda run: [*run.classify(IMAGES), *run.embed(IMAGES)],
     "regress": lambda run: run.classify(SENTENCES),
@@ -212,7 +212,7 @@ VERBS = {  # what a run is asked, by the longest beginning of its entry's name
     "answer": lambda run: run.answers(["horse", "it", "table"], [pair.target for pair in PAIRS["valid"][:3]], top=2),
     "caption": lambda run: run.caption(IMAGES, number=2),
     "contrastive": lambda run: [*run.match(IMAGES, CAPTIONS, ["this is {}"]), *run.embed([*IMAGES, *CAPTIONS])],
-    "image-codes": lambda run: [run.encode(IMAGES), run.decode(run.encode(IMAGES))],
+    "image-codes": lambda run: [run._encode(IMAGES), run.decode(run._encode(IMAGES))],
     "text-to-image": lambda run: run.draw(CAPTIONS, number=2, **SAMPLED),
     "sampling": lambda run: run.generate(PROMPTS, max_tokens=12, number=2, repetition_penalty=1.2, **SAMPLED),
     "beam-search": lambda run: [
@@ -247,10 +247,10 @@ def run_of(name, folder):
 
 def inspect(run):
     """The weights, the first training batches, what the model makes of a validation batch, and the scores."""
-    rows, _ = run.training_rows(read_dataset(run.recipe.data).train)
-    training = Batches(rows, run.recipe.train.budget(run.longest), run.recipe.seed)
+    rows, _ = run._training_rows(read_dataset(run.recipe.data).train)
+    training = Batches(rows, run.recipe.train.budget(run._max_positions), run.recipe.seed)
     batches = [training.batch(0, index).to(run.device) for index in range(3)]
-    batch = next(sequential_batches(run.evaluation_rows(run.data.valid), 512)).to(run.device)
+    batch = next(sequential_batches(run._evaluation_rows(run.data.valid), 512)).to(run.device)
     with torch.no_grad(), regard.watch(run.model) as seen:
         output = run.model(**batch.inputs)
     scores = json.loads((run.folder / "scores.json").read_text())

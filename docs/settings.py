@@ -4,7 +4,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from regard.recipe import DECODERS, ENCODERS, PRESETS, RECIPES, RECIPES_BY_KIND, VITS, Settings, allowed_kinds, settings_in
+from regard.recipe import DECODERS, ENCODERS, PRESETS, VITS, Settings, allowed_kinds, settings_in
+from regard.tasks import all_tasks
 
 PAGE = Path(__file__).with_name("settings.md")
 SECTIONS = ["", "data", "tokens", "masking", "corruption", "answering", "model", "train", "decode", "sample"]
@@ -59,7 +60,11 @@ def collect_parts() -> dict[tuple[str, type[Settings]], list[str]]:
 
 def recipes() -> list[tuple[str, type[Settings]]]:
     """Return the recipe types by task; a second type of a task is for images."""
-    return [*RECIPES.items(), *((f"{task} (images)", recipe) for (task, _), recipe in RECIPES_BY_KIND.items())]
+    found: dict[type[Settings], str] = {}
+    for task in all_tasks():
+        if task.recipe is not None and task.recipe not in found:
+            found[task.recipe] = f"{task.name} (images)" if task.name in found.values() else task.name
+    return [(name, recipe) for recipe, name in found.items()]
 
 
 def part_table(path: str, kind: type[Settings], tasks: list[str]) -> list[str]:

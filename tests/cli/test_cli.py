@@ -145,9 +145,9 @@ def test_translate_reads_and_writes_lines(regard, tiny_run):
     texts = tiny_run.data.valid.source[:4]
     data = ("\r\n".join([*texts, "", texts[0]])).encode()
     status, out, _ = regard("translate", tiny_run.folder, "--device", "cpu", stdin=data)
-    assert status == 0 and out.splitlines() == [*(t.text for t in tiny_run.best(texts)), "", tiny_run.best(texts[:1])[0].text]
+    assert status == 0 and out.splitlines() == [*(t.text for t in tiny_run._best(texts)), "", tiny_run._best(texts[:1])[0].text]
     status, out, _ = regard("translate", tiny_run.folder, texts[0], "--json", "--device", "cpu")
-    best = tiny_run.best(texts)[0]
+    best = tiny_run._best(texts)[0]
     assert json.loads(out) == {"text": best.text, "score": pytest.approx(best.score, abs=1e-5)}
     status, out, _ = regard("translate", tiny_run.folder, texts[0], "-n", "2", "--beam", "3")
     assert len(out.splitlines()) == 2

@@ -133,8 +133,8 @@ def test_corrupted_bytes_give_an_image_or_a_user_error(kind, seed, number):
         data[chance.randrange(len(data))] = chance.randrange(256)
     try:
         assert decode(bytes(data)).shape[2] == 3
-    except UserError as mistake:
-        assert "\n" not in str(mistake)
+    except UserError as error:
+        assert "\n" not in str(error)
 
 
 @pytest.mark.parametrize("fit", ["crop", "stretch"])

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from regard import recipe as recipes
 from regard.corpus.dataset import read_dataset
 from regard.corpus.world_examples import shape_examples
 from regard.recipe import CaptionedImageData, LabelledImageData
+from regard.tasks import build_recipe
 from regard.worlds import shapes
 
 WORLD = {"kind": "shapes", "number": 12, "held_out": 6, "shapes": (1, 2)}
@@ -21,8 +21,8 @@ def test_labels_are_the_worlds_annotations(of):
         {"test": 6, "composition": 6},
     )
     for examples in (data.train, data.tests["composition"]):
-        assert examples.label == [picture.label(of) for picture in examples.gold]
-        assert all(np.array_equal(pixels, picture.pixels()) for pixels, picture in zip(examples.images, examples.gold))
+        assert examples.label == [image.label(of) for image in examples.gold]
+        assert all(np.array_equal(pixels, image.pixels()) for pixels, image in zip(examples.images, examples.gold))
     chosen = data.train.select([3, 1])
     assert [chosen.gold, chosen.label] == [[part[3], part[1]] for part in (data.train.gold, data.train.label)]
 
@@ -31,8 +31,8 @@ def test_captions_are_true_of_their_images():
     data = CaptionedImageData(size=40, world=WORLD)
     found = shape_examples(data, data.world, "valid", 5)
     assert all(
-        shapes.is_true(shapes.parse_caption(text), picture.scene)
-        for texts, picture in zip(found.captions, found.gold)
+        shapes.is_true(shapes.parse_caption(text), image.scene)
+        for texts, image in zip(found.captions, found.gold)
         for text in texts
     )
     assert {pixels.shape for pixels in found.images} == {(40, 40, 3)}
@@ -48,4 +48,4 @@ def test_captions_are_true_of_their_images():
 )
 def test_world_that_does_not_fit_the_task_is_refused(change, message):
     with pytest.raises(Exception, match=message):
-        recipes.build_recipe({**change, "data": {"world": {"kind": "shapes"}, **change.get("data", {})}})
+        build_recipe({**change, "data": {"world": {"kind": "shapes"}, **change.get("data", {})}})

@@ -25,10 +25,11 @@ from regard.errors import Interrupted, UserError
 from regard.models.transformer import Transformer
 from regard.plan import plan_parallelism
 from regard.plan.planner import plan_recipe
-from regard.recipe import Regularization, TextTraining, TokenSettings, TransformerModel, build_recipe
+from regard.recipe import Regularization, TextTraining, TokenSettings, TransformerModel
 from regard.run.evaluate import evaluate
 from regard.run.load import load
 from regard.run.train import train
+from regard.tasks import build_recipe
 from regard.tokens.tokenizer import train_tokenizer
 from regard.training import checkpoint
 from regard.training.log import Log
@@ -157,7 +158,7 @@ def run_on_two_ranks(folder):
         for name in RECIPES:
             run = train(settings(name, parallel=kind), folder / f"{name}-{kind}", device="cpu")
             if name == "translate":
-                found[f"texts {kind}"] = [best.text for best in run.best(LINES)]
+                found[f"texts {kind}"] = [best.text for best in run._best(LINES)]
                 evaluate(run)
         found[kind] = laws(folder / kind, store, kind)
     return found
@@ -296,7 +297,7 @@ def test_ddp_and_fsdp_have_the_loss_curve_of_one_process(name, kind, one, two, f
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_decoding_is_sharded_and_merged_in_order(kind, two, folder):
     run = load(folder / f"translate-{kind}", device="cpu")
-    texts = [best.text for best in run.best(LINES)]
+    texts = [best.text for best in run._best(LINES)]
     assert [found[f"texts {kind}"] for found in two] == [texts, texts] and len(set(texts)) > 1
     (result,) = evaluate(run, save=False)
     scores = json.loads((run.folder / "scores.json").read_text())[result.name]

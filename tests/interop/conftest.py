@@ -7,8 +7,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 import regard
-from regard import recipe as recipes
-from regard.run.load import run_class
+from regard.tasks import build_recipe, recipe_task
 from regard.tokens.tokenizer import train_tokenizer
 from regard.training.checkpoint import named_weights, write_weights
 
@@ -153,20 +152,20 @@ def own_run(folder, task, model):
         task, {"world": {}}
     )
     task = "classify" if task == "pairs" else task
-    recipe = recipes.build_recipe(
+    recipe = build_recipe(
         {"task": task, "data": data, "tokens": {"size": 180}, "model": {**kind, **model}, "decode": {"length_penalty": 0.0}}
     )
     folder.mkdir()
     (folder / "recipe.toml").write_text(recipe.to_toml(), encoding="utf-8")
-    run_of = run_class(recipe)
-    tokenizer = train_tokenizer(recipe.tokens, TEXT, run_of.more_marks)
-    for name in run_of.tokenizer_names(recipe):
+    task = recipe_task(recipe)
+    tokenizer = train_tokenizer(recipe.tokens, TEXT, task.run._extra_special_tokens)
+    for name in task.run._tokenizer_files(recipe):
         (folder / name).write_text(tokenizer.to_json(), encoding="utf-8")
     if task in ("classify", "tag"):
         (folder / "labels.json").write_text(json.dumps(["good", "bad", "neither"]))
     if task == "regress":
         (folder / "scale.json").write_text(json.dumps({"mean": 100.0, "std": 15.0}))
-    run = run_of(folder, recipe, torch.device("cpu"))
+    run = task.run(task, folder, recipe, torch.device("cpu"))
     with torch.no_grad():
         for p in run.model.parameters():
             p.add_(0.25 * torch.randn_like(p))

@@ -7,7 +7,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import regard
 from regard.errors import UserError
-from regard.tasks.chat import chat_template, encode_conversation
+from regard.tasks.shared.chat import chat_template, encode_conversation
 
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{% if message.role == 'system' %}{{ raise_exception('no system here') }}"

@@ -12,13 +12,13 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from typer.testing import CliRunner
 
 import regard
-from regard import recipe as recipes
 from regard.cli import app
 from regard.errors import UserError
 from regard.explain.report import explain_one
 from regard.explain.selection import OutputSelection
 from regard.interop.convert import write_huggingface_folder
 from regard.run.convert import convert, verify_conversion
+from regard.tasks import build_recipe
 from regard.tasks.contrastive import ContrastiveRun
 from regard.tokens.special_tokens import END_NAME
 from regard.tokens.tokenizer import train_tokenizer
@@ -129,10 +129,10 @@ def test_probabilities_equal_transformers(pair, files):
     ids = torch.tensor([row + [model.config.text_config.pad_token_id] * (longest - len(row)) for row in encoded])
     mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in encoded])
     theirs = model(input_ids=ids, attention_mask=mask, pixel_values=pixels)
-    inputs = run.unlabelled(files).batch(np.arange(3), 0, 0).inputs["pixels"]
+    inputs = run._images.rows(files).batch(np.arange(3), 0, 0).inputs["pixels"]
     torch.testing.assert_close(run.model.image.normalize(inputs), pixels.float(), atol=1e-4, rtol=0)
-    np.testing.assert_allclose(run.image_vectors(files), theirs.image_embeds, atol=1e-4)
-    np.testing.assert_allclose(run.text_vectors(LINES), theirs.text_embeds, atol=1e-4)
+    np.testing.assert_allclose(run._image_vectors(files), theirs.image_embeds, atol=1e-4)
+    np.testing.assert_allclose(run._text_vectors(LINES), theirs.text_embeds, atol=1e-4)
     assert theirs.image_embeds.std(0).mean() > 0.01 and theirs.text_embeds.std(0).mean() > 0.01
     for judged, p in zip(run.match(files, LINES), theirs.logits_per_image.softmax(-1)):
         assert {one.label: pytest.approx(one.probability, abs=1e-4) for one in judged} == dict(zip(LINES, p.tolist()))
@@ -174,7 +174,7 @@ SUPPORTED = dict(
 def own_run(folder, **changes):
     """Return a run with random weights, in a folder as training leaves it."""
     model = {**SUPPORTED, **{name: {**SUPPORTED[name], **part} for name, part in changes.items()}}
-    recipe = recipes.build_recipe(
+    recipe = build_recipe(
         {
             "task": "contrastive",
             "data": {"train": ["x"], "valid": ["x"], "size": 16, "resample": "bicubic"},
@@ -215,10 +215,10 @@ def test_exported_run_equals_transformers(tmp_path, files, changes):
             **tokenizer(LINES, padding=True, return_tensors="pt"),
             **processor([Image.open(file) for file in files], return_tensors="pt"),
         )
-    np.testing.assert_allclose(run.text_vectors(LINES), theirs.text_embeds, atol=1e-4)
+    np.testing.assert_allclose(run._text_vectors(LINES), theirs.text_embeds, atol=1e-4)
     again = regard.load(tmp_path / "hf", device="cpu")
     assert again.match(files, LINES) == run.match(files, LINES)
-    assert again.frame == run.frame and again.special_tokens.suffix == run.special_tokens.suffix
+    assert again._images.transform == run._images.transform and again._special_tokens.suffix == run._special_tokens.suffix
     card = (tmp_path / "hf" / "README.md").read_text()
     assert "Which of some texts fits a picture" in card and "## Conversion" in card
 
@@ -348,7 +348,7 @@ def test_finetuning_from_a_folder(theirs, files, tmp_path):
         },
     }
     run, before = train(recipe, tmp_path / "run", device="cpu"), regard.load(theirs, device="cpu")
-    np.testing.assert_allclose(run.text_vectors(LINES), before.text_vectors(LINES), atol=1e-5)
-    np.testing.assert_allclose(run.image_vectors(files), before.image_vectors(files), atol=1e-5)
+    np.testing.assert_allclose(run._text_vectors(LINES), before.text_vectors(LINES), atol=1e-5)
+    np.testing.assert_allclose(run._image_vectors(files), before.image_vectors(files), atol=1e-5)
     proof = convert(run.folder, tmp_path / "hf", verify=True, device="cpu")
     assert proof.passed, proof

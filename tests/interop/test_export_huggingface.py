@@ -12,7 +12,7 @@ from regard import recipe as recipes
 from regard.cli import app
 from regard.interop.verify import ConversionProof
 from regard.run.convert import convert
-from regard.run.load import run_class
+from regard.tasks import read_recipe, recipe_task
 from regard.tokens.tokenizer import train_tokenizer
 from regard.training.checkpoint import named_weights, write_weights
 
@@ -90,7 +90,7 @@ def test_exported_run_passes_verification(converted):
 def test_exported_tokenizer_equals_ours(converted):
     run, _, folder, _, _ = converted
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
-    marks = run.special_tokens
+    marks = run._special_tokens
     around = ((marks.bos,), ()) if run.recipe.task == "language" else (marks.prefix, marks.suffix)
     for line, ids in zip(LINES, run.tokenizers[0].encode(LINES)):
         assert theirs(line)["input_ids"] == [*around[0], *ids, *around[1]]
@@ -110,17 +110,17 @@ def test_exported_folder_loads_with_the_same_results(converted):
     again = regard.load(folder, device="cpu")
     task = run.recipe.task
     if task in ("language", "translate", "text-to-text"):
-        assert (again.special_tokens.bos, again.special_tokens.eos, again.special_tokens.suppressed) == (
-            run.special_tokens.bos,
-            run.special_tokens.eos,
-            run.special_tokens.suppressed,
+        assert (again._special_tokens.bos, again._special_tokens.eos, again._special_tokens.suppressed) == (
+            run._special_tokens.bos,
+            run._special_tokens.eos,
+            run._special_tokens.suppressed,
         )
     if task in ("translate", "text-to-text"):
-        assert [found.text for found in again.best(LINES, length_penalty=0.0)] == [found.text for found in run.best(LINES)]
+        assert [found.text for found in again._best(LINES, length_penalty=0.0)] == [found.text for found in run._best(LINES)]
     elif task == "language":
         assert again.generate(LINES, max_tokens=12) == run.generate(LINES, max_tokens=12)
     elif task == "span-corruption":
-        assert again.recipe.task == "translate" and again.tokenizers[0].to_json() != "" and again.best(LINES)
+        assert again.recipe.task == "translate" and again.tokenizers[0].to_json() != "" and again._best(LINES)
     elif task == "masked":
         assert again.fill(["the <mask> sleeps"])[0].text == run.fill(["the <mask> sleeps"])[0].text
     elif task == "answer":
@@ -183,9 +183,10 @@ def test_two_vocabularies_cannot_be_exported(tmp_path, make_run):
     (run.folder / "tokenizer.json").rename(run.folder / "tokenizer.source.json")
     other = train_tokenizer(recipes.TokenSettings(size=60), TEXT)
     (run.folder / "tokenizer.target.json").write_text(other.to_json(), encoding="utf-8")
-    recipe = recipes.read_recipe(run.folder / "recipe.toml")
+    recipe = read_recipe(run.folder / "recipe.toml")
     write_weights(
-        run.folder / "model.safetensors", named_weights(run_class(recipe)(run.folder, recipe, torch.device("cpu")).model)
+        run.folder / "model.safetensors",
+        named_weights(recipe_task(recipe).run(recipe_task(recipe), run.folder, recipe, torch.device("cpu")).model),
     )
     with pytest.raises(regard.UserError, match="two vocabularies"):
         convert(run.folder, tmp_path / "hf", device="cpu")

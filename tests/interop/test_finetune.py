@@ -55,15 +55,15 @@ def test_classifier_keeps_the_pretrained_weights_tokenizer_and_special_tokens(th
     run = train(recipe(theirs, tmp_path), tmp_path / "run", device="cpu")
     before = regard.load(theirs, device="cpu")
     texts = ["the dog sleeps", "a cat"]
-    assert run.special_tokens == before.special_tokens and run.tokenizers[0].encode(texts) == before.tokenizers[0].encode(texts)
+    assert run._special_tokens == before.special_tokens and run.tokenizers[0].encode(texts) == before.tokenizers[0].encode(texts)
     for mine, other in zip(run.embed(texts, pool="words"), before.embed(texts, pool="words")):
         assert np.allclose(mine.vectors, other.vectors, atol=1e-5)
     again = regard.load(run.folder, device="cpu")
-    assert again.classify(texts) == run.classify(texts) and again.special_tokens == run.special_tokens
+    assert again.classify(texts) == run.classify(texts) and again._special_tokens == run._special_tokens
     assert "accuracy" in evaluate(again)[0].scores
     assert convert(run.folder, tmp_path / "hf", verify=True, device="cpu").passed
     back = regard.load(tmp_path / "hf", device="cpu")
-    assert back.special_tokens.prefix == run.special_tokens.prefix and back.tokenizers[0].encode(texts) == run.tokenizers[
+    assert back.special_tokens.prefix == run._special_tokens.prefix and back.tokenizers[0].encode(texts) == run.tokenizers[
         0
     ].encode(texts)
 
@@ -86,7 +86,7 @@ def test_question_answering_keeps_the_pretrained_vocabulary_and_exports_again(
     wanted = recipe(theirs, tmp_path)
     wanted |= {"task": "answer", "data": {"root": str(tmp_path), "train": ["a.jsonl"], "valid": ["a.jsonl"]}}
     run, before = train(wanted, tmp_path / "run", device="cpu"), regard.load(theirs, device="cpu")
-    assert run.special_tokens == before.special_tokens == regard.load(run.folder, device="cpu").special_tokens
+    assert run._special_tokens == before.special_tokens == regard.load(run.folder, device="cpu").special_tokens
     for mine, other in zip(run.embed(["the dog"], pool="words"), before.embed(["the dog"], pool="words")):
         assert np.allclose(mine.vectors, other.vectors, atol=1e-5)
     assert convert(run.folder, tmp_path / "hf", verify=True, device="cpu").passed
@@ -96,7 +96,7 @@ def test_question_answering_keeps_the_pretrained_vocabulary_and_exports_again(
     batch = tokenizer([row["question"]] * 2, [row["context"], "a cat"], padding=True, return_tensors="pt")
     with torch.no_grad():
         logits = opened(**batch).start_logits[0]
-    rows = run.encode(run.data.valid)
+    rows = run._encode(run.data.valid)
     expected = run.model(**rows.batch(np.array([0]), 0, 0).inputs)[0, 0]
     torch.testing.assert_close(logits[: len(expected)], expected, atol=1e-4, rtol=0)
 
@@ -150,16 +150,16 @@ def test_text_to_text_finetunes_a_t5_folder_and_exports_again(their_t5, tmp_path
     run = train(texts(tmp_path, their_t5), tmp_path / "run", device="cpu")
     before = regard.load(their_t5, device="cpu")
     lines = ["which: the dog sleeps", "which: a cat"]
-    assert run.special_tokens == before.special_tokens and run.tokenizers[0].encode(lines) == before.tokenizers[0].encode(lines)
+    assert run._special_tokens == before.special_tokens and run.tokenizers[0].encode(lines) == before.tokenizers[0].encode(lines)
     for (name, mine), (_, theirs) in zip(run.model.named_parameters(), before.model.named_parameters()):
         assert np.allclose(mine.detach(), theirs.detach(), atol=1e-6), name
     proof = convert(run.folder, tmp_path / "hf", verify=True, device="cpu")
     assert proof.against == "transformers" and proof.passed, proof
     again = regard.load(tmp_path / "hf", device="cpu")
-    assert again.special_tokens == run.special_tokens and again.tokenizers[0].encode(lines) == run.tokenizers[0].encode(lines)
-    assert [found.text for found in again.best(lines, length_penalty=0.0)] == [found.text for found in run.best(lines)]
+    assert again._special_tokens == run._special_tokens and again.tokenizers[0].encode(lines) == run.tokenizers[0].encode(lines)
+    assert [found.text for found in again._best(lines, length_penalty=0.0)] == [found.text for found in run._best(lines)]
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
-    assert theirs(lines[0])["input_ids"] == [*run.tokenizers[0].encode(lines[:1])[0], run.special_tokens.eos]
+    assert theirs(lines[0])["input_ids"] == [*run.tokenizers[0].encode(lines[:1])[0], run._special_tokens.eos]
     assert (theirs.pad_token, theirs.eos_token) == ("<pad>", "</s>")
 
 

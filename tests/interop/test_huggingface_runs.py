@@ -15,6 +15,7 @@ from regard.show.generation import generated_inputs, trace_generation
 from regard.show.neurons import record_neurons
 from regard.show.recording import attention_maps, record_attention
 from regard.show.selection import ViewSelection
+from regard.tasks import find_task
 from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
 
 V = 61
@@ -76,8 +77,8 @@ def opened(tmp_path_factory, write_huggingface_model, randomize_weights):
     def give(name):
         if name not in made:
             torch.manual_seed(3)
-            kind = getattr(transformers, MODELS[name][0])
-            model = randomize_weights(kind(kind.config_class(**MODELS[name][1])))
+            kind = getattr(transformers, find_task(name, 0).models[0])
+            model = randomize_weights(kind(kind.config_class(**find_task(name, 1).models[1])))
             with torch.no_grad():  # make outputs end
                 if name == "t5":
                     model.shared.weight[model.config.eos_token_id] *= 2
@@ -95,12 +96,12 @@ def opened(tmp_path_factory, write_huggingface_model, randomize_weights):
 @pytest.mark.parametrize("name", SPECIAL_TOKENS)
 def test_special_tokens_equal_the_folders(opened, name):
     _, theirs, run = opened(name)
-    assert run.special_tokens == SPECIAL_TOKENS[name]
+    assert run._special_tokens == SPECIAL_TOKENS[name]
     for line in ("the dog sleeps", "a book"):
         assert theirs(line)["input_ids"][:64] == [
-            *run.special_tokens.prefix,
+            *run._special_tokens.prefix,
             *run.tokenizers[0].encode([line])[0],
-            *run.special_tokens.suffix,
+            *run._special_tokens.suffix,
         ]
 
 
@@ -164,7 +165,7 @@ def test_classify_equals_transformers(opened, lines):
 def test_pair_inputs_equal_transformers(opened, name):
     _, theirs, run = opened(name)
     ids = run.tokenizers[0].encode(["the dog sleeps", "a book"])
-    ours = encoder_pair_inputs(Ragged.from_rows(ids[:1]), Ragged.from_rows(ids[1:]), run.special_tokens)
+    ours = encoder_pair_inputs(Ragged.from_rows(ids[:1]), Ragged.from_rows(ids[1:]), run._special_tokens)
     theirs.backend_tokenizer.no_truncation()
     theirs.backend_tokenizer.no_padding()
     found = theirs("the dog sleeps", "a book", return_token_type_ids=True)
@@ -239,13 +240,13 @@ def test_answer_is_the_best_span_by_transformers_logits(opened, name, times):
     """In one window, and in several overlapping ones made by their tokenizer."""
     model, theirs, run = opened(name)
     question, context = "the dog", CONTEXT[: len(CONTEXT) // 4 * times].strip()
-    ids, marks = run.tokenizers[0].encode([question, context]), run.special_tokens.num_added_to_pair
+    ids, marks = run.tokenizers[0].encode([question, context]), run._special_tokens.num_added_to_pair
     most = run.recipe.model.max_length
     room = most - marks - len(ids[0])
     wide = len(ids[1]) <= room
     expected, rows = best_span(model, theirs, question, context, 30, None if wide else (most, room - room // 2))
     found = run.answer(question, context)
-    assert found.text == expected and (rows == 1) == wide and rows == len(run.encode(one(question, context)))
+    assert found.text == expected and (rows == 1) == wide and rows == len(run._encode(one(question, context)))
     assert context[found.start : found.end] == found.text
 
 
@@ -272,16 +273,16 @@ def test_fill_equals_transformers(opened, name, mask):
     model, theirs, run = opened(name)
     found = run.fill([f"the {mask} sleeps"], number=3)[0]
     ids = [
-        *run.special_tokens.prefix,
+        *run._special_tokens.prefix,
         *run.tokenizers[0].encode(["the "])[0],
-        run.mask,
+        run._mask_id,
         *run.tokenizers[0].encode([" sleeps"])[0],
-        *run.special_tokens.suffix,
+        *run._special_tokens.suffix,
     ]
     with torch.no_grad():
-        p = model(input_ids=torch.tensor([ids])).logits[0, ids.index(run.mask)].softmax(-1)
+        p = model(input_ids=torch.tensor([ids])).logits[0, ids.index(run._mask_id)].softmax(-1)
     assert [round(one.probability, 5) for one in found.candidates[0]] == [round(float(x), 5) for x in p.topk(3).values]
-    assert theirs.mask_token_id == run.mask
+    assert theirs.mask_token_id == run._mask_id
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "openai-gpt"])
@@ -318,12 +319,12 @@ def test_translate_equals_transformers_in_padded_batches(opened, lines, name, be
     batch = theirs(lines, return_tensors="pt", padding=True)
     batch.pop("token_type_ids", None)
     beams = dict(length_penalty=0.0, early_stopping="never") if beam > 1 else {}
-    never = [[token] for token in run.special_tokens.suppressed] or None
+    never = [[token] for token in run._special_tokens.suppressed] or None
     found = model.generate(
         **batch, max_new_tokens=40, num_beams=beam, do_sample=False, bad_words_ids=never, forced_eos_token_id=None, **beams
     )
     expected = [theirs.decode(row, skip_special_tokens=True).strip() for row in found]
-    ours = run.best(lines, beam=beam, length_penalty=0.0, max_tokens=40)
+    ours = run._best(lines, beam=beam, length_penalty=0.0, max_tokens=40)
     ended = [i for i, translation in enumerate(ours) if beam == 1 or len(translation.tokens) < 40]
     assert len(ended) > 2 and any(ours[i].tokens for i in ended)  # at the limit, ours forces the end token and theirs just stops
     assert [ours[i].text for i in ended] == [expected[i] for i in ended]
@@ -355,7 +356,7 @@ def test_stream_equals_generate(opened, lines, name):
     for place, (line, text) in enumerate(zip(lines, run.generate(lines, max_tokens=25, temperature=2.0))):
         writing = run.stream(line, max_tokens=25, temperature=2.0, place=place)
         assert writing.prompt + "".join(writing) == text.text and writing.result.generated_text == text.generated_text
-        assert text.text == run.tokenizers[0].decode([[*run.begun([line])[0], *text.tokens]])[0]
+        assert text.text == run.tokenizers[0].decode([[*run._encode_prompts([line])[0], *text.tokens]])[0]
 
 
 def test_folder_has_no_data_and_gets_no_card(opened):
@@ -436,7 +437,7 @@ def test_recorded_attention_equals_transformers(opened, name):
     theirs, _, run = opened(name)
     text = "the dog\ta book" if name in ("roberta pairs", "answer") else "the dog sleeps"
     record = record_attention(run, text)
-    inputs = run.reading(text)
+    inputs = run._inputs(text)
     asked = {"input_ids": inputs.get("source", inputs.get("target"))}
     if "segments" in inputs and theirs.config.model_type == "bert":
         asked["token_type_ids"] = inputs["segments"]

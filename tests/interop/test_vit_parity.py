@@ -11,12 +11,12 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 import regard
-from regard import recipe as recipes
 from regard.cli import app
 from regard.errors import UserError
 from regard.interop.convert import write_huggingface_folder
 from regard.run.convert import convert, verify_conversion
-from regard.tasks.images import ClassifyImagesRun
+from regard.tasks import build_recipe
+from regard.tasks.classify_images import ClassifyImagesRun
 from regard.training.checkpoint import named_weights, write_weights
 
 
@@ -83,7 +83,7 @@ def test_logits_from_image_files_equal_transformers(pair, files):
     pixels = processor([Image.open(file) for file in files], return_tensors="pt")["pixel_values"]
     theirs = model(pixel_values=pixels)
     expected = theirs["logits"] if "logits" in theirs else theirs["last_hidden_state"]
-    (batch,) = [run.unlabelled(files).batch(np.arange(len(files)), 0, 0)]
+    (batch,) = [run._images.rows(files).batch(np.arange(len(files)), 0, 0)]
     torch.testing.assert_close(run.model.encoder.normalize(batch.inputs["pixels"]), pixels.float(), atol=1e-4, rtol=0)
     torch.testing.assert_close(run.model(**batch.inputs), expected, atol=1e-4, rtol=0)
     assert expected.std() > 0.1
@@ -156,7 +156,7 @@ SMALL = dict(kind="vit", layers=2, width=24, heads=3, feed_forward=40, patch_siz
 
 def own_run(folder, model=(), data=()):
     """Return a run with random weights, in a folder as training leaves it."""
-    recipe = recipes.build_recipe(
+    recipe = build_recipe(
         {
             "task": "classify",
             "data": {"train": ["x"], "valid": ["x"], "size": 16, **dict(data)},
@@ -194,12 +194,12 @@ def test_exported_run_equals_transformers(tmp_path, files, model, data, family):
     assert teacher or not info["missing_keys"]
     processor = transformers.AutoImageProcessor.from_pretrained(tmp_path / "hf")
     assert type(processor).__name__.startswith({"vit": "ViT", "deit": "DeiT"}[family])
-    ours = run.model.encoder.normalize(run.unlabelled(files).batch(np.arange(4), 0, 0).inputs["pixels"])
+    ours = run.model.encoder.normalize(run._images.rows(files).batch(np.arange(4), 0, 0).inputs["pixels"])
     theirs = processor([Image.open(file) for file in files], return_tensors="pt")["pixel_values"]
     assert (ours - theirs).abs().max() <= 2.01 / 255 / min(run.recipe.model.std)  # two shades, where it is cut
     again = regard.load(tmp_path / "hf", device="cpu")
     assert again.classify(files) == run.classify(files)
-    assert again.frame == run.frame and again.labels == run.labels
+    assert again._images.transform == run._images.transform and again.labels == run.labels
     card = (tmp_path / "hf" / "README.md").read_text()
     assert "Labels of pictures" in card and "## Conversion" in card
 

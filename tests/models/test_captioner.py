@@ -16,8 +16,8 @@ from regard.decoding.beam import beam_search
 from regard.decoding.greedy import greedy_or_sample
 from regard.decoding.sampling import greedy
 from regard.models.efficientnet import EfficientNet, convert_package_weights
-from regard.models.registry import MODELS
 from regard.recipe import CaptionModel, Regularization
+from regard.tasks import find_task
 from regard.tokens.special_tokens import BOS, EOS
 from regard.training.losses import CrossEntropy
 
@@ -34,7 +34,7 @@ def build(encoder="cnn", seed=0, **decoder):
     shape = {"heads": 2, "feed_forward": 16, "layers": 2} if decoder.get("kind") == "transformer" else {}
     settings = {"width": 8, **shape, **decoder}
     settings = CaptionModel.model_validate({"encoder": ENCODERS[encoder], "decoder": settings, "max_length": 16})
-    model = MODELS["caption"][settings.kind](settings, SIZE, V, Regularization(dropout=0.0))
+    model = find_task("caption", settings.kind).models[settings.kind](settings, SIZE, V, Regularization(dropout=0.0))
     return model.double().eval()
 
 
@@ -260,7 +260,7 @@ def test_efficientnet_has_its_published_size_and_loads_the_package_weights():
 def test_frozen_encoder_does_not_change():
     frozen = {**ENCODERS["efficientnet"], "frozen": True}
     settings = CaptionModel.model_validate({"encoder": frozen, "decoder": {"width": 8}, "max_length": 8})
-    model = MODELS["caption"]["lstm"](settings, SIZE, V).train()
+    model = find_task("caption", "lstm").models["lstm"](settings, SIZE, V).train()
     before = {name: tensor.clone() for name, tensor in model.encoder.network.state_dict().items()}
     pixels, target = examples()
     model(pixels, target).sum().backward()

@@ -7,11 +7,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard import recipe as recipes
 from regard.errors import UserError
 from regard.models.clip import MAX_LOG_SCALE, Clip
 from regard.plan.flops import count_components, total_cost
 from regard.recipe import ClipModel, Regularization
+from regard.tasks import build_recipe
 
 V, SIZE = 19, (8, 12)
 
@@ -170,5 +170,5 @@ WORLD = {"size": 32, "world": {"kind": "shapes"}}
 )
 def test_invalid_settings_give_one_line_errors(changes, message):
     with pytest.raises(UserError) as caught:
-        recipes.build_recipe({"task": "contrastive", "data": WORLD, **changes})
+        build_recipe({"task": "contrastive", "data": WORLD, **changes})
     assert message in str(caught.value) and "\n" not in str(caught.value)

@@ -12,7 +12,7 @@ from regard.layers.codebook import VectorQuantizer, cosine_anneal
 from regard.models.dalle import Dalle
 from regard.models.dvae import Dvae, logit_laplace
 from regard.recipe import DalleModel, DvaeModel
-from regard.tasks.text_to_image import CODES_ALONE
+from regard.tasks.text_to_image import CODES_ONLY
 from regard.tokens.special_tokens import BOS
 
 WORDS, TEXT, CODES, GRID = 9, 4, 7, (3, 4)
@@ -135,7 +135,7 @@ def test_only_codes_are_sampled_in_the_image_and_no_codes_in_the_text():
         assert torch.equal(one.isfinite(), codes if place >= TEXT else ~codes)
     prefix = torch.stack([row(n, 1 + TEXT) for n in range(6)])
     drawn = greedy_or_sample(
-        model, None, torch.full((6,), 13), Sampler(seed=1, temperature=50.0), prefix=prefix, special_tokens=CODES_ALONE
+        model, None, torch.full((6,), 13), Sampler(seed=1, temperature=50.0), prefix=prefix, special_tokens=CODES_ONLY
     )
     for one in drawn:
         assert len(one.tokens) == 12 and min(one.tokens) >= model.first_code and max(one.tokens) < model.vocabulary

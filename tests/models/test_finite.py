@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from regard.batches.batch import IGNORE_INDEX, Batch
-from regard.models.registry import MODELS
 from regard.recipe import (
     DecoderModel,
     EncoderModel,
@@ -17,6 +16,7 @@ from regard.recipe import (
     TransformerModel,
     UniversalModel,
 )
+from regard.tasks import find_task
 from regard.training.losses import CrossEntropy
 
 V = 13
@@ -39,10 +39,16 @@ BATCHES = {"all padding": (5, 0), "one token": (1, 1), "some rows padding": (5, 
 
 def build(name):
     if name in TRANSLATORS:
-        return MODELS["translate"][TRANSLATORS[name].kind](TRANSLATORS[name], V, V, Regularization())
+        return find_task("translate", TRANSLATORS[name].kind).models[TRANSLATORS[name].kind](
+            TRANSLATORS[name], V, V, Regularization()
+        )
     if name == "GPT":
-        return MODELS["language"]["transformer"](DecoderModel(kind="transformer", layers=1, **SHAPE), V, Regularization())
-    return MODELS["masked"]["transformer"](EncoderModel(kind="transformer", layers=1, **SHAPE), V, Regularization())
+        return find_task("language", "transformer").models["transformer"](
+            DecoderModel(kind="transformer", layers=1, **SHAPE), V, Regularization()
+        )
+    return find_task("masked", "transformer").models["transformer"](
+        EncoderModel(kind="transformer", layers=1, **SHAPE), V, Regularization()
+    )
 
 
 def build_batch(name, size, real):
@@ -72,7 +78,7 @@ def test_loss_and_gradients_are_finite(name, kind, precision):
 @pytest.mark.parametrize("pool", ["first", "first_relu", "mean", "max"])
 @pytest.mark.parametrize("kind", BATCHES)
 def test_classifier_of_empty_texts_is_finite(pool, kind):
-    model = MODELS["classify"]["transformer"](
+    model = find_task("classify", "transformer").models["transformer"](
         EncoderModel(kind="transformer", layers=1, pool=pool, **SHAPE), V, 3, Regularization()
     )
     batch = build_batch("BERT", *BATCHES[kind])
@@ -83,7 +89,9 @@ def test_classifier_of_empty_texts_is_finite(pool, kind):
 
 @pytest.mark.parametrize("kind", BATCHES)
 def test_span_prediction_in_empty_texts_is_finite(kind):
-    model = MODELS["answer"]["transformer"](EncoderModel(kind="transformer", layers=1, **SHAPE), V, Regularization())
+    model = find_task("answer", "transformer").models["transformer"](
+        EncoderModel(kind="transformer", layers=1, **SHAPE), V, Regularization()
+    )
     logits = model(**build_batch("BERT", *BATCHES[kind]).inputs).log_softmax(-1)
     assert logits[..., 0].isfinite().all()
     logits[..., 0].sum().backward()

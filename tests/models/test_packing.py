@@ -9,8 +9,8 @@ from regard.batches.language_rows import LanguageModelRows, PackedRows
 from regard.batches.masked_rows import MaskedRows
 from regard.batches.ragged import Ragged
 from regard.batches.token_store import TokenStore
-from regard.models.registry import MODELS
 from regard.recipe import DecoderModel, EncoderModel, Masking, PositionSettings, Regularization
+from regard.tasks import find_task
 from regard.tokens.special_tokens import BOS_AND_EOS
 from regard.training.losses import CrossEntropy
 
@@ -23,7 +23,7 @@ POSITIONS = ["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
 def build_model(task, kind, **more):
     torch.manual_seed(5)
     settings = (DecoderModel if task == "language" else EncoderModel)(**SHAPE, positions=PositionSettings(kind=kind), **more)
-    model = MODELS[task]["transformer"](settings, V).double()
+    model = find_task(task, "transformer").models["transformer"](settings, V).double()
     with torch.no_grad():
         for p in model.parameters():
             p.add_(0.3 * torch.randn_like(p))

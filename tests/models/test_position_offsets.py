@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.models.registry import MODELS
 from regard.recipe import PositionSettings, TransformerModel, UniversalModel
+from regard.tasks import find_task
 
 V = 13
 ABSOLUTE, DISTANCE = ("sinusoidal", "learned"), ("rotary", "alibi", "relative", "none")
@@ -25,7 +25,7 @@ def translator(kind, positions, offset, seed=0):
         max_length=12,
         positions=PositionSettings(kind=positions, random_offset=offset),
     )
-    return MODELS["translate"][kind](settings, V, V).double()
+    return find_task("translate", kind).models[kind](settings, V, V).double()
 
 
 def sentences(B=3, S=6, T=5):

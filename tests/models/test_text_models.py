@@ -15,8 +15,8 @@ from regard.layers.recurrent import RecurrentLayers
 from regard.layers.state import DecoderState
 from regard.models.recurrent_encoder import ContextualEmbedding
 from regard.models.recurrent_language import reverse_sequences
-from regard.models.registry import MODELS
 from regard.recipe import DecoderModel, ElmoModel, EncoderModel, RecurrentDecoderModel, RecurrentEncoderModel
+from regard.tasks import find_task
 from regard.tokens.special_tokens import BOS, EOS
 
 V, C = 13, 4
@@ -49,11 +49,11 @@ def language_models(draw):
     torch.manual_seed(draw(st.integers(0, 1000)))
     if draw(st.booleans()):
         settings = DecoderModel(**draw(blocks()), tie=draw(st.booleans()), window=draw(st.sampled_from([None, 2])))
-        return enlarge_weights(MODELS["language"]["transformer"](settings, V).double().eval())
+        return enlarge_weights(find_task("language", "transformer").models["transformer"](settings, V).double().eval())
     settings = RecurrentDecoderModel(
         cell=draw(CELLS), layers=draw(st.integers(1, 2)), width=8, attention=draw(SCORES), tie=draw(st.booleans())
     )
-    return MODELS["language"]["recurrent"](settings, V).double().eval()
+    return find_task("language", "recurrent").models["recurrent"](settings, V).double().eval()
 
 
 @st.composite
@@ -68,14 +68,14 @@ def text_models(draw, tasks=("classify", "tag", "elmo")):
             pool=draw(st.sampled_from(["first", "mean", "max"])),
             convolution=draw(st.sampled_from([0, 3])),
         )
-        return enlarge_weights(MODELS[task]["transformer"](settings, V, C).double().eval())
+        return enlarge_weights(find_task(task, "transformer").models["transformer"](settings, V, C).double().eval())
     if task == "elmo":
         settings = ElmoModel(kind="elmo", cell=draw(CELLS), layers=draw(st.integers(1, 2)), width=8)
-        return MODELS["language"]["elmo"](settings, V).double().eval()
+        return find_task("language", "elmo").models["elmo"](settings, V).double().eval()
     settings = RecurrentEncoderModel(
         cell=draw(CELLS), layers=draw(st.integers(1, 2)), width=8, attention=draw(SCORES), bidirectional=draw(st.booleans())
     )
-    return MODELS[task]["recurrent"](settings, V, C).double().eval()
+    return find_task(task, "recurrent").models["recurrent"](settings, V, C).double().eval()
 
 
 def enlarge_weights(model):
@@ -114,7 +114,9 @@ def test_padding_does_not_change_logits_and_batched_equals_one_by_one(model):
 @given(blocks(), st.sampled_from([0, 1, 2]), st.integers(0, 1000))
 def test_span_predictor_ignores_padding(block, segments, seed):
     torch.manual_seed(seed)
-    model = enlarge_weights(MODELS["answer"]["transformer"](EncoderModel(**block, segments=segments), V).double().eval())
+    model = enlarge_weights(
+        find_task("answer", "transformer").models["transformer"](EncoderModel(**block, segments=segments), V).double().eval()
+    )
     source, lengths = texts()
     second = (torch.arange(source.size(1)) > 2).long().expand(len(source), -1)
     together = model(source, lengths, second)  # (B, 2, S)
@@ -199,7 +201,7 @@ def test_every_other_layer_with_a_window_sees_the_window_only(window, seed):
     """What is further back than the windows of all layers together reach is out of sight, if no layer sees everything."""
     torch.manual_seed(seed)
     settings = DecoderModel(kind="transformer", layers=2, width=8, heads=2, feed_forward=16, window=window)
-    model = enlarge_weights(MODELS["language"]["transformer"](settings, V).double().eval())
+    model = enlarge_weights(find_task("language", "transformer").models["transformer"](settings, V).double().eval())
     target = torch.randint(4, V, (1, 7))
     with watch(model) as seen:
         model(target)
@@ -251,7 +253,7 @@ def test_recurrent_layers_equal_torch_stacked_cells(cell, theirs, bidirectional)
 
 
 def elmo(dropout=None):
-    return MODELS["language"]["elmo"](ElmoModel(kind="elmo", layers=2, width=8, embedding_width=3), V, dropout)
+    return find_task("language", "elmo").models["elmo"](ElmoModel(kind="elmo", layers=2, width=8, embedding_width=3), V, dropout)
 
 
 @pytest.mark.parametrize("layer", [0, 1, 2, "mix"])
@@ -270,7 +272,9 @@ def test_contextual_embedding_is_frozen_and_equals_its_equation(layer):
     else:
         expected = layers[layer]
     torch.testing.assert_close(vectors(source, lengths), expected)
-    classifier = MODELS["classify"]["recurrent"](RecurrentEncoderModel(width=8), V, C, None, vectors).train()
+    classifier = (
+        find_task("classify", "recurrent").models["recurrent"](RecurrentEncoderModel(width=8), V, C, None, vectors).train()
+    )
     classifier(source, lengths).sum().backward()
     assert all(p.grad is None for p in other.parameters())
     assert all(p.grad is not None for name, p in classifier.named_parameters() if not name.startswith("reader.features.model."))

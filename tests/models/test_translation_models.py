@@ -10,8 +10,8 @@ from regard.attention.watch import watch
 from regard.decoding.beam import beam_search
 from regard.decoding.greedy import greedy_or_sample
 from regard.decoding.sampling import greedy
-from regard.models.registry import MODELS
 from regard.recipe import PositionSettings, RecurrentModel, TransformerModel, UniversalModel
+from regard.tasks import find_task
 from regard.tokens.special_tokens import BOS, EOS
 
 V = 13
@@ -90,7 +90,7 @@ def universal(draw):
 def models(draw, kinds=None):
     settings = draw(st.one_of(recurrent(), transformers(), universal()) if kinds is None else transformers(kinds))
     torch.manual_seed(draw(st.integers(0, 1000)))
-    return MODELS["translate"][settings.kind](settings, V, V).double().eval()
+    return find_task("translate", settings.kind).models[settings.kind](settings, V, V).double().eval()
 
 
 def sentences(B=3, S=6, T=5):
@@ -103,7 +103,7 @@ def close(one, other):
 
 
 def test_every_kind_of_translation_model_is_covered():
-    assert set(MODELS["translate"]) == {"recurrent", "transformer", "universal"}
+    assert set(find_task("translate").models) == {"recurrent", "transformer", "universal"}
 
 
 @given(models())
@@ -171,7 +171,11 @@ def test_without_positions_the_encoder_is_permutation_equivariant(model):
 
 
 def test_with_positions_the_order_matters():
-    model = MODELS["translate"]["transformer"](TransformerModel(preset="tiny", width=16, heads=2), V, V).eval()
+    model = (
+        find_task("translate", "transformer")
+        .models["transformer"](TransformerModel(preset="tiny", width=16, heads=2), V, V)
+        .eval()
+    )
     source, lengths, target = sentences()
     lengths[:] = source.size(1)
     assert (model(source, lengths, target) - model(source.flip(1), lengths, target)).abs().max() > 1e-3

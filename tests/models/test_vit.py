@@ -9,9 +9,9 @@ from regard.attention.positions import sinusoids
 from regard.attention.watch import watch
 from regard.errors import UserError
 from regard.layers.norm import Residual
-from regard.models.registry import MODELS
 from regard.models.vit import VitClassifier, interpolate_positions
 from regard.recipe import Regularization, VitModel
+from regard.tasks import find_task
 
 C = 5
 
@@ -175,7 +175,7 @@ def test_watched_equals_unwatched(given):
 
 
 def test_vit_is_registered():
-    assert MODELS["classify"]["vit"] is VitClassifier and "vit" in MODELS["encode"]
+    assert find_task("classify", "vit").models["vit"] is VitClassifier and "vit" in find_task("encode").models
 
 
 def residual(**options):

@@ -30,7 +30,7 @@ def test_constant_vectors_retrieve_nothing():
 
 
 def test_interval_draws_images_with_all_their_texts():
-    """Five texts of a picture that are found or lost together say no more than one."""
+    """Five equal texts of an image give the same interval as one."""
     chance = np.random.default_rng(1)
     images = np.eye(40)
     found = chance.random(40) < 0.5

@@ -20,7 +20,7 @@ from regard.show.figures.halting_steps import HaltingColumn, halting_figure, hal
 from regard.show.halting import count_halting_steps, mean_halting_steps, show_halting_steps
 from regard.studies.ladder import run_ladder
 from regard.studies.lengths import SIZE_TOLERANCE, count_parameters, match_parameters, run_length_study
-from regard.tasks.algorithm import AlgorithmRun, exact_match_scores
+from regard.tasks.translate import TranslateRun, exact_match_scores
 from regard.tokens.special_tokens import BOS, EOS
 
 SETTINGS = {
@@ -141,7 +141,7 @@ def test_exact_match_and_character_accuracy(outputs, targets, exact, characters)
 
 def test_algorithm_run_is_loaded_scored_and_compared(ladder):
     run = regard.load(ladder / "transformer", device="cpu")
-    assert isinstance(run, AlgorithmRun) and "the embedded addition world, lengths 1 to 3, 200 examples" in card(run)
+    assert isinstance(run, TranslateRun) and "the embedded addition world, lengths 1 to 3, 200 examples" in card(run)
     log = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
     assert all(0 <= record["valid_accuracy"] <= 100 for record in log if "valid_loss" in record)
     assert [result.name for result in evaluate(run, save=False)] == ["length 3", "length 5"]
@@ -218,7 +218,9 @@ def test_halting_figure_accepts_any_tokens(steps, word):
 
 
 def test_model_without_halting_raises_an_error(ladder, tmp_path):
-    with pytest.raises(UserError, match=r"model.kind = 'transformer' has no halting steps.* --halting is for model.kind = 'universal'"):
+    with pytest.raises(
+        UserError, match=r"model.kind = 'transformer' has no halting steps.* --halting is for model.kind = 'universal'"
+    ):
         show_halting_steps(regard.load(ladder / "transformer", device="cpu"), "1+2", terminal=True)
     never = {**SETTINGS, "model": {**SETTINGS["model"], "kind": "universal", "halting": "none"}}
     with pytest.raises(UserError, match=r"every token takes all 3 steps \(model.halting = 'none'\)"):

@@ -135,7 +135,7 @@ class Runs:
         (folder / "recipe.toml").write_text(tomli_w.dumps(settings))
         whole = self.start(folder / "whole")
         assert whole.wait() == 0, whole.said()
-        self.seconds = time.monotonic() - whole.begun
+        self.seconds = time.monotonic() - whole._encode_prompts
         self.expected = state_of(folder / "whole")
 
     def start(self, out: Path, *args, before=lambda: None) -> Child:

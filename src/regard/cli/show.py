@@ -108,7 +108,7 @@ def show(
         print(show_generation(opened, text, choice, max_tokens=max_tokens, out=out, terminal=terminal))
     elif choice.view == "beam":
         print(show_beam_tree(opened, text, out=out, terminal=terminal))
-    elif plain and hasattr(opened, "align"):
+    elif plain and opened.task.explains == "translation":
         print(show_alignment(opened, text, choice, out=out, terminal=terminal))
     elif plain and not terminal and out is not None and reads_image(opened, text):
         print(show_image_attention(opened, text, choice, out))

@@ -72,6 +72,16 @@ class ExampleList:
     name: str
     lines: list[int]
 
+    def __len__(self) -> int:
+        return len(self._first_field())
+
+    def keys(self) -> list[str]:
+        """Return what a held-out set must not share with the training set."""
+        return self._first_field()
+
+    def _first_field(self) -> list[Any]:
+        return getattr(self, fields(self)[0].name)  # type: ignore[arg-type]
+
     def where(self, index: int) -> str:
         """Return the file and line of an example, for a message."""
         return f"{self.name}:{self.lines[index]}" if self.lines else f"{self.name} example {index + 1}"
@@ -96,13 +106,6 @@ class SentencePairs(ExampleList):
     """The line of each pair, counted from 1."""
     gold: list[bilingual.SentencePair] | None = None
     """Gold annotations: alignments and antecedents of a world, or alignments of a file."""
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def keys(self) -> list[str]:
-        """Return what a held-out set must not share with the training set."""
-        return self.source
 
     def texts(self) -> list[list[str]]:
         """Return the texts of each side."""
@@ -142,12 +145,6 @@ class TextLines(ExampleList):
     name: str = ""
     lines: list[int] = field(default_factory=list)
 
-    def __len__(self) -> int:
-        return len(self.text)
-
-    def keys(self) -> list[str]:
-        return self.text
-
     def texts(self) -> list[list[str]]:
         return [self.text]
 
@@ -172,9 +169,6 @@ class LabelledTexts(ExampleList):
     text_pair: list[str] = field(default_factory=list)
     """The second text of each pair; empty for single texts."""
 
-    def __len__(self) -> int:
-        return len(self.text)
-
     def keys(self) -> list[str]:
         return [f"{one}\t{other}" for one, other in zip(self.text, self.text_pair)] if self.text_pair else self.text
 
@@ -193,9 +187,6 @@ class TaggedSentences(ExampleList):
     tags: list[list[str]]
     name: str = ""
     lines: list[int] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.words)
 
     def keys(self) -> list[str]:
         return [" ".join(words) for words in self.words]
@@ -218,9 +209,6 @@ class QuestionExamples(ExampleList):
     lines: list[int] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
     """The name of each in messages: file and line, or file and question id."""
-
-    def __len__(self) -> int:
-        return len(self.question)
 
     def where(self, index: int) -> str:
         return self.places[index] if self.places else super().where(index)
@@ -249,9 +237,6 @@ class ImageExamples(ExampleList):
     captions: list[list[str]] = field(default_factory=list)
     gold: list[Any] = field(default_factory=list)
     """The world's annotations of each image."""
-
-    def __len__(self) -> int:
-        return len(self.images)
 
     def where(self, index: int) -> str:
         image = self.images[index]

@@ -5,6 +5,7 @@ their names are only labels.
 """
 
 import json
+import os
 import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -127,16 +128,9 @@ def _images_in_table(file: Path, chosen: ImageColumns, path: int | str) -> Itera
     settings = ", ".join(name for name in ("data.path", chosen.settings) if name)
     for line, (name, *cells) in table_rows(file, [path, *chosen.columns], settings, lists=chosen.captions or ()):
         place = file.parent / name.strip()
-        if not _is_file(place):
+        if not os.path.isfile(place):  # noqa: PTH113 Path.is_file raises for a name that is too long
             raise UserError(f"{file}:{line} names an image that does not exist: {printable(str(place))}")
         yield AnnotatedImage(ImageFile(place), *chosen.cells(cells), line)
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a name that is too long for the file system
-        return False
 
 
 def _images_in_index(file: Path, chosen: ImageColumns, offset: int) -> Iterator[AnnotatedImage]:

@@ -18,7 +18,7 @@ BOM = b"\xef\xbb\xbf"
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 MAX_LINE_BYTES = 4 * 2**20
 MAX_JSON_BYTES = 2**30
-"""A whole .json file may stand on one line."""
+"""A whole .json file may be one line."""
 MAX_EXPANSION = 100
 """Text compresses to a third or a tenth; a file that expands more than this, and beyond the size below, is refused."""
 MIN_EXPANSION_BYTES = 8 * 2**20

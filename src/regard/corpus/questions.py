@@ -38,11 +38,11 @@ def read_questions(files: Sequence[Path], *, unanswerable: bool = True) -> Quest
 def _squad_items(path: Path) -> Iterator[tuple[str, str, Any]]:
     """Yield the location of each question, its context, and its object."""
     whole = _parse_json("\n".join(iterate_lines(path, max_bytes=MAX_JSON_BYTES)), str(path), "; one object per line is .jsonl")
-    for a, article in enumerate(_list_at(whole, "data", str(path))):
-        for p, paragraph in enumerate(_list_at(article, "paragraphs", f"{path} data[{a}]")):
+    for a, article in enumerate(_require_key(whole, "data", list, str(path))):
+        for p, paragraph in enumerate(_require_key(article, "paragraphs", list, f"{path} data[{a}]")):
             place = f"{path} data[{a}].paragraphs[{p}]"
             context = _text_at(paragraph, "context", place)
-            for q, item in enumerate(_list_at(paragraph, "qas", place)):
+            for q, item in enumerate(_require_key(paragraph, "qas", list, place)):
                 name = item.get("id") if isinstance(item, dict) else None
                 yield f"{path} question {name}" if isinstance(name, str | int) else f"{place}.qas[{q}]", context, item
 
@@ -65,10 +65,6 @@ def _require_key(item: Any, key: str, kind: type, place: str) -> Any:
     if not isinstance(item, dict) or not isinstance(item.get(key), kind):
         raise UserError(f"{place} lacks {key!r}, which should be a {'text' if kind is str else 'list'}")
     return item[key]
-
-
-def _list_at(item: Any, key: str, place: str) -> list[Any]:
-    return _require_key(item, key, list, place)
 
 
 def _text_at(item: Any, key: str, place: str) -> str:

@@ -28,7 +28,7 @@ from regard.explain.text_outputs import load_examples, select_output, select_out
 from regard.explain.verdict import TEXT_WORDING, Wording, permutation_verdict, set_verdict, single_verdict
 from regard.scoring import Score
 from regard.tasks.base import Run
-from regard.tasks.images import ImageInput
+from regard.tasks.shared.images import ImageInput
 
 RANDOMIZED_SEED = 1
 MAX_PRINTED_PATCHES = 5

@@ -183,22 +183,22 @@ def find_family(task: str, settings: FlatSettings) -> tuple[ModelFamily, str]:
 
 def image_data_settings(run: Any) -> FlatSettings:
     """Return how a run resizes its images, if it reads any."""
-    if not hasattr(run, "frame"):
+    if "image" not in run.task.reads:
         return {}
     return {
-        "data.size": run.frame.size,
-        "data.resize": run.frame.resized,
-        "data.resize_mode": run.frame.fit,
-        "data.resample": run.frame.resample,
+        "data.size": run._images.size,
+        "data.resize": run._images.transform.resized,
+        "data.resize_mode": run._images.transform.fit,
+        "data.resample": run._images.transform.resample,
     }
 
 
 def write_huggingface_folder(run: Any, path: str | Path) -> Path:
     """Write a run as a new folder that `transformers` can open."""
     path = require_new_folder(path)
-    weights = {name: tensor.detach() for name, tensor in run.spoken_weights().items()}
-    if run.huggingface is not None:
-        source: HuggingFaceFolder = run.huggingface
+    weights = {name: tensor.detach() for name, tensor in run._export_weights().items()}
+    if run._huggingface is not None:
+        source: HuggingFaceFolder = run._huggingface
         family, architecture, settings, unmapped = source.family, source.architecture, source.settings, source.unmapped
         files = {name: (source.folder / name).read_bytes() for name in COPIED_FILES if (source.folder / name).is_file()}
     else:

@@ -58,7 +58,7 @@ def text_files(run: Any, family: ModelFamily, settings: FlatSettings, config: di
     tokenizer, target = run.tokenizers[0], run.tokenizers[-1]
     if tokenizer is not target and tokenizer.to_json() != target.to_json():
         raise UserError(f"{run.folder} has two vocabularies (tokens.joint = false), a Hugging Face folder has one")
-    special_tokens, names = run.special_tokens, special_token_names(tokenizer)
+    special_tokens, names = run._special_tokens, special_token_names(tokenizer)
     if family.image_processor:
         names |= clip_end_tokens(run, tokenizer)
     ids = {f"{name}_id": tokenizer.library.token_to_id(text) for name, text in names.items() if name in CONFIG_TOKENS}
@@ -88,7 +88,7 @@ def text_files(run: Any, family: ModelFamily, settings: FlatSettings, config: di
 
 def clip_end_tokens(run: Any, tokenizer: Tokenizer) -> dict[str, str]:
     """Return the first and last token of a text, for models that take a text's vector at its end."""
-    first, last = run.special_tokens.prefix[0], run.special_tokens.suffix[-1]
+    first, last = run._special_tokens.prefix[0], run._special_tokens.suffix[-1]
     if last == EOS:
         raise UserError(
             f"{run.folder} ends its texts with token {EOS}; transformers then takes a text's vector at its highest id instead; "

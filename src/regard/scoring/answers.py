@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from regard.errors import UserError
-from regard.scoring.score import SAMPLES, SEED, Score, bootstrap_score, make_signature
+from regard.scoring.score import SAMPLES, SEED, Score, make_signature, mean_score
 
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -26,12 +26,10 @@ def answer_scores(
     if len(predicted) != len(golds) or not len(golds):
         raise UserError(f"{len(predicted)} answers for {len(golds)} questions: give equally many of both, and at least one")
     each = np.array([score_answer(text, gold) for text, gold in zip(predicted, golds)])  # (N, 2)
-    ones = np.ones(len(each))
     return {
-        name: bootstrap_score(
+        name: mean_score(
             name,
-            np.stack([column, ones], axis=1),
-            lambda total: 100 * total[0] / total[1],
+            column,
             make_signature(name, norm="squad", bs=samples, seed=seed, n=len(each), units="percent"),
             samples=samples,
             seed=seed,

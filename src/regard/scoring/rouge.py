@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from regard.errors import UserError
-from regard.scoring.score import SAMPLES, SEED, Score, bootstrap_score, comparison_row, make_signature
+from regard.scoring.score import SAMPLES, SEED, Score, comparison_row, make_signature, mean_score
 
 WORD = re.compile(r"[^\W_]+")
 ROUGE_KINDS = ("rouge1", "rouge2", "rougel")
@@ -28,11 +28,8 @@ def rouge_scores(
     found = rouge_f1(outputs, references)  # (N, 3)
     scores = {}
     for kind, column in zip(ROUGE_KINDS, found.T):
-        counted = np.stack([column, np.ones(len(column))], axis=1)
         signature = make_signature(kind, bs=samples, seed=seed, n=len(column), tok="words-lower", stem="no", units="percent")
-        scores[kind] = bootstrap_score(
-            kind, counted, lambda total: 100 * total[0] / total[1], signature, samples=samples, seed=seed
-        )
+        scores[kind] = mean_score(kind, column, signature, samples=samples, seed=seed)
     return scores
 
 

@@ -74,6 +74,12 @@ def bootstrap_score(
     return Score(name, score, min(low, score), max(high, score), signature)
 
 
+def mean_score(name: str, values: np.ndarray, signature: str, *, samples: int = SAMPLES, seed: int = SEED) -> Score:
+    """Return 100 · the mean of values (N,), with a bootstrap interval."""
+    counted = np.stack([values, np.ones(len(values))], axis=1)
+    return bootstrap_score(name, counted, lambda total: 100 * total[0] / total[1], signature, samples=samples, seed=seed)
+
+
 def resample_score(
     name: str,
     number: int,

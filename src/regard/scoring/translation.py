@@ -26,21 +26,21 @@ References = Sequence[str] | Sequence[Sequence[str]] | Sequence[Sequence[str | N
 MAX_DRAWS = 10_000_000  # sentences drawn in all; sacreBLEU holds about 100 bytes for each at once
 
 
-class PlainCHRF(CHRF):
-    """chrF in Python floats. sacreBLEU resamples in float32 but returns a float 0 where nothing matches, and then cannot
-    take the mean of both (TypeError in 2.6). If another version does not call this method, nothing changes."""
+class PythonFloats:
+    """Makes chrF and TER compute in Python floats. sacreBLEU resamples in float32 but returns a Python float if nothing matches
+    (chrF 0) or a reference is empty (TER 0 or 100), and then cannot take the mean of both (TypeError in 2.6). If another version
+    does not call this method, nothing changes."""
 
     def _compute_score_from_stats(self, stats: Any) -> Any:
-        plain: Any = [float(x) for x in stats]
-        return super()._compute_score_from_stats(plain)
+        return super()._compute_score_from_stats([float(x) for x in stats])  # type: ignore[misc]
 
 
-class PlainTER(TER):
-    """TER in Python floats, for the same reason: its float is the 0 or 100 of an empty reference."""
+class PlainCHRF(PythonFloats, CHRF):
+    pass
 
-    def _compute_score_from_stats(self, stats: Any) -> Any:
-        plain: Any = [float(x) for x in stats]
-        return super()._compute_score_from_stats(plain)
+
+class PlainTER(PythonFloats, TER):
+    pass
 
 
 METRICS: dict[str, Callable[[], Any]] = {

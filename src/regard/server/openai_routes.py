@@ -17,8 +17,8 @@ from regard.server.errors import ApiError
 from regard.server.jobs import ModelRequest, StartDecoding, as_list, json_response
 from regard.server.routes import STREAM_RESPONSES
 from regard.tasks.base import Run
-from regard.tasks.chat import encode_conversation
-from regard.tasks.streaming import SamplingParams, StreamedToken, StreamResult, generate_task
+from regard.tasks.shared.chat import encode_conversation
+from regard.tasks.shared.requests import SamplingParams, StreamedToken, StreamResult, generate_task
 
 router = APIRouter(prefix="/v1")
 DEFAULT_CHAT_TOKENS = 256
@@ -50,13 +50,13 @@ class CompletionParams:
 
         def start(place: int, prompt: Prompt, sample: int) -> StartDecoding:
             return lambda on_token: generate_task(
-                run, prompt() if callable(prompt) else prompt, self.sampling, place=place, sample=sample, tell=on_token
+                run, prompt() if callable(prompt) else prompt, self.sampling, place=place, sample=sample, callback=on_token
             )
 
         return [start(place, prompt, sample) for place, prompt in enumerate(prompts) for sample in range(self.sampling.number)]
 
     def count_usage(self, results: Sequence[StreamResult]) -> types.Usage:
-        prompt_tokens = sum(result.read for result in results[:: self.sampling.number])
+        prompt_tokens = sum(result.prompt_tokens for result in results[:: self.sampling.number])
         completion_tokens = sum(len(result.words) for result in results)
         return types.Usage(
             prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, total_tokens=prompt_tokens + completion_tokens
@@ -107,7 +107,7 @@ async def completions(body: types.CompletionRequest, request: Request) -> Respon
     choices = [
         types.CompletionChoice(
             index=index,
-            text=result.text.text if body.echo else result.text.generated_text,
+            text=result.text.text if body.echo else result.text.continuation,
             finish_reason=finish_reason(result),
             logprobs=logprobs(result.words, result.probabilities, result.words),
         )
@@ -175,7 +175,7 @@ async def chat(body: types.ChatCompletionRequest, request: Request) -> Response:
     choices = [
         types.ChatChoice(
             index=index,
-            message=types.AssistantMessage(content=result.text.generated_text),
+            message=types.AssistantMessage(content=result.text.continuation),
             finish_reason=finish_reason(result),
             logprobs=logprobs(result.words, result.probabilities),
         )

@@ -31,7 +31,7 @@ from fastapi.responses import Response
 from regard.server import render, request_types, response_types
 from regard.server.errors import ApiError
 from regard.server.jobs import ModelRequest, StartDecoding, as_list, json_response
-from regard.tasks.streaming import SamplingParams, StreamedToken, caption_task, generate_task, translate_task
+from regard.tasks.shared.requests import SamplingParams, StreamedToken, caption_task, generate_task, translate_task
 
 router = APIRouter(prefix="/v1")
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
@@ -110,7 +110,9 @@ async def translate(body: request_types.TranslateRequest, request: Request) -> R
     places = render.indices_of_nonempty(texts)
 
     def start(index: int, text: str) -> StartDecoding:
-        return lambda on_token: translate_task(run, text, place=places[index], tell=on_token if body.stream else None, **options)
+        return lambda on_token: translate_task(
+            run, text, place=places[index], callback=on_token if body.stream else None, **options
+        )
 
     async def build_response(results: list[Any]) -> response_types.TranslateResponse:
         views: list[dict[str, Any]] = [{} for _ in texts]
@@ -147,7 +149,7 @@ async def generate(body: request_types.GenerateRequest, request: Request) -> Res
 
     def start(place: int, prompt: str, sample: int) -> StartDecoding:
         return lambda on_token: generate_task(
-            run, prompt, params, place=place, sample=sample, tell=on_token if body.stream else None
+            run, prompt, params, place=place, sample=sample, callback=on_token if body.stream else None
         )
 
     async def build_response(results: list[Any]) -> response_types.GenerateResponse:
@@ -178,7 +180,9 @@ async def caption(body: request_types.CaptionRequest, request: Request) -> Respo
         captions = [render.caption_result(run, hypotheses, attention)]
         return response_types.CaptionResponse(model=model_request.model.name, results=captions)
 
-    starts: list[StartDecoding] = [lambda on_token: caption_task(run, image, tell=on_token if body.stream else None, **options)]
+    starts: list[StartDecoding] = [
+        lambda on_token: caption_task(run, image, callback=on_token if body.stream else None, **options)
+    ]
     if body.stream:
         return await stream_response(model_request, starts, build_response, lambda hypotheses: hypotheses[0].text)
     return json_response(await build_response(await model_request.decode(starts)))
@@ -257,7 +261,7 @@ async def draw(body: request_types.DrawRequest, request: Request) -> Response:
     model_request = ModelRequest.create(request, body.model, "draw")
     options = body.model_dump(include={"number", "temperature", "top_k", "top_p", "seed"})
     (images,) = await model_request.analyse(lambda run: run.draw([body.text], **options))
-    results = [response_types.ImageResult(image=render.png_base64(one.picture), score=one.score) for one in images]
+    results = [response_types.ImageResult(image=render.png_base64(one.image), score=one.score) for one in images]
     return json_response(response_types.DrawResponse(model=model_request.model.name, results=results))
 
 

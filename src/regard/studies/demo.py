@@ -11,8 +11,7 @@ from typing import cast
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from regard.recipe import parse_recipe, read_recipe
-from regard.run import environment
+from regard.hardware import hardware
 from regard.run.card import write_card
 from regard.run.evaluate import evaluate
 from regard.run.train import train
@@ -20,8 +19,9 @@ from regard.show.figures.curves import score_by_length, training_curves
 from regard.show.figures.html_pages import HtmlReport, html_report
 from regard.show.figures.matrix import attention_matrix
 from regard.show.figures.style import save_figure, to_svg
+from regard.tasks import parse_recipe, read_recipe
 from regard.tasks.base import EvaluationResult
-from regard.tasks.gold import align_gold, best_alignment_head
+from regard.tasks.shared.gold import align_gold, best_alignment_head
 from regard.tasks.translate import TranslateRun
 
 EXAMPLES = 5
@@ -113,7 +113,7 @@ def _facts(run: TranslateRun) -> list[tuple[str, str]]:
     return [
         ("model", f"{model.encoder_layers}+{model.decoder_layers} layers of width {model.width}, {parameters:,} parameters"),
         ("data", f"{world.number:,} sentence pairs of level {world.level}" if world else ""),
-        ("hardware", environment.hardware(run.device)),
+        ("hardware", hardware(run.device)),
         ("recipe", run.recipe.digest()),
     ]
 

@@ -1,4 +1,4 @@
-"""Conversations with a language model whose folder says how they are written: a chat template, as Hugging Face has it."""
+"""Chat templates: conversations with a language model whose folder has a Hugging Face template."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,54 +12,60 @@ from regard.tasks.base import Run
 from regard.tasks.language import LanguageRun
 from regard.tokens.special_tokens import NO_TOKEN
 
-LONGEST_TEMPLATE = 100_000
+MAX_TEMPLATE_LENGTH = 100_000
 
 
 def chat_template(run: Run) -> str | None:
-    """The run's template, in a file of its own or in tokenizer_config.json; None where there is none."""
-    if not isinstance(run, LanguageRun) or not hasattr(run.model, "step"):
+    """Return the run's template, from chat_template.jinja or tokenizer_config.json; None without one."""
+    if "generate" not in run.task.verbs:
         return None
     own, named = run.folder / "chat_template.jinja", read_tokenizer_config(run.folder).get("chat_template")
     if own.is_file():
         named = own.read_text(encoding="utf-8")
     elif isinstance(named, list):
         named = next((one.get("template") for one in named if isinstance(one, dict) and one.get("name") == "default"), None)
-    return named if isinstance(named, str) and 0 < len(named) <= LONGEST_TEMPLATE else None
+    return named if isinstance(named, str) and 0 < len(named) <= MAX_TEMPLATE_LENGTH else None
 
 
 def read_tokenizer_config(folder: Path) -> dict[str, Any]:
+    """Return the contents of tokenizer_config.json, if there is one."""
     path = folder / "tokenizer_config.json"
     return read_json(path) if path.is_file() else {}
 
 
 def encode_conversation(run: LanguageRun, messages: Sequence[Mapping[str, str]]) -> list[int]:
-    """The ids of a conversation, up to where the answer begins. The marks that the template writes are marks; in what was said
-    they would be somebody's forgery, and are refused."""
+    """Tokenize a conversation, up to where the answer begins.
+
+    Special tokens that the template writes are special tokens; in a message they would be an injection, and are refused.
+    """
     template = chat_template(run)
     if template is None:
         raise UserError(f"{run.folder} has no chat template; use /v1/completions")
     library = run.tokenizers[0].library
-    marks = {token.content for token in library.get_added_tokens_decoder().values()}
+    special = {token.content for token in library.get_added_tokens_decoder().values()}
     for number, message in enumerate(messages, start=1):
-        if forged := next((mark for mark in marks if mark in message["content"]), None):
-            raise UserError(f"message {number} has {forged!r} in it, a mark that only the template may write; leave it out")
+        if forged := next((token for token in special if token in message["content"]), None):
+            raise UserError(
+                f"message {number} has {forged!r} in it, a special token that only the template may write; leave it out"
+            )
     text = render_template(template, messages, template_tokens(run))
     library.encode_special_tokens = False
     try:
         ids = library.encode(text, add_special_tokens=False).ids
     finally:
         library.encode_special_tokens = True
-    begin = run.special_tokens.bos
-    ids = ids if begin in (NO_TOKEN, *ids[:1]) else [begin, *ids]
+    bos = run._special_tokens.bos
+    ids = ids if bos in (NO_TOKEN, *ids[:1]) else [bos, *ids]
     if not ids:
-        raise UserError("the chat template makes nothing of these messages")
-    if run.most is not None and len(ids) >= run.most:
-        raise UserError(f"the conversation is {len(ids)} tokens long, and the model takes {run.most} with its answer; shorten it")
+        raise UserError("the chat template renders these messages as an empty text")
+    max_context = run._max_context
+    if max_context is not None and len(ids) >= max_context:
+        raise UserError(f"the conversation has {len(ids)} tokens, and the model takes {max_context} with its answer; shorten it")
     return ids
 
 
 def template_tokens(run: LanguageRun) -> dict[str, str]:
-    """bos_token and the like, by which a template may write marks."""
+    """Return the special tokens by their Hugging Face names (bos_token …), which a template may use."""
     found = {}
     for name, value in read_tokenizer_config(run.folder).items():
         text = value.get("content") if isinstance(value, dict) else value
@@ -69,6 +75,7 @@ def template_tokens(run: LanguageRun) -> dict[str, str]:
 
 
 def render_template(template: str, messages: Sequence[Mapping[str, str]], names: Mapping[str, str]) -> str:
+    """Return the text of a conversation."""
     from jinja2 import TemplateError
 
     try:
@@ -82,7 +89,7 @@ def render_template(template: str, messages: Sequence[Mapping[str, str]], names:
 
 @lru_cache(maxsize=16)
 def compile_template(template: str) -> Any:
-    """As `transformers` does: a sandbox in which nothing can be changed."""
+    """Compile a template in an immutable sandbox, as `transformers` does."""
     from jinja2 import TemplateError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
