@@ -291,7 +291,7 @@ def randomized_model(run: Run) -> nn.Module:
     """Return the run's model with random weights, as before training."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(RANDOMIZED_SEED)
-        return run.build_model().to(run.device).eval()
+        return run._build_model().to(run.device).eval()
 
 
 def round_values(found: Any) -> Any:
