@@ -57,7 +57,7 @@ FIELDS = [
     "vectors",
     "codes",
     "picture",
-    "said",
+    "prediction",
     "penalty",
 ]  # what is hashed of the objects that runs and models return
 
