@@ -35,7 +35,7 @@ MAY = {
     "studies": {*CORE, "tasks", "run", "explain", "show", "plan"},
     "plan": {*CORE, "tasks", "run"},
     "server": {"run", "tasks", "explain", "show", "plan", "recipe", "worlds"},
-    "cli": {"run", "tasks", "explain", "show", "studies", "plan", "recipe", "worlds", "server"},
+    "cli": {"run", "tasks", "decoding", "explain", "show", "studies", "plan", "recipe", "worlds", "server"},
     "__main__": {"cli"},
     "__init__": {"errors"},
 }

@@ -19,7 +19,8 @@ from regard.run.train import train
 from regard.show.figures.halting_steps import HaltingColumn, halting_figure, halting_text
 from regard.show.halting import count_halting_steps, mean_halting_steps, show_halting_steps
 from regard.studies.ladder import run_ladder
-from regard.studies.lengths import SIZE_TOLERANCE, count_parameters, match_parameters, run_length_study
+from regard.studies.lengths import SIZE_TOLERANCE, match_parameters, run_length_study
+from regard.studies.report import count_parameters
 from regard.tasks.algorithm import AlgorithmRun, exact_match_scores
 from regard.tokens.special_tokens import BOS, EOS
 
@@ -218,7 +219,9 @@ def test_halting_figure_accepts_any_tokens(steps, word):
 
 
 def test_model_without_halting_raises_an_error(ladder, tmp_path):
-    with pytest.raises(UserError, match=r"model.kind = 'transformer' has no steps .* --halting is for model.kind = 'universal'"):
+    with pytest.raises(
+        UserError, match=r"model.kind = 'transformer' has no halting steps.* --halting is for model.kind = 'universal'"
+    ):
         show_halting_steps(regard.load(ladder / "transformer", device="cpu"), "1+2", terminal=True)
     never = {**SETTINGS, "model": {**SETTINGS["model"], "kind": "universal", "halting": "none"}}
     with pytest.raises(UserError, match=r"every token takes all 3 steps \(model.halting = 'none'\)"):
@@ -229,8 +232,8 @@ def test_model_without_halting_raises_an_error(ladder, tmp_path):
     "arguments, message",
     [
         (["show", "RUN", "1+2", "--halting", "--terminal", "--heads"], "leave out --layer, --head and --heads"),
-        (["show", "RUN", "1+2", "--halting"], "say where the picture goes"),
-        (["show", "RUN", "", "--halting", "--terminal"], "nothing to show of an empty sentence"),
+        (["show", "RUN", "1+2", "--halting"], "no output"),
+        (["show", "RUN", "", "--halting", "--terminal"], "nothing to show in an empty sentence"),
         (["ladder", "RUN/recipe.toml", "--lengths", "--ablate"], "two different studies"),
     ],
 )
